@@ -2,8 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-PACKAGES := shared services/ingest services/worker migrations dev
-VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' shared/pyproject.toml)
+PACKAGES := shared/client shared/service services/ingest services/worker services/operator migrations dev
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' shared/client/pyproject.toml)
 TESTS ?= tests/system tests/testing tests/docs tests/sql tests/security tests/deploy tests/unit # the longest first
 # Compiled modules are kept: every worker of a run, and every program that it starts, imports hundreds of ours.
 unexport PYTHONDONTWRITEBYTECODE
@@ -16,7 +16,7 @@ JOBS ?= 5
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-up: .venv/up.stamp ## run `surelane dev` here: embedded PostgreSQL, migrations, ingest, a worker, a Slack simulator
+up: .venv/up.stamp ## run `surelane dev` here: embedded PostgreSQL, migrations, the services, a Slack simulator
 	@exec $(BIN)/surelane dev
 
 test: .venv/test.stamp ## run the whole suite: unit, SQL, security, deployment and system tests
@@ -36,10 +36,10 @@ format: .venv/check.stamp ## format the code and apply the automatic fixes
 bench: .venv/bench.stamp ## run the benchmarks, side by side with peers
 	@$(BIN)/python -m benchmarks
 
-packages: .venv/build.stamp ## build the wheels of the five packages into dist/
+packages: .venv/build.stamp ## build the wheels of the seven packages into dist/
 	@rm -rf dist && umask 022 && $(PIP) wheel --no-deps --no-build-isolation --no-index --wheel-dir dist $(PACKAGES:%=./%)
 
-images: ## build the four container images, tagged with the version
+images: ## build the five container images, tagged with the version
 	@SURELANE_VERSION=$(VERSION) docker compose --env-file /dev/null -f compose.yaml -f compose.override.yaml build
 
 docs: .venv/docs.stamp ## build the documentation's site in build/site; a broken link fails it
@@ -60,8 +60,10 @@ clean: ## remove the environment and the development data
 	@$(PYTHON) -m venv --clear .venv || { rm -rf .venv; exit 1; }
 
 # One stamp per requirements file: install again only after it or a package's metadata changed.
+# A file names every package that it needs, so pip resolves nothing (--no-deps): an old pip takes an extra of a pinned
+# package for another package and stops as soon as there is a newer release of it.
 .venv/%.stamp: requirements/%.txt $(PACKAGES:%=%/pyproject.toml) | .venv/bin/python
 	@echo "installing requirements/$*.txt into .venv (a minute, once)" >&2
-	@$(PIP) install --require-hashes --only-binary=:all: -r $<
+	@$(PIP) install --no-deps --require-hashes --only-binary=:all: -r $<
 	@$(PIP) install --no-deps --no-build-isolation --no-index $(PACKAGES:%=-e ./%)
 	@touch $@

@@ -123,7 +123,7 @@ async def operate(admin: Connection, history: int, live: int, say: Callable[[str
     await admin.execute("select setval('agent.event_id_seq', $1)", 2 * (history + live))
     for number in range(10):
         await admin.execute(
-            "select agent.announce_worker($1, (select array_agg(kind) from agent.kind), '0.2.0', interval '0', 3)",
+            "select agent.announce_worker($1, (select array_agg(kind) from agent.kind), '1.0.0', interval '0', 3)",
             f"worker-{number}",
         )
     await admin.execute("reset session_replication_role")

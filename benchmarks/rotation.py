@@ -16,15 +16,14 @@ from surelane.calls import Pool
 from surelane.encryption.keys import Keyring, new_key
 from surelane_dev.simulator.installs import Asked
 from surelane_dev.simulator.server import serving_simulator
-from surelane_dev.simulator.settings import SimulatorSettings
 from surelane_dev.simulator.simulator import Simulator
+from surelane_dev.simulator.simulator_settings import SimulatorSettings
 from surelane_dev.simulator.workspace.demo import workspace_of
 from surelane_service.installations import Installations, Owner
 from surelane_service.pool import close_pool, create_pool
-from surelane_service.settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET, load_settings
+from surelane_service.service_settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET, load_settings
 from surelane_worker.slack.client import ResponseUrls, SlackClients
-from surelane_worker.slack.refresh import Refresher
-from surelane_worker.slack.tokens import Tokens
+from surelane_worker.slack.tokens import Refresher, Tokens
 
 WORKERS = 3
 CALLERS = 8

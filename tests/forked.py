@@ -25,6 +25,7 @@ IMPORTED = (
     "surelane_ingest.wiring",
     "surelane_migrations.command",
     "surelane_operator.cli.command",
+    "surelane_operator.wiring",
     "surelane_worker.wiring",
     "uvloop",
 )

@@ -12,7 +12,7 @@ import aiohttp
 from slack_sdk.signature import SignatureVerifier
 from slack_sdk.web.async_client import AsyncWebClient
 
-from surelane_service.settings import DEMO_SIGNING_SECRET
+from surelane_service.service_settings import DEMO_SIGNING_SECRET
 
 CHANNEL = "C0GENERAL1"
 PERSON = "U0ADA00001"
@@ -165,7 +165,7 @@ async def accepted_during(system: Callable[[], System], disturb: Awaitable[None]
             mention = await new_mention(system())
             await eventually(lambda: _accepts(system(), mention), True, within=RETRIED_FOR)  # noqa: B023 - awaited here
             accepted.append(mention)
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.2)  # the rate of the mentions
 
     async with asyncio.TaskGroup() as group:
         sender = group.create_task(sending())

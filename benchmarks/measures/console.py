@@ -16,14 +16,14 @@ from benchmarks import figures
 from benchmarks.bench import Bench, Database, at_rest
 from benchmarks.operated import operate
 from benchmarks.result import Bars, Result, Table, Verdict
-from surelane.calls import Calls, Connection
+from surelane.calls import Connection
+from surelane_operator.changes import Changes
 from surelane_operator.console.access.guard import Guard
 from surelane_operator.console.access.viewer import Viewer
 from surelane_operator.console.console import Console
 from surelane_operator.console.screen import Sources
-from surelane_operator.filters import STATUSES, cursor_after
-from surelane_operator.operations import Operations
-from surelane_operator.panels.examinations import Examinations
+from surelane_operator.reads.filters import STATUSES, cursor_after
+from surelane_operator.reads.findings import Examinations
 from surelane_service.probes import private_app, serving
 
 REQUESTS = 20
@@ -52,7 +52,7 @@ class Times:
 class SignedIn:
     """Stands in for the sign-in, which is not measured."""
 
-    def viewer(self, _: web.Request) -> Viewer:
+    async def viewer(self, _: web.Request) -> Viewer:
         return Viewer("bench", "operator", "none")
 
 
@@ -115,7 +115,7 @@ async def screens_of(admin: Connection, history: int) -> Mapping[str, str]:
         "doctor": "/doctor",
         "actions": "/actions",
     }
-    filters = {
+    filters: dict[str, dict[str, str]] = {
         "events": {},
         **{f"events, {state}": {"status": state} for state in STATUSES},
         "events, failed or expired": {"status": "failed,expired"},
@@ -149,7 +149,7 @@ async def _served(database: Database) -> AsyncIterator[str]:
 
     async with asyncpg.create_pool(database.worker, min_size=2, max_size=2) as pool:
         examinations = Examinations(database.worker)
-        console = Console(Sources(Operations(pool), Calls(pool), examination=examinations.latest))
+        console = Console(Sources(Changes(pool), examination=examinations.latest))
         app = private_app(unready, console.routes(), middlewares=[Guard(None, SignedIn()).middleware])
         app.on_shutdown.append(console.close)
         async with serving(app, 0, setting="none", host="127.0.0.1") as port:

@@ -21,12 +21,12 @@ from benchmarks.operated import operate
 from benchmarks.result import Lines, Result, Table, Verdict
 from surelane import Queue
 from surelane.calls import Calls, Pool
+from surelane_operator.changes import Changes
 from surelane_operator.console.access.guard import Guard
 from surelane_operator.console.console import Console
 from surelane_operator.console.live import Live
 from surelane_operator.console.screen import Sources
-from surelane_operator.operations import Operations
-from surelane_operator.panels.examinations import Examinations
+from surelane_operator.reads.findings import Examinations
 from surelane_service.engine import Engine
 from surelane_service.probes import private_app, serving
 
@@ -87,7 +87,7 @@ async def measure(bench: Bench) -> Result:
     async with bench.database() as database:
         async with at_rest(database) as admin:
             await operate(admin, bench.size(200_000, 5_000), bench.size(5_000, 500), bench.say)
-        opened = _Open(Live())
+        opened = _Open(Live(most_each=PAGES))
         async with (
             _served(database, opened) as url,
             asyncpg.create_pool(database.worker, min_size=1, max_size=2) as pool,
@@ -125,7 +125,7 @@ async def _traffic(pool: Pool) -> None:
     for number in itertools.count():
         await asyncio.sleep(5 / RATE)
         if number % 200 == 0:
-            await engine.announce_worker("worker-1", ["mail"], "0.2.0", timedelta(0), 3)
+            await engine.announce_worker("worker-1", ["mail"], "1.0.0", timedelta(0), 3)
         for nth in range(5):
             await queue.enqueue("mail", {"team_id": f"T{nth}", "text": "hello"})
         claimed = await calls.fetch(
@@ -147,7 +147,7 @@ async def _served(database: Database, opened: _Open) -> AsyncIterator[str]:
 
     async with asyncpg.create_pool(database.worker, min_size=2, max_size=2, setup=counted) as pool:
         examinations = Examinations(database.worker)
-        sources = Sources(Operations(pool), Calls(pool), examination=examinations.latest)
+        sources = Sources(Changes(pool), examination=examinations.latest)
         console = Console(sources, opened.live)
         app = private_app(unready, console.routes(), middlewares=[Guard(None, SignedIn()).middleware])
         app.on_shutdown.append(console.close)

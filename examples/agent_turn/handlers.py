@@ -1,7 +1,6 @@
 """Answer the turns of the gateway, and enqueue jobs that can wait."""
 
 from surelane_worker import Context, Event, Handlers, builtin
-from surelane_worker.builtin.messages import tell
 
 handlers = Handlers()
 handlers.include(builtin.handlers)  # analytics-write and embed-memories, among others
@@ -12,7 +11,7 @@ async def turn(event: Event, ctx: Context) -> dict[str, str]:
     """Answer in Slack if the person asked there. The answer is also the turn's result."""
     text = str(event.payload["text"])
     answer = think(text)
-    await tell(event, ctx, answer)
+    await builtin.tell(event, ctx, answer)
     # A second attempt finds the first attempt's jobs by their item keys while they wait.
     await ctx.queue.enqueue(
         "analytics-write", {"tool": "think", "characters": len(text)}, item_key=f"analytics:{event.key}"

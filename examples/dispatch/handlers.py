@@ -8,11 +8,10 @@ SURELANE_PUBLIC_URL=https://bot.example
 from typing import Any
 
 from surelane_worker import Context, Event, FanOut, Handlers
-from surelane_worker.builtin.dispatch import dispatch
-from surelane_worker.builtin.dispatch import handlers as dispatching
+from surelane_worker.builtin.jobs import dispatch, execute
 
 handlers = Handlers()
-handlers.include(dispatching)
+handlers.on("dispatch-execute", timeout="1m")(execute)  # the built-in function sends the tasks
 
 
 @handlers.on("question")

@@ -4,7 +4,7 @@ curl -H "Authorization: Bearer $TOKEN" localhost:8081/v1/orchestrate --json '{"g
 """
 
 from surelane_worker import Context, Discard, Event, FanOut, Handlers
-from surelane_worker.builtin.orchestrator import gathered, split
+from surelane_worker.builtin import gathered, split
 
 handlers = Handlers()
 

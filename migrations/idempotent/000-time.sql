@@ -1,3 +1,9 @@
+-- The clock, and Slack's timestamps.
+--
+--   clock: the time, in every function
+--   to_timestamptz: Slack's timestamp as a time; inserts, and people
+--   from_timestamptz: the way back; people
+
 -- The one clock of the queue: what every function means by now. Time goes on within a transaction.
 create or replace function agent.clock() returns timestamptz
 language sql volatile parallel safe

@@ -1,7 +1,27 @@
+-- What is derived from an event: its kind, keys, group, time, workspace and lane. Python reads
+-- Slack's payloads by the same rules (surelane.slack). tests/sql/test_payloads.py compares both.
+--
+--   bounded_key: a key short enough to index; all that store a key
+--   text_at, slack_event: a text in an object, the event in Slack's envelope; the functions below
+--   event_kind, event_item_key, event_time: inserts (003)
+--   event_group_key, stored_group_key: the group of an event, and of a new one; inserts
+--   is_interactive: whether a person waits for it; inserts, and workers
+--   outside_key: a key that cannot be a schedule's or a webhook's; inserts
+--   event_workspace: whose event it is; lane_for, share_kind, limits
+--   event_channel, event_user: where it comes from; limits, lists
+--   lane_in, lane, lane_for: the lane of a row; inserts, elections
+--   band_of, priority_of: what a lane says; sweeps, views
+--   use_band: records a band; lane_for, share_kind, sweeps
+
 -- A key short enough to index: long ones are replaced by their hash.
 create or replace function agent.bounded_key(_key text) returns text
 language sql immutable parallel safe
 return case when length(_key) <= 200 then _key else 'sha256:' || encode(sha256(convert_to(_key, 'UTF8')), 'hex') end;
+
+-- The text in a field; null where there is none, an empty one or anything else.
+create or replace function agent.text_at(_object jsonb, _field text) returns text
+language sql immutable parallel safe
+return case jsonb_typeof(_object -> _field) when 'string' then nullif(_object ->> _field, '') end;
 
 -- The inner event of Slack's envelope; a bare event is its own.
 create or replace function agent.slack_event(_event jsonb) returns jsonb
@@ -17,20 +37,18 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     _inner jsonb := agent.slack_event(_event);
-    _type text := _inner ->> 'type';
+    _type text := agent.text_at(_inner, 'type');
 begin
     if _type = 'message' then
         return 'slack.message' || case _inner ->> 'channel_type'
             when 'im' then '.im' when 'mpim' then '.mpim' when 'channel' then '.channels' when 'group' then '.groups' else '' end;
     end if;
     -- Clicks on the worker's own buttons, and its own modals: ctx.ask, ctx.stoppable.
-    if _type = 'block_actions' and _inner #>> '{actions,0,action_id}' like 'surelane.%'
+    if _type = 'block_actions' and _inner -> 'actions' -> 0 ->> 'action_id' like 'surelane.%'
     or _type = 'view_submission' and _inner #>> '{view,callback_id}' like 'surelane.%' then
         return 'surelane.answer';
     end if;
-    return left(case when _type <> '' then 'slack.' || _type
-                when _inner ->> 'command' <> '' then 'slack.command.' || ltrim(_inner ->> 'command', '/')
-                else 'event' end, 200);
+    return left(coalesce('slack.' || _type, 'slack.command.' || ltrim(agent.text_at(_inner, 'command'), '/'), 'event'), 200);
 end
 $$;
 
@@ -41,10 +59,10 @@ language plpgsql immutable parallel safe
 set search_path = pg_catalog, pg_temp
 as $$
 begin
-    return agent.bounded_key(case
-        when _event ->> 'event_id' <> '' then _event ->> 'event_id'
-        when _event ->> 'trigger_id' <> '' then 'trigger:' || encode(sha256(convert_to(_event ->> 'trigger_id', 'UTF8')), 'hex')
-        else 'sha256:' || encode(sha256(convert_to(_event::text, 'UTF8')), 'hex') end);
+    return agent.bounded_key(coalesce(
+        agent.text_at(_event, 'event_id')
+        , 'trigger:' || encode(sha256(convert_to(agent.text_at(_event, 'trigger_id'), 'UTF8')), 'hex')
+        , 'sha256:' || encode(sha256(convert_to(_event::text, 'UTF8')), 'hex')));
 end
 $$;
 
@@ -60,16 +78,15 @@ set search_path = pg_catalog, pg_temp
 as $$
 declare
     _inner jsonb := agent.slack_event(_event);
-    _channel text := case jsonb_typeof(_inner -> 'channel') when 'string' then _inner ->> 'channel'
-        when 'object' then _inner #>> '{channel,id}' else _inner #>> '{item,channel}' end;
+    _channel text := coalesce(agent.text_at(_inner, 'channel'), agent.text_at(_inner -> 'channel', 'id'), agent.text_at(_inner -> 'item', 'channel'));
     -- A click on a message that one person alone sees names it in its container only.
-    _message text := coalesce(_inner ->> 'ts', _inner #>> '{item,ts}', _inner #>> '{message,ts}', _inner #>> '{container,message_ts}');
-    _thread text := coalesce(_inner ->> 'thread_ts', _inner #>> '{message,thread_ts}', _inner #>> '{container,thread_ts}');
+    _message text := coalesce(agent.text_at(_inner, 'ts'), agent.text_at(_inner -> 'item', 'ts'), agent.text_at(_inner -> 'message', 'ts')
+        , agent.text_at(_inner -> 'container', 'message_ts'));
+    _thread text := coalesce(agent.text_at(_inner, 'thread_ts'), agent.text_at(_inner -> 'message', 'thread_ts')
+        , agent.text_at(_inner -> 'assistant_thread', 'thread_ts'), agent.text_at(_inner -> 'container', 'thread_ts'));
     _direct boolean := coalesce(_inner ->> 'channel_type' = 'im' or left(_channel, 1) = 'D', false);
-    -- Events name a team by its id, interactions by an object that has one.
-    _team text := case jsonb_typeof(_inner -> 'team') when 'object' then _inner #>> '{team,id}' else _inner ->> 'team' end;
 begin
-    if _channel is null or _channel = '' then
+    if _channel is null then
         return null;
     end if;
     if _direct then
@@ -78,7 +95,7 @@ begin
         _thread := coalesce(_thread, _message);
     end if;
     return agent.bounded_key(concat_ws(':', case when _event @> '{"is_ext_shared_channel": true}' then null
-        else coalesce(_event ->> 'team_id', _team) end, _channel, _thread));
+        else nullif(agent.event_workspace(_event), '') end, _channel, _thread));
 end
 $$;
 
@@ -139,8 +156,34 @@ $$;
 -- object that has one. Empty where there is none.
 create or replace function agent.event_workspace(_event jsonb) returns text
 language sql immutable parallel safe
-return coalesce(case when jsonb_typeof(_event -> 'team_id') = 'string' then _event ->> 'team_id'
-    else case jsonb_typeof(_event -> 'team') when 'object' then _event #>> '{team,id}' when 'string' then _event ->> 'team' end end, '');
+return coalesce(agent.text_at(_event, 'team_id'), agent.text_at(_event -> 'team', 'id'), agent.text_at(_event, 'team'), '');
+
+-- The channel of an event: Slack's events, interactions and commands name it in different places.
+-- Empty where there is none.
+create or replace function agent.event_channel(_event jsonb) returns text
+language plpgsql immutable parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _inner jsonb := agent.slack_event(_event);
+begin
+    return coalesce(agent.text_at(_inner, 'channel'), agent.text_at(_inner -> 'channel', 'id'), agent.text_at(_inner -> 'item', 'channel')
+        , agent.text_at(_inner, 'channel_id'), agent.text_at(_inner -> 'assistant_thread', 'channel_id'), agent.text_at(_inner -> 'container', 'channel_id'), '');
+end
+$$;
+
+-- The user whom an event comes from. Empty where there is none.
+create or replace function agent.event_user(_event jsonb) returns text
+language plpgsql immutable parallel safe
+set search_path = pg_catalog, pg_temp
+as $$
+declare
+    _inner jsonb := agent.slack_event(_event);
+begin
+    return coalesce(agent.text_at(_inner, 'user'), agent.text_at(_inner -> 'user', 'id'), agent.text_at(_inner, 'user_id')
+        , agent.text_at(_inner -> 'message', 'user'), '');
+end
+$$;
 
 -- A lane of a band: a group's own, else a random one. Band 0 has lanes 0 to 15, the others have
 -- four each: band 1 lanes 16 to 19, and so on up to band 11.
@@ -154,7 +197,7 @@ create or replace function agent.band_of(_lane int4) returns int4
 language sql immutable parallel safe
 return case when _lane < 0 then -1 - _lane when _lane < 16 then 0 else (_lane - 12) / 4 end;
 
--- The priority of the events in a lane: bands 1, 2 and 3 are those of priorities 0, 2 and 3.
+-- The priority of the events in a lane: bands 1, 2 and 3 hold priorities 0, 2 and 3.
 create or replace function agent.priority_of(_lane int4) returns int2
 language sql immutable parallel safe
 return case when _lane between 16 and 19 or _lane = -2 then 0 when _lane between 20 and 23 or _lane = -3 then 2
@@ -171,10 +214,8 @@ return agent.lane_in(0, _group_key);
 -- kind are parked.
 create or replace function agent.lane_for(_kind text, _priority int2, _group_key text, _event jsonb) returns int2
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set jit = off
 as $$
 declare
     _band int4 := 0;
@@ -200,10 +241,7 @@ $$;
 -- same: then both do, and each one's events are found as soon as it commits.
 create or replace function agent.use_band(_kind text, _band int4) returns void
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
 as $$
 begin
     if _band > 0 and not exists (select from agent.band where kind = _kind and workspace is null and band = _band) then

@@ -1,17 +1,31 @@
+-- Groups: one head each. Its row is the group's lock, and triggers elect the next one.
+--
+--   alive_for: how long an announcement counts; claimable_kinds, worker_alive, rescues
+--   claimable_kinds: the kinds that workers claim; elections, claims, sweeps
+--   hold_group: locks a group, and waits; operators, signals, jobs that replace others
+--   promote: elects the head of a group that has none; triggers, reelect, sweeps
+--   reelect: elects anew; settles, operators, sweeps, member_joins
+--   lead_with_first: the first one of a new group leads; batches of jobs, fan-outs, rerun_events
+--   event_deleted: trigger, as a head leaves
+--   event_inserted: trigger, which wakes workers
+--   member_joins: trigger at commit, as a member enters
+--   event_defaults: trigger, for a plain insert by hand
+--   head_yields: whether a head steps down for a newcomer; lock_head, member_joins
+--   enter_group: whether there is a head, without a lock; inserts
+--   lock_head: locks the head for a newcomer; batches, member_joins
+
 -- How long a worker counts as alive after its last announcement. Workers announce themselves every
--- 20 seconds, those of the previous release once a minute.
+-- 20 seconds.
 create or replace function agent.alive_for() returns interval
 language sql immutable parallel safe
 return interval '90 seconds';
 
 -- The kinds whose events workers claim: not paused and, once workers have announced themselves,
--- handled by one that is alive or has just retired. As workers are replaced, a kind may have none
--- for some seconds. Measured from the last announcement or retirement, not from now: while no
--- worker runs, the last ones are what is known. A retirement is forgotten after a day, as a silent
--- worker is.
+-- handled by a worker that is alive or has just retired. As workers are replaced, a kind may have
+-- none for some seconds. Counted from the last announcement or retirement, not from now: while no
+-- worker runs, the last ones hold. A retirement is forgotten after a day, as a silent worker is.
 create or replace function agent.claimable_kinds() returns text[]
 language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = on
 as $$
 declare
@@ -25,14 +39,12 @@ begin
 end
 $$;
 
--- Locks the head of a group, so that only this transaction changes the group. Waits while another
+-- Locks the head of a group: only this transaction changes the group then. Waits while another
 -- transaction has it locked. For update from the start: a weaker lock, raised when the head is
 -- deleted, would deadlock with an insert that raises its own.
 create or replace function agent.hold_group(_group_key text) returns void
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
-set jit = off
 as $$
 begin
     while _group_key is not null loop
@@ -44,19 +56,16 @@ begin
 end
 $$;
 
--- Gives a group without a head its next one. A member still held, if there is one. Else, among
--- kinds that workers claim before all others: one waiting for a retry (a retry blocks its group),
--- else the first visible one by (event_ts, id), else the one that will be visible first. Each by
--- index. An event that becomes visible gets a vt ahead of every claim cursor. Steps over waiting
--- members that another transaction has locked. Waits only where it must: for a member that is held,
--- as its group may not go to another worker meanwhile, and where all are locked. Settles bound that
--- by their lock_timeout.
+-- Gives a group without a head its next one: a member still held, if there is one. Else, among
+-- kinds that workers claim before all others: a retry (it blocks its group), the first visible one
+-- by (event_ts, id), or the next to be visible. Each by index. An event that becomes visible gets a
+-- vt ahead of every claim cursor. Steps over waiting members that another transaction has locked.
+-- Waits only for a held member, as its group may not go to another worker meanwhile, and where all
+-- are locked. Settles bound that by their lock_timeout.
 create or replace function agent.promote(_group_key text) returns void
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set jit = off
 set enable_bitmapscan = off
 as $$
 declare
@@ -119,7 +128,6 @@ $$;
 -- The caller has locked the heads.
 create or replace function agent.reelect(_group_keys text[]) returns void
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _group_key text;
@@ -131,16 +139,14 @@ begin
 end
 $$;
 
--- Makes the first one in order the head of each group that these new events entered empty. Rows are
--- stored in the order of their keys, so that batches do not deadlock, and the first one stored is
--- the head. A claim of less than the whole group would else begin with it. Such a head is this
--- transaction's own, so this waits for no other one.
+-- Makes the first event in order the head of each group that was empty before this batch. Rows are
+-- stored in the order of their keys, against deadlocks, and the first one stored is the head. A
+-- claim of less than the whole group would else begin with it. The head is this transaction's own,
+-- so this waits for no other one.
 create or replace function agent.lead_with_first(_ids int8[]) returns void
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set jit = off
 as $$
 begin
     perform agent.reelect(array(
@@ -152,12 +158,11 @@ begin
 end
 $$;
 
--- However a head leaves the queue, its group gets the next one in the same transaction. One that
--- lapsed and is deleted by hand, which history does not know, may have killed its worker: its
--- members go back unspent, as in every other way it may leave.
+-- However a head leaves the queue, its group gets the next one in the same transaction. A lapsed
+-- head that is deleted by hand, which history does not know, may have killed its worker: its
+-- members go back unspent.
 create or replace function agent.event_deleted() returns trigger
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if old.claimed_by is not null and old.vt <= agent.clock()
@@ -169,20 +174,9 @@ begin
 end
 $$;
 
--- Created once: doing it again would keep inserts waiting until the migration ends.
-do $$
-begin
-    if not exists (select from pg_trigger where tgrelid = 'agent.event'::regclass and tgname = 'event_deleted') then
-        create trigger event_deleted after delete on agent.event
-        for each row when (old.head and old.group_key is not null) execute function agent.event_deleted();
-    end if;
-end
-$$;
-
 -- Wakes the workers. Identical payloads merge within a transaction; the notice is sent at commit.
 create or replace function agent.event_inserted() returns trigger
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pg_notify('agent_event', '');
@@ -190,16 +184,13 @@ begin
 end
 $$;
 
--- A new member joins its group as its transaction commits. It makes sure that there is a head,
--- which cannot leave before the member is committed and seen by the election. Where there is none,
--- or where the head yields to it, the group gets another one: this member, or one that its
--- transaction stored and that comes before it. Until then it holds no lock, so a transaction that
--- stays open delays neither the group's claims nor its settles.
+-- A new member joins its group as its transaction commits. It locks the head, which cannot leave
+-- before the election sees the member. If there is no head, or it yields, the group elects another:
+-- this member, or an earlier one of its transaction. Until then it holds no lock, so a transaction
+-- that stays open delays neither the group's claims nor its settles.
 create or replace function agent.member_joins() returns trigger
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
-set jit = off
 as $$
 declare
     _member record;
@@ -224,30 +215,10 @@ begin
 end
 $$;
 
--- Created once: doing it again would keep inserts waiting until the migration ends.
-do $$
-begin
-    -- Its predecessor locked the head at once, until the transaction ended. First, as this takes
-    -- the stronger lock.
-    if exists (select from pg_trigger where tgrelid = 'agent.event'::regclass and tgname = 'member_inserted') then
-        drop trigger member_inserted on agent.event;
-        drop function agent.member_inserted();
-    end if;
-    if not exists (select from pg_trigger where tgrelid = 'agent.event'::regclass and tgname = 'event_inserted') then
-        create trigger event_inserted after insert on agent.event for each statement execute function agent.event_inserted();
-    end if;
-    if not exists (select from pg_trigger where tgrelid = 'agent.event'::regclass and tgname = 'member_joins') then
-        create constraint trigger member_joins after insert on agent.event deferrable initially deferred
-        for each row when (not new.head) execute function agent.member_joins();
-    end if;
-end
-$$;
-
 -- Makes a plain insert into agent.event (event_ts, event) a sound row: this is how people move
 -- events back by hand.
 create or replace function agent.event_defaults() returns trigger
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if new.kind is null then
@@ -268,24 +239,11 @@ begin
 end
 $$;
 
--- Created once: doing it again would keep inserts waiting until the migration ends.
-do $$
-begin
-    if not exists (select from pg_trigger where tgrelid = 'agent.event'::regclass and tgname = 'event_defaults') then
-        create trigger event_defaults before insert on agent.event
-        for each row when (new.kind is null or new.lane is null or new.head is null) execute function agent.event_defaults();
-    end if;
-end
-$$;
-
--- Whether the present head of a group yields to a waiting member: never while it is held; to one of
--- a kind that workers claim where its own is not; else, unless it waits for a retry, to one that is
--- visible earlier.
+-- Whether the present head of a group yields to a waiting member. A held head never does. A head of
+-- a kind that no worker claims yields to a claimed kind. Otherwise it yields to a member that is
+-- visible earlier, unless it waits for a retry.
 create or replace function agent.head_yields(_group_key text, _kind text, _vt timestamptz) returns boolean
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-set jit = off
 as $$
 declare
     _head record;
@@ -301,8 +259,7 @@ begin
             return _kind = any(_kinds);
         end if;
     end if;
-    -- A head that is visible stays: one that has just taken over got its vt a moment after the next
-    -- newcomer got its own.
+    -- A visible head stays: a new head got its vt a moment after the next newcomer got its own.
     return not _head.retrying and _head.vt > greatest(_vt, agent.clock());
 end
 $$;
@@ -312,9 +269,7 @@ $$;
 -- empty group, the second waits for the first at the unique index of heads.
 create or replace function agent.enter_group(_group_key text, _kind text, _vt timestamptz) returns boolean
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
-set jit = off
 as $$
 begin
     return exists (select from agent.event where group_key = _group_key and head);
@@ -330,9 +285,6 @@ $$;
 -- 17 and 18 at least).
 create or replace function agent.lock_head(_group_key text, _kind text, _vt timestamptz, _alone boolean default false) returns boolean
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-set jit = off
 as $$
 begin
     while exists (select from agent.event where group_key = _group_key and head) loop

@@ -1,9 +1,28 @@
+-- Everything that stores an event: Slack's, webhooks' and programs'.
+--
+--   require_read_committed: refuses stricter transactions; all inserts
+--   register_kinds: adds new kinds; inserts, announcements, sweeps
+--   attempts_of: the maximum of attempts per kind; claims, failures, peeks
+--   add_event: stores one row, or finds its duplicate; all that store singly
+--   stored_item_key, known_event, store_event: one Slack event; insert_event, insert_events
+--   insert_event: a program stores a Slack event
+--   store_new_events: the new ones of a batch in one statement; insert_events
+--   insert_events: ingest, for each batch
+--   require_kind: refuses kinds that stand for a person; jobs
+--   job_from_json: a job as a row; enqueue, fan-outs, schedules
+--   enqueue_job: stores or moves one job; enqueue, schedules
+--   add_change, after_lapse: the changes that an event keeps; all that move one
+--   move_event: another time for a waiting event; enqueue_job, reschedule_event
+--   enqueue: a program stores a job
+--   add_new_jobs: the new ones of a batch in one statement; enqueue_jobs, rerun_events
+--   enqueue_jobs: Queue.enqueue, for one job or many
+--   fire_trigger: ingest, for a webhook's call
+
 -- Raises an error outside of READ COMMITTED. After an insert we look again for a duplicate that has
 -- just moved to history; at a higher isolation level that look would not see what was committed
 -- meanwhile.
 create or replace function agent.require_read_committed() returns void
 language plpgsql volatile
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
@@ -13,12 +32,11 @@ begin
 end
 $$;
 
--- Adds kinds that are new to agent.kind. One that another transaction is just adding is left to it:
--- an insert would wait until that transaction ends. Should it roll back, the next insert of the
+-- Adds kinds that are new to agent.kind. A kind that another transaction is just adding is left to
+-- it: an insert would wait until that transaction ends. If it rolls back, the next insert of the
 -- kind or the next sweep adds it.
 create or replace function agent.register_kinds(_kinds text[]) returns void
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 as $$
 declare
@@ -41,7 +59,6 @@ $$;
 -- what the workers of the kind announced, else what is given, else 3.
 create or replace function agent.attempts_of(_kinds text[], _given int4) returns int4[]
 language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 as $$
 begin
@@ -51,16 +68,13 @@ begin
 end
 $$;
 
--- Puts one row into the queue, or finds the one that is there under its item key (_in_history: or
--- was) or dedupe key. All our inserts end here, except those that store_new_events and add_new_jobs
--- make for a batch. The trigger member_joins lets the row take over as head of its group where it
--- should.
+-- Puts one row into the queue, or finds the row with its item key (_in_history: also in history) or
+-- dedupe key. All our inserts end here, except the batches of store_new_events and add_new_jobs.
+-- The trigger member_joins lets the row take over as head of its group where it should.
 create or replace function agent.add_event(_new agent.event, _exact boolean, _in_history boolean, out id int8, out duplicate boolean)
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -118,7 +132,6 @@ $$;
 -- The natural key of an event that comes from outside: the one given, else its own.
 create or replace function agent.stored_item_key(_given text, _event jsonb) returns text
 language plpgsql immutable parallel safe
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return agent.outside_key(coalesce(agent.bounded_key(_given), agent.event_item_key(_event)));
@@ -128,7 +141,6 @@ $$;
 -- Stores a Slack envelope or a bare event.
 create or replace function agent.store_event(_event jsonb, _traceparent text, _item_key text, out id int8, out duplicate boolean)
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 as $$
 declare
@@ -156,7 +168,6 @@ $$;
 -- queue first: an event moves from there to history.
 create or replace function agent.known_event(_event jsonb, _item_key text) returns int8
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _key text := agent.stored_item_key(_item_key, _event);
@@ -173,24 +184,20 @@ $$;
 -- of the event that is there already, whether it is queued, running or in history.
 create or replace function agent.insert_event(_event jsonb) returns int8
 language sql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$ select id from agent.store_event(_event, null, null) $$;
 
 -- Stores the new events of a batch in one statement and returns their ids (of _ids). _kinds are the
--- events' kinds, and _apart those whose events have no group. Rows go in one by one: group by
--- group, and within a group in the order in which they happened, so that its first event becomes
--- its head, and a claim that read the clock meanwhile sees the first ones. Each locks the head of
--- its group first, so batches wait in one order. Those that happened at one moment, or have no
--- group, go by key; those without a time of their own as they arrived. Left out: an event with a
--- duplicate in the queue, in history or earlier in the batch, and the first event of a group to
--- which another transaction has just given a head.
+-- events' kinds, and _apart the kinds without a group. Rows go in group by group, and within a
+-- group in the order in which they happened. So its first event becomes its head, and a claim that
+-- read the clock meanwhile sees the first ones. Each locks the head of its group first, so batches
+-- wait in one order. Events of one moment, or without a group, go by key; events without a time of
+-- their own as they arrived. Left out: an event with a duplicate in the queue, in history or
+-- earlier in the batch, and the first event of a group to which another transaction has just given
+-- a head.
 create or replace function agent.store_new_events
 ( _ids int8[], _events jsonb[], _traceparents text[], _item_keys text[], _kinds text[], _apart text[]) returns int8[]
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set jit = off
 as $$
 declare
     _now timestamptz := agent.clock();
@@ -250,14 +257,13 @@ end
 $$;
 
 -- Inserts a batch in one transaction; answers each event by its place. Gives up after waiting 500
--- ms for a lock (55P03): the caller then inserts singly, so that one blocked event does not delay
--- the others. Batches lock groups and keys in one order, so they cannot deadlock. An event that
--- lost the race to be the first of its group cannot go in out of order: the batch is rolled back to
--- its start and stored again.
+-- ms for a lock (55P03); the caller then inserts singly, and one blocked event delays no other.
+-- Batches lock groups and keys in one order, so they cannot deadlock. An event that lost the race
+-- to be the first of its group cannot go in out of order: the batch is rolled back to its start and
+-- stored again.
 create or replace function agent.insert_events(_events jsonb[], _traceparents text[] default null, _item_keys text[] default null)
 returns table (ordinal int4, id int8, duplicate boolean)
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set lock_timeout = '500ms'
 as $$
@@ -295,7 +301,7 @@ begin
     if cardinality(_stored) = cardinality(_ids) then
         return;
     end if;
-    -- The others one by one; almost all are repeated deliveries. One that is known locks no group.
+    -- The others one by one; almost all are repeated deliveries. A known event locks no group.
     for _given in
         select g.event, g.traceparent, g.item_key, g.nth
         from unnest(_ids, _events, _traceparents, _item_keys) with ordinality as g (id, event, traceparent, item_key, nth)
@@ -318,12 +324,14 @@ $$;
 
 -- Raises an error where the caller may not store or move events of a kind. Events of Slack's, and
 -- answers to questions, stand for what a person did: ingest stores them, and of programs workers.
+-- A job that closes a message edits what the bot said: the end of its event alone stores it.
 create or replace function agent.require_kind(_kind text) returns void
 language plpgsql stable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
-    if (_kind = 'surelane.answer' or _kind like 'slack.%')
+    if _kind = 'surelane.close' or starts_with(_kind, 'surelane.failed:') then
+        raise insufficient_privilege using message = format('a job of kind %s is stored by the end of an event alone', left(_kind, 200));
+    elsif (_kind = 'surelane.answer' or _kind like 'slack.%')
     and not has_function_privilege(session_user, 'agent.send_signal(int8, text, json, boolean, text)', 'execute') then
         raise insufficient_privilege using message = format('role %s may not act for a person: events of kind %s come from Slack'
             , session_user, left(_kind, 200));
@@ -335,7 +343,6 @@ $$;
 -- "run_at": …, …}.
 create or replace function agent.job_from_json(_job jsonb) returns agent.event
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _new agent.event;
@@ -349,7 +356,7 @@ begin
     if not isfinite(_new.vt) then
         raise invalid_parameter_value using message = format('a job cannot run at %s', _new.vt);
     end if;
-    -- A job happens when it is to run, so that a group hands over what is due in order.
+    -- A job happens when it is due: so a group hands over due jobs in order.
     _new.event_ts := _new.vt;
     _new.event := coalesce(nullif(_job -> 'payload', 'null'), '{}');
     _new.dedupe_key := agent.bounded_key(_job ->> 'dedupe_key');
@@ -375,12 +382,11 @@ begin
 end
 $$;
 
--- Adds a job, or finds the one that is pending under its dedupe key (or live under its item key).
--- What becomes of that one: skip leaves it as it is, replace gives it the new payload, time,
--- priority and limit key, earliest the earlier of both times.
+-- Adds a job, or finds the pending job with its dedupe key (or the live one with its item key).
+-- What becomes of that job: skip leaves it, replace gives it the new payload, time, priority and
+-- limit key, earliest the earlier of both times.
 create or replace function agent.enqueue_job(_new agent.event, _on_duplicate text, out id int8, out duplicate boolean)
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _found agent.event;
@@ -401,7 +407,7 @@ begin
         select e.* into _found from agent.event as e where e.id = enqueue_job.id for update;
         -- Gone, or claimed meanwhile, which frees its dedupe key: look again.
         continue when not found or (_found.claimed <> '{}' and (_found.item_key = _new.item_key) is not true);
-        -- One that is running, or waits for its children or an answer, stays as it is.
+        -- A job that is running, or waits for its children or an answer, stays as it is.
         perform agent.require_kind(_found.kind);
         if isfinite(_found.vt) and (_found.claimed_by is null or _found.vt <= agent.clock()) then
             if _on_duplicate = 'replace' and agent.priority_of(_new.lane) <> agent.priority_of(_found.lane) then
@@ -425,8 +431,8 @@ end
 $$;
 
 -- Adds a change to the changes of an event. At most 51 entries are kept: the first ten, the last 40
--- and, between them, one that counts those dropped. An event that is moved thousands of times would
--- else be rewritten with all of them each time.
+-- and, between them, a count of the dropped ones. Otherwise an event that is moved thousands of
+-- times would be rewritten with all of them each time.
 create or replace function agent.add_change(_changes jsonb, _change jsonb) returns jsonb
 language sql immutable parallel safe
 set search_path = pg_catalog, pg_temp
@@ -439,8 +445,8 @@ return case when jsonb_array_length(_changes) < 50 then _changes || jsonb_build_
     || jsonb_build_array(_change)
 end;
 
--- The changes of an event whose claim is replaced: one that lapsed, as its worker died or was cut
--- off, is recorded, unless its rescue was.
+-- The changes of an event whose claim is replaced. A claim that lapsed, as its worker died or was
+-- cut off, is recorded, unless its rescue was.
 create or replace function agent.after_lapse(_changes jsonb, _claimed_by text, _vt timestamptz) returns jsonb
 language sql stable parallel safe
 set search_path = pg_catalog, pg_temp
@@ -452,7 +458,6 @@ return case when _claimed_by is null or _changes -> -1 ->> 'action' = 'rescued' 
 -- head's.
 create or replace function agent.move_event(_old agent.event, _vt timestamptz, _event jsonb, _action text, _by text) returns void
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _new_vt timestamptz := greatest(_vt, agent.clock());
@@ -472,15 +477,14 @@ begin
 end
 $$;
 
--- Enqueues a job; returns its id, or the id of the one that is pending under its dedupe key or live
--- under its item key, which _on_duplicate says what to do with: skip, replace or earliest.
+-- Enqueues a job; returns its id, or the id of the job that has its dedupe key or item key.
+-- _on_duplicate says what becomes of that job: skip, replace or earliest.
 create or replace function agent.enqueue
 ( _kind text, _payload jsonb default '{}', _dedupe_key text default null, _run_at timestamptz default null, _max_attempts int4 default null
 , _group_key text default null, _item_key text default null, _enqueued_by text default null, _deadline timestamptz default null
 , _traceparent text default null, _on_duplicate text default 'skip'
 ) returns int8
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return agent.enqueue(_kind, _payload, null::int4, _dedupe_key, _run_at, _max_attempts, _group_key, _item_key, _enqueued_by, _deadline
@@ -489,14 +493,13 @@ end
 $$;
 
 -- The same with a priority, 0 (first) to 3 (last); null is 1. A form of its own: with one more
--- default, calls of the form above would be ambiguous, and the previous release makes them.
+-- default, calls of the form above would be ambiguous.
 create or replace function agent.enqueue
 ( _kind text, _payload jsonb, _priority int4, _dedupe_key text default null, _run_at timestamptz default null, _max_attempts int4 default null
 , _group_key text default null, _item_key text default null, _enqueued_by text default null, _deadline timestamptz default null
 , _traceparent text default null, _on_duplicate text default 'skip'
 ) returns int8
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return (select id from agent.enqueue_job(agent.job_from_json(jsonb_build_object('kind', _kind, 'payload', _payload, 'dedupe_key', _dedupe_key
@@ -506,15 +509,13 @@ end
 $$;
 
 -- Adds jobs in one statement, in the order given, each under its id, once its group has been
--- entered. Returns the ids of those that it added. Left out: a job whose item key or dedupe key is
--- taken, in the queue or earlier in the batch, and the first job of a group that another
--- transaction is just giving a head.
+-- entered. Returns the ids that it added. Left out: a job whose item key or dedupe key is taken, in
+-- the queue or earlier in the batch, and the first job of a group that another transaction is just
+-- giving a head.
 create or replace function agent.add_new_jobs(_ids int8[], _jobs agent.event[]) returns int8[]
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set jit = off
 as $$
 declare
     _added int8[];
@@ -546,7 +547,6 @@ $$;
 create or replace function agent.enqueue_jobs(_jobs jsonb, _on_duplicate text default 'skip')
 returns table (ordinal int4, id int8, duplicate boolean)
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 #variable_conflict use_column
 declare
@@ -561,8 +561,7 @@ begin
         raise invalid_parameter_value using message = format('on a duplicate: skip, replace or earliest, not %L', _on_duplicate);
     end if;
     perform agent.require_read_committed();
-    -- Times and ids are given in the order of the batch, so that jobs of one group are handed over
-    -- in it.
+    -- Times and ids follow the order of the batch, in which a group hands over its jobs.
     select array_agg(read.job order by (read.job).group_key, (read.job).item_key, (read.job).dedupe_key, nth)
     , array_agg(read.new_id order by (read.job).group_key, (read.job).item_key, (read.job).dedupe_key, nth)
     , array_agg(nth order by (read.job).group_key, (read.job).item_key, (read.job).dedupe_key, nth)
@@ -573,19 +572,19 @@ begin
     ) as read;
     perform agent.register_kinds(array(select j.kind from unnest(_new) as j));
 
-    -- Batches that move duplicates take turns in a group: one that lost the race to be its first
-    -- holds the head for key share, and two that raise that lock deadlock. 1,024 turns, as each is
-    -- a lock of the server's table of locks.
+    -- Batches that move duplicates take turns in a group. A batch that lost the race to be its
+    -- first holds the head for key share, and two that raise that lock deadlock. 1,024 turns, as
+    -- each is a lock of the server's table of locks.
     if _on_duplicate <> 'skip' then
         perform pg_advisory_xact_lock(hashtext('agent.enqueue_jobs'), turn)
         from (select distinct hashtext(j.group_key) & 1023 as turn from unnest(_new) as j where j.group_key is not null order by turn) as turns;
     end if;
-    -- A duplicate that is to be moved is locked in its place in the order: jobs that may meet one
-    -- go one by one.
+    -- A duplicate that will be moved is locked in its place in the order: jobs that may meet one go
+    -- one by one.
     if _on_duplicate = 'skip' or not exists (select from unnest(_new) as j where j.item_key is not null or j.dedupe_key is not null) then
-        -- One that is left out though it has no duplicate lost the race to be the first of its
-        -- group. Going back to it would take a lock out of order: the batch is rolled back and
-        -- stored again.
+        -- A job that was left out without a duplicate lost the race to be the first of its group.
+        -- Going back to it would take a lock out of order: the batch is rolled back and stored
+        -- again.
         for _turn in 1..10 loop
             begin
                 _added := agent.add_new_jobs(_ids, _new);
@@ -631,14 +630,18 @@ end
 $$;
 
 -- Stores a webhook's call as an event of kind trigger-fire; the webhook's id makes a repeated
--- delivery find the first.
+-- delivery find the first. Where name and id would be too long for a key, or a colon in the name
+-- would make two calls equal, the key has their hash. Its prefix stays: agent.find_in_history
+-- searches longer for it.
 create or replace function agent.fire_trigger(_name text, _webhook_id text, _payload jsonb, _traceparent text default null, out id int8, out duplicate boolean)
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 declare
+    _plain boolean := strpos(_name, ':') = 0 and length(_name || _webhook_id) <= 191;
+    _call text := case when _plain then _name || ':' || _webhook_id
+        else ':' || encode(sha256(convert_to(jsonb_build_array(_name, _webhook_id)::text, 'UTF8')), 'hex') end;
     _new agent.event := agent.job_from_json(jsonb_build_object('kind', 'trigger-fire', 'traceparent', _traceparent
-        , 'item_key', 'webhook:' || _name || ':' || _webhook_id, 'enqueued_by', 'webhook:' || _name
+        , 'item_key', 'webhook:' || _call, 'enqueued_by', 'webhook:' || _name
         , 'payload', jsonb_build_object('trigger', _name, 'webhook_id', _webhook_id, 'payload', _payload)));
 begin
     select added.id, added.duplicate into id, duplicate from agent.add_event(_new, false, true) as added;

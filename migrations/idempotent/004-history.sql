@@ -1,10 +1,21 @@
+-- History: look-ups, the one way into it, and the views of both tables.
+--
+--   find_in_history, keys_in_history: duplicates that ended; inserts
+--   history_has_chunks, history_is_hypertable: whether TimescaleDB keeps it; inserts, retention
+--   end_events: moves events to history, under the fence if asked; settles, archive_events
+--   archive_events: the same for events that the caller has locked; settles, sweeps, operators
+--   note_outlier: trigger: it ended far from its event_ts
+--   call_failure_hook: trigger: a job for the hook of an event that ended failed or expired
+--   open_questions, close_in_slack: trigger: a worker closes what is open in Slack
+--   live_job, ended_job, job: every event under one status; operators' lists
+--   schedule_queue: the same under a schedule's names; people
+
 -- The id of an event in history by its item key. An exact event_ts narrows the search to one chunk.
--- Where it had to be replaced, now or perhaps at the first delivery, the last 25 hours are
--- searched: Slack retries for 24; those who send webhooks may for longer. Planned at each call,
--- with its values: one plan for all values would lock and open every chunk of history (0036).
+-- If it was replaced, now or perhaps at the first delivery, the last 25 hours are searched: Slack
+-- retries for 24. For webhooks it is three days. Planned at each call, with its values: one plan
+-- for all values would lock and open every chunk of history (ADR 0001).
 create or replace function agent.find_in_history(_item_key text, _event_ts timestamptz, _exact boolean) returns int8
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan
 as $$
 declare
@@ -22,11 +33,10 @@ begin
 end
 $$;
 
--- Those of _item_keys that history has in a range of time, perhaps in another case than
--- find_in_history looks for: that one decides. Planned at each call, as it is.
+-- Which of _item_keys history has in a range of time. It may find more than find_in_history, which
+-- decides. Planned at each call, as it is.
 create or replace function agent.keys_in_history(_item_keys text[], _first timestamptz, _last timestamptz) returns text[]
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan
 as $$
 begin
@@ -39,21 +49,19 @@ create or replace function agent.history_has_chunks() returns boolean
 language sql stable parallel safe
 return exists (select from pg_catalog.pg_inherits where inhparent = 'agent.event_hist'::regclass);
 
--- Moves events to history with how they ended; returns the ids of those that moved, and the
--- continuations that waited for them. Each is locked, copied and deleted in one pass. Without
--- claims the caller holds the locks. With them this is the fence: only what is still claimed so
--- moves, and what another transaction has locked is skipped. Not what was asked to be cancelled so
--- long ago that its lease has ended. Of groups, only those given: their
--- heads are locked; of what a continuation waits for, only where that is one of those given, and
--- locked. Without both (the plain case, and the frequent one) neither members nor children.
+-- Moves events to history with how they ended, each locked, copied and deleted in one pass. Returns
+-- the ids that moved, and the continuations that waited for them. Without _claims the caller holds
+-- the locks. With _claims this is the fence: an event moves only if its claim stands and no other
+-- transaction has it locked. An event that was asked to be cancelled does not move once its lease
+-- has ended. Members of groups move only if _groups has their group, and children only if
+-- _continuations has their continuation: the caller has locked those. Null, for plain events:
+-- neither.
 create or replace function agent.end_events
 ( _ids int8[], _claims int4[], _groups text[], _outcome text, _reasons text[], _results jsonb[], _continuations int8[]
 , out ended int8[], out continuations int8[])
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set jit = off
 as $$
 declare
     _now timestamptz := agent.clock();
@@ -126,7 +134,6 @@ create or replace function agent.archive_events
 ( _ids int8[], _outcome text, _reason text default null, _of int8[] default null, _reasons text[] default null, _results jsonb[] default null
 ) returns void
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _of_each text[];
@@ -154,7 +161,6 @@ $$;
 -- Whether history is a TimescaleDB hypertable.
 create or replace function agent.history_is_hypertable() returns boolean
 language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _is boolean := false;
@@ -169,7 +175,6 @@ $$;
 -- Notes a day on which an event ended, and the week of its event_ts, where these lie far apart.
 create or replace function agent.note_outlier() returns trigger
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _day timestamptz := date_bin('1 day', new.finished_at, 'epoch');
@@ -208,26 +213,93 @@ begin
 end
 $$;
 
--- Stores a job for each streamed reply that an ended event leaves unfinished. A worker then ends
--- the message with the text that it has (surelane_worker.builtin.streams).
-create or replace function agent.end_streams() returns trigger
+-- Stores the job of a failure hook for an event that ended failed or expired, if a worker has ever
+-- announced a hook for its kind. The job has the event's payload, and its end under "failure". It
+-- expires after a day: by then the hook may be gone.
+create or replace function agent.call_failure_hook() returns trigger
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp
 as $$
+declare
+    _kind text := 'surelane.failed:' || new.kind;
+    _job agent.event;
 begin
-    perform agent.enqueue('surelane.stream', noted.value, _enqueued_by => coalesce(new.item_key, new.id::text))
-    from jsonb_each(new.notes -> 'streams') as noted
-    -- The previous release noted no channel.
-    where noted.value @> '{"stopped": false}' and noted.value ? 'channel';
+    if exists (select from agent.kind where kind = _kind) then
+        _job := agent.job_from_json(jsonb_build_object('kind', 'failing', 'enqueued_by', coalesce(new.item_key, new.id::text)
+            , 'traceparent', new.traceparent, 'deadline', agent.clock() + interval '1 day'
+            , 'payload', new.event || jsonb_build_object('failure', jsonb_build_object('id', new.id, 'key', new.item_key
+                , 'outcome', new.outcome, 'reason', new.reason, 'errors', new.errors))));
+        -- Given above, it would be refused: nothing else may store such a job (agent.require_kind).
+        _job.kind := _kind;
+        perform agent.enqueue_job(_job, 'skip');
+    end if;
     return new;
 end
 $$;
 
 do $$
 begin
-    if not exists (select from pg_trigger where tgrelid = 'agent.event_hist'::regclass and tgname = 'event_hist_streams') then
-        create trigger event_hist_streams before insert on agent.event_hist
-        for each row when (jsonb_path_exists(new.notes, '$.streams.*.stopped ? (@ == false)')) execute function agent.end_streams();
+    if not exists (select from pg_trigger where tgrelid = 'agent.event_hist'::regclass and tgname = 'event_hist_failed') then
+        create trigger event_hist_failed before insert on agent.event_hist
+        for each row when (new.outcome in ('failed', 'expired') and jsonb_typeof(new.event) = 'object' and not starts_with(new.kind, 'surelane.'))
+        execute function agent.call_failure_hook();
+    end if;
+end
+$$;
+
+-- The questions and Stop buttons of an event that still have buttons in Slack: none was answered
+-- or closed. asked is what the step stored. surelane_worker.handling.asks has the names.
+create or replace function agent.open_questions(_id int8) returns table (question text, asked jsonb)
+language plpgsql stable security definer
+set enable_seqscan = off
+as $$
+begin
+    return query
+    select q.name, a.result::jsonb
+    from agent.step as a cross join lateral (select left(a.name, -length(' asked')) as name) as q
+    where a.event_id = _id and a.name like '%:% asked' and a.finished_at is not null
+    and not exists (select from agent.step as c where c.event_id = _id and c.name = q.name || ' closed' and c.finished_at is not null)
+    and not exists (select from agent.signal as s where s.event_id = _id and s.name = q.name and s.decides);
+end
+$$;
+
+-- Stores a job for each streamed reply, question and Stop button that an ended event leaves open.
+-- A worker then closes the message (surelane_worker.builtin.questions). The click that stopped the
+-- event closes its Stop button itself.
+create or replace function agent.close_in_slack() returns trigger
+language plpgsql security definer
+as $$
+declare
+    _left jsonb;
+    _job agent.event;
+begin
+    for _left in
+        select noted.value from jsonb_each(new.notes -> 'streams') as noted
+        -- 0.2.0 noted no channel.
+        where noted.value @> '{"stopped": false}' and noted.value ? 'channel'
+        union all
+        -- The worker decrypts a field of this name.
+        select jsonb_build_object('value', q.asked) || jsonb_strip_nulls(jsonb_build_object('team_id', q.asked -> 'team_id'
+            , 'enterprise_id', q.asked -> 'enterprise_id', 'is_enterprise_install', case when q.asked ? 'enterprise_id' then true end))
+        from agent.open_questions(new.id) as q
+        where q.question not like 'stop button:%' or new.reason is null or new.reason not like '%: stopped in Slack'
+    loop
+        _job := agent.job_from_json(jsonb_build_object('kind', 'closing', 'payload', _left, 'enqueued_by', coalesce(new.item_key, new.id::text)));
+        -- Given above, it would be refused: nothing else may store such a job (agent.require_kind).
+        _job.kind := 'surelane.close';
+        perform agent.enqueue_job(_job, 'skip');
+    end loop;
+    return new;
+end
+$$;
+
+-- A question is a reply in a step, and so its note has the step's name.
+do $$
+begin
+    if not exists (select from pg_trigger where tgrelid = 'agent.event_hist'::regclass and tgname = 'event_hist_close') then
+        create trigger event_hist_close before insert on agent.event_hist
+        for each row when (jsonb_path_exists(new.notes, '$.streams.*.stopped ? (@ == false)')
+            or jsonb_path_exists(new.notes, '$.replies.keyvalue().key ? (@ like_regex ":[0-9]+ asked:")'))
+        execute function agent.close_in_slack();
     end if;
 end
 $$;

@@ -1,3 +1,16 @@
+-- Claims, and how workers share them: crowds, peeks, positions.
+--
+--   claim_events: a worker's claim
+--   claim_event: a program's claim
+--   text_size, last_claims: sizes, and numbers of claims; claims
+--   walk_lanes, take_heads: lock heads lane by lane; claims
+--   take_members: adds the members of their groups; claims
+--   fence_groups, fence_behind: after a lapse, members go back; claims, sweeps, operators
+--   lanes_of, crowds_in, move_others, share_kind: bands for crowds; a worker, as events wait long
+--   peek_lanes: what is due; a worker's poll
+--   position_lock, take_position, position_free, leave_position, pass_on: who answers; workers
+--   touch_worker: a worker's sign of life; its polls
+
 -- About how many bytes an event takes as text. A small one is taken for as large as its row says:
 -- only large ones are turned into text for it.
 create or replace function agent.text_size(_event jsonb) returns int4
@@ -13,8 +26,6 @@ return case when pg_column_compression(_event) is null and pg_column_size(_event
 -- 96 claims, however much the others hold.
 create or replace function agent.walk_lanes(_kinds text[], _most int4[], out lanes int4[], out nths int4[])
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
 as $$
 declare
     _first int4 := floor(random() * 16);
@@ -125,18 +136,16 @@ begin
 end
 $$;
 
--- After a group's lease lapsed: its other held members go back unspent and their claims no longer
--- stand, so that the head is tried alone and an event that kills its worker exhausts alone. The
--- caller has locked the heads. Steps over members that another transaction has locked, and returns
--- their groups. A head that a retry holds back goes back unspent, too: its worker reported the
--- failure of an earlier event, and died before it released this one. The retry becomes the head,
--- and the group is returned, as there is nothing to claim.
+-- After a group's lease lapsed: its other held members go back unspent, and their claims no longer
+-- stand. So the head is tried alone, and an event that kills its worker exhausts alone. The caller
+-- has locked the heads. Steps over members that another transaction has locked, and returns their
+-- groups. A head that a retry holds back goes back unspent, too: its worker reported the failure of
+-- an earlier event, and died before it released this one. The retry becomes the head, and the group
+-- is returned, as there is nothing to claim.
 create or replace function agent.fence_groups(_group_keys text[], _now timestamptz) returns text[]
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set jit = off
 as $$
 declare
     _members int8[];
@@ -150,7 +159,7 @@ begin
     _members := array(
         select id from agent.event where group_key = any(_group_keys) and not head and claimed_by is not null for update skip locked);
     update agent.event set claimed_by = null, heartbeat_at = null, vt = _now
-    -- One that was asked to be cancelled keeps its attempt, by which the sweep finds it.
+    -- An event that was asked to be cancelled keeps its attempt, by which the sweep finds it.
     , attempts = case when cancelled_by is null then greatest(attempts - 1, 0) else attempts end
     where id = any(_members);
     _left := array(select distinct group_key from agent.event where group_key = any(_group_keys) and not head and claimed_by is not null);
@@ -175,7 +184,6 @@ $$;
 -- it go back unspent. The caller holds its lock.
 create or replace function agent.fence_behind(_id int8) returns void
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _now timestamptz := agent.clock();
@@ -185,20 +193,18 @@ begin
 end
 $$;
 
--- What to claim with heads that are held: each head, then the visible members of its group in
--- order, up to _limit and to the end of the group that reaches it. They end before an event that is
--- left to another claim: a retry whose time has not come, or a visible event of another kind that
--- workers claim, such as a limited one. A group whose lease lapsed is fenced, and its head comes
--- alone. Members have no prior vt. Steps over members that another transaction has locked; a lapsed
--- group that cannot be fenced for one is left alone. bytes: what the events come to as text, or
--- more; _head_bytes: those of the heads.
+-- What to claim with held heads: each head, then the visible members of its group in order, up to
+-- _limit and to the end of the group that reaches it. Members end before an event of another claim:
+-- a retry whose time has not come, or a visible event of another kind that workers claim, such as a
+-- limited one. A group whose lease lapsed is fenced, and its head comes alone. Members have no
+-- prior vt. Steps over members that another transaction has locked; a lapsed group with such a
+-- member is left alone. bytes: what the events come to as text, or more; _head_bytes: the same of
+-- the heads.
 create or replace function agent.take_members
 ( _heads tid[], _head_vts timestamptz[], _group_keys text[], _lapsed boolean[], _kinds text[], _limit int4, _max_attempts int4, _now timestamptz, _head_bytes int8
 , out places tid[], out vts timestamptz[], out bytes int8
 )
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
 as $$
 declare
     _last text;
@@ -240,9 +246,9 @@ begin
     end if;
     if _followed then
         _overtaking := array(
-            with member as materialized (
-                select e.ctid as place, e.group_key, e.event_ts, e.id from agent.event as e where e.ctid = any(places) and not e.head
-            )
+            -- By their places alone: an index has the members, and stale statistics prefer it.
+            with held as materialized (select e.ctid as place, e.group_key, e.event_ts, e.id, e.head from agent.event as e where e.ctid = any(places))
+            , member as materialized (select h.place, h.group_key, h.event_ts, h.id from held as h where not h.head)
             select member.place
             from (select distinct on (group_key) group_key, event_ts, id from member order by group_key, event_ts desc, id desc) as last
             cross join lateral (
@@ -273,12 +279,10 @@ begin
 end
 $$;
 
--- The moments of an event's claims with one more: of the last 100 alone. They keep their
--- subscripts, so that the upper bound is the number of the claim, by which settles are fenced,
--- however many were dropped.
+-- The moments of an event's claims with one more: the last 100. They keep their subscripts, so the
+-- upper bound is the number of the claim, by which settles are fenced.
 create or replace function agent.last_claims(_claimed timestamptz[], _now timestamptz) returns timestamptz[]
 language plpgsql immutable
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _claim int4 := array_upper(_claimed, 1) + 1;
@@ -296,10 +300,8 @@ $$;
 -- estimate is inflated and would trigger JIT on every call.
 create or replace function agent.claim_event(_max_attempts int4 default 3, _invisible_for interval default '10m') returns setof agent.event
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set jit = off
 set enable_bitmapscan = off
 as $$
 declare
@@ -313,7 +315,7 @@ begin
     -- A lapsed head may stay, as another transaction has a member locked, or as a retry holds it
     -- back: it looks for another one.
     for _turn in 1..5 loop
-        -- Those of limited kinds come first in half of the claims.
+        -- Limited kinds come first in half of the claims.
         loop
             if _parked then
                 _held := agent.hold_limited(_limited, 1, null, coalesce(_max_attempts, 0), _invisible_for, _now, null, _kinds);
@@ -337,26 +339,24 @@ end
 $$;
 
 -- Claims up to _limit visible events of the kinds given. A group comes whole: its head and up to
--- 100 visible members in order, the last one also beyond _limit; one whose lease lapsed comes as
--- its head alone. prior_vt is a head's vt before the claim: the highest one seen in a (lane, kind)
--- is where the claimant's cursor there may start next time. Steps over locked rows. Where
--- PostgreSQL waits all the same, as a row is being updated at that moment, it gives up after 100 ms
--- (55P03: claim again). _cursors: one for each lane and kind, at lane * cardinality(_kinds) +
--- position. _member_kinds: the kinds of which a group brings members along, by default _kinds. A
--- worker whose slots for some kinds are taken claims heads of the others alone, and their groups
--- still come in order. _most_bytes: stops before the event whose text would exceed this many bytes,
--- but never before the first. They are counted only where all that could be claimed comes to more.
+-- 100 visible members in order, the last group also beyond _limit. Of a group whose lease lapsed
+-- the head comes alone. prior_vt is a head's vt before the claim: the highest one seen in a (lane,
+-- kind) is where the next claim may start there. Steps over locked rows. PostgreSQL waits all the
+-- same for a row that is being updated at that moment, for 100 ms at most (55P03: claim again).
+-- _cursors: for each lane and kind, at lane * cardinality(_kinds) + position. _member_kinds: which
+-- kinds' members a group brings along, by default _kinds. So a worker without slots for some kinds
+-- claims heads of the others alone, and their groups still come in order. _most_bytes: stops before
+-- the event whose text would exceed this many bytes, but never before the first. They are counted
+-- only where all that could be claimed comes to more.
 create or replace function agent.claim_events
-( _kinds text[], _limit int4, _max_attempts int4, _invisible_for interval, _claimed_by text, _cursors timestamptz[]
-, _member_kinds text[], _most_bytes int8
+( _kinds text[], _limit int4 default 100, _max_attempts int4 default null, _invisible_for interval default '10m'
+, _claimed_by text default session_user, _cursors timestamptz[] default null, _member_kinds text[] default null, _most_bytes int8 default null
 ) returns table
 ( id int8, kind text, lane int2, event_ts timestamptz, attempts int4, claim int4, vt timestamptz, prior_vt timestamptz, event jsonb, item_key text
 , group_key text, max_attempts int4, enqueued_at timestamptz, errors jsonb, notes jsonb, traceparent text)
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set jit = off
 set enable_bitmapscan = off
 set lock_timeout = '100ms'
 as $$
@@ -413,19 +413,6 @@ begin
 end
 $$;
 
--- The same with defaults, for sessions and tools: no limit on bytes, members of the same kinds.
-create or replace function agent.claim_events
-( _kinds text[], _limit int4 default 100, _max_attempts int4 default null, _invisible_for interval default '10m'
-, _claimed_by text default session_user, _cursors timestamptz[] default null
-) returns table
-( id int8, kind text, lane int2, event_ts timestamptz, attempts int4, claim int4, vt timestamptz, prior_vt timestamptz, event jsonb, item_key text
-, group_key text, max_attempts int4, enqueued_at timestamptz, errors jsonb, notes jsonb, traceparent text)
-language sql volatile security definer
-set search_path = pg_catalog, pg_temp
-begin atomic
-    select * from agent.claim_events(_kinds, _limit, _max_attempts, _invisible_for, _claimed_by, _cursors, null::text[], null::int8);
-end;
-
 -- The lanes of a band.
 create or replace function agent.lanes_of(_band int4) returns setof int4
 language sql immutable parallel safe
@@ -438,11 +425,7 @@ end;
 -- crowd. Each has an eighth of them at least, and all together half.
 create or replace function agent.crowds_in(_kind text, _band int4, _now timestamptz) returns text[]
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
 begin
     return (
@@ -470,11 +453,7 @@ $$;
 -- are looked at again, as transactions may commit late. Returns whether there is more to look at.
 create or replace function agent.move_others(_kind text, _band int4, _now timestamptz) returns boolean
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
 declare
     _crowds text[];
@@ -512,18 +491,16 @@ begin
 end
 $$;
 
--- Keeps a workspace with a backlog of a kind from holding up the others. Where few workspaces make
--- up most of what waits in the band of priority 1, that band becomes theirs: their events go there
--- from now on, those of all others into a free band, which claims look at first. Events of others
--- that wait behind the crowd move there in bounded steps. A band with a crowd is shared again once
--- nothing waits in it. One transaction at a time does this for a kind; the others return at once.
--- Returns when to call it again, null: not before a claim finds events that have waited long.
+-- Keeps a workspace with a backlog of a kind from holding up the others. If few workspaces make up
+-- most of what waits in the band of priority 1, that band becomes theirs. All other events go into
+-- a free band from now on, which claims look at first. Other workspaces' events that wait behind
+-- the crowd move there in bounded steps. A band with a crowd is shared again once nothing waits in
+-- it. One transaction at a time does this for a kind; the others return at once. Returns when to
+-- call it again; null: when a claim finds events that have waited long.
 create or replace function agent.share_kind(_kind text) returns interval
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
-set jit = off
 set lock_timeout = '100ms'
 as $$
 declare
@@ -570,20 +547,17 @@ end
 $$;
 
 -- What a worker waits for: the vt of the first event of each lane and kind, at lane *
--- cardinality(_kinds) + position, that can be claimed now or will be _within that time; null where
--- there is none, and where the kind is paused. The lanes up to the highest one that the kinds use.
--- Looking no further than needed spares the dead entries of leases, which end far ahead. It claims
--- and locks nothing, so it delays no other session, even where it walks over many dead entries;
--- _cursors as in claim_events.
+-- cardinality(_kinds) + position, that can be claimed now or within _within. Null: none, or the
+-- kind is paused. It looks at lanes up to the highest one that the kinds use, and no further ahead
+-- than needed, which spares the dead entries of leases. It claims and locks nothing, so it delays
+-- no other session, even where it walks over many dead entries. _cursors as in claim_events.
 create or replace function agent.peek_lanes
 ( _kinds text[], _within interval, _max_attempts int4, _cursors timestamptz[]
 , out now_at timestamptz, out vts timestamptz[], out paused text[], out took interval
 )
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set jit = off
 set enable_bitmapscan = off
 as $$
 declare
@@ -614,8 +588,8 @@ begin
 end
 $$;
 
--- The advisory lock of a position: the workers that handle the same kinds share four of them, 0 to
--- 3 (docs/adr/0034-positions.md).
+-- The advisory lock of a position. The workers that handle the same kinds share two: 0 is the
+-- responder's, 1 the deputy's (docs/adr/0034-positions.md).
 create or replace function agent.position_lock(_kinds text[], _position int4) returns int8
 language sql immutable
 set search_path = pg_catalog, pg_temp
@@ -623,15 +597,14 @@ begin atomic
     select hashtextextended('agent.position ' || _position || ' ' || (select jsonb_agg(kind order by kind) from unnest(_kinds) as kind), 0);
 end;
 
--- Takes the first free position before _held, the one that this session has (null: none), for which
--- the session gives up its own. Returns the one that it has then. PostgreSQL frees it when the
--- session ends, however it ends. Tells those who listen that a worker has come.
+-- Takes the first free position before _held, the session's own (null: none), which it gives up
+-- then. Returns the position that the session has now. PostgreSQL frees it when the session ends,
+-- however it ends. Tells the workers that listen that another one has come.
 create or replace function agent.take_position(_kinds text[], _held int4) returns int4
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 begin
-    for _position in 0..coalesce(_held, 4) - 1 loop
+    for _position in 0..least(_held, 2) - 1 loop
         if pg_try_advisory_lock(agent.position_lock(_kinds, _position)) then
             if _held is not null then
                 perform pg_advisory_unlock(agent.position_lock(_kinds, _held));
@@ -645,14 +618,14 @@ begin
 end
 $$;
 
--- Whether a position before _below is free. For a moment it holds a lock that no other question
--- excludes: a session that tries to take the position just then tries again at its next poll.
+-- Whether a position before _below is free; workers of 0.2.0 ask about four. For a moment it holds
+-- a lock that no other question excludes: a session that tries to take the position just then tries
+-- again at its next poll.
 create or replace function agent.position_free(_kinds text[], _below int4) returns boolean
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 begin
-    for _position in 0.._below - 1 loop
+    for _position in 0..least(_below, 2) - 1 loop
         if pg_try_advisory_xact_lock_shared(agent.position_lock(_kinds, _position)) then
             return true;
         end if;
@@ -664,7 +637,6 @@ $$;
 -- Gives up a position, and tells the workers that listen: one of them takes it at once.
 create or replace function agent.leave_position(_kinds text[], _held int4) returns void
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pg_advisory_unlock(agent.position_lock(_kinds, _held));
@@ -672,11 +644,10 @@ begin
 end
 $$;
 
--- Tells the workers that listen that the one that answers notifications has no free slot: another
--- one answers for a moment.
+-- Tells the workers that listen that the responder has no free slot: another one answers for a
+-- moment.
 create or replace function agent.pass_on() returns void
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pg_notify('agent_event', 'full');
@@ -687,7 +658,6 @@ $$;
 -- announced. Waits for no one who has its row locked.
 create or replace function agent.touch_worker(_name text, _clock_offset interval) returns boolean
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     update agent.worker set seen_at = agent.clock(), clock_offset = coalesce(_clock_offset, clock_offset)

@@ -1,8 +1,24 @@
 -- Limits of kinds: how many of their events run at once, and how many begin in a period, counted by
 -- key (docs/adr/0040-limits.md). Events of a limited kind are parked as they are stored: in lanes
--- that ordinary claims do not visit. agent.hold_limited claims them, as far as the limit allows.
+-- that ordinary claims do not visit. hold_limited claims them, as far as the limit allows.
+--
+--   limits: the limits that hold; claims, lists
+--   without_parked: kinds with ordinary lanes; claims
+--   limit_key, with_limit_key: the key of an event; inserts, parking
+--   claimed_lane: the lane that a claim reports for a parked event; claim_events
+--   note_key, note_parked, note_freed: notes for claims; all that move a parked event, settles
+--   event_parked: trigger: a parked event gets its key and a note
+--   heartbeat_lock, heartbeat_open: renewals under way; heartbeats, limit_room
+--   limit_room: how many more may begin; hold_key, lists
+--   hold_key, await_limit: claim the events of one key; hold_limited
+--   hold_limited, hold_mixed: claim limited kinds; claims
+--   next_key, park_events, note_keys: events from before a limit, and after it; changes of limits
+--   check_limit, declare_limits: workers, before they claim
+--   set_limit, reset_limit, list_limits: operators
+--   why_limited: why an event waits; why_waiting
+--   sweep_limits: drops what is idle; sweep_kinds
 
--- The limits that hold: an operator's, otherwise the one that workers declared.
+-- The limits that hold: an operator's, otherwise what workers declared.
 create or replace view agent.limits as
 select l.kind, coalesce(l.set_per, l.per) as per, nullif(coalesce(l.set_concurrency, l.concurrency), 0) as concurrency
 , case when l.set_rate is null then l.rate else nullif(l.set_rate, 0) end as rate
@@ -14,10 +30,6 @@ from agent.kind_limit as l;
 -- Returns the kinds in their order, each kind whose events are parked replaced by an empty string.
 create or replace function agent.without_parked(_kinds text[]) returns text[]
 language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
 as $$
 begin
     return array(
@@ -26,37 +38,10 @@ begin
 end
 $$;
 
--- The channel of an event: Slack's events, interactions and commands name it in different places.
-create or replace function agent.event_channel(_event jsonb) returns text
-language plpgsql immutable parallel safe
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    _inner jsonb := agent.slack_event(_event);
-begin
-    return coalesce(case jsonb_typeof(_inner -> 'channel') when 'string' then _inner ->> 'channel' when 'object' then _inner #>> '{channel,id}' end
-        , _inner #>> '{item,channel}', _inner ->> 'channel_id', _inner #>> '{container,channel_id}', '');
-end
-$$;
-
--- The user whom an event comes from.
-create or replace function agent.event_user(_event jsonb) returns text
-language plpgsql immutable parallel safe
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    _inner jsonb := agent.slack_event(_event);
-begin
-    return coalesce(case jsonb_typeof(_inner -> 'user') when 'string' then _inner ->> 'user' when 'object' then _inner #>> '{user,id}' end
-        , _inner ->> 'user_id', _inner #>> '{message,user}', '');
-end
-$$;
-
 -- Returns the key under which the limit of its kind counts an event. _given: the key that it has,
 -- or that came with it.
 create or replace function agent.limit_key(_kind text, _event jsonb, _given text) returns text
 language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _per text := coalesce((select coalesce(l.set_per, l.per) from agent.kind_limit as l where l.kind = _kind), 'kind');
@@ -92,7 +77,6 @@ return case when _lane >= 0 then _lane when _lane = -1 then 0 else 8 - 4 * _lane
 -- such keys, and the latest of their moments. An older event gets a note of its own.
 create or replace function agent.note_key(_kind text, _key text, _due_at timestamptz) returns void
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _noted text := coalesce(current_setting('surelane.noted', true), '');
@@ -114,7 +98,6 @@ $$;
 -- stays, and costs one look that finds nothing.
 create or replace function agent.event_parked() returns trigger
 language plpgsql security definer
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     new.changes := agent.with_limit_key(new.changes, agent.limit_key(new.kind, new.event, new.changes #>> '{0,limit_key}'));
@@ -125,16 +108,14 @@ begin
 end
 $$;
 
--- Notes those of some events that are parked and can be claimed, now or at their vt. Each function
--- that changes vt, head, lane or claimed_by of a parked event otherwise than by a claim calls it: a
--- trigger would slow down all claims. One that was stored before its kind had a limit gets its key.
--- _freed: claims of them ended, so their slots are free.
+-- Notes the parked ones among some events, for claims now or at their vt. Each function that
+-- changes vt, head, lane or claimed_by of a parked event, except a claim, calls it: a trigger would
+-- slow down all claims. An event that was stored before its kind had a limit gets its key. _freed:
+-- claims of them ended, so their slots are free.
 create or replace function agent.note_parked(_ids int8[], _freed boolean) returns void
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set jit = off
 as $$
 declare
     _parked record;
@@ -161,13 +142,24 @@ begin
 end
 $$;
 
--- Created once: doing it again would keep inserts waiting until the migration ends.
+-- The queue's triggers, each created once: doing it again would keep inserts waiting until the
+-- migration ends.
 do $$
+declare
+    _missing record;
 begin
-    if not exists (select from pg_trigger where tgrelid = 'agent.event'::regclass and tgname = 'event_parked') then
-        create trigger event_parked before insert on agent.event
-        for each row when (new.lane < 0) execute function agent.event_parked();
-    end if;
+    for _missing in
+        select * from (values
+            ('trigger', 'event_defaults', 'before insert', 'for each row when (new.kind is null or new.lane is null or new.head is null)')
+            , ('trigger', 'event_parked', 'before insert', 'for each row when (new.lane < 0)')
+            , ('trigger', 'event_inserted', 'after insert', 'for each statement')
+            , ('constraint trigger', 'member_joins', 'after insert', 'deferrable initially deferred for each row when (not new.head)')
+            , ('trigger', 'event_deleted', 'after delete', 'for each row when (old.head and old.group_key is not null)')
+        ) as known (sort, name, moment, rows)
+        where not exists (select from pg_trigger where tgrelid = 'agent.event'::regclass and tgname = name)
+    loop
+        execute format('create %s %I %s on agent.event %s execute function agent.%2$I()', _missing.sort, _missing.name, _missing.moment, _missing.rows);
+    end loop;
 end
 $$;
 
@@ -176,10 +168,6 @@ $$;
 -- just under way, and still counts these runs, it looks again by itself (agent.hold_key).
 create or replace function agent.note_freed(_kinds text[], _keys text[]) returns void
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
 as $$
 begin
     insert into agent.limit_note (kind, limit_key, due_at)
@@ -200,7 +188,6 @@ return hashtextextended('agent.heartbeat', 0);
 -- Whether a heartbeat of another session has not committed yet. It locks nothing.
 create or replace function agent.heartbeat_open() returns boolean
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return exists (
@@ -211,17 +198,16 @@ begin
 end
 $$;
 
--- How many more events of a key may begin now (null: any number), of those what runs, and until
--- when the rate alone forbids more (null: it does not). _state as the caller read it. A caller that
--- wants no more than _most is spared the look at what runs while the list leaves room for so many
--- in any case. What has ended then stays in it for a while. One that gives no _most only looks: it
--- locks nothing. Callers set the planner's settings, here and in agent.hold_key: setting them anew
--- for each key would take longer than the rest.
+-- How many more events of a key may begin now (null: any number), what runs, and until when the
+-- rate alone forbids more (null: it does not). _state as the caller read it. A caller that wants no
+-- more than _most is spared the look at what runs while the list leaves room for so many. What has
+-- ended then stays in the list for a while. A caller without _most only looks, and locks nothing.
+-- Callers set the planner's settings, here and in agent.hold_key: setting them anew for each key
+-- would take longer than the rest.
 create or replace function agent.limit_room
 ( _limit agent.limits, _state agent.limit_state, _now timestamptz, _most int4
 , out room int4, out free_at timestamptz, out lapses_at timestamptz, out running int8[], out long int4)
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _lapsed int8[];
@@ -240,7 +226,7 @@ begin
         , array_agg(e.id) filter (where e.vt <= _now) into running, lapses_at, _lapsed
         from agent.event as e where e.id = any(_state.running) and e.claimed_by is not null;
         if _lapsed is not null and _most is not null then
-            -- Heartbeats first: the next statement sees the lease of one that commits meanwhile.
+            -- Heartbeats first: the next statement sees a lease that is committed meanwhile.
             if agent.heartbeat_open() then
                 _lapsed := array(
                     select lapsed from unnest(_lapsed) as lapsed
@@ -276,14 +262,13 @@ end
 $$;
 
 -- Locks up to _most visible heads of a key, as far as its limit goes, and records them as runs. The
--- caller holds the lock of the key, so the count is exact. Returns when the key is to be looked at
--- again, null: not before another note; and about how many bytes the events have.
+-- caller holds the lock of the key, so the count is exact. Returns when to look at the key again
+-- (null: after another note), and about how many bytes the events have.
 create or replace function agent.hold_key
 ( _limit agent.limits, _key text, _most int4, _most_bytes int8, _attempts int4, _lease interval, _noted_at timestamptz
 , out places tid[], out vts timestamptz[], out group_keys text[], out lapsed boolean[], out bytes int8, out look_at timestamptz
 )
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _now timestamptz := agent.clock();
@@ -371,9 +356,9 @@ begin
         elsif _limit.rate is not null and _taken > 0 then
             look_at := _now; -- whether the rate allows the next one
         else
-            -- Until a run ends or lapses. Those that end from now on leave a note. One that is just
-            -- ending in another transaction may not: it does not know yet that events wait. So this
-            -- looks by itself, too, each time after as long as events have waited.
+            -- Until a run ends or lapses. A run that ends from now on leaves a note. A run that is
+            -- just ending in another transaction may not: it does not know yet that events wait. So
+            -- this looks by itself, too, each time after as long as events have waited.
             _blocked_at := coalesce(_state.blocked_at, _now);
             look_at := least(_room.lapses_at, _now + least(_lease, greatest(_now - _blocked_at, interval '100 milliseconds'), interval '1 minute'));
         end if;
@@ -425,7 +410,6 @@ $$;
 -- Waits up to 30 ms for the lock of a key. A claim of 600 events holds it for 15 to 25 ms.
 create or replace function agent.await_limit(_lock int8) returns boolean
 language plpgsql volatile
-set search_path = pg_catalog, pg_temp
 set lock_timeout = '30ms'
 as $$
 begin
@@ -446,11 +430,6 @@ create or replace function agent.hold_limited
 , out places tid[], out vts timestamptz[], out group_keys text[], out lapsed boolean[], out bytes int8
 )
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
 declare
     _noted record;
@@ -495,7 +474,7 @@ begin
         loop
             _looked := _looked + 1;
             _notes := _notes + _noted.notes;
-            -- Claims of a key take turns, so that their counts are exact.
+            -- Claims of a key take turns: so their counts are exact.
             _lock := hashtextextended('agent.limit ' || _noted.kind || ' ' || _noted.limit_key, 0);
             if not pg_try_advisory_xact_lock(_lock) and not (_waits and not _busy and agent.await_limit(_lock)) then
                 _busy := true;
@@ -534,78 +513,52 @@ begin
 end
 $$;
 
--- Adds parked events to the heads of a claim: see agent.claim_events.
-create or replace function agent.hold_parked
-( _limited text[], _kinds text[], _limit int4, _most_bytes int8, _max_attempts int4, _lease interval, _now timestamptz, _cursors timestamptz[]
-, out places tid[], out vts timestamptz[], out bytes int8
-)
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    _held record;
-begin
-    select * into _held from agent.hold_limited(_limited, _limit, _most_bytes, _max_attempts, _lease, _now, _cursors, _kinds);
-    if array_remove(_held.group_keys, null) <> '{}' then
-        -- If the handler takes groups, add the members of these kinds.
-        select * into _held from agent.take_members(_held.places, _held.vts, _held.group_keys, _held.lapsed
-            , array(select l.kind from agent.limits as l where l.kind = any(_limited) and l.grouped), _limit, _max_attempts, _now, _held.bytes);
-    end if;
-    places := _held.places;
-    vts := _held.vts;
-    bytes := _held.bytes;
-end
-$$;
-
 -- Returns the events of a claim if some of its kinds are limited: parked events, and events of the
--- other kinds with their groups. Each sort comes first in half of the claims. See
--- agent.claim_events.
+-- other kinds with their groups. Each sort is looked for first in half of the claims. The list
+-- begins with the parked ones: they count as running by now, and a claim of too many bytes leaves
+-- out the end. See agent.claim_events.
 create or replace function agent.hold_mixed
 ( _limited text[], _kinds text[], _member_kinds text[], _limit int4, _most_bytes int8, _max_attempts int4, _lease interval, _now timestamptz, _cursors timestamptz[]
 , out places tid[], out vts timestamptz[], out bytes int8
 )
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 declare
-    _parked record;
     _held record;
+    _members text[];
     _others text[] := agent.without_parked(_kinds);
-    _first boolean := array_remove(_others, '') = '{}' or random() < 0.5;
+    _all_parked boolean := array_remove(_others, '') = '{}';
+    _parked boolean := _all_parked or random() < 0.5;
     _left int4 := _limit;
 begin
-    select null::tid[] as places, null::timestamptz[] as vts, 0::int8 as bytes into _parked;
-    select null::tid[] as places, null::timestamptz[] as vts, null::text[] as group_keys, 0::int8 as bytes into _held;
-    if _first then
-        select * into _parked from agent.hold_parked(_limited, _kinds, _limit, _most_bytes, _max_attempts, _lease, _now, _cursors);
-        _left := _limit - coalesce(cardinality(_parked.places), 0);
-    end if;
-    if _left > 0 and array_remove(_others, '') <> '{}' then
-        select h.places[1:_left] as places, h.vts, h.group_keys, h.lapsed, h.bytes into _held
-        from agent.take_heads(_others, _left, _max_attempts, _now, _cursors) as h;
+    bytes := 0;
+    for _turn in 1..2 loop
+        if _parked then
+            _held := agent.hold_limited(_limited, _left, _most_bytes, _max_attempts, _lease, _now, _cursors, _kinds);
+            _members := array(select l.kind from agent.limits as l where l.kind = any(_limited) and l.grouped);
+        else
+            select h.places[:_left] as places, h.vts[:_left] as vts, h.group_keys, h.lapsed, h.bytes into _held
+            from agent.take_heads(_others, _left, _max_attempts, _now, _cursors) as h;
+            _members := agent.without_parked(_member_kinds);
+        end if;
         if array_remove(_held.group_keys, null) <> '{}' then
             select * into _held
-            from agent.take_members(_held.places, _held.vts, _held.group_keys, _held.lapsed, agent.without_parked(_member_kinds), _left, _max_attempts, _now, _held.bytes);
+            from agent.take_members(_held.places, _held.vts, _held.group_keys, _held.lapsed, _members, _left, _max_attempts, _now, _held.bytes);
         end if;
-    end if;
-    _left := _limit - coalesce(cardinality(_held.places), 0);
-    if not _first and _left > 0 then
-        select * into _parked from agent.hold_parked(_limited, _kinds, _left, _most_bytes, _max_attempts, _lease, _now, _cursors);
-    end if;
-    places := _parked.places || _held.places;
-    vts := _parked.vts || _held.vts;
-    bytes := coalesce(_parked.bytes, 0) + coalesce(_held.bytes, 0);
+        places := case when _parked then _held.places || places else places || _held.places end;
+        vts := case when _parked then _held.vts || vts else vts || _held.vts end;
+        bytes := bytes + coalesce(_held.bytes, 0);
+        _left := _left - coalesce(cardinality(_held.places), 0);
+        exit when _left <= 0 or _all_parked;
+        _parked := not _parked;
+    end loop;
 end
 $$;
 
 -- Returns the next key after _after under which events of a kind are parked; null at the end.
 create or replace function agent.next_key(_kind text, _after text) returns text
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
 begin
     return (
@@ -620,10 +573,6 @@ $$;
 -- events whose key follows an older rule. Skips locked rows. Returns the number of events.
 create or replace function agent.park_events(_kind text, _most int4) returns int4
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-set enable_bitmapscan = off
-set jit = off
 as $$
 declare
     _per text := (select l.per from agent.limits as l where l.kind = _kind);
@@ -668,10 +617,8 @@ $$;
 -- after changes by hand, and for events that were stored before a limit and committed after it.
 create or replace function agent.note_keys(_kind text, _most int4) returns int4
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
-set jit = off
 as $$
 declare
     _noted int4;
@@ -697,7 +644,6 @@ $$;
 -- Checks the bounds of a limit. The errors name the field.
 create or replace function agent.check_limit(_per text, _concurrency int4, _rate int4, _period interval, _least int4) returns void
 language plpgsql immutable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if _per not in ('kind', 'workspace', 'channel', 'user', 'given') then
@@ -719,9 +665,7 @@ $$;
 -- whose limit it changed.
 create or replace function agent.declare_limits(_name text, _kinds text[], _limits jsonb) returns text[]
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
-set jit = off
 set lock_timeout = '100ms'
 as $$
 declare
@@ -759,7 +703,6 @@ $$;
 -- until agent.reset_limit, even if workers declare another limit.
 create or replace function agent.set_limit(_kind text, _concurrency int4, _rate int4, _period interval, _per text) returns void
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform agent.check_limit(_per, _concurrency, _rate, _period, 0);
@@ -781,7 +724,6 @@ $$;
 -- Returns whether there were changes.
 create or replace function agent.reset_limit(_kind text) returns boolean
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     perform pg_advisory_xact_lock(hashtextextended('agent.kind_limit ' || _kind, 0));
@@ -798,7 +740,6 @@ $$;
 -- The limits, by kind.
 create or replace function agent.list_limits() returns setof agent.limits
 language sql stable security definer
-set search_path = pg_catalog, pg_temp
 begin atomic
     select * from agent.limits as l where l.parks or l.set_at is not null order by l.kind;
 end;
@@ -806,9 +747,6 @@ end;
 -- Returns why an event waits for the limit of its kind; null: it does not.
 create or replace function agent.why_limited(_e agent.event, _now timestamptz) returns text
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-set jit = off
 as $$
 declare
     _limit agent.limits;
@@ -835,9 +773,6 @@ $$;
 -- limits.
 create or replace function agent.sweep_limits(_lanes int4[], _found text[]) returns void
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-set jit = off
 as $$
 declare
     _unknown text;

@@ -1,11 +1,24 @@
+-- Settles, heartbeats and notes, all under the fence of a claim's number.
+--
+--   settle: a worker, for a batch of outcomes
+--   complete_events: programs
+--   hold_groups, hold_claims: the fence: lock what still stands; all below, sweeps
+--   hold_continuations, hold_endings: lock who waits for what ends; settles
+--   latest_claims, settle_answers: the answers done, stale, busy; settles, heartbeats
+--   settle_plain: plain completions in one pass; settle
+--   settle_alike: one outcome, in halves if it fails; settle
+--   settle_completed, settle_failed, settle_returned: one outcome each; settle_alike
+--   return_events: ends claims, not events; failures, releases
+--   end_cancelled: claims that were cancelled and hung; completions
+--   extend_leases: a worker's heartbeat
+--   note_event: a worker, for what the next attempt must know
+--   delete_event: a program, without a fence
+
 -- The groups of some events whose heads could be locked: a group changes in one transaction at a
 -- time. Skips the others.
 create or replace function agent.hold_groups(_ids int8[]) returns text[]
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
 as $$
 declare
     _groups text[] := array(select distinct group_key from agent.event where id = any(_ids) and group_key is not null);
@@ -22,10 +35,7 @@ $$;
 -- stand. A member of a group is held through its head.
 create or replace function agent.hold_claims(_ids int8[], _claims int4[]) returns int8[]
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
 as $$
 declare
     _groups text[] := agent.hold_groups(_ids);
@@ -42,15 +52,11 @@ begin
 end
 $$;
 
--- Of some events that are about to end, the continuations that wait for them: those that could be
--- locked with the heads of their groups, and with what would end along with them. Also those that
+-- The continuations that wait for some events that are about to end, if they could be locked with
+-- the heads of their groups, and with what would end along with them. Includes continuations that
 -- are gone. Never waits: several batches may count off one continuation.
 create or replace function agent.hold_continuations(_ids int8[], _outcome text) returns int8[]
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
 as $$
 declare
     _wanted int8[] := array(select distinct continuation_id from agent.event where id = any(_ids) and continuation_id is not null);
@@ -76,13 +82,9 @@ begin
 end
 $$;
 
--- Of held events, without those of _ending whose continuations could not be locked: those are busy.
+-- The held events without those whose continuations could not be locked: their answer is busy.
 create or replace function agent.hold_endings(_held int8[], _ending int8[], _outcome text) returns int8[]
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
 as $$
 declare
     _continuations int8[];
@@ -97,12 +99,10 @@ begin
 end
 $$;
 
--- The ids as given, with null in place of all but one where an id is given with several claims:
--- only the latest can stand, so that what comes along with the others (a result, an error) is not
--- its own.
+-- The ids as given, each once: null in place of its older claims. Only the latest claim can stand,
+-- and an older one's result or error is not its own.
 create or replace function agent.latest_claims(_ids int8[], _claims int4[]) returns int8[]
 language plpgsql immutable
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if (select count(distinct id) from unnest(_ids) as id) = cardinality(_ids) then
@@ -114,15 +114,13 @@ begin
 end
 $$;
 
--- What to answer to each (id, claim) pair after those in _held have been settled: done; busy, where
--- the claim still stands but could not be locked; else stale.
+-- The answer to each (id, claim) pair, once those in _held have been settled: done; busy, if the
+-- claim stands but could not be locked; else stale.
 create or replace function agent.settle_answers(_ids int8[], _claims int4[], _held int8[])
 returns table (ordinal int4, answer text)
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set jit = off
 as $$
 begin
     if cardinality(_held) = cardinality(_ids) then
@@ -140,12 +138,11 @@ end
 $$;
 
 -- Ends claims without ending the events: each is visible again after its pause, given by position
--- in _of. A counted attempt was a failure, and its event blocks the group until it is tried again;
--- one that is not counted does not. The caller holds the locks.
+-- in _of. A counted attempt was a failure, and its event blocks the group until it is tried again.
+-- Otherwise it does not. The caller holds the locks.
 create or replace function agent.return_events(_ids int8[], _counted boolean, _of int8[] default null, _pauses interval[] default null)
 returns void
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _now timestamptz := agent.clock();
@@ -174,10 +171,6 @@ $$;
 -- their worker hung, and what it reports comes too late.
 create or replace function agent.end_cancelled(_ids int8[], _claims int4[]) returns void
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set jit = off
 as $$
 declare
     _now timestamptz := agent.clock();
@@ -201,7 +194,6 @@ $$;
 -- ended.
 create or replace function agent.settle_completed(_ids int8[], _claims int4[], _results jsonb[]) returns int8[]
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _ended record;
@@ -221,7 +213,6 @@ $$;
 -- cancelled if that was asked for.
 create or replace function agent.settle_failed(_ids int8[], _claims int4[], _failures jsonb[]) returns int8[]
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _of int8[] := agent.latest_claims(_ids, _claims);
@@ -250,7 +241,6 @@ $$;
 -- meanwhile ends. Returns the ids that were settled.
 create or replace function agent.settle_returned(_ids int8[], _claims int4[], _pauses jsonb[]) returns int8[]
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _held int8[] := agent.hold_claims(_ids, _claims);
@@ -273,15 +263,13 @@ end
 $$;
 
 -- Settles claims that all have the same outcome; returns the ids that were settled. It steps over
--- rows that another transaction has locked. Where it must wait, it waits 30 ms at most; then it is
--- rolled back and tries the halves, so that all but the blocked event settle. An event that cannot
--- be settled (history refuses it, or its argument is wrong) is found in the same way: it stays
+-- rows that another transaction has locked. Where it must wait, it waits 30 ms at most. Then it is
+-- rolled back and tries the halves: all but the blocked event settle. An event that cannot be
+-- settled (history refuses it, or its argument is wrong) is found in the same way, and stays
 -- claimed, with a warning. Alone (_alone), it raises the error.
 create or replace function agent.settle_alike(_outcome text, _ids int8[], _claims int4[], _arguments jsonb[], _alone boolean) returns int8[]
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
-set jit = off
 set lock_timeout = '30ms'
 as $$
 declare
@@ -350,7 +338,8 @@ $$;
 -- locked a row that the settle needs, or this item's outcome was refused: send the item again.
 -- _outcomes, each with its argument in _arguments (null: all complete):
 --   complete  the result, or null
---   fail      {"error": {…}, "retry_in": seconds, "final": false, "reason": text}
+--   fail      {"error": {…}, "retry_in": seconds, "final": false, "reason": text,
+--             "max_attempts": n, where neither the event nor its kind has a maximum}
 --   release   null: the attempt is not counted and begins again at once
 --   snooze    {"pause": seconds, "blocking": false, "begun": true}: the same after a pause
 --   fan_out   {"children": […], "continuation": {…}, "result": …}: completes, and starts these
@@ -361,7 +350,6 @@ $$;
 create or replace function agent.settle(_ids int8[], _claims int4[], _outcomes text[] default null, _arguments jsonb[] default null)
 returns table (ordinal int4, answer text)
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 as $$
 declare
@@ -402,55 +390,14 @@ begin
 end
 $$;
 
--- The functions below keep the names under which programs know them.
-
--- Completes claims, with their results.
+-- Completes claims, with their results. Programs know it by this name.
 create or replace function agent.complete_events(_ids int8[], _claims int4[], _results jsonb[] default null)
 returns table (ordinal int4, answer text)
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 as $$
 begin
     return query select a.ordinal, a.answer from agent.settle(_ids, _claims, null, _results) as a;
-end
-$$;
-
--- Records failed attempts. _max_attempts holds where neither the event nor its kind has a maximum.
-create or replace function agent.fail_events
-( _ids int8[], _claims int4[], _errors jsonb[], _retry_in interval[], _final boolean[] default null, _reasons text[] default null
-, _max_attempts int4 default null
-) returns table (ordinal int4, answer text)
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    return query select a.ordinal, a.answer from agent.settle(_ids, _claims, array_fill('fail'::text, array[cardinality(_ids)]), array(
-        select jsonb_build_object('error', coalesce(_errors[nth], '{}'), 'retry_in', extract(epoch from _retry_in[nth])
-            , 'final', _final[nth], 'reason', _reasons[nth], 'max_attempts', _max_attempts)
-        from generate_series(1, cardinality(_ids)) as nth order by nth)) as a;
-end
-$$;
-
--- Releases claims: the events are visible again at once, their attempts not counted.
-create or replace function agent.release_events(_ids int8[], _claims int4[])
-returns table (ordinal int4, answer text)
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    return query select a.ordinal, a.answer from agent.settle(_ids, _claims, array_fill('release'::text, array[cardinality(_ids)])) as a;
-end
-$$;
-
--- Puts a claimed event off for a while, its attempt not counted; it does not block its group
--- meanwhile.
-create or replace function agent.snooze_event(_id int8, _claim int4, _pause interval) returns text
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    return (select answer from agent.settle(array[_id], array[_claim], array['snooze'], array[jsonb_build_object('pause', extract(epoch from _pause))]));
 end
 $$;
 
@@ -460,9 +407,7 @@ $$;
 create or replace function agent.extend_leases(_ids int8[], _claims int4[], _invisible_for interval default '10m')
 returns table (ordinal int4, answer text)
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
-set jit = off
 set lock_timeout = '100ms'
 as $$
 declare
@@ -494,7 +439,7 @@ begin
         _sooner := array(
             select e.id from unnest(_held) as given (id) cross join lateral (select * from agent.event where id = given.id limit 1) as e
             where e.lane < 0 and e.head and e.cancelled_by is null and e.vt > _now + _invisible_for);
-        -- Not of one that was asked to be cancelled: a worker that hangs is fenced.
+        -- Not if it was asked to be cancelled: so a worker that hangs is fenced.
         update agent.event set vt = case when cancelled_by is null then _now + _invisible_for else vt end, heartbeat_at = _now where id = any(_held);
         if _sooner <> '{}' then
             perform agent.note_parked(_sooner, false);
@@ -511,9 +456,7 @@ $$;
 -- began. Fenced.
 create or replace function agent.note_event(_id int8, _claim int4, _notes jsonb) returns text
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
-set jit = off
 set lock_timeout = '100ms'
 as $$
 declare
@@ -533,10 +476,8 @@ $$;
 -- claimed it. An unknown id does nothing.
 create or replace function agent.delete_event(_id int8) returns void
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set jit = off
 as $$
 declare
     _group_key text;

@@ -1,8 +1,19 @@
--- Of some events, locks and returns those that no one else has locked and whose group no one is
--- changing.
+-- Sweeps in bounded steps, and the rescue of dead workers' events.
+--
+--   sweep_events: a worker's sweep
+--   delete_expired_events: a program's sweep
+--   lock_for_sweep, archive_possible: lock and move what can be; sweeps, operators
+--   sweep_exhausted, sweep_by_age, sweep_by_deadline: what expires; sweep_events
+--   free_groups: heads that cannot be claimed; workers, operators, pauses, sweep_events
+--   sweep_waiting, sweep_kinds: counts of children, kinds and bands; sweep_events
+--   end_claims: their events are visible at once; rescues
+--   rescue_events: claims without heartbeats; a worker's sweep
+--   rescue_worker: a worker without its session; responder and deputy
+--   release_unknown: claims whose answer was lost; a worker that reconnects
+
+-- Locks and returns the events that no other transaction has locked, itself or its group.
 create or replace function agent.lock_for_sweep(_ids int8[]) returns int8[]
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _groups text[] := agent.hold_groups(_ids);
@@ -12,13 +23,11 @@ end
 $$;
 
 -- Archives events whose locks the caller holds; returns how many. An event that history refuses (a
--- unique index, a constraint, a trigger of the owner's) stays in the queue with a warning. One that
--- waits more than 30 ms for a lock stays for the next sweep: another transaction has its
--- continuation or the next head of its group. Neither delays the others: halving finds it in few
--- subtransactions.
+-- unique index, a constraint, a trigger of the owner's) stays in the queue with a warning. An event
+-- whose continuation or next head another transaction has locked waits 30 ms, and stays for the
+-- next sweep. Neither delays the others: halving finds it in few subtransactions.
 create or replace function agent.archive_possible(_ids int8[], _outcome text, _reason text) returns int4
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set lock_timeout = '30ms'
 as $$
 declare
@@ -49,17 +58,14 @@ begin
 end
 $$;
 
--- Moves up to _limit events that lapsed on their last attempt to history, as expired, and those
--- that lapsed after they were asked to be cancelled, as cancelled; returns how many. An attempt
--- that is still running is never one of them: its vt lies ahead. Of a group only the head is
--- judged: what was held with it goes back unspent. The maximum is the event's own, else its kind's;
--- _max_attempts holds where both are unknown, and of _kinds only, where they are given: other
--- teams' events are not judged by it.
+-- Moves up to _limit lapsed events to history: as expired after their last attempt, as cancelled if
+-- that was asked for. Returns how many. An attempt that is still running is never among them: its
+-- vt lies ahead. Of a group only the head is judged: what was held with it goes back unspent. The
+-- maximum is the event's own, else its kind's, else _max_attempts. Where _kinds are given,
+-- _max_attempts holds for them alone: other teams' events are not judged by it.
 create or replace function agent.sweep_exhausted(_max_attempts int4, _limit int4, _kinds text[]) returns int4
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
-set jit = off
 as $$
 declare
     _now timestamptz := agent.clock();
@@ -97,9 +103,7 @@ $$;
 -- would make the next one look young.
 create or replace function agent.sweep_by_age(_max_vt_age interval, _kinds text[], _limit int4) returns int4
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
-set jit = off
 set enable_bitmapscan = off
 as $$
 declare
@@ -129,9 +133,7 @@ $$;
 -- begun again.
 create or replace function agent.sweep_by_deadline(_limit int4) returns int4
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
-set jit = off
 as $$
 declare
     _now timestamptz := agent.clock();
@@ -147,19 +149,15 @@ begin
 end
 $$;
 
--- Goes over groups in the order of their keys, from the one after _after on, and gives another head
--- to those that need it: those whose idle head is of a kind that no worker claims (paused, or its
--- workers gone) while members of other kinds wait behind it; those whose idle head overtook a
--- retry, as no worker claimed the retry's kind; those whose head will be visible later than a
--- member of a claimed kind, unless it waits for a retry; and those without a head, a state that the
--- rules of groups exclude. One bounded step: it ends after _limit of them, or 20 times as many
--- groups. Returns where the next step begins, null at the end, and how many it freed. Waits for no
--- group.
+-- Goes over groups in the order of their keys, after _after, and elects another head where one is
+-- needed. Such a head is idle, and: of a kind that no worker claims, while members of other kinds
+-- wait; ahead of a retry, as no worker claimed the retry's kind; or visible later than a member of
+-- a claimed kind, and no retry. A group without a head, which the rules of groups exclude, gets
+-- one, too. One bounded step: it ends after _limit of them, or 20 times as many groups. Returns
+-- where the next step begins (null at the end), and how many it freed. Waits for no group.
 create or replace function agent.free_groups(_after text default '', _limit int4 default 1000, out next text, out freed int4)
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
-set jit = off
 set lock_timeout = '30ms'
 as $$
 declare
@@ -209,33 +207,13 @@ begin
 end
 $$;
 
--- The same from the first group on, until it has freed _limit. Returns how many.
-create or replace function agent.sweep_groups(_limit int4 default 1000) returns int4
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    _next text := '';
-    _step int4;
-    _healed int4 := 0;
-begin
-    while _next is not null and _healed < _limit loop
-        select next, freed into _next, _step from agent.free_groups(_next, _limit - _healed);
-        _healed := _healed + _step;
-    end loop;
-    return _healed;
-end
-$$;
-
 -- Counts up to _limit continuations anew, by the children that are really there; returns how many
 -- had to be set right. Ended children are counted off as they end; this is the net below, for
 -- children that an owner deleted by hand.
 create or replace function agent.sweep_waiting(_limit int4 default 1000) returns int4
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set lock_timeout = '30ms'
 set enable_seqscan = off
-set jit = off
 as $$
 declare
     _waiting agent.event;
@@ -266,20 +244,20 @@ $$;
 
 -- What a worker's sweep does in one bounded batch: lapsed last attempts, passed deadlines and,
 -- where _by_age, events of _kinds that are too old, up to _limit of each. Returns how many it moved
--- to history: call it again until that is none. Beforehand, where _mend, what moves no event:
--- groups with a head that cannot be claimed, continuations whose children are gone, kinds that are
--- not known. That looks at every group, so of many calls in a row only the first does it.
+-- to history: call it again until that is none. Beforehand, where _mend, what moves no event: the
+-- first step of agent.free_groups, continuations whose children are gone, kinds that are not known.
+-- Of many calls in a row only the first needs it.
 -- _max_attempts holds for events that neither have a maximum nor are of a kind that has one; null
 -- leaves those to others. Sweeps step over each other's locks.
 create or replace function agent.sweep_events
-( _max_attempts int4, _max_vt_age interval, _kinds text[], _by_age boolean, _limit int4, _mend boolean
+( _max_attempts int4 default null, _max_vt_age interval default '1h', _kinds text[] default null, _by_age boolean default true, _limit int4 default 1000
+, _mend boolean default true
 ) returns int4
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if _mend then
-        perform agent.sweep_kinds(), agent.sweep_groups(_limit), agent.sweep_waiting(_limit), agent.sweep_requests();
+        perform agent.sweep_kinds(), agent.free_groups('', _limit), agent.sweep_waiting(_limit), agent.sweep_requests();
     end if;
     return agent.sweep_exhausted(_max_attempts, _limit, null) + agent.sweep_by_deadline(_limit)
         + case when _by_age then agent.sweep_by_age(_max_vt_age, _kinds, _limit) else 0 end;
@@ -291,10 +269,8 @@ $$;
 -- an owner may have inserted rows with their old lanes. Removes surplus records.
 create or replace function agent.sweep_kinds() returns void
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
 set enable_bitmapscan = off
-set jit = off
 as $$
 declare
     _lanes int4[];
@@ -327,15 +303,13 @@ begin
 end
 $$;
 
--- Moves to history, as expired, the events that had _max_attempts attempts or more (their own
--- maximum or their kind's, where they have one) and those that have been visible and unclaimed for
--- longer than _max_vt_age. Never a live lease, a scheduled event or one of a paused kind. Returns
--- how many. Stops after about a second, or half the statement timeout, so that what it did is kept
--- and inserts into the groups it swept do not wait for long: where there is much, call it again
--- until it returns 0.
+-- Moves to history, as expired, the events that had _max_attempts attempts or more (or their own
+-- maximum or their kind's), and the events that have been visible and unclaimed for longer than
+-- _max_vt_age. Never a live lease, a scheduled event or a paused kind. Returns how many. Stops
+-- after about a second, or half the statement timeout: so its work is kept, and inserts into its
+-- groups do not wait for long. Call it again until it returns 0.
 create or replace function agent.delete_expired_events(_max_attempts int default 3, _max_vt_age interval default '1h') returns int8
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _timeout interval := current_setting('statement_timeout');
@@ -353,14 +327,11 @@ end
 $$;
 
 -- Ends claims whose worker has died: their events are visible at once. Their attempts count, and
--- they are claimed again as lapsed leases are. Those that used up their attempts go to history at
+-- they are claimed again as lapsed leases are. Events without another attempt go to history at
 -- once, as their groups wait for that. _rescue says who found it out, and how; the events remember
 -- that with the worker and the claim. Steps over locked rows. Returns how many.
 create or replace function agent.end_claims(_ids int8[], _rescue jsonb) returns int4
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-set enable_seqscan = off
-set jit = off
 as $$
 declare
     _now timestamptz := agent.clock();
@@ -385,9 +356,7 @@ $$;
 -- Claims that send no heartbeats are left to their vt. Returns how many.
 create or replace function agent.rescue_events(_dead_for interval default '5m') returns int4
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
-set jit = off
 as $$
 declare
     _now timestamptz := agent.clock();
@@ -405,9 +374,7 @@ $$;
 -- silence would have shown it.
 create or replace function agent.rescue_worker(_name text, _session int4, _lost_for interval, _by text, out rescued int4, out remaining int4)
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
-set jit = off
 as $$
 declare
     _now timestamptz := agent.clock();
@@ -430,16 +397,14 @@ begin
 end
 $$;
 
--- Releases the claims of a living worker that it does not know of, as the answer to its claim was
--- lost: all that were made before a moment, by default now, except those given. The worker calls it
--- over a new connection, while no claim is under way; then once more with the moment that the first
--- call returned, for a claim that committed later. Skips locked events.
+-- Releases claims of a living worker that it does not know of, as the answer to its claim was lost:
+-- all that were made before a moment, by default now, except _ids. The worker calls it over a new
+-- connection, while no claim is under way. It calls once more with the moment that the first call
+-- returned, for a claim that committed later. Skips locked events.
 create or replace function agent.release_unknown
 ( _name text, _ids int8[], _claims int4[], _before timestamptz default null, out before timestamptz, out released int4)
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
-set jit = off
 as $$
 declare
     _unknown int8[];
@@ -450,6 +415,7 @@ begin
     from agent.event as e
     where e.attempts > 0 and e.vt > agent.clock() and e.claimed_by = _name and e.claimed[array_upper(e.claimed, 1)] <= before
     and (e.id, array_upper(e.claimed, 1)) not in (select known.id, known.claim from unnest(_ids, _claims) as known (id, claim));
-    released := (select count(*) from agent.release_events(_unknown, _unknown_claims) where answer = 'done');
+    released := (
+        select count(*) from agent.settle(_unknown, _unknown_claims, array_fill('release'::text, array[cardinality(_unknown)])) where answer = 'done');
 end
 $$;

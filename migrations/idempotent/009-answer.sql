@@ -1,21 +1,26 @@
 -- Answers in the HTTP response to Slack's request (docs/adr/0042-synchronous-answers.md). Ingest
 -- stores a command or an interaction, and a row for the request that waits. A worker answers that
 -- row, and a notification brings the answer to the ingest process.
+--
+--   insert_requests: ingest, for a batch with commands or interactions
+--   answer_requests: a worker answers
+--   take_answers: ingest takes answers, and ends requests
+--   sweep_requests: what a dead ingest process left; sweep_events
+--   order_kinds: interactions that keep their thread's order; a worker's announcement
 
 -- Inserts a batch as insert_events does. _waits: for how long the request of each event waits for
 -- an answer; null: it does not wait. _channel: the channel on which this ingest process listens.
--- Returns in waits whether an answer is possible. An event that has ended takes none. None comes
--- without a worker that knows of answers and handles the kind: one that is alive, or that has just
--- retired and may have a successor. A request that repeats a live event waits beside the first one.
--- A menu's question has one attempt, and a deadline when its request stops waiting: its answer is
--- of no use later.
+-- Returns in waits whether an answer is possible: the event is live, and a worker that knows of
+-- answers handles its kind. It is alive, or has just retired and may have a successor. A request
+-- that repeats a live event waits beside the first one. A menu's question has one attempt, and a
+-- deadline when its request stops waiting: its answer is of no use later. A command or a modal of a
+-- kind that no live worker handles, though others live, gets the answer false at once: the request
+-- is refused, and the event expires unhandled.
 create or replace function agent.insert_requests
 ( _events jsonb[], _traceparents text[], _item_keys text[], _waits interval[], _channel text
 ) returns table (ordinal int4, id int8, duplicate boolean, waits boolean)
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
-set jit = off
 set lock_timeout = '500ms'
 as $$
 #variable_conflict use_column
@@ -24,6 +29,7 @@ declare
     _ids int8[];
     _duplicates boolean[];
     _waiting int8[];
+    _unhandled int8[] := '{}';
 begin
     select array_agg(i.ordinal), array_agg(i.id), array_agg(i.duplicate) into _ordinals, _ids, _duplicates
     from agent.insert_events(_events, _traceparents, _item_keys) as i;
@@ -37,6 +43,19 @@ begin
             or exists (select from agent.kind as k where k.kind = e.kind and agent.worker_alive(k.handled_at))))
     group by i.id order by i.id on conflict do nothing;
     _waiting := array(select r.event_id from agent.request as r where r.event_id = any(_ids) and r.channel = _channel and r.answer is null);
+    if exists (select from agent.worker as w where w.died_at is null and agent.worker_alive(w.seen_at)) then
+        _unhandled := array(
+            select e.id from unnest(_ordinals, _ids, _duplicates) as i (ordinal, id, duplicate) join agent.event as e on e.id = i.id
+            where not i.duplicate and _waits[i.ordinal] is not null and e.id <> all(_waiting)
+            and (e.kind like 'slack.command.%' or e.kind = 'slack.view_submission'));
+    end if;
+    if _unhandled <> '{}' then
+        insert into agent.request (event_id, channel, waits_until, answer)
+        select one, _channel, agent.clock() + interval '3 s', 'false' from unnest(_unhandled) as one;
+        update agent.event as e set deadline = agent.clock() where e.id = any(_unhandled);
+        perform pg_notify(_channel, one || ' false') from unnest(_unhandled) as one;
+        _waiting := _waiting || _unhandled;
+    end if;
     update agent.event as e set max_attempts = 1, deadline = agent.clock() + _waits[i.ordinal]
     from unnest(_ordinals, _ids, _duplicates) as i (ordinal, id, duplicate)
     where e.id = i.id and not i.duplicate and _waits[i.ordinal] is not null and e.kind = 'slack.block_suggestion';
@@ -48,14 +67,11 @@ $$;
 -- Answers the requests that wait for these events, each with JSON: null, a text or an object. The
 -- claim must stand; after the event's end, only null is taken. Each request takes one answer.
 -- Returns the ids whose answer was taken. A small answer travels in the notification; ingest
--- fetches a large one. Waits for no other transaction: one that has locked a request's row is
--- answering or ending that request.
+-- fetches a large one. Waits for no lock: another transaction is answering or ending that request.
 create or replace function agent.answer_requests(_ids int8[], _claims int4[], _answers text[]) returns int8[]
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set jit = off
 as $$
 declare
     _taken int8[];
@@ -85,10 +101,8 @@ $$;
 -- moment.
 create or replace function agent.take_answers(_channel text, _ids int8[], _ending int8[]) returns table (event_id int8, answer text)
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set jit = off
 as $$
 #variable_conflict use_column
 begin
@@ -105,7 +119,6 @@ $$;
 -- Removes the requests that an ingest process left behind as it died.
 create or replace function agent.sweep_requests() returns void
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     delete from agent.request as r using (
@@ -119,7 +132,6 @@ $$;
 -- started last decides, so a rollout changes it. Call it after announce_worker.
 create or replace function agent.order_kinds(_name text, _ordered text[]) returns void
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _worker agent.worker;

@@ -1,12 +1,25 @@
+-- Durable handlers: steps, waits, signals, cancelling, and runs with followers.
+--
+--   hold_running, unheld: the fence of a running event; steps, signals, gather
+--   store_step, read_steps, end_sleeps: a handler's steps; workers
+--   take_signal: a handler waits; workers
+--   settle_suspended, settle_coalesced: two outcomes; settle_alike (007)
+--   send_signal: a worker, for a click
+--   signal_event, signal: programs, operators
+--   list_steps, suspended_for: operators
+--   open_step, finish_step: progress, and steps in a team's own transaction; workers, programs
+--   store_tags: by which operators find a running event; workers
+--   cancelled_claims: a worker asks which claims to cancel
+--   gather, ended_followers: the followers of a run; workers
+--   uncount_starts: a run that was put back has not begun; settle_returned (007)
+
 -- Locks an event whose claim stands, without waiting. Returns null if the claim does not stand, or
 -- another transaction has locked the row. The lock is weaker than a settle's, because the row is
 -- not changed: new members of the group may join meanwhile.
 create or replace function agent.hold_running(_id int8, _claim int4) returns agent.event
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set jit = off
 as $$
 declare
     _held agent.event;
@@ -20,9 +33,7 @@ $$;
 -- Returns the answer for a claim that could not be locked: busy if it stands, otherwise stale.
 create or replace function agent.unheld(_id int8, _claim int4) returns text
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
-set jit = off
 as $$
 begin
     return case when exists (select from agent.event where id = _id and claimed_by is not null and array_upper(claimed, 1) = _claim)
@@ -30,17 +41,16 @@ begin
 end
 $$;
 
--- Stores a step of a running handler, fenced by its claim: its result if _done, and the errors of
--- failed tries. A second call changes nothing. Answers done; stale: the claim no longer stands;
--- busy: another transaction has locked the event.
+-- Stores a step of a running handler, fenced by its claim: its result and the errors of failed
+-- tries. If it is _done it is not run again: without a result it has failed for good. A second call
+-- changes nothing. After a new result, attempts count anew. Answers done; stale: the claim no
+-- longer stands; busy: another transaction has locked the event.
 create or replace function agent.store_step
 ( _id int8, _claim int4, _name text, _nth int4, _arguments text, _result json, _errors jsonb, _took interval, _done boolean
 ) returns text
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set jit = off
 as $$
 declare
     _now timestamptz := agent.clock();
@@ -53,27 +63,56 @@ begin
     values (_id, _name, _nth, 'step', _held.event_ts, _arguments, _result, _errors, _held.attempts, _now - _took, case when _done then _now end)
     on conflict (event_id, name, nth) do update
     set arguments = excluded.arguments, result = excluded.result, errors = s.errors || excluded.errors, attempt = excluded.attempt
-    , started_at = excluded.started_at, finished_at = excluded.finished_at
+    , started_at = excluded.started_at, due_at = null, finished_at = excluded.finished_at
     where s.finished_at is null;
+    if _result is not null and _held.attempts > 1 then
+        update agent.event set attempts = 1 where id = _id;
+    end if;
     return 'done';
 end
 $$;
 
--- Returns the steps that earlier attempts stored, and whether the sleeps among them are over.
+-- Returns the steps that earlier attempts stored, in the order in which they ended. Of a step
+-- without a result it returns whether that is final, how often it has failed, the last error, and
+-- the seconds until it is tried again; of a sleep, whether its end is stored.
 create or replace function agent.read_steps(_id int8)
 returns table (name text, nth int4, sort text, arguments text, result json, done boolean)
 language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
-set jit = off
 as $$
 declare
     _now timestamptz := agent.clock();
 begin
     return query
-    select s.name, s.nth, s.sort, s.arguments, s.result, s.finished_at is not null or s.sort = 'sleep' and s.due_at <= _now
+    select s.name, s.nth, s.sort, s.arguments
+    , case when s.sort = 'sleep' then to_json(s.finished_at is not null)
+        when s.sort = 'step' and (s.result is null or s.finished_at is null)
+            then json_build_object('failed', s.finished_at is not null, 'tries', jsonb_array_length(s.errors)
+            , 'error', s.errors -> -1, 'left', extract(epoch from s.due_at - _now))
+        else s.result end
+    , s.finished_at is not null and (s.sort <> 'step' or s.result is not null) or s.sort = 'sleep' and s.due_at <= _now
     -- Number 0 is the list of agent.gather.
-    from agent.step as s where s.event_id = _id and s.nth > 0;
+    from agent.step as s where s.event_id = _id and s.nth > 0
+    order by s.finished_at, s.due_at, s.name, s.nth;
+end
+$$;
+
+-- Stores that the sleeps whose time has passed are over, fenced by the claim: from then on each
+-- attempt finds the same order of what has ended. Answers as store_step does.
+create or replace function agent.end_sleeps(_id int8, _claim int4) returns text
+language plpgsql volatile security definer
+set enable_seqscan = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _held agent.event := agent.hold_running(_id, _claim);
+begin
+    if _held.id is null then
+        return agent.unheld(_id, _claim);
+    end if;
+    update agent.step as s set finished_at = _now
+    where s.event_id = _id and s.sort = 'sleep' and s.finished_at is null and s.due_at <= _now;
+    return 'done';
 end
 $$;
 
@@ -82,10 +121,8 @@ $$;
 -- if the time has passed; pending: no signal has come; stale; busy.
 create or replace function agent.take_signal(_id int8, _claim int4, _name text, _nth int4, _timeout interval, out answer text, out signal json)
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set jit = off
 as $$
 declare
     _now timestamptz := agent.clock();
@@ -114,17 +151,19 @@ begin
     insert into agent.step as s (event_id, name, nth, sort, event_ts, result, attempt, started_at, due_at, finished_at)
     values (_id, _name, _nth, 'wait', _held.event_ts, signal, _held.attempts, _now, _now + _timeout, _now)
     on conflict (event_id, name, nth) do update set result = excluded.result, finished_at = excluded.finished_at;
+    if _held.attempts > 1 then
+        update agent.event set attempts = 1 where id = _id;
+    end if;
 end
 $$;
 
--- Suspends an event until the first of its sleeps and waits ends: {"waits": [{"sort", "name",
--- "nth", "seconds"}], "blocking": boolean}. The attempt is not counted. Waits that an earlier
--- attempt began keep their time. If a signal has come already, the event is visible at once. Its
--- group goes on meanwhile, unless blocking is true. An event with a request to cancel ends instead.
--- Returns the id if the event was settled.
+-- Suspends an event until the first of its sleeps, waits and pauses of steps ends: {"waits":
+-- [{"sort", "name", "nth", "seconds"}], "blocking": boolean}. The attempt is not counted, and no
+-- earlier one if a wait is new. Waits that an earlier attempt began keep their time. If a signal
+-- has come already, the event is visible at once. Its group goes on meanwhile, unless blocking is
+-- true. An event with a request to cancel ends instead. Returns the id if the event was settled.
 create or replace function agent.settle_suspended(_id int8, _claim int4, _given jsonb) returns int8[]
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set lock_timeout = '100ms'
 as $$
 declare
@@ -132,6 +171,9 @@ declare
     _held int8[] := agent.hold_claims(array[_id], array[_claim]);
     _cancelled int8[] := array(select id from agent.event where id = any(_held) and cancelled_by is not null);
     _until timestamptz;
+    _new boolean := exists (
+        select from jsonb_to_recordset(_given -> 'waits') as w (name text, nth int4)
+        where not exists (select from agent.step as s where s.event_id = _id and s.name = w.name and s.nth = w.nth));
 begin
     _held := agent.hold_endings(_held, _cancelled, 'cancelled');
     perform agent.archive_events(array(select unnest(_held) intersect select unnest(_cancelled)), 'cancelled', 'cancelled while running');
@@ -142,7 +184,7 @@ begin
     select _id, w.name, w.nth, w.sort, e.event_ts, e.attempts, _now, _now + make_interval(secs => w.seconds)
     from jsonb_to_recordset(_given -> 'waits') as w (sort text, name text, nth int4, seconds float8)
     cross join (select event_ts, attempts from agent.event where id = _id) as e
-    on conflict do nothing;
+    on conflict (event_id, name, nth) do update set due_at = excluded.due_at where step.sort = 'step' and step.finished_at is null;
     select case when bool_or(s.sort = 'wait' and exists (
             select from agent.signal as sent where sent.event_id = _id and sent.name = s.name and sent.taken_by is null))
         -- Do not use infinity: it marks an event that awaits a remote agent's answer.
@@ -151,7 +193,7 @@ begin
     from jsonb_to_recordset(_given -> 'waits') as w (name text, nth int4)
     join agent.step as s on s.event_id = _id and s.name = w.name and s.nth = w.nth;
     update agent.event
-    set vt = greatest(_until, _now), claimed_by = null, heartbeat_at = null, attempts = greatest(attempts - 1, 0)
+    set vt = greatest(_until, _now), claimed_by = null, heartbeat_at = null, attempts = case when _new then 0 else greatest(attempts - 1, 0) end
     , retrying = coalesce((_given ->> 'blocking')::boolean, false)
     where id = _id;
     perform agent.note_parked(array[_id], true);
@@ -173,18 +215,14 @@ create or replace function agent.send_signal
 ( _id int8, _name text, _value json, _once boolean, _by text, out answer text, out decided json
 )
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set lock_timeout = '2s'
 set enable_seqscan = off
-set jit = off
 as $$
 declare
     _found agent.event;
 begin
     if coalesce(length(_name), 0) not between 1 and 200 then
         raise invalid_parameter_value using message = 'the name of a signal has 1 to 200 characters';
-    elsif octet_length(_value::text) > 1000000 then
-        raise invalid_parameter_value using message = 'the value of a signal has at most a million bytes';
     end if;
     perform agent.hold_group((select group_key from agent.event where id = _id));
     select * into _found from agent.event where id = _id for update;
@@ -201,7 +239,8 @@ begin
         return;
     end if;
     answer := 'sent';
-    insert into agent.signal (event_id, name, value, sent_by) values (_id, _name, coalesce(_value, 'null'), coalesce(_by, agent.acting()));
+    insert into agent.signal (event_id, name, value, sent_by, decides)
+    values (_id, _name, coalesce(_value, 'null'), coalesce(_by, agent.acting()), _once);
     if _found.claimed_by is null and _found.vt > agent.clock() and exists (
         select from agent.step as s where s.event_id = _id and s.name = _name and s.sort = 'wait' and s.finished_at is null)
     then
@@ -214,15 +253,16 @@ end
 $$;
 
 -- Sends a program's value to a live event, for its waits of that name. Names that end in a colon
--- and a number belong to questions (surelane_worker.handling.asks): a program answers none.
--- Answers sent, or null: no such event is live.
+-- and a number belong to questions and children: no program sends one. Answers sent, or null: no
+-- such event is live.
 create or replace function agent.signal_event(_id int8, _name text, _value json default null) returns text
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if _name ~ ':[0-9]+$' then
         raise invalid_parameter_value using message = format('the signal %s answers a question: a person answers it in Slack', left(_name, 200));
+    elsif octet_length(_value::text) > 1000000 then
+        raise invalid_parameter_value using message = 'the value of a signal has at most a million bytes';
     end if;
     return (select nullif(s.answer, 'unknown') from agent.send_signal(_id, _name, _value, false, null) as s);
 end
@@ -231,20 +271,17 @@ $$;
 -- The same by the event's natural key, or its id.
 create or replace function agent.signal(_key text, _name text, _value jsonb default null) returns text
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return agent.signal_event(agent.live_event(_key), _name, _value::json);
 end
 $$;
 
--- Returns the steps and signals of an event, live or ended, as a JSON array in the order of time,
--- for operators. It leaves out the results, which may be large.
+-- Returns the steps, signals, tags and progress of an event, live or ended, as a JSON array in the
+-- order of time, for operators. It leaves out the results of steps, which may be large.
 create or replace function agent.list_steps(_id int8) returns jsonb
 language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
-set jit = off
 as $$
 begin
     return (
@@ -252,6 +289,7 @@ begin
         from (
             select s.started_at as at, jsonb_build_object('sort', s.sort, 'name', s.name, 'nth', s.nth, 'attempt', s.attempt, 'errors', s.errors
                 , 'started_at', s.started_at, 'due_at', s.due_at, 'finished_at', s.finished_at
+                , 'failed', s.sort = 'step' and s.finished_at is not null and s.result is null
                 -- What ctx.ask posted (surelane_worker.handling.asks).
                 , 'posted', case when s.name like '%:% asked' then jsonb_build_object('channel', s.result -> 'channel', 'ts', s.result -> 'ts') end) as happened
             from agent.step as s where s.event_id = _id and s.nth > 0
@@ -259,6 +297,10 @@ begin
             select s.started_at, jsonb_build_object('sort', 'coalesced', 'name', s.name, 'nth', s.nth, 'started_at', s.started_at
                 , 'events', s.result -> 'events')
             from agent.step as s where s.event_id = _id and s.nth = 0 and json_array_length(s.result -> 'events') > 0
+            union all
+            select s.started_at, jsonb_build_object('sort', case s.nth when 0 then 'progress' else 'tag' end, 'name', s.name, 'value', s.result
+                , 'started_at', s.started_at)
+            from agent.step as s where s.event_id = _id and (s.nth = -1 or s.nth = 0 and s.name = 'progress')
             union all
             select s.sent_at, jsonb_build_object('sort', 'signal', 'name', s.name, 'started_at', s.sent_at, 'by', s.sent_by, 'nth', s.taken_by)
             from agent.signal as s where s.event_id = _id
@@ -269,25 +311,22 @@ $$;
 -- Returns in words what a suspended event waits for; null: it is not suspended.
 create or replace function agent.suspended_for(_id int8) returns text
 language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
-set jit = off
 as $$
 begin
     return (
-        select string_agg(case s.sort when 'sleep' then 'sleeps' else 'waits for ' || s.name end || coalesce(' until ' || s.due_at, ''), ', ' order by s.due_at, s.name, s.nth)
-        from agent.step as s where s.event_id = _id and s.sort in ('sleep', 'wait') and s.finished_at is null
-        and (s.due_at > agent.clock() or s.due_at is null));
+        select string_agg(case s.sort when 'sleep' then 'sleeps' when 'step' then 'tries step ' || s.name || ' again' else 'waits for ' || s.name end
+            || coalesce(' until ' || s.due_at, ''), ', ' order by s.due_at, s.name, s.nth)
+        from agent.step as s where s.event_id = _id and s.finished_at is null
+        and (s.due_at > agent.clock() or s.due_at is null and s.sort = 'wait'));
 end
 $$;
 
 -- Returns those of a worker's (id, claim) pairs that have a request to cancel.
 create or replace function agent.cancelled_claims(_ids int8[], _claims int4[]) returns setof int8
 language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set jit = off
 as $$
 begin
     return query
@@ -298,16 +337,14 @@ begin
 end
 $$;
 
--- Notes which followers the run of a claimed event gets beside it, in a step of number 0. The first
--- run decides that for all later attempts. Not those that have begun a run of their own, and so
--- have steps. Returns their ids; answers done, stale, busy, or alone: the claim follows a lapsed
--- one, and so came without the members of its group that wait.
+-- Notes which followers the run of a claimed event gets, in a step of number 0. The first run
+-- decides that for all later attempts. Events that have steps have begun a run of their own, and
+-- follow none. Returns their ids; answers done, stale, busy, or alone: the claim follows a lapsed
+-- one, and was claimed without its followers.
 create or replace function agent.gather(_id int8, _claim int4, _followers int8[], out answer text, out followers int8[])
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set jit = off
 as $$
 declare
     _now timestamptz := agent.clock();
@@ -327,7 +364,7 @@ begin
     insert into agent.step as s (event_id, name, nth, sort, event_ts, result, attempt, started_at, finished_at)
     values (_id, 'events', 0, 'step', _held.event_ts, json_build_object('into', coalesce(_held.item_key, _id::text), 'events', array(
         select follower from unnest(_followers) with ordinality as given (follower, nth)
-        where not exists (select from agent.step as own where own.event_id in (follower, _id)) order by nth))
+        where not exists (select from agent.step as own where own.event_id in (follower, _id) and own.nth >= 0) order by nth))
     , _held.attempts, _now, _now)
     on conflict do nothing;
     select array(select json_array_elements_text(s.result -> 'events')::int8) into followers
@@ -342,7 +379,6 @@ returns table
 ( id int8, kind text, event_ts timestamptz, attempts int4, claim int4, vt timestamptz, event jsonb, item_key text, group_key text
 , max_attempts int4, enqueued_at timestamptz, errors jsonb, notes jsonb, traceparent text)
 language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan
 set jit = off
 as $$
@@ -361,9 +397,7 @@ $$;
 -- Where one cannot be locked, nothing is settled. Returns the id if it was settled.
 create or replace function agent.settle_coalesced(_id int8, _claim int4, _given jsonb) returns int8[]
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
-set jit = off
 set lock_timeout = '100ms'
 as $$
 declare
@@ -401,10 +435,8 @@ $$;
 -- Where a claim is looking at the key at this moment, it counts all the same: this waits for none.
 create or replace function agent.uncount_starts(_ids int8[]) returns void
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-set jit = off
 as $$
 declare
     _e record;
@@ -427,5 +459,80 @@ begin
             end if;
         end if;
     end loop;
+end
+$$;
+
+-- Stores a step that is not done, or the progress of a running event, fenced by its claim. A later
+-- call replaces its result. Answers as store_step.
+create or replace function agent.open_step(_id int8, _claim int4, _name text, _nth int4, _result json) returns text
+language plpgsql volatile security definer
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _held agent.event := agent.hold_running(_id, _claim);
+begin
+    if _held.id is null then
+        return agent.unheld(_id, _claim);
+    end if;
+    insert into agent.step as s (event_id, name, nth, sort, event_ts, result, attempt, started_at)
+    values (_id, _name, _nth, 'step', _held.event_ts, _result, _held.attempts, _now)
+    on conflict (event_id, name, nth) do update set result = excluded.result, attempt = excluded.attempt, started_at = excluded.started_at
+    where s.finished_at is null;
+    return 'done';
+end
+$$;
+
+-- Stores the result of a step in the transaction of a program that did its work there. _token is
+-- stored by the worker with open_step: without it nothing is stored. _xact is the
+-- transaction in which the work began. The event stays locked until the commit, so that no other
+-- claim begins before it. Answers done; stale: the claim or the token no longer stands; ended: this
+-- is another transaction. Raises 55P03 if the event stays locked for two seconds.
+create or replace function agent.finish_step
+( _id int8, _claim int4, _name text, _nth int4, _token text, _xact text, _arguments text, _result json, _seconds float8
+) returns text
+language plpgsql volatile security definer
+set lock_timeout = '2s'
+set enable_seqscan = off
+as $$
+begin
+    if pg_current_xact_id_if_assigned()::text is distinct from _xact then
+        return 'ended';
+    elsif not exists (
+        select from agent.step as s
+        where s.event_id = _id and s.name = _name and s.nth = _nth and s.finished_at is null and s.result ->> 'token' = _token)
+    then
+        return 'stale';
+    end if;
+    perform from agent.event where id = _id for no key update;
+    return agent.store_step(_id, _claim, _name, _nth, _arguments, _result, '[]', make_interval(secs => _seconds), true);
+end
+$$;
+
+-- Sets tags of a running event, fenced by its claim: {name: {"found_by", "value"}}. A tag that is
+-- null is removed. found_by is the value, or a keyed hash of a value that is encrypted. Answers as
+-- store_step.
+create or replace function agent.store_tags(_id int8, _claim int4, _tags jsonb) returns text
+language plpgsql volatile security definer
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _held agent.event := agent.hold_running(_id, _claim);
+begin
+    if _held.id is null then
+        return agent.unheld(_id, _claim);
+    end if;
+    delete from agent.step as s where s.event_id = _id and s.nth = -1 and _tags -> s.name = 'null';
+    insert into agent.step as s (event_id, name, nth, sort, event_ts, arguments, result, attempt, started_at, finished_at)
+    select _id, t.key, -1, 'step', _held.event_ts, t.value ->> 'found_by', (t.value -> 'value')::json, _held.attempts, _now, _now
+    from jsonb_each(_tags) as t where t.value <> 'null'
+    on conflict (event_id, name, nth) do update set arguments = excluded.arguments, result = excluded.result;
+    if (select count(*) from agent.step as s where s.event_id = _id and s.nth = -1) > 10 then
+        raise invalid_parameter_value using message = 'an event has at most 10 tags';
+    end if;
+    return 'done';
 end
 $$;

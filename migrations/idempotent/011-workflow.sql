@@ -1,10 +1,24 @@
+-- Workflows: children, their continuation, and answers of remote agents.
+--
+--   children_ended: counts children off; all that end events
+--   run_child: a handler starts a child and takes its end; workers
+--   child_of, child_end: whose child an event is, and how it ended; run_child
+--   tell_parent: trigger: a parent hears how its child ended
+--   fan_out: a program
+--   settle_fanned_out: a handler, under the fence
+--   continue_anew: a held event ends, and its successor begins; settle_fanned_out
+--   children: the outcomes; the continuation's handler
+--   settle_awaiting: a task waits for an answer; settle_alike (007)
+--   answer_event, answer_dispatch: the answer comes; programs, ingest
+--   workflow_event, with_children, below, job_of: parts of the next three
+--   workflow, workflow_below, list_workflows: operators
+
 -- Counts children that ended (one entry each) off the continuations that wait for them. The last
--- one makes a continuation visible; one that fails with its children ends at once when _outcome is
--- not completed. The youngest first: one that ends here counts off an older one, so every
+-- child makes a continuation visible. A continuation that fails with its children ends at once when
+-- _outcome is not completed. The youngest first, because its end counts off an older one: so every
 -- transaction locks inner continuations before outer ones.
 create or replace function agent.children_ended(_continuations int8[], _outcome text) returns void
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _ended record;
@@ -26,13 +40,98 @@ begin
 end
 $$;
 
+-- The change of an event that says whose child it is, for a handler that awaits it: an array of one
+-- {"action": "child of", "id", "name"}; otherwise an empty one. name is that of the parent's wait.
+create or replace function agent.child_of(_changes jsonb) returns jsonb
+language sql immutable parallel safe
+return jsonb_path_query_array(_changes, '$[*] ? (@.action == "child of")');
+
+-- How a child ended, as the value of the signal to its parent.
+create or replace function agent.child_end(_child agent.event_hist) returns json
+language sql stable
+return json_build_object('id', _child.id, 'kind', _child.kind, 'key', _child.item_key, 'outcome', _child.outcome, 'reason', _child.reason
+    , 'error', (_child.errors -> -1) - 'traceback', 'result', _child.result);
+
+-- Sends the end of a child to its parent, if that lives.
+create or replace function agent.tell_parent() returns trigger
+language plpgsql security definer
+as $$
+begin
+    perform agent.send_signal(new.continuation_id, agent.child_of(new.changes) #>> '{0,name}', agent.child_end(new), false
+        , coalesce(new.item_key, new.id::text));
+    return null;
+end
+$$;
+
+do $$
+begin
+    if not exists (select from pg_trigger where tgrelid = 'agent.event_hist'::regclass and tgname = 'event_hist_child') then
+        create trigger event_hist_child after insert on agent.event_hist
+        for each row when (new.continuation_id is not null and new.changes @> '[{"action": "child of"}]') execute function agent.tell_parent();
+    end if;
+end
+$$;
+
+-- Starts a child of a running handler, fenced by its claim, unless an earlier attempt has; or takes
+-- its end. _name is that of the parent's wait, such as "child part:1", which is stored with
+-- _arguments, a hash of the payload. The child's key is the parent's with the rest of that name. A
+-- child that ended while its parent was in history is found there if it completed, and otherwise
+-- starts anew. Answers as take_signal.
+create or replace function agent.run_child(_id int8, _claim int4, _name text, _arguments text, _job jsonb, out answer text, out signal json)
+language plpgsql volatile security definer
+set enable_seqscan = off
+as $$
+declare
+    _held agent.event;
+    _child agent.event := agent.job_from_json(_job);
+    _past agent.event_hist;
+    _added record;
+begin
+    select taken.answer, taken.signal into answer, signal from agent.take_signal(_id, _claim, _name, 1, null) as taken;
+    if answer <> 'pending' then
+        return;
+    end if;
+    select * into _held from agent.event where id = _id;
+    if _held.cancelled_by is not null then
+        answer := 'busy'; -- its handler is being stopped, and the children have been
+        return;
+    end if;
+    _child.item_key := agent.bounded_key(coalesce(_held.item_key, _id::text) || ':' || substr(_name, length('child ') + 1));
+    if exists (select from agent.step as s where s.event_id = _id and s.name = _name and s.nth = 1) then
+        if exists (select from agent.event where item_key = _child.item_key and continuation_id = _id)
+        or exists (select from agent.event where continuation_id = _id and agent.child_of(changes) #>> '{0,name}' = _name) then
+            return;
+        end if;
+        select * into _past from agent.event_hist
+        where continuation_id = _id and outcome = 'completed' and agent.child_of(changes) #>> '{0,name}' = _name
+        order by finished_at desc limit 1;
+        if found then
+            perform agent.send_signal(_id, _name, agent.child_end(_past), false, coalesce(_past.item_key, _past.id::text));
+            select taken.answer, taken.signal into answer, signal from agent.take_signal(_id, _claim, _name, 1, null) as taken;
+            return;
+        end if;
+    end if;
+    _child.continuation_id := _id;
+    _child.changes := coalesce(_child.changes, '[]') || jsonb_build_array(jsonb_build_object(
+        'action', 'child of', 'at', agent.clock(), 'id', _id, 'name', _name));
+    _added := agent.add_event(_child, true, false);
+    if _added.duplicate and not exists (select from agent.event where id = _added.id and continuation_id = _id) then
+        raise unique_violation using message = format('a child under item key %L is in the queue already', _child.item_key);
+    end if;
+    insert into agent.step (event_id, name, nth, sort, event_ts, arguments, attempt, started_at)
+    values (_id, _name, 1, 'wait', _held.event_ts, _arguments, _held.attempts, agent.clock())
+    on conflict do nothing;
+    -- That it has children at all shows operators its tree.
+    update agent.event set waits_for = coalesce(waits_for, 0), attempts = least(attempts, 1) where id = _id and (waits_for is null or attempts > 1);
+end
+$$;
+
 -- Starts children (a JSON array of jobs) and the continuation that runs once, when all of them have
 -- ended, however they did. {"fails_with_children": true} on the continuation makes it end as failed
 -- with the first child that does not complete. Returns the continuation's id; its handler asks
 -- agent.children for their outcomes.
 create or replace function agent.fan_out(_children jsonb, _continuation jsonb, _continues int8 default null) returns int8
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _waiting agent.event := agent.job_from_json(_continuation);
@@ -72,13 +171,50 @@ begin
 end
 $$;
 
+-- Ends an event that the caller holds as completed, and stores its successor: with its keys, group,
+-- kind, priority and trace, another payload and no steps. The successor takes the event's place in
+-- its group and in a workflow. Each of the two knows the other.
+create or replace function agent.continue_anew(_id int8, _payload jsonb) returns void
+language plpgsql volatile security definer
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _new agent.event;
+begin
+    select * into strict _new from agent.event where id = _id;
+    _new.id := nextval('agent.event_id_seq');
+    update agent.event set continuation_id = null, changes = agent.add_change(changes, jsonb_build_object(
+        'action', 'continued as', 'at', _now, 'id', _new.id))
+    where id = _id;
+    perform agent.archive_events(array[_id], 'completed');
+    _new.vt := _now;
+    _new.event_ts := least(_now, (select min(event_ts) - interval '1 microsecond' from agent.event where group_key = _new.group_key));
+    _new.event := _payload;
+    _new.claimed := '{}';
+    _new.enqueued_at := _now;
+    _new.errors := '[]';
+    _new.deadline := null;
+    _new.dedupe_key := null;
+    _new.waits_for := null;
+    _new.fails_with_children := false;
+    _new.changes := case when _new.changes #> '{0,limit_key}' is null then '[]' else jsonb_build_array(_new.changes -> 0) end
+        || agent.child_of(_new.changes) || jsonb_build_array(jsonb_build_object('action', 'continuation of', 'at', _now, 'id', _id));
+    perform agent.add_event(_new, true, false);
+    -- The end has made the next member the head. Held ones stay until their worker gives them back.
+    perform agent.reelect(array[group_key]) from agent.event as n
+    where id = _new.id and not head and exists (select from agent.event as h where h.group_key = n.group_key and h.head and h.claimed_by is null);
+end
+$$;
+
 -- Completes a claim and starts its children and their continuation, in one transaction and fenced:
 -- a handler that is tried again starts them once. The continuation takes the event's place: what
 -- waited for the event waits for it. Busy also where a child or its group cannot be entered at
--- once. Returns the id if it was settled.
+-- once. {"anew": true}: the continuation's payload is that of the event's successor. Returns the id
+-- if it was settled.
 create or replace function agent.settle_fanned_out(_id int8, _claim int4, _fan jsonb) returns int8[]
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set lock_timeout = '100ms'
 as $$
 declare
@@ -89,13 +225,18 @@ begin
     perform agent.end_cancelled(array[_id], array[_claim]);
     _held := agent.hold_claims(array[_id], array[_claim]);
     _continues := (select continuation_id from agent.event where id = any(_held));
-    if _held <> '{}' then
+    if _held <> '{}' and _fan ? 'anew' then
+        perform agent.continue_anew(_id, _fan #> '{continuation,payload}');
+        set constraints agent.member_joins immediate;
+    elsif _held <> '{}' then
         _continuation := agent.fan_out(_fan -> 'children', _fan -> 'continuation', _continues);
         -- Each of the two knows the other: operators find the workflow from any event of it.
         update agent.event set continuation_id = null, changes = agent.add_change(changes, jsonb_build_object(
             'action', 'fanned out', 'at', agent.clock(), 'id', _continuation, 'children', jsonb_array_length(_fan -> 'children')))
         where id = _id;
-        update agent.event set changes = agent.add_change(changes, jsonb_build_object('action', 'continues', 'at', enqueued_at, 'id', _id))
+        update agent.event set changes = agent.add_change(
+            changes || (select agent.child_of(e.changes) from agent.event as e where e.id = _id)
+            , jsonb_build_object('action', 'continues', 'at', enqueued_at, 'id', _id))
         where id = _continuation;
         perform agent.archive_events(_held, 'completed', null, _held, null, array[_fan -> 'result']);
         -- At once, not at commit: waiting for a head is bounded here.
@@ -105,30 +246,17 @@ begin
 end
 $$;
 
--- Completes a claimed event and starts its children and their continuation.
-create or replace function agent.continue_event(_id int8, _claim int4, _children jsonb, _continuation jsonb, _result jsonb default null) returns text
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    return (select answer from agent.settle(array[_id], array[_claim], array['fan_out'], array[
-        jsonb_build_object('children', _children, 'continuation', _continuation)
-        || case when _result is null then '{}' else jsonb_build_object('result', _result) end]));
-end
-$$;
-
--- The children of a continuation and how they ended, in the order they were started. The replay of
--- a continuation has those of the first event.
+-- The children of a continuation and how they ended, in the order they were started. A continuation
+-- that runs another one again has those of the first event.
 create or replace function agent.children(_continuation_id int8)
 returns table (id int8, kind text, item_key text, payload jsonb, status text, result jsonb, reason text, error text)
 language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp
 set jit = off
 as $$
 declare
     _changes jsonb := coalesce((select e.changes from agent.event as e where e.id = _continuation_id)
         , (select h.changes from agent.event_hist as h where h.id = _continuation_id order by h.finished_at desc limit 1), '[]');
-    _first int8 := coalesce(agent.replayed_first(_changes), _continuation_id);
+    _first int8 := coalesce(agent.rerun_first(_changes), _continuation_id);
 begin
     return query
     select j.id, j.kind, j.item_key, j.payload, j.status, j.result, j.reason, j.error
@@ -136,11 +264,10 @@ begin
 end
 $$;
 
--- Parks a claim until agent.answer_event ends the event; past its deadline the event expires. One
--- that was asked to be cancelled meanwhile ends here. Returns the id if it was settled.
+-- Puts a claim off until agent.answer_event ends the event; past its deadline the event expires. If
+-- it was asked to be cancelled meanwhile, it ends here. Returns the id if it was settled.
 create or replace function agent.settle_awaiting(_id int8, _claim int4, _awaited jsonb) returns int8[]
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set lock_timeout = '100ms'
 as $$
 declare
@@ -159,25 +286,13 @@ begin
 end
 $$;
 
--- Parks a claimed event until agent.answer_event ends it.
-create or replace function agent.await_event(_id int8, _claim int4, _deadline timestamptz) returns text
-language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    return (select answer from agent.settle(array[_id], array[_claim], array['await'], array[jsonb_build_object('until', _deadline)]));
-end
-$$;
-
 -- Ends an event that awaits an answer, as completed with the answer as its result. Answers 'done';
 -- 'running' when its attempt has not parked it yet, or another transaction has locked it for half a
 -- second (try again); or 'unknown': it awaits nothing, or its deadline has passed.
 create or replace function agent.answer_event(_id int8, _result jsonb) returns text
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set lock_timeout = '500ms'
 set enable_seqscan = off
-set jit = off
 as $$
 declare
     _found agent.event;
@@ -202,9 +317,7 @@ $$;
 -- Other events are unknown to it.
 create or replace function agent.answer_dispatch(_id int8, _agents text[], _result jsonb) returns text
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
-set jit = off
 as $$
 begin
     if exists (select from agent.event where id = _id and kind = 'dispatch-execute' and event ->> 'agent' = any(_agents)) then
@@ -215,19 +328,18 @@ end
 $$;
 
 -- What operators see of a workflow's event: a row of its tree. continues: the event that fanned
--- out, whose place a continuation took. first: the event whose children the replay of a
--- continuation has.
+-- out, whose place a continuation took. first: the event whose children a
+-- continuation has that runs another one again.
 create or replace function agent.workflow_event(_job agent.job) returns jsonb
 language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return jsonb_build_object('id', _job.id, 'kind', _job.kind, 'status', _job.status, 'attempts', _job.attempts
         , 'item_key', _job.item_key, 'locked_by', _job.locked_by, 'run_at', case when isfinite(_job.run_at) then _job.run_at end, 'enqueued_at', _job.enqueued_at
-        , 'finished_at', _job.finished_at, 'reason', left(_job.reason, 300), 'error', left(_job.error, 300)
+        , 'finished_at', _job.finished_at, 'reason', left(_job.reason, 300), 'error', _job.errors -> -1 ->> 'type'
         , 'continuation_id', _job.continuation_id
         , 'waits_for', _job.waits_for, 'continues', jsonb_path_query_first(_job.changes, '$[*] ? (@.action == "continues").id')
-        , 'first', agent.replayed_first(_job.changes));
+        , 'first', agent.rerun_first(_job.changes));
 end
 $$;
 
@@ -236,10 +348,8 @@ $$;
 -- from which on the children came, by which history's chunks are found.
 create or replace function agent.with_children(_rows jsonb[], _most int4) returns setof jsonb
 language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan
 set enable_seqscan = off
-set jit = off
 as $$
 declare
     _from timestamptz := (
@@ -268,18 +378,16 @@ end
 $$;
 
 -- The events that a continuation waits for or waited for, live or ended, in the order they were
--- stored: those with a higher id than _after. The replay of a continuation has those of the first
--- event. They come no earlier than the continuation was stored, by which history's chunks are
--- found; a replay is younger than they are.
+-- stored, after the id _after. A continuation that runs another one again has the first event's.
+-- They come no earlier than the continuation was stored, by which history's chunks are found; one
+-- that runs another again is younger than they are.
 create or replace function agent.below(_id int8, _changes jsonb, _since timestamptz, _after int8, _limit int4) returns setof agent.job
 language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan
 set enable_seqscan = off
-set jit = off
 as $$
 declare
-    _first int8 := agent.replayed_first(_changes);
+    _first int8 := agent.rerun_first(_changes);
     _from timestamptz := case when _first is null then _since - interval '1 hour' else '-infinity' end;
 begin
     _first := coalesce(_first, _id);
@@ -295,9 +403,7 @@ $$;
 -- An event, live or the last that ended under this id.
 create or replace function agent.job_of(_id int8) returns agent.job
 language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
-set jit = off
 as $$
 declare
     _found agent.job;
@@ -315,9 +421,7 @@ $$;
 -- Null: no such event.
 create or replace function agent.workflow(_id int8) returns jsonb
 language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
-set jit = off
 as $$
 declare
     _job agent.job := agent.job_of(_id);
@@ -344,9 +448,7 @@ $$;
 -- A page of the tree's rows below an event: of higher ids than _after.
 create or replace function agent.workflow_below(_id int8, _after int8, _limit int4) returns setof jsonb
 language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp
 set enable_seqscan = off
-set jit = off
 as $$
 declare
     _job agent.job := agent.job_of(_id);
@@ -366,11 +468,9 @@ $$;
 -- and for an ended row its finished_at as _after.
 create or replace function agent.list_workflows(_after timestamptz, _after_id int8, _limit int4) returns setof jsonb
 language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp
 set plan_cache_mode = force_custom_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
-set jit = off
 as $$
 declare
     _left int4 := least(greatest(_limit, 1), 200);

@@ -1,12 +1,22 @@
+-- Named schedules. The caller computes times, because it reads cron and time zones.
+--
+--   set_cron, delete_cron: workers and programs, operators
+--   due_cron, next_cron: what is due, and when the next one is; workers
+--   fire_cron: stores the jobs of the times that passed; workers
+--   store_firing: stores the job of one time, by the schedule's overlap; the next two
+--   read_cron, pause_cron, run_cron: operators
+
 -- Creates or changes a named schedule. Its next firing is computed by the caller, who reads cron
 -- and time zones. _paused null leaves an existing one as it is. Wakes the workers, who then know
 -- when it is due.
--- _priority of its jobs: 0 (first) to 3 (last), null for 1.
+-- _priority of its jobs: 0 (first) to 3 (last), null for 1. _overlap, what a firing does while an
+-- earlier job of the schedule is live, and _jitter, which the caller has added to _next_at: null
+-- leaves an existing one's as they are.
 create or replace function agent.set_cron
-( _name text, _kind text, _schedule text, _next_at timestamptz, _payload jsonb, _time_zone text, _catch_up text, _paused boolean, _priority int4
+( _name text, _kind text, _schedule text, _next_at timestamptz, _payload jsonb default '{}', _time_zone text default 'UTC', _catch_up text default 'one'
+, _paused boolean default false, _priority int4 default null, _overlap text default null, _jitter interval default null
 ) returns void
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if jsonb_typeof(_payload) is distinct from 'object' then
@@ -19,19 +29,25 @@ begin
         raise invalid_parameter_value using message = 'a kind has 1 to 200 characters';
     elsif _schedule is null or _time_zone is null or _next_at is null then
         raise invalid_parameter_value using message = 'a schedule has fields, a time zone and a next firing';
-    elsif _catch_up is null or _catch_up not in ('none', 'one', 'all') then
-        raise invalid_parameter_value using message = 'what was missed is caught up with: none, one or all';
+    elsif _catch_up is null or _catch_up not in ('none', 'one', 'all', '1000') and _catch_up !~ '^[1-9][0-9]{0,2}$' then
+        raise invalid_parameter_value using message = 'what was missed is caught up with: none, one, all or a number up to 1000';
+    elsif _overlap not in ('allow', 'skip', 'queue', 'replace') then
+        raise invalid_parameter_value using message = 'an overlap is allowed, or jobs skip, queue or replace';
+    elsif _jitter not between interval '0' and interval '1 day' then
+        raise invalid_parameter_value using message = 'the jitter of a schedule is at most a day';
     elsif _priority not between 0 and 3 then
         raise invalid_parameter_value using message = format('priority is 0, 1, 2 or 3, not %s', _priority);
     end if;
-    insert into agent.cron as c (name, kind, payload, schedule, time_zone, catch_up, paused, next_at, priority, updated_by)
-    values (_name, _kind, _payload, _schedule, _time_zone, _catch_up, coalesce(_paused, false), _next_at, coalesce(_priority, 1), agent.acting())
+    insert into agent.cron as c (name, kind, payload, schedule, time_zone, catch_up, paused, next_at, priority, overlap, jitter, updated_by)
+    values (_name, _kind, _payload, _schedule, _time_zone, _catch_up, coalesce(_paused, false), _next_at, coalesce(_priority, 1)
+    , coalesce(_overlap, 'allow'), coalesce(_jitter, '0'), agent.acting())
     on conflict (name) do update
     set kind = excluded.kind, payload = excluded.payload, schedule = excluded.schedule, time_zone = excluded.time_zone
-    , catch_up = excluded.catch_up, paused = coalesce(_paused, c.paused), priority = excluded.priority, updated_at = agent.clock(), updated_by = agent.acting()
+    , catch_up = excluded.catch_up, paused = coalesce(_paused, c.paused), priority = excluded.priority
+    , overlap = coalesce(_overlap, c.overlap), jitter = coalesce(_jitter, c.jitter), updated_at = agent.clock(), updated_by = agent.acting()
     -- An unchanged schedule keeps its next firing: declaring it again at every start must not skip
     -- one.
-    , next_at = case when (c.schedule, c.time_zone, c.paused) = (excluded.schedule, excluded.time_zone, coalesce(_paused, c.paused)) then c.next_at else excluded.next_at end;
+    , next_at = case when (c.schedule, c.time_zone, c.paused, c.jitter) = (excluded.schedule, excluded.time_zone, coalesce(_paused, c.paused), coalesce(_jitter, c.jitter)) then c.next_at else excluded.next_at end;
     perform pg_notify('agent_event', '');
 end
 $$;
@@ -39,7 +55,6 @@ $$;
 -- Deletes a named schedule; false when there is none of that name.
 create or replace function agent.delete_cron(_name text) returns boolean
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     delete from agent.cron where name = _name;
@@ -50,15 +65,14 @@ $$;
 -- The named schedules whose time has come, and the database's own now: a worker's clock decides
 -- nothing.
 create or replace function agent.due_cron()
-returns table (name text, kind text, schedule text, time_zone text, catch_up text, next_at timestamptz, now_at timestamptz)
+returns table (name text, kind text, schedule text, time_zone text, catch_up text, jitter interval, next_at timestamptz, now_at timestamptz)
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _now timestamptz := agent.clock();
 begin
     return query
-    select c.name, c.kind, c.schedule, c.time_zone, c.catch_up, c.next_at, _now from agent.cron as c
+    select c.name, c.kind, c.schedule, c.time_zone, c.catch_up, c.jitter, c.next_at, _now from agent.cron as c
     where not c.paused and c.next_at <= _now order by c.next_at;
 end
 $$;
@@ -67,7 +81,6 @@ $$;
 -- where there is none.
 create or replace function agent.next_cron() returns float8
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _now timestamptz := agent.clock();
@@ -76,36 +89,51 @@ begin
 end
 $$;
 
+-- Stores the job of a schedule's time, and returns its id; null: it is skipped. Jobs whose overlap
+-- is not allowed share a group, so one runs at a time. A replaced job that runs is stopped first,
+-- and its successor waits for its end, for ten seconds at most.
+create or replace function agent.store_firing(_cron agent.cron, _time timestamptz, _by text) returns int8
+language plpgsql volatile security definer
+set enable_seqscan = off
+as $$
+declare
+    _group_key text := case when _cron.overlap <> 'allow' then agent.bounded_key('cron:' || _cron.name) end;
+    _live int8[] := array(select id from agent.event where group_key = _group_key);
+begin
+    if _cron.overlap = 'skip' and _live <> '{}' then
+        return null;
+    elsif _cron.overlap = 'replace' and _live <> '{}' then
+        perform agent.hold_group(_group_key);
+        perform agent.cancel_jobs(_live, _by, 'replaced by the firing of ' || _time);
+    end if;
+    return (agent.enqueue_job(agent.job_from_json(jsonb_build_object('kind', _cron.kind, 'enqueued_by', _by, 'priority', _cron.priority
+        , 'item_key', 'cron:' || _cron.name || ':' || to_char(_time at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), 'group_key', _group_key
+        , 'payload', _cron.payload || jsonb_build_object('cron', _cron.name, 'scheduled_at', _time))), 'skip')).id;
+end
+$$;
+
 -- Fires a schedule for the times given and sets its next one, if its next firing is still _due: of
 -- all the workers that try, one does. Returns how many jobs it enqueued; each carries its scheduled
 -- time, by which it is known.
 create or replace function agent.fire_cron(_name text, _due timestamptz, _times timestamptz[], _next_at timestamptz) returns int4
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _cron agent.cron;
-    _time timestamptz;
-    _fired int4 := 0;
 begin
     update agent.cron set next_at = _next_at, last_at = agent.clock() where name = _name and next_at = _due and not paused returning * into _cron;
     if not found then
         return 0;
+    elsif _cron.overlap = 'replace' then
+        _times := _times[cardinality(_times):];  -- the last one would replace the others
     end if;
-    foreach _time in array _times loop
-        perform agent.enqueue_job(agent.job_from_json(jsonb_build_object('kind', _cron.kind, 'enqueued_by', 'cron:' || _name, 'priority', _cron.priority
-            , 'item_key', 'cron:' || _name || ':' || to_char(_time at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
-            , 'payload', _cron.payload || jsonb_build_object('cron', _name, 'scheduled_at', _time))), 'skip');
-        _fired := _fired + 1;
-    end loop;
-    return _fired;
+    return (select count(agent.store_firing(_cron, at, 'cron:' || _name)) from unnest(_times) as at);
 end
 $$;
 
 -- The named schedules.
 create or replace function agent.read_cron() returns setof agent.cron
 language plpgsql stable security definer
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return query select * from agent.cron order by name;
@@ -116,7 +144,6 @@ $$;
 -- firing where it is resumed, which the caller computes.
 create or replace function agent.pause_cron(_name text, _paused boolean, _next_at timestamptz) returns boolean
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     update agent.cron set paused = _paused, next_at = case when paused and not _paused then _next_at else next_at end
@@ -131,22 +158,20 @@ end
 $$;
 
 -- Enqueues a job of a named schedule now, paused or not, and returns its id; its next firing stays.
--- Once per second at most: a second call finds the first one's job. null: there is none of that
--- name.
+-- Once per second at most: a second call finds the first one's job. Where an overlap is skipped, a
+-- call finds the live job. null: there is none of that name.
 create or replace function agent.run_cron(_name text) returns int8
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _cron agent.cron;
-    _now timestamptz := date_trunc('second', agent.clock());
 begin
-    select * into _cron from agent.cron where name = _name;
+    -- For update: firings of one schedule come one after another.
+    select * into _cron from agent.cron where name = _name for update;
     if not found then
         return null;
     end if;
-    return (agent.enqueue_job(agent.job_from_json(jsonb_build_object('kind', _cron.kind, 'enqueued_by', left(agent.acting(), 200)
-        , 'priority', _cron.priority, 'item_key', 'cron:' || _name || ':' || to_char(_now at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
-        , 'payload', _cron.payload || jsonb_build_object('cron', _name, 'scheduled_at', _now))), 'skip')).id;
+    return coalesce(agent.store_firing(_cron, date_trunc('second', agent.clock()), left(agent.acting(), 200))
+        , (select min(id) from agent.event where group_key = agent.bounded_key('cron:' || _name)));
 end
 $$;

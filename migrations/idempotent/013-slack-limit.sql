@@ -1,13 +1,16 @@
--- Slack's own rate limits, kept by all workers together. A limit allows a number of calls in a
--- window of time. Each leased call counts until a window after the last moment at which it may be
--- made. The next call may begin once fewer than that number count.
+-- Slack's own rate limits, kept by all workers together (docs/adr/0045-slack-limits.md). A limit
+-- allows a number of calls in a window of time. Each leased call counts until a window after the
+-- last moment at which it may be made. The next call may begin once fewer than that number count.
+--
+--   lock_slack_limit: a limit's calls that count; the two below
+--   lease_slack_calls: a worker, before it calls Slack
+--   delay_slack_calls: a worker that Slack refused
 
 -- Lock a limit's row, and return the ends of its calls that still count, in order. Null: another
 -- transaction has locked the row. It waits for no locked row. It may wait for a transaction that
 -- has just inserted the same row, so its callers set lock_timeout.
 create or replace function agent.lock_slack_limit(_name text, _now timestamptz) returns timestamptz[]
 language plpgsql volatile
-set search_path = pg_catalog, pg_temp
 set jit = off
 as $$
 declare
@@ -38,7 +41,6 @@ create or replace function agent.lease_slack_calls
 ( _names text[], _calls int4[], _windows float8[], _wanted int4[], _spare int4[], _keep float8[], _within float8
 ) returns table (ordinal int4, waits float8[], at_hand int4, later float8, workers int4)
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set lock_timeout = '200ms'
 set jit = off
 as $$
@@ -86,7 +88,6 @@ $$;
 -- then one after the other at the limit's rate. False: another transaction has locked the row.
 create or replace function agent.delay_slack_calls(_name text, _calls int4, _window float8, _for float8) returns boolean
 language plpgsql volatile security definer
-set search_path = pg_catalog, pg_temp
 set lock_timeout = '200ms'
 set jit = off
 as $$

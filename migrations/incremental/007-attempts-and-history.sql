@@ -179,7 +179,6 @@ create table agent.installation
 , app_id text not null default ''
 , details jsonb not null                 -- ids, names and scopes: no secrets
 , sealed bytea not null                  -- the tokens, encrypted by the services; the database has no key
-, previous bytea                         -- as they were sealed before a rotation, until it has opened the new ones
 , expires_at timestamptz                 -- when the access token expires; null: never
 , version int8 not null default 1        -- counts changes of the tokens: the fence of a refresh
 , refreshing_until timestamptz           -- one process refreshes the tokens until then
@@ -280,13 +279,11 @@ create table agent.data_key
 ( id bytea not null primary key
 , workspace text not null
 , sealed bytea not null                   -- the key, encrypted with one of SURELANE_ENCRYPTION_KEYS
-, previous bytea                          -- as it was sealed before a rotation, until it has opened the new one
-, left_at timestamptz                     -- since when it encrypts nothing: a rotation could not open it
 , made_at timestamptz not null default clock_timestamp()
 , retired_at timestamptz                  -- since when it encrypts nothing: the workspace is being erased
 , constraint data_key_workspace_short check (length(workspace) <= 100)
 );
-create unique index data_key_current on agent.data_key (workspace) where retired_at is null and left_at is null;
+create unique index data_key_current on agent.data_key (workspace) where retired_at is null;
 
 -- Finds an event that was claimed and waits again by its dedupe key. One that was never claimed is
 -- in event_dedupe_key. Held ones are in event_attempted: another entry per claim would cost jobs

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from surelane.calls import Calls, Pool
+from surelane.calls import Pool
 from surelane_operator.api.api import OperatorApi
+from surelane_operator.changes import Changes
 from surelane_operator.console.access.guard import Guard
 from surelane_operator.console.access.viewer import Role, Viewer
 from surelane_operator.console.console import SPELL, Console
 from surelane_operator.console.live import Live
 from surelane_operator.console.screen import Sources
 from surelane_operator.doctor.finding import Finding, Level
-from surelane_operator.operations import Operations
-from surelane_operator.panels.examinations import Examinations
+from surelane_operator.reads.findings import Examinations
 from surelane_service.probes import private_app, serving
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class SignedIn:
     def __init__(self, role: Role = "operator") -> None:
         self.role: Role = role
 
-    def viewer(self, _: web.Request) -> Viewer:
+    async def viewer(self, _: web.Request) -> Viewer:
         return Viewer("ada", self.role, CSRF)
 
 
@@ -61,8 +61,8 @@ async def console_at(
 
     examinations = Examinations("", examine)
     given = {"examination": examinations.latest, **sources}
-    console = Console(Sources(Operations(pool), Calls(pool), **given), live, spell)
-    served = OperatorApi(pool, examinations).routes() if routes is None else routes
+    console = Console(Sources(Changes(pool), **given), live, spell)
+    served = OperatorApi(Changes(pool), examinations).routes() if routes is None else routes
     guard = Guard(None, people or SignedIn())
     app = private_app(unready, [*console.routes(), *served], middlewares=[guard.middleware])
     app.on_shutdown.append(console.close)

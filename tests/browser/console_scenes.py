@@ -69,7 +69,7 @@ class Stage:
     async def worker(self, name: str, *kinds: str) -> None:
         """Announce a worker."""
         await self.calls.execute(
-            "select agent.announce_worker($1, $2, '0.2.0', interval '2 milliseconds', 3)", name, list(kinds)
+            "select agent.announce_worker($1, $2, '1.0.0', interval '2 milliseconds', 3)", name, list(kinds)
         )
 
     async def message(self, kind: str, before: timedelta, thread_ts: str | None = None) -> int:
@@ -101,12 +101,10 @@ class Stage:
             "attempt": attempt,
         }
         await self.calls.fetch(
-            "select agent.fail_events(array[$1::int8], array[$2::int4], array[$3::jsonb], array[interval '0']"
-            ", array[$4::boolean], array[null::text], 3)",
+            "select agent.settle(array[$1::int8], array[$2::int4], '{fail}', array[$3::jsonb])",
             identity,
             attempt,
-            json.dumps(error),
-            last,
+            json.dumps({"error": error, "final": last}),
         )
 
 

@@ -13,8 +13,8 @@ from surelane import Queue
 from surelane.calls import Connection, Pool
 from surelane.jobs import Continuation, Job
 from surelane_operator.api.api import OperatorApi
-from surelane_operator.operations import Operations
-from surelane_operator.panels.examinations import Examinations
+from surelane_operator.changes import Changes
+from surelane_operator.reads.findings import Examinations
 from surelane_service.cron import Cron
 from surelane_service.engine import Engine
 from tests.browser.console_page import SignedIn, accessible, console_at, expect, opened
@@ -96,7 +96,7 @@ async def stage(shared_database: str) -> AsyncIterator[Stage]:
         await Queue(queue).enqueue("chat", {"team_id": f"T{number % 3}"})
     await claim(queue, "chat", worker="worker-1")
     await Queue(queue).enqueue("nightly", {})
-    operations = Operations(queue)
+    operations = Changes(queue)
     await operations.set_cron(
         "report", Cron("0 9 * * 1-5", "Europe/Berlin"), kind="nightly", payload={"to": "C1"}
     )
@@ -110,7 +110,7 @@ async def stage(shared_database: str) -> AsyncIterator[Stage]:
     )
     async with asyncpg.create_pool(shared_database, min_size=1, max_size=3) as pool:
         examinations = Examinations(shared_database)
-        routes = tuple(OperatorApi(pool, examinations).routes())
+        routes = tuple(OperatorApi(Changes(pool), examinations).routes())
         async with console_at(pool, routes=routes, examination=examinations.latest) as url:
             yield Stage(url, pool, joining, asking, running)
     await queue.close()
@@ -121,7 +121,7 @@ async def announce(database: Connection | Pool) -> None:
     kinds = ["chat", "refund", "orchestrator-plan", "orchestrator-subtask", "lookup"]
     for number in (1, 2):
         await Engine(database).announce_worker(
-            f"worker-{number}", kinds, "0.2.0", timedelta(milliseconds=12), 3
+            f"worker-{number}", kinds, "1.0.0", timedelta(milliseconds=12), 3
         )
 
 
@@ -167,7 +167,7 @@ async def test_a_kind_is_paused_resumed_and_limited(page: "Page", stage: Stage) 
 
 
 async def test_typing_goes_on_while_the_page_changes_above_the_field(page: "Page", stage: Stage) -> None:
-    operations = Operations(stage.pool)
+    operations = Changes(stage.pool)
     await page.goto(f"{stage.url}/console/schedules/report")
     await expect(page.locator("#connection")).to_have_attribute("data-state", "live")
     field, notice = page.get_by_label("Time zone"), page.get_by_text("This schedule is paused")
@@ -218,7 +218,7 @@ async def test_a_workflow_is_a_tree_that_any_of_its_events_opens(page: "Page", s
     await page.goto(f"{stage.url}/console/workflows")
     await page.get_by_role("link", name=str(stage.joining), exact=True).click()
     tree = page.locator(".tree")
-    await expect(tree.get_by_text("no such order")).to_be_visible()
+    await expect(tree.get_by_text("ValueError")).to_be_visible()
     await expect(tree.locator(".leaf", has_text="lookup")).to_have_count(3)
     inner = await stage.pool.fetchval("select min(id) from agent.event where kind = 'lookup'")
     await page.goto(f"{stage.url}/console/workflows/{inner}")

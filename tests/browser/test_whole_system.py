@@ -68,10 +68,10 @@ async def test_a_refused_token_ends_the_event_and_the_page_says_why(slack: "Slac
     await slack.expect(delivery).to_contain_text("invalid_auth")
 
 
-async def test_a_command_that_nobody_handles_waits_in_the_queue(slack: "SlackPage") -> None:
-    await slack.say("/nobody home")
+async def test_a_command_that_nothing_handles_is_refused_at_once(slack: "SlackPage") -> None:
+    await slack.say("/unknown home")
     await slack.open_tools("Deliveries")
-    await slack.expect(slack.tools.locator(".delivery", has_text="/nobody")).to_contain_text("queue: waiting")
+    await slack.expect(slack.tools.locator(".delivery", has_text="/unknown")).to_contain_text("404 error")
 
 
 async def test_a_modal_gets_its_options_and_its_errors_from_the_handlers(slack: "SlackPage") -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from surelane.encryption.keys import new_key
-from surelane_service.settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET
+from surelane_service.service_settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET
 from tests.system.up import Up, up
 
 if TYPE_CHECKING:

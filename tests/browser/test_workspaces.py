@@ -8,7 +8,7 @@ import pytest
 from slack_sdk.web.async_client import AsyncWebClient
 from yarl import URL
 
-from surelane_service.settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET
+from surelane_service.service_settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET
 
 if TYPE_CHECKING:
     from tests.browser.slack_page import SlackPage

@@ -81,7 +81,7 @@ async def database_crashed(project: Project) -> float:
 async def database_stopped(project: Project) -> float:
     """Stop the database in an orderly way, and start it after a while."""
     await _compose(project, "stop", "db")
-    await asyncio.sleep(DOWN)
+    await asyncio.sleep(DOWN)  # how long the fault lasts; so below
     await _compose(project, "start", "db")
     return await _answering(project)
 

@@ -27,7 +27,7 @@ async def cut(held: list["asyncpg.Connection[asyncpg.Record]"], until: float) ->
     while time.monotonic() < until:
         if held:
             await held[0].execute(CUT)
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # the rate of the cuts
 
 
 async def main(seconds: float, dsn: str) -> None:

@@ -108,7 +108,7 @@ def apply(cluster: Cluster, directory: Path, *, tag: str | None = None) -> None:
     shutil.copytree(DEMONSTRATION, copy, dirs_exist_ok=True)
     root = copy / "kustomization.yaml"
     changed = root.read_text().replace("namespace: surelane", f"namespace: {cluster.namespace}")
-    for image in ("ingest", "worker", "migrations", "simulator"):
+    for image in ("ingest", "worker", "operator", "migrations", "simulator"):
         entry, name = f"name: surelane-{image}, newTag: ", f"{REGISTRY}surelane-{image}"
         newer = tag if tag and image != "simulator" else version()
         changed = changed.replace(

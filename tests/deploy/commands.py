@@ -44,4 +44,4 @@ def run(
 
 def version() -> str:
     """Return the version of the packages, from their metadata."""
-    return str(tomllib.loads((ROOT / "shared/pyproject.toml").read_text())["project"]["version"])
+    return str(tomllib.loads((ROOT / "shared/client/pyproject.toml").read_text())["project"]["version"])

@@ -8,7 +8,7 @@ import pytest
 from tests.deploy.commands import REGISTRY, ROOT, run, version
 from tests.deploy.compose import engine
 
-IMAGES = ("ingest", "worker", "migrations", "simulator")
+IMAGES = ("ingest", "worker", "operator", "migrations", "simulator")
 BUILT_FROM = ("compose", "shared", "services", "migrations", "dev", "requirements")
 BUILT_BY = ("Makefile", ".dockerignore", "compose.yaml", "compose.override.yaml")
 

@@ -62,6 +62,13 @@ def of_kind(manifests: tuple[Manifest, ...], *kinds: str) -> list[Manifest]:
     return [manifest for manifest in manifests if manifest["kind"] in kinds]
 
 
+def some(manifests: tuple[Manifest, ...], *kinds: str) -> list[Manifest]:
+    """Return the manifests of some kinds. There is one at least, so that a loop over them tests something."""
+    found = of_kind(manifests, *kinds)
+    assert found, f"there is no {kinds}"
+    return found
+
+
 def named(manifests: tuple[Manifest, ...], kind: str, name: str) -> Manifest:
     """Return the manifest of a kind and name."""
     (found,) = (found for found in of_kind(manifests, kind) if found["metadata"]["name"] == name)
@@ -70,7 +77,7 @@ def named(manifests: tuple[Manifest, ...], kind: str, name: str) -> Manifest:
 
 def workloads(manifests: tuple[Manifest, ...]) -> list[Manifest]:
     """Return the manifests that create pods."""
-    return of_kind(manifests, "Deployment", "StatefulSet", "Job")
+    return some(manifests, "Deployment", "StatefulSet", "Job")
 
 
 def pod(workload: Manifest) -> Manifest:

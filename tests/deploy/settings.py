@@ -4,15 +4,16 @@ import re
 from collections.abc import Iterator
 from types import ModuleType
 
+from pydantic import AliasChoices
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
 
-import surelane_ingest.settings
-import surelane_migrations.settings
-import surelane_worker.settings
-from surelane_ingest.settings import IngestSettings
-from surelane_operator.console.access.settings import AccessSettings
-from surelane_service.settings import SealingSettings, load_settings
+import surelane_ingest.ingest_settings
+import surelane_migrations.migration_settings
+import surelane_operator.console.access.access_settings
+import surelane_worker.worker_settings
+from surelane_ingest.ingest_settings import IngestSettings
+from surelane_service.service_settings import load_settings
 
 LIBPQ = {"PGPASSWORD"}
 """The variables that the database driver reads by itself."""
@@ -24,31 +25,31 @@ def _fields(module: ModuleType) -> Iterator[FieldInfo]:
             yield from kind.model_fields.values()
 
 
-def _aliases(module: ModuleType) -> Iterator[str]:
-    return (str(field.validation_alias) for field in _fields(module))
+def variables_of(field: FieldInfo) -> Iterator[str]:
+    """Return the variables that set a field, the first one that wins first."""
+    alias = field.validation_alias
+    yield from map(str, alias.choices if isinstance(alias, AliasChoices) else (alias,))
 
 
+MODULES = {
+    "ingest": surelane_ingest.ingest_settings,
+    "worker": surelane_worker.worker_settings,
+    "operator": surelane_operator.console.access.access_settings,
+    "migrations": surelane_migrations.migration_settings,
+}
 READ = {
-    "ingest": set(_aliases(surelane_ingest.settings)),
-    "worker": set(_aliases(surelane_worker.settings)),
-    "migrations": set(_aliases(surelane_migrations.settings)),
+    image: {name for field in _fields(module) for name in variables_of(field)}
+    for image, module in MODULES.items()
 }
 """The variables of each image's program."""
 
-OPERATORS = {
-    str(field.validation_alias)
-    for name, field in AccessSettings.model_fields.items()
-    if name not in SealingSettings.model_fields
-}
-"""The variables that ingest's image reads for the operator's API only, a deployment of its own."""
-
 SECRET = {
     image: {
-        str(field.validation_alias)
+        list(variables_of(field))[-1]
         for field in _fields(module)
         if re.search("Secret|Keyring", str(field.annotation))
     }
-    for image, module in (("ingest", surelane_ingest.settings), ("worker", surelane_worker.settings))
+    for image, module in MODULES.items()
 }
 """The secret ones among them, by their types."""
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from surelane_service.durations import parse_duration
-from surelane_service.settings import DEMO_SIGNING_SECRET, SLACK_API_URL
+from surelane_service.service_settings import DEMO_SIGNING_SECRET, SLACK_API_URL
 from tests.deploy.commands import ROOT, version
 from tests.deploy.compose import PRODUCTION, SECRETS, config
-from tests.deploy.settings import OPERATORS, READ, is_read
+from tests.deploy.settings import READ, is_read
 
-IMAGES = {"ingest": "ingest", "worker": "worker", "migrate": "migrations", "operator": "ingest"}
+IMAGES = {"ingest": "ingest", "worker": "worker", "migrate": "migrations", "operator": "operator"}
 LONG_RUNNING = ("db", "ingest", "worker", "operator", "simulator")
 
 
@@ -28,7 +28,7 @@ def demonstration() -> dict[str, Any]:
     return services
 
 
-def test_production_is_the_database_the_migration_ingest_workers_and_the_operators_api() -> None:
+def test_production_is_the_database_the_migration_ingest_workers_and_the_operator() -> None:
     assert set(production()) == {"settings", "db", "migrate", "ingest", "worker", "operator"}
     assert set(demonstration()) == {*production(), "simulator"}
 
@@ -51,7 +51,12 @@ def test_each_starts_when_what_it_needs_is_there() -> None:
 
 ADDRESSES = {
     f"SURELANE_{name}_DATABASE_URL": f"postgresql://{role}:p@db.example.com/surelane"
-    for name, role in (("OWNER", "surelane"), ("INGEST", "surelane_ingest"), ("WORKER", "surelane_worker"))
+    for name, role in (
+        ("OWNER", "surelane"),
+        ("INGEST", "surelane_ingest"),
+        ("WORKER", "surelane_worker"),
+        ("OPERATOR", "surelane_operator"),
+    )
 }
 
 
@@ -60,12 +65,12 @@ def test_an_external_database_takes_the_place_of_ours() -> None:
     read = config(*PRODUCTION, "-f", "compose.external.yaml", env={**slack, **ADDRESSES})
     services = read["services"]
     assert set(services) == set(production()) - {"db"}
-    assert {secret["source"] for secret in services["settings"]["secrets"]} == set(slack) | set(ADDRESSES)
+    assert {secret["source"] for secret in services["settings"]["secrets"]} == {"SLACK_BOT_TOKEN", *ADDRESSES}
     for name, needed in (
         ("migrate", "OWNER"),
         ("ingest", "INGEST"),
         ("worker", "WORKER"),
-        ("operator", "WORKER"),
+        ("operator", "OPERATOR"),
     ):
         environment = services[name]["environment"]
         assert environment["DATABASE_URL"] == ADDRESSES[f"SURELANE_{needed}_DATABASE_URL"]
@@ -123,7 +128,7 @@ def test_the_database_is_reached_from_inside_only() -> None:
 
 
 def test_readiness_is_what_health_means() -> None:
-    for name in ("ingest", "worker"):
+    for name in ("ingest", "worker", "operator"):
         assert "/readyz" in production()[name]["healthcheck"]["test"][-1]
     for name in LONG_RUNNING:
         assert demonstration()[name]["healthcheck"], name
@@ -146,18 +151,23 @@ def test_images_are_of_this_version_and_can_come_from_a_registry() -> None:
 def test_every_variable_is_read_by_the_code() -> None:
     for services in (production(), demonstration()):
         for service, image in IMAGES.items():
+            assert services[service]["environment"]
             for variable in services[service]["environment"]:
                 assert is_read(image, variable), f"{image} does not read {variable}"
 
 
 def test_every_setting_can_be_set() -> None:
     """Except addresses, ports and names, which differ per container."""
-    fixed = {f"SURELANE_{name}" for name in ("HOST", "PORT", "PRIVATE_HOST", "PRIVATE_PORT", "WORKER_NAME")}
+    fixed = {
+        f"SURELANE_{name}"
+        for name in ("HOST", "PORT", "PRIVATE_HOST", "PRIVATE_PORT", "WORKER_NAME", "OPERATOR_DATABASE_URL")
+    }
     named = "\n".join(file.read_text() for file in (ROOT / "compose").iterdir())
     for image, variables in READ.items():
+        assert variables
         passed = {variable for variable in variables if re.search(rf"^{variable}\b", named, re.MULTILINE)}
         given = set(production()["migrate" if image == "migrations" else image]["environment"])
-        assert variables - passed - given - fixed <= OPERATORS, image
+        assert variables - passed - given <= fixed, image
 
 
 def test_settings_are_passed_on_as_they_are_given() -> None:
@@ -203,10 +213,11 @@ def test_the_demonstration_speaks_to_its_simulator_with_public_secrets() -> None
 
 
 def test_no_service_gets_anothers_password() -> None:
-    for name in ("ingest", "worker", "migrate"):
+    for name in ("ingest", "worker", "operator", "migrate"):
         given = production()[name]["environment"].values()
         assert len([value for value in given if value in SECRETS.values()]) <= 2, name
-    assert SECRETS["SLACK_BOT_TOKEN"] not in production()["ingest"]["environment"].values()
+    for name in ("ingest", "operator"):
+        assert SECRETS["SLACK_BOT_TOKEN"] not in production()[name]["environment"].values()
 
 
 def test_every_variable_is_explained() -> None:

@@ -70,6 +70,7 @@ def test_an_installation_without_a_database_uses_the_one_that_it_is_given(
             ("OWNER", "surelane"),
             ("INGEST", "surelane_ingest"),
             ("WORKER", "surelane_worker"),
+            ("OPERATOR", "surelane_operator"),
         )
     }
     slack = {name: value for name, value in SECRETS.items() if name.startswith("SLACK_")}
@@ -110,11 +111,11 @@ def test_accounts_have_no_more_rights_than_they_need(system: Project) -> None:
     assert system.query("select tableowner from pg_tables where schemaname = 'agent' limit 1") == "surelane"
 
 
-def test_the_scaling_query_can_be_asked_by_a_worker(system: Project) -> None:
+def test_the_scaling_query_can_be_asked_by_an_operator(system: Project) -> None:
     manifests = yaml.safe_load_all((ROOT / "k8s/components/keda/scaling.yaml").read_text())
     (scaled,) = (manifest for manifest in manifests if manifest["kind"] == "ScaledObject")
     query = scaled["spec"]["triggers"][0]["metadata"]["query"]
-    assert int(system.query(query, role="surelane_worker")) >= 0
+    assert int(system.query(query, role="surelane_operator")) >= 0
 
 
 def test_the_production_file_alone_refuses_to_start_without_a_secret() -> None:
@@ -122,17 +123,20 @@ def test_the_production_file_alone_refuses_to_start_without_a_secret() -> None:
     for missing in SECRETS.keys() - {"SLACK_SIGNING_SECRET"}:
         env = {name: value for name, value in SECRETS.items() if name != missing}
         with project(*PRODUCTION, env=env) as refused:
-            command = (
-                "docker",
-                "compose",
-                *PRODUCTION,
-                "--env-file",
-                "/dev/null",
-                "-p",
-                refused.name,
-                "up",
-                "-d",
-            )
-            done = run(*command, env=refused.env, within=60, check=False)
-            assert done.returncode != 0
-            assert missing in done.stderr
+            assert missing in _refusal(refused, "up", "-d")
+
+
+def test_the_production_file_alone_refuses_to_start_with_an_empty_secret() -> None:
+    """As ``.env`` is when it was copied and not filled in."""
+    with project(*PRODUCTION, env={**SECRETS, "SLACK_BOT_TOKEN": "", "POSTGRES_PASSWORD": " "}) as refused:
+        _refusal(refused, "up", "-d")
+        assert refused.compose("ps", "--format={{.Service}}", "--status=running") == ""
+        assert "set in .env: POSTGRES_PASSWORD, SLACK_BOT_TOKEN" in refused.compose("logs", "settings")
+
+
+def _refusal(refused: Project, *arguments: str) -> str:
+    """Return why Compose refuses a command."""
+    command = ("docker", "compose", *PRODUCTION, "--env-file", "/dev/null", "-p", refused.name, *arguments)
+    done = run(*command, env=refused.env, within=60, check=False)
+    assert done.returncode != 0
+    return done.stderr

@@ -12,16 +12,15 @@ from tests.deploy.conftest import IMAGES
 pytestmark = [pytest.mark.container, pytest.mark.timeout(600)]
 
 SITE = "opt/venv/lib/python3.13/site-packages"
-SHARED = ("surelane", "surelane_service", "surelane_operator")
+SERVICES = ("ingest", "worker", "operator")
+SHARED = {"surelane": "client", "surelane_service": "service"}
 SOURCES = {
-    **{package: ROOT / "shared/src" / package for package in SHARED},
-    "surelane_ingest": ROOT / "services/ingest/src/surelane_ingest",
-    "surelane_worker": ROOT / "services/worker/src/surelane_worker",
+    **{package: ROOT / "shared" / at / "src" / package for package, at in SHARED.items()},
+    **{f"surelane_{name}": ROOT / f"services/{name}/src/surelane_{name}" for name in SERVICES},
     "surelane_migrations": ROOT / "migrations/src/surelane_migrations",
 }
 PACKAGES = {
-    "ingest": {*SHARED, "surelane_ingest"},
-    "worker": {*SHARED, "surelane_worker"},
+    **{name: {*SHARED, f"surelane_{name}"} for name in SERVICES},
     "migrations": {"surelane_migrations"},
     "simulator": {*SHARED},
 }
@@ -103,6 +102,7 @@ def test_has_the_code_of_its_own_program_and_nothing_else_of_ours(
 
 
 def test_has_no_tests_caches_or_build_tools(files: set[str]) -> None:
+    assert files
     outside = {file for file in files if not file.startswith(("opt/venv/", "app/", "etc/", ".dockerenv"))}
     assert outside <= {""}, sorted(outside)[:20]
     for file in files:
@@ -141,5 +141,5 @@ def test_says_what_it_is_and_how_it_runs(image: tuple[str, str]) -> None:
 
 def test_adds_little_to_its_base(image: tuple[str, str]) -> None:
     added = _inspect(image[1])["Size"] - _inspect("python:3.13-slim-trixie")["Size"]
-    # The SDK of the Model Context Protocol, with what it needs, takes 12 MB of ingest's.
-    assert added < {"migrations": 60, "ingest": 142}.get(image[0], 130) * 1_000_000
+    # The SDK of the Model Context Protocol, with what it needs, takes 12 MB of the operator's.
+    assert added < {"migrations": 60, "operator": 142}.get(image[0], 130) * 1_000_000

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from surelane_service.durations import parse_duration
-from surelane_service.settings import DEMO_SIGNING_SECRET
+from surelane_service.service_settings import DEMO_SIGNING_SECRET
 from tests.deploy.commands import ROOT, version
 from tests.deploy.manifests import (
     DEMONSTRATION,
@@ -21,9 +21,10 @@ from tests.deploy.manifests import (
     pod,
     probes,
     rendered,
+    some,
     workloads,
 )
-from tests.deploy.settings import OPERATORS, SECRET, default_ports, is_read
+from tests.deploy.settings import SECRET, default_ports, is_read
 
 POD_LABEL = "app.kubernetes.io/name"
 PATHS = {"/livez", "/readyz"}
@@ -45,7 +46,7 @@ def manifests(request: pytest.FixtureRequest) -> tuple[Manifest, ...]:
 
 
 def image_of(container: Manifest) -> str | None:
-    """Return which of our images a container runs: ``ingest``, ``worker``, ``migrations``, ``simulator``."""
+    """Return which of our images a container runs, such as ``ingest``; ``None``: another one."""
     name = str(container["image"]).rpartition("/")[2].partition(":")[0]
     return name.removeprefix(OURS) if name.startswith(OURS) else None
 
@@ -127,16 +128,16 @@ def test_the_job_can_be_applied_again_unchanged_when_a_setting_or_secret_changes
 
 def test_selectors_select_the_pods_they_are_meant_for(manifests: tuple[Manifest, ...]) -> None:
     pods = {workload["metadata"]["name"]: labels(workload) for workload in workloads(manifests)}
-    for workload in of_kind(manifests, "Deployment", "StatefulSet"):
+    for workload in some(manifests, "Deployment", "StatefulSet"):
         assert workload["spec"]["selector"]["matchLabels"].items() <= labels(workload).items()
-    for service in of_kind(manifests, "Service"):
+    for service in some(manifests, "Service"):
         workload = service["metadata"]["name"].removesuffix("-private")
         assert service["spec"]["selector"].items() <= pods[workload].items()
-    for budget in of_kind(manifests, "PodDisruptionBudget"):
+    for budget in some(manifests, "PodDisruptionBudget"):
         selector = budget["spec"]["selector"]["matchLabels"]
         assert selector.items() <= pods[budget["metadata"]["name"]].items()
         assert budget["spec"]["maxUnavailable"] == 1
-    for name in ("ingest", "worker"):
+    for name in ("ingest", "worker", "operator"):
         assert named(manifests, "PodDisruptionBudget", name)
         (spread,) = pod(named(manifests, "Deployment", name))["topologySpreadConstraints"]
         assert spread["labelSelector"]["matchLabels"].items() <= pods[name].items()
@@ -144,7 +145,11 @@ def test_selectors_select_the_pods_they_are_meant_for(manifests: tuple[Manifest,
 
 def test_ports_are_the_ones_the_code_listens_on(manifests: tuple[Manifest, ...]) -> None:
     public, private = default_ports()
-    expected = {"ingest": {"public": public, "private": private}, "worker": {"private": private}}
+    expected = {
+        "ingest": {"public": public, "private": private},
+        "worker": {"private": private},
+        "operator": {"private": private},
+    }
     for name, ports in expected.items():
         deployment = named(manifests, "Deployment", name)
         (container,) = pod(deployment)["containers"]
@@ -155,7 +160,7 @@ def test_ports_are_the_ones_the_code_listens_on(manifests: tuple[Manifest, ...])
 
 
 def test_services_name_ports_that_their_pods_have(manifests: tuple[Manifest, ...]) -> None:
-    for service in of_kind(manifests, "Service"):
+    for service in some(manifests, "Service"):
         (workload,) = (
             workload
             for workload in workloads(manifests)
@@ -177,10 +182,10 @@ def test_what_is_scraped_is_found_by_name_ready_or_not(manifests: tuple[Manifest
 
 
 def test_each_service_has_all_three_probes(manifests: tuple[Manifest, ...]) -> None:
-    for deployment in of_kind(manifests, "Deployment"):
+    for deployment in some(manifests, "Deployment"):
         for container in pod(deployment)["containers"]:
             assert len(list(probes(container))) == 3, container["name"]
-    for name in ("ingest", "worker"):
+    for name in ("ingest", "worker", "operator"):
         (container,) = pod(named(manifests, "Deployment", name))["containers"]
         assert container["livenessProbe"]["httpGet"]["path"] == "/livez", "a database outage restarts no pod"
         assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
@@ -190,25 +195,32 @@ def test_every_variable_is_read_by_the_code(manifests: tuple[Manifest, ...]) -> 
     for workload in workloads(manifests):
         for container in containers(workload):
             image = image_of(container)
-            if image in {"ingest", "worker", "migrations"}:
-                for variable in environment(manifests, container):
+            if image in {"ingest", "worker", "operator", "migrations"}:
+                given = environment(manifests, container)
+                assert given
+                for variable in given:
                     assert is_read(image, variable), f"{image} does not read {variable}"
 
 
 def test_every_secret_that_is_demanded_is_there_with_its_key() -> None:
     manifests = rendered(DEMONSTRATION)
-    for workload in workloads(manifests):
-        for container in containers(workload):
-            for reference in secrets_of(container).values():
-                if not reference.get("optional"):
-                    assert reference["key"] in named(manifests, "Secret", reference["name"])["data"]
+    demanded = [
+        reference
+        for workload in workloads(manifests)
+        for container in containers(workload)
+        for reference in secrets_of(container).values()
+        if not reference.get("optional")
+    ]
+    assert demanded
+    for reference in demanded:
+        assert reference["key"] in named(manifests, "Secret", reference["name"])["data"]
 
 
 def test_every_secret_setting_can_come_from_a_secret(manifests: tuple[Manifest, ...]) -> None:
-    for name in ("ingest", "worker"):
+    for name in ("ingest", "worker", "operator"):
         (container,) = pod(named(manifests, "Deployment", name))["containers"]
         references = secrets_of(container)
-        assert set(references) == SECRET[name] - OPERATORS
+        assert set(references) == SECRET[name]
         assert all(variable == reference["key"] for variable, reference in references.items())
         optional = {variable for variable, reference in references.items() if reference.get("optional")}
         may_lack = {
@@ -216,6 +228,9 @@ def test_every_secret_setting_can_come_from_a_secret(manifests: tuple[Manifest, 
             "SLACK_BOT_TOKEN",
             "SLACK_CLIENT_SECRET",
             "SLACK_SIGNING_SECRET",
+            "SURELANE_API_VIEWER_TOKEN",
+            "SURELANE_CONSOLE_KEY",
+            "SURELANE_CONSOLE_OIDC_CLIENT_SECRET",
             "SURELANE_DISPATCH_SECRETS",
             "SURELANE_ENCRYPTION_KEYS",
             "SURELANE_MODEL_KEY",
@@ -225,7 +240,7 @@ def test_every_secret_setting_can_come_from_a_secret(manifests: tuple[Manifest, 
 
 
 def test_services_wait_for_the_schema(manifests: tuple[Manifest, ...]) -> None:
-    for name in ("ingest", "worker"):
+    for name in ("ingest", "worker", "operator"):
         (waiting,) = pod(named(manifests, "Deployment", name))["initContainers"]
         assert image_of(waiting) == "migrations"
         assert waiting["args"] == ["wait"]
@@ -285,7 +300,7 @@ def test_the_database_runs_as_the_images_own_user_below_the_mount() -> None:
 def test_the_production_overlay_brings_no_secret_simulator_or_database() -> None:
     manifests = rendered(PRODUCTION)
     assert not of_kind(manifests, "Secret", "StatefulSet")
-    assert {workload["metadata"]["name"] for workload in of_kind(manifests, "Deployment")} == {
+    assert {workload["metadata"]["name"] for workload in some(manifests, "Deployment")} == {
         "ingest",
         "operator",
         "worker",

@@ -1,6 +1,7 @@
 """The wheels install together from a directory, as a team gets them, and are the same at every build."""
 
 import hashlib
+import json
 import os
 import shutil
 import sys
@@ -15,14 +16,21 @@ from surelane_dev.simulator.client import SimulatorClient
 from tests.deploy.commands import ROOT, run, version
 from tests.system.up import up
 
-NAMES = ("surelane", "surelane_dev", "surelane_ingest", "surelane_migrations", "surelane_worker")
-SOURCES = ("shared", "dev", "services/ingest", "migrations", "services/worker")
+SOURCES = {
+    "surelane": "shared/client",
+    "surelane_dev": "dev",
+    "surelane_ingest": "services/ingest",
+    "surelane_migrations": "migrations",
+    "surelane_operator": "services/operator",
+    "surelane_service": "shared/service",
+    "surelane_worker": "services/worker",
+}
 INDEXES = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "UV_"))}
 
 
 def test_every_package_has_the_licence_and_the_version() -> None:
     licence = (ROOT / "LICENSE").read_bytes()
-    for source in SOURCES:
+    for source in SOURCES.values():
         assert (ROOT / source / "LICENSE").read_bytes() == licence, source
         assert (
             tomllib.loads((ROOT / source / "pyproject.toml").read_text())["project"]["version"] == version()
@@ -31,7 +39,7 @@ def test_every_package_has_the_licence_and_the_version() -> None:
 
 def build(directory: Path) -> dict[str, Path]:
     """Build the wheels as `make packages` does; return them by name."""
-    sources = [f"./{source}" for source in SOURCES]
+    sources = [f"./{source}" for source in SOURCES.values()]
     options = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", directory)
     run(sys.executable, "-m", "pip", "wheel", *options, *sources, within=240)
     return {file.name.partition("-")[0]: file for file in sorted(directory.iterdir())}
@@ -46,9 +54,9 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def test_wheels_have_every_file_and_are_the_same_at_every_build(
     wheels: dict[str, Path], tmp_path: Path
 ) -> None:
-    assert tuple(wheels) == NAMES
+    assert tuple(wheels) == tuple(SOURCES)
     again = build(tmp_path)
-    for name, source in zip(NAMES, SOURCES, strict=True):
+    for name, source in SOURCES.items():
         assert wheels[name].name == f"{name}-{version()}-py3-none-any.whl"
         assert digest(again[name]) == digest(wheels[name]), name
         held = zipfile.ZipFile(wheels[name]).namelist()
@@ -63,6 +71,24 @@ def test_wheels_have_every_file_and_are_the_same_at_every_build(
         assert files <= set(held), files - set(held)
         assert any(file.endswith("licenses/LICENSE") for file in held)
         assert {file for file in held if ".dist-info/" not in file} == files
+
+
+@pytest.mark.packages
+@pytest.mark.timeout(300)
+def test_the_client_is_four_packages_without_code_of_a_service(
+    wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    held = zipfile.ZipFile(wheels["surelane"]).namelist()
+    assert {file.partition("/")[0] for file in held} == {"surelane", f"surelane-{version()}.dist-info"}
+    assert not any(file.endswith("entry_points.txt") for file in held), "the command is the operator's"
+    python, links = tmp_path / "venv/bin/python", ("--find-links", wheels["surelane"].parent)
+    run(sys.executable, "-m", "venv", tmp_path / "venv", within=120)
+    pip = (python, "-m", "pip", "--disable-pip-version-check")
+    run(*pip, "install", "--quiet", *links, "surelane", within=240, env=INDEXES)
+    listed = json.loads(run(*pip, "list", "--format=json").stdout)
+    own = {package["name"] for package in listed} - {"pip", "setuptools", "wheel"}
+    assert own == {"surelane", "asyncpg", "opentelemetry-api", "typing_extensions"}
+    assert "Queue" in run(python, "-c", "import surelane; print(surelane.Queue)").stdout
 
 
 def digest(file: Path) -> str:

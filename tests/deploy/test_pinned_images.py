@@ -25,7 +25,7 @@ def tree(tmp_path: Path) -> Path:
         shutil.copy(ROOT / name, tmp_path)
     for name in ("k8s", "observability"):
         shutil.copytree(ROOT / name, tmp_path / name)
-    for file in ("migrations", "services/ingest", "services/worker", "dev"):
+    for file in ("migrations", "services/ingest", "services/worker", "services/operator", "dev"):
         (tmp_path / file).mkdir(parents=True)
         shutil.copy(ROOT / file / "Dockerfile", tmp_path / file)
     stub = tmp_path / "bin/docker"

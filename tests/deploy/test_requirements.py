@@ -13,14 +13,23 @@ import pytest
 
 from tests.deploy.commands import ROOT
 
-PACKAGES = ("shared", "services/ingest", "services/worker", "migrations", "dev")
-EXTRAS = {"surelane": (), "surelane_service": ("service",), "surelane_operator": ("service", "operator")}
-"""The distribution's extras that each package of shared/ needs."""
+PACKAGES = (
+    *("shared/client", "shared/service", "services/ingest", "services/worker", "services/operator"),
+    *("migrations", "dev"),
+)
+LOCKS = {"migrations": "migrations", "dev": "up", "services/operator": "operator"}
+"""The requirements files of what runs on others than runtime's."""
 DRIVERS = ("django", "psycopg", "sqlalchemy")
 """The extras of the client for the connections that a program brings."""
-OURS = {*EXTRAS, "surelane_ingest", "surelane_worker", "surelane_migrations", "surelane_dev"}
+OURS = {
+    "surelane",
+    *(f"surelane_{name}" for name in ("service", "ingest", "worker", "operator", "migrations", "dev")),
+}
 LATER = {"compression"}
 """What Python's library has from 3.14 on."""
+NOT_INSTALLED = OURS | LATER | sys.stdlib_module_names
+INSIDE = re.compile(r"^[ \t]+(import|from) ", re.MULTILINE)
+"""Imports in functions and blocks. Only for these is a whole module looked through."""
 
 
 @cache
@@ -37,7 +46,9 @@ def providers() -> dict[str, str]:
 
 def imported(file: Path) -> Iterator[str]:
     """Return the distributions that a file imports. A module that is not installed stands for itself."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    text = file.read_text()
+    nodes = ast.walk(ast.parse(text)) if INSIDE.search(text) else ast.parse(text).body
+    for node in nodes:
         match node:
             case ast.Import(names=names):
                 wanted = [[name.name] for name in names]
@@ -46,7 +57,7 @@ def imported(file: Path) -> Iterator[str]:
             case _:
                 continue
         for modules in wanted:
-            if modules[-1].partition(".")[0] not in OURS | LATER | set(sys.stdlib_module_names):
+            if modules[-1].partition(".")[0] not in NOT_INSTALLED:
                 found = (providers()[module] for module in modules if module in providers())
                 yield canonical(next(found, modules[-1]))
 
@@ -86,10 +97,11 @@ def optional_in(file: Path, package: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_program_imports_nothing_that_its_image_or_its_package_does_not_install(package: str) -> None:
-    installed = pinned({"migrations": "migrations", "dev": "up"}.get(package, "runtime"))
+    installed = pinned(LOCKS.get(package, "runtime"))
     for module in (ROOT / package / "src").iterdir():
-        depends = declared(package, EXTRAS.get(module.name, ()))
-        for file in module.rglob("*.py"):
+        depends, files = declared(package), list(module.rglob("*.py"))
+        assert files
+        for file in files:
             optional = optional_in(file, package)
             for distribution in set(imported(file)) - optional.keys():
                 assert distribution in installed, f"{file.relative_to(ROOT)} imports {distribution}"
@@ -98,9 +110,8 @@ def test_a_program_imports_nothing_that_its_image_or_its_package_does_not_instal
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_versions_that_a_package_demands_are_the_ones_that_are_tested(package: str) -> None:
-    for name, demanded in declared(
-        package, EXTRAS["surelane_operator"] if package == "shared" else ()
-    ).items():
+    assert declared(package)
+    for name, demanded in declared(package).items():
         if demanded.startswith("=="):
             ours = name.partition("-")[0] == "surelane"
             assert demanded[2:] == (own_version() if ours else pinned("runtime")[name])
@@ -109,4 +120,4 @@ def test_versions_that_a_package_demands_are_the_ones_that_are_tested(package: s
 
 
 def own_version() -> str:
-    return str(tomllib.loads((ROOT / "shared/pyproject.toml").read_text())["project"]["version"])
+    return str(tomllib.loads((ROOT / "shared/client/pyproject.toml").read_text())["project"]["version"])

@@ -13,7 +13,9 @@ pytestmark = [pytest.mark.container, pytest.mark.timeout(600)]
 LOADED = """
 import os
 from surelane_worker.handling.loading import load_handlers
-print(*sorted(kind for handler in load_handlers(os.environ["SURELANE_HANDLERS"]).all() for kind in handler.kinds))
+from surelane_worker.handling.registry import registered_in
+found = registered_in(load_handlers(os.environ["SURELANE_HANDLERS"])).all()
+print(*sorted(kind for handler in found for kind in handler.kinds))
 """
 
 

@@ -7,19 +7,19 @@ import yaml
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
 
-import surelane_dev.settings
-import surelane_dev.simulator.settings
-import surelane_ingest.settings
-import surelane_migrations.settings
-import surelane_worker.settings
+import surelane_dev.dev_settings
+import surelane_dev.simulator.simulator_settings
+import surelane_ingest.ingest_settings
+import surelane_migrations.migration_settings
+import surelane_worker.worker_settings
 from tests.docs.blocks import ROOT
 
 MODULES = (
-    surelane_ingest.settings,
-    surelane_worker.settings,
-    surelane_migrations.settings,
-    surelane_dev.settings,
-    surelane_dev.simulator.settings,
+    surelane_ingest.ingest_settings,
+    surelane_worker.worker_settings,
+    surelane_migrations.migration_settings,
+    surelane_dev.dev_settings,
+    surelane_dev.simulator.simulator_settings,
 )
 
 

@@ -116,7 +116,7 @@ def _python(words: Sequence[str], folder: Path) -> None:
     assert words[0] == "-m", words
     if words[1] == "pytest":
         _pytest(words[2:], folder)
-    elif words[1] != "venv":
+    elif words[1] not in {"venv", "coverage"}:  # the page installs coverage
         assert importlib.util.find_spec(words[1]), words[1]
 
 
@@ -131,8 +131,8 @@ def _pip(words: Sequence[str], _: Path) -> None:
     for word in words[1:]:
         if word.startswith("surelane"):
             name, extras = word.rstrip("]").partition("[")[::2]
-            files = [ROOT / path / "pyproject.toml" for path in ("shared", "dev", "migrations")]
-            files += (ROOT / "services").glob("*/pyproject.toml")
+            files = [ROOT / path / "pyproject.toml" for path in ("dev", "migrations")]
+            files += [*ROOT.glob("shared/*/pyproject.toml"), *ROOT.glob("services/*/pyproject.toml")]
             (text,) = [each for file in files if f'name = "{name}"' in (each := file.read_text())]
             assert all(re.search(rf"^{extra} = ", text, re.MULTILINE) for extra in extras.split(",") if extra)
 

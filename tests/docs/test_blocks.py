@@ -12,7 +12,7 @@ import yaml
 
 from surelane import __version__
 from surelane_dev.project import find_project
-from surelane_operator.api.changes import Bulk
+from surelane_operator.api.bulk import Bulk
 from surelane_worker.model.servers import servers
 from tests.docs import shell
 from tests.docs.blocks import PAGES, ROOT, Block, blocks
@@ -50,6 +50,7 @@ def sh(block: Block) -> None:
 
 def ini(block: Block) -> None:
     """Each line of an environment file sets a variable that is read."""
+    assert block.code
     for line in block.code.splitlines():
         assert line.partition("=")[0] in variables(), line
 
@@ -93,6 +94,7 @@ def yaml_(block: Block) -> None:
 
 
 def dockerfile(block: Block) -> None:
+    assert block.code
     for line in block.code.splitlines():
         word, _, rest = line.strip().partition(" ")
         assert word in {"FROM", "USER", "RUN", "COPY", "ENV"}, line
@@ -121,10 +123,18 @@ def test_block_is_checked(block: Block, tmp_path: Any, monkeypatch: pytest.Monke
         runner(*(block, tmp_path)[: len(wants)])
 
 
+def commands_in(page: Path) -> list[str]:
+    return re.findall(r"(?<!`)`(surelane(?: [^`]+)?)`(?!`)", page.read_text())
+
+
+def test_many_pages_have_commands_within_the_text() -> None:
+    assert sum(bool(commands_in(page)) for page in PAGES) > 10
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_within_the_text_and_their_options_exist(page: Path) -> None:
     """They may stand for several: `KEY` and `…` are the reader's."""
-    for code in re.findall(r"(?<!`)`(surelane(?: [^`]+)?)`(?!`)", page.read_text()):
+    for code in commands_in(page):
         command, (_, *words) = shell.COMMAND, code.replace("[", "").replace("]", "").split()
         while words and re.fullmatch(r"[a-z]+", words[0]) and hasattr(command, "commands"):
             assert words[0] in command.commands, code
@@ -137,9 +147,9 @@ def test_commands_within_the_text_and_their_options_exist(page: Path) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        "surelane jobs lst",
-        "surelane jobs list --stauts failed",
-        "surelane events replay",
+        "surelane events lst",
+        "surelane events list --stauts failed",
+        "surelane events show",
         "docker compose logs wroker",
         "kubectl -n surelane get deployment/wroker",
         "kubectl apply -k k9s/",

@@ -1,13 +1,15 @@
-"""The page of settings has each setting of ingest and the worker, with its default."""
+"""The page of settings has each setting of the services, with its default."""
 
 import re
 from typing import Any
 
 import pytest
 
-from surelane_ingest.settings import IngestSettings
-from surelane_service.settings import load_settings
-from surelane_worker.settings import WorkerSettings
+from surelane_ingest.ingest_settings import IngestSettings
+from surelane_operator.console.access.access_settings import AccessSettings
+from surelane_service.service_settings import load_settings
+from surelane_worker.worker_settings import WorkerSettings
+from tests.deploy.settings import variables_of
 from tests.docs.blocks import ROOT
 
 PAGE = (ROOT / "docs/settings.md").read_text()
@@ -23,6 +25,8 @@ SOMEWHERE = {
     "SLACK_REDIRECT_URI",
 }
 """Settings whose default the page describes in words."""
+ALSO = {"SURELANE_OPERATOR_DATABASE_URL": "DATABASE_URL"}
+"""Settings in whose place another one is taken."""
 NEEDED = {"DATABASE_URL": "postgresql://", "SLACK_SIGNING_SECRET": "secret"}
 
 
@@ -39,17 +43,25 @@ def rows(*sections: str) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize(("section", "settings"), [("Ingest", IngestSettings), ("Worker", WorkerSettings)])
+@pytest.mark.parametrize(
+    ("section", "settings"),
+    [("Ingest", IngestSettings), ("Worker", WorkerSettings), ("Operator", AccessSettings)],
+)
 def test_page_has_each_setting_with_its_default(section: str, settings: Any) -> None:
     documented = rows("All services", "Ingest and the worker", section)
-    fields = {str(field.validation_alias): name for name, field in settings.model_fields.items()}
+    fields = {
+        variable: name for name, field in settings.model_fields.items() for variable in variables_of(field)
+    }
     assert fields.keys() <= documented.keys(), fields.keys() - documented.keys()
     assert rows(section).keys() <= fields.keys(), "a setting that is not there any longer"
+    assert fields
     usual = load_settings(settings, **NEEDED)
     for variable, name in fields.items():
         said = documented[variable].strip("`")
         value = getattr(usual, name)
-        if settings.model_fields[name].is_required():
+        if variable in ALSO:
+            assert said == ALSO[variable], variable
+        elif settings.model_fields[name].is_required():
             assert said == "required", variable
         elif variable in NEEDED:  # given here, because one of two ways to Slack must be
             assert said == "none", variable

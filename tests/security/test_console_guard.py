@@ -9,19 +9,34 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from surelane_operator.acting import current_actor
+from surelane_operator.audit import current_actor
 from surelane_operator.console.access.guard import Guard
-from surelane_operator.console.access.sessions import LASTS, Sessions, Signer
-from surelane_operator.console.access.viewer import Viewer, viewer_of
+from surelane_operator.console.access.sessions import LASTS, NotKnown, Sessions, Signer, Used
+from surelane_operator.console.access.viewer import Role, Viewer, viewer_of
 from surelane_service.probes import private_app, serving
 
 KEY = "a-key-of-the-page-0123456789"
+WAYS: dict[Role, str] = {"viewer": "reads", "operator": "operates"}
+
+
+class NoneUsed(Used):
+    """A database in which no session was signed out, or one that does not answer."""
+
+    answers = True
+
+    def __init__(self) -> None:
+        """Need no database."""
+
+    async def is_unused(self, _: object) -> bool:
+        if not self.answers:
+            raise NotKnown
+        return True
 
 
 class Bearer:
     """One token."""
 
-    def viewer(self, request: web.Request) -> Viewer | None:
+    async def viewer(self, request: web.Request) -> Viewer | None:
         right = request.headers.get("Authorization") == "Bearer right"
         return Viewer("script", "operator", "") if right else None
 
@@ -54,8 +69,13 @@ class Browser:
 
 
 @pytest.fixture(scope="module")
-def sessions() -> Sessions:
-    return Sessions(Signer(KEY), https=False)
+def used() -> NoneUsed:
+    return NoneUsed()
+
+
+@pytest.fixture(scope="module")
+def sessions(used: NoneUsed) -> Sessions:
+    return Sessions(Signer(KEY), used, WAYS, https=False)
 
 
 @pytest.fixture(scope="module")
@@ -131,9 +151,22 @@ async def test_assistants_are_known_by_a_token_and_never_by_a_session(browser: B
     assert (await browser.send("POST", "/mcp", {"Authorization": "Bearer right"}))[0] == 200
 
 
+async def test_without_an_answer_of_the_database_a_session_is_refused_and_a_token_is_not(
+    browser: Browser, used: NoneUsed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(used, "answers", False)
+    for method, path in (("GET", "/console/"), ("GET", "/v1/who"), ("POST", "/v1/who")):
+        assert (await browser.send(method, path))[0] == 503
+    assert (await browser.send("GET", "/v1/who", {"Authorization": "Bearer right"}))[0] == 200
+    assert (await browser.send("GET", "/v1/who", cookie="forged"))[0] == 401
+
+
 async def test_forged_and_expired_cookies_are_no_sessions(browser: Browser) -> None:
     head, body, signature = browser.cookie.split(".")
-    values = {"sub": "eve", "role": "operator", "csrf": "x"}
+    reads, operates = (Signer(KEY).digest("way", f"{role} {way}") for role, way in WAYS.items())
+    values = {"sub": "eve", "role": "operator", "csrf": "x", "way": operates}
+    sent = Signer(KEY).sign("session", LASTS, values)
+    assert (await browser.send("GET", "/v1/who", cookie=sent))[0] == 200
     for cookie in (
         f"{head}.{body}.{signature[:-2]}AA",
         f"{head}.{body}.",
@@ -142,6 +175,8 @@ async def test_forged_and_expired_cookies_are_no_sessions(browser: Browser) -> N
         Signer(KEY).sign("session", timedelta(seconds=-1), values),
         Signer(KEY).sign("state", LASTS, values),
         Signer(KEY).sign("session", LASTS, {**values, "role": "root"}),
+        Signer(KEY).sign("session", LASTS, {**values, "role": "viewer"}),
+        Signer(KEY).sign("session", LASTS, {**values, "way": reads}),
         "x" * 3000,
     ):
         assert (await browser.send("GET", "/v1/who", cookie=cookie))[0] == 401
@@ -149,7 +184,7 @@ async def test_forged_and_expired_cookies_are_no_sessions(browser: Browser) -> N
 
 def test_the_cookie_is_for_this_host_and_for_https_where_the_page_is() -> None:
     response = web.Response()
-    Sessions(Signer(KEY), https=True).begin(response, "ada", "viewer")
+    Sessions(Signer(KEY), NoneUsed(), WAYS, https=True).begin(response, "ada", "viewer")
     (cookie,) = response.cookies.values()
     assert cookie.key.startswith("__Host-")
     assert (cookie["httponly"], cookie["secure"], cookie["samesite"], cookie["path"]) == (

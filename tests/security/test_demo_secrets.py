@@ -3,15 +3,16 @@
 import pytest
 
 from surelane.errors import SettingsError
-from surelane_ingest.settings import IngestSettings
-from surelane_service.settings import (
+from surelane_ingest.ingest_settings import IngestSettings
+from surelane_operator.console.access.access_settings import AccessSettings
+from surelane_service.service_settings import (
     DEMO_API_TOKEN,
     DEMO_BOT_TOKEN,
     DEMO_SIGNING_SECRET,
     is_slack,
     load_settings,
 )
-from surelane_worker.settings import WorkerSettings
+from surelane_worker.worker_settings import WorkerSettings
 
 SLACK = [
     *("https://slack.com/api/", "https://SLACK.com/api/", "https://slack.com//api/", "https://slack.com/api"),
@@ -52,7 +53,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
 DEMO = [
     (IngestSettings, "SLACK_SIGNING_SECRET", DEMO_SIGNING_SECRET),
     (IngestSettings, "SLACK_SIGNING_SECRET", f"new, {DEMO_SIGNING_SECRET} "),
-    (IngestSettings, "SURELANE_API_TOKEN", DEMO_API_TOKEN),
+    (AccessSettings, "SURELANE_API_TOKEN", DEMO_API_TOKEN),
     (WorkerSettings, "SLACK_BOT_TOKEN", DEMO_BOT_TOKEN),
 ]
 
@@ -60,7 +61,7 @@ DEMO = [
 @pytest.mark.parametrize(("kind", "name", "secret"), DEMO)
 def test_no_demo_secret_is_taken_with_slack_itself(
     monkeypatch: pytest.MonkeyPatch,
-    kind: type[IngestSettings | WorkerSettings],
+    kind: type[IngestSettings | AccessSettings | WorkerSettings],
     name: str,
     secret: str,
 ) -> None:

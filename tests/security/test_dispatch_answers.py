@@ -13,10 +13,10 @@ from examples.dispatch.agent import Agent
 from surelane import Queue
 from surelane.calls import Connection
 from surelane_service.probes import serving
-from surelane_service.settings import load_settings
+from surelane_service.service_settings import load_settings
 from surelane_service.webhooks import ID, answer_id, sign, task_id
 from surelane_worker.remote_agents import Accepted, RemoteAgents
-from surelane_worker.settings import WorkerSettings
+from surelane_worker.worker_settings import WorkerSettings
 from tests.databases import Server, as_role
 from tests.sql.queue_steps import await_answer, claim, ended, pair
 from tests.system.ingest_client import Served, served

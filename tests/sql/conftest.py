@@ -28,6 +28,7 @@ TABLES = (
     "installation",
     "data_key",
     "used_oauth_state",
+    "used_id",
     "install_wait",
     "other_report",
     "uninstall",

@@ -116,15 +116,27 @@ async def fail(
     """Fail claims, each with an error; return the answers."""
     ids, claims = _columns(pairs)
     count = len(pairs)
+    told = [json.loads(error) for error in errors or []] or [
+        {"message": f"attempt with claim {number}"} for number in claims
+    ]
+    failures = [
+        json.dumps(
+            {
+                "error": error,
+                "retry_in": retry_in.total_seconds(),
+                "final": final,
+                "reason": reason,
+                "max_attempts": max_attempts,
+            }
+        )
+        for error in told
+    ]
     rows = await queue.fetch(
-        "select answer from agent.fail_events($1, $2, $3, $4, $5, $6, $7) order by ordinal",
+        "select answer from agent.settle($1, $2, $3, $4) order by ordinal",
         ids,
         claims,
-        errors or [json.dumps({"message": f"attempt with claim {number}"}) for number in claims],
-        [retry_in] * count,
-        [final] * count,
-        [reason] * count,
-        max_attempts,
+        ["fail"] * count,
+        failures,
     )
     return [row["answer"] for row in rows]
 
@@ -132,7 +144,9 @@ async def fail(
 async def release(queue: Connection, *pairs: Pair) -> list[str]:
     """Release claims; return the answers."""
     rows = await queue.fetch(
-        "select answer from agent.release_events($1, $2) order by ordinal", *_columns(pairs)
+        "select answer from agent.settle($1, $2, $3) order by ordinal",
+        *_columns(pairs),
+        ["release"] * len(pairs),
     )
     return [row["answer"] for row in rows]
 
@@ -147,13 +161,23 @@ async def extend(queue: Connection, *pairs: Pair, lease: timedelta = TEN_MINUTES
 
 async def snooze(queue: Connection, item: Pair, pause: timedelta) -> str:
     """Snooze a claimed event; return the answer."""
-    answer: str = await queue.fetchval("select agent.snooze_event($1, $2, $3)", *item, pause)
+    argument = json.dumps({"pause": pause.total_seconds()})
+    answer: str = await queue.fetchval(
+        "select answer from agent.settle(array[$1::int8], array[$2::int4], '{snooze}', array[$3::jsonb])",
+        *item,
+        argument,
+    )
     return answer
 
 
-async def await_answer(queue: Connection, item: Pair, deadline: datetime) -> str:
+async def await_answer(queue: Connection, item: Pair, deadline: datetime | None) -> str:
     """Let a claimed event await an answer; return the settle's answer."""
-    answer: str = await queue.fetchval("select agent.await_event($1, $2, $3)", *item, deadline)
+    answer: str = await queue.fetchval(
+        "select answer from agent.settle(array[$1::int8], array[$2::int4], '{await}'"
+        ", array[jsonb_build_object('until', $3::timestamptz)])",
+        *item,
+        deadline,
+    )
     return answer
 
 
@@ -163,7 +187,12 @@ async def continue_with(
     """Complete a claimed event and start its children and continuation; return the answer."""
     jobs = jobs_text(children), job_text(then)
     answer: str = await queue.fetchval(
-        "select agent.continue_event($1, $2, $3, $4, $5)", *item, *jobs, result
+        "select answer from agent.settle(array[$1::int8], array[$2::int4], '{fan_out}', array["
+        " jsonb_build_object('children', $3::jsonb, 'continuation', $4::jsonb)"
+        " || case when $5::jsonb is null then '{}' else jsonb_build_object('result', $5::jsonb) end])",
+        *item,
+        *jobs,
+        result,
     )
     return answer
 
@@ -172,6 +201,14 @@ async def sweep(queue: Connection, max_attempts: int = 3, age: timedelta = timed
     """Call ``agent.delete_expired_events``."""
     swept: int = await queue.fetchval("select agent.delete_expired_events($1, $2)", max_attempts, age)
     return swept
+
+
+async def expire(queue: Connection) -> int:
+    """Move exhausted and too old events to history, in statements of about a second. Return how many."""
+    expired = 0
+    while moved := await queue.fetchval("select agent.delete_expired_events()"):
+        expired += moved
+    return expired
 
 
 async def advance(queue: Connection, by: timedelta) -> None:

@@ -21,7 +21,7 @@ ANSWERED = ["slack.block_actions", "slack.block_suggestion"]
 @pytest.fixture(autouse=True)
 async def listed(queue: Connection) -> None:
     """Put a worker on the list that handles clicks and menus."""
-    assert await Engine(queue).introduce_worker("w", "0.2.0", ANSWERED, [])
+    assert await Engine(queue).introduce_worker("w", "1.0.0", ANSWERED, [])
 
 
 def click(number: int = 1, **fields: Any) -> str:
@@ -200,3 +200,26 @@ async def test_insert_wakes_interactive_slots_for_interactions_alone(
     await Intake(queue).insert_events([click(2)])
     await listening.fetchval("select 1")
     assert sorted(heard) == ["", "", "", "interactive", "interactive"]
+
+
+@pytest.mark.parametrize(
+    ("alive", "event", "refused"),
+    [
+        (True, {"command": "/nobody"}, True),
+        (True, {"type": "view_submission"}, True),
+        (True, {"type": "shortcut"}, False),
+        (False, {"command": "/nobody"}, False),
+    ],
+)
+async def test_what_no_live_worker_handles_is_refused_unless_none_lives(
+    queue: Connection, alive: bool, event: dict[str, str], refused: bool
+) -> None:
+    """Where none lives, one may start in a moment: the event waits for it."""
+    if not alive:
+        await queue.execute("update agent.worker set died_at = agent.clock()")
+    identity, waits = await ask(queue, json.dumps({"trigger_id": "1", "team_id": "T1"} | event))
+    assert waits is refused
+    taken = {identity: "false"} if refused else {}
+    assert await Intake(queue).take_answers(CHANNEL, [identity], []) == taken
+    deadline = await queue.fetchval("select deadline is not null from agent.event where id = $1", identity)
+    assert deadline is refused

@@ -71,10 +71,6 @@ async def test_the_client_puts_each_column_into_its_field(queue: Connection) -> 
     (batched,) = await Engine(queue).claim_events(["slack.app_mention"], 1, worker="w")
     assert (row := await live(queue, identity)) is not None
     assert batched == event_of(row, vt)
-    await release(queue, (batched.id, batched.claim))
-    single = await Engine(queue).claim_event()
-    assert (row := await live(queue, identity)) is not None
-    assert single == event_of(row, None)
 
 
 async def test_the_client_says_of_each_event_when_its_lease_ends(queue: Connection) -> None:
@@ -267,7 +263,7 @@ async def test_whatever_becomes_visible_is_not_behind_a_cursor(queue: Connection
     await release(queue, pair(rows["released"]))
     await fail(queue, pair(rows["failed"]))
     await complete(queue, pair(rows["requeued"]))
-    await queue.execute("select agent.requeue_events($1)", [rows["requeued"]["id"]])
+    await queue.execute("select agent.rerun_events($1)", [rows["requeued"]["id"]])
     await queue.execute("select agent.delete_event($1)", head["id"])
     vts = await queue.fetch("select kind, vt from agent.event")
     assert len(vts) == 4

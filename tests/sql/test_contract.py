@@ -1,6 +1,5 @@
 """The schema has the documented names, parameters, defaults and columns; times are exact to the microsecond."""
 
-import re
 from datetime import UTC, datetime
 from decimal import Decimal
 
@@ -10,7 +9,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from surelane.calls import Connection
-from surelane_migrations.files import discover
 
 DOCUMENTED = {
     "insert_event": ["_event jsonb"],
@@ -41,15 +39,11 @@ async def test_documented_functions_take_what_is_documented(queue: Connection, n
 
 
 async def test_few_functions_have_a_second_form(queue: Connection) -> None:
-    """They are the conversion, a claim's and a job's short form, and the forms that the previous release calls."""
-    (script,) = (
-        script for script in discover().idempotent if script.file_name.endswith("previous-release.sql")
-    )
-    previous = set(re.findall(r"create or replace function agent\.(\w+)", script.sql))
+    """They are the conversion, and a job's short form."""
     rows = await queue.fetch(
         "select proname from pg_proc where pronamespace = 'agent'::regnamespace group by 1 having count(*) > 1"
     )
-    assert {row["proname"] for row in rows} - previous == {"to_timestamptz", "claim_events", "enqueue"}
+    assert {row["proname"] for row in rows} == {"to_timestamptz", "enqueue"}
 
 
 async def test_the_queue_begins_with_the_documented_columns(queue: Connection) -> None:

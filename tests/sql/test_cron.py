@@ -8,10 +8,11 @@ import asyncpg
 import pytest
 
 from surelane.calls import Connection
+from surelane.errors import InvalidInput
 from surelane_service.engine import Engine
 from surelane_service.intake import Intake
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import all_done, claim, complete, enqueue, pair
+from tests.sql.queue_steps import all_done, claim, complete, enqueue, pair, release
 
 HOUR = timedelta(hours=1)
 
@@ -53,6 +54,94 @@ async def test_a_schedule_that_fires_while_its_last_job_waits_does_not_lose_one(
     assert len(await claim(queue, "tick")) == 3
 
 
+async def fire(queue: Connection, name: str, times: int = 1) -> int:
+    """Fire a schedule for its next times."""
+    due = await queue.fetchval("select next_at from agent.cron where name = $1", name)
+    at = [due + nth * HOUR for nth in range(times)]
+    return await Engine(queue).fire_cron(name, due, at, due + times * HOUR)
+
+
+async def outcomes(queue: Connection) -> list[tuple[str, str]]:
+    rows = await queue.fetch("select status, reason from agent.job order by id")
+    return [(row["status"], row["reason"] or "") for row in rows]
+
+
+async def test_a_firing_is_skipped_while_an_earlier_job_is_live(queue: Connection) -> None:
+    await set_due(queue, "c", overlap="skip")
+    assert [await fire(queue, "c", 2), await fire(queue, "c")] == [1, 0]
+    (first,) = await claim(queue, "tick")
+    assert await fire(queue, "c") == 0
+    assert await queue.fetchval("select agent.run_cron('c')") == first["id"]
+    await complete(queue, pair(first))
+    assert await fire(queue, "c") == 1
+    assert len(await claim(queue, "tick")) == 1
+
+
+async def test_firings_that_queue_run_one_after_another(queue: Connection) -> None:
+    """Jobs of one schedule are a group: its worker handles them in order, and no other gets one meanwhile."""
+    await set_due(queue, "c", overlap="queue")
+    await set_due(queue, "other", overlap="queue")
+    assert [await fire(queue, "c"), await fire(queue, "other")] == [1, 1]
+    first, other = await claim(queue, "tick")
+    assert await fire(queue, "c", 2) == 2
+    assert await claim(queue, "tick", worker="w2") == []
+    await complete(queue, pair(first), pair(other))
+    times = [json.loads(row["event"])["scheduled_at"] for row in await claim(queue, "tick", worker="w2")]
+    assert len(times) == 2
+    assert times == sorted(times)
+
+
+async def test_a_firing_replaces_the_job_that_waits_and_stops_the_one_that_runs(queue: Connection) -> None:
+    await set_due(queue, "c", overlap="replace")
+    assert [await fire(queue, "c", 3), await fire(queue, "c")] == [1, 1]
+    (ended, waiting) = await outcomes(queue)
+    assert ended[0] == "cancelled"
+    assert "replaced by the firing" in ended[1]
+    assert waiting[0] == "pending"
+    (running,) = await claim(queue, "tick")
+    assert await fire(queue, "c") == 1
+    assert (
+        await queue.fetchval("select cancelled_by from agent.event where id = $1", running["id"]) == "cron:c"
+    )
+    assert await claim(queue, "tick") == []
+    assert await release(queue, pair(running)) == ["done"]
+    assert [status for status, _ in await outcomes(queue)] == ["cancelled", "cancelled", "pending"]
+    assert len(await claim(queue, "tick")) == 1
+
+
+@pytest.mark.parametrize("overlap", ["allow", "skip", "queue", "replace"])
+async def test_a_paused_schedule_neither_stores_nor_stops_a_job(queue: Connection, overlap: Any) -> None:
+    due = await set_due(queue, "c", overlap=overlap)
+    assert await fire(queue, "c") == 1
+    (running,) = await claim(queue, "tick")
+    await queue.execute("select agent.pause_cron('c', true, null)")
+    assert await fire(queue, "c") == 0
+    assert await complete(queue, pair(running)) == ["done"]
+    await queue.execute("select agent.pause_cron('c', false, $1)", due + 2 * HOUR)
+    assert await fire(queue, "c") == 1
+    assert len(await claim(queue, "tick")) == 1
+
+
+async def test_a_service_of_the_previous_release_keeps_a_schedules_newer_settings(queue: Connection) -> None:
+    due = await set_due(queue, "c", overlap="skip", jitter=HOUR)
+    await queue.execute(
+        "select agent.set_cron('c', 'tick', '* * * * *', $1, '{}', 'UTC', 'one', null, 1)", due
+    )
+    row = await queue.fetchrow("select overlap, jitter from agent.cron")
+    assert row is not None
+    assert tuple(row) == ("skip", HOUR)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"catch_up": 0}, {"catch_up": 1001}, {"overlap": "stop"}, {"jitter": timedelta(days=2)}]
+)
+async def test_a_schedule_that_no_worker_could_follow_is_refused(
+    queue: Connection, wrong: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidInput):
+        await set_due(queue, "c", **wrong)
+
+
 async def test_paused_and_deleted_schedules_are_not_due(queue: Connection) -> None:
     await set_due(queue, "paused", paused=True)
     await set_due(queue, "gone")
@@ -88,18 +177,27 @@ async def test_a_schedules_payload_is_an_object(queue: Connection, payload: str)
         await queue.execute("select agent.set_cron('c', 'k', '* * * * *', now(), $1)", payload)
 
 
-async def test_a_webhook_is_one_event_while_its_sender_may_try_again(queue: Connection) -> None:
-    first = await Intake(queue).fire_trigger("git", "msg_1", '{"n": 1}')
-    assert await Intake(queue).fire_trigger("git", "msg_1", '{"n": 1}') == type(first)(first.id, True)
+@pytest.mark.parametrize("webhook_id", ["msg_1", "m" * 250])
+async def test_a_webhook_is_one_event_while_its_sender_may_try_again(
+    queue: Connection, webhook_id: str
+) -> None:
+    first = await Intake(queue).fire_trigger("git", webhook_id, '{"n": 1}')
+    assert await Intake(queue).fire_trigger("git", webhook_id, '{"n": 1}') == type(first)(first.id, True)
     await complete(queue, pair((await claim(queue, "trigger-fire"))[0]))
-    assert await Intake(queue).fire_trigger("git", "msg_1", '{"n": 1}') == type(first)(first.id, True)
+    assert await Intake(queue).fire_trigger("git", webhook_id, '{"n": 1}') == type(first)(first.id, True)
     await queue.execute("update agent.test_clock set shift = '2 days 12 hours'")
-    assert await Intake(queue).fire_trigger("git", "msg_1", '{"n": 1}') == type(first)(first.id, True)
+    assert await Intake(queue).fire_trigger("git", webhook_id, '{"n": 1}') == type(first)(first.id, True)
     others = [
         await Intake(queue).fire_trigger("git", "msg_2", "1"),
-        await Intake(queue).fire_trigger("hub", "msg_1", "1"),
+        await Intake(queue).fire_trigger("hub", webhook_id, "1"),
     ]
     assert not any(other.duplicate for other in others)
+
+
+async def test_the_webhooks_of_two_names_never_share_a_key(queue: Connection) -> None:
+    calls = [("a", "b:c"), ("a:b", "c"), ("a", ":b:c"), ("a:", "b:c")]
+    fired = [await Intake(queue).fire_trigger(name, identity, "1") for name, identity in calls]
+    assert not any(each.duplicate for each in fired)
 
 
 async def test_workers_announce_themselves_and_retire(queue: Connection) -> None:

@@ -39,7 +39,7 @@ async def reschedule(queue: Connection, key: str, shift: str) -> str | None:
 
 
 async def requeue(queue: Connection, *identities: int) -> list[int]:
-    rows = await queue.fetch("select agent.requeue_events($1) as id", identities)
+    rows = await queue.fetch("select agent.rerun_events($1) as id", identities)
     return [row["id"] for row in rows]
 
 

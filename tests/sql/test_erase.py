@@ -110,8 +110,8 @@ async def test_nothing_of_a_person_is_left_and_everything_of_others_is(queue: Co
     await complete(queue, pair(rows[completed]), results=[json.dumps({"said": SECRET})])
     await fail(queue, pair(rows[failed]), errors=[json.dumps({"message": SECRET})], final=True)
     await complete(queue, pair(rows[other]), results=['{"kept": true}'])
-    await queue.execute("select agent.requeue_events(array[$1::int8])", failed)
-    await queue.execute("select agent.replay_event($1, null, null)", completed)
+    await queue.execute("select agent.rerun_events(array[$1::int8])", failed)
+    await queue.execute("select agent.rerun_as_new($1, null, null)", completed)
     await queue.execute(
         "select agent.set_cron('remind U7', 'job', '* * * * *', now(), $1)", json.dumps({"text": SECRET})
     )
@@ -221,7 +221,7 @@ async def test_what_is_requeued_meanwhile_is_found(queue: Connection) -> None:
     given = '{"user": "U1"}'
     begun = await queue.fetchval("select id from agent.begin_erasure($1, 'ann')", given)
     await queue.execute("select agent.erase_step($1, $2)", begun, given)  # the queue is looked through
-    await queue.execute("select agent.requeue_events(array[$1::int8])", first)
+    await queue.execute("select agent.rerun_events(array[$1::int8])", first)
     await erase(queue, user="U1")
     assert await traces(queue, "U1") == []
 

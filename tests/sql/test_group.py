@@ -299,3 +299,15 @@ async def test_a_busy_head_makes_its_members_settle_later(queue: Connection, con
         assert await complete(queue, *rows) == ["busy"] * 3
     assert await complete(queue, *rows) == ["done"] * 3
     assert await ids(queue) == [newcomer]
+
+
+async def test_a_claim_reads_the_members_that_it_holds_alone(queue: Connection) -> None:
+    """Also where statistics know of no members, as before the first analyze after a burst."""
+    await queue.execute("select agent.enqueue('other') from generate_series(1, 5000)")
+    await queue.execute("analyze agent.event")
+    await queue.execute("select agent.enqueue('job', _group_key => 'crowded') from generate_series(1, 3000)")
+    fetched = "select idx_tup_fetch from pg_stat_xact_user_tables where relid = 'agent.event'::regclass"
+    async with queue.transaction():
+        before = await queue.fetchval(fetched)
+        assert len(await claim(queue, limit=10)) > 10
+        assert await queue.fetchval(fetched) - before < 1000

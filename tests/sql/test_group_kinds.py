@@ -6,10 +6,11 @@ from datetime import timedelta
 import pytest
 
 from surelane.calls import Connection
-from surelane_operator.operations import Operations
+from surelane_operator.changes import Changes
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     advance,
+    await_answer,
     claim,
     claim_one,
     complete,
@@ -186,7 +187,7 @@ async def test_after_a_worker_came_back_nothing_visible_waits_behind_a_parked_he
     await claim(queue, "asks")
     waiting = await add(queue, HANDLED)
     deadline = await queue.fetchval("select agent.clock() + interval '1 day'")
-    await queue.fetchval("select agent.await_event($1, 1, $2)", asking, deadline)
+    assert await await_answer(queue, (asking, 1), deadline) == "done"
     assert await heads(queue, "g") == [asking]
     await announce(queue, HANDLED, name="w2")
     assert await handled(queue) == [waiting]
@@ -252,5 +253,5 @@ async def test_a_pause_frees_all_groups_in_bounded_steps(queue: Connection) -> N
     step = await queue.fetchrow("select next, freed from agent.free_groups('', 100)")
     assert step is not None
     assert step["freed"] == 100
-    await Operations(queue).pause("parked")
+    await Changes(queue).pause("parked")
     assert await queue.fetchval(free) == 2500

@@ -121,7 +121,7 @@ async def test_requeued_events_begin_with_the_one_that_happened_first(queue: Con
     ids = await insert_batch(queue, *map(in_thread, IN_ORDER))
     for identity in ids:
         await queue.execute("select agent.delete_event($1)", identity)
-    await queue.execute("select agent.requeue_events($1)", ids)
+    await queue.execute("select agent.rerun_events($1)", ids)
     assert await handed_over(queue) == ids
 
 

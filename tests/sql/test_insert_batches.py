@@ -44,7 +44,10 @@ async def insert_batch(queue: Connection, *events: str) -> list[tuple[int, bool]
 async def store_at_once(queue: Connection, *events: str) -> list[int]:
     """Return the places, from 1, of a batch's events that one statement stores."""
     stored = await queue.fetchval(
-        "select agent.store_new_events($1, $2, null, null)", range(1, len(events) + 1), list(events)
+        "select agent.store_new_events($1, $2, null, null"
+        ", array(select agent.event_kind(e) from unnest($2::jsonb[]) as e), '{}')",
+        range(1, len(events) + 1),
+        list(events),
     )
     return sorted(stored)
 

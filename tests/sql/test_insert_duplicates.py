@@ -201,5 +201,5 @@ async def test_requeueing_what_is_live_under_another_copy_changes_nothing(queue:
         " from agent.event where id = $1",
         identity,
     )
-    assert await queue.fetch("select agent.requeue_events($1)", [identity]) == []
+    assert await queue.fetch("select agent.rerun_events($1)", [identity]) == []
     assert await live(queue, identity) is not None

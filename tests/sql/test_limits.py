@@ -134,7 +134,7 @@ async def test_a_job_may_bring_its_key(queue: Connection) -> None:
     # It keeps the key in history.
     await complete(queue, *[pair(row) for row in claimed])
     (second,) = await claim(queue)
-    await queue.execute("select agent.requeue_events(array[$1::int8])", ids[0])
+    await queue.execute("select agent.rerun_events(array[$1::int8])", ids[0])
     assert await claim(queue) == []
     await complete(queue, pair(second))
     assert [row["id"] for row in await claim(queue)] == [ids[0]]

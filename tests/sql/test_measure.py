@@ -197,3 +197,14 @@ async def test_measuring_reads_a_small_part_of_a_large_queue(backlog: Connection
     read = top["Plan"]["Shared Hit Blocks"] + top["Plan"]["Shared Read Blocks"]
     pages = await backlog.fetchval("select pg_relation_size('agent.event') / 8192")
     assert read < pages / 10, f"{read} pages of {pages}"
+
+
+async def test_a_server_knows_the_newest_timeline_that_it_was_told_of(queue: Connection) -> None:
+    """Another server begins anew, as after an upgrade of PostgreSQL."""
+    own = "select (timeline, newest)::text from agent.own_timeline()"
+    tell = "select agent.note_timeline(system_identifier + $1, $2) from agent.own_timeline()"
+    assert await queue.fetchval(tell, 1, 9) == 9
+    assert await queue.fetchval(own) == "(1,1)"
+    assert await queue.fetchval(tell, 0, 7) == 7
+    assert await queue.fetchval(tell, 0, 3) == 7
+    assert await queue.fetchval(own) == "(1,7)"

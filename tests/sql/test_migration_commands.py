@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from surelane_migrations.errors import IncompatibleError, UnreachableError, WaitTimedOutError
-from surelane_migrations.settings import parse_duration
+from surelane_migrations.migration_settings import parse_duration
 from surelane_migrations.wait import wait_for_schema
 from tests.databases import Server, as_role
 from tests.processes import free_port

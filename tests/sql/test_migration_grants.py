@@ -31,6 +31,7 @@ INGEST = sorted(
         "insert_requests",
         "measure_queue",
         "note_report",
+        "own_timeline",
         "schema_version",
         "take_answers",
     }
@@ -81,7 +82,7 @@ async def test_a_worker_can_claim_and_settle_and_touches_no_table(database: str)
             "claim_event",
             "claim_events",
             "complete_events",
-            "fail_events",
+            "settle",
             "delete_expired_events",
         } <= set(allowed)
         assert not {"insert_event", "insert_events", "fire_trigger", "forget_steps"} & set(allowed)
@@ -167,6 +168,7 @@ async def test_without_the_right_to_create_roles_the_rest_is_there(directory: Pa
         assert "notice: role agent_ingest is missing and this role may not create it" in applied.progress
         verified = await command(dsn, "verify")
         assert verified.code == 7
+        assert verified.output
         assert all(line.startswith("missing:    grant ") for line in verified.output.splitlines())
         async with connected(postgres.uri) as admin:
             await admin.execute(f"alter role {OWNER} createrole")

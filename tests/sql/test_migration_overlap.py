@@ -1,7 +1,7 @@
 """The previous release's data and services survive this release's migration.
 
-The previous release comes from git. Its scripts make the schema, its functions store the data, and its client works
-while this release's scripts are applied, and afterwards.
+The previous release comes from git. Its scripts make the schema, its functions store the data, and a client with its
+packages works while this release's scripts are applied, and afterwards.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from surelane.calls import Connection
-from surelane_migrations.files import PACKAGED, discover, parse_releases
+from surelane_migrations.files import PACKAGED, discover
 from surelane_migrations.runner import Migration
 from surelane_migrations.version import MIN_COMPATIBLE, RELEASE, Version
 from tests.databases import as_role
@@ -27,6 +27,7 @@ from tests.processes import clean_environment
 from tests.sql.migrations import connected
 from tests.sql.queue_steps import Pair, claim, complete, ended, ending, enqueue, envelope, fail, live, pair
 from tests.sql.released import COMMITS
+from tests.sql.releases import digest_of, parse_releases
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,7 +86,7 @@ def previous(tmp_path_factory: pytest.TempPathFactory) -> Release:
 async def install(release: Release, database: str) -> None:
     """Apply a release's own scripts to an empty database."""
     scripts = discover(release.tree / "migrations")
-    await Migration(scripts, release.version, Version.parse("0.1.0")).apply(database)
+    await Migration(scripts, release.version, release.version).apply(database)
 
 
 async def upgrade(database: str) -> None:
@@ -94,9 +95,9 @@ async def upgrade(database: str) -> None:
 
 
 async def start_client(release: Release, database: str) -> asyncio.subprocess.Process:
-    """Start the release's own client, which uses the queue as its services do."""
+    """Start a client with the release's own packages. It uses the queue as their services do."""
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, release.tree / "tests" / "sql" / "overlap_client.py"),
+        *(sys.executable, ROOT / "tests" / "sql" / "overlap_client.py"),
         env={
             **clean_environment(),
             "PYTHONPATH": str(release.tree / "shared" / "src"),
@@ -160,7 +161,6 @@ async def store(queue: Connection) -> Stored:
         old=await queue.fetchval("select agent.insert_event($1)", OLD),
     )
     await queue.execute("select agent.delete_event($1)", stored.old)
-    await queue.execute("delete from agent.kind where kind = 'slack.old'")
     await queue.execute("select agent.pause_kind($1)", KEPT)
     return stored
 
@@ -197,7 +197,7 @@ async def finish(queue: Connection, stored: Stored) -> None:
     for identity, outcome in stored.ended.items():
         assert (await ending(queue, identity))[0] == outcome
     failed = next(identity for identity, outcome in stored.ended.items() if outcome == "failed")
-    await queue.execute("select agent.requeue_events(array[$1::int8])", failed)
+    await queue.execute("select agent.rerun_events(array[$1::int8])", failed)
     (again,) = await claim(queue, KEPT)
     assert again["id"] == failed
     assert await complete(queue, pair(again)) == ["done"]
@@ -205,7 +205,6 @@ async def finish(queue: Connection, stored: Stored) -> None:
     assert last
     assert last["outcome"] == "completed"
 
-    assert await queue.fetchval("select exists (select from agent.kind where kind = 'slack.old')")
     assert await queue.fetchval("select agent.insert_event($1)", OLD) == stored.old
     assert await queue.fetchval("select id from agent.list_jobs(_kinds => '{slack.old}')") == stored.old
 
@@ -235,7 +234,6 @@ async def test_the_previous_releases_data_and_client_survive_the_migration(
 
 
 async def test_this_releases_client_works_on_its_own_schema(database: str) -> None:
-    """It becomes the previous release's client, which cannot change."""
     client = await start_client(Release(RELEASE, ROOT), database)
     try:
         await rounds(client, 1)
@@ -248,7 +246,7 @@ async def test_this_releases_client_works_on_its_own_schema(database: str) -> No
 
 async def test_the_previous_releases_tree_is_the_one_whose_digest_is_recorded(previous: Release) -> None:
     recorded = parse_releases((PACKAGED / "releases.txt").read_text())
-    assert recorded[str(previous.version)] == discover(previous.tree / "migrations").digest
+    assert recorded[str(previous.version)] == digest_of(discover(previous.tree / "migrations"))
     assert recorded.keys() == {*COMMITS, str(RELEASE)}
 
 

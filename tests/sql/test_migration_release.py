@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from surelane_dev.accounts import OWNER, prepare, uri_of
-from surelane_migrations.files import PACKAGED, discover, parse_releases
+from surelane_migrations.files import PACKAGED, discover
 from surelane_migrations.verify import describe_schema, expected_schema
 from surelane_migrations.version import RELEASE
 from tests.sql.migrations import command, connected, server_directory
 from tests.sql.old_postgres import OLDEST, oldest_postgres
 from tests.sql.released import COMMITS
+from tests.sql.releases import digest_of, parse_releases
 
 RELEASES = PACKAGED / "releases.txt"
 SCHEMA = PACKAGED / "schema.txt"
@@ -35,7 +36,7 @@ def _record_scripts() -> None:
             f"{RELEASE} is released: raise the version in every pyproject.toml, and install the packages again",
             returncode=2,
         )
-    digests = {**parse_releases(RELEASES.read_text()), str(RELEASE): discover().digest}
+    digests = {**parse_releases(RELEASES.read_text()), str(RELEASE): digest_of(discover())}
     comments = [line for line in RELEASES.read_text().splitlines() if line.startswith("#")]
     RELEASES.write_text("\n".join([*comments, *(" ".join(line) for line in digests.items())]) + "\n")
 
@@ -68,7 +69,7 @@ def is_released() -> bool:
 
 def test_changed_scripts_have_a_new_version() -> None:
     recorded = parse_releases(RELEASES.read_text()).get(str(RELEASE))
-    assert recorded == discover().digest, (
+    assert recorded == digest_of(discover()), (
         f"the scripts are not those recorded for {RELEASE}. If {RELEASE} is released, raise the version in every "
         f"pyproject.toml first. Then record them: {RECORD}"
     )

@@ -1,35 +1,31 @@
 """Each change of an operator is kept: who, when, what, and what came of it."""
 
-from collections.abc import AsyncIterator
+import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 
 from surelane.calls import Connection
 from surelane.errors import DatabaseUnavailable, InvalidInput
 from surelane_operator import changes
-from surelane_operator.acting import acting_as
-from surelane_operator.filters import LIVE, Filter, read_cursor
-from surelane_operator.narrowing import Narrow, Narrowed
-from surelane_operator.operations import Operations
+from surelane_operator.audit import acting_as
+from surelane_operator.changes import Changes
+from surelane_operator.reads.filters import LIVE, Filter, read_cursor
 from surelane_service.cron import Cron
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import advance, claim, ending, enqueue, live
 
 
 @pytest.fixture
-def operations(queue: Connection) -> Operations:
-    return Operations(queue)
+def operator(queue: Connection) -> Changes:
+    return Changes(queue)
 
 
-async def test_an_action_is_kept_with_who_what_and_the_result(
-    queue: Connection, operations: Operations
-) -> None:
+async def test_an_action_is_kept_with_who_what_and_the_result(queue: Connection, operator: Changes) -> None:
     identity = await enqueue(queue)
     with acting_as("ada", "page"):
-        assert await operations.cancel(identity, reason="asked for") == "cancelled"
-    (kept,) = await operations.actions.list_actions(target=f"event {identity}")
+        assert await operator.cancel(identity, reason="asked for") == "cancelled"
+    (kept,) = await operator.audit.list_actions(target=f"event {identity}")
     assert (kept["who"], kept["via"], kept["action"]) == ("ada", "page", "cancel")
     assert kept["detail"] == {"children": False, "reason": "asked for"}
     assert kept["result"] == {"answer": "cancelled"}
@@ -38,166 +34,167 @@ async def test_an_action_is_kept_with_who_what_and_the_result(
     assert ended == ("cancelled", "cancelled by ada: asked for")
 
 
-async def test_the_events_and_kinds_name_the_person(queue: Connection, operations: Operations) -> None:
+async def test_the_events_and_kinds_name_the_person(queue: Connection, operator: Changes) -> None:
     identity = await enqueue(queue, kind="job")
-    await operations.cancel(identity)
+    await operator.cancel(identity)
     with acting_as("ada", "page"):
-        await operations.requeue([identity])
-        await operations.pause("job")
-        await operations.set_limit("job", concurrency=3)
-        await operations.set_cron("daily", Cron("0 9 * * *"), kind="job", payload={})
-    job = await operations.get(identity)
+        await operator.rerun([identity])
+        await operator.pause("job")
+        await operator.set_limit("job", concurrency=3)
+        await operator.set_cron("daily", Cron("0 9 * * *"), kind="job", payload={})
+    job = await operator.get(identity)
     assert job is not None
     assert job["changes"][-1]["by"] == "ada"
     assert await queue.fetchval("select paused_by from agent.kind where kind = 'job'") == "ada"
-    assert [limit["set_by"] for limit in await operations.list_limits()] == ["ada"]
-    assert [cron["updated_by"] for cron in await operations.list_cron()] == ["ada"]
+    assert [limit["set_by"] for limit in await operator.list_limits()] == ["ada"]
+    assert [cron["updated_by"] for cron in await operator.list_cron()] == ["ada"]
     # The name is gone with the transaction.
-    await operations._database.execute("select agent.pause_kind('other')")
+    await queue.execute("select agent.pause_kind('other')")
     role = await queue.fetchval("select session_user")
     assert await queue.fetchval("select paused_by from agent.kind where kind = 'other'") == role
 
 
-async def test_a_program_that_names_nobody_acts_as_its_role(operations: Operations) -> None:
-    await operations.pause("job")
-    (kept,) = await operations.actions.list_actions()
+async def test_a_program_that_names_nobody_acts_as_its_role(operator: Changes) -> None:
+    await operator.pause("job")
+    (kept,) = await operator.audit.list_actions()
     assert (kept["who"], kept["via"], kept["role"]) == ("surelane", "program", "surelane")
 
 
-async def test_a_refused_change_changes_nothing_and_is_kept_as_refused(operations: Operations) -> None:
+async def test_a_refused_change_changes_nothing_and_is_kept_as_refused(operator: Changes) -> None:
     with pytest.raises(InvalidInput):
-        await operations.set_limit("job", concurrency=-1)
-    (kept,) = await operations.actions.list_actions()
+        await operator.set_limit("job", concurrency=-1)
+    (kept,) = await operator.audit.list_actions()
     assert (kept["action"], kept["result"]) == ("set limit", {"error": "InvalidInput"})
-    assert await operations.list_limits() == []
+    assert await operator.list_limits() == []
 
 
 async def test_a_change_to_many_shows_its_progress_and_each_answer(
-    queue: Connection, operations: Operations
+    queue: Connection, operator: Changes
 ) -> None:
     await queue.execute("select agent.enqueue('job') from generate_series(1, 1200)")
-    action = await operations.begin_change("expire", Filter(kinds=["job"]), 1100, reason="stale")
-    assert (await operations.actions.read(action) or {})["finished_at"] is None
+    action = await operator.begin_change("expire", Filter(kinds=["job"]), 1100, reason="stale")
+    assert (await operator.audit.read(action) or {})["finished_at"] is None
     with acting_as("ada", "page"):
-        answers = await operations.change_all(
+        answers = await operator.change_all(
             "expire", Filter(kinds=["job"]), 1100, reason="stale", action=action
         )
     assert list(answers.values()) == ["expired"] * 1100
-    assert await operations.count(Filter(kinds=["job"], statuses=["pending"]), 5000) == 100
-    (kept,) = await operations.actions.list_actions()
+    assert await operator.count(Filter(kinds=["job"], statuses=["pending"]), 5000) == 100
+    (kept,) = await operator.audit.list_actions()
     assert kept["detail"] == {"filter": {"kinds": ["job"]}, "limit": 1100, "reason": "stale"}
     assert kept["result"] == {"expired": 1100}
     assert kept["finished_at"] is not None
 
 
 async def test_a_change_that_looks_for_its_events_is_bounded_and_goes_on_where_it_ended(
-    queue: Connection, operations: Operations, monkeypatch: pytest.MonkeyPatch
+    queue: Connection, operator: Changes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changes, "MOST_LOOKED", 2000)
     await queue.execute(
         "select agent.enqueue('job', jsonb_build_object('team_id', 'T' || n % 100)) from generate_series(1, 3000) as n"
     )
-    which = Narrowed(Filter(LIVE, ["job"]), Narrow(workspace="T7"))
-    assert len(await operations.change_all("cancel", which, 1000)) == 20
-    (first,) = await operations.actions.list_actions()
+    which = Filter(LIVE, ["job"], workspace="T7")
+    assert len(await operator.change_all("cancel", which, 1000)) == 20
+    (first,) = await operator.audit.list_actions()
     assert first["detail"] == {
         "filter": {"statuses": list(LIVE), "kinds": ["job"], "workspace": "T7"},
         "limit": 1000,
     }
     place = first["result"].pop("next")
     assert first["result"] == {"cancelled": 20, "looked": 2000}
-    rest = Narrowed(which.which, which.narrow, read_cursor(place))
-    assert len(await operations.change_all("cancel", rest, 1000)) == 10
-    second, _ = await operations.actions.list_actions()
+    rest = await operator.change_all("cancel", which, 1000, after=read_cursor(place))
+    assert len(rest) == 10
+    second, _ = await operator.audit.list_actions()
     assert second["result"] == {"cancelled": 10, "looked": 1000}
     assert second["detail"]["after"] == place
-    assert await operations.count(Filter(LIVE), 5000) == 2970
+    assert await operator.count(Filter(LIVE), 5000) == 2970
 
 
 async def test_steps_that_were_done_stay_done_and_are_counted_when_a_later_one_fails(
-    queue: Connection, operations: Operations, connect: Connect
+    queue: Connection, operator: Changes, connect: Connect
 ) -> None:
     await queue.execute("select agent.enqueue('job') from generate_series(1, 600)")
     ids = await queue.fetchval("select array_agg(id order by id) from agent.event")
-    action = await operations.begin_change("cancel", ids, 1000)
-    pages = operations._pages
-
-    async def broken(which: Any, limit: int) -> AsyncIterator[Any]:
-        async for page in pages(which, limit):
-            yield page
-            kept = await Operations(await connect()).actions.read(action)
-            assert kept is not None
-            assert kept["result"] == {"cancelled": 500}
-            raise DatabaseUnavailable
-
-    operations._pages = broken  # type: ignore[method-assign]
+    await queue.execute(
+        "create function public.fill_up() returns trigger language plpgsql as $$ begin"
+        " perform pg_advisory_xact_lock(1); raise disk_full; end $$;"
+        "create trigger full_volume before insert on agent.event_hist for each row"
+        f" when (new.id = {ids[-1]}) execute function public.fill_up()"
+    )
+    action = await operator.begin_change("cancel", ids, 1000)
+    other = await connect()
+    await other.execute("select pg_advisory_lock(1)")
+    changing = asyncio.create_task(operator.change_all("cancel", ids, 1000, action=action))
+    async with asyncio.timeout(60):
+        while (kept := await Changes(other).audit.read(action)) is None or not kept["result"]:  # noqa: ASYNC110 - no event says so
+            await asyncio.sleep(0.01)
+    assert kept["result"] == {"cancelled": 500}
+    await other.execute("select pg_advisory_unlock(1)")
     with pytest.raises(DatabaseUnavailable):
-        await operations.change_all("cancel", ids, 1000, action=action)
-    (kept,) = await operations.actions.list_actions()
+        await changing
+    (kept,) = await operator.audit.list_actions()
     assert kept["result"] == {"cancelled": 500, "error": "DatabaseUnavailable"}
-    assert await operations.count(Filter(statuses=["pending"]), 1000) == 100
+    assert await operator.count(Filter(statuses=["pending"]), 1000) == 100
 
 
 async def test_what_runs_is_not_expired_and_an_unknown_event_is_left_out(
-    queue: Connection, operations: Operations
+    queue: Connection, operator: Changes
 ) -> None:
     running = await enqueue(queue)
     await claim(queue)
     waiting = await enqueue(queue)
-    answers = await operations.change("expire", [running, waiting, 999_999_999], reason="late")
+    answers = await operator.change("expire", [running, waiting, 999_999_999], reason="late")
     assert answers == {running: "running", waiting: "expired"}
     assert await live(queue, running) is not None
     ended = await ending(queue, waiting)
     assert ended == ("expired", "expired by surelane: late")
 
 
-async def test_a_locked_event_is_busy(queue: Connection, operations: Operations, connect: Connect) -> None:
+async def test_a_locked_event_is_busy(queue: Connection, operator: Changes, connect: Connect) -> None:
     identity, other = await enqueue(queue), await connect()
     async with other.transaction():
         await other.execute("select from agent.event where id = $1 for update", identity)
-        assert await operations.change("expire", [identity]) == {identity: "busy"}
-    assert await operations.change("expire", [identity]) == {identity: "expired"}
+        assert await operator.change("expire", [identity]) == {identity: "busy"}
+    assert await operator.change("expire", [identity]) == {identity: "expired"}
 
 
-async def test_a_schedule_is_paused_resumed_and_run_at_once(
-    queue: Connection, operations: Operations
-) -> None:
-    await operations.set_cron("daily", Cron("0 9 * * *"), kind="job", payload={"a": 1})
-    assert await operations.pause_cron("daily")
+async def test_a_schedule_is_paused_resumed_and_run_at_once(queue: Connection, operator: Changes) -> None:
+    await operator.set_cron("daily", Cron("0 9 * * *"), kind="job", payload={"a": 1})
+    assert await operator.pause_cron("daily")
     await advance(queue, timedelta(days=3))
-    identity = await operations.run_cron("daily")
+    identity = await operator.run_cron("daily")
     assert identity is not None
-    assert await operations.run_cron("daily") is not None
-    job = await operations.get(identity)
+    assert await operator.run_cron("daily") is not None
+    job = await operator.get(identity)
     assert job is not None
     assert (job["kind"], job["payload"]["a"], job["payload"]["cron"]) == ("job", 1, "daily")
-    assert await operations.resume_cron("daily")
-    (cron,) = await operations.list_cron()
+    assert await operator.resume_cron("daily")
+    (cron,) = await operator.list_cron()
     assert not cron["paused"]
     assert cron["next_at"] > datetime.now(UTC)
-    for change in (operations.pause_cron, operations.resume_cron, operations.run_cron):
+    for change in (operator.pause_cron, operator.resume_cron, operator.run_cron):
         assert not await change("none")
 
 
-async def test_actions_are_listed_by_pages_and_by_target(operations: Operations) -> None:
+async def test_actions_are_listed_by_pages_and_by_target(operator: Changes) -> None:
     for kind in ("a", "b", "a"):
-        await operations.pause(kind)
-    page = await operations.actions.list_actions(2)
-    rest = await operations.actions.list_actions(2, before=page[-1]["id"])
+        await operator.pause(kind)
+    page = await operator.audit.list_actions(2)
+    rest = await operator.audit.list_actions(2, before=page[-1]["id"])
     assert [each["target"] for each in (*page, *rest)] == ["kind a", "kind b", "kind a"]
-    assert len(await operations.actions.list_actions(target="kind a")) == 2
+    assert len(await operator.audit.list_actions(target="kind a")) == 2
 
 
-async def test_old_actions_go(queue: Connection, operations: Operations) -> None:
-    await operations.pause("old")
+async def test_old_actions_go(queue: Connection, operator: Changes) -> None:
+    await operator.pause("old")
     await queue.execute("update agent.operator_action set at = at - agent.actions_kept() - interval '1 day'")
-    await operations.pause("new")
-    assert [each["target"] for each in await operations.actions.list_actions()] == ["kind new"]
+    await operator.pause("new")
+    assert [each["target"] for each in await operator.audit.list_actions()] == ["kind new"]
 
 
 @pytest.mark.parametrize("matching", [0, 1000, 1001])
-async def test_a_count_is_bounded(queue: Connection, operations: Operations, matching: int) -> None:
+async def test_a_count_is_bounded(queue: Connection, operator: Changes, matching: int) -> None:
     await queue.execute("select agent.enqueue('job') from generate_series(1, $1::int)", matching)
-    await operations.cancel_all(Filter(), matching // 2)
-    assert await operations.count(Filter(), 10_000) == matching
-    assert await operations.count(Filter(), 700) == min(matching, 700)
+    await operator.cancel_all(Filter(), matching // 2)
+    assert await operator.count(Filter(), 10_000) == matching
+    assert await operator.count(Filter(), 700) == min(matching, 700)

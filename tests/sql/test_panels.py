@@ -10,13 +10,14 @@ import pytest
 
 from surelane.calls import Calls, Connection
 from surelane.jobs import Continuation, Job
-from surelane_operator.operations import Cursor, Operations
-from surelane_operator.panels.kinds import KindPage, read_kinds
-from surelane_operator.panels.questions import list_questions
-from surelane_operator.panels.schedules import read_schedules
-from surelane_operator.panels.workers import read_workers
-from surelane_operator.panels.workflows import Tree, Workflow, list_workflows, read_workflow
-from surelane_operator.timeline import story_of
+from surelane_operator.changes import Changes
+from surelane_operator.reads.filters import Cursor
+from surelane_operator.reads.kinds import KindPage, read_kinds
+from surelane_operator.reads.questions import list_questions
+from surelane_operator.reads.schedules import read_schedules
+from surelane_operator.reads.timeline import story_of
+from surelane_operator.reads.workers import read_workers
+from surelane_operator.reads.workflows import Tree, Workflow, list_workflows, read_workflow
 from surelane_service.cron import Cron
 from surelane_service.engine import Engine
 from surelane_service.rates import Rate
@@ -29,7 +30,7 @@ DAY = timedelta(days=1)
 
 async def kinds_of(queue: Connection, after: str | None = None, limit: int = 100) -> KindPage:
     await queue.execute("update agent.measurement set due = '-infinity'")
-    return await read_kinds(Operations(queue), Calls(queue), after, limit)
+    return await read_kinds(Changes(queue), after, limit)
 
 
 async def test_a_kind_shows_its_counts_and_who_paused_it(queue: Connection) -> None:
@@ -37,14 +38,14 @@ async def test_a_kind_shows_its_counts_and_who_paused_it(queue: Connection) -> N
         await enqueue(queue, "mail", max_attempts=1)
     (failed,) = await claim(queue, "mail", limit=1)
     await queue.execute(
-        "select agent.fail_events($1, $2, array['{}'::jsonb], array[interval '0'])",
+        "select agent.settle($1, $2, '{fail}')",
         [failed["id"]],
         [failed["claim"]],
     )
     await claim(queue, "mail", limit=1)
     await enqueue(queue, "note")
-    await Operations(queue).pause("note")
-    await Engine(queue).announce_worker("w1", ["mail"], "0.2.0", None, 7)
+    await Changes(queue).pause("note")
+    await Engine(queue).announce_worker("w1", ["mail"], "1.0.0", None, 7)
 
     mail, note = (await kinds_of(queue)).kinds
 
@@ -76,7 +77,7 @@ async def test_a_limit_shows_what_it_declares_what_an_operator_set_and_what_runs
         "select agent.declare_limits('w1', array['mail'], $1)",
         json.dumps({"mail": {"per": "workspace", "concurrency": 2}}),
     )
-    await Operations(queue).set_limit("mail", concurrency=3, rate=Rate(60, timedelta(minutes=1)))
+    await Changes(queue).set_limit("mail", concurrency=3, rate=Rate(60, timedelta(minutes=1)))
     for workspace in ("T1", "T1", "T1", "T2"):
         await enqueue(queue, "mail", payload=json.dumps({"team_id": workspace}))
     assert len(await claim(queue, "mail")) == 4
@@ -96,17 +97,15 @@ async def test_a_limit_shows_what_it_declares_what_an_operator_set_and_what_runs
 
 
 async def test_a_schedule_shows_its_next_firings_and_its_last_run(queue: Connection) -> None:
-    await Operations(queue).set_cron(
-        "report", Cron("0 9 * * *", "Europe/Berlin"), kind="mail", payload={"a": 1}
-    )
-    await Operations(queue).set_cron("quiet", Cron("* * * * *"), kind="mail", payload={}, paused=True)
+    await Changes(queue).set_cron("report", Cron("0 9 * * *", "Europe/Berlin"), kind="mail", payload={"a": 1})
+    await Changes(queue).set_cron("quiet", Cron("* * * * *"), kind="mail", payload={}, paused=True)
     due = await queue.fetchval("select next_at from agent.cron where name = 'report'")
     before = Cron("0 9 * * *", "Europe/Berlin").last_until(datetime.now(UTC))
     assert await Engine(queue).fire_cron("report", due, [before], due) == 1
     (row,) = await claim(queue, "mail")
     await complete(queue, pair(row))
 
-    quiet, report = (await read_schedules(Calls(queue), Operations(queue).sealing)).schedules
+    quiet, report = (await read_schedules(Changes(queue))).schedules
 
     assert (quiet.following, quiet.last_run, quiet.paused) == ([], None, True)
     assert report.payload == {"a": 1}
@@ -125,7 +124,7 @@ async def test_an_unreadable_schedule_is_shown_without_times(queue: Connection) 
     await queue.execute(
         "select agent.set_cron('odd', 'mail', 'never', now(), '{}', 'Nowhere', 'one', false, 1)"
     )
-    (odd,) = (await read_schedules(Calls(queue), Operations(queue).sealing)).schedules
+    (odd,) = (await read_schedules(Changes(queue))).schedules
     assert (odd.schedule, odd.following) == ("never", [])
 
 
@@ -195,7 +194,7 @@ async def test_an_event_that_fanned_out_says_so(queue: Connection) -> None:
 
 
 async def story(queue: Connection, identity: int) -> dict[str, Any]:
-    found = await Operations(queue).get(identity)
+    found = await Changes(queue).get(identity)
     assert found is not None
     return found
 
@@ -205,11 +204,11 @@ async def test_workflows_are_listed_live_ones_first(queue: Connection) -> None:
     await complete(queue, *[pair(row) for row in await claim(queue, "part")])
     await complete(queue, *[pair(row) for row in await claim(queue, "join")])
     live = [(await fanned_out(queue, 2))[1] for _ in range(2)]
-    first = await list_workflows(Calls(queue), limit=2)
+    first = (await list_workflows(Calls(queue), limit=2)).workflows
     assert [node.id for node in first] == live[::-1]
-    (last,) = await list_workflows(Calls(queue), Cursor(first[-1].id), limit=2)
+    (last,) = (await list_workflows(Calls(queue), Cursor(first[-1].id), limit=2)).workflows
     assert (last.id, last.status, last.children) == (ended, "completed", {"completed": 1})
-    assert await list_workflows(Calls(queue), Cursor(last.id, last.finished_at)) == []
+    assert not (await list_workflows(Calls(queue), Cursor(last.id, last.finished_at))).workflows
 
 
 ASKED = {
@@ -248,7 +247,7 @@ async def ask(queue: Connection, seconds: float | None = None) -> int:
 
 async def test_an_open_question_says_who_may_answer_and_until_when(queue: Connection) -> None:
     first, second = await ask(queue), await ask(queue, 3600)
-    newest, oldest = await list_questions(Calls(queue))
+    newest, oldest = (await list_questions(Changes(queue))).questions
     assert (newest.id, oldest.id) == (second, first)
     assert (oldest.by, oldest.choices, oldest.channel, oldest.ts, oldest.until) == (
         ["U1"],
@@ -260,9 +259,8 @@ async def test_an_open_question_says_who_may_answer_and_until_when(queue: Connec
     assert newest.until is not None
     assert abs(newest.until - newest.asked_at - timedelta(hours=1)) < timedelta(seconds=1)
     assert (newest.question, len(newest.text or "")) == ("ask:1", 200)
-    assert [q.id for q in await list_questions(Calls(queue), Cursor(newest.id, newest.asked_at), 1)] == [
-        first
-    ]
+    following = await list_questions(Changes(queue), Cursor(newest.id, newest.asked_at), 1)
+    assert [q.id for q in following.questions] == [first]
 
 
 @pytest.mark.parametrize("how", ["answer", "cancel", "pass"])
@@ -272,40 +270,40 @@ async def test_a_question_closes(queue: Connection, how: str) -> None:
         case "answer":
             await queue.execute("select agent.send_signal($1, 'ask:1', '{}', true, 'U1')", identity)
         case "cancel":
-            assert await Operations(queue).cancel(identity) == "cancelled"
+            assert await Changes(queue).cancel(identity) == "cancelled"
         case _:
             await queue.execute("update agent.test_clock set shift = '2 minutes'")
-    assert await list_questions(Calls(queue)) == []
+    assert not (await list_questions(Changes(queue))).questions
 
 
 async def test_a_wait_for_a_program_is_no_question(queue: Connection) -> None:
     identity = await ask(queue)
     await queue.execute("delete from agent.step where event_id = $1 and name like '% asked'", identity)
-    assert await list_questions(Calls(queue)) == []
+    assert not (await list_questions(Changes(queue))).questions
 
 
 async def test_a_worker_shows_what_it_runs(queue: Connection) -> None:
-    await Engine(queue).introduce_worker("w1", "0.2.0", ["job"], None, (10, 5))
+    await Engine(queue).introduce_worker("w1", "1.0.0", ["job"], None, (10, 5))
     for name in ("w1", "w2"):
-        await Engine(queue).announce_worker(name, ["job"], "0.2.0")
+        await Engine(queue).announce_worker(name, ["job"], "1.0.0")
     for number in range(3):
         await enqueue(queue, group_key="g" if number else None)
     rows = await claim(queue, limit=10)
     await enqueue(queue, run_at=datetime.now(UTC) + DAY)
 
-    busy, idle = (await read_workers(Operations(queue), Calls(queue), each=1)).workers
+    busy, idle = (await read_workers(Changes(queue), each=1)).workers
 
     assert (busy.name, busy.state, busy.version, busy.running, len(busy.runs)) == (
         "w1",
         "alive",
-        "0.2.0",
+        "1.0.0",
         2,
         1,
     )
     assert busy.runs[0].id in {row["id"] for row in rows}
     assert (busy.slots, busy.interactive_slots, idle.slots) == (10, 5, None)
     assert (idle.name, idle.running, idle.runs) == ("w2", 0, [])
-    (one,) = (await read_workers(Operations(queue), Calls(queue), "w1")).workers
+    (one,) = (await read_workers(Changes(queue), "w1")).workers
     assert len(one.runs) == 2
 
 

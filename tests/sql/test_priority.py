@@ -76,7 +76,7 @@ async def test_an_event_keeps_its_priority(queue: Connection, priority: int) -> 
     (row,) = await claim(queue)
     assert await complete(queue, pair(row)) == ["done"]
     assert await queue.fetchval("select priority from agent.job where id = $1", identity) == priority
-    await queue.execute("select agent.requeue_events(array[$1::int8])", identity)
+    await queue.execute("select agent.rerun_events(array[$1::int8])", identity)
     assert await priority_of(queue, identity) == (priority, band)
     assert await claim_one(queue) is not None
 
@@ -189,16 +189,6 @@ async def test_a_sweep_finds_a_band_that_is_not_recorded(queue: Connection) -> N
     assert await claim(queue) == []
     await queue.execute("select agent.sweep_events()")
     assert len(await claim(queue)) == 1
-
-
-async def test_the_previous_releases_peek_tells_of_every_lane(queue: Connection) -> None:
-    """Its workers know 16 lanes a kind. What is due in another wakes them all the same."""
-    await enqueue(queue, priority=0)
-    await enqueue(queue, "other")
-    row = await queue.fetchrow("select * from agent.peek_events(array['job', 'other'], '1 hour', null, null)")
-    assert row is not None
-    assert len(row["vts"]) == 2 * LANES
-    assert [sum(vt is not None for vt in row["vts"][nth::2]) for nth in (0, 1)] == [1, 1]
 
 
 async def test_figures_count_every_band(queue: Connection) -> None:

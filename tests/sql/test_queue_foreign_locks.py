@@ -1,4 +1,4 @@
-"""Operations on many events go on beside the rows that a foreign open transaction has locked."""
+"""Changes on many events go on beside the rows that a foreign open transaction has locked."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -15,6 +15,7 @@ from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     TEN_MINUTES,
     advance,
+    await_answer,
     claim,
     complete,
     continue_with,
@@ -107,10 +108,7 @@ async def test_a_settle_whose_successor_is_locked_is_busy_alone(
                 answers = [await snooze(queue, item, TEN_MINUTES) for item in items]
             case _:
                 deadline = await queue.fetchval("select agent.clock() + interval '1 hour'")
-                answers = [
-                    await queue.fetchval("select agent.await_event($1, $2, $3)", *item, deadline)
-                    for item in items
-                ]
+                answers = [await await_answer(queue, item, deadline) for item in items]
         # After all outcomes but a final failure the event stays and may be the head again.
         assert answers == ["busy" if how == "final" else "done", "done"]
     assert len(rows) == 2
@@ -247,7 +245,7 @@ async def test_sweeps_and_operators_pass_over_a_locked_continuation(
     parked = await enqueue(queue, "asks")
     await queue.execute("update agent.event set vt = vt - interval '2 hours' where kind in ('job', 'child')")
     await claim(queue, "asks")
-    await queue.execute("select agent.await_event($1, 1, null)", parked)
+    assert await await_answer(queue, (parked, 1), None) == "done"
     await queue.execute("update agent.event set continuation_id = $1 where id = $2", later, parked)
     await queue.execute("update agent.event set waits_for = 4 where id = $1", later)
     async with stays_open(await connect(), LOCKED, later):

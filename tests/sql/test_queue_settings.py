@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from surelane.calls import Connection
-from surelane_operator.operations import Operations
+from surelane_operator.changes import Changes
 from surelane_service.engine import DEAD_FOR, DEFAULT_MAX_ATTEMPTS, Engine
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import advance, claim, claim_one, ending, enqueue, fail, live, pair, sweep
@@ -62,7 +62,7 @@ async def test_every_step_judges_by_the_kinds_maximum(queue: Connection) -> None
     await advance(queue, LEASE)
     peek = await Engine(queue).peek_events(["once", "often"], HOUR, max_attempts=9)
     assert {nth % 2 for nth, vt in enumerate(peek.vts) if vt is not None} == {1}
-    operations = Operations(queue)
+    operations = Changes(queue)
     why = await operations.why(once)
     assert why == ("exhausted", "1 of 1 attempts; the next sweep expires it")
     while rows := await claim(queue, "often", max_attempts=1):
@@ -72,7 +72,7 @@ async def test_every_step_judges_by_the_kinds_maximum(queue: Connection) -> None
         assert (
             await queue.fetchval("select attempts from agent.event_hist where id = $1", identity) == attempts
         )
-    await operations.requeue([often])
+    await operations.rerun([often])
     await lapses(queue, "often", 5)
     assert await Engine(queue).sweep_events() == 2
     assert await ending(queue, often) == await ending(queue, once) == ("expired", "attempts_exhausted")

@@ -9,10 +9,11 @@ import pytest
 from surelane.calls import Connection
 from surelane.jobs import Continuation
 from surelane.queue import Queue
-from surelane_operator.operations import Filter, Operations
+from surelane_operator.changes import Changes
+from surelane_operator.reads.filters import Filter
 from surelane_service.engine import Engine
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import advance, claim, ending, enqueue, envelope, insert, live, sweep
+from tests.sql.queue_steps import advance, claim, ending, enqueue, envelope, expire, insert, live, sweep
 
 HOUR = timedelta(hours=1)
 SLOW = """
@@ -58,11 +59,11 @@ async def test_a_long_sweep_stops_in_time_and_keeps_what_it_did(queue: Connectio
     finally:
         await queue.execute(FAST)
     assert 0 < moved < 3000
-    assert await Engine(queue).delete_expired_events() == 3000 - moved
+    assert await expire(queue) == 3000 - moved
 
 
 async def test_many_are_cancelled_and_requeued_in_steps(queue: Connection, connect: Connect) -> None:
-    operations, other = Operations(queue), await connect()
+    operations, other = Changes(queue), await connect()
     await queue.execute(
         "select agent.enqueue('job', _group_key => 'g' || n % 7) from generate_series(1, 1200) as n"
     )
@@ -77,7 +78,7 @@ async def test_many_are_cancelled_and_requeued_in_steps(queue: Connection, conne
     assert sorted(set(answers.values())) == ["cancelled", "running"]
     assert len(answers) == 1200
     assert first["id"] in answers
-    moved = await operations.requeue_all(Filter(statuses=["cancelled"]), 1000)
+    moved = await operations.rerun_all(Filter(statuses=["cancelled"]), 1000)
     assert len(moved) == 1000
     assert await queue.fetchval("select count(*) from agent.event_hist") == 200 - len(running)
     heads = await queue.fetchval("select count(*) from agent.event where head and group_key is not null")

@@ -41,6 +41,7 @@ INGEST_MAY = (
         "answer_dispatch",
         "measure_queue",
         "note_report",
+        "own_timeline",
         "schema_version",
         "take_answers",
     }
@@ -48,15 +49,8 @@ INGEST_MAY = (
 
 
 @pytest.fixture
-async def operator(queue: Connection, connect: Connect) -> Connection:
-    """Connect as a member of agent_operator alone."""
-    if not await queue.fetchval(
-        "select exists (select from pg_roles where rolname = 'surelane_test_operator')"
-    ):
-        await queue.execute(
-            "create role surelane_test_operator login password 'surelane' in role agent_operator"
-        )
-    return await connect("surelane_test_operator")
+async def operator(connect: Connect) -> Connection:
+    return await connect("surelane_operator")
 
 
 async def callable_by(queue: Connection, role: str) -> set[str]:
@@ -95,7 +89,7 @@ async def test_ingest_stores_events_and_reads_version_and_figures_and_nothing_el
         "select agent.delete_expired_events()",
         "select agent.enqueue('job')",
         "select agent.cancel_event('i')",
-        "select agent.requeue_events('{1}')",
+        "select agent.rerun_events('{1}')",
         "select agent.pause_kind('job')",
         "select agent.drop_history('1 day')",
         "select agent.promote('g')",
@@ -131,11 +125,31 @@ async def test_a_worker_claims_settles_and_enqueues_without_touching_a_table(
             await worker.execute(statement)
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "select * from agent.job",
+        "select * from agent.list_jobs(null, null, null, null, null, null, null, 20)",
+        "select agent.rerun_events('{1}')",
+        "select agent.rerun_as_new(1, null, null)",
+        "select agent.pause_kind('job')",
+        "select agent.drain_worker('w', true)",
+        "select agent.retire_data_key('T1')",
+        "select agent.begin_erasure('{}', 'somebody')",
+    ],
+)
+async def test_a_worker_is_no_operator(queue: Connection, connect: Connect, statement: str) -> None:
+    assert await callable_by(queue, "surelane_worker") == await callable_by(queue, "agent_worker")
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await (await connect("surelane_worker")).execute(statement)
+
+
 async def test_a_producer_enqueues_and_signals(queue: Connection, connect: Connect) -> None:
     assert await callable_by(queue, "agent_producer") == READING_KEYS | {
         "enqueue",
         "enqueue_jobs",
         "fan_out",
+        "finish_step",
         "signal",
     }
     producer = await connect("surelane_producer")
@@ -176,6 +190,14 @@ async def test_a_producer_does_nothing_in_a_persons_name(
         await (await connect("surelane_producer")).execute(statement)
     assert await queue.fetch("select e::text from agent.event as e order by e.id") == before
     assert await queue.fetch("select from agent.signal") == []
+
+
+@pytest.mark.parametrize("role", ["surelane_producer", "surelane_worker", None])
+async def test_no_program_stores_a_job_that_edits_what_the_bot_said(
+    connect: Connect, role: str | None
+) -> None:
+    with pytest.raises(asyncpg.InsufficientPrivilegeError, match="end of an event alone"):
+        await (await connect(role)).execute("select agent.enqueue('surelane.close', '{}')")
 
 
 async def test_a_worker_enqueues_what_people_did_and_answers_questions(
@@ -230,7 +252,7 @@ async def test_a_producer_signals_under_its_own_name(queue: Connection, connect:
         "select agent.reschedule_event('i', now())",
         "select * from agent.send_signal(1, 'go', 'null', false, null)",
         "select agent.answer_event(1, '{}')",
-        "select agent.requeue_events('{1}')",
+        "select agent.rerun_events('{1}')",
         "select agent.set_cron('n', 'job', '* * * * *', now())",
         "select agent.measure_queue()",
         "select * from agent.add_data_key('T1', 'id', 'garbage')",
@@ -253,18 +275,17 @@ async def test_what_the_functions_are_made_of_belongs_to_the_owner(queue: Connec
     assert not await queue.fetchval("select has_schema_privilege($1, 'agent', 'create')", role)
 
 
-async def test_operators_read_the_views_and_steer(queue: Connection, connect: Connect) -> None:
+async def test_operators_read_the_views_and_steer(queue: Connection, operator: Connection) -> None:
     may = await callable_by(queue, "agent_operator")
     assert may >= {
         "cancel_event",
-        "requeue_events",
+        "rerun_events",
         "pause_kind",
         "resume_kind",
         "queue_stats",
         "reschedule_event",
     }
     assert may & {"claim_event", "claim_events", "complete_events", "delete_event", "insert_event"} == set()
-    operator = await connect("surelane_worker")
     await enqueue(queue)
     assert len(await operator.fetch("select * from agent.job")) == 1
     assert len(await operator.fetch("select * from agent.schedule_queue")) == 1

@@ -9,11 +9,10 @@ import pytest
 
 from surelane.calls import Connection
 from surelane.queue import Queue
-from surelane_operator.operations import Operations
-from surelane_operator.timeline import story_of
-from surelane_service.engine import Engine
+from surelane_operator.changes import Changes
+from surelane_operator.reads.timeline import story_of
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import claim, complete, fail, live, pair
+from tests.sql.queue_steps import claim, complete, expire, fail, live, pair
 
 HOUR = timedelta(hours=1)
 
@@ -33,19 +32,19 @@ async def test_the_story_of_a_schedule_tells_every_change(queue: Connection) -> 
     )
     assert again == identity
     assert await client.cancel("welcome:1") == "cancelled"
-    await Operations(queue).requeue([identity])
+    await Changes(queue).rerun([identity])
     (row,) = await claim(queue, "mail")
     await fail(queue, pair(row))
     await complete(queue, pair((await claim(queue, "mail"))[0]))
 
-    job = await Operations(queue).get(identity)
+    job = await Changes(queue).get(identity)
     assert job is not None
     steps = [(step.what, step.by) for step in story_of(job)]
     assert steps == [
         ("enqueued", "blog"),
         ("rescheduled", "surelane"),
         ("replaced", "editor"),
-        ("requeued", "surelane"),
+        ("run again", "surelane"),
         ("claimed", None),
         ("claimed", "w1"),
         ("completed", "w1"),
@@ -59,7 +58,7 @@ async def test_the_story_of_a_schedule_tells_every_change(queue: Connection) -> 
 
 async def test_the_story_tells_of_each_claim_whose_worker_died(queue: Connection) -> None:
     """It names the worker and the end of its lease: before the next claim, at it, at a move and at the last sweep."""
-    client, operations = Queue(queue), Operations(queue)
+    client, operations = Queue(queue), Changes(queue)
     identity = await client.enqueue("mail", item_key="k", max_attempts=3)
 
     async def story() -> list[tuple[str, str | None]]:
@@ -83,12 +82,12 @@ async def test_the_story_tells_of_each_claim_whose_worker_died(queue: Connection
     assert await story() == died
     await claim(queue, "mail", worker="w3")
     await lapse()
-    await Engine(queue).delete_expired_events()
+    await expire(queue)
     assert await story() == [*died, ("claimed", "w3"), ("lapsed", "w3"), ("expired", "w3")]
 
 
 async def test_a_job_that_ended_shows_when_it_ran_and_when_it_was_due(queue: Connection) -> None:
-    client, operations = Queue(queue), Operations(queue)
+    client, operations = Queue(queue), Changes(queue)
     due = await now(queue) - HOUR
     identity = await client.enqueue("mail", item_key="k", run_at=due)
     (row,) = await claim(queue, "mail")
@@ -121,7 +120,7 @@ async def test_what_runs_is_neither_moved_nor_replaced_and_gets_no_further_attem
     assert stored is not None
     assert json.loads(stored["event"]) == {"n": 1}
     await fail(queue, pair(row))
-    job = await Operations(queue).get(identity)
+    job = await Changes(queue).get(identity)
     assert job is not None
     assert (job["status"], job["locked_by"]) == ("cancelled", "w1")
 

@@ -10,23 +10,24 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from surelane.calls import Calls, Connection
+from surelane.calls import Connection
 from surelane.encryption.data_keys import KEPT_FOR, DataKeys, KeyDestroyedError, NoKeyError
 from surelane.encryption.envelopes import SEALED, VALUE, DamagedError, clear_part
 from surelane.encryption.keys import Keyring, SealedError, new_key
+from surelane.encryption.places import RESULT, Place
 from surelane.encryption.sealing import Sealing
 from surelane.errors import InvalidInput
 from surelane.events import Event
 from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
+from surelane_operator.changes import Changes
 from surelane_operator.cli.command import app
 from surelane_operator.console.pages import Pages
 from surelane_operator.console.screen import Asked, Sources
-from surelane_operator.console.screens.schedules import schedule
-from surelane_operator.operations import Operations
-from surelane_operator.panels.schedules import read_schedules
+from surelane_operator.console.screens import SCREENS
+from surelane_operator.reads.schedules import read_schedules
 from surelane_service.cron import Cron
-from surelane_service.engine import Engine
+from surelane_service.engine import Engine, Settled
 from surelane_service.intake import Intake
 from surelane_service.sealed_engine import SealedEngine
 from tests.databases import as_role
@@ -78,6 +79,11 @@ async def service(queue: Connection, connect: Connect) -> Connection:
     """Connect to the empty database as a worker."""
     assert not queue.is_closed()
     return await connect("surelane_worker")
+
+
+@pytest.fixture
+async def operator(connect: Connect) -> Connection:
+    return await connect("surelane_operator")
 
 
 def sealing(connection: Connection, *keys: str, on: bool = True) -> Sealing:
@@ -154,7 +160,7 @@ async def test_a_rotation_touches_no_event_and_goes_on_while_events_come(
     text, _ = await old.event(json.dumps(PAYLOADS[0]), None)
     stored = await queue.fetchval("select sealed from agent.data_key")
     monkeypatch.setenv("SURELANE_ENCRYPTION_KEYS", f"{NEW},{OLD}")
-    database = as_role(queue_database, "surelane_worker")
+    database = as_role(queue_database, "surelane_operator")
     done = await asyncio.to_thread(CliRunner().invoke, app, ["keys", "rotate", "--database", database])
     assert (done.exit_code, done.output.split()[0]) == (0, "1"), done.output
     assert await queue.fetchval("select sealed from agent.data_key") != stored
@@ -200,7 +206,7 @@ async def test_a_retired_key_encrypts_nothing_and_is_destroyed_when_no_process_k
 
 
 async def test_jobs_results_errors_steps_and_signals_are_stored_sealed_and_read_open(
-    queue: Connection, service: Connection
+    queue: Connection, service: Connection, operator: Connection
 ) -> None:
     seal = sealing(service)
     jobs, engine = Queue(service, encryption=seal), SealedEngine(service, seal)
@@ -217,8 +223,20 @@ async def test_jobs_results_errors_steps_and_signals_are_stored_sealed_and_read_
     error = {"type": "ValueError", "message": SECRET, "traceback": SECRET, "at": "2026-01-01T00:00:00+00:00"}
     step = json.dumps({"ts": "1.2", "channel": "C1", "text": SECRET})
     await engine.store_step(first.id, 1, "look", 1, "a-hash", step, json.dumps([error]), timedelta(0))
-    (kept,) = await engine.read_steps(first.id)
+    await engine.store_step(first.id, 1, "pay", 1, None, None, json.dumps([error]), timedelta(0), final=True)
+    kept, failed = await engine.read_steps(first.id)
     assert (kept.result, kept.arguments) == (step, "a-hash")
+    assert (
+        failed.tried["failed"],
+        failed.done,
+        failed.tried["error"]["type"],
+        failed.tried["error"]["message"],
+    ) == (
+        True,
+        False,
+        "ValueError",
+        SECRET,
+    )
     failure = {"error": error, "retry_in": 1, "final": True, "reason": SECRET, "max_attempts": 1}
     await engine.settle(
         [
@@ -233,52 +251,56 @@ async def test_jobs_results_errors_steps_and_signals_are_stored_sealed_and_read_
     children = {child.id: child for child in await jobs.children(parent)}
     assert children[other.id].result == {"answer": SECRET}
     assert children[failing.id].payload == {"team_id": "T1", "text": SECRET}
-    job = await Operations(service, seal).get(failing.id)
+    job = await Changes(operator, seal).get(failing.id, texts=True)
     assert job is not None
-    assert (job["reason"], job["error"], job["errors"][0]["traceback"]) == ("encrypted", SECRET, SECRET)
-    locked = await Operations(service).get(failing.id)
+    assert (job["reason"], job["errors"][0]["message"], job["errors"][0]["traceback"]) == (
+        "encrypted",
+        SECRET,
+        SECRET,
+    )
+    locked = await Changes(operator).get(failing.id, texts=True)
     assert locked is not None
-    assert locked["error"].startswith("cannot be decrypted")
+    assert locked["errors"][0]["message"].startswith("cannot be decrypted")
     (continued,) = await engine.claim_events(["then"], 1, worker="w")
     answer, signal = await engine.take_signal(continued.id, 1, "said", 1, None)
     assert (answer, json.loads(signal or "")["value"]) == ("done", {"text": SECRET})
 
 
-async def test_a_replay_with_another_payload_is_encrypted_as_the_event_was(
-    queue: Connection, service: Connection
+async def test_a_new_run_with_another_payload_is_encrypted_as_the_event_was(
+    queue: Connection, service: Connection, operator: Connection
 ) -> None:
     seal = sealing(service)
     identity = await Queue(service, encryption=seal).enqueue("note", {"team_id": "T1", "text": "first"})
     (event,) = await Engine(service).claim_events(["note"], 1, worker="w")
     await Engine(service).settle([(event.id, 1, "complete", None)])
-    replay = await Operations(service, sealing(service, on=False)).replay(
+    new = await Changes(operator, sealing(service, on=False)).rerun_as_new(
         identity, payload={"team_id": "T1", "text": SECRET}
     )
-    stored = json.loads(await queue.fetchval("select event from agent.event where id = $1", replay.id))
+    stored = json.loads(await queue.fetchval("select event from agent.event where id = $1", new.id))
     assert SECRET not in json.dumps(stored)
     assert await seal.opened(stored) == {"team_id": "T1", "text": SECRET}
     assert clear_part(stored) == {"team_id": "T1"}
     with pytest.raises(Exception, match="is a JSON object"):
-        await Operations(service, seal).replay(identity, payload=["text"])
+        await Changes(operator, seal).rerun_as_new(identity, payload=["text"])
     with pytest.raises(Exception, match="cannot be replaced: it is encrypted"):
-        await Operations(service).replay(identity, payload={"text": "other"})
+        await Changes(operator).rerun_as_new(identity, payload={"text": "other"})
 
 
 async def test_a_schedules_payload_is_stored_sealed_and_its_jobs_are_as_before(
-    queue: Connection, service: Connection
+    queue: Connection, service: Connection, operator: Connection
 ) -> None:
     seal = sealing(service)
     payload = {"team_id": "T1", "channel": "C1", "text": SECRET}
     await SealedEngine(service, seal).set_cron("declared", kind="tick", schedule="0 3 * * *", payload=payload)
-    await Operations(service, seal).set_cron("set", Cron("0 3 * * *"), kind="tick", payload=payload)
+    await Changes(operator, seal).set_cron("set", Cron("0 3 * * *"), kind="tick", payload=payload)
     assert SECRET not in await queue.fetchval("select string_agg(c::text, '') from agent.cron as c")
-    for each in (await read_schedules(Calls(queue), seal)).schedules:
-        assert each.payload == payload
-    assert [row["payload"] for row in await Operations(service, seal).list_cron()] == [payload, payload]
+    stored = (await read_schedules(Changes(queue, seal))).schedules
+    assert [each.payload for each in stored] == [payload, payload]
+    assert [row["payload"] for row in await Changes(operator, seal).list_cron()] == [payload, payload]
 
     due = await queue.fetchval("select next_at from agent.cron where name = 'declared'")
     assert await Engine(service).fire_cron("declared", due, [due], due + timedelta(days=1)) == 1
-    identity = await Operations(service, seal).run_cron("set")
+    identity = await Changes(operator, seal).run_cron("set")
     assert SECRET not in await queue.fetchval("select string_agg(e::text, '') from agent.event as e")
     events = await Engine(service).claim_events(["tick"], 2, worker="w")
     await seal.open_events(events)
@@ -293,7 +315,7 @@ async def test_a_schedules_payload_is_stored_sealed_and_its_jobs_are_as_before(
             "scheduled_at": event.payload["scheduled_at"],
         }
         assert event.workspace == "T1"
-    shown = await Operations(service, seal).get(fired["set"].id)
+    shown = await Changes(operator, seal).get(fired["set"].id)
     assert shown is not None
     assert shown["payload"] == fired["set"].payload
     own = await Queue(service, encryption=seal).enqueue("tock", {"text": SECRET, "scheduled_at": "mine"})
@@ -303,12 +325,12 @@ async def test_a_schedules_payload_is_stored_sealed_and_its_jobs_are_as_before(
 
 
 async def test_a_schedule_is_not_edited_where_its_payload_cannot_be_read(
-    queue: Connection, service: Connection
+    queue: Connection, service: Connection, operator: Connection
 ) -> None:
     cron, stored = Cron("0 3 * * *"), "select payload from agent.cron"
-    await Operations(service, sealing(service)).set_cron("s", cron, kind="tick", payload={"text": SECRET})
+    await Changes(operator, sealing(service)).set_cron("s", cron, kind="tick", payload={"text": SECRET})
     before = await queue.fetchval(stored)
-    without = Operations(service)
+    without = Changes(operator)
     (row,) = await without.list_cron()
     assert row["payload"][SEALED].startswith("cannot be decrypted")
     for payload in (row["payload"], {"text": "other"}):
@@ -317,16 +339,17 @@ async def test_a_schedule_is_not_edited_where_its_payload_cannot_be_read(
     assert await queue.fetchval(stored) == before
     # The page has a form with the text where the key is, and none elsewhere.
     for seal, forms, shown in ((None, 0, "cannot be decrypted"), (sealing(service), 1, SECRET)):
-        screen = schedule(Sources(Operations(queue, seal), Calls(queue)))
-        page = Pages([screen]).fragment(screen, await screen.read(Asked({"name": "s"})))
+        (screen,) = (each for each in SCREENS if each.name == "schedule")
+        sources = Sources(Changes(queue, seal))
+        page = Pages([screen]).fragment(screen, await screen.read(sources, Asked({"name": "s"})))
         assert (page.count('data-action="PUT'), shown in page) == (forms, True)
         assert json.loads(before)[SEALED] not in page
     # Where it is switched off and the key is there, what is encrypted stays encrypted.
-    await Operations(service, sealing(service, on=False)).set_cron(
+    await Changes(operator, sealing(service, on=False)).set_cron(
         "s", cron, kind="tick", payload={"text": SECRET + "!"}
     )
     assert SECRET not in await queue.fetchval(stored)
-    await Operations(service, sealing(service, on=False)).set_cron("t", cron, kind="tick", payload={"a": 1})
+    await Changes(operator, sealing(service, on=False)).set_cron("t", cron, kind="tick", payload={"a": 1})
     assert json.loads(await queue.fetchval(stored + " where name = 't'")) == {"a": 1}
 
 
@@ -361,6 +384,12 @@ async def test_a_webhooks_payload_is_sealed_inside_its_event(queue: Connection, 
     (foreign,) = await Engine(service).claim_events(["trigger-fire"], 1, worker="w")
     with pytest.raises(SealedError):
         await seal.require([foreign])
+    result = await seal.value(json.dumps(payload), "", Place(event.id, RESULT))
+    await Intake(queue).fire_trigger("deploys", "w3", result)
+    (moved,) = await Engine(service).claim_events(["trigger-fire"], 1, worker="w")
+    await seal.open_events([moved])
+    with pytest.raises(DamagedError):
+        await seal.require([moved])
 
 
 async def test_an_event_that_slack_gave_no_key_is_stored_once_and_its_key_tells_nothing(
@@ -372,3 +401,162 @@ async def test_an_event_that_slack_gave_no_key_is_stored_once_and_its_key_tells_
     assert key == again
     assert key is not None
     assert hashlib.sha256(text.encode()).hexdigest() not in key
+
+
+async def two_runs(service: Connection, seal: Sealing, kind: str = "note") -> tuple[Event, Event]:
+    """Store two jobs of a workspace and claim them."""
+    await Queue(service, encryption=seal).enqueue_many(
+        [Job(kind, {"team_id": "T1", "text": f"{SECRET} {nth}"}) for nth in (1, 2)]
+    )
+    first, second = await SealedEngine(service, seal).claim_events([kind], 2, worker="w")
+    await seal.open_events([first, second])
+    return first, second
+
+
+async def swap(queue: Connection, table: str, column: str, key: str = "id") -> None:
+    """Swap a column of the two rows of a table."""
+    rows = await queue.fetch(
+        f"select ctid::text as place, {key} as key, {column} as value from agent.{table}"
+    )
+    assert len(rows) == 2
+    for row, other in zip(rows, reversed(rows), strict=True):
+        await queue.execute(
+            f"update agent.{table} set {column} = $1 where {key} = $2", other["value"], row["key"]
+        )
+
+
+async def test_the_result_and_the_errors_of_an_event_do_not_open_as_those_of_another(
+    queue: Connection, service: Connection, operator: Connection
+) -> None:
+    seal = sealing(service)
+    engine, operations = SealedEngine(service, seal), Changes(operator, seal)
+    runs = await two_runs(service, seal)
+    for run in runs:
+        error = {"type": "ValueError", "message": f"cannot {run.id}"}
+        failure = {"error": error, "retry_in": 0, "final": False, "reason": None, "max_attempts": 3}
+        await engine.settle([(run.id, 1, "fail", json.dumps(failure))])
+    await engine.claim_events(["note"], 2, worker="w")
+    await engine.settle([(run.id, 2, "complete", json.dumps({"of": run.id})) for run in runs])
+
+    async def shown() -> list[tuple[Any, Any]]:
+        jobs = [await operations.get(run.id, texts=True) for run in runs]
+        return [(job["result"], job["errors"][0]["message"]) for job in jobs if job is not None]
+
+    assert await shown() == [({"of": run.id}, f"cannot {run.id}") for run in runs]
+    for column in ("result", "errors"):
+        await swap(queue, "event_hist", column)
+    swapped = await shown()
+    assert len(swapped) == len(runs)
+    for result, message in swapped:
+        assert result[SEALED].startswith("cannot be decrypted: it is damaged, or was changed in the database")
+        assert message.startswith("cannot be decrypted: it is damaged, or was changed in the database")
+    for column in ("result", "errors"):
+        await swap(queue, "event_hist", column)
+    assert (await shown())[0][0] == {"of": runs[0].id}
+
+
+async def test_a_childs_result_does_not_open_as_that_of_another(
+    queue: Connection, service: Connection
+) -> None:
+    seal = sealing(service)
+    jobs, engine = Queue(service, encryption=seal), SealedEngine(service, seal)
+    parent = await jobs.fan_out([Job("child", {"team_id": "T1"}) for _ in range(2)], Continuation("then"))
+    children = await engine.claim_events(["child"], 2, worker="w")
+    await seal.open_events(children)
+    await engine.settle([(each.id, 1, "complete", json.dumps({"of": each.id})) for each in children])
+    assert [child.result == {"of": child.id} for child in await jobs.children(parent)] == [True, True]
+    await swap(queue, "event_hist", "result")
+    with pytest.raises(DamagedError):
+        await jobs.children(parent)
+
+
+@pytest.mark.parametrize("column", ["result", "arguments"])
+async def test_a_step_of_an_event_does_not_open_as_another_events_or_another_step(
+    queue: Connection, service: Connection, column: str
+) -> None:
+    seal = sealing(service)
+    engine = SealedEngine(service, seal)
+    first, second = await two_runs(service, seal)
+    for run, names in ((first, ("look", "look")), (second, ("look", "write")), (second, ("look", "look"))):
+        await queue.execute("delete from agent.step")
+        for nth, name in enumerate(names, 1):
+            event = first if nth == 1 else run
+            await engine.store_step(
+                event.id, 1, name, nth if name == "look" else 1, f"hash {nth}", f'"{nth}"', "[]", timedelta(0)
+            )
+        stored = await engine.read_steps(first.id)
+        assert (stored[0].result, stored[0].arguments) == ('"1"', "hash 1")
+        await swap(queue, "step", column, "(event_id, name, nth)::text")
+        with pytest.raises(DamagedError):
+            await engine.read_steps(first.id)
+
+
+async def test_a_signal_does_not_open_under_another_name_nor_one_by_id_for_another_event(
+    queue: Connection, service: Connection
+) -> None:
+    seal = sealing(service)
+    jobs, engine = Queue(service, encryption=seal), SealedEngine(service, seal)
+    first, second = await two_runs(service, seal)
+    for run in (first, second):
+        assert await jobs.signal_id(run.id, "said", {"to": run.id}) == "sent"
+    await swap(queue, "signal", "value")
+    with pytest.raises(DamagedError):
+        await engine.take_signal(first.id, 1, "said", 1, None)
+    await queue.execute("delete from agent.signal; delete from agent.step")
+    # One by a key knows no id: it opens for any event that waits under this name.
+    for name in ("said", "written"):
+        assert await jobs.signal(str(first.id), name, {"name": name}) == "sent"
+    answer, signal = await engine.take_signal(first.id, 1, "said", 1, None)
+    assert (answer, json.loads(signal or "")["value"]) == ("done", {"name": "said"})
+    (waited,) = await engine.read_steps(first.id)
+    assert json.loads(waited.result or "")["value"] == {"name": "said"}
+    await queue.execute("update agent.step set name = 'written'")
+    with pytest.raises(DamagedError):
+        await engine.read_steps(first.id)
+
+
+async def test_replays_open_the_steps_and_signals_that_they_keep_and_no_others(
+    queue: Connection, service: Connection, operator: Connection
+) -> None:
+    seal = sealing(service)
+    engine, operations = SealedEngine(service, seal), Changes(operator, seal)
+    first, other = await two_runs(service, seal)
+    error = json.dumps([{"type": "ValueError", "message": SECRET}])
+    identity, claim = first.id, 1
+    for nth in range(1, 4):  # the event, its replay, and a replay of that one
+        await engine.store_step(identity, claim, f"step {nth}", 1, "hash", str(nth), error, timedelta(0))
+        await engine.store_step(identity, claim, "last", 1, None, "0", "[]", timedelta(0))
+        await engine.send_signal(identity, f"said {nth}", str(nth), once=False, by="U1")
+        await engine.settle([(identity, claim, "complete", None)])
+        new = await operations.rerun_as_new(identity, from_step="last")
+        assert new.id is not None
+        (event,) = await engine.claim_events(["note"], 1, worker="w")
+        await seal.open_events([event])
+        identity, claim = event.id, 1
+        assert identity == new.id
+        kept = {step.name: step.result for step in await engine.read_steps(identity)}
+        assert kept == {f"step {each}": str(each) for each in range(1, nth + 1)}
+    for nth in range(1, 4):
+        answer, signal = await engine.take_signal(identity, claim, f"said {nth}", 1, None)
+        assert (answer, json.loads(signal or "")["value"]) == ("done", nth)
+    shown = await operations.get(identity, texts=True)
+    assert shown is not None
+    said = {step["name"]: step["errors"][0]["message"] for step in shown["steps"] if step.get("errors")}
+    assert said == {f"step {each}": SECRET for each in range(1, 4)}
+    await queue.execute("update agent.step set event_id = $1 where event_id = $2", other.id, first.id)
+    with pytest.raises(DamagedError):
+        await engine.read_steps(other.id)
+
+
+async def test_a_failed_step_that_is_offered_again_is_read_after_a_crash(
+    service: Connection,
+) -> None:
+    seal = sealing(service)
+    engine = SealedEngine(service, seal)
+    run, _ = await two_runs(service, seal)
+    error = json.dumps([{"type": "ValueError", "message": SECRET}])
+    await engine.store_step(run.id, 1, "charge", 1, "hash", None, error, timedelta(0))
+    assert await engine.offer_step(run.id, 1, "charge", 1, "a token") is Settled.DONE
+    (step,) = await engine.read_steps(run.id)
+    assert (step.arguments, step.done, step.tried["tries"]) == ("hash", False, 1)
+    assert step.tried["error"]["message"] == SECRET

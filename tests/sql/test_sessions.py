@@ -3,16 +3,16 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from surelane.calls import Connection
-from surelane_operator.operations import Operations
-from surelane_operator.timeline import story_of
-from surelane_service.durations import jittered
+from surelane_operator.changes import Changes
+from surelane_operator.reads.timeline import story_of
 from surelane_service.engine import Engine
-from surelane_worker.duties import RESCUE_EVERY, Rescuer
+from surelane_worker.duties import Sweeper
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import claim, complete, enqueue, live, pair
 
@@ -35,20 +35,22 @@ def lose(queue: Connection) -> Lose:
     return lost
 
 
-async def session(connection: Connection, name: str, *kinds: str, starts: bool = True) -> int:
+async def session(
+    queue: Connection, connection: Connection, name: str, *kinds: str, starts: bool = True
+) -> int:
     """Open a worker's session on a connection and announce the worker; return the session's key."""
     engine = Engine(connection)
-    await engine.open_session(name, "0.2.0", starts=starts)
-    await engine.announce_worker(name, kinds, "0.2.0")
-    return int(await connection.fetchval("select session from agent.worker where name = $1", name))
+    await engine.open_session(name, "1.0.0", starts=starts)
+    await engine.announce_worker(name, kinds, "1.0.0")
+    return int(await queue.fetchval("select session from agent.worker where name = $1", name))
 
 
 async def states(queue: Connection) -> dict[str, str]:
-    return {worker["name"]: worker["state"] for worker in await Operations(queue).workers()}
+    return {worker["name"]: worker["state"] for worker in await Changes(queue).workers()}
 
 
 async def why(queue: Connection, identity: int) -> tuple[str, str]:
-    answer = await Operations(queue).why(identity)
+    answer = await Changes(queue).why(identity)
     assert answer is not None
     return answer
 
@@ -61,8 +63,8 @@ async def test_a_worker_with_claims_is_not_retired_but_taken_for_dead(
     queue: Connection, connect: Connect, lose: Lose
 ) -> None:
     stopping, other = await connect("surelane_worker"), await connect("surelane_worker")
-    key = await session(stopping, "w1", "mail")
-    await session(other, "w2", "mail")
+    key = await session(queue, stopping, "w1", "mail")
+    await session(queue, other, "w2", "mail")
     first, second = await enqueue(queue, "mail"), await enqueue(queue, "mail")
     rows = await claim(queue, "mail", limit=2, worker="w1")
     await complete(queue, pair(next(row for row in rows if row["id"] == first)))
@@ -81,8 +83,8 @@ async def test_a_dead_workers_events_run_again_and_everything_says_why(
     queue: Connection, connect: Connect, lose: Lose
 ) -> None:
     dying, other = await connect("surelane_worker"), await connect("surelane_worker")
-    key = await session(dying, "w1", "mail")
-    await session(other, "w2", "mail")
+    key = await session(queue, dying, "w1", "mail")
+    await session(queue, other, "w2", "mail")
     identity = await enqueue(queue, "mail")
     (lost,) = await claim(queue, "mail", worker="w1")
     assert await states(queue) == {"w1": "alive", "w2": "alive"}
@@ -107,7 +109,7 @@ async def test_a_dead_workers_events_run_again_and_everything_says_why(
         True,
     )
     await complete(queue, pair(row))
-    job = await Operations(queue).get(identity)
+    job = await Changes(queue).get(identity)
     assert job is not None
     steps = [step for step in story_of(job) if step.what != "enqueued"]
     # The death was seen five seconds ago, and in this test the claim is younger.
@@ -124,12 +126,12 @@ async def test_a_worker_that_comes_back_in_time_keeps_its_claims(
     queue: Connection, connect: Connect, lose: Lose
 ) -> None:
     broken, again = await connect(), await connect()
-    first = await session(broken, "w1", "mail")
+    first = await session(queue, broken, "w1", "mail")
     identity = await enqueue(queue, "mail")
     (held,) = await claim(queue, "mail", worker="w1")
     assert await rescue(queue, "w1", first) == (0, 0), "its session is open"
     await lose(broken)
-    second = await session(again, "w1", "mail", starts=False)
+    second = await session(queue, again, "w1", "mail", starts=False)
     assert second != first
     assert await rescue(queue, "w1", first) == (0, 0)
     assert await rescue(queue, "w1", second) == (0, 0)
@@ -144,14 +146,14 @@ async def test_a_process_that_takes_a_dead_ones_name_does_not_hold_its_claims(
 ) -> None:
     """As a program does that a supervisor starts again under a fixed name."""
     dying, starting = await connect(), await connect()
-    await session(dying, "w1", "mail")
+    await session(queue, dying, "w1", "mail")
     identity = await enqueue(queue, "mail")
     await claim(queue, "mail", worker="w1")
-    await Engine(await connect()).open_session("w1", "0.2.0")
+    await Engine(await connect()).open_session("w1", "1.0.0")
     assert (await why(queue, identity))[0] == "running", "a process of this name lives"
-    await session(dying, "w1", "mail", starts=False)
+    await session(queue, dying, "w1", "mail", starts=False)
     await lose(dying)
-    await session(starting, "w1", "mail")
+    await session(queue, starting, "w1", "mail")
     assert (await why(queue, identity))[0] == "due"
 
 
@@ -159,10 +161,10 @@ async def test_a_worker_that_was_taken_for_dead_is_alive_when_it_comes_back(
     queue: Connection, connect: Connect, lose: Lose
 ) -> None:
     broken, again = await connect(), await connect()
-    key = await session(broken, "w1")
+    key = await session(queue, broken, "w1")
     await lose(broken)
     await rescue(queue, "w1", key)
-    await session(again, "w1")
+    await session(queue, again, "w1")
     assert await states(queue) == {"w1": "alive"}
 
 
@@ -170,7 +172,7 @@ async def test_neither_a_locked_event_nor_a_locked_worker_holds_up_a_rescue(
     queue: Connection, connect: Connect, lose: Lose
 ) -> None:
     dying, owner = await connect(), await connect()
-    key = await session(dying, "w1", "mail")
+    key = await session(queue, dying, "w1", "mail")
     held, free = [await enqueue(queue, "mail") for _ in range(2)]
     await claim(queue, "mail", worker="w1")
     await lose(dying)
@@ -188,12 +190,12 @@ async def test_a_session_opens_while_the_workers_row_is_locked_and_is_recorded_l
     queue: Connection, connect: Connect
 ) -> None:
     reopened, owner = Engine(await connect()), await connect()
-    await session(await connect(), "w1")
+    await session(queue, await connect(), "w1")
     async with owner.transaction():
         await owner.execute("select from agent.worker for update")
-        assert await reopened.open_session("w1", "0.2.0") is False
+        assert await reopened.open_session("w1", "1.0.0") is False
     open_sessions = sorted(await queue.fetchval("select agent.open_sessions()"))
-    assert await reopened.open_session("w1", "0.2.0") is True
+    assert await reopened.open_session("w1", "1.0.0") is True
     assert sorted(await queue.fetchval("select agent.open_sessions()")) == open_sessions
     assert await queue.fetchval("select session from agent.worker") == open_sessions[-1]
 
@@ -202,18 +204,18 @@ async def test_a_worker_is_listed_without_waiting_for_who_has_its_row_locked(
     queue: Connection, connect: Connect
 ) -> None:
     engine, other = Engine(queue), await connect()
-    assert await engine.introduce_worker("w1", "0.2.0", ["mail"], None)
+    assert await engine.introduce_worker("w1", "1.0.0", ["mail"], None)
     async with other.transaction():
         await other.execute("select from agent.worker for update")
-        assert not await engine.introduce_worker("w1", "0.2.0", ["mail", "note"], None)
-        assert await engine.introduce_worker("w2", "0.2.0", ["mail"], None)
-    assert await engine.introduce_worker("w1", "0.2.0", ["mail", "note"], None)
+        assert not await engine.introduce_worker("w1", "1.0.0", ["mail", "note"], None)
+        assert await engine.introduce_worker("w2", "1.0.0", ["mail"], None)
+    assert await engine.introduce_worker("w1", "1.0.0", ["mail", "note"], None)
     kinds = "select kinds from agent.worker where name = 'w1'"
     assert await queue.fetchval(kinds) == ["mail", "note"]
 
 
 async def test_without_a_session_announcements_count_alone(queue: Connection) -> None:
-    await Engine(queue).announce_worker("pooled", ["mail"], "0.2.0")
+    await Engine(queue).announce_worker("pooled", ["mail"], "1.0.0")
     seen = await Engine(queue).watch_sessions("pooled")
     assert (seen.lost, seen.known) == ([], 0)
     assert await states(queue) == {"pooled": "alive"}
@@ -226,7 +228,7 @@ async def test_a_rescue_for_missing_heartbeats_is_part_of_the_story(queue: Conne
     await claim(queue, "mail", worker="w1")
     await queue.execute("update agent.event set heartbeat_at = heartbeat_at - interval '6 min'")
     assert await Engine(queue).rescue_events() == 1
-    job: Any = await Operations(queue).get(identity)
+    job: Any = await Changes(queue).get(identity)
     last = story_of(job)[-1]
     assert (last.what, last.detail) == ("rescued", "claim 1 of w1 was ended: no heartbeat came for 300 s")
 
@@ -240,11 +242,18 @@ async def test_a_claim_without_heartbeats_is_named(queue: Connection) -> None:
     assert (reason, "without a heartbeat since" in detail) == ("running", True)
 
 
-async def test_claims_that_die_later_are_rescued_within_the_next_pause(
+def sweeping(engine: Engine, interval: timedelta) -> asyncio.Task[None]:
+    """Sweep as the responder does."""
+    settings = SimpleNamespace(sweep_interval=interval, max_vt_age=timedelta(hours=1))
+    sweeper = Sweeper(engine, cast("Any", settings), ["mail"], cast("Any", None), lambda: 0.0, lambda: True)
+    return asyncio.create_task(sweeper.run())
+
+
+async def test_claims_that_die_later_are_rescued_with_the_next_sweep(
     queue: Connection, connect: Connect
 ) -> None:
     other = Engine(await connect("surelane_worker"))
-    rescuer = asyncio.create_task(Rescuer(other, lambda: True, timedelta(seconds=0.1)).run())
+    sweeps = sweeping(other, timedelta(seconds=0.1))
     try:
         identity = await enqueue(queue, "mail")
         await claim(queue, "mail", worker="w1")
@@ -253,9 +262,23 @@ async def test_claims_that_die_later_are_rescued_within_the_next_pause(
             while (await why(queue, identity))[0] == "running":  # noqa: ASYNC110 - no event says so
                 await asyncio.sleep(0.05)
     finally:
-        rescuer.cancel()
-        await asyncio.wait([rescuer])
-    assert jittered(RESCUE_EVERY) <= 60
+        sweeps.cancel()
+        await asyncio.wait([sweeps])
+
+
+async def test_a_worker_rescues_as_it_starts(queue: Connection, connect: Connect) -> None:
+    identity = await enqueue(queue, "mail")
+    await claim(queue, "mail", worker="w1")
+    await queue.execute("update agent.event set heartbeat_at = heartbeat_at - interval '6 min'")
+    other = Engine(await connect("surelane_worker"))
+    sweeps = sweeping(other, timedelta(hours=1))
+    try:
+        async with asyncio.timeout(30):
+            while (await why(queue, identity))[0] == "running":  # noqa: ASYNC110 - no event says so
+                await asyncio.sleep(0.05)
+    finally:
+        sweeps.cancel()
+        await asyncio.wait([sweeps])
 
 
 @pytest.mark.parametrize("dies", ["session", "heartbeats"])
@@ -263,7 +286,7 @@ async def test_an_event_that_its_workers_death_exhausts_leaves_its_group_at_once
     queue: Connection, connect: Connect, lose: Lose, dies: str
 ) -> None:
     dying = await connect("surelane_worker")
-    key = await session(dying, "w1", "mail")
+    key = await session(queue, dying, "w1", "mail")
     identity = await enqueue(queue, "mail", group_key="g", max_attempts=1)
     following = await enqueue(queue, "mail", group_key="g")
     await claim(queue, "mail", worker="w1")
@@ -283,7 +306,7 @@ async def test_a_session_on_two_connections_is_gone_with_the_last_of_them(
 ) -> None:
     """Whichever ends first: until then the worker may still claim over the other one."""
     first, second = await connect("surelane_worker"), await connect("surelane_worker")
-    key = await session(first, "w1", "a")
+    key = await session(queue, first, "w1", "a")
     assert await Engine(second).join_session(key)
     one, other = (first, second) if first_ends_first else (second, first)
     identity = await enqueue(queue, "a")
@@ -300,7 +323,7 @@ async def test_a_session_on_two_connections_is_gone_with_the_last_of_them(
 async def test_only_an_open_session_is_joined(queue: Connection, connect: Connect, lose: Lose) -> None:
     """A worker whose session ended may have been taken for dead: a claim must not keep it alive."""
     first, second = await connect("surelane_worker"), await connect("surelane_worker")
-    key = await session(first, "w1", "a")
+    key = await session(queue, first, "w1", "a")
     await lose(first)
     assert not await Engine(second).join_session(key)
     assert not await Engine(second).join_session(key + 1)
@@ -308,10 +331,12 @@ async def test_only_an_open_session_is_joined(queue: Connection, connect: Connec
     assert (await states(queue))["w1"] == "lost"
 
 
-async def test_an_unused_connection_that_lost_its_network_keeps_no_session(connect: Connect) -> None:
+async def test_an_unused_connection_that_lost_its_network_keeps_no_session(
+    queue: Connection, connect: Connect
+) -> None:
     """The server asks whether the other end is there. It cannot over a Unix socket, where it says zero."""
     first, second = await connect("surelane_worker"), await connect("surelane_worker")
-    assert await Engine(second).join_session(await session(first, "w1", "a"))
+    assert await Engine(second).join_session(await session(queue, first, "w1", "a"))
     local = await second.fetchval("select inet_server_addr() is null")
     for setting in ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count"):
         seconds = int(await second.fetchval("select current_setting($1)", setting))

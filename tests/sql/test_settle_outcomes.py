@@ -6,7 +6,6 @@ from datetime import timedelta
 import pytest
 
 from surelane.calls import Connection
-from surelane_service.engine import Engine
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     TEN_MINUTES,
@@ -18,6 +17,7 @@ from tests.sql.queue_steps import (
     ending,
     enqueue,
     envelope,
+    expire,
     fail,
     insert,
     live,
@@ -181,7 +181,7 @@ async def test_a_sweep_is_bounded_and_repeats_until_nothing_is_left(queue: Conne
     ]
     await queue.execute("select agent.enqueue('job') from generate_series(1, 2500)")
     await advance(queue, HOUR * 2)
-    assert await Engine(queue).delete_expired_events() == 2500
+    assert await expire(queue) == 2500
 
 
 async def test_sweeps_step_over_each_others_events(queue: Connection, connect: Connect) -> None:

@@ -10,7 +10,7 @@ from surelane.calls import Connection
 from surelane.encryption.keys import Keyring
 from surelane_service.engine import Engine
 from surelane_service.installations import Installations, Owner
-from surelane_worker.uninstalls import Uninstalls
+from surelane_worker.retention import Uninstalls
 from tests.sql.conftest import Connect
 from tests.sql.test_installations import NEW, installation
 

@@ -157,7 +157,7 @@ async def test_a_requeued_continuation_finds_its_children_again(queue: Connectio
     identity = await Queue(queue).fan_out(jobs(2), Continuation("then"))
     await complete(queue, *map(pair, await claim(queue, "child")))
     await fail(queue, pair((await claim(queue, "then"))[0]), final=True)
-    await queue.execute("select agent.requeue_events($1)", [identity])
+    await queue.execute("select agent.rerun_events($1)", [identity])
     assert [row["id"] for row in await claim(queue, "then")] == [identity]
     assert len(await Queue(queue).children(identity)) == 2
 

@@ -86,6 +86,11 @@ async def large(event: Event, ctx: Context) -> bool:
     return await ctx.ack(response_action="update", view=view)
 
 
+@handlers.view("unanswered")
+async def unanswered(event: Event, ctx: Context) -> None:
+    """Leave the answer to the claim."""
+
+
 @handlers.options("city")
 async def cities(event: Event, ctx: Context) -> bool:
     """Answer with as many options as Slack takes."""

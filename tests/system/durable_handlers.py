@@ -178,6 +178,25 @@ async def renamed(event: Event, ctx: Context) -> Any:
     return await ctx.sleep("1s", name="name")
 
 
+@handlers.on("tagged")
+async def tagged(event: Event, ctx: Context) -> None:
+    """Set the payload's tags, also in a second attempt."""
+    await ctx.tag(**event.payload["tags"])
+    if event.attempts == 1:
+        raise RuntimeError("once more")
+    await ctx.tag(attempt=event.attempts, gone=None)
+
+
+@handlers.on("telling")
+async def telling(event: Event, ctx: Context) -> None:
+    """Tell the progress often, then wait, then end."""
+    for number in range(200):
+        await ctx.progress(f"{number} of 200 files")
+        await asyncio.sleep(0)
+    await ctx.wait_for("go")
+    await ctx.progress(event.payload["last"])
+
+
 @handlers.on("hang")
 async def hang(event: Event, ctx: Context) -> Any:
     """Wait to be cancelled; the payload says what then."""
@@ -216,6 +235,10 @@ async def mentioned(event: Event, ctx: Context) -> Any:
     choices = (
         None if "text" in words else [f"v{number}" for number in range(7)] if "menu" in words else CHOICES
     )
+    if "raced" in words:
+        asking = asyncio.create_task(ctx.ask(event, "Deploy?", choices))
+        await asyncio.wait({asking, asyncio.create_task(ctx.sleep("50ms"))}, return_when="FIRST_COMPLETED")
+        return f"answered: {asking.done()}"
     by: Any = (lambda user: user == event.slack["user"]) if "judged" in words else None
     answer = await ctx.ask(
         event,

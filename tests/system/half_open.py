@@ -1,8 +1,8 @@
-"""A TCP proxy before PostgreSQL that can lose what the server answers, as a network that fails half-way does."""
+"""A TCP proxy before PostgreSQL that can lose what it should forward, as a network that fails half-way does."""
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
@@ -11,25 +11,39 @@ from urllib.parse import parse_qs, urlsplit, urlunsplit
 class Way:
     """A client's connection through the proxy."""
 
+    back: asyncio.StreamWriter
+    """Leads to the server."""
     listens: bool = False
     """Whether the client listens to notifications on it."""
     mute: bool = False
     """Whether the server's answers are lost."""
+    deaf: bool = False
+    """Whether the client's requests are lost, and its end."""
+    cut: bool = False
+    """Whether the next answer ends both connections instead."""
 
 
 class Proxy:
-    """Forwards connections to a server. On demand it loses the answers, and the connections stay open."""
+    """Forwards connections to a server. On demand it loses what it should forward, and the connections stay open."""
 
     def __init__(self, uri: str) -> None:
+        parts = urlsplit(uri)
+        self._user = parts.netloc.rpartition("@")[0]
+        self._name = parts.path
+        self._ways: list[Way] = []
+        self._dark = False
+        self._fault: str | None = None
+        self.port = 0
+        self.lead_to(uri)
+
+    def lead_to(self, uri: str) -> None:
+        """Forward new connections to the server of this URI, and end the open ones."""
         parts = urlsplit(uri)
         directory = parse_qs(parts.query).get("host", [""])[0]
         self._socket = f"{directory}/.s.PGSQL.{parts.port or 5432}" if directory else None
         self._server = parts.hostname, parts.port
-        self._user = parts.netloc.rpartition("@")[0]
-        self._name = parts.path
-        self._ways: list[Way] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.port = 0
+        for way in self._ways:
+            way.back.close()
 
     @property
     def uri(self) -> str:
@@ -43,13 +57,36 @@ class Proxy:
         for way in self._ways:
             way.mute = way.mute or way.listens or not listening
 
+    def swallow(self) -> None:
+        """Lose everything in both directions, on new connections too, until :meth:`restore`."""
+        self._dark = True
+        for way in self._ways:
+            way.mute = way.deaf = True
+
+    def restore(self) -> None:
+        """Forward new connections again. What was swallowed stays half-open."""
+        self._dark = False
+
+    def lose_next_answer(self, fault: str) -> None:
+        """Lose the answer to the next request on a connection that listens, and what follows, once the server gave it.
+
+        Args:
+            fault: ``hung``: the connection stays open; ``cut``: it ends.
+        """
+        self._fault = fault
+
     async def forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Forward one client's connection in both directions."""
+        if self._dark:
+            while await reader.read(65536):
+                pass
+            writer.close()
+            return
         if self._socket:
             there, back = await asyncio.open_unix_connection(self._socket)
         else:
             there, back = await asyncio.open_connection(*self._server)
-        way = Way()
+        way = Way(back)
         self._ways.append(way)
         try:
             async with asyncio.TaskGroup() as group:
@@ -62,17 +99,25 @@ class Proxy:
             for each in (back, writer):
                 each.close()
 
-    @staticmethod
-    async def _requests(way: Way, reader: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
-        while data := await reader.read(65536):
-            way.listens = way.listens or b"LISTEN" in data
-            back.write(data)
-            await back.drain()
+    async def _requests(self, way: Way, reader: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(65536):
+                if way.deaf:
+                    continue
+                if way.listens and self._fault:
+                    way.mute, way.cut, self._fault = True, self._fault == "cut", None
+                way.listens = way.listens or b"LISTEN" in data
+                back.write(data)
+                await back.drain()
+        if way.deaf:
+            await asyncio.Event().wait()  # until the server ends its connection
         raise ConnectionResetError
 
     @staticmethod
     async def _answers(way: Way, there: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await there.read(65536):
+            if way.cut:
+                break
             if not way.mute:
                 writer.write(data)
                 await writer.drain()

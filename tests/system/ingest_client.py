@@ -15,9 +15,9 @@ from urllib.parse import urlencode
 import aiohttp
 
 from surelane_ingest.answers import PATIENCE, Patience
-from surelane_ingest.settings import IngestSettings
+from surelane_ingest.ingest_settings import IngestSettings
 from surelane_ingest.wiring import Ingest, running
-from surelane_service.settings import load_settings
+from surelane_service.service_settings import load_settings
 
 SECRET = "test-signing-secret-0123456789abcdef"
 TEAM, CHANNEL, BOT, APP = "T1", "C1", "UBOT", "A1"

@@ -1,16 +1,15 @@
 """Serve the operator's API and page in this process, and use them as a browser does."""
 
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
 
-from surelane_operator.console.access.settings import AccessSettings
-from surelane_operator.serving import serving_operators
-from surelane_service.probes import private_app, serving
+from surelane_operator.console.access.access_settings import AccessSettings
+from surelane_operator.wiring import running
 
 
 @dataclass
@@ -56,15 +55,7 @@ async def person(url: str) -> AsyncIterator[Person]:
 
 @asynccontextmanager
 async def page(database: str, **settings: Any) -> AsyncIterator[str]:
-    """Serve the private port with these settings; yield its address. ``received`` is what the process has received."""
-    received: Callable[[], Mapping[str, int]] = settings.pop("received", dict)
-
-    async def unready() -> str | None:
-        return None
-
-    found = AccessSettings.model_validate({"DATABASE_URL": database, **settings})
-    async with serving_operators(found, "test", received) as operators:
-        app = private_app(unready, operators.routes, found.known_hosts, operators.middlewares)
-        app.on_shutdown.append(operators.shut_down)
-        async with serving(app, 0, setting="none", host="127.0.0.1") as port:
-            yield f"http://127.0.0.1:{port}"
+    """Serve the private port with these settings; yield its address."""
+    own = {"DATABASE_URL": database, "SURELANE_PRIVATE_PORT": 0, "SURELANE_HOST": "127.0.0.1"}
+    async with running(AccessSettings.model_validate({**own, **settings})) as port:
+        yield f"http://127.0.0.1:{port}"

@@ -1,5 +1,6 @@
 """Run a database server of a test's own, to stop, kill, freeze and start again."""
 
+import contextlib
 import signal
 import tempfile
 from collections.abc import AsyncIterator
@@ -11,7 +12,9 @@ import psutil  # type: ignore[import-untyped]
 
 from surelane.calls import Connection
 from surelane_dev.accounts import OWNER, prepare, uri_of
-from surelane_dev.postgres import Postgres, embedded
+from surelane_dev.data_directory import MAJOR, make, make_private, program, server_user
+from surelane_dev.postgres import SUPERUSER, Postgres, embedded
+from surelane_dev.processes import Child
 from tests.databases import CRASHABLE, migrate
 
 NAME = "surelane"
@@ -38,6 +41,21 @@ class Restartable:
         assert self._admin in ("", self._postgres.uri), "the server moved"
         self._admin = self._postgres.uri
 
+    async def prepare(self) -> None:
+        """Make the roles and the database, and migrate it."""
+        await prepare(self._admin, NAME)
+        await migrate(self.uri())
+
+    async def copy(self, directory: Path) -> "Restartable":
+        """Make a standby of the running server. It does not run yet."""
+        user = server_user(make(directory))
+        make_private(directory / MAJOR, user)
+        socket = self._admin.partition("host=")[2]
+        command = (program("pg_basebackup"), "-D", directory / MAJOR, "-R", "-h", socket, "-U", SUPERUSER)
+        child = await Child.start("copy", *command, "--checkpoint=fast", on_line=print, user=user)
+        assert await child.wait() == 0
+        return Restartable(directory)
+
     async def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """Stop the server. SIGINT is a fast shutdown, SIGQUIT an immediate one, like a crash."""
         self._process().send_signal(how)
@@ -51,13 +69,18 @@ class Restartable:
 
     def freeze(self) -> None:
         """Freeze every process of the server: connections stay open, and nothing answers."""
-        for process in self._processes():
-            process.suspend()
+        postmaster = self._process()
+        postmaster.suspend()  # first: then no process begins
+        for process in postmaster.children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.suspend()
 
     def thaw(self) -> None:
         """Let a frozen server continue."""
-        for process in reversed(self._processes()):
-            process.resume()
+        postmaster = self._process()
+        for process in (*postmaster.children(recursive=True), postmaster):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Connection]:
@@ -86,10 +109,6 @@ class Restartable:
         assert self._postgres is not None, "the server does not run"
         return psutil.Process(self._postgres.child.process.pid)
 
-    def _processes(self) -> list[psutil.Process]:
-        postmaster = self._process()
-        return [postmaster, *postmaster.children(recursive=True)]
-
 
 @asynccontextmanager
 async def restartable() -> AsyncIterator[Restartable]:
@@ -98,8 +117,7 @@ async def restartable() -> AsyncIterator[Restartable]:
         server = Restartable(Path(directory))
         try:
             await server.start()
-            await prepare(server._admin, NAME)
-            await migrate(server.uri())
+            await server.prepare()
             yield server
         finally:
             await server.aclose()

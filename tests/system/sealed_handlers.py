@@ -31,6 +31,12 @@ async def note(event: Event, ctx: Context) -> object:
     return event.payload
 
 
+@handlers.on("looked")
+async def looked(_event: Event, ctx: Context) -> object:
+    """Return what the step has, of this attempt or an earlier one."""
+    return await ctx.step("look", _seen, "anew")
+
+
 @handlers.on("sum")
 async def total(event: Event, ctx: Context) -> object:
     """Return what the children returned."""

@@ -17,9 +17,9 @@ from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane_dev.simulator.client import SimulatorClient
 from surelane_dev.simulator.server import simulator_at
-from surelane_dev.simulator.settings import SimulatorSettings
+from surelane_dev.simulator.simulator_settings import SimulatorSettings
 from surelane_service.probes import serving
-from surelane_service.settings import DEMO_SIGNING_SECRET
+from surelane_service.service_settings import DEMO_SIGNING_SECRET
 from tests.processes import until
 
 AT_ONCE = (timedelta(0), timedelta(milliseconds=20), timedelta(milliseconds=40))

@@ -10,11 +10,11 @@ from surelane.queue import Queue
 from surelane_dev.simulator.faults import Fault
 from surelane_dev.simulator.posting.events import envelope, events_of
 from surelane_dev.simulator.server import simulator_app
-from surelane_dev.simulator.settings import SimulatorSettings
 from surelane_dev.simulator.simulator import Simulator
+from surelane_dev.simulator.simulator_settings import SimulatorSettings
 from surelane_dev.simulator.workspace.model import Message, Posted
 from surelane_service.probes import serving
-from surelane_service.settings import load_settings
+from surelane_service.service_settings import load_settings
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,11 @@ import asyncpg
 import pytest
 
 from surelane.calls import Connection
+from surelane.encryption.keys import new_key
 from surelane_dev.simulator.posting.payloads import action_payload, view_payload
+from surelane_dev.simulator.views import View
 from surelane_dev.simulator.workspace.model import Message
-from surelane_operator.operations import Operations
+from surelane_operator.changes import Changes
 from tests.processes import Service, until
 from tests.system.slack_stand import Stand, slack_stand
 from tests.system.test_durable import HANDLERS, result_of, suspended
@@ -52,7 +54,15 @@ class Person:
         assert user is not None
         self.user = user
 
-    async def click(self, message: Message, element: dict[str, Any], block: str, **chosen: Any) -> int:
+    async def click(
+        self,
+        message: Message,
+        element: dict[str, Any],
+        block: str,
+        *,
+        at: datetime | None = None,
+        **chosen: Any,
+    ) -> int:
         """Click on an element of a message; return the event's id."""
         simulator = self.slack.simulator
         action = {key: element[key] for key in ("type", "action_id", "value") if key in element}
@@ -63,7 +73,22 @@ class Person:
             user=self.user,
             action=action | {"block_id": block} | chosen,
         )
+        payload |= {} if at is None else {"event_time": int(at.timestamp())}
         return await self.slack.queue.insert_event(json.dumps(payload))
+
+    def written(self, view: View, text: str) -> str:
+        """Return the payload of a modal that this person sends."""
+        simulator, answer = self.slack.simulator, {"type": "plain_text_input", "value": text}
+        content = view.content | {"state": {"values": {"answer": {"text": answer}}}}
+        return json.dumps(
+            view_payload(
+                simulator.workspace,
+                simulator.interactions,
+                kind="view_submission",
+                view=content,
+                user=self.user,
+            )
+        )
 
     async def press(self, message: Message, number: int = 0) -> int:
         """Press a button of a message."""
@@ -82,6 +107,22 @@ def private(slack: Stand, asked: Message) -> list[str]:
     room = slack.simulator.workspace.channels[asked.channel]
     said = [message for message in room.messages.values() if message.thread_ts == asked.ts]
     return [message.text for message in said if message.visible_to is not None]
+
+
+async def closed(message: Message) -> None:
+    """Wait until a message says that its event has ended."""
+    await until(lambda: message.blocks[-1]["elements"][0].get("text") == "This has ended.")
+
+
+async def closings(connection: Connection, identity: int) -> int:
+    """Return how many jobs the event's end stored to close what was left in Slack."""
+    count = """
+        select count(*) from agent.job
+        where kind = 'surelane.close'
+        and enqueued_by = (select coalesce(item_key, id::text) from agent.job where id = $1)
+    """
+    found: int = await connection.fetchval(count, identity)
+    return found
 
 
 async def question(slack: Stand, connection: Connection, text: str) -> tuple[int, Message, Message]:
@@ -106,9 +147,10 @@ async def test_first_click_is_the_answer_and_the_second_is_told(
     assert private(slack, asked) == [f"This is decided: {said}"]
     assert message.blocks[-1]["elements"][0]["text"] == said
     assert [each.text for each in replies(slack, asked)] == ["before", "in a step", "Deploy?", "after"]
+    assert await closings(connection, identity) == 0
 
 
-async def test_replay_answers_again_and_asks_a_forgotten_question_again(
+async def test_new_run_answers_again_and_asks_a_forgotten_question_again(
     slack: Stand, connection: Connection
 ) -> None:
     identity, asked, message = await question(slack, connection, "buttons")
@@ -116,7 +158,7 @@ async def test_replay_answers_again_and_asks_a_forgotten_question_again(
     await ada.press(message)
     assert await result_of(connection, identity) == ["Approve", ada.user.id]
     said = ["before", "in a step", "Deploy?", "after"]
-    anew = await Operations(connection).replay(identity, from_step="ask:1")
+    anew = await Changes(connection).rerun_as_new(identity, from_step="ask:1")
     assert anew.id is not None
     await suspended(connection, anew.id)
     assert [each.text for each in replies(slack, asked)] == [*said, "before", "Deploy?"]
@@ -135,16 +177,10 @@ async def test_menu(slack: Stand, connection: Connection) -> None:
 
 async def test_text_is_written_in_a_modal(slack: Stand, connection: Connection) -> None:
     identity, _, message = await question(slack, connection, "text")
-    ada, simulator = Person(slack, "ada"), slack.simulator
+    ada = Person(slack, "ada")
     await ended(connection, await ada.press(message))
-    (view,) = simulator.interactions.views.values()
-    content = view.content | {
-        "state": {"values": {"answer": {"text": {"type": "plain_text_input", "value": "two words"}}}}
-    }
-    payload = view_payload(
-        simulator.workspace, simulator.interactions, kind="view_submission", view=content, user=ada.user
-    )
-    await slack.queue.insert_event(json.dumps(payload))
+    (view,) = slack.simulator.interactions.views.values()
+    await slack.queue.insert_event(ada.written(view, "two words"))
     assert await result_of(connection, identity) == ["two words", ada.user.id]
 
 
@@ -173,6 +209,7 @@ async def test_click_after_the_end_is_told(slack: Stand, connection: Connection)
     identity, asked, message = await question(slack, connection, "buttons")
     buttons = message.blocks[-1]
     await slack.queue.cancel(str(identity))
+    await closed(message)
     late = await Person(slack, "ada").click(message, buttons["elements"][0], buttons["block_id"])
     assert await result_of(connection, late) == {"told": "This question is over."}
     assert private(slack, asked) == ["This question is over."]
@@ -189,6 +226,33 @@ async def test_click_waits_until_its_question_is_stored_or_over(slack: Stand, co
         while len((await live(connection, click))["claimed"]) < 4:  # noqa: ASYNC110 - no event says so
             await asyncio.sleep(0.05)
     await slack.queue.cancel(str(asking))
+    assert await result_of(connection, click) == {"told": "This question is over."}
+    assert private(slack, asked) == ["This question is over."]
+
+
+async def test_text_written_after_the_end_is_told(slack: Stand, connection: Connection) -> None:
+    identity, asked, message = await question(slack, connection, "text")
+    ada = Person(slack, "ada")
+    await ended(connection, await ada.press(message))
+    view = list(slack.simulator.interactions.views.values())[-1]
+    await slack.queue.cancel(str(identity))
+    await closed(message)
+    await connection.execute("delete from agent.step where event_id = $1", identity)  # as retention does
+    late = await slack.queue.insert_event(ada.written(view, "too late"))
+    assert await result_of(connection, late) == {"told": "This question is over."}
+    assert private(slack, asked) == ["This question is over."]
+
+
+async def test_click_on_a_question_that_is_never_stored_waits_an_hour(
+    slack: Stand, connection: Connection
+) -> None:
+    """A handler that was changed meanwhile may not ask it again, and its event may live for months."""
+    _, asked, message = await question(slack, connection, "buttons")
+    asking = await slack.queue.enqueue("nothing", run_at=datetime.now(UTC) + timedelta(hours=9))
+    before = datetime.now(UTC) - timedelta(hours=1)
+    click = await Person(slack, "ada").click(
+        message, message.blocks[-1]["elements"][0], f"surelane:{asking}:ask:1", at=before
+    )
     assert await result_of(connection, click) == {"told": "This question is over."}
     assert private(slack, asked) == ["This question is over."]
 
@@ -214,12 +278,87 @@ async def test_stop_button_cancels_the_handler(slack: Stand, connection: Connect
     assert row["outcome"] == "cancelled"
     assert row["reason"] == f"cancelled while running by {bob.user.id}: stopped in Slack"
     assert message.blocks[-1]["elements"][0]["text"] == f"Stopped by <@{bob.user.id}>."
+    assert await closings(connection, identity) == 0
 
 
 async def test_stop_button_goes_with_its_handler(slack: Stand, connection: Connection) -> None:
     identity, asked = await slack.mention("stoppable")
     assert await result_of(connection, identity) == "ended"
     assert [each.text for each in replies(slack, asked)] == ["before"]
+    assert await closings(connection, identity) == 0
+
+
+@pytest.mark.parametrize("text", ["buttons", "menu", "text", "judged"])
+async def test_question_of_a_cancelled_event_is_closed(
+    slack: Stand, connection: Connection, text: str
+) -> None:
+    identity, _, message = await question(slack, connection, text)
+    await slack.queue.cancel(str(identity))
+    await closed(message)
+    assert message.blocks[0]["text"]["text"] == "Deploy?"
+
+
+async def test_question_of_a_completed_event_is_closed(slack: Stand, connection: Connection) -> None:
+    """The handler waited for the question or a time, whichever came first."""
+    identity, asked = await slack.mention("raced")
+    assert await result_of(connection, identity) == "answered: False"
+    await closed(replies(slack, asked)[QUESTION])
+
+
+async def test_stop_button_of_a_cancelled_event_is_closed(slack: Stand, connection: Connection) -> None:
+    identity, asked = await slack.mention("stoppable long")
+    while not json.loads(await connection.fetchval("select agent.list_steps($1)", identity)):
+        pass
+    await slack.queue.cancel(str(identity))
+    await closed(replies(slack, asked)[1])
+
+
+async def test_event_that_runs_again_asks_its_closed_question_again(
+    slack: Stand, connection: Connection
+) -> None:
+    identity, asked, message = await question(slack, connection, "judged")
+    grace, ada = Person(slack, "grace"), Person(slack, "ada")
+    await ended(connection, await grace.press(message))
+    await until(lambda: bool(private(slack, asked)))
+    await suspended(connection, identity)
+    await slack.queue.cancel(str(identity))
+    await closed(message)
+    await Changes(connection).rerun([identity])
+    await suspended(connection, identity)
+    assert [each.text for each in replies(slack, asked)][-2:] == ["before", "Deploy?"]
+    await ada.press(replies(slack, asked)[-1])
+    assert await result_of(connection, identity) == ["Approve", ada.user.id]
+
+
+async def test_event_that_runs_again_goes_on_with_the_answer_that_it_had(
+    slack: Stand, connection: Connection
+) -> None:
+    identity, asked, message = await question(slack, connection, "buttons")
+    async with connection.transaction():  # no attempt takes the answer before the event ends
+        await connection.execute(
+            "select agent.send_signal($1, 'ask:1', $2, true, 'U1')",
+            identity,
+            json.dumps({"choice": "Approve", "user": "U1", "click": "k"}),
+        )
+        await connection.execute("select agent.cancel_job($1, 'ops', null, false)", identity)
+    assert await closings(connection, identity) == 0
+    await Changes(connection).rerun([identity])
+    assert await result_of(connection, identity) == ["Approve", "U1"]
+    assert replies(slack, asked)[QUESTION] is message
+
+
+async def test_encrypted_question_is_closed(database: str) -> None:
+    settings = {"SURELANE_ENCRYPTION_KEYS": new_key(), "SURELANE_ENCRYPT_EVENTS": "true"}
+    connection = await asyncpg.connect(database)
+    async with slack_stand(connection) as slack:
+        api = {"SURELANE_HANDLERS": HANDLERS, "SLACK_BOT_TOKEN": "xoxb-any", "SLACK_API_URL": slack.api}
+        async with worker(database, **api, **settings):
+            identity, _, message = await question(slack, connection, "buttons")
+            await slack.queue.cancel(str(identity))
+            payload = await connection.fetchval("select payload from agent.job where kind = 'surelane.close'")
+            assert "Deploy?" not in payload
+            await closed(message)
+    await connection.close()
 
 
 async def test_question_holds_nothing_and_its_thread_goes_on(slack: Stand, connection: Connection) -> None:

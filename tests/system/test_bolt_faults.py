@@ -67,6 +67,10 @@ async def test_call_that_an_earlier_attempt_made_succeeds_again(app: Bolt) -> No
     assert answers == ["first answer", f"after {_posted(app, message)}", "by the app"]
 
 
+async def test_client_that_a_listener_makes_reaches_the_simulator(app: Bolt) -> None:
+    assert (await mention(app, "alone", 1))[0] == ["by a client of its own"]
+
+
 async def test_query_takes_any_value(app: Bolt) -> None:
     assert (await mention(app, "odd", 1))[0][0] == "first answer"
 
@@ -130,6 +134,12 @@ async def test_response_is_not_repeated(app: Bolt) -> None:
     before = len(app.said())
     assert await app.asks(dict(form), 2) == "working"
     assert app.said()[before:] == ["first response", "second response"]
+
+
+async def test_command_that_no_listener_takes_is_refused(app: Bolt) -> None:
+    """Slack tells the person that it failed, as for Bolt alone."""
+    form = {"command": "/nobody", "trigger_id": "1.1.x", "team_id": app.slack.simulator.workspace.team_id}
+    assert await app.asks(dict(form)) is False
 
 
 async def test_answer_that_came_too_late_goes_through_the_response_url(app: Bolt) -> None:

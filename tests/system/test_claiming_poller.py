@@ -11,12 +11,11 @@ import pytest
 
 from surelane_service.engine import Engine
 from surelane_service.pool import close_pool, create_pool
-from surelane_worker.claiming.cursors import Cursors
+from surelane_worker.claiming.claimer import Cursors
 from surelane_worker.claiming.poller import Poller
-from surelane_worker.claiming.position import Position, Side
-from surelane_worker.claiming.wakeup import Wakeup
-from surelane_worker.observing.heartbeats import Heartbeats
+from surelane_worker.claiming.position import Position, Side, Wakeup
 from surelane_worker.running.slots import Slots
+from surelane_worker.sessions import Heartbeats
 from tests.databases import as_role
 
 

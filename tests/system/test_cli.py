@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 from surelane.calls import Connection
 from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
-from surelane_operator.acting import this_user
+from surelane_operator.audit import this_user
 from surelane_operator.cli.command import app
 from surelane_service.engine import Engine
 from tests import forked
@@ -75,7 +76,7 @@ async def connection(shared_database: str) -> AsyncIterator[Connection]:
 @pytest.fixture
 def surelane(shared_database: str, connection: Connection) -> Command:  # noqa: ARG001 - an empty queue
     """Return the command, as a member of ``agent_operator``."""
-    return Command(as_role(shared_database, "surelane_worker"))
+    return Command(as_role(shared_database, "surelane_operator"))
 
 
 async def fail(connection: Connection, identity: int, message: str) -> None:
@@ -83,7 +84,9 @@ async def fail(connection: Connection, identity: int, message: str) -> None:
     await connection.execute("select agent.claim_events(array['mail'], _limit => 1)")
     error = {"type": "ValueError", "message": message, "at": "2026-01-01T00:00:00Z", "worker": "w"}
     await connection.execute(
-        "select agent.fail_events($1, '{1}', $2, '{0s}', '{t}')", [identity], [json.dumps(error)]
+        "select agent.settle($1, '{1}', '{fail}', $2)",
+        [identity],
+        [json.dumps({"error": error, "final": True})],
     )
 
 
@@ -96,10 +99,10 @@ async def test_failed_events_are_found_explained_and_put_back(
     await queue.enqueue("mail", {"to": "bob"}, item_key="welcome:bob")
 
     table, listed, shown, why, history, story = await surelane.each(
-        "jobs list --status failed",
-        "jobs list --status failed --json",
-        "jobs show welcome:ada --json",
-        f"jobs why {identity} --json",
+        "events list --status failed",
+        "events list --status failed --json",
+        "events show welcome:ada --json",
+        f"events why {identity} --json",
         "events history welcome:ada",
         "events history welcome:ada --json",
     )
@@ -114,16 +117,40 @@ async def test_failed_events_are_found_explained_and_put_back(
     assert "blog" in history.out
     assert story.json["trace"] in history.out
 
-    requeued = await surelane("events", "requeue", "welcome:ada")
-    assert (requeued.code, requeued.out) == (0, f"requeued 1: {identity}\n")
+    as_in_0_2_0 = await surelane("jobs", "list", "--status", "failed", "--json")
+    assert as_in_0_2_0.json == listed.json
+
+    rerun = await surelane("events", "rerun", "welcome:ada")
+    assert (rerun.code, rerun.out) == (0, f"1 run again: {identity}\n")
     again, cancelled = (
-        await surelane("events", "requeue", "welcome:ada"),
+        await surelane("events", "rerun", "welcome:ada"),
         await surelane("events", "cancel", "welcome:ada"),
     )
     assert (again.code, "have not ended" in again.err) == (1, True)
     assert (cancelled.code, cancelled.out) == (0, "cancelled\n")
     too_late = await surelane("events", "cancel", str(identity))
     assert (too_late.code, "ended as cancelled" in too_late.err) == (1, True)
+
+
+async def test_events_are_found_by_their_tags(surelane: Command, connection: Connection) -> None:
+    identity = await Queue(connection).enqueue("mail", {"text": "hello"})
+    await connection.execute("select agent.claim_events(array['mail'], _limit => 1)")
+    await Queue(connection).enqueue("mail", {"text": "hello"})
+    engine = Engine(connection)
+    await engine.store_tags(identity, 1, {"customer": "acme", "order": "17"})
+    await engine.store_progress(identity, 1, "3 of 7 files")
+    listed, searched, none, wrong, shown = await surelane.each(
+        "events list --tag customer=acme --tag order:17 --json",
+        "events search hello --tag customer=acme --json",
+        "events list --tag customer=other --json",
+        "events list --tag customer",
+        f"events show {identity}",
+    )
+    assert [job["id"] for job in (*listed.json, *searched.json)] == [identity, identity]
+    assert none.json == []
+    assert (wrong.code, "write a tag as customer:acme" in wrong.err) == (2, True)
+    assert "customer=acme, order=17" in shown.out
+    assert "3 of 7 files" in shown.out
 
 
 async def test_value_is_sent_to_a_live_event(surelane: Command, connection: Connection) -> None:
@@ -143,28 +170,32 @@ async def test_value_is_sent_to_a_live_event(surelane: Command, connection: Conn
     assert story["steps"][-1]["detail"].endswith(": enough")
 
 
-async def test_ended_event_is_replayed_as_a_new_one(
+async def test_ended_event_runs_again_as_a_new_one(
     surelane: Command, connection: Connection, tmp_path: Path
 ) -> None:
     first = await Queue(connection).enqueue("mail", {"to": "ada"}, item_key="welcome:ada")
-    live = await surelane("events", "replay", "welcome:ada")
+    live = await surelane("events", "rerun", "welcome:ada", "--from-step", "deploy")
     assert (live.code, "is pending: cancel it" in live.err) == (1, True)
     await fail(connection, first, "no luck")
     payload, broken = tmp_path / "payload.json", tmp_path / "broken.json"
     payload.write_text('{"to": "bob"}')
     broken.write_text("{")
-    done = await surelane("events", "replay", "welcome:ada", "--payload", str(payload), "--json")
+    done = await surelane("events", "rerun", "welcome:ada", "--payload", str(payload), "--json")
     new = done.json
-    assert new == {"id": new["id"], "key": f"welcome:ada:replay:{new['id']}", "replay_of": first, "kept": []}
-    assert (await surelane("jobs", "show", new["key"], "--json")).json["payload"] == {"to": "bob"}
+    (identity,) = new["rerun"]
+    key = f"welcome:ada:rerun:{identity}"
+    assert new == {"rerun": [identity], "rerun_of": first, "key": key, "kept": []}
+    assert (await surelane("events", "show", new["key"], "--json")).json["payload"] == {"to": "bob"}
     for arguments, code, why in (
         (("--payload", str(broken)), 2, "is not JSON"),
         (("--payload", str(tmp_path / "none")), 2, "No such file"),
         (("--from-step", "deploy"), 3, "no stored step deploy; it has none"),
     ):
-        refused = await surelane("events", "replay", "welcome:ada", *arguments)
+        refused = await surelane("events", "rerun", "welcome:ada", *arguments)
         assert (refused.code, why in refused.err) == (code, True), refused.err
-    (told,) = await surelane.each("events replay welcome:ada")
+    two = await surelane("events", "rerun", "welcome:ada", new["key"], "--from-step", "deploy")
+    assert (two.code, "give one event" in two.err) == (2, True)
+    told = await surelane("events", "rerun", "welcome:ada", "--payload", str(payload))
     assert told.out.startswith(f"event {first} runs again as event ")
 
 
@@ -176,7 +207,7 @@ async def test_claims_keep_their_numbers_when_the_earliest_are_dropped(
         """do $$ declare _claim int4; _id int8; begin
             for n in 1..103 loop
                 select id, claim into _id, _claim from agent.claim_events('{mail}', 1, _claimed_by => 'w');
-                perform agent.release_events(array[_id], array[_claim]) from generate_series(1, 1) where n < 103;
+                perform agent.settle(array[_id], array[_claim], '{release}') from generate_series(1, 1) where n < 103;
             end loop;
         end $$"""
     )
@@ -189,9 +220,9 @@ async def test_claims_keep_their_numbers_when_the_earliest_are_dropped(
 async def test_all_that_failed_of_a_kind_is_put_back(surelane: Command, connection: Connection) -> None:
     for number in range(3):
         await fail(connection, await Queue(connection).enqueue("mail", {"n": number}), "no luck")
-    assert (await surelane("events", "requeue", "--status", "failed", "--kind", "note")).out == "requeued 0\n"
-    assert (await surelane("events", "requeue", "--status", "failed", "--kind", "mail")).out.startswith(
-        "requeued 3: "
+    assert (await surelane("events", "rerun", "--status", "failed", "--kind", "note")).out == "0 run again\n"
+    assert (await surelane("events", "rerun", "--status", "failed", "--kind", "mail")).out.startswith(
+        "3 run again: "
     )
 
 
@@ -206,6 +237,14 @@ async def test_schedules_are_set_listed_and_deleted(surelane: Command) -> None:
     assert [(cron["schedule"], cron["payload"], cron["catch_up"]) for cron in listed.json] == [
         ("0 3 * * *", {"to": "all"}, "none")
     ]
+    more = ("--catch-up", "10", "--overlap", "skip", "--jitter", "5m")
+    made, wrong = [
+        await surelane("cron", "set", "nightly", "tick", "0 3 * * *", *given)
+        for given in (more, (*more, "--catch-up", "most"))
+    ]
+    assert (made.code, wrong.code) == (0, 2)
+    (listed,) = (await surelane("cron", "list", "--json")).json
+    assert [listed["catch_up"], listed["overlap"], listed["jitter"]] == ["10", "skip", "0:05:00"]
     gone, missing = [await surelane("cron", "delete", "nightly") for _ in range(2)]
     assert (gone.code, missing.code) == (0, 3)
 
@@ -215,7 +254,7 @@ async def test_kinds_are_paused_and_the_figures_say_so(surelane: Command, connec
     await queue.enqueue("mail", item_key="m")
     await Engine(connection).announce_worker("worker-1", ["mail"], "0.1.0")
     assert (await surelane("kinds", "pause", "mail")).out == "mail is paused\n"
-    table, figures, why = await surelane.each("stats", "stats --json", "jobs why m")
+    table, figures, why = await surelane.each("stats", "stats --json", "events why m")
     assert "worker-1" in table.out
     assert [(kind["kind"], kind["paused"], kind["pending"]) for kind in figures.json["kinds"]] == [
         ("mail", True, 1)
@@ -230,20 +269,20 @@ async def test_a_trace_is_named_without_a_database() -> None:
     linked = await nowhere("trace", "Ev1", SURELANE_TRACE_URL="https://traces.example/{trace_id}")
     assert plain.code == 0
     assert linked.out == f"{plain.out}https://traces.example/{plain.out}"
-    assert (await nowhere.process("--version")).out.startswith("surelane 0.")
+    assert (await nowhere.process("--version")).out == f"surelane {version('surelane')}\n"
 
 
 async def test_an_event_that_waits_for_its_children_says_so(
     surelane: Command, connection: Connection
 ) -> None:
     identity = await Queue(connection).fan_out([Job("part"), Job("part")], Continuation("whole"))
-    why, listed = await surelane.each(f"jobs why {identity}", "jobs list --status scheduled")
+    why, listed = await surelane.each(f"events why {identity}", "events list --status scheduled")
     assert why.out == "waits_for_children: 2 children have not ended\n"
     assert "never" in listed.out
 
 
 async def test_a_watched_list_is_shown_again(surelane: Command, connection: Connection) -> None:
-    process = await surelane.start("jobs", "list", "--watch")
+    process = await surelane.start("events", "list", "--watch")
     assert process.stdout is not None
     async with asyncio.timeout(60):
         assert b"no such events" in await process.stdout.readline()
@@ -257,14 +296,14 @@ async def test_a_watched_list_is_shown_again(surelane: Command, connection: Conn
 @pytest.mark.parametrize(
     ("call", "code", "message"),
     [
-        ("jobs list --status done", 2, "done is not a status"),
-        ("jobs list --limit 0", 2, "limit"),
-        ("jobs show nothing", 3, "there is no event nothing"),
+        ("events list --status done", 2, "done is not a status"),
+        ("events list --limit 0", 2, "limit"),
+        ("events show nothing", 3, "there is no event nothing"),
         ("events history 999", 3, "there is no event 999"),
-        ("events requeue", 2, "give events, or --status"),
+        ("events rerun", 2, "give events, or --status"),
         ("cron set x mail often", 2, "is not a schedule"),
         ("cron set x mail @daily --payload []", 2, "not a JSON object"),
-        ("cron set x mail @daily --catch-up some", 2, "none, one or all"),
+        ("cron set x mail @daily --catch-up some", 2, "write none, one, all or a number"),
         ("frobnicate", 2, "No such command"),
     ],
 )
@@ -299,7 +338,7 @@ async def test_a_database_that_is_away_or_has_no_schema_is_reported(
 async def test_a_person_enqueues_once_and_finds_the_job_by_its_key(surelane: Command) -> None:
     first = await surelane("enqueue", "agent-turn", "--payload", '{"n": 1}', "--key", "greeting:ada")
     again = await surelane("enqueue", "agent-turn", "--key", "greeting:ada")
-    found = await surelane("jobs", "show", "greeting:ada", "--json")
+    found = await surelane("events", "show", "greeting:ada", "--json")
 
     assert first.code == again.code == 0
     assert first.out == again.out
@@ -309,7 +348,7 @@ async def test_a_person_enqueues_once_and_finds_the_job_by_its_key(surelane: Com
 
 async def test_a_person_starts_an_orchestration(surelane: Command) -> None:
     started = await surelane("orchestrate", "a report", "--subtask", "read", "--subtask", "write")
-    found = await surelane("jobs", "show", started.out.strip(), "--json")
+    found = await surelane("events", "show", started.out.strip(), "--json")
 
     assert found.json["kind"] == "orchestrator-plan"
     assert found.json["payload"] == {"goal": "a report", "subtasks": ["read", "write"]}

@@ -20,8 +20,7 @@ from surelane import (
     SurelaneError,
 )
 from surelane.calls import Connection, Pool
-from surelane_service.listener import Listener
-from surelane_service.pool import close_pool, create_pool
+from surelane_service.pool import Listener, close_pool, create_pool
 from tests.databases import Server, as_role
 from tests.processes import free_port
 

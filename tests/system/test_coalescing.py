@@ -11,8 +11,8 @@ import pytest
 
 from surelane.calls import Connection
 from surelane.queue import Queue
-from surelane_operator.operations import Operations
-from surelane_operator.timeline import story_of
+from surelane_operator.changes import Changes
+from surelane_operator.reads.timeline import story_of
 from tests.processes import Service, until
 from tests.system.slack_stand import Stand, slack_stand
 from tests.system.worker import ended, enqueue, live, worker
@@ -122,15 +122,15 @@ async def test_event_without_a_group_is_handled_at_once(connection: Connection) 
 
 
 @served
-async def test_replay_gets_the_same_events(connection: Connection) -> None:
+async def test_new_run_gets_the_same_events(connection: Connection) -> None:
     first, second = await say(connection, "replayed", "a", "b")
     await ends(connection, first, second)
     for step in (None, "read"):
-        replay = await Operations(connection).replay(first, from_step=step)
-        assert replay.id is not None
-        await put_back(connection, replay.id)
-        await grow_quiet(connection, replay.id)
-        assert await ends(connection, replay.id) == [["a", "b"]]
+        new = await Changes(connection).rerun_as_new(first, from_step=step)
+        assert new.id is not None
+        await put_back(connection, new.id)
+        await grow_quiet(connection, new.id)
+        assert await ends(connection, new.id) == [["a", "b"]]
     assert [row["reason"] for row in [await ended(connection, second)]] == [f"coalesced into {first}"]
 
 
@@ -244,7 +244,7 @@ async def test_replies_are_those_of_the_run_and_answer_the_last_message(
     assert told[second]["reason"] == f"coalesced into {told[first]['item_key']}"
     texts = ["one + two", "and once more"]
     assert [text for text in slack.answers(asked) if text in texts] == texts
-    job = await Operations(connection).get(first)
+    job = await Changes(connection).get(first)
     assert job is not None
     assert ("coalesced", f"with {second}") in [(step.what, step.detail) for step in story_of(job)]
 

@@ -1,15 +1,16 @@
 """People sign in to the operator's page by a token, a link, a provider or a proxy; forgeries are refused."""
 
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
-from surelane_operator.console.access.access import sign_in_link
-from surelane_operator.console.access.sign_in import local_path
+from surelane_operator.console.access.sign_in import local_path, sign_in_link
 from tests.system.oidc_provider import CLIENT, SECRET, Answers, provider_at
 from tests.system.operators import Person, page, person
+from tests.system.restartable import restartable
 
 TOKEN, READING = "a-token-of-the-operators", "a-token-that-only-reads"
 KEY = "a-key-that-signs-sessions-01"
@@ -47,6 +48,106 @@ async def test_a_token_signs_in_acts_under_the_persons_name_and_signs_out(by_tok
         assert (await ada.change("POST", "/console/sign-out"))[0] == 200
         assert (await ada.get("/console/"))[0] == 303
         assert (await ada.get("/v1/stats"))[0] == 401
+
+
+@asynccontextmanager
+async def replicas(database: str, *of: dict[str, str]) -> AsyncIterator[list[str]]:
+    """Serve the page by two replicas over one database, or by one per settings; yield their addresses."""
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(page(database, **settings)) for settings in of]
+
+
+def cookies_of(someone: Person) -> dict[str, str]:
+    """Return the header with which a copy of someone's cookies is sent."""
+    return {"Cookie": "; ".join(f"{cookie.key}={cookie.value}" for cookie in someone.session.cookie_jar)}
+
+
+BY_TOKEN = {
+    "SURELANE_CONSOLE_SIGN_IN": "token",
+    "SURELANE_API_TOKEN": TOKEN,
+    "SURELANE_API_VIEWER_TOKEN": READING,
+    "SURELANE_CONSOLE_KEY": KEY,
+}
+
+
+async def test_signing_out_ends_every_copy_of_the_cookie_on_every_replica(shared_database: str) -> None:
+    async with (
+        replicas(shared_database, BY_TOKEN, BY_TOKEN) as (one, other),
+        person(one) as ada,
+        person(one) as eve,
+        person(other) as elsewhere,
+    ):
+        await sign_in(ada)
+        copied = cookies_of(ada)
+        for someone in (eve, elsewhere):
+            assert (await someone.get("/console/", headers=copied))[0] == 200
+        await sign_in(eve)  # another session of the same token
+        assert (await ada.change("POST", "/console/sign-out"))[0] == 200
+        for someone in (ada, elsewhere):
+            assert (await someone.get("/console/", headers=copied))[0] == 303
+            assert (await someone.get("/v1/stats", headers=copied))[0] == 401
+            assert (await someone.send("POST", "/console/sign-out", headers=copied))[0] == 401
+        assert (await eve.get("/console/"))[0] == 200
+    async with page(shared_database, **BY_TOKEN) as restarted, person(restarted) as eve:
+        assert (await eve.get("/console/", headers=copied))[0] == 303
+
+
+async def test_a_session_ends_with_the_token_that_began_it(shared_database: str) -> None:
+    other_viewer = {**BY_TOKEN, "SURELANE_API_VIEWER_TOKEN": "another-token-that-reads"}
+    no_viewer = {name: value for name, value in BY_TOKEN.items() if name != "SURELANE_API_VIEWER_TOKEN"}
+    other_token = {**BY_TOKEN, "SURELANE_API_TOKEN": "another-token-of-operators"}
+    demoted = {**other_token, "SURELANE_API_VIEWER_TOKEN": TOKEN}
+    async with (
+        page(shared_database, **BY_TOKEN) as url,
+        person(url) as viewer,
+        person(url) as operator,
+        person(url) as linked,
+    ):
+        await sign_in(viewer, READING)
+        await sign_in(operator)
+        assert (await linked.get(sign_in_link(url, TOKEN)))[0] == 303
+        for settings, reads, operates in (
+            (BY_TOKEN, True, True),
+            (other_viewer, False, True),
+            (no_viewer, False, True),
+            (other_token, True, False),
+            (demoted, False, False),
+        ):
+            async with page(shared_database, **settings) as later, person(later) as someone:
+                for who, holds in ((viewer, reads), (operator, operates), (linked, operates)):
+                    status, _ = await someone.get("/v1/stats", headers=cookies_of(who))
+                    assert status == (200 if holds else 401), settings
+                if not operates:
+                    assert (await someone.get(sign_in_link(later, TOKEN)))[0] == 403
+
+
+async def test_a_link_signs_in_once_whichever_replica_it_leads_to(shared_database: str) -> None:
+    async with replicas(shared_database, BY_TOKEN, BY_TOKEN) as (one, other), person(one) as ada:
+        link = sign_in_link(one, TOKEN)
+        assert (await ada.get(link))[0] == 303
+        async with person(other) as eve:
+            assert (await eve.get(other + link.removeprefix(one)))[0] == 403
+            assert (await eve.get("/console/"))[0] == 303
+
+
+async def test_without_the_database_sessions_and_links_are_refused_and_count_again_with_it() -> None:
+    async with restartable() as server, page(server.uri(), **BY_TOKEN) as url, person(url) as ada:
+        await sign_in(ada)
+        csrf = await ada.csrf()
+        link = sign_in_link(url, TOKEN)
+        await server.stop()
+        async with person(url) as eve:
+            status, text = await eve.get(link)
+            assert (status, "does not answer" in text) == (503, True)
+        status, text = await ada.get("/console/events?a=1")
+        assert (status, "does not answer" in text) == (503, True)
+        assert (await ada.get("/v1/stats"))[0] == 503
+        assert (await ada.change("POST", "/console/sign-out", csrf=csrf))[0] == 503
+        await server.start()
+        async with person(url) as eve:
+            assert (await eve.get(link))[0] == 303
+        assert (await ada.change("POST", "/console/sign-out"))[0] == 200
+        assert (await ada.get("/console/"))[0] == 303
 
 
 async def test_the_viewers_token_reads_and_changes_nothing(by_token: str) -> None:
@@ -129,9 +230,8 @@ async def answers() -> AsyncIterator[Answers]:
         yield provider
 
 
-@pytest.fixture(scope="module")
-async def by_provider(shared_database: str, answers: Answers) -> AsyncIterator[str]:
-    settings = {
+def by_provider_at(answers: Answers) -> dict[str, str]:
+    return {
         "SURELANE_CONSOLE_SIGN_IN": "oidc",
         "SURELANE_CONSOLE_KEY": KEY,
         "SURELANE_CONSOLE_URL": "http://localhost:1",
@@ -141,7 +241,11 @@ async def by_provider(shared_database: str, answers: Answers) -> AsyncIterator[s
         "SURELANE_CONSOLE_OPERATOR_GROUPS": "on-call,admins",
         "SURELANE_CONSOLE_VIEWER_GROUPS": "staff",
     }
-    async with page(shared_database, **settings) as url:
+
+
+@pytest.fixture(scope="module")
+async def by_provider(shared_database: str, answers: Answers) -> AsyncIterator[str]:
+    async with page(shared_database, **by_provider_at(answers)) as url:
         yield url
 
 
@@ -239,22 +343,50 @@ async def test_a_code_is_worth_one_sign_in(by_provider: str, answers: Answers) -
     with answers.saying(groups=["admins"]):
         async with person(by_provider) as ada:
             back = await at_provider(ada)
-            cookies = "; ".join(f"{cookie.key}={cookie.value}" for cookie in ada.session.cookie_jar)
+            copied = cookies_of(ada)
             assert (await ada.get(back))[0] == 303
             assert (await ada.get(back))[0] == 403
         async with person(by_provider) as eve:
-            assert (await eve.get(back, headers={"Cookie": cookies}))[0] == 403
+            assert (await eve.get(back, headers=copied))[0] == 403
 
 
-async def test_a_callback_counts_once_even_if_it_fails(by_provider: str, answers: Answers) -> None:
+async def test_a_callback_counts_once_on_all_replicas_even_if_it_fails(
+    shared_database: str, answers: Answers
+) -> None:
+    settings = by_provider_at(answers)
     with answers.saying(groups=["admins"]):
-        async with person(by_provider) as ada, person(by_provider) as eve:
+        async with replicas(shared_database, settings, settings) as (one, other), person(one) as ada:
             back = await at_provider(ada)
-            cookies = "; ".join(f"{cookie.key}={cookie.value}" for cookie in ada.session.cookie_jar)
+            copied = cookies_of(ada)
             state = parse_qs(urlsplit(back).query)["state"][0]
             path = "/console/sign-in/oidc/callback?" + urlencode({"code": "made-up", "state": state})
             assert (await ada.get(path))[0] == 403
-            assert (await eve.get(back, headers={"Cookie": cookies}))[0] == 403
+            for url in (one, other):
+                async with person(url) as eve:
+                    status, text = await eve.get(url + back.removeprefix(one), headers=copied)
+                    assert (status, "used before" in text) == (403, True)
+
+
+async def test_a_session_by_a_provider_ends_with_its_sign_out_and_with_other_settings(
+    shared_database: str, answers: Answers
+) -> None:
+    settings = by_provider_at(answers)
+    moved = {
+        **settings,
+        "SURELANE_CONSOLE_OPERATOR_GROUPS": "staff",
+        "SURELANE_CONSOLE_VIEWER_GROUPS": "on-call",
+    }
+    with answers.saying(groups=["on-call"]):
+        async with replicas(shared_database, settings, settings) as (one, other), person(one) as ada:
+            await come_in(ada)
+            copied = cookies_of(ada)
+            for different in (moved, BY_TOKEN):
+                async with page(shared_database, **different) as later, person(later) as someone:
+                    assert (await someone.get("/v1/stats", headers=copied))[0] == 401
+            async with person(other) as eve:
+                assert (await eve.get("/v1/stats", headers=copied))[0] == 200
+                assert (await ada.change("POST", "/console/sign-out"))[0] == 200
+                assert (await eve.get("/v1/stats", headers=copied))[0] == 401
 
 
 @pytest.mark.parametrize("verified", [{}, {"email_verified": False}, {"email_verified": "true"}], ids=str)

@@ -9,12 +9,14 @@ from datetime import timedelta
 import aiohttp
 import asyncpg
 import pytest
+from aiohttp import web
 from yarl import URL
 
 from surelane import Queue
 from surelane.calls import Pool
-from surelane_operator.console.live import Live
-from tests.browser.console_page import SignedIn, console_at
+from surelane_operator.console.access.viewer import Viewer
+from surelane_operator.console.live import MOST_EACH, Live
+from tests.browser.console_page import CSRF, SignedIn, console_at
 
 ACCEPT = {"Accept": "text/event-stream"}
 
@@ -36,7 +38,7 @@ async def _news(response: aiohttp.ClientResponse, *wanted: str) -> str:
 
 
 async def test_fifty_pages_share_a_reader_see_a_change_and_end_with_the_service(pool: Pool) -> None:
-    live = Live(most_viewers=50)
+    live = Live(most_viewers=50, most_each=51)
     # Without end, the service would wait 30 seconds for its streams: the time counts from the last page on.
     async with asyncio.timeout(200) as most, AsyncExitStack() as stack:
         limitless = aiohttp.TCPConnector(limit=0)
@@ -53,12 +55,43 @@ async def test_fifty_pages_share_a_reader_see_a_change_and_end_with_the_service(
             for page in pages:
                 assert "fresh-kind" in await _news(page, "fragment")
             async with session.get(f"{url}/console/kinds", headers=ACCEPT) as one_more:
-                assert one_more.status == 503
+                assert "as many pages" in await _news(one_more, "full")
             pool.terminate()
             for page in pages:
                 assert await _news(page, "away")
             most.reschedule(asyncio.get_running_loop().time() + 25)
     assert live.topics == 0
+
+
+class Named(SignedIn):
+    """People whom the test names in a header."""
+
+    async def viewer(self, request: web.Request) -> Viewer:
+        return Viewer(request.headers["Who"], self.role, CSRF)
+
+
+async def test_a_person_with_many_pages_is_told_so_and_others_still_have_live_ones(pool: Pool) -> None:
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(console_at(pool, people=Named()))
+        session = await stack.enter_async_context(
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        )
+
+        async def follow(who: str, number: int) -> aiohttp.ClientResponse:
+            address = f"{url}/console/events?key={number}"
+            return await stack.enter_async_context(session.get(address, headers={**ACCEPT, "Who": who}))
+
+        pages = [await follow("eve", number) for number in range(MOST_EACH)]
+        for page in pages:
+            await _news(page, "fragment")
+        for number in (0, MOST_EACH):
+            assert f"{MOST_EACH} of your pages" in await _news(await follow("eve", number), "full")
+        for number in range(MOST_EACH):
+            await _news(await follow("ada", 100 + number), "fragment")
+        pages[0].close()
+        async with asyncio.timeout(60):
+            while "of your pages" in await _news(await follow("eve", 200), "full", "fragment"):
+                pass
 
 
 async def test_a_stream_ends_after_its_spell_so_that_the_guard_sees_the_page_again(pool: Pool) -> None:

@@ -50,7 +50,7 @@ async def test_killed_workers_and_a_crashing_server_lose_nothing_and_double_noth
     loading = asyncio.create_task(load(server, stop_loading, stored))
     chance = random.Random(7)
     for _ in range(ROUNDS):
-        await asyncio.sleep(2 + chance.random())
+        await asyncio.sleep(2 + chance.random())  # the kills come at any moment of the work
         kills[chance.randrange(2)].put_nowait(None)
         await asyncio.sleep(chance.random())
         await server.restart(signal.SIGQUIT)

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ async def test_in_a_team_s_project(tmp_path: Path) -> None:
     async with up(data, settings, project=project) as system:
         await system.ready()
         assert "not used, because it may be a deployment's: DATABASE_URL" in system.shown
-        command = (sys.executable, "-m", "surelane_operator.cli", "jobs", "list")
+        command = (sys.executable, "-m", "surelane_operator.cli", "events", "list")
         assert (await asyncio.to_thread(run, *command, where=project)).stdout == "no such events\n"
         async with SimulatorClient(system.page) as slack:
             first = await said(slack, "hello")
@@ -100,7 +101,7 @@ async def assert_reloads_and_loses_nothing(system: Up, slack: SimulatorClient, h
 async def assert_starts_a_dead_worker_again(system: Up, slack: SimulatorClient) -> None:
     simulator = system.member("surelane_dev.program simulator")
     for pid in workers(system):
-        if psutil.pid_exists(pid):
+        with suppress(psutil.NoSuchProcess):
             psutil.Process(pid).kill()
     await until(lambda: "worker ended with code -9; it starts again" in system.shown, what="the restart")
     assert await answer_to(slack, await said(slack, "are you back?")) == "You wrote: are you back?"

@@ -26,7 +26,7 @@ Examine = Callable[..., Awaitable[list[Finding]]]
 def findings(database: str) -> Examine:
     """Return a function that runs the doctor as a service's role, and returns the findings of all checks or one."""
 
-    async def found(check: str | None = None, role: str = "surelane_worker") -> list[Finding]:
+    async def found(check: str | None = None, role: str = "surelane_operator") -> list[Finding]:
         uri = as_role(database, role)
         connection = await asyncpg.connect(uri)
         try:
@@ -63,13 +63,14 @@ async def hold_vacuum(connection: Connection, **holder: object) -> None:
 
 async def test_where_all_is_well_it_says_so(database: str, connection: Connection) -> None:
     await Engine(connection).announce_worker("w1", ["mail"], "0.1.0")
-    code, out, _ = await doctor(as_role(database, "surelane_worker"))
+    code, out, _ = await doctor(as_role(database, "surelane_operator"))
     lines = out.splitlines()
     assert code == 0
     assert {line.split()[0] for line in lines} == {"ok"}, out
     for check in (
         "schema",
         "roles",
+        "timeline",
         "notifications",
         "clock",
         "dead rows",
@@ -125,10 +126,10 @@ async def test_rights_that_are_missing_or_too_many_are_found(
     connection: Connection, findings: Examine
 ) -> None:
     await connection.execute("revoke execute on all functions in schema agent from agent_worker")
-    await connection.execute("grant execute on function agent.requeue_events(int8[]) to public")
+    await connection.execute("grant execute on function agent.rerun_events(int8[]) to public")
     missing, open_to_all = await findings("roles", role="surelane")
     assert (missing.level, "agent_worker" in missing.found) == (Level.PROBLEM, True)
-    assert (open_to_all.level, "requeue_events" in open_to_all.found) == (Level.WARNING, True)
+    assert (open_to_all.level, "rerun_events" in open_to_all.found) == (Level.WARNING, True)
     assert missing.advice == open_to_all.advice == "run: python -m surelane_migrations apply --again"
 
 

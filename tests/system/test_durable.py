@@ -12,8 +12,9 @@ import pytest
 
 from surelane.calls import Connection
 from surelane.queue import Queue
-from surelane_operator.operations import Operations
-from surelane_operator.timeline import story_of
+from surelane_operator.changes import Changes
+from surelane_operator.reads.filters import Filter
+from surelane_operator.reads.timeline import story_of
 from tests.processes import Service, until
 from tests.system.worker import ended, enqueue, live, worker
 
@@ -43,8 +44,11 @@ async def result_of(connection: Connection, identity: int) -> Any:
 
 async def suspended(connection: Connection, identity: int) -> None:
     """Wait until an event is suspended."""
-    while (await connection.fetchval("select reason from agent.why_waiting($1)", identity)) != "suspended":
-        pass
+    reason = None
+    async with asyncio.timeout(60):
+        while reason != "suspended":
+            reason = await connection.fetchval("select reason from agent.why_waiting($1)", identity)
+            await asyncio.sleep(0.01)
 
 
 async def test_no_stored_step_runs_again_although_the_worker_is_killed_everywhere(
@@ -115,7 +119,7 @@ async def test_result_that_cannot_be_stored_fails_the_step(
 ) -> None:
     row = await ended(connection, await enqueue(connection, "result", {"value": value}, max_attempts=1))
     (error,) = json.loads(row["errors"])
-    assert error["type"] == "StepError"
+    assert error["type"] == "StepMismatchError"
     assert why in error["message"]
 
 
@@ -133,6 +137,55 @@ async def test_failed_try_is_repeated_and_recorded(connection: Connection, tmp_p
     assert [error["message"] for error in step["errors"]] == ["not yet"]
     assert (step["name"], step["attempt"]) == ("flaky", 1)
     assert step["finished_at"] >= step["started_at"]
+
+
+async def test_tags_of_a_handler_are_kept_with_its_event(connection: Connection) -> None:
+    tags = {"customer": "acme", "order": 17, "paid": True, "gone": "x"}
+    identity = await enqueue(connection, "tagged", {"tags": tags})
+    await result_of(connection, identity)
+    operations = Changes(connection)
+    assert (await operations.get(identity) or {})["tags"] == {
+        "customer": "acme",
+        "order": "17",
+        "paid": "true",
+        "attempt": "2",
+    }
+    (found,) = await operations.list_events(Filter(tags={"order": ["17"], "customer": ["acme"]}))
+    assert found["id"] == identity
+
+
+async def test_the_last_progress_is_stored_before_a_wait_and_before_the_end(connection: Connection) -> None:
+    identity = await enqueue(connection, "telling", {"last": "x" * 300})
+    await suspended(connection, identity)
+    operations = Changes(connection)
+    assert (await operations.get(identity) or {})["progress"] == "199 of 200 files"
+    await Queue(connection).signal(str(identity), "go")
+    await result_of(connection, identity)
+    ended = await operations.get(identity)
+    assert ended is not None
+    assert (ended["progress"], ended["tags"]) == ("x" * 199 + "…", {})
+    assert [step["sort"] for step in ended["steps"]] == ["wait", "signal"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("a:b", "x", "the name of a tag has 1 to 40"),
+        ("n" * 41, "x", "the name of a tag has 1 to 40"),
+        ("name", "x" * 201, "the value of tag name has 1 to 200"),
+        ("name", "", "the value of tag name has 1 to 200"),
+        ("name", "two\nlines", "printable"),
+        ("name", [1], "tag name is a list"),
+    ],
+)
+async def test_a_tag_that_cannot_be_used_fails_the_attempt_and_says_why(
+    connection: Connection, name: str, value: object, why: str
+) -> None:
+    identity = await enqueue(connection, "tagged", {"tags": {"good": "x", name: value}}, max_attempts=1)
+    (error,) = json.loads((await ended(connection, identity))["errors"])
+    assert error["type"] == "TagError"
+    assert why in error["message"]
+    assert (await Changes(connection).get(identity) or {})["tags"] == {}
 
 
 @pytest.mark.parametrize(
@@ -276,7 +329,7 @@ async def test_timeline_tells_the_steps(connection: Connection, tmp_path: Path) 
     await ended(connection, identity)
     waited = await enqueue(connection, "wait", {"timeout": "20ms"})
     await ended(connection, waited)
-    job, other = [await Operations(connection).get(each) for each in (identity, waited)]
+    job, other = [await Changes(connection).get(each) for each in (identity, waited)]
     assert job is not None
     assert other is not None
     story = [(step.what, (step.detail or "").split(":")[0]) for step in story_of(job)]
@@ -303,7 +356,7 @@ async def test_steps_leave_with_retention(connection: Connection, tmp_path: Path
     await Queue(connection).cancel(str(kept))
 
 
-async def test_requeued_event_goes_on_after_its_stored_steps_unless_it_completed(
+async def test_event_that_runs_again_goes_on_after_its_stored_steps_unless_it_completed(
     connection: Connection, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
@@ -312,31 +365,31 @@ async def test_requeued_event_goes_on_after_its_stored_steps_unless_it_completed
     identity = await enqueue(connection, "steps", payload, max_attempts=1)
     assert (await ended(connection, identity))["outcome"] == "failed"
     for calls in (1, 2):
-        await connection.execute("select agent.requeue_events($1)", [identity])
+        await connection.execute("select agent.rerun_events($1)", [identity])
         assert await result_of(connection, identity) == ["1"]
         assert log.read_text().split() == ["1"] * calls
 
 
-async def test_replay_keeps_the_steps_before_the_named_one_and_runs_the_others(
+async def test_new_run_keeps_the_steps_before_the_named_one_and_runs_the_others(
     connection: Connection, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
     payload = {"log": str(log), "runs": 1, "run1": [["a", "1"], ["b", "2"], ["c", "3"]]}
     identity = await enqueue(connection, "steps", payload)
     await ended(connection, identity)
-    replay = await Operations(connection).replay(identity, from_step="b")
-    assert replay.id is not None
-    assert await result_of(connection, replay.id) == ["1", "2", "3"]
-    assert (replay.steps, log.read_text().split()) == (["a"], ["1", "2", "3", "2", "3"])
-    job, old = [await Operations(connection).get(each) for each in (replay.id, identity)]
+    new = await Changes(connection).rerun_as_new(identity, from_step="b")
+    assert new.id is not None
+    assert await result_of(connection, new.id) == ["1", "2", "3"]
+    assert (new.steps, log.read_text().split()) == (["a"], ["1", "2", "3", "2", "3"])
+    job, old = [await Changes(connection).get(each) for each in (new.id, identity)]
     assert job is not None
     assert old is not None
-    assert (job["replay_of"], old["replayed_as"]) == (identity, [replay.id])
+    assert (job["rerun_of"], old["rerun_as"]) == (identity, [new.id])
     story = [(step.what, (step.detail or "").split(":")[0]) for step in story_of(job)]
     steps = [("step (kept)", "a"), ("step", "b"), ("step", "c")]
     assert [told for told in story if told[0].startswith("step")] == steps
-    assert ("replay of", f"event {identity}, from step b, steps kept") in story
-    other = await Operations(connection).replay(
+    assert ("runs again", f"event {identity}, from step b, steps kept") in story
+    other = await Changes(connection).rerun_as_new(
         identity, from_step="c", payload=payload | {"run1": [["a", "9"]]}
     )
     assert other.id is not None
@@ -351,5 +404,5 @@ async def test_replay_keeps_the_steps_before_the_named_one_and_runs_the_others(
 async def test_step_in_a_place_without_steps_is_refused(connection: Connection, kind: str, why: str) -> None:
     row = await ended(connection, await enqueue(connection, kind, max_attempts=1))
     (error,) = json.loads(row["errors"])
-    assert error["type"] == "StepError"
+    assert error["type"] == "StepMismatchError"
     assert why in error["message"]

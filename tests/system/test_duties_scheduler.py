@@ -10,16 +10,17 @@ from typing import Any
 import asyncpg
 import pytest
 
-from surelane.calls import Connection
+from surelane.calls import Connection, Pool
 from surelane.encryption.data_keys import DataKeys
 from surelane.encryption.keys import Keyring, SealedError, new_key
 from surelane.encryption.sealing import Sealing
-from surelane_service.cron import MISSED_AT_MOST
+from surelane.errors import SurelaneError
+from surelane_service.cron import MISSED_AT_MOST, Cron
 from surelane_service.engine import Engine
 from surelane_service.pool import close_pool, create_pool
 from surelane_service.sealed_engine import SealedEngine
 from surelane_worker.duties import Scheduler
-from surelane_worker.handling.registry import Schedule
+from surelane_worker.handling.handler import Schedule
 from surelane_worker.observing.metrics import Metrics
 from tests.databases import as_role
 
@@ -38,10 +39,11 @@ async def firing(
     count: int = 1,
     declared: Sequence[Schedule] = (),
     retry: timedelta = timedelta(seconds=1),
+    engine: Callable[[Pool], Engine] = Engine,
 ) -> AsyncIterator[None]:
     """Run the schedulers of ``count`` workers for the length of the block."""
     pool = await create_pool(as_role(database, "surelane_worker"), service="test", max_size=count)
-    schedulers = [Scheduler(Engine(pool), declared, Metrics(), retry=retry) for _ in range(count)]
+    schedulers = [Scheduler(engine(pool), declared, Metrics(), retry=retry) for _ in range(count)]
     duties = [asyncio.create_task(scheduler.run()) for scheduler in schedulers]
     try:
         yield
@@ -100,6 +102,32 @@ async def test_a_long_outage_is_caught_up_whole_where_that_is_the_rule(
     assert rest == [full_minute + timedelta(minutes=passed) for passed in range(1, len(payloads))]
 
 
+async def test_all_workers_agree_on_the_delay_of_a_schedule_with_jitter(
+    connection: Connection, shared_database: str
+) -> None:
+    """Two times are due, and the third one's delay is not over. Each job has its time, without the delay."""
+    cron = Cron("0 * * * *", jitter=timedelta(hours=1), name="spread")
+    due = [cron.last_until(datetime.now(UTC) - timedelta(hours=back)) for back in (3, 2)]
+    await set_cron(
+        connection,
+        "spread",
+        cron.fires_at(due[0]) - datetime.now(UTC),
+        schedule="0 * * * *",
+        catch_up=2,
+        jitter=cron.jitter,
+    )
+    async with firing(shared_database, 3):
+        payloads = await fired(connection, 2)
+    now = await connection.fetchval("select last_at from agent.cron")
+    last = [
+        time
+        for back in range(3, -1, -1)
+        if cron.fires_at(time := cron.last_until(now - timedelta(hours=back))) <= now
+    ][-2:]
+    assert [datetime.fromisoformat(payload["scheduled_at"]) for payload in payloads] == last
+    assert await connection.fetchval("select next_at from agent.cron") == cron.next_firing(last[-1])
+
+
 async def test_an_outage_over_a_change_of_the_clocks_is_caught_up_by_the_wall(
     connection: Connection, shared_database: str
 ) -> None:
@@ -136,14 +164,29 @@ async def test_a_schedule_that_cannot_be_read_holds_up_no_other(
     assert [payload["cron"] for payload in payloads] == ["sound"]
 
 
+class Failing(Engine):
+    """Tells when it could not store a schedule."""
+
+    failed = asyncio.Event()
+
+    async def set_cron(self, *arguments: Any, **fields: Any) -> None:
+        """Store a schedule."""
+        try:
+            await super().set_cron(*arguments, **fields)
+        except SurelaneError:
+            self.failed.set()
+            raise
+
+
 async def test_declared_schedules_are_there_when_the_database_comes(
     connection: Connection, shared_database: str
 ) -> None:
     declared = [Schedule("nightly", "0 3 * * *", "tick", {"n": 1}, "Europe/Berlin", "none")]
-    arguments = "(text, text, text, timestamptz, jsonb, text, text, boolean, int4)"
+    arguments = "(text, text, text, timestamptz, jsonb, text, text, boolean, int4, text, interval)"
     await connection.execute(f"alter function agent.set_cron{arguments} rename to set_cron_away")
-    async with firing(shared_database, declared=declared, retry=timedelta(milliseconds=50)):
-        await asyncio.sleep(0.2)
+    async with firing(shared_database, declared=declared, retry=timedelta(milliseconds=50), engine=Failing):
+        async with asyncio.timeout(30):
+            await Failing.failed.wait()
         await connection.execute(f"alter function agent.set_cron_away{arguments} rename to set_cron")
         async with asyncio.timeout(30):
             while not (rows := await connection.fetch("select * from agent.cron")):  # noqa: ASYNC110

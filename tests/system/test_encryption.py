@@ -1,9 +1,11 @@
 """With encryption on, the database never has what people wrote, and everything else goes on as before."""
 
 import asyncio
+import base64
 import json
 import os
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 
 import aiohttp
 import asyncpg
@@ -11,20 +13,28 @@ import psycopg
 import pytest
 from typer.testing import CliRunner
 
-from surelane import Queue, SyncQueue
+from surelane import Job, Queue, SyncQueue
 from surelane.calls import Connection, Pool
 from surelane.encryption import Encryption
 from surelane.encryption.data_keys import DataKeys
+from surelane.encryption.envelopes import DamagedError
 from surelane.encryption.keys import Keyring, new_key
+from surelane.encryption.places import ANSWER, RESULT, Place
 from surelane.encryption.sealing import Sealing
+from surelane_ingest.answers import Answers
+from surelane_ingest.connections import Connections
+from surelane_operator.changes import Changes
 from surelane_operator.cli.command import app
-from surelane_operator.operations import Operations
 from surelane_service.cron import Cron
-from surelane_service.settings import DEMO_SIGNING_SECRET
+from surelane_service.sealed_engine import SealedEngine
+from surelane_service.service_settings import DEMO_SIGNING_SECRET
+from surelane_service.webhooks import answer_id, sign
 from tests.databases import Server, as_role
 from tests.processes import until
 from tests.scenario import new_mention, replies, send
+from tests.sql.queue_steps import await_answer, claim, pair
 from tests.system.ingest_client import Slack, mention, served
+from tests.system.operators import page
 from tests.system.whole import whole
 from tests.system.worker import ended, live, worker
 
@@ -72,12 +82,12 @@ async def test_a_dump_and_the_log_have_nothing_of_a_message_that_went_all_the_wa
     server: Server, database: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     since = await place(connection)
-    operators = {
-        "SURELANE_API_TOKEN": TOKEN,
-        "SURELANE_OPERATOR_DATABASE_URL": as_role(database, "surelane_worker"),
-    }
-    env = {**ON, **operators, "SURELANE_BACKOFF_BASE": "50ms"}
-    async with whole(database, env=env, worker_env={"SURELANE_HANDLERS": HANDLERS}) as running:
+    env = {**ON, "SURELANE_BACKOFF_BASE": "50ms"}
+    operators = {**ON, "SURELANE_API_TOKEN": TOKEN}
+    async with (
+        whole(database, env=env, worker_env={"SURELANE_HANDLERS": HANDLERS}) as running,
+        page(as_role(database, "surelane_operator"), **operators) as desk,
+    ):
         said = await new_mention(running.system)
         assert [await send(running.system, said) for _ in range(2)] == [200, 200]
         identity = await connection.fetchval("select id from agent.job where item_key = $1", said.event_id)
@@ -95,7 +105,7 @@ async def test_a_dump_and_the_log_have_nothing_of_a_message_that_went_all_the_wa
             assert json.loads(answer.body)["text"] == said.text
 
             headers = {"Authorization": f"Bearer {TOKEN}"}
-            url = f"{running.ingest.private_url}/v1/jobs/{identity}"
+            url = f"{desk}/v1/jobs/{identity}"
             async with session.get(f"{url}/payload", headers=headers) as response:
                 shown = await response.json()
             assert said.text in shown["payload"]["event"]["text"]
@@ -122,7 +132,14 @@ async def test_a_dump_and_the_log_have_nothing_of_a_message_that_went_all_the_wa
 
 
 async def command_output(database: str, identity: int) -> str:
-    arguments = ["jobs", "show", str(identity), "--json", "--database", as_role(database, "surelane_worker")]
+    arguments = [
+        "events",
+        "show",
+        str(identity),
+        "--json",
+        "--database",
+        as_role(database, "surelane_operator"),
+    ]
     shown = await asyncio.to_thread(CliRunner().invoke, app, arguments)
     assert shown.exit_code == 0, shown.output
     return shown.output
@@ -151,7 +168,7 @@ async def enqueue_and_schedule(server: Server, database: str, text: str, *, on: 
                 identity = queue.enqueue("job", {"text": text}, item_key=f"{text[:4]}-{number}")
                 queue.signal_id(identity, "said", {"text": text})
         await Queue(pool, encryption=encryption).enqueue("job", {"text": text})
-        operations = Operations(pool, encryption)
+        operations = Changes(pool, encryption)
         await operations.set_cron("daily", Cron("0 9 * * *"), kind="job", payload={"text": text})
         await operations.run_cron("daily")
     return await stored(server, database, since, text)
@@ -190,7 +207,7 @@ async def test_an_event_waits_for_a_worker_with_the_key_and_says_so(
     await connection.execute(kind)
     async with worker(database, **handlers):
         await ended(connection, plain)
-        operations = Operations(connection)
+        operations = Changes(connection)
 
         async def waits() -> bool:
             why = await operations.why(sealed)
@@ -230,8 +247,79 @@ async def test_damaged_events_and_those_of_an_erased_workspace_end_with_the_reas
         ("failed", "key_destroyed", 1),
         ("completed", None, 1),
     ]
-    shown = await Operations(connection, other).get(damaged)
+    shown = await Changes(connection, other).get(damaged, texts=True)
     assert shown is not None
-    assert shown["error"] == "it is damaged, or was changed in the database"
+    assert shown["errors"][-1]["message"] == "it is damaged, or was changed in the database"
     assert not [line for line in running.output if "three" in line]
     await until(lambda: running.child.exit_code == 0, what="the worker's end")
+
+
+async def test_a_worker_uses_no_step_that_was_moved_from_another_event(
+    database: str, connection: Connection
+) -> None:
+    seal = Sealing(DataKeys(connection, Keyring([KEY])), on=True)
+    engine = SealedEngine(connection, seal)
+    ids = await Queue(connection, encryption=seal).enqueue_many(
+        [Job("looked", {"team_id": "T1"}) for _ in range(3)]
+    )
+    events = await engine.claim_events(["looked"], 3, worker="w")
+    await seal.open_events(events)
+    for event in events:
+        text = json.dumps({"seen": event.id})
+        await engine.store_step(event.id, 1, "look", 1, None, text, "[]", timedelta(0))
+    one, other, sound = [inserted.id for inserted in ids]
+    await connection.execute(
+        "update agent.step as s set result = t.result from agent.step as t"
+        " where s.event_id = any($1) and t.event_id = any($1) and s.event_id <> t.event_id",
+        [one, other],
+    )
+    await connection.fetchval(
+        "select agent.settle($1, $2, $3)",
+        [event.id for event in events],
+        [event.claim for event in events],
+        ["release"] * len(events),
+    )
+    async with worker(database, SURELANE_HANDLERS=HANDLERS, **ON):
+        rows = [await ended(connection, identity) for identity in (one, other, sound)]
+    assert [(row["outcome"], row["reason"]) for row in rows] == [
+        ("failed", "damaged"),
+        ("failed", "damaged"),
+        ("completed", None),
+    ]
+    shown = await Changes(connection, seal).get(sound, texts=True)
+    assert shown is not None
+    assert shown["result"] == {"seen": sound}
+
+
+async def test_answers_of_remote_agents_and_to_slack_open_for_their_event_alone(
+    database: str, connection: Connection
+) -> None:
+    seal = Sealing(DataKeys(connection, Keyring([KEY])), on=True)
+    secret = f"scribe=whsec_{base64.b64encode(KEY.encode()).decode()}"
+    settings: dict[str, Any] = {"dispatch_secrets": secret, "encryption_keys": KEY, "encrypt_events": True}
+    async with served(as_role(database, "surelane_ingest"), **settings) as ingest:
+        ids = []
+        for _ in range(2):
+            ids.append(await Queue(connection).enqueue("dispatch-execute", {"agent": "scribe"}))
+            (row,) = await claim(connection, "dispatch-execute")
+            await await_answer(connection, pair(row), datetime.now(UTC) + timedelta(minutes=10))
+        for identity in ids:
+            body = json.dumps({"of": identity}).encode()
+            headers = {
+                "Content-Type": "application/json",
+                **sign(answer_id(identity), body, [KEY.encode()]),
+            }
+            sent = await ingest.slack.send("POST", f"/v1/dispatch/{identity}", body, headers)
+            assert sent.status == 200
+    stored = {
+        row["id"]: json.loads(row["result"])
+        for row in await connection.fetch("select id, result from agent.event_hist")
+    }
+    for identity, other in (ids, reversed(ids)):
+        assert await seal.opened(stored[identity], Place(identity, RESULT)) == {"of": identity}
+        with pytest.raises(DamagedError):
+            await seal.opened(stored[other], Place(identity, RESULT))
+
+    answers = Answers(cast("Connections", None), most=1, sealing=seal)
+    text = await seal.value('"an answer"', "T1", Place(ids[0], ANSWER))
+    assert [await answers.opened(text, Place(identity, ANSWER)) for identity in ids] == ['"an answer"', None]

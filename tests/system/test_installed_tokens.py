@@ -21,17 +21,16 @@ from surelane.queue import Queue
 from surelane_dev.simulator.installs import Asked
 from surelane_dev.simulator.posting.events import envelope, events_of
 from surelane_dev.simulator.server import serving_simulator
-from surelane_dev.simulator.settings import SimulatorSettings
 from surelane_dev.simulator.simulator import Simulator
+from surelane_dev.simulator.simulator_settings import SimulatorSettings
 from surelane_dev.simulator.workspace.demo import SHARED
 from surelane_dev.simulator.workspace.model import Posted
 from surelane_ingest.installing import installation_of
-from surelane_operator.operations import Operations
+from surelane_operator.changes import Changes
 from surelane_service.installations import BOT, Installations, Owner
-from surelane_service.settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET, load_settings
+from surelane_service.service_settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET, load_settings
 from surelane_worker.slack.client import SlackClients
-from surelane_worker.slack.refresh import Refresher
-from surelane_worker.slack.tokens import Tokens
+from surelane_worker.slack.tokens import Refresher, Tokens
 from tests.processes import service
 from tests.system.worker import ended, environment
 
@@ -138,7 +137,7 @@ async def test_each_workspace_is_answered_with_its_own_token_once_it_has_the_app
                 assert row["outcome"] == "completed", row["errors"]
             assert (slack.said(BAKERY), slack.said(EAST), slack.said(WEST)) == (["bread"], ["east"], ["west"])
             async with asyncio.timeout(60):
-                while (why := await Operations(connection).why(first)) is None or why[0] != "not_installed":  # noqa: ASYNC110 - a snooze tells nothing
+                while (why := await Changes(connection).why(first)) is None or why[0] != "not_installed":  # noqa: ASYNC110 - a snooze tells nothing
                     await asyncio.sleep(0.05)
             assert why[1].startswith(f"{WEST} until ")
             await slack.install(WEST)
@@ -179,13 +178,36 @@ async def put_off(connection: Connection, event: int) -> datetime:
 async def test_an_install_wakes_the_event_that_waits_for_it(database: str, connection: Connection) -> None:
     async with stand(connection) as slack:
         stored, _ = await slack.mention(BAKERY, "bread")
-        async with worker(database, slack, SURELANE_BACKOFF_BASE="1h"):  # it tries again after 30 seconds
+        async with worker(database, slack, SURELANE_BACKOFF_BASE="1h"):  # it tries again after two minutes
             waits = await put_off(connection, stored)
             await slack.install(BAKERY)
             row = await ended(connection, stored)
         assert row["outcome"] == "completed", row["errors"]
         assert row["finished_at"] < waits
         assert slack.said(BAKERY) == ["bread"]
+
+
+async def test_an_event_without_its_install_is_told_of_once_and_looked_at_ever_more_rarely(
+    database: str, connection: Connection
+) -> None:
+    looked = (
+        "select vt - claimed[claims] as pause, claimed[claims] - enqueued_at as waited"
+        " from agent.event cross join array_upper(claimed, 1) as claims"
+        " where id = $1 and claimed_by is null and claims >= 8"
+    )
+    async with stand(connection) as slack:
+        async with worker(database, slack, SURELANE_BACKOFF_BASE="10ms", LOG_LEVEL="debug") as running:
+            stored, _ = await slack.mention(BAKERY, "bread")
+            async with asyncio.timeout(120):
+                while (row := await connection.fetchrow(looked, stored)) is None:  # noqa: ASYNC110 - a snooze tells nothing
+                    await asyncio.sleep(0.02)
+            assert row["pause"] > row["waited"] / 3  # without growth, it would be a hundredth of a second
+            await put_off(connection, stored)
+            await slack.install(BAKERY)
+            assert (await ended(connection, stored))["outcome"] == "completed"
+        told = [json.loads(line)["level"] for line in running.output if "has not installed the app" in line]
+        assert told.count("info") == 1
+        assert told.count("debug") >= 7
 
 
 async def test_another_workspace_that_reported_a_message_of_a_shared_channel_answers_it(
@@ -255,7 +277,7 @@ async def test_tokens_stay_when_slack_does_not_refresh_them(
         owner = await slack.install(BAKERY)
         before = (await slack.installations.find(owner))[BOT]
         if fault == "refused":
-            slack.simulator.installs._refreshes.clear()
+            slack.simulator.installs.refreshes.clear()
         else:
             async with session.post(f"{slack.url}/control/faults", json={"kind": fault}) as added:
                 assert added.status == 200

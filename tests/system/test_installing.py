@@ -15,12 +15,18 @@ from yarl import URL
 from surelane.calls import Connection
 from surelane.encryption.keys import Keyring, new_key
 from surelane_dev.simulator.server import serving_simulator
-from surelane_dev.simulator.settings import SimulatorSettings
 from surelane_dev.simulator.simulator import Simulator
+from surelane_dev.simulator.simulator_settings import SimulatorSettings
 from surelane_ingest.installing import States
 from surelane_service.installation_store import AsyncInstallations
 from surelane_service.installations import Installations
-from surelane_service.settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET, DEMO_SIGNING_SECRET, load_settings
+from surelane_service.service_settings import (
+    DEMO_CLIENT_ID,
+    DEMO_CLIENT_SECRET,
+    DEMO_SIGNING_SECRET,
+    load_settings,
+)
+from tests.processes import free_port
 from tests.system.ingest_client import Served, envelope, served
 
 KEY = new_key()
@@ -88,18 +94,20 @@ class Stand:
 
 @asynccontextmanager
 async def stand(database: str, connection: Connection, **others: Any) -> AsyncIterator[Stand]:
-    slack = load_settings(SimulatorSettings, port=0, retry_delays=())
+    ingest_port = free_port()
+    slack = load_settings(
+        SimulatorSettings, port=0, retry_delays=(), ingest_url=f"http://127.0.0.1:{ingest_port}"
+    )
     async with serving_simulator(slack) as (url, simulator), aiohttp.ClientSession() as session:
-        settings = {
+        settings: dict[str, Any] = {
             "slack_api_url": f"{url}/api/",
             "signing_secret": DEMO_SIGNING_SECRET,
             "client_id": DEMO_CLIENT_ID,
             "client_secret": DEMO_CLIENT_SECRET,
             "encryption_keys": KEY,
+            "port": ingest_port,
         }
         async with served(database, **(settings | others)) as ingest:
-            simulator.sender._post._ingest_url = ingest.url
-            object.__setattr__(simulator.settings, "ingest_url", ingest.url)
             ingest.slack.secret = DEMO_SIGNING_SECRET
             yield Stand(ingest, simulator, connection, session)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from surelane.calls import Connection
-from surelane_dev.simulator.app_answers import settle_submission
+from surelane_dev.simulator.app_answers import TROUBLE, settle_submission
 from surelane_dev.simulator.posting.delivery import Attempt
 from surelane_dev.simulator.posting.payloads import view_payload
 from surelane_dev.simulator.views import View
@@ -61,8 +61,7 @@ class Person:
         answer = await slack.form("/slack/events", {"payload": json.dumps(payload)})
         attempt = Attempt(0.0, 0.0, 0, None, answer.status, None, answer=answer.body)
         settled = settle_submission(simulator.workspace, simulator.interactions.views, view, attempt)
-        assert settled.message is None
-        return settled.errors
+        return {"": settled.message} if settled.message else settled.errors
 
     def sees(self, view: View) -> list[Any]:
         """Return the texts and the entered values of the modal, or nothing if it is closed."""
@@ -178,3 +177,26 @@ async def test_modal_of_a_handler_without_answers_closes_when_it_is_claimed(
         await asyncio.wait_for(person.submit(served.slack, view, "ada"), 25)
         assert person.sees(view) == []
         assert (await ended(connection, 1))["outcome"] == "completed"
+
+
+async def test_modal_that_no_route_takes_stays_open_with_its_input(
+    person: Person, connection: Connection
+) -> None:
+    """Slack says that it had trouble connecting."""
+    async with ingest(person.database, LONG) as served, person.working():
+        view = person.open("")
+        view.content["callback_id"] = "unknown"
+        errors = await person.submit(served.slack, view, "ada")
+        assert errors == {"": TROUBLE}
+        assert (await ended(connection, 1))["outcome"] == "completed"
+
+
+async def test_late_refusal_of_a_modal_is_shown_in_it(person: Person, connection: Connection) -> None:
+    async with ingest(person.database, LONG) as served:
+        view = person.open("")
+        view.content["callback_id"] = "unknown"
+        await person.submit(served.slack, view, "ada")
+        assert person.sees(view) == ARRIVED
+        async with person.working():
+            await ended(connection, 1)
+        assert person.sees(view) == ["Nothing took your input. Please tell the people who run this app."]

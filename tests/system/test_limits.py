@@ -11,7 +11,7 @@ import pytest
 
 from surelane import Queue
 from surelane.calls import Connection
-from surelane_operator.acting import this_user
+from surelane_operator.audit import this_user
 from surelane_service.engine import Engine
 from tests.databases import as_role
 from tests.processes import service, until
@@ -105,7 +105,7 @@ async def test_a_new_limit_holds_from_the_first_claim_on(
 
 
 async def test_an_operator_lists_changes_and_resets_limits(shared_database: str, limited: Connection) -> None:
-    surelane = Command(as_role(shared_database, "surelane_worker"))
+    surelane = Command(as_role(shared_database, "surelane_operator"))
     changed, table, listed = await surelane.each(
         "limits set mail --concurrency none --rate 60/1m", "limits list", "limits list --json"
     )
@@ -125,7 +125,7 @@ async def test_an_operator_lists_changes_and_resets_limits(shared_database: str,
         await Queue(limited).enqueue("mail", item_key=None)
     identity = await Queue(limited).enqueue("mail")
     await Engine(limited).claim_events(["mail"], 10, worker="w")
-    why = await surelane("jobs", "why", str(identity))
+    why = await surelane("events", "why", str(identity))
     assert why.out.startswith("limited: 1 events per ")
     reset, again, empty = await surelane.each("limits reset mail", "limits reset mail", "limits set mail")
     assert (reset.code, again.code, empty.code) == (0, 3, 2)
@@ -145,21 +145,16 @@ async def test_an_operator_lists_changes_and_resets_limits(shared_database: str,
 async def test_a_limit_that_makes_no_sense_is_refused(
     shared_database: str, limited: Connection, arguments: str, field: str
 ) -> None:
-    surelane = Command(as_role(shared_database, "surelane_worker"))
+    surelane = Command(as_role(shared_database, "surelane_operator"))
     done = await surelane("limits", "set", "mail", *arguments.split())
     assert (done.code in {1, 2}, field in done.err) == (True, True)
     assert await limited.fetchval("select set_at from agent.kind_limit") is None
 
 
 async def test_the_api_lists_changes_and_resets_limits(shared_database: str, limited: Connection) -> None:
-    env = {
-        "DATABASE_URL": as_role(shared_database, "surelane_ingest"),
-        "SURELANE_OPERATOR_DATABASE_URL": as_role(shared_database, "surelane_worker"),
-        "SLACK_SIGNING_SECRET": "test-signing-secret",
-        "SURELANE_API_TOKEN": TOKEN,
-    }
-    async with service("surelane_ingest", env) as ingest, aiohttp.ClientSession() as session:
-        api = Api(session, ingest.private_url)
+    env = {"DATABASE_URL": as_role(shared_database, "surelane_operator"), "SURELANE_API_TOKEN": TOKEN}
+    async with service("surelane_operator", env) as operator, aiohttp.ClientSession() as session:
+        api = Api(session, operator.private_url)
         body = {"concurrency": 0, "rate": "5/10s", "per": "workspace"}
         assert (await api.call("PUT", "/v1/limits/mail", json=body))[0] == 204
         _, listed = await api.call("GET", "/v1/limits")

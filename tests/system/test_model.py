@@ -212,6 +212,51 @@ async def test_approved_tool_is_called(slack: Stand, model: ModelServer, connect
     assert last(model.asked["approve"])["content"].endswith("is deployed")
 
 
+async def test_calls_that_need_approval_are_asked_about_at_once_and_answered_in_any_order(
+    model: ModelServer, database: str
+) -> None:
+    """Each answer meets another worker: the one before has stopped."""
+    orders = (0, 1), (1, 0)
+    for first, _ in orders:
+        model.plans[f"both-{first}"] = [
+            calls(("deploy", {"service": "api"}), ("deploy", {"service": "web"})),
+            says("Done."),
+        ]
+    connection = await asyncpg.connect(database)
+    given = settings(model, SURELANE_HANDLERS=HANDLERS, SLACK_BOT_TOKEN="xoxb-any")
+    async with slack_stand(connection) as slack:
+        given["SLACK_API_URL"] = slack.api
+        asked = [await slack.mention(f"plan:both-{first}") for first, _ in orders]
+        async with worker(database, **given):
+            for identity, _ in asked:
+                await suspended(connection, identity)
+        questions = [
+            sorted(replies(slack, message), key=lambda reply: str(reply.text)) for _, message in asked
+        ]
+        grace = Person(slack, "grace")
+        for turn in range(2):
+            numbers = [order[turn] for order in orders]
+            clicked = [
+                await grace.press(of_event[number], number)  # approves the first call alone
+                for of_event, number in zip(questions, numbers, strict=True)
+            ]
+            async with worker(database, **given):
+                for click, (identity, _) in zip(clicked, asked, strict=True):
+                    await ended(connection, click)
+                    await (ended if turn else suspended)(connection, identity)
+        for (identity, message), (first, _) in zip(asked, orders, strict=True):
+            assert (await result_of(connection, identity))["answer"] == "Done."
+            steps = json.loads(await connection.fetchval("select agent.list_steps($1)", identity))
+            assert [step["name"] for step in steps if step["name"].startswith("deploy ")] == ["deploy 1.1"]
+            requests = model.asked[f"both-{first}"]
+            told = [each["content"] for each in requests[-1]["messages"][-2:]]
+            assert told[0] == "api is deployed"
+            assert f"rejected by <@{grace.user.id}>" in told[1]
+            assert len(requests) == 2
+            assert len(replies(slack, message)) == 3
+    await connection.close()
+
+
 async def test_model_is_told_of_a_rejection(slack: Stand, model: ModelServer, connection: Connection) -> None:
     model.plans["reject"] = [calls(("deploy", {"service": "api"})), says("Then not.")]
     identity, asked = await slack.mention("plan:reject")
@@ -268,7 +313,8 @@ async def test_failed_request_is_repeated_by_the_queue(
     row = await ended(connection, identity)
     if failure.pause is not None:
         failure.pause.set()
-    assert (row["outcome"], row["attempts"]) == ("completed", 2)
+    # The second attempt stored a response, so attempts count anew.
+    assert (row["outcome"], row["attempts"], len(row["claimed"])) == ("completed", 1, 2)
     assert said(slack, asked) == ["Whole."]
     assert len(model.asked[plan]) == 3, "the first response is not asked for again"
     assert KEY not in str(dict(row))
@@ -288,10 +334,8 @@ async def test_person_is_told_when_the_model_stays_away(
     assert (row["outcome"], len(model.asked["away"])) == ("failed", 3)
     assert said(slack, asked) == ["I cannot answer now: the model does not respond. Please ask again later."]
     error = json.loads(row["errors"])[-1]
-    assert (error["type"], error["message"]) == (
-        "UnavailableError",
-        "the model's server answers 503: wrong key …",
-    )
+    assert (error["type"], error["message"]) == ("Discard", "the model's server answers 503: wrong key …")
+    assert [each["type"] for each in json.loads(row["errors"])] == ["UnavailableError"] * 2 + ["Discard"]
 
 
 async def test_refused_request_ends_the_turn_and_the_key_shows_nowhere(

@@ -8,10 +8,10 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from surelane.calls import Connection
 from surelane.queue import Queue
-from surelane_operator.operations import Operations
-from surelane_operator.timeline import trace_of
+from surelane.trace_context import trace_id_of
+from surelane_operator.changes import Changes
+from surelane_operator.reads.timeline import trace_of
 from surelane_service.intake import Intake
-from surelane_service.telemetry.spans import trace_id_of
 from tests.otlp import Received, Receiver, receiving
 from tests.processes import until
 from tests.system.slack_stand import slack_stand
@@ -28,7 +28,7 @@ def tracing(receiver: Receiver) -> dict[str, str]:
 async def store(connection: Connection, key: str, event: Mapping[str, object]) -> int:
     """Store a Slack event as ingest does while tracing is on."""
     envelope = {"type": "event_callback", "event_id": key, "team_id": "T1", "event": event}
-    traceparent = f"00-{trace_id_of(key):032x}-{SEND}-01"
+    traceparent = f"00-{trace_id_of(key)}-{SEND}-01"
     (inserted,) = await Intake(connection).insert_events([json.dumps(envelope)], traceparents=[traceparent])
     return inserted.id
 
@@ -52,7 +52,7 @@ async def test_handling_and_its_slack_calls_belong_to_the_events_trace(
         }
         async with worker(database, SLACK_API_URL=slack.api, **tracing(receiver)):
             await ended(connection, await store(connection, "EvTRACED", inner))
-        trace = receiver.trace(f"{trace_id_of('EvTRACED'):032x}")
+        trace = receiver.trace(trace_id_of("EvTRACED"))
     (process,) = named(trace, "process slack.app_mention")
     (settle,) = named(trace, "settle slack.app_mention")
     (call,) = [span for span in trace if span.attributes.get("http.url", span.attributes.get("url.full"))]
@@ -75,9 +75,9 @@ async def test_a_workflow_is_one_trace_that_its_first_events_id_names(
         await ended(connection, identity)
         then = await connection.fetchval("select max(id) from agent.job where kind = 'synthesize'")
         await ended(connection, then)
-        job = await Operations(connection).get(then)
+        job = await Changes(connection).get(then)
         assert job is not None
-        assert trace_of(job) == f"{trace_id_of(str(identity)):032x}"
+        assert trace_of(job) == trace_id_of(str(identity))
     processed = named(receiver.trace(trace_of(job)), "process plan") + [
         span
         for kind in ("subtask", "synthesize")
@@ -125,7 +125,7 @@ async def test_linked_setting_starts_a_trace_of_its_own(database: str, connectio
             inner = {"type": "app_mention", "text": "status", "ts": "1.1"}
             await ended(connection, await store(connection, "EvLINKED", inner))
         (process,) = named(receiver.spans, "process slack.app_mention")
-    assert process.trace_id != f"{trace_id_of('EvLINKED'):032x}"
+    assert process.trace_id != trace_id_of("EvLINKED")
     assert process.links == {SEND}
 
 

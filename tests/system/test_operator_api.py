@@ -1,5 +1,6 @@
 """The operator's API, on a real service and a real database, as an operator's role."""
 
+import asyncio
 import base64
 import io
 import json
@@ -14,6 +15,7 @@ import pytest
 from surelane import Queue
 from surelane.calls import Connection
 from surelane.jobs import Continuation, Job
+from surelane_service.engine import Engine
 from tests.databases import as_role
 from tests.processes import service
 
@@ -35,14 +37,9 @@ class Api:
 
 @pytest.fixture(scope="module")
 async def running_api(shared_database: str) -> AsyncIterator[Api]:
-    env = {
-        "DATABASE_URL": as_role(shared_database, "surelane_ingest"),
-        "SURELANE_OPERATOR_DATABASE_URL": as_role(shared_database, "surelane_worker"),
-        "SLACK_SIGNING_SECRET": "test-signing-secret",
-        "SURELANE_API_TOKEN": TOKEN,
-    }
-    async with service("surelane_ingest", env) as ingest, aiohttp.ClientSession() as session:
-        yield Api(session, ingest.private_url)
+    env = {"DATABASE_URL": as_role(shared_database, "surelane_operator"), "SURELANE_API_TOKEN": TOKEN}
+    async with service("surelane_operator", env) as operator, aiohttp.ClientSession() as session:
+        yield Api(session, operator.private_url)
 
 
 @pytest.fixture
@@ -68,9 +65,20 @@ async def _fail(connection: Connection, kind: str, message: str) -> int:
     identity = await Queue(connection).enqueue(kind, {"n": 1}, max_attempts=1)
     await connection.execute("select agent.claim_events($1)", [kind])
     await connection.execute(
-        "select agent.fail_events($1, '{1}', $2, '{0s}')",
+        "select agent.settle($1, '{1}', '{fail}', $2)",
         [identity],
-        [json.dumps({"type": "ValueError", "message": message, "at": "2026-01-01T00:00:00Z", "worker": "w"})],
+        [
+            json.dumps(
+                {
+                    "error": {
+                        "type": "ValueError",
+                        "message": message,
+                        "at": "2026-01-01T00:00:00Z",
+                        "worker": "w",
+                    }
+                }
+            )
+        ],
     )
     return identity
 
@@ -166,7 +174,28 @@ async def test_events_are_searched_by_what_people_saw(api: Api, connection: Conn
         assert (await api.call("GET", f"/v1/jobs/search?{query}"))[0] == 400, query
     document = (await api.call("GET", "/v1/openapi.json"))[1]
     parameters = document["paths"]["/v1/jobs/search"]["get"]["parameters"]
-    assert next((each["name"], each["required"]) for each in parameters) == ("text", True)
+    assert [each["name"] for each in parameters if each["required"]] == ["text"]
+
+
+async def test_events_are_found_by_their_tags(api: Api, connection: Connection) -> None:
+    acme, other = [await Queue(connection).enqueue("agent-turn", {"text": "hello"}) for _ in range(2)]
+    for event in await Engine(connection).claim_events(["agent-turn"], 2, worker="w"):
+        customer = "Acme, Inc." if event.id == acme else "other"
+        await Engine(connection).store_tags(event.id, event.claim, {"customer": customer, "order": "17"})
+    for query, found in (
+        ("jobs?tag=customer:Acme,+Inc.", [acme]),
+        ("jobs?tag=customer=other,order:17", [other]),
+        ("jobs?tag=customer:other,customer:Acme,+Inc.", [other, acme]),
+        ("jobs?tag=order:1", []),
+        ("jobs/search?text=hello&tag=customer:other", [other]),
+    ):
+        status, answer = await api.call("GET", f"/v1/{query}")
+        assert (status, [job["id"] for job in answer["jobs"]]) == (200, found), query
+    assert (await api.call("GET", "/v1/jobs?tag=customer"))[0] == 400
+    assert (await api.call("GET", f"/v1/jobs/{acme}"))[1]["tags"] == {"customer": "Acme, Inc.", "order": "17"}
+    bulk = {"action": "cancel", "filter": {"tag": ["customer:other"], "status": ["running"]}}
+    _, preview = await api.call("POST", "/v1/jobs/bulk/preview", json=bulk)
+    assert [job["id"] for job in preview["sample"]] == [other]
 
 
 async def test_an_event_has_its_timeline_its_reason_and_a_way_back(api: Api, connection: Connection) -> None:
@@ -177,26 +206,32 @@ async def test_an_event_has_its_timeline_its_reason_and_a_way_back(api: Api, con
     assert len(job["trace_id"]) == 32
     assert (await api.call("GET", f"/v1/jobs/{identity}/why"))[1]["reason"] == "ended"
 
-    assert await api.call("POST", f"/v1/jobs/{identity}/requeue") == (200, {"requeued": [identity]})
+    rerun: dict[str, Any] = {"id": identity, "rerun_of": None, "key": None, "kept": []}
+    assert await api.call("POST", f"/v1/jobs/{identity}/rerun") == (202, rerun)
     assert (await api.call("GET", f"/v1/jobs/{identity}/why"))[1]["reason"] == "no_worker"
-    assert (await api.call("POST", f"/v1/jobs/{identity}/requeue"))[0] == 409
+    assert (await api.call("POST", f"/v1/jobs/{identity}/rerun"))[0] == 409
 
     assert await api.call("POST", f"/v1/jobs/{identity}/cancel") == (200, {"status": "cancelled"})
     assert (await api.call("POST", f"/v1/jobs/{identity}/cancel"))[0] == 409
     _, job = await api.call("GET", f"/v1/jobs/{identity}")
     assert job["status"] == "cancelled"
-    assert "requeued" in [step["what"] for step in job["timeline"]]
+    assert "run again" in [step["what"] for step in job["timeline"]]
 
 
-async def test_all_that_failed_can_be_requeued_at_once(api: Api, connection: Connection) -> None:
+async def test_all_that_failed_can_run_again_at_once(api: Api, connection: Connection) -> None:
     ids = {await _fail(connection, "agent-turn", "x") for _ in range(3)}
     other = await _fail(connection, "embed-memories", "x")
 
-    status, answer = await api.call(
-        "POST", "/v1/jobs/requeue", json={"status": ["failed"], "kind": ["agent-turn"]}
-    )
+    which = {"status": ["failed"], "kind": ["agent-turn"]}
+    status, action = await api.call("POST", "/v1/jobs/bulk", json={"action": "rerun", "filter": which})
+    assert status == 202
+    async with asyncio.timeout(60):
+        while action["finished_at"] is None:
+            action = (await api.call("GET", f"/v1/actions/{action['id']}"))[1]
 
-    assert (status, set(answer["requeued"])) == (200, ids)
+    assert action["result"] == {"rerun": 3}
+    pending = (await api.call("GET", "/v1/jobs?status=pending"))[1]["jobs"]
+    assert {job["id"] for job in pending} == ids
     assert (await api.call("GET", f"/v1/jobs/{other}"))[1]["status"] == "failed"
 
 
@@ -222,6 +257,12 @@ async def test_schedules_are_set_listed_and_deleted(api: Api) -> None:
     assert [(cron["name"], cron["schedule"], cron["catch_up"]) for cron in listed["schedules"]] == [
         ("nightly", "0 3 * * *", "one")
     ]
+    chosen = {"catch_up": "10", "overlap": "skip", "jitter": 90}
+    assert (await api.call("PUT", "/v1/cron/nightly", json=body | chosen))[0] == 204
+    _, listed = await api.call("GET", "/v1/cron")
+    assert {name: listed["schedules"][0][name] for name in chosen} == chosen
+    for wrong in ({"catch_up": "1001"}, {"overlap": "stop"}, {"jitter": 86401}):
+        assert (await api.call("PUT", "/v1/cron/nightly", json=body | wrong))[0] == 400
     assert (await api.call("PUT", "/v1/cron/nightly", json={**body, "schedule": "often"}))[0] == 400
     for priority in (-1, 4, "high", 1.5):
         status, answer = await api.call("PUT", "/v1/cron/nightly", json={**body, "priority": priority})
@@ -284,7 +325,7 @@ async def test_a_query_that_cannot_be_read_is_refused_with_its_name(api: Api, qu
     "identity", ["0", "-1", "x", "9" * 30, "1.5", "0" * 19 + "1" + "9" * 30, "0" * 19 + "9" * 4400]
 )
 async def test_a_text_that_is_no_id_is_refused(api: Api, identity: str) -> None:
-    for method, path in (("GET", ""), ("GET", "/why"), ("POST", "/requeue"), ("POST", "/cancel")):
+    for method, path in (("GET", ""), ("GET", "/why"), ("POST", "/rerun"), ("POST", "/cancel")):
         assert (await api.call(method, f"/v1/jobs/{identity}{path}"))[0] == 400
 
 
@@ -311,42 +352,42 @@ async def test_a_body_that_cannot_be_read_is_refused_with_its_field(api: Api) ->
     for body in (b"", b"\xff", b"[" * 5000, b'"\\ud800"', b'{"kind": "k", "schedule": "often"}'):
         status, answer = await api.call("PUT", "/v1/cron/odd", data=body)
         assert (status, answer["error"].partition(": ")[0]) == (400, "body"), body
-    status, answer = await api.call("POST", "/v1/jobs/requeue", json={"status": ["failed", "pending"]})
-    assert (status, answer["error"].partition(": ")[0]) == (400, "status.1")
+    wrong = {"action": "rerun", "filter": {"status": ["failed", "done"]}}
+    status, answer = await api.call("POST", "/v1/jobs/bulk", json=wrong)
+    assert (status, answer["error"].partition(": ")[0]) == (400, "filter.status.1")
 
 
 async def test_without_a_token_the_api_says_how_to_switch_it_on(shared_database: str) -> None:
-    env = {
-        "DATABASE_URL": as_role(shared_database, "surelane_ingest"),
-        "SLACK_SIGNING_SECRET": "test-signing-secret",
-    }
-    async with service("surelane_ingest", env) as ingest, aiohttp.ClientSession() as session:
+    env = {"DATABASE_URL": as_role(shared_database, "surelane_operator")}
+    async with service("surelane_operator", env) as operator, aiohttp.ClientSession() as session:
         for path in ("/v1/jobs", "/v1/openapi.json", "/v1"):
-            async with session.get(ingest.private_url + path) as response:
+            async with session.get(operator.private_url + path) as response:
                 assert response.status == 404
                 assert "SURELANE_API_TOKEN" in (await response.json())["error"]
 
 
-async def test_an_ended_event_is_replayed_as_a_new_one(api: Api, connection: Connection) -> None:
+async def test_an_ended_event_runs_again_as_a_new_one(api: Api, connection: Connection) -> None:
     first = await _fail(connection, "agent-turn", "no answer")
-    status, answer = await api.call("POST", f"/v1/jobs/{first}/replay")
-    key = f"{first}:replay:{answer['id']}"
-    assert (status, answer) == (202, {"id": answer["id"], "key": key, "replay_of": first, "kept": []})
+    status, answer = await api.call("POST", f"/v1/jobs/{first}/rerun", json={"payload": {"n": 2}})
+    key = f"{first}:rerun:{answer['id']}"
+    assert (status, answer) == (202, {"id": answer["id"], "key": key, "rerun_of": first, "kept": []})
     _, old = await api.call("GET", f"/v1/jobs/{first}")
     _, new = await api.call("GET", f"/v1/jobs/{answer['id']}")
-    assert (old["replayed_as"], old["replay_of"]) == ([answer["id"]], None)
-    assert (new["replayed_as"], new["replay_of"]) == ([], first)
-    assert [step["detail"] for step in new["timeline"] if step["what"] == "replay of"] == [f"event {first}"]
-    assert [step["detail"] for step in old["timeline"] if step["what"] == "replayed as"] == [
+    assert (old["rerun_as"], old["rerun_of"]) == ([answer["id"]], None)
+    assert (new["rerun_as"], new["rerun_of"]) == ([], first)
+    assert [step["detail"] for step in new["timeline"] if step["what"] == "runs again"] == [
+        f"event {first}, with another payload"
+    ]
+    assert [step["detail"] for step in old["timeline"] if step["what"] == "run again as"] == [
         f"event {answer['id']} ({key})"
     ]
     refusals = [
-        await api.call("POST", f"/v1/jobs/{first}/replay", json={"from_step": "deploy"}),
-        await api.call("POST", f"/v1/jobs/{first}/replay", json={"payload": [1]}),
-        await api.call("POST", f"/v1/jobs/{first}/replay", data=io.BytesIO(b"x" * 5_000_000)),
-        await api.call("POST", f"/v1/jobs/{first}/replay", json={"step": "deploy"}),
-        await api.call("POST", f"/v1/jobs/{answer['id']}/replay"),
-        await api.call("POST", f"/v1/jobs/{first + 1000}/replay"),
+        await api.call("POST", f"/v1/jobs/{first}/rerun", json={"from_step": "deploy"}),
+        await api.call("POST", f"/v1/jobs/{first}/rerun", json={"payload": [1]}),
+        await api.call("POST", f"/v1/jobs/{first}/rerun", data=io.BytesIO(b"x" * 5_000_000)),
+        await api.call("POST", f"/v1/jobs/{first}/rerun", json={"step": "deploy"}),
+        await api.call("POST", f"/v1/jobs/{answer['id']}/rerun", json={"payload": {}}),
+        await api.call("POST", f"/v1/jobs/{first + 1000}/rerun", json={"payload": {}}),
     ]
     assert [(status, problem["error"].partition(":")[0]) for status, problem in refusals] == [
         (400, "from_step"),

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 import asyncpg
@@ -10,6 +11,7 @@ import pytest
 
 from surelane import Queue
 from surelane.calls import Connection
+from surelane_service.engine import Engine
 from tests.databases import as_role
 from tests.system.operators import Person, page, person
 
@@ -18,7 +20,7 @@ TOKEN = "a-token-of-the-operators"
 
 @pytest.fixture(scope="module")
 async def script(shared_database: str) -> AsyncIterator[Person]:
-    database = as_role(shared_database, "surelane_worker")
+    database = as_role(shared_database, "surelane_operator")
     async with page(database, SURELANE_API_TOKEN=TOKEN) as url, person(url) as found:
         found.headers = {"Authorization": f"Bearer {TOKEN}"}
         yield found
@@ -68,9 +70,9 @@ async def test_all_that_match_are_previewed_and_changed_with_progress(
     }
     _, jobs = await call(script, "GET", "/v1/jobs?status=cancelled&limit=1")
     assert jobs["jobs"][0]["reason"] == "cancelled by operator token: a loop"
-    retry = {"action": "retry", "filter": {"status": ["cancelled"]}, "limit": 700}
+    retry = {"action": "rerun", "filter": {"status": ["cancelled"]}, "limit": 700}
     action = await until_over(script, (await call(script, "POST", "/v1/jobs/bulk", retry))[1])
-    assert action["result"] == {"requeued": 700}
+    assert action["result"] == {"rerun": 700}
 
 
 async def test_all_that_match_what_no_index_has_are_previewed_and_changed(
@@ -91,7 +93,7 @@ async def test_all_that_match_what_no_index_has_are_previewed_and_changed(
     action = await until_over(script, (await call(script, "POST", "/v1/jobs/bulk", again))[1])
     assert action["result"]["cancelled"] == 7
     assert "next" not in action["result"]
-    nothing = {"action": "retry", "filter": {"status": ["cancelled"], "error": "no such thing"}}
+    nothing = {"action": "rerun", "filter": {"status": ["cancelled"], "error": "no such thing"}}
     _, preview = await call(script, "POST", "/v1/jobs/bulk/preview", nothing)
     assert (preview["matching"], preview["looked"]) == (0, 12)
     nothing["filter"] = {"status": ["cancelled"], "text": " "}
@@ -115,9 +117,9 @@ async def test_selected_events_are_changed_and_the_others_are_told(
 @pytest.mark.parametrize(
     "body",
     [
-        {"action": "retry"},
-        {"action": "retry", "filter": {}},
-        {"action": "retry", "filter": {"status": ["pending"]}},
+        {"action": "rerun"},
+        {"action": "rerun", "filter": {}},
+        {"action": "rerun", "filter": {"status": ["pending"]}},
         {"action": "cancel", "filter": {"status": ["failed"]}},
         {"action": "expire", "filter": {"status": ["running"]}},
         {"action": "cancel", "ids": []},
@@ -139,7 +141,8 @@ async def test_each_look_at_a_payload_or_a_result_is_kept(script: Person, connec
         "select agent.settle(array_agg(id), array_agg(claim), array['complete'], array['\"hello, too\"'::jsonb])"
         " from agent.claim_events(array['secret'])"
     )
-    assert await call(script, "GET", f"/v1/jobs/{identity}/payload") == (200, {"payload": {"text": "hello"}})
+    status, shown = await call(script, "GET", f"/v1/jobs/{identity}/payload")
+    assert (status, shown) == (200, {"payload": {"text": "hello"}, "errors": []})
     _, story = await call(script, "GET", f"/v1/jobs/{identity}")
     assert (story["payload"], story["result"]) == ({"text": "hello"}, "hello, too")
     _, story = await call(script, "GET", f"/v1/jobs/{identity}?payload=false")
@@ -149,6 +152,53 @@ async def test_each_look_at_a_payload_or_a_result_is_kept(script: Person, connec
     _, kept = await call(script, "GET", f"/v1/actions?target=event%20{identity}")
     assert [each["action"] for each in kept["actions"]] == ["look at payload"] * 2
     assert (await call(script, "GET", "/v1/jobs/999999/payload"))[0] == 404
+
+
+async def test_texts_of_errors_are_shown_only_with_a_look_that_is_kept(
+    script: Person, connection: Connection
+) -> None:
+    identity = await Queue(connection).enqueue("secret", max_attempts=1)
+    error = {"type": "ValueError", "message": "hello", "traceback": "hello", "at": "2026-01-01T00:00:00Z"}
+    (claimed,) = await Engine(connection).claim_events(["secret"], 1, worker="w")
+    await Engine(connection).store_step(
+        identity, 1, "look", 1, "a-hash", "1", json.dumps([error | {"attempt": 1}]), timedelta(0)
+    )
+    failure = {
+        "error": error,
+        "retry_in": 1,
+        "final": True,
+        "reason": "attempts_exhausted",
+        "max_attempts": 1,
+    }
+    await Engine(connection).settle([(identity, claimed.claim, "fail", json.dumps(failure))])
+
+    async def kept() -> list[str]:
+        _, found = await call(script, "GET", "/v1/actions")
+        return [each["action"] for each in found["actions"]]
+
+    for path in (
+        f"/v1/jobs/{identity}?payload=false",
+        "/v1/jobs?status=failed&errors=false",
+        "/v1/jobs/search?text=secret",
+        "/v1/find?text=" + str(identity),
+        "/v1/overview",
+        "/v1/workflows",
+        f"/v1/workflows/{identity}",
+    ):
+        status, told = await call(script, "GET", path)
+        assert (status, "hello" in json.dumps(told)) == (200, False), path
+    assert await kept() == []
+    for path, action, texts in (
+        (f"/v1/jobs/{identity}", "look at payload", 4),
+        (f"/v1/jobs/{identity}/payload", "look at payload", 4),
+        ("/v1/jobs?status=failed", "look at errors", 1),
+    ):
+        _, told = await call(script, "GET", path)
+        assert json.dumps(told).count("hello") >= texts, path
+        assert (await kept())[0] == action, path
+    assert len(await kept()) == 3
+    await call(script, "GET", "/v1/jobs?status=scheduled")
+    assert len(await kept()) == 3, "a list without errors is no look"
 
 
 async def test_a_schedule_is_paused_resumed_and_run_now(script: Person, connection: Connection) -> None:

@@ -24,7 +24,7 @@ from tests.processes import clean_environment, service
 TOKEN = "an-operators-token-0123456789"
 CONFIG = """
 [checks]
-# A schema cannot express the rules of schedules and cursors. /v1/jobs/{id} also matches /v1/jobs/requeue.
+# A schema cannot express the rules of schedules and cursors. /v1/jobs/{id} also matches /v1/jobs/bulk.
 positive_data_acceptance.enabled = false
 unsupported_method.enabled = false
 allow_header_conformance.enabled = false
@@ -39,12 +39,7 @@ checks.negative_data_rejection.enabled = false
 
 
 def environment(database: str) -> dict[str, str]:
-    return {
-        "DATABASE_URL": as_role(database, "surelane_ingest"),
-        "SURELANE_OPERATOR_DATABASE_URL": as_role(database, "surelane_worker"),
-        "SLACK_SIGNING_SECRET": "test-signing-secret",
-        "SURELANE_API_TOKEN": TOKEN,
-    }
+    return {"DATABASE_URL": as_role(database, "surelane_operator"), "SURELANE_API_TOKEN": TOKEN}
 
 
 def cursor(text: str) -> str:
@@ -160,15 +155,15 @@ async def test_no_value_in_any_place_is_a_server_error(database: str, connection
     await Queue(connection).enqueue("k")
     headers = {"Authorization": f"Bearer {TOKEN}"}
     async with (
-        service("surelane_ingest", environment(database)) as ingest,
+        service("surelane_operator", environment(database)) as operator,
         aiohttp.ClientSession(headers=headers) as session,
     ):
-        async with session.get(f"{ingest.private_url}/v1/openapi.json") as response:
+        async with session.get(f"{operator.private_url}/v1/openapi.json") as response:
             document = await response.json()
         failed, sent = [], 0
         for method, path, body in requests_of(document):
             sent += 1
-            url = URL(ingest.private_url + path, encoded=True)
+            url = URL(operator.private_url + path, encoded=True)
             async with session.request(method, url, data=body) as response:
                 if response.status >= 500:
                     failed.append((response.status, method, path[:200], (body or "")[:200]))
@@ -186,9 +181,9 @@ async def test_the_api_keeps_to_its_document(database: str, connection: Connecti
         await queue.enqueue("agent-turn", {"n": number}, item_key=f"k{number}")
     await queue.fan_out([Job("a"), Job("b")], Continuation("c"))
     (tmp_path / "schemathesis.toml").write_text(CONFIG)
-    async with service("surelane_ingest", environment(database)) as ingest:
+    async with service("surelane_operator", environment(database)) as operator:
         fuzzing = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "schemathesis.cli", "run", f"{ingest.private_url}/v1/openapi.json"),
+            *(sys.executable, "-m", "schemathesis.cli", "run", f"{operator.private_url}/v1/openapi.json"),
             *("--header", f"Authorization: Bearer {TOKEN}", "--max-examples", "50", "--no-color"),
             cwd=tmp_path,
             env=clean_environment(),

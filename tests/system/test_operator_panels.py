@@ -12,9 +12,9 @@ from surelane import Queue
 from surelane.calls import Connection, Pool
 from surelane.jobs import Continuation, Job
 from surelane_operator.api.api import OperatorApi
+from surelane_operator.changes import Changes
 from surelane_operator.doctor import Finding, Level
-from surelane_operator.operations import Operations
-from surelane_operator.panels.examinations import Examinations
+from surelane_operator.reads.findings import Examinations
 from surelane_service.cron import Cron
 from surelane_service.engine import Engine
 from tests.browser.console_page import console_at
@@ -49,7 +49,7 @@ async def pool(shared_database: str) -> AsyncIterator[Pool]:
 @pytest.fixture(scope="module")
 async def url(pool: Pool, doctor: Doctor) -> AsyncIterator[str]:
     async with console_at(
-        pool, routes=tuple(OperatorApi(pool, Examinations("", doctor.examine)).routes())
+        pool, routes=tuple(OperatorApi(Changes(pool), Examinations("", doctor.examine)).routes())
     ) as served:
         yield served
 
@@ -68,7 +68,7 @@ async def get(url: str, path: str) -> tuple[int, Any]:
 
 
 async def test_kinds_come_with_their_workers_and_in_pages(url: str, connection: Connection) -> None:
-    await Engine(connection).announce_worker("w1", ["mail"], "0.2.0")
+    await Engine(connection).announce_worker("w1", ["mail"], "1.0.0")
     await Queue(connection).enqueue("note")
     status, page = await get(url, "/v1/kinds?limit=1")
     assert (status, page["next"]) == (200, "mail")
@@ -79,7 +79,7 @@ async def test_kinds_come_with_their_workers_and_in_pages(url: str, connection: 
 
 
 async def test_workers_come_with_what_they_run(url: str, connection: Connection) -> None:
-    await Engine(connection).announce_worker("w1", ["mail"], "0.2.0")
+    await Engine(connection).announce_worker("w1", ["mail"], "1.0.0")
     identity = await Queue(connection).enqueue("mail")
     await connection.execute("select agent.claim_events('{mail}', 1, 3, '10 minutes', 'w1')")
     status, found = await get(url, "/v1/workers")
@@ -99,7 +99,7 @@ async def test_a_workflow_is_read_from_any_of_its_events(url: str, connection: C
 
 
 async def test_a_schedule_comes_with_its_next_firings(url: str, connection: Connection) -> None:
-    await Operations(connection).set_cron("n", Cron("0 3 * * *"), kind="k", payload={"a": 1})
+    await Changes(connection).set_cron("n", Cron("0 3 * * *"), kind="k", payload={"a": 1})
     _, found = await get(url, "/v1/cron")
     (schedule,) = found["schedules"]
     assert (len(schedule["following"]), schedule["last_run"], schedule["payload"]) == (5, None, {"a": 1})

@@ -12,7 +12,7 @@ from surelane.calls import Connection
 from surelane_operator.doctor import examine
 from surelane_service.engine import Engine
 from surelane_worker.retention import Retention
-from surelane_worker.settings import WorkerSettings
+from surelane_worker.worker_settings import WorkerSettings
 from tests.databases import as_role
 from tests.system.test_cli import Command, connection, surelane
 
@@ -42,7 +42,7 @@ async def kept(connection: Connection) -> list[int]:
 
 
 async def finding(database: str) -> str:
-    uri = as_role(database, "surelane_worker")
+    uri = as_role(database, "surelane_operator")
     operator = await asyncpg.connect(uri)
     try:
         (found,) = [each for each in await examine(uri, operator) if each.check == "history"]

@@ -8,8 +8,8 @@ from typing import Any
 import asyncpg
 
 from surelane.calls import Connection
-from surelane_operator.operations import Operations
-from surelane_operator.timeline import story_of
+from surelane_operator.changes import Changes
+from surelane_operator.reads.timeline import story_of
 from surelane_service.engine import DEAD_FOR
 from tests.databases import Server
 from tests.processes import until
@@ -30,7 +30,7 @@ async def test_a_killed_workers_events_run_again_within_seconds(
     database: str, connection: Connection
 ) -> None:
     """And the operator's tools name the worker, its death and the rescue."""
-    operations = Operations(connection)
+    operations = Changes(connection)
     async with worker(database, **SHORT) as first:
         identity = await enqueue(connection, "hang-once")
         held = await claimed(connection, identity)
@@ -100,7 +100,7 @@ async def test_workers_that_stand_still_are_not_dead(database: str, connection: 
         async with worker(database, **SHORT):
             await sessions(connection, 2)
             first.process.send_signal(signal.SIGSTOP)
-            await asyncio.sleep(2)  # four graces
+            await asyncio.sleep(2)  # how long it stands still: four graces
             first.process.send_signal(signal.SIGCONT)
             row = await ended(connection, identity)
             assert await connection.fetchval("select bool_and(died_at is null) from agent.worker")

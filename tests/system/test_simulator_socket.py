@@ -17,9 +17,9 @@ from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane_dev.simulator.client import SimulatorClient
 from surelane_dev.simulator.server import serving_simulator
-from surelane_dev.simulator.settings import SimulatorSettings
 from surelane_dev.simulator.simulator import Simulator
-from surelane_service.settings import load_settings
+from surelane_dev.simulator.simulator_settings import SimulatorSettings
+from surelane_service.service_settings import load_settings
 from tests.processes import free_port, until
 
 TOKEN = "xapp-1-A1-2-0a1b2c"

@@ -12,10 +12,10 @@ import pytest
 
 from surelane_dev.simulator.installs import Asked
 from surelane_dev.simulator.server import serving_simulator
-from surelane_dev.simulator.settings import SimulatorSettings
 from surelane_dev.simulator.simulator import Simulator
+from surelane_dev.simulator.simulator_settings import SimulatorSettings
 from surelane_dev.simulator.workspace.demo import GRID, SHARED
-from surelane_service.settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET, load_settings
+from surelane_service.service_settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET, load_settings
 
 EAST, WEST, BAKERY = "T0ACMEEAST", "T0ACMEWEST", "T0BAKERY01"
 APP = {"client_id": DEMO_CLIENT_ID, "client_secret": DEMO_CLIENT_SECRET}

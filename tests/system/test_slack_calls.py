@@ -19,10 +19,11 @@ from surelane.events import Event
 from surelane_dev.simulator.posting.payloads import action_payload, command_form
 from surelane_service.engine import Engine
 from surelane_service.logs import get_logger
-from surelane_service.settings import load_settings
-from surelane_worker.settings import WorkerSettings
+from surelane_service.service_settings import load_settings
 from surelane_worker.slack.client import NoTriggerError, NowhereToReplyError, SlackClients, slack_clients
+from surelane_worker.slack.notes import Notebooks
 from surelane_worker.slack.replies import Replies
+from surelane_worker.worker_settings import WorkerSettings
 from tests.processes import until
 from tests.system.slack_stand import Stand, fault, slack_stand
 
@@ -49,9 +50,12 @@ class Attempts:
     async def next(self) -> tuple[Event, Replies]:
         """Claim the event, again if its last claim was not settled: a new attempt."""
         await self.connection.execute("update agent.event set vt = agent.clock()")
-        event = await Engine(self.connection).claim_event(10, timedelta(minutes=1))
-        assert event is not None
-        return event, Replies(self.clients, Engine(self.connection), get_logger("test"), _stands)
+        kinds = await self.connection.fetchval("select array_agg(distinct kind) from agent.event")
+        (event,) = await Engine(self.connection).claim_events(
+            kinds, 1, worker="w", max_attempts=10, invisible_for=timedelta(minutes=1)
+        )
+        log = get_logger("test")
+        return event, Replies(self.clients, Notebooks(Engine(self.connection), log), log, _stands)
 
     async def mention(self, text: str = "hello") -> tuple[Event, Replies]:
         """Let a person mention the bot, and claim the event."""

@@ -10,14 +10,14 @@ import pytest
 from surelane.calls import Connection, Pool
 from surelane_service.engine import Engine
 from surelane_service.logs import get_logger
-from surelane_service.settings import load_settings
+from surelane_service.service_settings import load_settings
 from surelane_worker.observing.metrics import Metrics
-from surelane_worker.settings import WorkerSettings
 from surelane_worker.slack.client import slack_clients
 from surelane_worker.slack.limiter import Limiter
+from surelane_worker.slack.limits import Rule, SlackBusyError, SlackLimits
+from surelane_worker.slack.notes import Notebooks
 from surelane_worker.slack.replies import Replies
-from surelane_worker.slack.tiers import Rule
-from surelane_worker.slack.turns import SlackBusyError
+from surelane_worker.worker_settings import WorkerSettings
 from tests.system.slack_stand import slack_stand
 
 SHORT = 0.5
@@ -62,7 +62,7 @@ async def pool(database: str) -> AsyncIterator[Pool]:
 @pytest.fixture
 async def calls(pool: Pool) -> AsyncIterator[Calls]:
     metrics = [Metrics() for _ in range(3)]
-    limiters = [Limiter(Engine(pool), each, rules, away=AWAY) for each in metrics]
+    limiters = [Limiter(SlackLimits(pool), each, rules, away=AWAY) for each in metrics]
     yield Calls(limiters, metrics)
     for each in limiters:
         await each.close()
@@ -129,7 +129,7 @@ async def test_a_limit_that_another_transaction_has_locked_is_kept_by_a_share(
 
 async def test_calls_go_ahead_by_a_share_while_the_database_is_away() -> None:
     async with asyncpg.create_pool("postgresql://x@127.0.0.1:9/x", min_size=0) as away:
-        limiter = Limiter(Engine(away), Metrics(), rules)
+        limiter = Limiter(SlackLimits(away), Metrics(), rules)
         async with asyncio.timeout(30):
             for _ in range(4):
                 await limiter.admit("T", "many")
@@ -146,7 +146,7 @@ async def test_calls_made_while_the_database_was_away_count_when_it_is_back(
     await connection.execute("alter function agent.lease_slack_calls rename to hidden")
     await calls.call("long", worker=0)
     await connection.execute("alter function agent.hidden rename to lease_slack_calls")
-    await asyncio.sleep(2 * AWAY)
+    await asyncio.sleep(2 * AWAY)  # only time ends the pause
     await calls.call("long", worker=0)
     with pytest.raises(SlackBusyError):
         await calls.call("long", worker=1)
@@ -169,11 +169,12 @@ async def test_a_call_whose_claim_was_lost_while_it_waited_is_not_made(
         if lost.is_set():
             raise asyncio.CancelledError
 
-    limiter = Limiter(Engine(pool), Metrics(), rules=lambda _: [Rule(1, SHORT)])
+    limiter = Limiter(SlackLimits(pool), Metrics(), rules=lambda _: [Rule(1, SHORT)])
     async with slack_stand(connection) as slack:
         settings = load_settings(WorkerSettings, database_url="postgresql://x@/x", slack_api_url=slack.api)
         async with slack_clients(settings, traced=False, limiter=limiter) as clients:
-            replies = Replies(clients, Engine(connection), get_logger("test"), check_claim)
+            log = get_logger("test")
+            replies = Replies(clients, Notebooks(Engine(connection), log), log, check_claim)
             await replies.client.api_test()
             waiting = asyncio.create_task(replies.client.api_test())
             await asyncio.sleep(0)

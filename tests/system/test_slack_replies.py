@@ -8,8 +8,8 @@ import pytest
 
 from surelane.calls import Connection
 from surelane_dev.simulator.posting.payloads import command_form
-from surelane_operator.operations import Operations
-from surelane_operator.timeline import story_of
+from surelane_operator.changes import Changes
+from surelane_operator.reads.timeline import story_of
 from tests.processes import Service
 from tests.system.slack_stand import Stand, fault, slack_stand
 from tests.system.worker import ended, worker
@@ -59,7 +59,7 @@ async def test_the_timeline_tells_of_each_reply(slack: Stand, connection: Connec
     identity, message = await slack.mention("twice")
     await ended(connection, identity)
     replies = slack.simulator.workspace.channels[message.channel].replies(message.ts)
-    job = await Operations(connection).get(identity)
+    job = await Changes(connection).get(identity)
     assert job is not None
     told = [step.detail for step in story_of(job) if step.what == "replied"]
     assert told == [f"message {reply.ts} in {message.channel}" for reply in replies]

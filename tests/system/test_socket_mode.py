@@ -94,7 +94,7 @@ async def test_what_is_not_committed_is_not_acknowledged(
 
 
 async def test_a_commands_answer_is_in_the_acknowledgement(wire: Wire, connection: Connection) -> None:
-    assert await Engine(connection).introduce_worker("w", "0.2.0", ["slack.command.deploy"], [])
+    assert await Engine(connection).introduce_worker("w", "1.0.0", ["slack.command.deploy"], [])
     fields = {"command": "/deploy", "text": "web", "team_id": "T1", "channel_id": "C1", "user_id": "U1"}
     for number, (answer, payload) in enumerate(
         [('"done"', {"text": "done"}), ('{"text": "*done*"}', {"text": "*done*"})]

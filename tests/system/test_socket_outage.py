@@ -15,9 +15,9 @@ from surelane_dev.simulator.client import SimulatorClient
 from surelane_dev.simulator.posting import sender
 from surelane_dev.simulator.posting.delivery import Attempt
 from surelane_dev.simulator.server import serving_simulator
-from surelane_dev.simulator.settings import SimulatorSettings
 from surelane_dev.simulator.simulator import Simulator
-from surelane_service.settings import load_settings
+from surelane_dev.simulator.simulator_settings import SimulatorSettings
+from surelane_service.service_settings import load_settings
 from tests.metrics import documented, documented_labels, exported, labels, ours, value
 from tests.processes import Service, free_port, service, until
 from tests.system.restartable import Restartable, restartable
@@ -74,7 +74,7 @@ async def say(client: SimulatorClient, sent: list[str], disturbed: asyncio.Event
             return
         said = await client.say(f"message {number}", mention=True)
         sent += [event["id"] for event in said["events"]]
-        await asyncio.sleep(1 / RATE)
+        await asyncio.sleep(1 / RATE)  # the rate of the messages
 
 
 async def disturb(
@@ -106,8 +106,8 @@ async def delivered(simulator: Simulator, messages: int) -> None:
 
 async def kill_at_work(running: Service, simulator: Simulator) -> None:
     """Kill ingest with an envelope that it cannot acknowledge, as the database is frozen. It is sent again."""
-    before = set(simulator.sockets._sent)
-    await until(lambda: simulator.sockets._sent.keys() - before)
+    before = set(simulator.sockets.sent)
+    await until(lambda: simulator.sockets.sent.keys() - before)
     cut = len(_failed(simulator))
     os.kill(running.process.pid, signal.SIGKILL)
     await running.child.wait()
@@ -132,7 +132,7 @@ async def talking() -> AsyncIterator[tuple[SimulatorClient, Simulator]]:
         ingest_url=f"http://127.0.0.1:{free_port()}",  # the usual address may have an ingest that is not ours
     )
     async with serving_simulator(slack) as (url, simulator), SimulatorClient(url) as client:
-        simulator.sender._retry_delays = RETRIES
+        simulator.sender.retry_delays = RETRIES
         yield client, simulator
 
 

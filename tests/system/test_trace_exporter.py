@@ -4,6 +4,7 @@ import asyncio
 import json
 import signal
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -22,6 +23,7 @@ ANSWER_WITHIN = 3.0
 """Seconds after which Slack gives up."""
 EVENTS = 30
 DROPPED = "Queue full, dropping Span."
+SECRET = "marked-path"
 DECIDED = {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.5"}
 
 
@@ -88,7 +90,7 @@ async def test_bad_collector_costs_no_event_and_no_time_but_a_line_a_minute(
 ) -> None:
     async with collector() as port:
         env = {
-            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}/{SECRET}",
             "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
             "OTEL_EXPORTER_OTLP_TIMEOUT": "1",
             "OTEL_METRICS_EXPORTER": "none",
@@ -110,6 +112,7 @@ async def test_bad_collector_costs_no_event_and_no_time_but_a_line_a_minute(
         lines = complaints(each)
         assert len(lines) <= 3, lines
         assert len(set(lines)) == len(lines), "one line of a sort a minute"
+        assert SECRET not in "\n".join(each.output)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -158,3 +161,18 @@ async def test_sampled_trace_is_in_all_services_and_another_in_none(database: st
     for spans in traces:
         names = {span.name.partition(" ")[0] for span in spans}
         assert not spans or {"send", "process", "POST"} <= names
+
+
+async def test_workflow_that_is_not_sampled_has_no_span_at_all(database: str) -> None:
+    """Its children and its handlers' own spans follow its first event, not their own ids."""
+    async with traced(database, HTTP, workers=1, env=DECIDED) as system:
+        plans = [await system.query("""select agent.enqueue('plan', '{"parts": 1}')""") for _ in range(20)]
+        own = [await system.query("""select agent.enqueue('own-span', '{}')""") for _ in range(20)]
+        ended = "select count(*) from agent.event_hist"
+        await eventually(lambda: system.query(ended), str(3 * len(plans) + len(own)), within=60)
+    whole_plan = {"process plan": 1, "process subtask": 1, "process synthesize": 1}
+    shapes = [Counter(span.name for span in system.of(key) if span.name in whole_plan) for key in plans]
+    assert {tuple(shape.items()) for shape in shapes} == {(), tuple(whole_plan.items())}
+    found = {span.trace_id for span in system.receiver.spans if span.name.startswith("process ")}
+    assert len(found) == sum(1 for key in (*plans, *own) if system.of(key)), "no trace but these events'"
+    assert {span.trace_id for span in system.receiver.named("a span of its own")} <= found

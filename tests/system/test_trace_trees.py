@@ -91,11 +91,13 @@ async def test_first_try(system: Traced) -> None:
     }
 
 
-async def test_replay_has_a_trace_of_its_own_linked_to_the_first(system: Traced) -> None:
+async def test_event_that_runs_again_as_a_new_one_has_a_trace_of_its_own_linked_to_the_first(
+    system: Traced,
+) -> None:
     mention = await system.handled()
     (sent,) = named(await system.spans(mention.event_id, send=1, settle=1), "send")
     key = await system.query(
-        "select (agent.replay_event((agent.find_events($$" + mention.event_id + "$$)), null, null)).key"
+        "select (agent.rerun_as_new((agent.find_events($$" + mention.event_id + "$$)), null, null)).key"
     )
     (processed,) = named(await system.spans(key, process=1, settle=1), "process")
     assert processed.links == {sent.id}
@@ -215,7 +217,7 @@ async def test_scheduled_event_is_in_the_trace_that_its_key_names(system: Traced
 async def test_requeued_event_goes_on_in_its_trace_linked_to_the_attempt_before(system: Traced) -> None:
     identity = await system.query("select agent.enqueue('raise', '{}', _max_attempts => 1)")
     await system.spans(identity, process=1, settle=1)
-    await system.query(f"select agent.requeue_events(array[{identity}])")
+    await system.query(f"select agent.rerun_events(array[{identity}])")
     spans = await system.spans(identity, process=2, settle=2)
     first, second = named(spans, "process")
     assert first.parent == second.parent

@@ -51,7 +51,21 @@ async def assert_an_assistant_connects_as_it_is_told(running: Up) -> None:
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
     async with aiohttp.request("POST", told[1], headers=headers, json=body) as response:
         tools = {tool["name"] for tool in (await response.json())["result"]["tools"]}
-    assert {"find_message", "cancel_job"} <= tools
+    assert {"find_message", "cancel_event"} <= tools
+
+
+async def assert_people_see_the_queue(running: Up) -> None:
+    """At the addresses that are shown: a link that signs in to the page, and the API's."""
+    api, token = running.found(r"operator's API +(\S+)/v1/jobs "), running.found(r"\(token (\S+)\)")
+    assert f"operator {api}/," in running.found(r"private ports +(.+)$")
+    link = running.found(r"operator's page +(\S+)$")
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
+        async with session.get(link) as page:
+            assert "<title>" in await page.text()
+        async with session.get(f"{api}/") as page:
+            assert (page.status, page.url.path) == (200, "/console/")
+        async with session.get(f"{api}/v1/jobs", headers={"Authorization": f"Bearer {token}"}) as jobs:
+            assert jobs.status == 200
 
 
 async def test_a_message_is_answered_and_kept_over_crashes_and_a_stop_leaves_nothing_behind(
@@ -65,6 +79,7 @@ async def test_a_message_is_answered_and_kept_over_crashes_and_a_stop_leaves_not
         )
         assert await status(f"{crashed.page}/") == 200
         await assert_an_assistant_connects_as_it_is_told(crashed)
+        await assert_people_see_the_queue(crashed)
         assert len({os.getsid(process.pid) for process in crashed.family if _alive(process)}) > 4
         await answered_once(crashed.system)
         for kill in (
@@ -162,10 +177,11 @@ async def assert_works_in_a_long_directory_with_a_role_for_each_service_and_keep
 ) -> None:
     roles = await system.system.query(
         "select string_agg(distinct application_name || ' as ' || usename, ', ') from pg_stat_activity"
-        " where application_name in ('surelane-ingest', 'surelane-worker')"
+        " where application_name in ('surelane-ingest', 'surelane-worker', 'surelane-operator')"
     )
     assert "surelane-ingest as surelane_ingest" in roles
     assert "surelane-worker as surelane_worker" in roles
+    assert "surelane-operator as surelane_operator" in roles
     assert await system.system.query("select rolsuper from pg_roles where rolname = user") == "False"
     async with up(data) as another:
         assert await another.child.wait() == 1

@@ -6,11 +6,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import asyncpg
-
 from surelane.calls import Connection
 from tests.databases import Server, as_role
 from tests.processes import until
+from tests.sql.migrations import connected
 from tests.system.pooler import pooled
 from tests.system.worker import HOLDER, claimed, ended, enqueue, worker
 
@@ -18,14 +17,11 @@ from tests.system.worker import HOLDER, claimed, ended, enqueue, worker
 @asynccontextmanager
 async def locked(database: str, table: str) -> AsyncIterator[Callable[[], object]]:
     """Lock a table against writes in a foreign transaction; yield the function that ends it."""
-    foreign = await asyncpg.connect(database)
-    transaction = foreign.transaction()
-    await transaction.start()
-    await foreign.execute(f"lock table {table} in exclusive mode")
-    try:
+    async with connected(database) as foreign:
+        transaction = foreign.transaction()
+        await transaction.start()
+        await foreign.execute(f"lock table {table} in exclusive mode")
         yield transaction.rollback
-    finally:
-        await foreign.close()
 
 
 async def running(insider: Connection, what: str, wanted: bool) -> None:
@@ -41,11 +37,10 @@ async def running(insider: Connection, what: str, wanted: bool) -> None:
 
 async def test_a_claim_does_not_outlive_its_worker(database: str, connection: Connection) -> None:
     """It waits for a lock when its worker is killed, directly or behind a pooler, and claims nothing afterwards."""
-    insider = await asyncpg.connect(as_role(database, "surelane_worker"))
+    role = as_role(database, "surelane_worker")
     identity = await enqueue(connection, "short")
-    async with pooled(
-        as_role(database, "surelane_worker"), size=10
-    ) as through:  # others of its statements wait, too
+    # The pooler lends ten connections, because other statements of the worker wait, too.
+    async with connected(role) as insider, pooled(role, size=10) as through:
         for settings in ({}, {"DATABASE_URL": through, "SURELANE_NOTIFICATIONS": "off"}):
             async with locked(database, "agent.event"), worker(database, ready="", **settings) as started:
                 await running(insider, "agent.claim_events", wanted=True)
@@ -57,7 +52,6 @@ async def test_a_claim_does_not_outlive_its_worker(database: str, connection: Co
             )
             assert row is not None
             assert tuple(row) == (0, None)
-    await insider.close()
 
 
 async def test_a_worker_is_on_the_list_with_its_kinds_before_it_claims(
@@ -81,18 +75,20 @@ async def test_a_worker_is_on_the_list_with_its_kinds_before_it_claims(
 
 async def test_a_worker_that_ended_is_off_the_list(database: str, connection: Connection) -> None:
     """This holds even if an announcement is on its way when it ends."""
-    insider = await asyncpg.connect(as_role(database, "surelane_worker"))
     async with worker(database):
         await ended(connection, await enqueue(connection, "echo"))
     assert await connection.fetchval("select count(*) from agent.worker") == 0
-    async with locked(database, "agent.worker") as unlock, worker(database, ready="/livez") as started:
+    async with (
+        connected(as_role(database, "surelane_worker")) as insider,
+        locked(database, "agent.worker") as unlock,
+        worker(database, ready="/livez") as started,
+    ):
         await running(insider, "agent.announce_worker", wanted=True)
         started.process.send_signal(signal.SIGTERM)
         await until(lambda: any("draining" in line for line in started.output), what="the drain")
         await unlock()  # type: ignore[misc]
         assert await started.child.wait() == 0
     assert await connection.fetchval("select count(*) from agent.worker") == 0
-    await insider.close()
 
 
 LATE = """
@@ -116,11 +112,10 @@ async def test_a_worker_that_is_being_listed_as_it_ends_is_off_the_list(
         await until(lambda: any("draining" in line for line in draining.output), what="the drain")
         await connection.execute(LATE)
         await server.execute(f"select pg_terminate_backend({await connection.fetchval(HOLDER, name)})")
-        insider = await asyncpg.connect(as_role(database, "surelane_worker"))
-        await running(insider, "agent.introduce_worker", wanted=True)
-        end.touch()
-        assert await draining.child.wait() == 0
-        await running(insider, "agent.introduce_worker", wanted=False)
-        await insider.close()
+        async with connected(as_role(database, "surelane_worker")) as insider:
+            await running(insider, "agent.introduce_worker", wanted=True)
+            end.touch()
+            assert await draining.child.wait() == 0
+            await running(insider, "agent.introduce_worker", wanted=False)
     assert (await ended(connection, identity))["outcome"] == "completed"
     assert await connection.fetchval("select count(*) from agent.worker") == 0

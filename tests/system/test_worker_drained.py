@@ -1,7 +1,7 @@
 """An operator drains one worker: it ends what it runs, claims nothing, lives on, and claims again once resumed."""
 
 from surelane.calls import Connection
-from surelane_operator.operations import Operations
+from surelane_operator.changes import Changes
 from tests.processes import until
 from tests.system.worker import claimed, ended, enqueue, live, worker
 
@@ -9,7 +9,7 @@ from tests.system.worker import claimed, ended, enqueue, live, worker
 async def test_a_drained_worker_ends_what_it_runs_and_claims_nothing_until_it_is_resumed(
     database: str, connection: Connection
 ) -> None:
-    operations = Operations(connection)
+    operations = Changes(connection)
 
     async def state() -> str:
         (listed,) = await operations.workers()

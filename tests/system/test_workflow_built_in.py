@@ -11,9 +11,10 @@ import pytest
 
 from surelane.calls import Connection
 from surelane.queue import Queue
-from surelane_operator.operations import Operations
+from surelane_operator.changes import Changes
 from surelane_service.intake import Intake
 from surelane_worker.builtin import handlers
+from surelane_worker.handling.registry import registered_in
 from tests.databases import Server, as_role
 from tests.processes import Service, service
 from tests.scenario import eventually
@@ -73,16 +74,16 @@ async def system(server: Server, template: str) -> AsyncIterator[System]:
 
 
 def test_every_documented_kind_has_a_handler() -> None:
-    taken = {kind for handler in handlers.all() for kind in handler.kinds}
+    taken = {kind for handler in registered_in(handlers).all() for kind in handler.kinds}
     assert taken == KINDS | {"slack.app_mention", "slack.message.im"}
 
 
 async def test_the_worker_announces_what_it_handles(system: System) -> None:
     async def announced() -> int:
-        return len([each for each in await Operations(system.connection).workers() if each["kinds"]])
+        return len([each for each in await Changes(system.connection).workers() if each["kinds"]])
 
     await eventually(announced, 1, within=30, every=0.05)  # it works before it says so
-    (worker,) = await Operations(system.connection).workers()
+    (worker,) = await Changes(system.connection).workers()
     assert (worker["name"], worker["version"]) == ("only", metadata.version("surelane-worker"))
     assert set(worker["kinds"]) >= KINDS
 

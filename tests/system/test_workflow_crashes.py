@@ -50,3 +50,30 @@ async def test_a_nested_workflow_survives_the_death_of_its_workers(
     assert await connection.fetchval("select count(*) from agent.worker") == 1, (
         "the dead one could not retire; the sweep forgets it after a day"
     )
+
+
+async def test_an_endless_event_goes_on_once_after_its_workers_died(
+    database: str, connection: Connection
+) -> None:
+    """At every moment one event of the key is live, and no number is skipped or comes twice."""
+    rounds = 300
+    await Queue(connection).enqueue("endless", {"left": rounds}, item_key="chain", group_key="chain")
+    far = "select count(*) >= $1 from agent.event_hist where kind = 'endless'"
+    for stop in (20, 60):
+        async with worker(database, **SETTINGS) as first:
+            async with asyncio.timeout(60):
+                while not await connection.fetchval(far, stop):
+                    assert await connection.fetchval("select count(*) from agent.event") == 1
+            os.kill(first.process.pid, signal.SIGKILL)
+            while first.child.exit_code is None:  # noqa: ASYNC110 - nothing to listen to
+                await asyncio.sleep(0.01)
+    async with worker(database, **SETTINGS) as last:
+        await becomes(connection, f"select count(*) = {rounds + 1} from agent.event_hist", within=120)
+        assert "continues as a new one again and again" in "\n".join(last.output)
+    left = await connection.fetch(
+        "select event ->> 'left' as left, item_key from agent.event_hist order by id"
+    )
+    assert [(int(row["left"]), row["item_key"]) for row in left] == [
+        (n, "chain") for n in range(rounds, -1, -1)
+    ]
+    assert await connection.fetchval("select count(*) from agent.event") == 0

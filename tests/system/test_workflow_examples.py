@@ -18,13 +18,14 @@ from examples.dispatch.agent import Agent
 from surelane.calls import Connection
 from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
-from surelane_operator.operations import Operations
+from surelane_operator.changes import Changes
 from surelane_service.engine import Engine
 from surelane_service.probes import serving
 from surelane_service.webhooks import answer_id, sign
 from tests.databases import Server, as_role
 from tests.processes import free_port, service
 from tests.system.ingest_client import Served, served
+from tests.system.operators import page
 from tests.system.worker import ended
 
 TOKEN = "an-operators-token-0123456789"
@@ -40,6 +41,7 @@ class System:
     queue: Queue
     connection: Connection
     ingest: Served
+    operators: str
     asked: list[Any]
 
     async def result(self, kind: str, after: int) -> Any:
@@ -80,10 +82,11 @@ async def system(server: Server, template: str) -> AsyncIterator[System]:
             served(
                 as_role(server.uri(name), "surelane_ingest"),
                 port=public_port,
-                api_token=TOKEN,
-                operator_database_url=as_role(server.uri(name), "surelane_worker"),
                 dispatch_secrets=SECRETS,
             )
+        )
+        operators = await stack.enter_async_context(
+            page(as_role(server.uri(name), "surelane_operator"), SURELANE_API_TOKEN=TOKEN)
         )
         asked: list[Any] = []
         urls = {}
@@ -114,7 +117,7 @@ async def system(server: Server, template: str) -> AsyncIterator[System]:
             "SURELANE_PUBLIC_URL": ingest.url,
         }
         await stack.enter_async_context(service("surelane_worker", env))
-        yield System(Queue(connection), connection, ingest, asked)
+        yield System(Queue(connection), connection, ingest, operators, asked)
 
 
 def _silent(asked: list[Any]) -> aiohttp.web.Application:
@@ -162,13 +165,13 @@ async def test_a_gateways_rollback_takes_the_turn_with_it(system: System) -> Non
     await transaction.start()
     turn = await receive(system.connection, Message("s2", "m1", "U1", "never said"))
     await transaction.rollback()
-    assert await Operations(system.connection).get(turn) is None
+    assert await Changes(system.connection).get(turn) is None
 
 
 async def test_an_orchestration_that_was_asked_for_over_http_is_put_together(system: System) -> None:
     before = await _last_id(system.connection)
     async with system.ingest.slack.session.post(
-        f"{system.ingest.private_url}/v1/orchestrate",
+        f"{system.operators}/v1/orchestrate",
         json={"goal": "one\n\ntwo flaky words\n\nunreadable"},
         headers={"Authorization": f"Bearer {TOKEN}"},
     ) as response:
@@ -220,6 +223,6 @@ async def test_a_schedule_that_came_with_its_handler_caught_up_once(system: Syst
     # It fires once for the whole outage, for the last missed time before the worker's start.
     assert all(row["enqueued_at"] - row["scheduled_at"] < timedelta(minutes=6) for row in fired)
     assert len({row["scheduled_at"] for row in fired}) == len(fired)
-    (cron,) = await Operations(system.connection).list_cron()
+    (cron,) = await Changes(system.connection).list_cron()
     assert cron["payload"] == {"providers": ["north", "south"]}
     assert cron["next_at"] > max(row["scheduled_at"] for row in fired)

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from surelane_service.outbound import LARGEST, PrivateAddressError, check
 from surelane_service.probes import serving
-from surelane_service.settings import load_settings
+from surelane_service.service_settings import load_settings
 from surelane_service.webhooks import sign, verified
 from surelane_worker.remote_agents import (
     Accepted,
@@ -21,7 +21,7 @@ from surelane_worker.remote_agents import (
     RemoteAgentError,
     RemoteAgents,
 )
-from surelane_worker.settings import WorkerSettings
+from surelane_worker.worker_settings import WorkerSettings
 from tests.processes import free_port
 
 KEY = b"k" * 32
@@ -45,12 +45,19 @@ def agents(url: str, private: str = "127.0.0.0/8") -> RemoteAgents:
 
 
 @asynccontextmanager
-async def agent(answer: Answer, host: str = "127.0.0.1") -> AsyncIterator[RemoteAgents]:
-    """Run a remote agent that gives a chosen answer, configured in the worker's settings."""
+async def listening(answer: Answer) -> AsyncIterator[int]:
+    """Run a remote agent that gives a chosen answer, and return its port."""
     app = web.Application()
     app.router.add_post("/tasks", answer)
     async with serving(app, 0, setting="none", host="127.0.0.1") as port:
-        yield agents(f"http://{host}:{port}/tasks")
+        yield port
+
+
+@asynccontextmanager
+async def agent(answer: Answer) -> AsyncIterator[RemoteAgents]:
+    """Run a remote agent that gives a chosen answer, configured in the worker's settings."""
+    async with listening(answer) as port:
+        yield agents(f"http://127.0.0.1:{port}/tasks")
 
 
 def answering(status: int, body: bytes = b"", **headers: str) -> Answer:
@@ -134,9 +141,9 @@ async def test_a_task_that_is_too_large_is_not_sent() -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 async def test_a_private_address_is_called_only_where_it_is_listed(host: str) -> None:
     """The address is given as a number and as a name that resolves to it."""
-    async with agent(answering(202), host) as remote:
-        assert await remote.send("scribe", 1, None, DEADLINE) == Accepted()
-        url = remote._settings.dispatch_urls["scribe"]
+    async with listening(answering(202)) as port:
+        url = f"http://{host}:{port}/tasks"
+        assert await agents(url).send("scribe", 1, None, DEADLINE) == Accepted()
     with pytest.raises(RefusedError, match="its address is private"):
         await agents(url, "10.0.0.0/8").send("scribe", 1, None, DEADLINE)
 

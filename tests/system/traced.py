@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from surelane_service.telemetry.spans import trace_id_of
+from surelane.trace_context import trace_id_of
 from tests.otlp import Received, Receiver, receiving
 from tests.processes import until
 from tests.scenario import BOT, PERSON, Mention, eventually, new_mention, outcomes, send
@@ -27,7 +27,7 @@ class Traced:
 
     def of(self, key: str) -> list[Received]:
         """Return the spans of a key's trace, in the order of their starts."""
-        return self.receiver.trace(f"{trace_id_of(key):032x}")
+        return self.receiver.trace(trace_id_of(key))
 
     async def spans(self, key: str, **counts: int) -> list[Received]:
         """Wait for a number of spans per operation in a key's trace. Return them without statements."""

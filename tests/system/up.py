@@ -16,7 +16,9 @@ from surelane_dev.processes import Child
 from tests.processes import clean_environment, free_port, until
 from tests.scenario import System
 
-PORTS = ("SURELANE_PORT", "SURELANE_PRIVATE_PORT", "SURELANE_WORKER_PRIVATE_PORT", "SURELANE_SIMULATOR_PORT")
+PORTS = tuple(
+    f"SURELANE_{name}PORT" for name in ("", "PRIVATE_", "OPERATOR_", "WORKER_PRIVATE_", "SIMULATOR_")
+)
 
 
 @dataclass
@@ -64,7 +66,11 @@ class Up:
 
     def member(self, command: str) -> psutil.Process:
         """Return the process whose command line contains this."""
-        return next(process for process in self.family if command in " ".join(process.cmdline()))
+        for process in self.family:
+            with suppress(psutil.NoSuchProcess):  # PostgreSQL's own come and go
+                if command in " ".join(process.cmdline()):
+                    return process
+        raise AssertionError(f"no process runs {command}")
 
     async def ready(self) -> None:
         """Wait until it says that it is up."""

@@ -21,13 +21,17 @@ where l.locktype = 'advisory' and l.classid = agent.session_class()::oid and w.n
 
 
 def environment(database: str, **settings: str) -> dict[str, str]:
-    """Return a worker's settings: the tests' handlers, a missing Slack without limits, short pauses."""
+    """Return a worker's settings: the tests' handlers, a missing Slack without limits, short pauses.
+
+    Nobody is told of a failure: that reply, an event of its own, could take the fault of the next test.
+    """
     return {
         "DATABASE_URL": as_role(database, "surelane_worker"),
         "SURELANE_HANDLERS": HANDLERS,
         "SLACK_API_URL": "http://127.0.0.1:9/api/",
         "SURELANE_BACKOFF_BASE": "50ms",
         "SURELANE_SLACK_LIMITS": "off",
+        "SURELANE_FAILURE_REPLY": "off",
         **settings,
     }
 

@@ -93,6 +93,13 @@ async def leak(event: Event, ctx: Context) -> None:
         await _raise(secret)
 
 
+@handlers.on("own-span")
+async def own_span(event: Event, ctx: Context) -> None:
+    """Make a span, as a library would."""
+    with trace.get_tracer("handler").start_as_current_span("a span of its own"):
+        await asyncio.sleep(0)
+
+
 async def _raise(secret: str) -> None:
     raise RuntimeError(secret)
 
@@ -186,9 +193,17 @@ async def sleep(event: Event, ctx: Context) -> None:
 
 @handlers.on("wait-for-file")
 async def wait_for_file(event: Event, ctx: Context) -> None:
-    """End when the payload's path exists."""
+    """End when the payload's path exists. A file beside it says that the event's handler runs."""
+    Path(f"{event.payload['path']}.{event.id}").touch()  # noqa: ASYNC240
     while not Path(event.payload["path"]).exists():  # noqa: ASYNC110, ASYNC240 - the test makes it
         await asyncio.sleep(0.02)
+
+
+@handlers.on("step-after-file")
+async def step_after_file(event: Event, ctx: Context) -> None:
+    """Store a step once the payload's path exists."""
+    await wait_for_file(event, ctx)
+    await ctx.step("a step", lambda: 1)
 
 
 @alone.on("hang-once")
@@ -222,7 +237,7 @@ class Overdue:
         until = time.monotonic() + 20
         while not ctx.cancelled and time.monotonic() < until:
             time.sleep(0.01)
-        time.sleep(0.5)
+        time.sleep(0.5)  # runs on after it was told, as a thread can
         ctx.log.info("%s thread ends", self.kind, most=self.most, told=ctx.cancelled)
         self.now -= 1
 

@@ -36,3 +36,11 @@ async def add_up(event: Event, ctx: Context) -> dict[str, int]:
     children = await ctx.queue.children(event.id)
     parts = [child.result["sum"] if child.kind == "sum" else child.result for child in children]
     return {"sum": sum(parts), "process": os.getpid()}
+
+
+@handlers.on("endless")
+async def endless(event: Event, ctx: Context) -> FanOut | int:
+    """Count down to zero, one event after another, with a step in each."""
+    left: int = event.payload["left"]
+    assert await ctx.step("left", lambda: left) == left, "a successor has no steps"
+    return ctx.continue_as_new({"left": left - 1}) if left else left

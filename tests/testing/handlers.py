@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from surelane_worker import Context, Event, Handlers
+from surelane_worker import Context, Discard, Event, Handlers
 
 handlers = Handlers()
 calls: list[str] = []
@@ -22,7 +22,7 @@ def deploy(build: str) -> str:
 
 
 @handlers.on("slack.app_mention")
-async def mentioned(event: Event, ctx: Context) -> None:
+async def mentioned(event: Event, ctx: Context) -> Discard | None:
     """Do what the mention says."""
     match event.slack["text"].split()[1:]:
         case ["deploy", what]:
@@ -33,6 +33,8 @@ async def mentioned(event: Event, ctx: Context) -> None:
             if ctx.attempt == 1:
                 raise LookupError("no such figure")
             await ctx.slack.reply(event, "found it")
+        case ["give", "up"]:
+            return Discard("no_luck")
         case ["nap", pause]:
             await ctx.sleep(pause)
             await ctx.slack.reply(event, "awake")
@@ -47,6 +49,20 @@ async def mentioned(event: Event, ctx: Context) -> None:
             await ctx.slack.reply(event, f"you said {answer.choice if answer else 'nothing'}")
         case words:
             await ctx.slack.reply(event, f"You said: {' '.join(words)}")
+    return None
+
+
+@handlers.command("/broken")
+async def broken(event: Event, ctx: Context) -> Discard:  # noqa: ARG001 - a handler takes both arguments
+    """Fail."""
+    return Discard("no_luck")
+
+
+@handlers.on_failure()
+async def failed(event: Event, ctx: Context) -> None:
+    """Say where the person asked which event ended how."""
+    failure = event.payload["failure"]
+    await ctx.slack.reply(event, f"{event.kind} {failure['outcome']}: {failure['reason']}")
 
 
 @handlers.on("slack.message.im")

@@ -1,16 +1,12 @@
-"""The parts of slack-bolt and slack-sdk that are not public are as ``surelane_worker.bolt.internals`` expects them."""
+"""The parts of slack-bolt that are not public are as ``surelane_worker.bolt.internals`` expects them."""
 
 import re
 
 import pytest
 from slack_bolt import App, Assistant
 from slack_bolt.async_app import AsyncApp
-from slack_sdk import WebClient
-from slack_sdk.web.async_client import AsyncWebClient
 
-from surelane_worker.bolt.internals import Registered, assistants, pointed_at, registered
-
-SLACK = "https://slack.com/api/"
+from surelane_worker.bolt.internals import Registered, assistants, registered
 
 
 async def listen() -> None: ...
@@ -52,7 +48,7 @@ def test_listeners_show_what_they_were_registered_for(app: App | AsyncApp) -> No
 def test_unknown_matcher_has_no_sort() -> None:
     app = App(token="xoxb-any", signing_secret="unused", token_verification_enabled=False)
     app.command("/d")(listen)
-    (listener,) = app._listeners
+    (listener,) = app._listeners  # noqa: SLF001 - this file is about them
     listener.matchers[0].func = None  # type: ignore[attr-defined]
     assert list(registered(app)) == [Registered("listen", "", {})]
 
@@ -62,15 +58,3 @@ def test_assistants_are_among_the_middleware() -> None:
     assert not assistants(app)
     app.use(Assistant())
     assert assistants(app)
-
-
-def test_clients_without_an_address_of_their_own_are_pointed_at_another() -> None:
-    with pointed_at("http://127.0.0.1:1/api/"):
-        clients: list[WebClient | AsyncWebClient] = [
-            WebClient(),
-            AsyncWebClient(),
-            WebClient(base_url="https://slack-gov.com/api/"),
-        ]
-    clients += [WebClient(), AsyncWebClient()]
-    found = [client.base_url for client in clients]
-    assert found == ["http://127.0.0.1:1/api/"] * 2 + ["https://slack-gov.com/api/", SLACK, SLACK]

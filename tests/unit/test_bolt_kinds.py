@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 from slack_bolt import App, Assistant
 from slack_bolt.async_app import AsyncApp, AsyncAssistant
+from structlog.testing import capture_logs
 
 from surelane_worker.bolt import bolt_handlers, is_bolt_app
-from surelane_worker.bolt.kinds import INTERACTIONS, kinds_of
+from surelane_worker.bolt.kinds import INTERACTIONS, idle_listeners, kinds_of
 from surelane_worker.handling import routes
 from surelane_worker.handling.handler import HandlersError
+from surelane_worker.handling.registry import registered_in
 
 MESSAGES = list(routes.MESSAGES)
 
@@ -108,6 +110,56 @@ def test_only_slack_bolts_apps_and_their_subclasses_are_apps() -> None:
 def test_only_commands_and_interactions_declare_answers() -> None:
     app = sync_app()
     app.event("app_mention")(listen)
-    assert [handler.answers for handler in bolt_handlers(app).all()] == [False]
+    assert [handler.answers for handler in registered_in(bolt_handlers(app)).all()] == [False]
     app.command("/deploy")(listen)
-    assert {handler.answers for handler in bolt_handlers(app).all()} == {True}
+    assert {handler.answers for handler in registered_in(bolt_handlers(app)).all()} == {True}
+
+
+@pytest.mark.parametrize("make", [sync_app, async_app])
+@pytest.mark.parametrize(
+    ("register", "idle"),
+    [
+        (lambda app: app.event("message"), False),
+        (lambda app: app.message("hello"), False),
+        (lambda app: app.event({"type": "message", "subtype": None}), False),
+        (lambda app: app.event({"type": "message", "subtype": re.compile("file")}), False),
+        (lambda app: app.event({"type": "message", "subtype": ["message_changed", "file_share"]}), False),
+        (lambda app: app.event({"type": "message", "subtype": "message_changed"}), True),
+        (
+            lambda app: app.event({"type": "message", "subtype": ["channel_join", re.compile("_leave$")]}),
+            True,
+        ),
+        (lambda app: app.action({"type": "workflow_step_edit", "callback_id": "s"}), True),
+    ],
+)
+def test_listeners_that_can_never_run_are_seen(
+    make: Callable[[], App | AsyncApp], register: Callable[[Any], Any], idle: bool
+) -> None:
+    app = make()
+    register(app)(listen)
+    assert [name for name, _ in idle_listeners(app)] == (["listen"] if idle else [])
+
+
+@pytest.mark.parametrize("make", [sync_app, async_app])
+def test_a_warning_at_start_names_each_listener_that_can_never_run_and_says_why(
+    make: Callable[[], App | AsyncApp],
+) -> None:
+    async def answered() -> None: ...
+
+    async def edited() -> None: ...
+
+    async def deployed() -> None: ...
+
+    async def restarted() -> None: ...
+
+    app: Any = make()
+    app.event("app_mention")(answered)
+    app.event({"type": "message", "subtype": "message_changed"})(edited)
+    app.command(re.compile("^/deploy-"))(deployed)
+    app.command(re.compile("^/restart-"))(restarted)
+    with capture_logs() as logs:
+        bolt_handlers(app, ["slack.command.restart-web"])
+    assert [(line["log_level"], line["listener"], line["reason"]) for line in logs] == [
+        ("warning", "edited", "ingest takes no messages of subtype message_changed"),
+        ("warning", "deployed", "SURELANE_BOLT_KINDS has no command that it takes"),
+    ]

@@ -8,7 +8,7 @@ import pytest
 
 from surelane.events import Event
 from surelane_service.engine import LANES, Peek
-from surelane_worker.claiming.cursors import MARGIN, Cursors
+from surelane_worker.claiming.claimer import MARGIN, Cursors
 
 T0 = datetime(2025, 1, 1, tzinfo=UTC)
 KINDS = ["a", "b"]

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from surelane.errors import DatabaseUnavailable
-from surelane_worker.claiming.second import MANY, SecondClaims
+from surelane_worker.claiming.claimer import MANY, SecondClaims
 
 
 class Connection:
@@ -58,14 +58,14 @@ async def test_after_a_failure_the_first_connection_goes_on_alone(monkeypatch: p
     second.failed(DatabaseUnavailable("too many connections"))
     second.found(MANY, MANY)
     assert not second.is_open
-    monkeypatch.setattr("surelane_worker.claiming.second.PAUSE", 0.0)
+    monkeypatch.setattr("surelane_worker.claiming.claimer.SECOND_PAUSE", 0.0)
     second.failed(DatabaseUnavailable("too many connections"))
     second.found(MANY, MANY)
     assert second.is_open
 
 
 async def test_a_connection_without_need_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("surelane_worker.claiming.second.IDLE", 0.001)
+    monkeypatch.setattr("surelane_worker.claiming.claimer.IDLE", 0.001)
     second, connection = second_claims()
     wanted = asyncio.create_task(second.wanted())
     await connection.closed.wait()

@@ -1,4 +1,4 @@
-"""The client needs asyncpg and opentelemetry-api alone; what is missing names the extra that has it."""
+"""The client needs asyncpg and opentelemetry-api alone; what is missing names the package that has it."""
 
 import json
 import subprocess
@@ -41,24 +41,16 @@ def test_the_client_works_where_the_services_libraries_are_not_installed() -> No
     assert ran.returncode == 0, ran.stderr
 
 
-def test_the_command_says_which_extra_installs_it() -> None:
-    ran = run(
-        "import sys; sys.modules['typer'] = None; from surelane_operator.cli.__main__ import main; main()"
-    )
-    assert (ran.returncode, ran.stdout) == (1, "")
-    assert "pip install 'surelane[operator]'" in ran.stderr
-
-
-def test_ingest_imports_the_sdk_of_assistants_only_where_they_are_on() -> None:
+def test_the_operator_imports_the_sdk_of_assistants_only_where_they_are_on() -> None:
     on = "AccessSettings(DATABASE_URL='postgresql://', SURELANE_API_TOKEN='a-token-of-operators', SURELANE_MCP='read')"
     ran = run(
-        "import sys, surelane_ingest.wiring; from surelane_operator.serving import load_protocol"
-        "; from surelane_operator.console.access.settings import AccessSettings"
+        "import sys; from surelane_operator.wiring import load_protocol"
+        "; from surelane_operator.console.access.access_settings import AccessSettings"
         "; print([name for name in sys.modules if name.partition('.')[0] in ('mcp', 'mcp_types', 'starlette')])"
         f"; sys.modules['mcp'] = None; load_protocol({on})"
     )
     assert ran.stdout == "[]\n"
-    assert "SURELANE_MCP needs the package mcp: pip install 'surelane[mcp]'" in ran.stderr
+    assert "SURELANE_MCP needs the package mcp: pip install 'surelane-operator[mcp]'" in ran.stderr
 
 
 def test_tests_of_a_team_learn_which_package_has_them() -> None:

@@ -33,9 +33,11 @@ async def _next(news: AsyncIterator[News]) -> News:
 
 
 async def test_fifty_viewers_cost_one_read_and_all_see_the_change() -> None:
-    live, screen = Live(most_viewers=50), Screen()
+    live, screen = Live(most_viewers=50, most_each=50), Screen()
     async with AsyncExitStack() as stack:
-        viewers = [await stack.enter_async_context(live.follow("/", screen.render, 0)) for _ in range(50)]
+        viewers = [
+            await stack.enter_async_context(live.follow("/", screen.render, 0, "ada")) for _ in range(50)
+        ]
         screen.may_read.release()
         assert [await _next(news) for news in viewers] == [News("fragment", "one")] * 50
         screen.may_read.release()
@@ -50,17 +52,20 @@ async def test_fifty_viewers_cost_one_read_and_all_see_the_change() -> None:
 
 async def test_who_comes_later_gets_the_latest_content_at_once() -> None:
     live, screen = Live(), Screen()
-    async with live.follow("/", screen.render, 0) as first:
+    async with live.follow("/", screen.render, 0, "ada") as first:
         screen.may_read.release()
         await _next(first)
-        async with live.follow("/", screen.render, 0) as second:
+        async with live.follow("/", screen.render, 0, "ada") as second:
             assert await _next(second) == News("fragment", "one")
     assert screen.reads == 1
 
 
 async def test_a_slow_viewer_gets_the_newest_content_and_nothing_is_kept_for_it() -> None:
     live, screen = Live(), Screen()
-    async with live.follow("/", screen.render, 0) as slow, live.follow("/", screen.render, 0) as quick:
+    async with (
+        live.follow("/", screen.render, 0, "ada") as slow,
+        live.follow("/", screen.render, 0, "ada") as quick,
+    ):
         for number in range(5):
             screen.shows = str(number)
             screen.may_read.release()
@@ -70,7 +75,7 @@ async def test_a_slow_viewer_gets_the_newest_content_and_nothing_is_kept_for_it(
 
 async def test_a_database_that_is_away_is_said_and_its_return_too() -> None:
     live, screen = Live(), Screen()
-    async with live.follow("/", screen.render, 0) as news:
+    async with live.follow("/", screen.render, 0, "ada") as news:
         seen = []
         for shows in (
             "one",
@@ -87,24 +92,38 @@ async def test_a_database_that_is_away_is_said_and_its_return_too() -> None:
 
 async def test_the_number_of_pages_is_bounded() -> None:
     live, screen = Live(most_topics=1, most_viewers=2), Screen()
-    async with live.follow("/", screen.render, 0), live.follow("/", screen.render, 0):
+    async with live.follow("/", screen.render, 0, "ada"), live.follow("/", screen.render, 0, "ada"):
         with pytest.raises(Full):
-            async with live.follow("/", screen.render, 0):
+            async with live.follow("/", screen.render, 0, "ada"):
                 pass
-    async with live.follow("/", screen.render, 0):
+    async with live.follow("/", screen.render, 0, "ada"):
         with pytest.raises(Full):
-            async with live.follow("/events", screen.render, 0):
+            async with live.follow("/events", screen.render, 0, "ada"):
                 pass
+
+
+async def test_one_person_leaves_room_for_the_others() -> None:
+    live, screen = Live(most_topics=10, most_viewers=10, most_each=2), Screen()
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(live.follow("/", screen.render, 0, "eve"))
+        async with live.follow("/events", screen.render, 0, "eve"):
+            for address in ("/", "/kinds"):
+                with pytest.raises(Full, match="2 of your pages are live"):
+                    await stack.enter_async_context(live.follow(address, screen.render, 0, "eve"))
+            await stack.enter_async_context(live.follow("/kinds", screen.render, 0, "ada"))
+        await stack.enter_async_context(live.follow("/workers", screen.render, 0, "eve"))
+        assert live.topics == 3
+    assert live.topics == 0
 
 
 async def test_closing_ends_every_stream() -> None:
     live, screen = Live(), Screen()
-    async with live.follow("/", screen.render, 0) as news:
+    async with live.follow("/", screen.render, 0, "ada") as news:
         screen.may_read.release()
         await _next(news)
         await live.close()
         with pytest.raises(StopAsyncIteration):
             await _next(news)
         with pytest.raises(Full):
-            async with live.follow("/", screen.render, 0):
+            async with live.follow("/", screen.render, 0, "ada"):
                 pass

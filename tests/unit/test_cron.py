@@ -1,5 +1,6 @@
 """Schedules fire at the right times, through changes of the clocks and after an outage."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -35,6 +36,49 @@ def test_what_was_missed_is_caught_up_by_the_rule(catch_up: CatchUp, fired: list
 
     assert times == [MIDNIGHT + timedelta(minutes=minute) for minute in fired]
     assert following == MIDNIGHT + timedelta(minutes=20)
+
+
+@pytest.mark.parametrize(("catch_up", "fired"), [(2, [10, 15]), (3, [5, 10, 15]), (1000, [0, 5, 10, 15])])
+def test_as_many_of_the_missed_times_are_caught_up_as_the_rule_allows(
+    catch_up: int, fired: list[int]
+) -> None:
+    times, following = due_times(Cron("*/5 * * * *"), catch_up, MIDNIGHT, MIDNIGHT + timedelta(minutes=17))
+
+    assert times == [MIDNIGHT + timedelta(minutes=minute) for minute in fired]
+    assert following == MIDNIGHT + timedelta(minutes=20)
+
+
+JITTERED = Cron("*/5 * * * *", jitter=timedelta(minutes=2), name="often")
+
+
+def test_a_jittered_time_fires_later_by_a_delay_that_all_workers_agree_on() -> None:
+    times = [MIDNIGHT + timedelta(minutes=5 * nth) for nth in range(200)]
+    delays = [JITTERED.fires_at(time) - time for time in times]
+
+    assert delays == [replace(JITTERED).fires_at(time) - time for time in times]
+    assert delays != [replace(JITTERED, name="other").fires_at(time) - time for time in times]
+    assert timedelta(0) <= min(delays) < timedelta(seconds=20)
+    assert timedelta(seconds=100) < max(delays) < timedelta(minutes=2)
+
+
+def test_a_jitter_longer_than_the_pause_between_two_times_does_not_swap_them() -> None:
+    cron = replace(JITTERED, jitter=timedelta(hours=3))
+    fires = [cron.fires_at(MIDNIGHT + timedelta(minutes=5 * nth)) for nth in range(200)]
+
+    assert fires == sorted(fires)
+    assert all(cron.last_until(at) == MIDNIGHT + timedelta(minutes=5 * nth) for nth, at in enumerate(fires))
+
+
+@pytest.mark.parametrize("catch_up", ["none", "one", 1, "all"])
+def test_a_jittered_time_fires_under_its_own_name_and_not_before(catch_up: CatchUp) -> None:
+    at, second = (JITTERED.fires_at(MIDNIGHT + timedelta(minutes=minute)) for minute in (0, 5))
+
+    assert JITTERED.next_firing(MIDNIGHT - timedelta(seconds=1)) == at
+    assert due_times(JITTERED, catch_up, at, at) == ([MIDNIGHT], second)
+    just_before = second - timedelta(milliseconds=1)
+    missed, following = due_times(JITTERED, catch_up, at, just_before)
+    assert missed == ([] if catch_up == "none" else [MIDNIGHT])
+    assert following == second
 
 
 @pytest.mark.parametrize("catch_up", ["none", "one", "all"])

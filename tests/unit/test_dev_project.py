@@ -5,9 +5,12 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import typer
 import yaml
+from typer.testing import CliRunner
 
 from surelane.errors import SettingsError
+from surelane_dev.command import new
 from surelane_dev.new import NewError, write_project
 from surelane_dev.project import Project, find_project
 from surelane_dev.simulator.manifest import manifest_of
@@ -72,3 +75,13 @@ def test_a_table_that_cannot_be_used_is_named(tmp_path: Path, written: str, said
 def test_a_directory_without_a_project_has_the_built_in_handlers(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text("[project]\nname = 'other'\n")
     assert find_project(tmp_path) == Project(tmp_path)
+
+
+def test_the_command_writes_a_project_once(tmp_path: Path) -> None:
+    command = typer.Typer()
+    command.command()(new)
+    written, refused = (CliRunner().invoke(command, [str(tmp_path / "deploy-bot")]) for _ in range(2))
+    assert (written.exit_code, "surelane dev" in written.stdout) == (0, True)
+    assert find_project(tmp_path / "deploy-bot").handlers == "deploy_bot.handlers:handlers"
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "deploy-bot" in refused.stderr

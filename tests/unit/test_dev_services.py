@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from surelane_dev.dev_settings import DevSettings
 from surelane_dev.project import Project
 from surelane_dev.services import Databases, services, set_aside, where_to_look
-from surelane_dev.settings import DevSettings
-from surelane_ingest.settings import IngestSettings
+from surelane_ingest.ingest_settings import IngestSettings
+from surelane_operator.console.access.access_settings import AccessSettings
 from surelane_operator.console.access.sessions import Signer
-from surelane_operator.console.access.tokens import Codes
-from surelane_service.settings import (
+from surelane_service.service_settings import (
     DEMO_API_TOKEN,
     DEMO_BOT_TOKEN,
     DEMO_CLIENT_ID,
@@ -19,9 +19,15 @@ from surelane_service.settings import (
     DEMO_SIGNING_SECRET,
     load_settings,
 )
-from surelane_worker.settings import WorkerSettings
+from surelane_worker.worker_settings import WorkerSettings
 
-PORTS = {"ingest": 1080, "ingest_private": 1081, "worker_private": 1082, "simulator": 1090}
+PORTS = {
+    "ingest": 1080,
+    "operator": 1081,
+    "worker_private": 1082,
+    "ingest_private": 1083,
+    "simulator": 1090,
+}
 PROJECT = Project(Path("/home/ada/mybot"), "mybot.handlers:handlers", Path("/home/ada/mybot/manifest.yaml"))
 SUPERUSER = "postgresql://postgres@/postgres?host=/data/18"
 
@@ -49,22 +55,28 @@ def environments() -> dict[str, dict[str, str]]:
 
 
 def test_the_services_accept_what_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, kind in (("ingest", IngestSettings), ("worker", WorkerSettings)):
+    for name, port, kind in (
+        ("ingest", "ingest_private", IngestSettings),
+        ("operator", "operator", AccessSettings),
+        ("worker", "worker_private", WorkerSettings),
+    ):
         for variable, value in environments()[name].items():
             monkeypatch.setenv(variable, value)
         settings = load_settings(kind)
         assert settings.host == "127.0.0.1"
-        assert settings.private_port == PORTS[f"{name}_private"]
+        assert settings.private_port == PORTS[port]
         assert settings.slack_api_url == "http://127.0.0.1:1090/api/"
 
 
 def test_each_has_its_own_role() -> None:
-    given = {
-        name: environment["SURELANE_OPERATOR_DATABASE_URL"] for name, environment in environments().items()
-    }
-    assert set(given.values()) == {"postgresql://surelane_worker@/surelane?host=/data/18"}
-    assert environments()["ingest"]["DATABASE_URL"] == "postgresql://surelane_ingest@/surelane?host=/data/18"
-    assert environments()["worker"]["DATABASE_URL"] == "postgresql://surelane_worker@/surelane?host=/data/18"
+    found = environments()
+    for name in ("ingest", "operator", "worker"):
+        own = f"postgresql://surelane_{name}@/surelane?host=/data/18"
+        assert {value for value in found[name].values() if "postgresql" in value} == {own}
+    assert (
+        found["simulator"]["SURELANE_OPERATOR_DATABASE_URL"]
+        == "postgresql://surelane_operator@/surelane?host=/data/18"
+    )
 
 
 REAL = {
@@ -86,7 +98,7 @@ def test_a_real_app_s_secrets_go_to_its_services_and_not_to_the_simulator(
     for name, value in REAL.items():
         monkeypatch.setenv(name, value)
     found = environments()
-    for service in ("ingest", "worker"):
+    for service in ("ingest", "operator", "worker"):
         assert found[service]["SLACK_API_URL"] == "https://slack.test/api/"
         assert REAL.items() <= found[service].items()
     assert "mine" not in "\n".join(found["simulator"].values())
@@ -141,20 +153,22 @@ def test_addresses_are_shown_as_they_are_reached(
 def test_the_public_token_opens_the_operators_api_on_this_machine_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert environments()["ingest"]["SURELANE_API_TOKEN"] == DEMO_API_TOKEN
-    assert environments()["ingest"]["SURELANE_CONSOLE_SIGN_IN"] == "token"
+    found = environments()
+    assert found["operator"]["SURELANE_API_TOKEN"] == DEMO_API_TOKEN
+    assert found["operator"]["SURELANE_CONSOLE_SIGN_IN"] == "token"
+    assert found["operator"]["SURELANE_MCP"] == "change"
+    off = {"SURELANE_API_TOKEN", "SURELANE_CONSOLE_SIGN_IN", "SURELANE_MCP"}
+    assert not any(off & found[name].keys() for name in ("ingest", "simulator", "worker"))
     shown = "\n".join(
         where_to_look(load_settings(DevSettings), PROJECT, PORTS, Databases.given("postgresql://"))
     )
-    code = re.search(r"http://127.0.0.1:\d+/console/sign-in/link\?code=(\S+)", shown)
+    code = re.search(r"http://127.0.0.1:1081/console/sign-in/link\?code=(\S+)", shown)
     assert code is not None
-    assert Codes(Signer(DEMO_API_TOKEN)).use(code[1])
-    assert environments()["ingest"]["SURELANE_MCP"] == "change"
-    assert re.search(rf"MCP at http://127.0.0.1:\d+/mcp, .*Bearer {DEMO_API_TOKEN}\n", shown)
+    assert Signer(DEMO_API_TOKEN).read("link", code[1]) is not None
+    assert re.search(rf"MCP at http://127.0.0.1:1081/mcp, .*Bearer {DEMO_API_TOKEN}\n", shown)
     assert "SURELANE_API_TOKEN" not in environments()["simulator"]
     monkeypatch.setenv("SURELANE_HOST", "0.0.0.0")
-    off = {"SURELANE_API_TOKEN", "SURELANE_CONSOLE_SIGN_IN", "SURELANE_MCP"}
-    assert not off & environments()["ingest"].keys()
+    assert not off & environments()["operator"].keys()
 
 
 def test_an_empty_variable_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:

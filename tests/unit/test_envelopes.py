@@ -26,7 +26,9 @@ from surelane.encryption.envelopes import (
     key_id_of,
     workspace_of,
 )
+from surelane.encryption.keys import ID_BYTES, NONCE_BYTES
 from surelane.encryption.packing import pack, unpack
+from surelane.encryption.places import DIGEST_BYTES, ERROR, RESULT, Place
 
 SECRET = "the merger closes on friday"
 KEY = DataKey.new("T0ACME")
@@ -75,6 +77,7 @@ BY_THIS_FORM = (
     "AQAAAAAAAAAAmZRbPAiMWpxuxlgfGSMbKYvMhznFyuOHRInATVuWT4kwirP9PFzPkaJhIV4gbdkN1+407CKnlAhLbKWlpd7P4rKzlsY6wYsha31IQrFDpAXG"
     "X5L47qbtNewEHXQz8Ht92jVccECtlQ+TaHLDwMbtY9CGykKtol6ImujjI8ziKK/9"
 )
+BEFORE_DIGEST = 1 + ID_BYTES + SALT_BYTES + NONCE_BYTES
 FIXED = DataKey(bytes(8), "T0", bytes(range(32)))
 
 
@@ -172,6 +175,33 @@ def test_ids_are_mentions_and_whole_values_with_a_digit(text: str) -> None:
 def test_what_was_stored_by_earlier_forms_opens() -> None:
     assert json.loads(FIXED.open(BY_THE_FIRST_FORM)) == {"text": "as before " * 45}
     assert json.loads(FIXED.open(BY_THIS_FORM, EVENT))["event"]["text"] == "as now " * 50
+    assert FIXED.open(BY_THE_FIRST_FORM, place=Place(7, RESULT)) == FIXED.open(BY_THE_FIRST_FORM)
+
+
+def test_a_value_for_a_place_opens_there_and_where_its_reader_knows_no_place() -> None:
+    sealed = json.loads(KEY.seal("1", place=Place(7, RESULT)))[SEALED]
+    for place in (None, Place(7, RESULT), Place(8, RESULT, rerun_of=[7])):
+        assert KEY.open(sealed, VALUE, place) == "1"
+    for place in (Place(8, RESULT), Place(7, ERROR), Place(None, RESULT), Place(8, ERROR, rerun_of=[7])):
+        with pytest.raises(DamagedError):
+            KEY.open(sealed, VALUE, place)
+    anywhere = json.loads(KEY.seal("1", place=Place(None, RESULT)))[SEALED]
+    assert KEY.open(anywhere, VALUE, Place(7, RESULT)) == "1"
+
+
+@pytest.mark.parametrize("changed", [0, BEFORE_DIGEST, BEFORE_DIGEST + DIGEST_BYTES - 1])
+def test_the_place_of_a_value_cannot_be_changed_or_taken_away(changed: int) -> None:
+    place = Place(7, RESULT)
+    raw = bytearray(b64decode(json.loads(KEY.seal("1", place=place))[SEALED]))
+    raw[changed] ^= 3  # of the first byte: from a value for a place to one for any
+    for where in (place, None):
+        with pytest.raises(DamagedError):
+            KEY.open(bytes(raw), VALUE, where)
+    other = b64decode(json.loads(KEY.seal("1", place=Place(8, RESULT)))[SEALED])
+    raw[0] ^= 3 if changed == 0 else 0
+    raw[BEFORE_DIGEST : BEFORE_DIGEST + DIGEST_BYTES] = other[BEFORE_DIGEST : BEFORE_DIGEST + DIGEST_BYTES]
+    with pytest.raises(DamagedError):
+        KEY.open(bytes(raw), VALUE, Place(8, RESULT))
 
 
 def test_a_packing_that_is_not_known_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,14 @@ from typing import Any, cast
 import pytest
 
 from surelane_worker import Call, Context, Event, Given, Handlers, HandlersError
+from surelane_worker.handling.context import Attempt
 from surelane_worker.handling.loading import load_handlers
-from surelane_worker.handling.steps import StepError
+from surelane_worker.handling.registry import registered_in
+from surelane_worker.handling.shapes import StepMismatchError
 from surelane_worker.handling.threads import Threads
 
 NO_EVENT = cast("Event", None)
-NO_CONTEXT = cast("Context", SimpleNamespace(threads=Threads(lambda: False)))
+NO_CONTEXT = Context(cast("Attempt", SimpleNamespace(threads=Threads(lambda: False))))
 
 
 async def handle(event: Event, ctx: Context) -> str:
@@ -25,7 +27,7 @@ async def handle(event: Event, ctx: Context) -> str:
 def test_handler_takes_several_kinds_with_bounds() -> None:
     handlers = Handlers()
     assert handlers.on("a", "b", timeout="2m", concurrency=4)(handle) is handle
-    (handler,) = handlers.all()
+    (handler,) = registered_in(handlers).all()
     assert (handler.kinds, handler.timeout, handler.concurrency, handler.grouped) == (
         ("a", "b"),
         120.0,
@@ -40,7 +42,7 @@ def test_group_form_is_marked() -> None:
     @handlers.on_group("a")
     async def together(events: list[Event], ctx: Context) -> None: ...
 
-    assert handlers.all()[0].grouped
+    assert registered_in(handlers).all()[0].grouped
 
 
 def test_two_handlers_for_one_kind_are_refused() -> None:
@@ -102,7 +104,7 @@ async def test_middlewares_wrap_in_the_order_they_are_registered() -> None:
     handlers.middleware(noting("outer"))
     handlers.on("a")(handle)
     handlers.middleware(noting("inner"))
-    (handler,) = handlers.all()
+    (handler,) = registered_in(handlers).all()
     assert await handler.call(NO_EVENT, NO_CONTEXT) == "outer(inner(handled))"
     assert order == ["outer before", "inner before", "inner after", "outer after"]
 
@@ -117,7 +119,7 @@ async def test_synchronous_handler_runs_beside_the_loop() -> None:
         asyncio.run_coroutine_threadsafe(reached.wait(), loop).result()
         return "from a thread"
 
-    call = asyncio.ensure_future(handlers.all()[0].call(NO_EVENT, NO_CONTEXT))
+    call = asyncio.ensure_future(registered_in(handlers).all()[0].call(NO_EVENT, NO_CONTEXT))
     await asyncio.sleep(0)
     reached.set()
     assert await call == "from a thread"
@@ -132,7 +134,7 @@ async def test_exception_of_a_synchronous_handler_reaches_the_worker(raised: Bas
         raise raised
 
     with pytest.raises((ValueError, RuntimeError), match=r"no|3"):
-        await handlers.all()[0].call(NO_EVENT, NO_CONTEXT)
+        await registered_in(handlers).all()[0].call(NO_EVENT, NO_CONTEXT)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,7 @@ def test_handlers_that_cannot_be_used_are_named(
 def test_built_in_handlers_answer_mentions_direct_messages_and_turns() -> None:
     kinds = {
         kind
-        for handler in load_handlers("surelane_worker.builtin.messages:handlers").all()
+        for handler in registered_in(load_handlers("surelane_worker.builtin.messages:handlers")).all()
         for kind in handler.kinds
     }
     assert kinds == {"slack.app_mention", "slack.message.im", "agent-turn"}
@@ -183,5 +185,5 @@ def test_a_kind_that_no_label_can_hold_has_no_handler(kind: str) -> None:
 
 @pytest.mark.parametrize("name", ["deploy:1", "a:b:12"])
 async def test_a_wait_is_not_named_like_a_question(name: str) -> None:
-    with pytest.raises(StepError, match="names a question"):
+    with pytest.raises(StepMismatchError, match="names a question"):
         await Context.wait_for(NO_CONTEXT, name)

@@ -11,7 +11,8 @@ from slack_sdk.models.blocks import SectionBlock
 
 from surelane_worker import AnswerError, Context, Event, Handlers, HandlersError
 from surelane_worker.handling.answers import LARGEST, answer_text
-from surelane_worker.handling.context import Services
+from surelane_worker.handling.context import Attempt, Services
+from surelane_worker.handling.registry import registered_in
 
 COMMAND, VIEW, OPTIONS, CLICK = (
     "slack.command.deploy",
@@ -101,7 +102,7 @@ async def test_trigger_expires_by_the_time_at_which_it_was_stored(age: float, ex
 
     def context(payload: object) -> Context:
         event = Event(1, CLICK, stored, 1, 1, NOW + LEASE, json.dumps(payload))
-        return Context(services, [event], SimpleNamespace(stopped=None))
+        return Context(Attempt(services, [event], SimpleNamespace(stopped=None)))
 
     assert context({"trigger_id": "1.2"}).trigger_expired is expired
     assert not context({}).trigger_expired
@@ -129,7 +130,7 @@ def test_handler_of_both_sorts_has_both_sorts_of_slots() -> None:
     @handlers.command("/next", ordered=True)
     async def following(event: Event, ctx: Context) -> None: ...
 
-    found = {kind: handler for handler in handlers.all() for kind in handler.kinds}
+    found = {kind: handler for handler in registered_in(handlers).all() for kind in handler.kinds}
     assert {kind for kind, handler in found.items() if handler.interactive} == {
         "slack.block_actions",
         "slack.command.deploy",

@@ -7,6 +7,7 @@ import pytest
 
 from surelane_service.rates import Rate, parse_rate, rate_text
 from surelane_worker import Context, Event, Handlers, HandlersError, Job, Limit
+from surelane_worker.handling.registry import registered_in
 
 
 async def handle(event: Event, ctx: Context) -> None: ...
@@ -48,7 +49,7 @@ def test_a_limit_is_declared_for_each_kind() -> None:
     handlers = Handlers()
     handlers.on("a", "b", limit=Limit(concurrency=2, rate="60/1m", per="user"))(handle)
     handlers.command("/deploy", limit=Limit(rate="1/500ms"))(handle)
-    limits = {kind: handler.limit for handler in handlers.all() for kind in handler.kinds}
+    limits = {kind: handler.limit for handler in registered_in(handlers).all() for kind in handler.kinds}
     assert limits.keys() == {"a", "b", "slack.command.deploy"}
     assert limits["a"] is not None
     assert limits["a"].declared(grouped=True) == {

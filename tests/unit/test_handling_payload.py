@@ -18,11 +18,13 @@ from typing_extensions import TypedDict
 from surelane.errors import InvalidInput
 from surelane.jobs import Job, job_text
 from surelane_worker import Context, Event, Handlers, HandlersError
+from surelane_worker.handling.context import Attempt
 from surelane_worker.handling.payload import InvalidPayloadError
+from surelane_worker.handling.registry import registered_in
 from surelane_worker.handling.threads import Threads
 
 AT = datetime(2030, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
-NO_CONTEXT = cast("Context", SimpleNamespace(threads=Threads(lambda: False)))
+NO_CONTEXT = Context(cast("Attempt", SimpleNamespace(threads=Threads(lambda: False))))
 
 
 class Item(BaseModel):
@@ -64,7 +66,7 @@ def registered(function: Callable[..., Any]) -> Callable[..., Any]:
     """Register a handler, and return what a worker calls."""
     handlers = Handlers()
     handlers.on("order")(function)
-    (handler,) = handlers.all()
+    (handler,) = registered_in(handlers).all()
     return handler.call
 
 

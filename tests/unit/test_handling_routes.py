@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from surelane_worker import Call, Context, Event, Given, Handlers, HandlersError
 from surelane_worker.handling.handler import NO_ROUTE, Handler
 from surelane_worker.handling.loading import warn_of_doubts
+from surelane_worker.handling.registry import registered_in
 from surelane_worker.handling.routes import MESSAGES
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -50,7 +51,7 @@ def named(name: str) -> Callable[[Event, Context], Any]:
 
 
 def chosen(handlers: Handlers, given: Event) -> Handler:
-    (handler,) = [each for each in handlers.all() if given.kind in each.kinds]
+    (handler,) = [each for each in registered_in(handlers).all() if given.kind in each.kinds]
     return handler.for_event(given)
 
 
@@ -77,7 +78,9 @@ async def test_each_route_takes_its_own() -> None:
     for number, (register, _) in enumerate(sorts):
         register(named(str(number)))
     assert [await answer(handlers, given) for _, given in sorts] == [str(n) for n in range(len(sorts))]
-    assert "slack.command.rollback" in {kind for handler in handlers.all() for kind in handler.kinds}
+    assert "slack.command.rollback" in {
+        kind for handler in registered_in(handlers).all() for kind in handler.kinds
+    }
 
 
 async def test_first_route_that_takes_an_event_gets_it_and_the_rest_goes_to_on() -> None:
@@ -114,7 +117,7 @@ def test_route_without_a_name_takes_every_event_of_its_kinds() -> None:
     handlers.message(concurrency=2)(named("any"))
     assert chosen(handlers, said("help!")).name.endswith("help")
     assert chosen(handlers, said(None)).concurrency == 2
-    assert {kind for handler in handlers.all() for kind in handler.kinds} == set(MESSAGES)
+    assert {kind for handler in registered_in(handlers).all() for kind in handler.kinds} == set(MESSAGES)
 
 
 def test_bounds_hold_per_route() -> None:
@@ -124,7 +127,7 @@ def test_bounds_hold_per_route() -> None:
     handlers.on("slack.block_actions", concurrency=3)(named("fallback"))
     handlers.command("/deploy", concurrency=1)(named("deploy"))
     assert [chosen(handlers, click(name)).timeout for name in ("slow", "quick", "other")] == [60, 1, None]
-    assert {handler.kinds: handler.concurrency for handler in handlers.all()} == {
+    assert {handler.kinds: handler.concurrency for handler in registered_in(handlers).all()} == {
         ("slack.block_actions",): 3,
         ("slack.command.deploy",): 1,
     }
@@ -134,7 +137,7 @@ def test_one_handler_of_several_kinds_stays_one_with_one_bound() -> None:
     handlers = Handlers()
     handlers.message("hello")(named("hello"))
     handlers.on("slack.message.im", "slack.app_mention", concurrency=2)(named("fallback"))
-    bounds = {handler.kinds: handler.concurrency for handler in handlers.all()}
+    bounds = {handler.kinds: handler.concurrency for handler in registered_in(handlers).all()}
     assert bounds[("slack.message.im", "slack.app_mention")] == 2
     assert len(bounds) == 2  # and the other messages, which have no fallback
 
@@ -143,7 +146,7 @@ def test_pattern_of_event_types_stands_for_those_that_slack_documents() -> None:
     handlers = Handlers()
     handlers.event("channel_rename")(named("rename"))
     handlers.event(re.compile("^channel_(rename|archive)$"), "message")(named("other"))
-    kinds = {handler.name.rpartition(".")[2]: handler.kinds for handler in handlers.all()}
+    kinds = {handler.name.rpartition(".")[2]: handler.kinds for handler in registered_in(handlers).all()}
     assert kinds == {"rename": ("slack.channel_rename",), "other": ("slack.channel_archive", *MESSAGES)}
 
 
@@ -187,7 +190,7 @@ def test_routes_in_front_of_a_handler_of_groups_are_refused() -> None:
 
     handlers.message("hello")(named("hello"))
     with pytest.raises(HandlersError, match=r"together takes several events of 'slack.message.im'"):
-        handlers.all()
+        registered_in(handlers).all()
 
 
 async def test_included_routes_come_after_ones_own_and_middleware_is_around_each() -> None:

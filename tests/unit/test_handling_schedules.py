@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 
 from surelane_worker import Call, Context, Event, Given, Handlers, HandlersError
+from surelane_worker.handling.registry import registered_in
 
 NO_EVENT = cast("Event", None)
 NO_CONTEXT = cast("Context", None)
@@ -25,7 +26,8 @@ def saying(word: str, *kinds: str) -> Handlers:
 async def said(handlers: Handlers) -> dict[str, object]:
     """Return what the handler of each kind returns."""
     return {
-        kind: await handler.call(NO_EVENT, NO_CONTEXT) for handler in handlers.all() for kind in handler.kinds
+        kind: await handler.call(NO_EVENT, NO_CONTEXT)
+        for kind, handler in registered_in(handlers).by_kind().items()
     }
 
 
@@ -62,14 +64,24 @@ def test_schedules_come_with_the_sets_that_declare_them() -> None:
     inner.cron("hourly", "0 * * * *", kind="a")
     outer.include(inner)
     outer.cron("nightly", "0 4 * * *", kind="b", payload={"n": 1}, time_zone="Europe/Berlin", catch_up="all")
-    assert {known.name: (known.schedule, known.kind) for known in outer.schedules()} == {
+    assert {known.name: (known.schedule, known.kind) for known in registered_in(outer).schedules()} == {
         "nightly": ("0 4 * * *", "b"),
         "hourly": ("0 * * * *", "a"),
     }
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"schedule": "often"}, {"schedule": "0 0 31 2 *"}, {"time_zone": "Mars/Base"}]
+    "wrong",
+    [
+        {"schedule": "often"},
+        {"schedule": "0 0 31 2 *"},
+        {"time_zone": "Mars/Base"},
+        {"overlap": "stop"},
+        {"jitter": "2d"},
+        {"jitter": "soon"},
+        {"catch_up": 0},
+        {"catch_up": "most"},
+    ],
 )
 def test_a_schedule_that_cannot_be_read_is_refused_at_start(wrong: Any) -> None:
     with pytest.raises(HandlersError, match="schedule 'nightly'"):
@@ -81,3 +93,19 @@ def test_two_schedules_of_one_name_are_refused() -> None:
     handlers.cron("nightly", "0 3 * * *", kind="a")
     with pytest.raises(HandlersError, match="two schedules are called 'nightly'"):
         handlers.cron("nightly", "0 4 * * *", kind="a")
+
+
+def test_a_failure_hook_has_the_kinds_of_its_set_or_those_that_it_names() -> None:
+    inner, outer = saying("word", "a", "b"), saying("other", "c")
+    outer.include(inner)
+
+    @inner.on_failure("a")
+    async def first(event: Event, ctx: Context) -> None: ...
+
+    @outer.on_failure()
+    async def second(event: Event, ctx: Context) -> None: ...
+
+    by_kind = registered_in(outer).by_kind()
+    hooks = {kind: handler.name for kind, handler in by_kind.items() if kind.startswith("surelane.")}
+    assert set(hooks) == {f"surelane.failed:{kind}" for kind in "abc"}
+    assert {name.rsplit(".", 1)[-1] for name in hooks.values()} == {"second"}

@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 
 from surelane.errors import SettingsError
-from surelane_ingest.settings import IngestSettings
+from surelane_ingest.ingest_settings import IngestSettings
 from surelane_service.compatibility import unfit
-from surelane_service.settings import DEMO_SIGNING_SECRET, load_settings
+from surelane_service.service_settings import DEMO_SIGNING_SECRET, load_settings
 
 
 @pytest.fixture(autouse=True)

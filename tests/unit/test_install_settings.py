@@ -6,9 +6,9 @@ import pytest
 
 from surelane.encryption.keys import new_key
 from surelane.errors import SettingsError
-from surelane_ingest.settings import SCOPES, IngestSettings
-from surelane_service.settings import DEMO_CLIENT_SECRET, load_settings
-from surelane_worker.settings import WorkerSettings
+from surelane_ingest.ingest_settings import SCOPES, IngestSettings
+from surelane_service.service_settings import DEMO_CLIENT_SECRET, load_settings
+from surelane_worker.worker_settings import WorkerSettings
 
 ROOT = Path(__file__).parents[2]
 GOOD = {

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from surelane.encryption.keys import Keyring, SealedError, new_key
 from surelane.errors import SettingsError
 from surelane_operator.cli.command import app
-from surelane_service.settings import EncryptionKeys, load_settings
+from surelane_service.service_settings import EncryptionKeys, load_settings
 
 OLD, NEW = new_key(), new_key()
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from surelane_operator.mcp.answers import MOST, written
+from surelane_operator.mcp.tools import MOST, written
 
 
 def nested(depth: int, width: int) -> Any:

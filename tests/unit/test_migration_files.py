@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from surelane_migrations.errors import DifferentError, ScriptsError
-from surelane_migrations.files import Applied, compare, discover, parse_releases
+from surelane_migrations.files import Applied, compare, discover
+from tests.sql.releases import digest_of, parse_releases
 
 
 def write(directory: Path, **folders: list[str]) -> Path:
@@ -102,13 +103,13 @@ def test_an_applied_script_that_changed_or_vanished_is_named(tmp_path: Path) -> 
 
 
 def test_the_digest_changes_with_any_name_or_text(tmp_path: Path) -> None:
-    digests = {discover(write(tmp_path)).digest}
+    digests = {digest_of(discover(write(tmp_path)))}
     (tmp_path / "idempotent" / "000-z.sql").write_text("select 4;")
-    digests.add(discover(tmp_path).digest)
+    digests.add(digest_of(discover(tmp_path)))
     (tmp_path / "idempotent" / "000-z.sql").rename(tmp_path / "idempotent" / "000-y.sql")
-    digests.add(discover(tmp_path).digest)
+    digests.add(digest_of(discover(tmp_path)))
     (tmp_path / "incremental" / "001-b.sql").write_text("select 5;")
-    digests.add(discover(tmp_path).digest)
+    digests.add(digest_of(discover(tmp_path)))
     assert len(digests) == 4
 
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from surelane_migrations.settings import parse_duration
+from surelane_migrations.migration_settings import parse_duration
 from surelane_migrations.version import MIN_COMPATIBLE, RELEASE, Version
 
 ASCENDING = [

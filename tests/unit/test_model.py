@@ -13,14 +13,14 @@ from pydantic_ai.messages import BinaryContent
 from pydantic_ai.models.openai import OpenAIChatModel
 
 from surelane.errors import SettingsError
-from surelane_service.settings import load_settings
+from surelane_service.service_settings import load_settings
 from surelane_worker.model import Tools
 from surelane_worker.model.client import model_of
-from surelane_worker.model.run import LONGEST_RESULT, _shortened
+from surelane_worker.model.run import LONGEST_RESULT, result_shortened
 from surelane_worker.model.servers import servers
 from surelane_worker.model.thread import MOST_CHARACTERS, Said, shortened
 from surelane_worker.model.tools import load_tools
-from surelane_worker.settings import WorkerSettings
+from surelane_worker.worker_settings import WorkerSettings
 
 GIVEN = {"SURELANE_MODEL": "m", "SURELANE_MODEL_URL": "http://127.0.0.1:9/v1"}
 EXTRA = ("pydantic_ai", "openai", "fastmcp", "mcp", "httpx2")
@@ -129,12 +129,12 @@ def test_servers_are_read_with_variables(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_results_are_json_of_a_bounded_size() -> None:
-    assert _shortened({"a": (1, Path("x"))}) == {"a": [1, "x"]}
-    assert _shortened(["text", BinaryContent(b"123", media_type="image/png")]) == [
+    assert result_shortened({"a": (1, Path("x"))}) == {"a": [1, "x"]}
+    assert result_shortened(["text", BinaryContent(b"123", media_type="image/png")]) == [
         "text",
         "(image/png of 3 bytes)",
     ]
-    cut = _shortened("x" * (LONGEST_RESULT + 1))
+    cut = result_shortened("x" * (LONGEST_RESULT + 1))
     assert len(cut) < LONGEST_RESULT + 100
 
 

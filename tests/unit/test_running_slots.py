@@ -5,19 +5,19 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from itertools import chain, repeat
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import sentinel
+from unittest.mock import patch, sentinel
 
 import pytest
 
 from surelane.events import Event
 from surelane_worker.handling.handler import Handler
-from surelane_worker.leasing import Capacity, Leases
+from surelane_worker.leasing import Capacity, Leases, Work
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.running.runner import Runner
 from surelane_worker.running.slots import MOST_WAITING, OVERTAKING, TURN, Slots
-from surelane_worker.running.work import Work
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 CONCURRENCY = 10
@@ -34,11 +34,18 @@ class Plain:
 
 
 class Endless:
-    """Runs work that does not end."""
+    """Runs work that does not end, except for the first."""
+
+    def __init__(self, leases: Leases) -> None:
+        self.leases = leases
+        self.begun = False
 
     async def run(self, work: Work) -> bool:
         assert work.claims
-        await asyncio.Event().wait()
+        if self.begun:
+            await asyncio.Event().wait()
+        self.begun = True
+        self.leases.drop(work.claims)
         return False
 
     def release(self, work: Work) -> None:
@@ -90,9 +97,15 @@ async def busy(
     leases = Leases(sentinel.queue, timedelta(minutes=10), Metrics(), capacity)
     settings = cast("Any", SimpleNamespace(concurrency=CONCURRENCY, claim_bytes=1_000_000))
     handler = cast("Handler", Plain())
-    slots = Slots(settings, {"a": handler}, cast("Runner", Endless()), leases, capacity, sentinel.answers)
-    slots._shares[0].took(seconds)
-    events = [Event(n, "a", NOW, 1, 1, NOW, "{}", lane=n % 16) for n in range(CONCURRENCY + waiting)]
+    slots = Slots(
+        settings, {"a": handler}, cast("Runner", Endless(leases)), leases, capacity, sentinel.answers
+    )
+    first, *events = [
+        Event(n, "a", NOW, 1, 1, NOW, "{}", lane=n % 16) for n in range(1 + CONCURRENCY + waiting)
+    ]
+    with patch("surelane_worker.running.slots.perf_counter", side_effect=chain([0.0], repeat(seconds))):
+        slots.accept([first], asyncio.get_running_loop().time())
+        assert await capacity.freed(within=30)
     slots.accept(events, asyncio.get_running_loop().time())
     await asyncio.sleep(0)
     yield slots, capacity

@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 from unittest.mock import sentinel
 
 from surelane.events import Event
+from surelane_worker.leasing import Work
 from surelane_worker.running.slots import AGED, Waiting
-from surelane_worker.running.work import Work
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 FIRST, USUAL, SECOND, LAST, CROWD = 16, 3, 20, 24, 28

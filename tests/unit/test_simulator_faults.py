@@ -10,8 +10,8 @@ from surelane.errors import SettingsError
 from surelane_dev.simulator.faults import Fault, Faults
 from surelane_dev.simulator.interactions import Interactions, ResponseUrl
 from surelane_dev.simulator.posting.signing import signed_headers
-from surelane_dev.simulator.settings import SimulatorSettings
-from surelane_service.settings import load_settings
+from surelane_dev.simulator.simulator_settings import SimulatorSettings
+from surelane_service.service_settings import load_settings
 
 
 def test_a_fault_meets_its_method_as_often_as_it_says() -> None:

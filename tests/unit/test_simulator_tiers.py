@@ -4,7 +4,7 @@ import pytest
 
 from surelane_dev.simulator.webapi.dispatch import METHODS
 from surelane_dev.simulator.webapi.tiers import IN_CHANNEL, PER_MINUTE, RateLimitedError, RateLimits
-from surelane_worker.slack.tiers import rules_of
+from surelane_worker.slack.limits import rules_of
 
 
 class Clock:

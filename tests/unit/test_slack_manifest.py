@@ -13,6 +13,7 @@ from surelane_dev.simulator.manifest import DOCUMENTED, manifest_of
 from surelane_dev.simulator.webapi.dispatch import METHODS
 from surelane_worker import Handlers
 from surelane_worker.handling.loading import load_handlers
+from surelane_worker.handling.registry import registered_in
 from surelane_worker.handling.routes import COMMAND, EVENT_TYPES, SHORTCUT, Wants
 from surelane_worker.slack.replies import Replies
 
@@ -73,7 +74,7 @@ def handlers() -> Iterator[list[Handlers]]:
 
 @pytest.fixture(scope="module")
 def kinds(handlers: list[Handlers]) -> set[str]:
-    return {kind for each in handlers for handler in each.all() for kind in handler.kinds}
+    return {kind for each in handlers for handler in registered_in(each).all() for kind in handler.kinds}
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +121,7 @@ def test_shortcuts_are_those_that_have_handlers(manifest: dict[str, Any], handle
     wanted = {
         callback_id
         for each in handlers
-        for route in each.tried()
+        for route in registered_in(each).tried()
         if isinstance(route.takes, Wants) and route.takes.sort is SHORTCUT
         for callback_id in route.takes.wanted
     }

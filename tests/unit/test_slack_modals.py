@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from surelane_worker.slack.modals import _late
+from surelane_worker.slack.modals import late_view
 
 OPTION = {"text": {"type": "plain_text", "text": "One"}, "value": "1"}
 
@@ -28,7 +28,7 @@ def test_what_was_entered_is_the_initial_value(entered: dict[str, Any], initial:
     view = {"id": "V1", "type": "modal", "title": {"type": "plain_text", "text": "T"}, "close": None}
     state = {"state": {"values": {"b": {"a": entered}}}}
     answer = {"response_action": "errors", "errors": {"b": "Wrong."}}
-    late = _late({**view, **state, "blocks": [block]}, answer)
+    late = late_view({**view, **state, "blocks": [block]}, answer)
     assert late["blocks"][0]["element"] == element | initial
     assert late["blocks"][1]["block_id"] == "surelane.error:b"
     assert late.keys() == {"type", "title", "blocks"}

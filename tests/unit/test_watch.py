@@ -5,7 +5,8 @@ from datetime import timedelta
 import pytest
 import structlog
 
-from surelane_service.figures import Bounded, Figures, Holder, KindFigures, Measured, bounded
+from surelane_service.figures import Figures, Holder, KindFigures, Measured, bounded
+from surelane_service.probes import Bounded
 from surelane_service.watch import WARNED_AFTER, Watch
 
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surelane.errors import SettingsError
-from surelane_service.settings import load_settings
+from surelane_service.service_settings import load_settings
 from surelane_service.webhooks import SIGNATURE, TIMESTAMP, read_secrets, sign, verified
-from surelane_worker.settings import WorkerSettings
+from surelane_worker.worker_settings import WorkerSettings
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 SECRET = f"whsec_{base64.b64encode(KEY).decode()}"

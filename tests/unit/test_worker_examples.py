@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from surelane_worker.handling.loading import load_handlers
+from surelane_worker.handling.registry import registered_in
 
 TEAM = Path(__file__).parents[2] / "examples/team"
 
@@ -22,7 +23,7 @@ def in_the_teams_directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("in_the_teams_directory")
 def test_teams_handlers_load() -> None:
-    loaded = load_handlers("team_bot:handlers").all()
+    loaded = registered_in(load_handlers("team_bot:handlers")).all()
     assert {kind for handler in loaded for kind in handler.kinds} == {
         "slack.app_mention",
         "slack.message.im",

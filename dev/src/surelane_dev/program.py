@@ -20,6 +20,7 @@ from surelane_service.lifecycle import EXIT_OK, Main, run
 MODULES = {
     "simulator": "surelane_dev.simulator.server",
     "ingest": "surelane_ingest.wiring",
+    "operator": "surelane_operator.wiring",
     "worker": "surelane_worker.wiring",
 }
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from surelane_dev.accounts import uri_of
 from surelane_dev.data_directory import program
+from surelane_dev.dev_settings import DevSettings
 from surelane_dev.project import Project
-from surelane_dev.settings import DevSettings
 from surelane_dev.supervisor import Start
-from surelane_operator.console.access.access import sign_in_link
-from surelane_service.settings import (
+from surelane_operator.console.access.sign_in import sign_in_link
+from surelane_service.service_settings import (
     DEMO_API_TOKEN,
     DEMO_BOT_TOKEN,
     DEMO_CLIENT_SECRET,
@@ -26,7 +26,6 @@ SIMULATOR_READS = (
 )
 """Prefixes of the variables that the simulator gets. None of them is a secret."""
 DATABASE_URLS = ("DATABASE_URL", "SURELANE_OPERATOR_DATABASE_URL")
-DATABASE_READS = ("SURELANE_OPERATOR_DATABASE_URL", "PG")
 
 
 @dataclass(frozen=True)
@@ -35,6 +34,7 @@ class Databases:
 
     owner: str
     ingest: str
+    operator: str
     worker: str
 
     @classmethod
@@ -43,13 +43,14 @@ class Databases:
         return cls(
             owner=uri_of(superuser, role="surelane", database=DATABASE),
             ingest=uri_of(superuser, role="surelane_ingest", database=DATABASE),
+            operator=uri_of(superuser, role="surelane_operator", database=DATABASE),
             worker=uri_of(superuser, role="surelane_worker", database=DATABASE),
         )
 
     @classmethod
     def given(cls, uri: str) -> "Databases":
         """Return the same role for every program."""
-        return cls(uri, uri, uri)
+        return cls(uri, uri, uri, uri)
 
 
 def before(name: str) -> dict[str, str]:
@@ -61,7 +62,7 @@ def before(name: str) -> dict[str, str]:
 def services(
     settings: DevSettings, project: Project, ports: Mapping[str, int], databases: Databases
 ) -> dict[str, Start]:
-    """Return how to start the simulator, ingest and a worker. Variables of the environment win.
+    """Return how to start the simulator, ingest, the operator's service and a worker. Variables of the environment win.
 
     There are two exceptions. Without ``SLACK_API_URL`` the simulator stands in Slack's place, and the services get the
     demonstration's secrets instead of the real app's. And the databases are always these. The simulator never gets a
@@ -71,14 +72,15 @@ def services(
     simulator = f"{at}:{ports['simulator']}"
     given = {name: value for name, value in os.environ.items() if value and name not in DATABASE_URLS}
     stand_in: dict[str, str] = {}
+    operators: dict[str, str] = {}
     if simulated():
         given = {name: value for name, value in given.items() if not _is_real(name, value)}
         limits = given.get("SURELANE_SIMULATOR_TIERS", "off")
         stand_in = {"SURELANE_SLACK_LIMITS": limits, "SLACK_BOT_TOKEN": DEMO_BOT_TOKEN}
         if settings.is_local:  # the token is public
-            stand_in["SURELANE_API_TOKEN"] = DEMO_API_TOKEN
-    if "SURELANE_API_TOKEN" in stand_in | given:
-        stand_in |= {"SURELANE_CONSOLE_SIGN_IN": "token", "SURELANE_MCP": "change"}
+            operators["SURELANE_API_TOKEN"] = DEMO_API_TOKEN
+    if "SURELANE_API_TOKEN" in operators | given:
+        operators |= {"SURELANE_CONSOLE_SIGN_IN": "token", "SURELANE_MCP": "change"}
     if "SLACK_APP_TOKEN" not in given:
         stand_in["SLACK_SIGNING_SECRET"] = DEMO_SIGNING_SECRET
     shared = {
@@ -88,12 +90,12 @@ def services(
         "SURELANE_SIMULATOR_STATE": str(settings.data_dir.expanduser().resolve() / "simulator.json"),
         **project.settings,
         **given,
-        "SURELANE_OPERATOR_DATABASE_URL": databases.worker,  # its role is also a member of agent_operator
     }
     # If ingest takes the demo secret, it takes the simulator's events. The simulator then gets the database too, to
     # show the status of those events.
     posting = DEMO_SIGNING_SECRET in shared.get("SLACK_SIGNING_SECRET", "").split(",")
-    database = {name: shared[name] for name in shared if name.startswith(DATABASE_READS)} if posting else {}
+    database = {name: shared[name] for name in shared if name.startswith("PG")}
+    database["SURELANE_OPERATOR_DATABASE_URL"] = databases.operator
     return {
         "simulator": Start(
             {
@@ -103,7 +105,7 @@ def services(
                 "SURELANE_HOST": settings.host,
                 "SURELANE_SIMULATOR_PORT": str(ports["simulator"]),
                 "SURELANE_SIMULATOR_POSTING": "on" if posting else "off",
-                **database,
+                **(database if posting else {}),
             },
             f"{simulator}/livez",
         ),
@@ -115,6 +117,15 @@ def services(
                 "SURELANE_PRIVATE_PORT": str(ports["ingest_private"]),
             },
             f"{at}:{ports['ingest_private']}/readyz",
+        ),
+        "operator": Start(
+            {
+                **operators,
+                **shared,
+                "DATABASE_URL": databases.operator,
+                "SURELANE_PRIVATE_PORT": str(ports["operator"]),
+            },
+            f"{at}:{ports['operator']}/readyz",
         ),
         "worker": Start(
             {
@@ -171,10 +182,14 @@ def where_to_look(
     )
     public = simulated() and settings.is_local and not os.environ.get("SURELANE_API_TOKEN")
     token = f" (token {DEMO_API_TOKEN})" if public else ""
-    private = f"{at}:{ports['ingest_private']}"
-    key = os.environ.get("SURELANE_CONSOLE_KEY") or os.environ.get("SURELANE_API_TOKEN")
-    key = key or (DEMO_API_TOKEN if public else None)
-    page = [f"  operator's page  {sign_in_link(private, key)}"] if key else []
+    private = f"{at}:{ports['operator']}"
+    addresses = {
+        "ingest": f"{at}:{ports['ingest_private']}",
+        "operator": private,
+        "worker": f"{at}:{ports['worker_private']}",
+    }
+    signs_in = os.environ.get("SURELANE_API_TOKEN") or (DEMO_API_TOKEN if public else None)
+    page = [f"  operator's page  {sign_in_link(private, signs_in)}"] if signs_in else []
     bearer = (
         DEMO_API_TOKEN if public else "$SURELANE_API_TOKEN" if os.environ.get("SURELANE_API_TOKEN") else None
     )
@@ -195,8 +210,8 @@ def where_to_look(
         f"  handlers         {handlers}",
         f"  ingest           {at}:{ports['ingest']}/slack/events",
         *page,
-        f"  operator's API   {at}:{ports['ingest_private']}/v1/jobs{token}; or the command: surelane jobs list",
-        f"  private ports    ingest {at}:{ports['ingest_private']}/, worker {at}:{ports['worker_private']}/",
+        f"  operator's API   {private}/v1/jobs{token}; or the command: surelane events list",
+        "  private ports    " + ", ".join(f"{name} {address}/" for name, address in addresses.items()),
         f"  database         {opened}",
         *([lacks] if missing else [""]),
     ]

@@ -17,6 +17,7 @@ from typing import Any
 from surelane.errors import SettingsError, SurelaneError
 from surelane_dev.accounts import prepare
 from surelane_dev.changes import watch
+from surelane_dev.dev_settings import DevSettings
 from surelane_dev.output import Output
 from surelane_dev.ports import Wanted, choose
 from surelane_dev.postgres import embedded
@@ -24,11 +25,10 @@ from surelane_dev.processes import Child
 from surelane_dev.program import MODULES
 from surelane_dev.project import Project, find_project
 from surelane_dev.services import DATABASE, Databases, before, services, set_aside, where_to_look
-from surelane_dev.settings import DevSettings
 from surelane_dev.supervisor import Start, Supervisor
 from surelane_operator.cli.session import DEVELOPMENT_URL
 from surelane_service.lifecycle import EXIT_FAILED, EXIT_FORCED, EXIT_OK, EXIT_SETTINGS
-from surelane_service.settings import load_settings
+from surelane_service.service_settings import load_settings
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CLONE = Path(__file__).parents[3] / "migrations" / "idempotent"
@@ -102,7 +102,7 @@ async def _dev(settings: DevSettings, project: Project, output: Output) -> None:
         for message in set_aside():
             output.say(message)
         stack.push_async_callback(kept["simulator"].stop)
-        stack.push_async_callback(_together, kept["ingest"].stop, kept["worker"].stop)
+        stack.push_async_callback(_together, *(kept[name].stop for name in ("ingest", "operator", "worker")))
         stack.enter_context(_for_the_command(settings, databases))
 
         def start(name: str) -> Start:
@@ -143,7 +143,7 @@ def _for_the_command(settings: DevSettings, databases: Databases) -> Iterator[No
         yield
         return
     told = settings.data_dir / DEVELOPMENT_URL
-    told.write_text(databases.worker)
+    told.write_text(databases.operator)
     try:
         yield
     finally:
@@ -153,7 +153,8 @@ def _for_the_command(settings: DevSettings, databases: Databases) -> Iterator[No
 def _ports(settings: DevSettings, output: Output) -> dict[str, int]:
     wanted = {
         "ingest": Wanted("SURELANE_PORT", settings.port, 8080),
-        "ingest_private": Wanted("SURELANE_PRIVATE_PORT", settings.private_port, 8081),
+        "ingest_private": Wanted("SURELANE_PRIVATE_PORT", settings.private_port, 8083),
+        "operator": Wanted("SURELANE_OPERATOR_PORT", settings.operator_port, 8081),
         "worker_private": Wanted("SURELANE_WORKER_PRIVATE_PORT", settings.worker_private_port, 8082),
         "simulator": Wanted("SURELANE_SIMULATOR_PORT", settings.simulator_port, 8090),
     }

@@ -1,10 +1,11 @@
 -- Create the database's accounts. The image runs this once, with a new data directory, as the
 -- superuser and on the database that POSTGRES_DB names. Compose mounts the same file. On another
--- server, run it by hand, with the three passwords in the environment:
+-- server, run it by hand, with the four passwords in the environment:
 --   psql -v ON_ERROR_STOP=1 -d surelane -f accounts.sql
 \getenv owner_password SURELANE_OWNER_PASSWORD
 \getenv ingest_password SURELANE_INGEST_PASSWORD
 \getenv worker_password SURELANE_WORKER_PASSWORD
+\getenv operator_password SURELANE_OPERATOR_PASSWORD
 
 -- The owner migrates. It is no superuser. CREATEROLE and the admin option let it grant the group
 -- roles their rights.
@@ -20,8 +21,10 @@ grant pg_read_all_stats to surelane;
 
 create role surelane_ingest login password :'ingest_password';
 create role surelane_worker login password :'worker_password';
+create role surelane_operator login password :'operator_password';
 grant agent_ingest to surelane_ingest;
-grant agent_worker, agent_operator to surelane_worker;
+grant agent_worker to surelane_worker;
+grant agent_operator to surelane_operator;
 
 -- No other role may connect.
 select format('alter database %I owner to surelane', current_database()) \gexec

@@ -1,6 +1,6 @@
 """Define the command ``python -m surelane_migrations`` for operators, Jobs and init containers.
 
-Results go to standard output, progress and errors to standard error. Exit codes are in ``errors.Exit``.
+Results go to standard output, progress and errors to standard error. Exit codes are in ``errors``.
 """
 
 import asyncio
@@ -8,18 +8,19 @@ import json
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from surelane_migrations.database import Connection, connected
 from surelane_migrations.errors import DifferentError, MigrationError
 from surelane_migrations.files import PACKAGED, discover
+from surelane_migrations.migration_settings import load_database_url, load_lock_settings, parse_duration
 from surelane_migrations.plan import plan as plan_migration
 from surelane_migrations.runner import Migration
-from surelane_migrations.settings import load_database_url, load_lock_settings, parse_duration
 from surelane_migrations.status import read_status
 from surelane_migrations.verify import expected_schema
 from surelane_migrations.verify import verify as verify_schema
@@ -69,7 +70,7 @@ def status(
 ) -> None:
     """Show the schema's version and which scripts are applied, pending or changed."""
     found = _run(_with_connection(lambda connection: read_status(connection, discover(scripts))))
-    print(json.dumps(found.as_json(), default=str, indent=2) if as_json else found.as_text())
+    print(json.dumps(asdict(found), default=str, indent=2) if as_json else found.as_text())
 
 
 @app.command()
@@ -107,7 +108,8 @@ def run() -> None:
     try:
         app()
     except MigrationError as error:
-        _fail(error)
+        _say(f"error: {error}")
+        raise SystemExit(error.exit_code) from None
 
 
 def _migration(directory: Path, again: bool) -> Migration:
@@ -148,8 +150,3 @@ def _run(work: Coroutine[Any, Any, Result]) -> Result:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-def _fail(error: MigrationError) -> NoReturn:
-    _say(f"error: {error}")
-    raise SystemExit(int(error.exit_code))

@@ -1,39 +1,22 @@
 """Define the errors of a migration, each with the command's exit code. Every message says what to do next."""
 
-from enum import IntEnum
-
-
-class Exit(IntEnum):
-    """The exit codes of ``python -m surelane_migrations``."""
-
-    OK = 0
-    FAILED = 1
-    SETTINGS = 2
-    UNREACHABLE = 3
-    INCOMPATIBLE = 4
-    LOCKED = 5
-    FORBIDDEN = 6
-    DIFFERENT = 7
-    SCRIPTS = 8
-    TIMED_OUT = 9
-
 
 class MigrationError(Exception):
     """A migration failed; the database is as it was before."""
 
-    exit_code = Exit.FAILED
+    exit_code = 1
 
 
 class SettingsError(MigrationError):
     """A setting is missing or cannot be used."""
 
-    exit_code = Exit.SETTINGS
+    exit_code = 2
 
 
 class UnreachableError(MigrationError):
     """The database cannot be reached, or went away."""
 
-    exit_code = Exit.UNREACHABLE
+    exit_code = 3
 
 
 class AbsentError(UnreachableError):
@@ -43,13 +26,13 @@ class AbsentError(UnreachableError):
 class IncompatibleError(MigrationError):
     """The database's schema is newer than this release or no longer serves it, or its server is too old."""
 
-    exit_code = Exit.INCOMPATIBLE
+    exit_code = 4
 
 
 class LockedError(MigrationError):
     """Another session holds a lock that a migration needs."""
 
-    exit_code = Exit.LOCKED
+    exit_code = 5
 
 
 class DeadlockError(LockedError):
@@ -59,22 +42,22 @@ class DeadlockError(LockedError):
 class ForbiddenError(MigrationError):
     """This role may not do that: it does not own the schema, or lacks a privilege."""
 
-    exit_code = Exit.FORBIDDEN
+    exit_code = 6
 
 
 class DifferentError(MigrationError):
     """The database and the scripts disagree about what was applied."""
 
-    exit_code = Exit.DIFFERENT
+    exit_code = 7
 
 
 class ScriptsError(MigrationError):
     """The script directories break a rule."""
 
-    exit_code = Exit.SCRIPTS
+    exit_code = 8
 
 
 class WaitTimedOutError(MigrationError):
     """The schema did not reach this release in time."""
 
-    exit_code = Exit.TIMED_OUT
+    exit_code = 9

@@ -7,7 +7,7 @@ order, and two people cannot both add number 7.
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -51,12 +51,6 @@ class Scripts:
     def __iter__(self) -> Iterator[Script]:
         yield from self.incremental
         yield from self.idempotent
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of all names and texts. It changes if a script is added, removed, renamed or edited."""
-        listing = "".join(f"{script.label} {script.checksum}\n" for script in self)
-        return hashlib.sha256(listing.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -150,8 +144,3 @@ def _read_script(directory: Path, folder: str, name: str) -> Script:
             f"{folder}/{name} is empty or holds a zero byte; write it, or delete it and renumber"
         )
     return Script(folder, name, sql)
-
-
-def parse_releases(text: str) -> Mapping[str, str]:
-    """Parse ``releases.txt``: one line per release, with the digest of its scripts (``Scripts.digest``)."""
-    return dict(line.split() for line in text.splitlines() if line.strip() and not line.startswith("#"))

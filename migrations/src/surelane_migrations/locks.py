@@ -8,47 +8,30 @@ import asyncpg
 
 from surelane_migrations.database import Connection
 from surelane_migrations.errors import LockedError
-from surelane_migrations.settings import LockSettings
+from surelane_migrations.migration_settings import LockSettings
 
 ADVISORY_KEY = 31321898691465844
 
-_HOLDER = """
+_HOLDERS = """
 select l.pid, a.application_name, a.usename, host(a.client_addr) as address, a.xact_start
 from pg_locks l left join pg_stat_activity a on a.pid = l.pid
-where l.locktype = 'advisory' and l.granted and l.objsubid = 1
-and ((l.classid::int8 << 32) | l.objid::int8) = $1
-and l.database = (select oid from pg_database where datname = current_database())
+where l.granted and l.database = (select oid from pg_database where datname = current_database())
 """
-_TABLE_HOLDER = """
-select l.pid, a.application_name, a.usename, host(a.client_addr) as address, a.xact_start
-from pg_locks l left join pg_stat_activity a on a.pid = l.pid
-where l.locktype = 'relation' and l.granted and l.pid <> pg_backend_pid()
-and l.mode not in ('AccessShareLock', 'RowShareLock')
-and l.relation = to_regclass('agent.migration')
-and l.database = (select oid from pg_database where datname = current_database())
+_HOLDER = f"""{_HOLDERS}
+and l.locktype = 'advisory' and l.objsubid = 1 and ((l.classid::int8 << 32) | l.objid::int8) = $1
+"""
+_TABLE_HOLDER = f"""{_HOLDERS}
+and l.locktype = 'relation' and l.pid <> pg_backend_pid()
+and l.mode not in ('AccessShareLock', 'RowShareLock') and l.relation = to_regclass('agent.migration')
 limit 1
 """
-
-
-async def take_advisory_lock(connection: Connection) -> bool:
-    """Try the advisory lock once, without waiting. It is released when the transaction ends, in any way."""
-    return bool(await connection.fetchval("select pg_try_advisory_xact_lock($1)", ADVISORY_KEY))
-
-
+TRY_ADVISORY_LOCK = "select pg_try_advisory_xact_lock($1)"
+"""It does not wait. The lock is released when the transaction ends, in any way."""
 TABLE_LOCK = "lock table agent.migration in exclusive mode"
-
-
-async def take_table_lock(connection: Connection) -> None:
-    """Lock ``agent.migration`` against everything but reading. Wait for ``lock_timeout`` at most.
-
-    Raises:
-        asyncpg.LockNotAvailableError: the time is up.
-    """
-    await connection.execute(TABLE_LOCK)
+"""It locks against everything but reading, and waits for ``lock_timeout`` at most."""
 
 
 async def advisory_holder(connection: Connection) -> str:
-    """Describe the session that has the advisory lock."""
     return _describe(await connection.fetchrow(_HOLDER, ADVISORY_KEY))
 
 

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from surelane_migrations.database import Connection, read_facts
+from surelane_migrations.database import Connection, count_history, read_facts, read_history
 from surelane_migrations.files import Script
-from surelane_migrations.history import count_history, read_history
 from surelane_migrations.locks import ADVISORY_KEY, TABLE_LOCK
 from surelane_migrations.runner import Migration
 from surelane_migrations.steps import BASELINE, BOOTSTRAP, steps, version_sql

@@ -30,10 +30,15 @@ from surelane_migrations.errors import (
     MigrationError,
 )
 from surelane_migrations.files import Comparison, Script, Scripts
-from surelane_migrations.locks import advisory_holder, table_locked, take_advisory_lock, take_table_lock
-from surelane_migrations.script import run_script, show_notices
-from surelane_migrations.settings import LockSettings
-from surelane_migrations.steps import BASELINE, BOOTSTRAP, steps, version_sql
+from surelane_migrations.locks import (
+    ADVISORY_KEY,
+    TABLE_LOCK,
+    TRY_ADVISORY_LOCK,
+    advisory_holder,
+    table_locked,
+)
+from surelane_migrations.migration_settings import LockSettings
+from surelane_migrations.steps import BASELINE, BOOTSTRAP, run_script, show_notices, steps, version_sql
 from surelane_migrations.version import MIN_COMPATIBLE, RELEASE, Version
 
 OLDEST_SERVER = 16
@@ -117,7 +122,8 @@ class Migration:
             return Outcome(before=self.target, after=self.target)
         try:
             async with connection.transaction(isolation="read_committed"):
-                return await self._migrate(connection) if await take_advisory_lock(connection) else None
+                free = await connection.fetchval(TRY_ADVISORY_LOCK, ADVISORY_KEY)
+                return await self._migrate(connection) if free else None
         except asyncpg.LockNotAvailableError:
             raise (await table_locked(connection, self.locks)) from None
         except asyncpg.ReadOnlySQLTransactionError:
@@ -145,8 +151,11 @@ class Migration:
         if not facts.bootstrapped:
             return None, files.compare(self.scripts, ())
         before = await read_version(connection)
-        if before:
-            self._require_not_newer(before)
+        if before and before.version > self.target:
+            raise IncompatibleError(
+                f"the schema is at {before.version}, newer than this release, {self.target}. Nothing "
+                f"was applied: run {before.version} or later; services from {before.min_compatible} on work."
+            )
         comparison = files.compare(self.scripts, await read_applied(connection))
         comparison.require_unchanged()
         return before, comparison
@@ -169,13 +178,12 @@ class Migration:
         )
 
     async def _prepare(self, connection: Connection) -> None:
-        """Create the runner's own tables if they are missing, and lock them."""
         await connection.execute(BASELINE)
         await connection.execute(_NOTICE_LOST_CLIENT)
         await connection.execute("select set_config('lock_timeout', $1, true)", str(self.locks.timeout_ms))
         if not (await read_facts(connection)).bootstrapped:
             await connection.execute(BOOTSTRAP)
-        await take_table_lock(connection)
+        await connection.execute(TABLE_LOCK)
 
     async def _run(self, connection: Connection, pending: tuple[Script, ...]) -> None:
         with show_notices(connection, self.report):
@@ -186,13 +194,6 @@ class Migration:
                     await connection.execute(step.record)
                 self.report(f"  {step.script.label:<60} {(time.monotonic() - started) * 1000:6.0f} ms")
         await connection.execute(version_sql(self.target, self.min_compatible))
-
-    def _require_not_newer(self, found: SchemaVersion) -> None:
-        if found.version > self.target:
-            raise IncompatibleError(
-                f"the schema is at {found.version}, newer than this release, {self.target}. Nothing "
-                f"was applied: run {found.version} or later; services from {found.min_compatible} on work."
-            )
 
 
 def _require_server(connection: Connection) -> None:

@@ -1,12 +1,17 @@
 """Report a database's schema beside this release's, for people and for programs."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from surelane_migrations.database import Connection, SchemaVersion, read_applied, read_facts, read_version
+from surelane_migrations.database import (
+    Connection,
+    SchemaVersion,
+    read_applied,
+    read_facts,
+    read_history,
+    read_version,
+)
 from surelane_migrations.files import Applied, Comparison, Scripts, compare
-from surelane_migrations.history import read_history
 from surelane_migrations.version import RELEASE, Version
 
 
@@ -36,10 +41,6 @@ class Status:
     timescaledb: str | None
     incremental: tuple[ScriptStatus, ...]
     idempotent: tuple[str, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as values for ``json.dumps(…, default=str)``."""
-        return asdict(self)
 
     def as_text(self) -> str:
         """Return a summary, then one line per incremental script."""

@@ -59,5 +59,5 @@ class Version:
 RELEASE = Version.parse(metadata.version("surelane-migrations"))
 """The version of the schema that this package creates."""
 
-MIN_COMPATIBLE = Version.parse("0.1.0")
+MIN_COMPATIBLE = Version.parse("0.2.0")
 """The oldest release whose services work on this schema. Raise it with a script that breaks older ones."""

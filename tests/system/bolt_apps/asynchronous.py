@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from slack_bolt.async_app import AsyncApp
+from slack_sdk import WebClient
 from slack_sdk.errors import SlackApiError
 
 FOLDER = Path(os.environ.get("SURELANE_TEST_FOLDER", "."))
@@ -45,7 +46,11 @@ async def mentioned(event: dict[str, Any], say: Any, client: Any) -> None:
         except SlackApiError as error:
             await say(f"warning: {error.response['error']}", thread_ts=thread)
             return
-    if "stream" in text:
+    if "alone" in text:
+        alone = WebClient(token=os.environ["SLACK_BOT_TOKEN"]).chat_postMessage
+        arguments = {"channel": event["channel"], "thread_ts": thread}
+        await asyncio.to_thread(alone, text="by a client of its own", **arguments)
+    elif "stream" in text:
         stream = await client.chat_stream(
             channel=event["channel"], thread_ts=thread, recipient_team_id="T", recipient_user_id="U"
         )
@@ -101,6 +106,14 @@ async def work(ack: Any, respond: Any, command: dict[str, Any]) -> None:
     await respond("first response")
     await fail(command["text"], "between")
     await respond("second response")
+
+
+async def never() -> bool:
+    return False
+
+
+@app.command("/nobody", matchers=[never])
+async def nobody() -> None: ...
 
 
 @app.error

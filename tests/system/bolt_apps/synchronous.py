@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from slack_bolt import App
+from slack_sdk import WebClient
 from slack_sdk.errors import SlackApiError
 
 FOLDER = Path(os.environ.get("SURELANE_TEST_FOLDER", "."))
@@ -49,7 +50,11 @@ def mentioned(event: dict[str, Any], say: Any, client: Any) -> None:
         except SlackApiError as error:
             say(f"warning: {error.response['error']}", thread_ts=thread)
             return
-    if "stream" in text:
+    if "alone" in text:
+        WebClient(token=os.environ["SLACK_BOT_TOKEN"]).chat_postMessage(
+            channel=event["channel"], text="by a client of its own", thread_ts=thread
+        )
+    elif "stream" in text:
         stream = client.chat_stream(
             channel=event["channel"], thread_ts=thread, recipient_team_id="T", recipient_user_id="U"
         )
@@ -105,6 +110,14 @@ def work(ack: Any, respond: Any, command: dict[str, Any]) -> None:
     respond("first response")
     fail(command["text"], "between")
     respond("second response")
+
+
+def never() -> bool:
+    return False
+
+
+@app.command("/nobody", matchers=[never])
+def nobody() -> None: ...
 
 
 @app.error

@@ -9,7 +9,7 @@ from surelane_dev.simulator.control.inputs import SIMULATOR
 from surelane_dev.simulator.installs import Asked
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.workspace.workspace import Workspace
-from surelane_service.settings import DEMO_CLIENT_ID
+from surelane_service.service_settings import DEMO_CLIENT_ID
 
 PATH = "/oauth/v2/authorize"
 _PAGE = """<!doctype html>

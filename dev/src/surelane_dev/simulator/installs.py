@@ -14,7 +14,7 @@ from typing import Literal
 
 from surelane_dev.simulator.workspace.model import JSON
 from surelane_dev.simulator.workspace.workspace import Workspace
-from surelane_service.settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET
+from surelane_service.service_settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET
 
 CODE_LIVES = 600.0
 """Seconds for which a code can be exchanged."""
@@ -100,7 +100,8 @@ class Installs:
         self.listeners: list[Callable[[], None]] = []
         """Called when a token comes or goes."""
         self._codes: dict[str, Code] = {}
-        self._refreshes: dict[str, Grant] = {}
+        self.refreshes: dict[str, Grant] = {}
+        """What was granted, by the tokens that refresh it."""
 
     def approve(self, asked: Asked, workspace: Workspace, *, wide: bool) -> str:
         """Return a code for the tokens of a workspace or its organization."""
@@ -154,7 +155,7 @@ class Installs:
         Raises:
             RefusedGrantError: it is unknown, used, or of a removed installation.
         """
-        old = self._refreshes.pop(refresh_token, None)
+        old = self.refreshes.pop(refresh_token, None)
         if old is None or old.refused:
             raise RefusedGrantError("invalid_refresh_token")
         old.refresh_token = None
@@ -174,7 +175,7 @@ class Installs:
         """Add a token of an earlier run."""
         self.grants[token] = grant
         if grant.refresh_token is not None:
-            self._refreshes[grant.refresh_token] = grant
+            self.refreshes[grant.refresh_token] = grant
 
     def grant_of(self, token: str | None) -> Grant | None:
         """Return the grant of a token; ``None`` for a token that was not given here.
@@ -245,7 +246,7 @@ class Installs:
             seconds = int(self.token_lives.total_seconds())
             grant.expires_at = time.time() + seconds
             grant.refresh_token = f"xoxe-1-{token_hex(16)}"
-            self._refreshes[grant.refresh_token] = grant
+            self.refreshes[grant.refresh_token] = grant
             given |= {"expires_in": seconds, "refresh_token": grant.refresh_token}
         self.grants[token] = grant
         return given

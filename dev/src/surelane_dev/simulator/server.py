@@ -13,12 +13,12 @@ from surelane_dev.simulator.control import commands, elements, modals, operation
 from surelane_dev.simulator.control.inputs import SIMULATOR, explain_errors
 from surelane_dev.simulator.jobs import JobWatch
 from surelane_dev.simulator.saved import Conversations
-from surelane_dev.simulator.settings import SimulatorSettings, reached_at
 from surelane_dev.simulator.simulator import Simulator
+from surelane_dev.simulator.simulator_settings import SimulatorSettings, reached_at
 from surelane_dev.simulator.webapi import apps
 from surelane_service.logs import configure_logs, get_logger
 from surelane_service.probes import serving
-from surelane_service.settings import load_settings
+from surelane_service.service_settings import load_settings
 
 PAGE = Path(__file__).parent / "page"
 MAX_BODY = 32 * 1024 * 1024

@@ -16,7 +16,7 @@ from surelane_dev.simulator.posting.post import Post
 from surelane_dev.simulator.posting.sender import Sender
 from surelane_dev.simulator.posting.sockets import Sockets
 from surelane_dev.simulator.sessions import Sessions
-from surelane_dev.simulator.settings import SimulatorSettings
+from surelane_dev.simulator.simulator_settings import SimulatorSettings
 from surelane_dev.simulator.webapi.call import Slack
 from surelane_dev.simulator.webapi.dispatch import WebApi
 from surelane_dev.simulator.webapi.tiers import RateLimits

@@ -20,23 +20,24 @@ from surelane.queue import Queue
 from surelane_dev.simulator.client import SimulatorClient
 from surelane_dev.simulator.manifest import DOCUMENTED, read_manifest
 from surelane_dev.simulator.server import serving_simulator
-from surelane_dev.simulator.settings import SimulatorSettings
 from surelane_dev.simulator.simulator import Simulator
+from surelane_dev.simulator.simulator_settings import SimulatorSettings
 from surelane_dev.testing.crash import Crashes
 from surelane_dev.testing.database import Server, connected
 from surelane_dev.testing.slack import Slack
 from surelane_dev.testing.story import Story, stories
 from surelane_dev.testing.worker import SERVICE, LocalWorker
-from surelane_ingest.settings import IngestSettings
+from surelane_ingest.ingest_settings import IngestSettings
 from surelane_ingest.wiring import running as running_ingest
 from surelane_service.engine import Engine
 from surelane_service.pool import close_pool, create_pool
-from surelane_service.settings import DEMO_BOT_TOKEN, DEMO_SIGNING_SECRET, load_settings
+from surelane_service.service_settings import DEMO_BOT_TOKEN, DEMO_SIGNING_SECRET, load_settings
 from surelane_service.webhooks import sign
 from surelane_worker import Call, Context, Given, Handlers
 from surelane_worker.handling.outcomes import Pause, duration
-from surelane_worker.settings import WorkerSettings
-from surelane_worker.wiring import with_questions
+from surelane_worker.handling.registry import registered_in
+from surelane_worker.wiring import with_answers
+from surelane_worker.worker_settings import WorkerSettings
 
 LOCALHOST = "127.0.0.1"
 MORE_EVENTS = {
@@ -307,12 +308,13 @@ async def running_bot(server: Server, handlers: Handlers, manifest: Path | None)
         bot = Bot(database, webhooks, simulator, client)
         observed = Handlers()
         observed.middleware(bot.observe)
-        observed.include(with_questions(handlers))
+        settings = _worker_settings(url, slack_url)
+        observed.include(with_answers(handlers, settings))
 
         async def start() -> LocalWorker:
             worker = LocalWorker(_worker_settings(url, slack_url), observed, bot.engine)
             await worker.start()
-            ready = (_READY, worker.settings.name, len(observed.schedules()))
+            ready = (_READY, worker.settings.name, len(registered_in(observed).schedules()))
             while not await database.ask(*ready):  # noqa: ASYNC110 - the queue gives no signal of it
                 await asyncio.sleep(LONGEST_PAUSE / 2)
             return worker
@@ -325,7 +327,7 @@ async def running_bot(server: Server, handlers: Handlers, manifest: Path | None)
 def _subscriptions(handlers: Handlers, manifest: Path | None) -> frozenset[str]:
     if manifest is not None:
         return read_manifest(manifest).events
-    kinds = {kind for handler in handlers.all() for kind in handler.kinds}
+    kinds = {kind for handler in registered_in(handlers).all() for kind in handler.kinds}
     return DOCUMENTED.events | {name for name, kind in MORE_EVENTS.items() if kind in kinds}
 
 

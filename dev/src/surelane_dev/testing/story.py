@@ -1,4 +1,4 @@
-"""Tell where the events of a test are: what `surelane jobs why` says, and the traceback of a handler that failed."""
+"""Tell where the events of a test are: what `surelane events why` says, and the traceback of a handler that failed."""
 
 import json
 from collections.abc import Mapping

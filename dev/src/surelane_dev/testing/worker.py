@@ -5,20 +5,19 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
 from surelane.calls import Pool
 from surelane_service.engine import Engine
 from surelane_service.pool import close_pool, create_pool
+from surelane_worker.assembly import STATEMENT_TIMEOUT, Assembly, Pools, Worker
 from surelane_worker.duties import Scheduler, beside
 from surelane_worker.handling.outcomes import Backoff
-from surelane_worker.handling.registry import Handlers
+from surelane_worker.handling.registry import Handlers, registered_in
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.tracing import Observer
-from surelane_worker.parts import STATEMENT_TIMEOUT, Pools, Worker, assemble
-from surelane_worker.running.work import Work
-from surelane_worker.settings import WorkerSettings
 from surelane_worker.slack.client import slack_clients
+from surelane_worker.worker_settings import WorkerSettings
 
 SERVICE = "surelane-testing-worker"
 """The application name of its pool's sessions."""
@@ -75,7 +74,7 @@ class LocalWorker:
         worker, pool = self._started.result()
         pool.terminate()
         worker.cut()
-        works = {cast("Work", work) for work in worker.leases.held.values()}
+        works = set(worker.leases.held.values())
         self._task.cancel()
         for work in works:
             work.stop("the worker was killed")
@@ -96,7 +95,7 @@ class LocalWorker:
             pools = Pools(pool, pool, pool, pool, pool)
             slack = await stack.enter_async_context(slack_clients(self.settings, traced=False))
             metrics = Metrics()
-            worker = assemble(
+            worker = Assembly(
                 self.settings,
                 self._handlers,
                 pools,
@@ -104,9 +103,9 @@ class LocalWorker:
                 Observer(metrics, None),
                 step_retries=AT_ONCE,
                 engine=self._engine,
-            )
+            ).worker()
             # The poller tells the first scheduler when schedules are due. This one is told by the test's clock.
-            schedules = self._handlers.schedules()
+            schedules = registered_in(self._handlers).schedules()
             scheduler = Scheduler(Engine(pool), schedules, metrics, retry=BETWEEN_LOOKS)
             worker = replace(worker, scheduler=scheduler)
             async with beside(*worker.duties()):

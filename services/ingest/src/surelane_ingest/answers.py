@@ -14,12 +14,12 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from types import TracebackType
 from typing import Self
 
 from surelane.calls import Connection, translating
 from surelane.encryption.envelopes import SEALED
 from surelane.encryption.keys import SealedError
+from surelane.encryption.places import ANSWER, Place
 from surelane.encryption.sealing import Sealing
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, SurelaneError
 from surelane_ingest.connections import Connections
@@ -72,9 +72,7 @@ class Request:
         self._answers.open(self)
         return self
 
-    def __exit__(
-        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._answers.close(self)
 
     @property
@@ -89,18 +87,15 @@ class Request:
         return timedelta(seconds=seconds) if seconds > LEAST else None
 
     def stored(self, event: int) -> None:
-        """Wait for the answer to ``event``."""
         self.event = event
         self._answers.wait(self)
 
     def end(self, answer: str | None) -> None:
-        """Answer the request, if it still waits."""
         if not self._answer.done():
             self._answer.set_result(answer)
 
     @property
     def waits(self) -> bool:
-        """Whether it has no answer yet."""
         return not self._answer.done()
 
     async def answer(self) -> str | None:
@@ -109,7 +104,7 @@ class Request:
             return None
         try:
             async with asyncio.timeout_at(self.until + self._grace):
-                return await self._answers.opened(await self._answer)
+                return await self._answers.opened(await self._answer, Place(self.event, ANSWER))
         except TimeoutError:
             return None
 
@@ -130,7 +125,6 @@ class Answers:
         Args:
             connections: lends the connection that listens, and no other one.
             most: the most requests that wait at once. Further ones are answered by nothing.
-            patience: how long each of them waits.
             sealing: decrypts answers; ``None``: this process has no keys.
         """
         self.channel = f"agent_request_{secrets.token_hex(8)}"
@@ -141,7 +135,7 @@ class Answers:
         self._requests: set[Request] = set()
         self._waiting: dict[int, list[Request]] = {}
         self._early: dict[int, str | None] = {}
-        """Answers to events of which this process does not know yet that it stored them; ``None``: to be fetched."""
+        """Answers that arrived before our insert returned; ``None``: to be fetched."""
         self._announced: set[int] = set()
         """Events whose large answers are to be fetched."""
         self._answered: set[int] = set()
@@ -185,7 +179,6 @@ class Answers:
             self._early.clear()
 
     def wait(self, request: Request) -> None:
-        """Wait for the answer to a request's event."""
         event = request.event
         if event is None or request not in self._requests:
             return
@@ -193,12 +186,12 @@ class Answers:
         if event in self._early:
             self._heard(event, self._early.pop(event))
 
-    async def opened(self, answer: str | None) -> str | None:
+    async def opened(self, answer: str | None, place: Place) -> str | None:
         """Decrypt an answer; ``None`` where that is impossible."""
         if answer is None or SEALED not in answer:
             return answer
         try:
-            return None if self._sealing is None else await self._sealing.text(answer)
+            return None if self._sealing is None else await self._sealing.text(answer, place)
         except (SurelaneError, SealedError) as error:
             _logger.warning("an answer cannot be decrypted", error=type(error).__name__)
             return None

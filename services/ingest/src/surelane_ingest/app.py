@@ -11,17 +11,20 @@ A refusal of a request without a valid signature ends its connection, so that on
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Protocol, Self
 
-from aiohttp import ClientPayloadError, web
+from aiohttp import ClientPayloadError, hdrs, web
+from aiohttp.typedefs import Handler
+from opentelemetry.trace import SpanKind
 
+from surelane.trace_context import span_context_of
 from surelane_ingest.limits import Refusals
 from surelane_ingest.metrics import Metrics
 from surelane_service.logs import get_logger
 from surelane_service.probes import ConnectionLimit
+from surelane_service.telemetry.spans import Tracer, failed, within
 
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
@@ -38,6 +41,14 @@ SMALL = 64 * 1024
 LARGE_SHARE = 0.75
 """Part of the memory that bodies over :data:`SMALL` may take together. The rest is kept for small ones."""
 
+OTHER = "_OTHER"
+"""The method of a span whose request has none of HTTP's."""
+MAX_PATH = 200
+"""The most characters of a path on a span."""
+
+Answering = Callable[[web.Request], Awaitable[web.Response]]
+"""Answers the requests of a route."""
+
 _logger = get_logger(__name__)
 
 
@@ -45,9 +56,7 @@ class Refused(Exception):  # noqa: N818 - it is an answer, not a failure
     """A request that is answered with an error.
 
     Attributes:
-        status: the HTTP status.
         error: the reason, for the answer and the log. It quotes nothing that the client sent.
-        headers: further headers of the answer.
         event: the log fields that name the event of a verified request; empty where it has none.
     """
 
@@ -67,7 +76,6 @@ class Refused(Exception):  # noqa: N818 - it is an answer, not a failure
 
 
 def unsigned() -> Refused:
-    """Make the refusal of a request that no known secret signed."""
     return Refused(401, "the signature is missing, wrong or stale")
 
 
@@ -83,13 +91,7 @@ class Bodies:
     """
 
     def __init__(self, largest: int, memory: int, read_within: float = READ_WITHIN) -> None:
-        """Set the bounds.
-
-        Args:
-            largest: the largest body, in bytes.
-            memory: the most bytes that all bodies may take together.
-            read_within: seconds a body may take to arrive.
-        """
+        """Set the bounds: ``memory`` in bytes for all bodies together, ``read_within`` in seconds for each."""
         self.largest = largest
         self.read_within = read_within
         self.held_bytes = 0
@@ -101,7 +103,7 @@ class Bodies:
         """Check the headers that describe the body.
 
         Raises:
-            Refused: another content type (415), a compressed body (415), or one that is too large (413).
+            Refused: another content type (415), a compressed body (415), or a body that is too large (413).
         """
         if request.content_type not in media_types:
             raise Refused(415, f"the content type must be {' or '.join(media_types)}")
@@ -111,7 +113,6 @@ class Bodies:
             raise self.too_large()
 
     def too_large(self) -> Refused:
-        """Make the refusal of a body that is larger than allowed."""
         return Refused(413, f"the body is larger than {self.largest} bytes")
 
     def body(self) -> "Body":
@@ -132,7 +133,6 @@ class Bodies:
         return True
 
     def free(self, size: int) -> None:
-        """Stop counting a body of ``size`` bytes."""
         self.held_bytes -= size
         if size > SMALL:
             self._large_bytes -= size
@@ -150,9 +150,7 @@ class Body:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bodies.free(self._size)
 
     async def read(self, request: web.Request) -> bytes:
@@ -217,49 +215,35 @@ class Endpoint(Protocol):
         """
 
 
+@dataclass(frozen=True)
 class App:
-    """The routes of the public port, and the steps that lead each request to its endpoint."""
+    """The routes of the public port, and the steps that lead each request to its endpoint.
 
-    def __init__(
-        self,
-        endpoints: Sequence[Endpoint],
-        *,
-        bodies: Bodies,
-        metrics: Metrics,
-        drain: Drain,
-        refusals: Refusals,
-        connections: ConnectionLimit,
-        off: Mapping[str, str] | None = None,
-    ) -> None:
-        """Make the app.
+    Attributes:
+        drain: says when to refuse new requests.
+        connections: keeps a connection that carried a verified request when too many are open.
+        off: paths that are switched off, each with the reason.
+    """
 
-        Args:
-            endpoints: the URLs that it serves.
-            bodies: reads bodies within their bounds.
-            metrics: counts the answers.
-            drain: says when to refuse new requests.
-            refusals: logs refused requests.
-            connections: keeps a connection that carried a verified request when too many are open.
-            off: paths that are switched off, each with the reason.
-        """
-        self._endpoints = endpoints
-        self._bodies = bodies
-        self._metrics = metrics
-        self._drain = drain
-        self._refusals = refusals
-        self._connections = connections
-        self._off = off or {}
+    endpoints: Sequence[Endpoint]
+    bodies: Bodies
+    metrics: Metrics
+    drain: Drain
+    refusals: Refusals
+    connections: ConnectionLimit
+    off: Mapping[str, str]
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes; those that refuse other methods and paths come last."""
+        """Return the routes; refusals of other methods and paths come last."""
+        wrong_method = self._unknown("POST only", 405, {"Allow": "POST"})
         return [
-            *(web.post(each.path, self._answering(each)) for each in self._endpoints),
-            *(web.route("*", each.path, self._method_not_allowed) for each in self._endpoints),
-            *(web.route("*", path, self._switched_off) for path in self._off),
-            web.route("*", "/{path:.*}", self._not_found),
+            *(web.post(each.path, self._answering(each)) for each in self.endpoints),
+            *(web.route("*", each.path, wrong_method) for each in self.endpoints),
+            *(web.route("*", path, self._unknown(why, 404)) for path, why in self.off.items()),
+            web.route("*", "/{path:.*}", self._unknown("no such path", 404)),
         ]
 
-    def _answering(self, endpoint: Endpoint) -> Callable[[web.Request], Awaitable[web.Response]]:
+    def _answering(self, endpoint: Endpoint) -> Answering:
         path = endpoint.path
 
         async def answer(request: web.Request) -> web.Response:
@@ -267,29 +251,29 @@ class App:
             verified = False
             try:
                 self._check(endpoint, request)
-                with self._bodies.body() as arriving:
+                with self.bodies.body() as arriving:
                     body = await arriving.read(request)
                     senders = endpoint.senders(request, body)
                     if not senders:
                         raise unsigned()
                     verified = True
-                    self._connections.trust(request)
+                    self.connections.trust(request)
                     response = await endpoint.take(request, body, senders, arrived)
             except Refused as refused:
                 response = self._refusal(path, refused)
                 if not verified:
                     response.force_close()
-            self._metrics.answers[path, response.status] += 1
+            self.metrics.answers[path, response.status] += 1
             return response
 
         return answer
 
     def _check(self, endpoint: Endpoint, request: web.Request) -> None:
-        if self._drain.started:
+        if self.drain.started:
             raise Refused(503, "stopping")
         if not endpoint.plausible(request):
             raise unsigned()
-        self._bodies.check(request, endpoint.media_types)
+        self.bodies.check(request, endpoint.media_types)
 
     def _refusal(self, path: str, refused: Refused) -> web.Response:
         if refused.event:
@@ -297,7 +281,7 @@ class App:
                 "request refused", path=path, status=refused.status, reason=refused.error, **refused.event
             )
         else:
-            self._refusals.note(path, refused.status, refused.error)
+            self.refusals.note(path, refused.status, refused.error)
         response = web.json_response(
             {"error": refused.error}, status=refused.status, headers=refused.headers or None
         )
@@ -305,17 +289,54 @@ class App:
             response.headers["Retry-After"] = RETRY_AFTER
         return response
 
-    async def _method_not_allowed(self, _: web.Request) -> web.Response:
-        return self._unknown("POST only", 405, {"Allow": "POST"})
+    def _unknown(self, error: str, status: int, headers: dict[str, str] | None = None) -> Answering:
+        async def answer(_: web.Request) -> web.Response:
+            self.metrics.answers["other", status] += 1
+            response = web.json_response({"error": error}, status=status, headers=headers)
+            response.force_close()
+            return response
 
-    async def _switched_off(self, request: web.Request) -> web.Response:
-        return self._unknown(self._off[request.path], 404)
+        return answer
 
-    async def _not_found(self, _: web.Request) -> web.Response:
-        return self._unknown("no such path", 404)
 
-    def _unknown(self, error: str, status: int, headers: dict[str, str] | None = None) -> web.Response:
-        self._metrics.answers["other", status] += 1
-        response = web.json_response({"error": error}, status=status, headers=headers)
-        response.force_close()
-        return response
+def traced(tracer: Tracer, routes: Iterable[web.RouteDef]) -> Iterator[web.RouteDef]:
+    """Wrap the handlers of ``routes``, so that each answers within a span of its own.
+
+    It carries only the request's method, path and status: the caller chooses queries, headers and hosts freely, so they
+    may hold secrets.
+    """
+    for route in routes:
+        yield web.RouteDef(route.method, route.path, _within_span(tracer, route), route.kwargs)
+
+
+def _within_span(tracer: Tracer, route: web.RouteDef) -> Handler:
+    handler: Handler = route.handler
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        trace_id = tracer.new_trace()
+        if not trace_id:
+            return await handler(request)
+        method = request.method if request.method in hdrs.METH_ALL else OTHER
+        attributes = {
+            "http.request.method": method,
+            "http.route": route.path,
+            "url.scheme": "http",
+            "url.path": _bounded(request.path),
+        }
+        # Linked, not continued. Otherwise any client could choose the trace and have each of its requests sampled.
+        remote = span_context_of(request.headers.get("traceparent"))
+        links = [remote] if remote else []
+        span = tracer.start(f"{method} {route.path}", SpanKind.SERVER, attributes, trace_id, links=links)
+        with within(span):
+            response = await handler(request)
+            span.set_attribute("http.response.status_code", response.status)
+            if response.status >= 500:
+                failed(span, str(response.status))
+            return response
+
+    return answer
+
+
+def _bounded(path: str) -> str:
+    """Return a path that an exporter can encode: a client may send any bytes."""
+    return path[:MAX_PATH].encode("utf-8", "replace").decode()

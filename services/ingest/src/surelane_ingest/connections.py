@@ -1,25 +1,13 @@
 """Lend database connections that cannot hang: a connection still busy when its user gives up is cut."""
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 
-from surelane.calls import DRIVER_ERRORS, Connection, Pool, translating
-from surelane.errors import DatabaseUnavailable
-from surelane_service.compatibility import unfit
-from surelane_service.intake import Intake
+from surelane.calls import DRIVER_ERRORS, Calls, Connection, Pool, translating
+from surelane_service.compatibility import schema_unfit, schema_version
 from surelane_service.logs import get_logger
-
-_NEVER_STORABLE = ("22", "23", "54")
-"""SQLSTATE classes about the event itself: data exception, constraint violation, limit exceeded."""
-
-
-def never_storable(error: Exception) -> bool:
-    """Return whether PostgreSQL refused the event itself, so that another try is useless."""
-    return str(getattr(error, "sqlstate", None) or "")[:2] in _NEVER_STORABLE
-
 
 STEADY = 2.0
 """Seconds without a refusal after which the database counts as working: a full disk takes some events, not all."""
@@ -32,8 +20,7 @@ _logger = get_logger(__name__)
 class Connections:
     """Lend the connections of a pool, and know whether events are stored over them.
 
-    Attributes:
-        budget: seconds that getting a connection, or one statement, may take.
+    ``budget``: seconds that getting a connection, or one statement, may take.
     """
 
     def __init__(self, pool: Pool, budget: timedelta) -> None:
@@ -78,13 +65,11 @@ class Connections:
 
     async def unready(self) -> str | None:
         """Return why the database cannot serve this version; ``None``: it can."""
-        try:
-            async with self.lend() as connection, asyncio.timeout(self.budget):
-                version, min_compatible = await Intake(connection).schema_version()
-        except (DatabaseUnavailable, TimeoutError) as error:
-            return f"the database is unavailable: {type(error).__name__}"
-        except Exception as error:  # noqa: BLE001 - a probe answers, also when the schema is damaged
-            return f"the schema cannot be used: {type(error).__name__}"
-        if self._refuses and time.monotonic() - self._refused_at < UNREADY_FOR:
+        reason = await schema_unfit(self._versions(), self.budget)
+        if reason is None and self._refuses and time.monotonic() - self._refused_at < UNREADY_FOR:
             return "the database does not take events"
-        return unfit(version, min_compatible)
+        return reason
+
+    async def _versions(self) -> tuple[str, str]:
+        async with self.lend() as connection:
+            return await schema_version(Calls(connection))

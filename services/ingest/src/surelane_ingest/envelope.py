@@ -1,38 +1,35 @@
 """Read Slack's payloads: pure functions from the bytes that Slack signed to a value. None of them raises.
 
 The database derives an event's kind and key when it stores it (``agent.event_kind``, ``agent.event_item_key``).
-:func:`kind_of` and :func:`key_of` repeat that for logs, metrics and traces, which name an event before it is stored.
-``tests/system/test_ingest_derivation.py`` holds both derivations to each other.
+:mod:`surelane.slack` repeats that for logs, metrics and traces, which name an event before it is stored.
 """
 
-import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import parse_qsl
 from uuid import uuid4
 
+from surelane.slack import (
+    MAX_KEY,
+    Payload,
+    authorization_of,
+    is_shared,
+    key_of,
+    kind_of,
+    object_in,
+    reporter_of,
+    subscription,
+    text_in,
+)
 from surelane_ingest.json_text import Json, NotJsonError, read_json
 
 MAX_FORM_FIELDS = 100
-MAX_KEY = 200
-"""The most characters of a key that is stored as it is. The database replaces longer ones by a hash."""
-
-OWN = "surelane."
-"""How the ids of the worker's own buttons and modals begin."""
-ANSWERS = "surelane.answer"
-"""The kind of clicks on those."""
-_CHANNEL_TYPES = {"channel": "channels", "group": "groups", "im": "im", "mpim": "mpim"}
 _PLAIN_SUBTYPES = (None, "file_share", "thread_broadcast")
 _REMOVALS = ("app_uninstalled", "tokens_revoked")
 _REMOVAL_FROM_TEAM = "app_uninstalled_team"
 """An organization removed an app, ours or another one, from one of its workspaces."""
-MAX_ID = 100
 _MEMBERSHIP = ("member_joined_channel", "member_left_channel")
 _ALSO_MENTIONS = frozenset({"message.channels", "message.groups", "message.mpim"})
-
-Payload = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +109,16 @@ Envelope = Challenge | Take | Ignore | RateLimited | Malformed | Removed
 class Subscriptions:
     """The event types to take, by the names in Slack's app settings (``app_mention``, ``message.im``, ...)."""
 
-    def __init__(self, types: frozenset[str], *, merge_mentions: bool = True) -> None:
-        """``merge_mentions``: whether a mention and its channel message are one event."""
+    def __init__(self, types: frozenset[str], *, merge_mentions: bool = True, own: bool = False) -> None:
+        """Take these types.
+
+        Args:
+            types: the event types.
+            merge_mentions: whether a mention and its channel message are one event.
+            own: whether the app's own events are taken.
+        """
         self._types = types
+        self._own = own
         also = _ALSO_MENTIONS & types if merge_mentions else frozenset()
         self._delivered_twice = {"app_mention", *also} if also and "app_mention" in types else set()
 
@@ -123,10 +127,11 @@ class Subscriptions:
         name = subscription(event)
         if name not in self._types:
             return "type"
-        if _is_own(envelope, event, name):
+        own = _is_own(envelope, event, name)
+        if own and not self._own:
             return "own"
         if name == "app_mention" or event.get("type") == "message":
-            return _reason_to_ignore_message(event)
+            return _reason_to_ignore_message(event, own=own)
         return None
 
     def message_key(self, envelope: Payload, event: Payload) -> str | None:
@@ -208,71 +213,10 @@ def interaction_of(parsed: Json) -> Envelope:
             return Malformed("no type")
 
 
-def subscription(event: Payload) -> str | None:
-    """Return the name of an inner event's subscription: its type, and for messages the sort of channel."""
-    name = event.get("type")
-    if not isinstance(name, str):
-        return None
-    if name == "message":
-        where = event.get("channel_type")
-        return (
-            f"message.{_CHANNEL_TYPES[where]}" if isinstance(where, str) and where in _CHANNEL_TYPES else name
-        )
-    return name
-
-
-def is_shared(envelope: Payload) -> bool:
-    """Return whether an event is of a channel that several organizations share (Slack Connect)."""
-    return envelope.get("is_ext_shared_channel") is True
-
-
 def is_report(taken: Take) -> bool:
     """Return whether several installations may report an event: a message of a shared channel, kept by its address."""
     payload = taken.payload or {}
-    return is_shared(payload) and taken.key is not None and taken.key != payload.get("event_id")
-
-
-def kind_of(payload: Payload) -> str:
-    """Return the kind that ``agent.event_kind`` derives."""
-    event = payload.get("event")
-    inner = event if payload.get("type") == "event_callback" and isinstance(event, dict) else payload
-    name = subscription(inner)
-    if name in ("block_actions", "view_submission") and _own_id(inner).startswith(OWN):
-        return ANSWERS
-    if not name:
-        command = inner.get("command")
-        if not isinstance(command, str) or not command:
-            return "event"
-        name = f"command.{command.lstrip('/')}"
-    return f"slack.{name}"[:200]
-
-
-def _own_id(interaction: Payload) -> str:
-    """Return the id that an interaction's sender gave to its button or modal."""
-    if interaction.get("type") == "view_submission":
-        view = interaction.get("view")
-        found = view.get("callback_id") if isinstance(view, dict) else None
-    else:
-        actions = interaction.get("actions")
-        first = actions[0] if isinstance(actions, list) and actions else None
-        found = first.get("action_id") if isinstance(first, dict) else None
-    return found if isinstance(found, str) else ""
-
-
-def key_of(payload: Payload) -> str | None:
-    """Return the natural key that ``agent.event_item_key`` derives; ``None`` where only the database can.
-
-    Slack's ``event_id`` is the key. Commands and interactions have none: theirs is a hash of ``trigger_id``, which
-    names one click or command. The hash keeps it out of logs: until it expires, a ``trigger_id`` is a credential.
-    The database alone hashes the content of other events and shortens long ids.
-    """
-    event_id = payload.get("event_id")
-    if event_id not in (None, ""):
-        return event_id if isinstance(event_id, str) and len(event_id) <= MAX_KEY else None
-    trigger = payload.get("trigger_id")
-    if not isinstance(trigger, str) or not trigger:
-        return None
-    return f"trigger:{hashlib.sha256(trigger.encode()).hexdigest()}"
+    return is_shared(payload) and taken.key is not None and taken.key != key_of(payload)
 
 
 def _event_callback(parsed: Json, subscriptions: Subscriptions) -> Envelope:
@@ -296,22 +240,10 @@ def _removed_from_team(envelope: Payload, event: Payload, taken: Take | Ignore) 
 
     Slack authorizes the event for the organization. The workspace is named in the event alone.
     """
-    app, team = event.get("app_id"), _id_in(event, "team_id")
+    app, team = event.get("app_id"), text_in(event.get("team_id"))
     if app is None or app != envelope.get("api_app_id") or team is None or not team.startswith("T"):
         return taken  # of an organization's own removal, app_uninstalled says more
     return Removed(None, team, False, None, _at(envelope), taken, from_team=True)
-
-
-def reporter_of(envelope: Payload) -> tuple[str | None, str | None, bool]:
-    """Return whose installation Slack reports an event to: organization, workspace, and whether it is the former's."""
-    authorizations = envelope.get("authorizations")
-    first = authorizations[0] if isinstance(authorizations, list) and authorizations else None
-    named = first if isinstance(first, dict) else envelope
-    team, enterprise = _id_in(named, "team_id"), _id_in(named, "enterprise_id")
-    wide = named.get("is_enterprise_install") is True
-    if team is not None and team.startswith("E"):  # Slack names an organization as a team in some events
-        return team, None, True
-    return enterprise, team, wide
 
 
 def _removed(envelope: Payload, event: Payload, taken: Take | Ignore) -> Removed:
@@ -325,13 +257,8 @@ def _at(envelope: Payload) -> int | None:
     return at if isinstance(at, int) and 0 < at < 2**32 else None
 
 
-def _id_in(named: Payload, name: str) -> str | None:
-    found = named.get(name)
-    return found if isinstance(found, str) and 0 < len(found) <= MAX_ID else None
-
-
 def _users_in(tokens: object) -> tuple[str, ...]:
-    given = tokens if isinstance(tokens, dict) else {}
+    given = object_in(tokens)
     people = given.get("oauth")
     found = [each for each in people if isinstance(each, str) and each] if isinstance(people, list) else []
     return (*found, "") if given.get("bot") else tuple(found)
@@ -354,20 +281,16 @@ def _is_own(envelope: Payload, event: Payload, name: str) -> bool:
 
 
 def _bot_user(envelope: Payload) -> str | None:
-    authorizations = envelope.get("authorizations")
-    first = authorizations[0] if isinstance(authorizations, list) and authorizations else None
-    if not isinstance(first, dict) or first.get("is_bot") is not True:
-        return None
-    user = first.get("user_id")
-    return user if isinstance(user, str) else None
+    named = authorization_of(envelope)
+    return text_in(named.get("user_id")) if named.get("is_bot") is True else None
 
 
-def _reason_to_ignore_message(event: Payload) -> str | None:
+def _reason_to_ignore_message(event: Payload, *, own: bool) -> str | None:
     if event.get("subtype") not in _PLAIN_SUBTYPES:
         return "subtype"
     if event.get("hidden"):
         return "hidden"
-    return "bot" if event.get("bot_id") else None
+    return "bot" if event.get("bot_id") and not own else None
 
 
 def _object(text: str) -> Json | Malformed:

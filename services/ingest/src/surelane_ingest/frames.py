@@ -6,14 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from surelane_ingest.envelope import (
-    Envelope,
-    Malformed,
-    Subscriptions,
-    command_of,
-    event_of,
-    interaction_of,
-)
+from surelane_ingest.envelope import Envelope, Malformed, Subscriptions, command_of, event_of, interaction_of
 from surelane_ingest.json_text import Json, NotJsonError, read_json
 
 KINDS = ("events_api", "slash_commands", "interactive")
@@ -42,7 +35,6 @@ class Delivered:
     Attributes:
         identity: names it in the acknowledgement.
         kind: one of :data:`KINDS`, or ``other``.
-        content: what was in it.
         retry: the number of Slack's retry; ``None``: it is none.
         takes_answer: whether the acknowledgement may carry a handler's answer.
     """
@@ -65,7 +57,6 @@ Frame = Hello | Disconnect | Delivered | Unknown
 
 
 def read_frame(text: str, subscriptions: Subscriptions) -> Frame:
-    """Read a frame's text."""
     try:
         parsed = read_json(text)
     except NotJsonError as error:

@@ -29,15 +29,16 @@ from slack_sdk.web.async_client import AsyncWebClient
 from surelane.encryption.data_keys import DataKeys
 from surelane.encryption.keys import Keyring, SealedError
 from surelane.errors import SurelaneError
-from surelane_ingest.app import RETRY_AFTER, Drain, Refused
+from surelane.slack import Payload, reporter_of
+from surelane_ingest.app import RETRY_AFTER, Answering, Drain, Refused
 from surelane_ingest.connections import Connections
-from surelane_ingest.envelope import Payload, Removed, reporter_of
+from surelane_ingest.envelope import Removed
+from surelane_ingest.ingest_settings import IngestSettings
 from surelane_ingest.metrics import Metrics
 from surelane_ingest.pages import HEADERS, SLACK_CLIENT, Pages
-from surelane_ingest.settings import IngestSettings
 from surelane_service.installations import Installations, Owner
 from surelane_service.logs import get_logger
-from surelane_service.settings import is_slack
+from surelane_service.service_settings import is_slack
 
 INSTALL, REDIRECT = "/slack/install", "/slack/oauth_redirect"
 STATE_LIVES = 600
@@ -61,13 +62,12 @@ class States:
         self._clock = clock
 
     def issue(self) -> str:
-        """Return a new state."""
         ends = int(self._clock()) + STATE_LIVES
         body = secrets.token_bytes(_NONCE) + ends.to_bytes(_TIME, "big")
         return base64.urlsafe_b64encode(body + self._keys.sign(body, _PURPOSE)).decode().rstrip("=")
 
     def read(self, state: str) -> tuple[bytes, datetime] | None:
-        """Return what names a state, and when it expires; ``None`` for one that this app did not issue.
+        """Return what names a state, and when it expires; ``None`` if this app did not issue it.
 
         Several texts decode to the same state, so its use is stored under its bytes.
         """
@@ -81,18 +81,11 @@ class States:
         return body, datetime.fromtimestamp(int.from_bytes(body[_NONCE:], "big"), UTC)
 
     def is_over(self, ends: datetime) -> bool:
-        """Return whether a state has expired."""
         return self._clock() > ends.timestamp()
 
 
 class NotInstalledError(Exception):
-    """An install that ended without one. The page says why.
-
-    Attributes:
-        code: a word for support.
-        status: of the page.
-        title: its title.
-    """
+    """An install that ended without one. The page says why. ``code``: a word for support. ``status``: of the page."""
 
     def __init__(self, code: str, reason: str, *, status: int = 400, title: str = "Not installed") -> None:
         super().__init__(reason)
@@ -122,7 +115,7 @@ class Installer:
         self._client_secret = settings.client_secret.get_secret_value() if settings.client_secret else ""
         self._redirect_uri = settings.redirect_uri
         self._app_id = settings.app_id
-        api = settings.slack_api_url.rstrip("/") + "/"
+        api = settings.slack_api_url
         authorize = settings.authorize_url or urljoin(api, "/oauth/v2/authorize")
         self._authorize = AuthorizeUrlGenerator(
             client_id=self._client_id,
@@ -144,15 +137,12 @@ class Installer:
         self._metrics = metrics
 
     def routes(self) -> list[web.RouteDef]:
-        """Return the routes."""
         return [
             web.get(INSTALL, self._answering(self._install), allow_head=False),
             web.get(REDIRECT, self._answering(self._redirect), allow_head=False),
         ]
 
-    def _answering(
-        self, answer: Callable[[web.Request], Awaitable[web.Response]]
-    ) -> Callable[[web.Request], Awaitable[web.Response]]:
+    def _answering(self, answer: Answering) -> Answering:
         async def answering(request: web.Request) -> web.Response:
             try:
                 self._check_running()
@@ -198,7 +188,8 @@ class Installer:
         if self._turns.locked():
             raise NotInstalledError("busy", "Too many installs run at this moment. Try again.", status=503)
         async with self._turns:
-            await self._use(name, ends)
+            if not await self._stored(lambda each: each.use_oauth_state(name, ends)):
+                raise NotInstalledError("used_state", "This link has been used. An install needs a new one.")
             installation = await self._exchanged(code)
             await self._stored(lambda each: each.save(installation))
             await self._make_data_key(installation.team_id or "")
@@ -211,10 +202,6 @@ class Installer:
         )
         response.headers["Set-Cookie"] = self._cookies.build_set_cookie_for_deletion()
         return response
-
-    async def _use(self, name: bytes, ends: datetime) -> None:
-        if not await self._stored(lambda each: each.use_oauth_state(name, ends)):
-            raise NotInstalledError("used_state", "This link has been used. An install needs a new one.")
 
     async def _stored(self, call: Callable[[Installations], Awaitable[Any]]) -> Any:  # noqa: ANN401 - the call's
         try:

@@ -151,13 +151,6 @@ def _decode(text: str) -> Any:  # noqa: ANN401 - any JSON value
 def _deeper_than(value: Any, limit: int) -> bool:  # noqa: ANN401 - any JSON value
     level = [value]
     for _ in range(limit):
-        level = [child for node in level for child in _children(node)]
-        if not level:
-            return False
+        nodes = [node for node in level if isinstance(node, dict | list)]
+        level = [child for node in nodes for child in (node.values() if isinstance(node, dict) else node)]
     return any(isinstance(node, dict | list) for node in level)
-
-
-def _children(node: Any) -> Any:  # noqa: ANN401 - any JSON value
-    if isinstance(node, dict):
-        return node.values()
-    return node if isinstance(node, list) else ()

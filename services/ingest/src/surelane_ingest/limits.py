@@ -41,30 +41,23 @@ class Refusals:
     """
 
     def __init__(self, interval: float = INTERVAL) -> None:
-        """Set the seconds between two lines of one sort."""
         self._interval = interval
         self._further: dict[_Sort, int] = {}
 
-    def note(self, path: str, status: int, reason: str) -> None:
-        """Note a refused request."""
-        self._note(("request refused", path, status, reason))
-
-    def note_garbled(self, reason: str) -> None:
-        """Note bytes that were no HTTP request."""
-        self._note(("garbled HTTP", "", 400, reason))
+    def note(self, path: str, status: int, reason: str, message: str = "request refused") -> None:
+        """Note a request, or with an empty path bytes that were none."""
+        sort = (message, path, status, reason)
+        if sort in self._further:
+            self._further[sort] += 1
+        else:
+            _write(sort)
+            self._begin(sort)
 
     def close(self) -> None:
         """Log the refusals that no line has counted yet."""
         for sort, further in self._further.items():
             _write(sort, further)
         self._further.clear()
-
-    def _note(self, sort: _Sort) -> None:
-        if sort in self._further:
-            self._further[sort] += 1
-        else:
-            _write(sort)
-            self._begin(sort)
 
     def _begin(self, sort: _Sort) -> None:
         self._further[sort] = 0
@@ -88,6 +81,8 @@ def _write(sort: _Sort, further: int | None = None) -> None:
 
 def server_options(drain_timeout: timedelta, refusals: Refusals) -> Mapping[str, Any]:
     """Return the options of aiohttp's ``AppRunner`` for the public port."""
+    logger = logging.getLogger("surelane_ingest.http")
+    logger.filters[:] = [_WithoutGarbled(refusals)]
     return {
         "auto_decompress": False,  # compressed bodies are refused, and never inflated
         "keepalive_timeout": KEEP_ALIVE,
@@ -96,14 +91,8 @@ def server_options(drain_timeout: timedelta, refusals: Refusals) -> Mapping[str,
         "max_field_size": MAX_FIELD,
         "max_line_size": MAX_FIELD,
         "shutdown_timeout": drain_timeout.total_seconds(),
-        "logger": _http_logger(refusals),
+        "logger": logger,
     }
-
-
-def _http_logger(refusals: Refusals) -> logging.Logger:
-    logger = logging.getLogger("surelane_ingest.http")
-    logger.filters[:] = [_WithoutGarbled(refusals)]
-    return logger
 
 
 class _WithoutGarbled(logging.Filter):
@@ -117,5 +106,5 @@ class _WithoutGarbled(logging.Filter):
         error = record.exc_info[1] if record.exc_info else None
         if not isinstance(error, HttpProcessingError):
             return True
-        self._refusals.note_garbled(type(error).__name__)
+        self._refusals.note("", 400, type(error).__name__, "garbled HTTP")
         return False

@@ -1,18 +1,18 @@
 """Count what ingest does, in plain numbers that are read when metrics are collected."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.util.types import AttributeValue
 
-from surelane_service.figures import MOST_KINDS, Bounded
+from surelane_service.figures import MOST_KINDS
+from surelane_service.probes import Bounded
 from surelane_service.telemetry.setup import SCHEMA_URL, messaging
 
 Observe = Callable[[CallbackOptions], Iterable[Observation]]
 
-_MEANING = {401: ": the signature is wrong, or came late", 503: ": the service could not store"}
 _SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5]
 
 
@@ -41,35 +41,37 @@ class Metrics:
             "Duration of one insert of a batch of events, commit included.",
             explicit_bucket_boundaries_advisory=_SECONDS,
         )
-        count = meter.create_observable_counter
-        count("messaging.client.sent.messages", [self._observe_sent], "{message}", "Events stored.")
-        count("surelane.ingest.answers", [self._observe_answers], "{answer}", "Answers by route and status.")
-        count(
-            "surelane.ingest.ignored",
-            [lambda _: [Observation(n, {"reason": reason}) for reason, n in self.ignored.items()]],
-            "{request}",
-            "Sound requests that were not taken.",
-        )
-        count(
-            "surelane.ingest.duplicates",
-            [_single(lambda: self.duplicates)],
-            "{event}",
-            "Events stored before.",
-        )
-        count(
-            "surelane.ingest.altered",
-            [_single(lambda: self.altered)],
-            "{event}",
-            "Events with replaced text.",
-        )
-        count(
-            "surelane.ingest.rate_limited",
-            [_single(lambda: self.rate_limited)],
-            "{notice}",
-            "Slack's notices.",
-        )
+        for name, observe, unit, description in (
+            ("messaging.client.sent.messages", self._observe_sent, "{message}", "Events stored."),
+            ("surelane.ingest.answers", self._observe_answers, "{answer}", "Answers by route and status."),
+            (
+                "surelane.ingest.ignored",
+                self._observe_ignored,
+                "{request}",
+                "Sound requests that were not taken.",
+            ),
+            (
+                "surelane.ingest.duplicates",
+                single(lambda: self.duplicates),
+                "{event}",
+                "Events stored before.",
+            ),
+            (
+                "surelane.ingest.altered",
+                single(lambda: self.altered),
+                "{event}",
+                "Events with replaced text.",
+            ),
+            (
+                "surelane.ingest.rate_limited",
+                single(lambda: self.rate_limited),
+                "{notice}",
+                "Slack's notices.",
+            ),
+        ):
+            meter.create_observable_counter(name, [observe], unit, description)
         meter.create_observable_gauge(
-            "surelane.ingest.waiting", [_single(waiting)], "{event}", "Events waiting for the database."
+            "surelane.ingest.waiting", [single(waiting)], "{event}", "Events waiting for the database."
         )
 
     def sent(self, kind: str, error: str = "") -> None:
@@ -87,38 +89,19 @@ class Metrics:
             attributes["error.type"] = error
         self._duration.record(seconds, attributes)
 
-    def received(self) -> dict[str, int]:
-        """Return the counts in words, for the operator's page."""
-        refused = Counter[int]()
-        for (_, status), number in self.answers.items():
-            if status >= 400:
-                refused[status] += number
-        return {
-            "events stored": sum(number for (_, error), number in self._sent.items() if not error),
-            "events not stored, so that Slack repeats them": sum(
-                number for (_, error), number in self._sent.items() if error
-            ),
-            "duplicates, not stored again": self.duplicates,
-            **{f"ignored: {reason}": number for reason, number in self.ignored.items()},
-            **{
-                f"refused with {status}{_MEANING.get(status, '')}": refused[status]
-                for status in sorted(refused)
-            },
-        }
-
     def _observe_sent(self, _: CallbackOptions) -> Iterable[Observation]:
         for (kind, error), number in self._sent.items():
             attributes = messaging("send", kind)
             yield Observation(number, {**attributes, "error.type": error} if error else attributes)
 
+    def _observe_ignored(self, _: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(number, {"reason": reason}) for reason, number in self.ignored.items()]
+
     def _observe_answers(self, _: CallbackOptions) -> Iterable[Observation]:
         for (route, status), number in self.answers.items():
-            attributes: Mapping[str, AttributeValue] = {
-                "http.route": route,
-                "http.response.status_code": status,
-            }
-            yield Observation(number, attributes)
+            yield Observation(number, {"http.route": route, "http.response.status_code": status})
 
 
-def _single(value: Callable[[], int]) -> Observe:
+def single(value: Callable[[], int]) -> Observe:
+    """Return a callback that observes one number."""
     return lambda _: [Observation(value())]

@@ -54,7 +54,6 @@ class Pages:
         self._failure = Template(_FAILURE if directory is None else _read(directory / "failure.html"))
 
     def success(self, *, workspace: str, app_id: str, owner_id: str) -> web.Response:
-        """Return the page after an install."""
         return _page(
             self._success,
             200,

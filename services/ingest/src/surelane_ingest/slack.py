@@ -11,12 +11,12 @@ from slack_sdk.signature import Clock, SignatureVerifier
 from surelane_ingest.app import FORM, JSON
 from surelane_ingest.envelope import Envelope, Subscriptions, read_event, read_form
 from surelane_ingest.taking import Taker
-from surelane_ingest.tracing import RETRY
 
 SLACK = ("slack",)
 SWITCHED_OFF = "SLACK_SIGNING_SECRET is not set: requests of Slack are not taken here"
 PATHS = ("/slack/events", "/slack/commands", "/slack/interactions")
 
+RETRY = "X-Slack-Retry-Num"
 TIMESTAMP, SIGNATURE = "X-Slack-Request-Timestamp", "X-Slack-Signature"
 TOLERANCE = 300
 """Seconds by which a request's timestamp may differ from the clock: the bound in Slack's documentation."""
@@ -28,7 +28,7 @@ _HEXADECIMAL = frozenset("0123456789abcdef")
 
 
 class Headers(Protocol):
-    """The headers of a request, of which one name may occur several times."""
+    """The headers of a request; a name may occur several times."""
 
     def getall(self, key: str, default: Sequence[str], /) -> Sequence[str]:
         """Return all values under a name, or ``default``."""
@@ -84,14 +84,7 @@ def _valid(verifier: SignatureVerifier, body: bytes, timestamp: str, signature: 
 
 @dataclass(frozen=True, slots=True)
 class SlackUrl:
-    """One of Slack's URLs.
-
-    Attributes:
-        path: its route.
-        read: reads its bodies, by their content type.
-        signatures: verifies them.
-        taker: stores its events.
-    """
+    """One of Slack's URLs. ``read``: reads its bodies, by their content type. ``signatures``: verifies them."""
 
     path: str
     read: Mapping[str, Callable[[bytes], Envelope]]
@@ -100,22 +93,20 @@ class SlackUrl:
 
     @property
     def media_types(self) -> Collection[str]:
-        """The content types that Slack sends there."""
         return self.read
 
     def plausible(self, request: web.Request) -> bool:
-        """Return whether the headers can be those of a request that Slack signed."""
         return self.signatures.plausible(request.headers)
 
     def senders(self, request: web.Request, body: bytes) -> Sequence[str]:
-        """Return Slack, if it signed the body."""
         return SLACK if self.signatures.valid(body, request.headers) else ()
 
     async def take(self, request: web.Request, body: bytes, _: Sequence[str], arrived: float) -> web.Response:
         """Store an event, or answer what else Slack sends.
 
         Raises:
-            Refused: the body is malformed (400), or the event is not known to be stored (400 or 503).
+            Refused: the body is malformed (400), the event is not known to be stored (400 or 503), or nothing handles
+                it (404).
         """
         envelope = self.read[request.content_type](body)
         return _response(await self.taker.take(envelope, arrived, request.headers.get(RETRY)))
@@ -131,7 +122,7 @@ def _response(answer: str | None) -> web.Response:
 
 
 def slack_urls(signatures: Signatures, subscriptions: Subscriptions, taker: Taker) -> list[SlackUrl]:
-    """Return the URL that takes all of Slack's requests, and those that take commands and interactions only."""
+    """Return the URL that takes all of Slack's requests, and the URLs of commands and interactions only."""
 
     def read(body: bytes) -> Envelope:
         return read_event(body, subscriptions)

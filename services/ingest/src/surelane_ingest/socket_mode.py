@@ -5,25 +5,38 @@ connections that Slack allows, so that each replica has at least one. Why slack-
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import assert_never
 
 import aiohttp
+from opentelemetry import metrics
+from opentelemetry.metrics import CallbackOptions, Observation
 from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.web.async_client import AsyncWebClient
 
-from surelane_ingest.app import Bodies, Drain
+from surelane_ingest.app import Bodies, Drain, Refused
 from surelane_ingest.envelope import Subscriptions
-from surelane_ingest.frames import Disconnect, Hello, read_frame, word
+from surelane_ingest.frames import Delivered, Disconnect, Hello, Unknown, acknowledgement, read_frame, word
+from surelane_ingest.ingest_settings import IngestSettings
 from surelane_ingest.limits import Refusals
-from surelane_ingest.links import Links
-from surelane_ingest.settings import IngestSettings
-from surelane_ingest.socket_link import Link
+from surelane_ingest.metrics import single
 from surelane_ingest.taking import Taker
 from surelane_service.durations import jittered
 from surelane_service.logs import get_logger
+from surelane_service.telemetry.setup import SCHEMA_URL
 
+UNREADY_AFTER = 10.0
+"""Seconds without a connection after which the service is not ready: longer than a usual reconnect takes."""
+LEAVES_WITHIN = 30.0
+"""Seconds that a connection lives on after Slack said that it will end. Slack usually ends it earlier."""
+CLOSES_WITHIN = 2.0
+"""Seconds that the end of a connection may take."""
+PATH = "socket mode"
+"""Names the connections where logs name a request's path."""
 MOST = 10
 """Connections that Slack allows an app."""
 OPENS_WITHIN = 10.0
@@ -59,53 +72,236 @@ class NotConnectedError(Exception):
         self.pause = pause
 
 
+class Links:
+    """The state of all connections.
+
+    Attributes:
+        open: connections on which Slack can send.
+        pending: envelopes that were taken and are not acknowledged yet.
+        envelopes: by sort and outcome, since the process began.
+    """
+
+    def __init__(self) -> None:
+        self.open = 0
+        self.pending = 0
+        self.envelopes: Counter[tuple[str, str]] = Counter()
+        self._lost_at: float | None = None
+        self._problem = "none is open yet"
+        self._reported: dict[int, str] = {}
+        meter = metrics.get_meter("surelane_ingest", schema_url=SCHEMA_URL)
+        gauge, count = meter.create_observable_gauge, meter.create_observable_counter
+        for make, name, observe, unit, description in (
+            (gauge, "connections", single(lambda: self.open), "{connection}", "Open connections."),
+            (
+                gauge,
+                "unacknowledged",
+                single(lambda: self.pending),
+                "{envelope}",
+                "Taken, not acknowledged yet.",
+            ),
+            (count, "envelopes", self._observe_envelopes, "{envelope}", "Envelopes by type and outcome."),
+        ):
+            make(f"surelane.ingest.socket.{name}", [observe], unit, description)
+
+    def _observe_envelopes(self, _: CallbackOptions) -> Iterable[Observation]:
+        for (kind, outcome), number in self.envelopes.items():
+            yield Observation(number, {"type": kind, "outcome": outcome})
+
+    def opened(self, place: int, of_the_app: int) -> None:
+        """Note that a connection is open. The app now has ``of_the_app`` of them."""
+        self.open += 1
+        self._reported.pop(place, None)
+        _logger.info("connected to Slack", place=place, open=self.open, of_the_app=of_the_app)
+
+    def closed(self, place: int, reason: str) -> None:
+        """Note that an open connection ended."""
+        self.open -= 1
+        if not self.open:
+            self._lost_at, self._problem = asyncio.get_running_loop().time(), reason
+        _logger.info("a connection to Slack ended", place=place, open=self.open, reason=reason)
+
+    def failed(self, place: int, reason: str) -> None:
+        """Note that no connection could be opened. The log names each further reason once."""
+        if not self.open:
+            self._problem = reason
+        if self._reported.get(place) != reason:
+            self._reported[place] = reason
+            _logger.warning("no connection to Slack; trying again", place=place, reason=reason)
+
+    def unready(self) -> str | None:
+        """Return why Slack cannot send events here; ``None``: it can, or a connection ended just now."""
+        if self.open:
+            return None
+        if self._lost_at is not None:
+            for_seconds = asyncio.get_running_loop().time() - self._lost_at
+            if for_seconds < UNREADY_AFTER:
+                return None
+        return f"there is no Socket Mode connection: {self._problem}"
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What all connections use.
+
+    Attributes:
+        bodies: counts the memory of envelopes.
+        links: keeps the state of the connections, and counts envelopes by their outcome.
+        drain: says when to take no more, and to open no more connections.
+    """
+
+    taker: Taker
+    subscriptions: Subscriptions
+    bodies: Bodies
+    links: Links
+    refusals: Refusals
+    drain: Drain
+
+
+@dataclass(eq=False)
+class Link:
+    """One connection, after its ``hello``.
+
+    Attributes:
+        reason: why it ends.
+        leaving: set once it will end soon or has ended: another connection must replace it.
+    """
+
+    socket: aiohttp.ClientWebSocketResponse
+    shared: Shared
+    taken: set[asyncio.Task[None]] = field(default_factory=set)
+    reason: str = "it broke"
+    leaving: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(None) as limit:
+                async for message in self.socket:
+                    if message.type is aiohttp.WSMsgType.TEXT:
+                        if self._frame(message.data):
+                            limit.reschedule(loop.time() + LEAVES_WITHIN)
+                    elif message.type is aiohttp.WSMsgType.ERROR:
+                        break
+        except TimeoutError:
+            pass
+        finally:
+            if self.socket.close_code == aiohttp.WSCloseCode.MESSAGE_TOO_BIG:
+                self.reason = f"an envelope is larger than {self.shared.bodies.largest} bytes"
+            self.leaving.set()
+            await self._close()
+
+    async def drain(self, until: float) -> None:
+        """Acknowledge what was taken, until then by the loop's clock, and end the connection."""
+        if self.taken:
+            await asyncio.wait(self.taken, timeout=max(until - asyncio.get_running_loop().time(), 0))
+        for task in self.taken:
+            task.cancel()
+        self.reason = "stopping"
+        await self._close()
+
+    async def _close(self) -> None:
+        try:
+            async with asyncio.timeout(CLOSES_WITHIN):
+                await self.socket.close()
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            pass  # the session cuts it
+
+    def _frame(self, text: str) -> bool:
+        """Take a frame. Return whether Slack says that the connection will end."""
+        if self.shared.drain.started:
+            return False  # Slack sends it again, to another connection
+        frame = read_frame(text, self.shared.subscriptions)
+        match frame:
+            case Delivered():
+                self._begin(frame, len(text))
+            case Disconnect(reason):
+                self.reason = reason
+                self.leaving.set()
+                return True
+            case Unknown(reason):
+                self.shared.links.envelopes["other", "ignored"] += 1
+                self.shared.refusals.note(PATH, 400, reason)
+            case Hello():
+                pass
+            case _:
+                assert_never(frame)
+        return False
+
+    def _begin(self, delivered: Delivered, size: int) -> None:
+        if not self.shared.bodies.take(0, size):
+            self.shared.links.envelopes[delivered.kind, "unavailable"] += 1
+            self.shared.refusals.note(PATH, 503, "too many requests at once")
+            return
+        self.shared.links.pending += 1
+        task = asyncio.create_task(self._take(delivered))
+        self.taken.add(task)
+
+        def done(_: asyncio.Task[None]) -> None:
+            self.taken.discard(task)
+            self.shared.links.pending -= 1
+            self.shared.bodies.free(size)
+
+        task.add_done_callback(done)
+
+    async def _take(self, delivered: Delivered) -> None:
+        try:
+            outcome = await self._outcome(delivered)
+        except Exception:
+            _logger.exception("an envelope was not taken", type=delivered.kind)
+            outcome = "failed"
+        self.shared.links.envelopes[delivered.kind, outcome] += 1
+
+    async def _outcome(self, delivered: Delivered) -> str:
+        """Store an envelope's event, and then acknowledge it.
+
+        Without an acknowledgement Slack sends an event again, and tells a person that a command failed.
+        """
+        answer, outcome = None, "acknowledged"
+        arrived = asyncio.get_running_loop().time()
+        try:
+            answer = await self.shared.taker.take(delivered.content, arrived, delivered.retry)
+        except Refused as refused:
+            self._note(refused)
+            if refused.status == 503:
+                return "unavailable"
+            if refused.status == 404:
+                return "unhandled"
+            outcome = "refused"  # never storable, so Slack need not try again
+        try:
+            async with asyncio.timeout(CLOSES_WITHIN):
+                await self.socket.send_str(acknowledgement(delivered, answer))
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            return "lost"
+        return outcome
+
+    def _note(self, refused: Refused) -> None:
+        if refused.event:
+            _logger.warning("envelope refused", reason=refused.error, **refused.event)
+        else:
+            self.shared.refusals.note(PATH, refused.status, refused.error)
+
+
 class SocketMode:
     """Hold the connections."""
 
-    def __init__(
-        self,
-        settings: IngestSettings,
-        session: aiohttp.ClientSession,
-        taker: Taker,
-        *,
-        bodies: Bodies,
-        links: Links,
-        refusals: Refusals,
-        drain: Drain,
-    ) -> None:
-        """Prepare to connect.
-
-        Args:
-            settings: the token, the number of connections and the event types.
-            session: opens the connections.
-            taker: stores the events.
-            bodies: counts the memory of envelopes.
-            links: keeps the state of the connections.
-            refusals: logs refused envelopes.
-            drain: says when to open no more connections.
-        """
+    def __init__(self, settings: IngestSettings, session: aiohttp.ClientSession, shared: Shared) -> None:
+        """Prepare to connect, by the token of the settings. ``session`` opens the connections."""
         self._token = settings.app_token.get_secret_value().strip() if settings.app_token else ""
         self._session = session
-        api = settings.slack_api_url.rstrip("/") + "/"
         # slack-sdk's retries are off: places pause by themselves.
-        self._client = AsyncWebClient(None, api, session=session, retry_handlers=[])
-        self._taker = taker
-        self._subscriptions = Subscriptions(settings.event_types, merge_mentions=settings.merge_mentions)
-        self._bodies = bodies
-        self._links = links
-        self._refusals = refusals
-        self._drain = drain
+        self._client = AsyncWebClient(None, settings.slack_api_url, session=session, retry_handlers=[])
+        self._shared = shared
         self._running: dict[Link, asyncio.Task[None]] = {}
 
     async def hold(self, place: int) -> None:
         """Keep a place filled until cancelled."""
         loop = asyncio.get_running_loop()
         pause = FIRST_PAUSE
-        while not self._drain.started:
+        while not self._shared.drain.started:
             try:
                 link = await self._open(place)
             except NotConnectedError as error:
-                self._links.failed(place, str(error))
+                self._shared.links.failed(place, str(error))
                 wait = error.pause or pause
             except Exception:
                 _logger.exception("opening a connection to Slack crashed; it starts again", place=place)
@@ -138,7 +334,7 @@ class SocketMode:
                 socket = await self._session.ws_connect(
                     await self._url(),
                     heartbeat=HEARTBEAT,
-                    max_msg_size=self._bodies.largest + FRAME_EXTRA,
+                    max_msg_size=self._shared.bodies.largest + FRAME_EXTRA,
                 )
                 try:
                     hello = await self._hello(socket, place)
@@ -147,16 +343,8 @@ class SocketMode:
                     raise
         except (aiohttp.ClientError, TimeoutError, OSError, SlackClientError, ValueError) as error:
             raise NotConnectedError(f"Slack does not answer: {type(error).__name__}") from None
-        link = Link(
-            socket,
-            self._taker,
-            self._subscriptions,
-            bodies=self._bodies,
-            links=self._links,
-            refusals=self._refusals,
-            drain=self._drain,
-        )
-        self._links.opened(place, hello.connections)
+        link = Link(socket, self._shared)
+        self._shared.links.opened(place, hello.connections)
         self._running[link] = asyncio.create_task(self._run(link, place))
         return link
 
@@ -165,7 +353,7 @@ class SocketMode:
             await link.run()
         finally:
             del self._running[link]
-            self._links.closed(place, link.reason)
+            self._shared.links.closed(place, link.reason)
 
     async def _url(self) -> str:
         try:
@@ -181,7 +369,7 @@ class SocketMode:
         message = await socket.receive()
         if message.type is not aiohttp.WSMsgType.TEXT:
             raise NotConnectedError("Slack ended the connection at once")
-        match read_frame(message.data, self._subscriptions):
+        match read_frame(message.data, self._shared.subscriptions):
             case Hello(connections) if place and connections >= MOST:
                 raise NotConnectedError(FULL, REFUSED_PAUSE)
             case Hello() as hello:
@@ -207,16 +395,11 @@ def _refused(error: SlackApiError) -> NotConnectedError:
 
 
 @asynccontextmanager
-async def socket_mode(
-    settings: IngestSettings, taker: Taker, *, bodies: Bodies, links: Links, drain: Drain
-) -> AsyncIterator[None]:
+async def socket_mode(settings: IngestSettings, shared: Shared) -> AsyncIterator[None]:
     """Hold the connections for the length of the block. At its end, finish what was taken."""
-    refusals = Refusals()
     # Proxies come from the environment, as slack-sdk's own do.
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(), trust_env=True) as session:
-        held = SocketMode(
-            settings, session, taker, bodies=bodies, links=links, refusals=refusals, drain=drain
-        )
+        held = SocketMode(settings, session, shared)
         places = [asyncio.create_task(held.hold(place)) for place in range(settings.socket_connections)]
         try:
             yield
@@ -225,4 +408,4 @@ async def socket_mode(
                 place.cancel()
             await asyncio.wait(places)
             await held.drain(settings.drain_timeout)
-            refusals.close()
+            shared.refusals.close()

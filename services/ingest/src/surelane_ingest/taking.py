@@ -2,12 +2,12 @@
 
 import json
 import secrets
-from typing import Protocol, assert_never
+from dataclasses import dataclass, field
+from typing import assert_never
 
 from surelane.encryption.keys import SealedError
 from surelane.encryption.sealing import Sealing
 from surelane.errors import SurelaneError
-from surelane.trace_context import traceparent_of
 from surelane_ingest.answers import Answers, Request
 from surelane_ingest.app import Refused
 from surelane_ingest.envelope import (
@@ -15,87 +15,72 @@ from surelane_ingest.envelope import (
     Envelope,
     Ignore,
     Malformed,
-    Payload,
     RateLimited,
     Removed,
     Take,
     is_report,
 )
-from surelane_ingest.tracing import answered, delivered
-from surelane_ingest.writer import Answer, NotStored, Writer
+from surelane_ingest.installing import Installer
+from surelane_ingest.writer import Answer, NotStored, Writer, answered, delivered, send_span
 from surelane_service.logs import Logger, get_logger
 from surelane_service.modals import said
-from surelane_service.telemetry.setup import send_span
-from surelane_service.telemetry.tracer import Tracer
+from surelane_service.telemetry.spans import Tracer, within
 
 SUBMISSION = "slack.view_submission"
 ARRIVED = (
     "Your input has arrived and is being handled. It takes longer than usual; you may close this window."
 )
+REFUSED = "false"
+"""The answer to a command or a modal that nothing handles."""
 NO_RETRY = {"x-slack-no-retry": "1"}
 """Stops Slack's retries. Slack reads it on answers other than 200 only (Slack's documentation, Events API)."""
 
 
-class Installs(Protocol):
-    """The installations of the app."""
-
-    async def remove(self, removed: Removed) -> None:
-        """Delete the tokens of a removed installation."""
-
-    async def note_report(self, event_id: int, envelope: Payload) -> None:
-        """Note that another installation has reported a stored event."""
-
-
+@dataclass(frozen=True)
 class Taker:
-    """Take what Slack sends."""
+    """Take what Slack sends.
 
-    def __init__(
-        self,
-        writer: Writer,
-        answers: Answers,
-        tracer: Tracer | None,
-        installs: Installs | None = None,
-        sealing: Sealing | None = None,
-    ) -> None:
-        """Make a taker.
+    Attributes:
+        answers: waits for the answers to commands and interactions.
+        tracer: makes spans; ``None``: tracing is off.
+        installer: knows the installations of the app; ``None``: installs are off.
+        sealing: encrypts events if it is on.
+    """
 
-        Args:
-            writer: stores events.
-            answers: waits for the answers to commands and interactions.
-            tracer: makes spans; ``None``: tracing is off.
-            installs: the installations of the app; ``None``: installs are off.
-            sealing: encrypts events if it is on.
-        """
-        self._writer = writer
-        self._answers = answers
-        self._tracer = tracer
-        self._installs = installs
-        self._sealing = sealing if sealing is not None and sealing.on else None
-        # Bound: an unbound logger costs more per silenced line than the rest of the answer. Not bound on import:
-        # binding fixes the configuration of the logs, which starts after the imports.
-        self._log: Logger = get_logger(__name__).bind()
+    writer: Writer
+    answers: Answers
+    tracer: Tracer | None
+    installer: Installer | None
+    sealing: Sealing | None
+    # Bound: an unbound logger costs more per silenced line than the rest of the answer. Not bound on import:
+    # binding fixes the configuration of the logs, which starts after the imports.
+    _log: Logger = field(init=False, default_factory=lambda: get_logger(__name__).bind())
 
     async def take(self, envelope: Envelope, arrived: float, retry: str | None = None) -> str | None:
         """Store an event, or note what else Slack sends. Return the answer as JSON text; ``None``: it is empty.
 
         Args:
-            envelope: what Slack sent.
             arrived: when, by the event loop's clock.
             retry: the number of Slack's retry; ``None``: it is none.
 
         Raises:
-            Refused: it is malformed (400), or the event is not known to be stored (400 or 503).
+            Refused: it is malformed (400), the event is not known to be stored (400 or 503), or nothing handles
+                it (404).
         """
-        metrics = self._writer.metrics
+        metrics = self.writer.metrics
         if isinstance(envelope, Removed):
-            if self._installs is not None:
-                await self._installs.remove(envelope)
+            if self.installer is not None:
+                await self.installer.remove(envelope)
             envelope = envelope.then
         match envelope:
-            case Take(waits=True) if (waiting := self._answers.request(arrived)) is not None:
+            case Take(waits=True) if (waiting := self.answers.request(arrived)) is not None:
                 with waiting:
                     await self._store(retry, envelope, waiting)
-                    return await waiting.answer() or _unanswered(envelope)
+                    answer = await waiting.answer()
+                if answer == REFUSED:
+                    named = {"event_id": envelope.key, "kind": envelope.kind}
+                    raise Refused(404, "no handler takes this", headers=NO_RETRY, event=named)
+                return answer or _unanswered(envelope)
             case Take():
                 await self._store(retry, envelope)
                 return _unanswered(envelope)
@@ -115,7 +100,7 @@ class Taker:
         return None
 
     async def _store(self, retry: str | None, event: Take, waiting: Request | None = None) -> None:
-        metrics = self._writer.metrics
+        metrics = self.writer.metrics
         answer = await self._insert(retry, event, waiting)
         if isinstance(answer, NotStored):
             metrics.sent(event.kind, answer.name.lower())
@@ -125,8 +110,8 @@ class Taker:
             raise Refused(503, answer.value, event=named)
         if answer.duplicate:
             metrics.duplicates += 1
-            if self._installs is not None and event.payload is not None and is_report(event):
-                await self._installs.note_report(answer.id, event.payload)
+            if self.installer is not None and event.payload is not None and is_report(event):
+                await self.installer.note_report(answer.id, event.payload)
         else:
             metrics.sent(event.kind)
         if event.altered:
@@ -138,18 +123,19 @@ class Taker:
 
     async def _insert(self, retry: str | None, event: Take, waiting: Request | None) -> Answer:
         body, key = event.body, event.key
-        if self._sealing is not None:
+        if self.sealing is not None and self.sealing.on:
             try:
-                body, key = await self._sealing.event(body, key, event.payload)
+                body, key = await self.sealing.event(body, key, event.payload)
             except (SurelaneError, SealedError) as error:
                 self._log.error("an event cannot be encrypted", kind=event.kind, error=type(error).__name__)
                 return NotStored.NO_KEY
-        if self._tracer is None:
-            return await self._writer.store(body, key, request=waiting)
         # The trace's id follows from the key, so that a retry continues the trace. Without a key it is random.
-        with send_span(self._tracer, event.key or secrets.token_hex(16), event.kind) as span:
+        span, traceparent = send_span(self.tracer, event.key or secrets.token_hex(16), event.kind)
+        if span is None:
+            return await self.writer.store(body, key, traceparent, waiting)
+        with within(span):
             delivered(span, retry)
-            answer = await self._writer.store(body, key, traceparent_of(span), waiting)
+            answer = await self.writer.store(body, key, traceparent, waiting)
             answered(span, answer)
             return answer
 

@@ -11,6 +11,7 @@ or our own request to the agent sent back to us, therefore answers nothing.
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -19,19 +20,23 @@ from pydantic import SecretBytes
 
 from surelane.encryption.envelopes import VALUE
 from surelane.encryption.keys import SealedError
+from surelane.encryption.places import RESULT, Place
 from surelane.encryption.sealing import Sealing
-from surelane.errors import DatabaseRefused, DatabaseUnavailable, SurelaneError, TransientConflict
-from surelane.trace_context import traceparent_of
+from surelane.errors import (
+    DatabaseRefused,
+    DatabaseUnavailable,
+    InvalidInput,
+    SurelaneError,
+    TransientConflict,
+)
 from surelane_ingest.app import JSON, Refused
-from surelane_ingest.connections import Connections, never_storable
+from surelane_ingest.connections import Connections
 from surelane_ingest.json_text import Json, NotJsonError, read_json
 from surelane_ingest.metrics import Metrics
-from surelane_ingest.tracing import answered
-from surelane_ingest.writer import NotStored
+from surelane_ingest.writer import NotStored, answered, send_span
 from surelane_service.intake import Intake
 from surelane_service.logs import get_logger
-from surelane_service.telemetry.setup import send_span
-from surelane_service.telemetry.tracer import Tracer
+from surelane_service.telemetry.spans import Tracer, within
 from surelane_service.webhooks import ID, answer_id, keys_of, plausible, verified
 
 CONNECTIONS = 2
@@ -65,9 +70,9 @@ class Turns:
         except (DatabaseUnavailable, TransientConflict, TimeoutError) as error:
             _logger.warning(NotStored.UNAVAILABLE.value, error=type(error).__name__)
             raise Refused(503, NotStored.UNAVAILABLE.value) from None
+        except InvalidInput:
+            raise Refused(400, NotStored.UNSTORABLE.value) from None
         except DatabaseRefused as error:
-            if never_storable(error):
-                raise Refused(400, NotStored.UNSTORABLE.value) from None
             _logger.warning(NotStored.REFUSED.value, error=type(error).__name__)
             raise Refused(503, NotStored.REFUSED.value) from None
 
@@ -78,8 +83,6 @@ class TriggerUrl:
 
     Attributes:
         secrets: the triggers, by their names.
-        call: calls the database.
-        metrics: counts the events.
         tracer: makes spans; ``None``: tracing is off.
         sealing: encrypts the payloads if it is on.
     """
@@ -109,12 +112,13 @@ class TriggerUrl:
         (name,) = senders
         webhook_id, payload = request.headers[ID], _json(body)
         text = await _encrypted(self.sealing, payload)
-        with send_span(self.tracer, f"webhook:{name}:{webhook_id}", KIND) as span:
-            traceparent = traceparent_of(span)
+        span, traceparent = send_span(self.tracer, f"webhook:{name}:{webhook_id}", KIND)
+        with nullcontext() if span is None else within(span):
             inserted = await self.call(
                 lambda intake: intake.fire_trigger(name, webhook_id, text, traceparent)
             )
-            answered(span, inserted)
+            if span is not None:
+                answered(span, inserted)
         if inserted.duplicate:
             self.metrics.duplicates += 1
         else:
@@ -130,7 +134,6 @@ class AnswerUrl:
 
     Attributes:
         secrets: the remote agents, by their names.
-        call: calls the database.
         sealing: encrypts the answers if it is on.
     """
 
@@ -154,10 +157,8 @@ class AnswerUrl:
         Raises:
             Refused: it is not JSON (400), has no event (404), comes too early (409), or is not stored (400 or 503).
         """
-        identity, result = (
-            _event_id(request.match_info["id"]),
-            await _encrypted(self.sealing, _json(body)),
-        )
+        identity = _event_id(request.match_info["id"])
+        result = await _encrypted(self.sealing, _json(body), Place(identity, RESULT))
         match await self.call(lambda intake: intake.answer_dispatch(identity, list(senders), result)):
             case "done":
                 return web.json_response({"id": identity})
@@ -173,7 +174,7 @@ def _signers(request: web.Request, body: bytes, known: Secrets, names: Iterable[
     return [name for name in names if verified(request.headers, body, keys_of(known, name)) is not None]
 
 
-async def _encrypted(sealing: Sealing | None, given: Json) -> str:
+async def _encrypted(sealing: Sealing | None, given: Json, place: Place | None = None) -> str:
     """Return JSON as it is stored.
 
     Raises:
@@ -182,7 +183,7 @@ async def _encrypted(sealing: Sealing | None, given: Json) -> str:
     if sealing is None or not sealing.on:
         return given.text
     try:
-        return json.dumps(await sealing.payload(given.value, "", VALUE))
+        return json.dumps(await sealing.payload(given.value, "", VALUE, place))
     except (SurelaneError, SealedError) as error:
         _logger.warning(NotStored.NO_KEY.value, error=type(error).__name__)
         raise Refused(503, NotStored.NO_KEY.value) from None

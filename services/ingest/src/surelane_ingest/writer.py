@@ -13,16 +13,22 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
+from opentelemetry.trace import Span, SpanKind, get_current_span
+
 from surelane.calls import Connection
-from surelane.errors import DatabaseUnavailable, TransientConflict
+from surelane.errors import DatabaseUnavailable, InvalidInput, TransientConflict
 from surelane.events import Inserted
+from surelane.trace_context import traceparent_of
 from surelane_ingest.answers import Request
-from surelane_ingest.connections import Connections, never_storable
+from surelane_ingest.connections import Connections
 from surelane_ingest.metrics import Metrics
 from surelane_service.intake import Intake
 from surelane_service.logs import get_logger
+from surelane_service.telemetry.setup import messaging
+from surelane_service.telemetry.spans import Tracer, failed, sampled
 
 MAX_BATCH = 500
+"""The most events per batch."""
 FLUSHERS = 6
 """Two for batches, four for single events."""
 
@@ -64,7 +70,6 @@ class Pending:
     answer: asyncio.Future[Answer]
 
     def settle(self, answer: Answer) -> None:
-        """Answer the request, if it still waits."""
         if not self.answer.done():
             self.answer.set_result(answer)
 
@@ -81,7 +86,6 @@ class Lane:
         return len(self._waiting)
 
     def put(self, events: Iterable[Pending]) -> None:
-        """Add events behind the others."""
         self._waiting.extend(events)
         self._arrived.set()
 
@@ -117,25 +121,18 @@ class Lane:
 class Writer:
     """Store events. Use it as a context manager: its flushers run for the length of the block."""
 
-    def __init__(self, connections: Connections, *, buffer: int, max_batch: int = MAX_BATCH) -> None:
-        """Make a writer.
-
-        Args:
-            connections: lends each flusher a connection. Their budget also bounds an event's wait for its commit.
-            buffer: the most events that may wait.
-            max_batch: the most events per batch.
-        """
+    def __init__(self, connections: Connections, *, buffer: int) -> None:
+        """Let up to ``buffer`` events wait. The connections' budget also bounds an event's wait for its commit."""
         self._connections = connections
         self._budget = connections.budget
         self._buffer = buffer
-        self._shared = Lane(max_batch)
+        self._shared = Lane(MAX_BATCH)
         self._alone = Lane(1)
         self._flushers: list[asyncio.Task[None]] = []
         self.metrics = Metrics(lambda: self.waiting)
 
     @property
     def waiting(self) -> int:
-        """The number of events that wait for a flusher."""
         return len(self._shared) + len(self._alone)
 
     async def __aenter__(self) -> Self:
@@ -248,4 +245,37 @@ def _reason(error: Exception) -> NotStored | None:
         return None
     if getattr(error, "sqlstate", None) == _LOCK_NOT_AVAILABLE:
         return NotStored.BLOCKED
-    return NotStored.UNSTORABLE if never_storable(error) else NotStored.REFUSED
+    return NotStored.UNSTORABLE if isinstance(error, InvalidInput) else NotStored.REFUSED
+
+
+def send_span(tracer: Tracer | None, key: str, destination: str) -> tuple[Span | None, str | None]:
+    """Start the ``send`` span of an event: the first of its trace, linked to the current one, the HTTP request's.
+
+    Return it, or ``None`` where it is not sampled, with the ``traceparent`` for the row. Without a tracer there is
+    neither.
+    """
+    if tracer is None:
+        return None, None
+    traceparent = tracer.root(key)
+    root = sampled(traceparent)
+    if root is None:
+        return None, traceparent
+    request = get_current_span().get_span_context()
+    attributes = messaging("send", destination) | {"messaging.message.id": key}
+    links = [request] if request.is_valid else []
+    span = tracer.start(f"send {destination}", SpanKind.PRODUCER, attributes, root, links=links)
+    return span, traceparent_of(span)
+
+
+def delivered(span: Span, retry: str | None) -> None:
+    """Record the number of Slack's retry, from its header."""
+    if retry is not None and retry.isascii() and retry.isdigit():
+        span.set_attribute("surelane.slack.retry_num", int(retry[:9]))
+
+
+def answered(span: Span, answer: Answer) -> None:
+    """Record on a ``send`` span whether its event was stored."""
+    if isinstance(answer, NotStored):
+        failed(span, answer.name.lower())
+    else:
+        span.set_attribute("surelane.duplicate", answer.duplicate)

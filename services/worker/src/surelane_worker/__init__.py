@@ -8,12 +8,15 @@ from surelane.events import Event
 from surelane.jobs import Child, Continuation, Job
 from surelane_worker.handling.answers import AnswerError
 from surelane_worker.handling.asks import Answer
+from surelane_worker.handling.children import ChildError
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import Call, Given, HandlersError, Middleware
 from surelane_worker.handling.limit import Limit
 from surelane_worker.handling.outcomes import Await, Complete, Discard, FanOut, Outcome, Retry, Snooze
 from surelane_worker.handling.registry import Handlers
-from surelane_worker.handling.steps import StepError, StepMismatchError
+from surelane_worker.handling.shapes import StepMismatchError
+from surelane_worker.handling.steps import StepError
+from surelane_worker.handling.tags import TagError
 
 __all__ = [
     "Answer",
@@ -21,6 +24,7 @@ __all__ = [
     "Await",
     "Call",
     "Child",
+    "ChildError",
     "Complete",
     "Context",
     "Continuation",
@@ -38,5 +42,6 @@ __all__ = [
     "Snooze",
     "StepError",
     "StepMismatchError",
+    "TagError",
     "__version__",
 ]

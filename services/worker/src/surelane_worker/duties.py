@@ -1,4 +1,4 @@
-"""The duties of a worker besides running handlers: announce, rescue, fire schedules and sweep.
+"""The duties of a worker besides running handlers: announce, fire schedules and sweep.
 
 :func:`beside` runs them, and starts one that crashed again.
 """
@@ -6,36 +6,33 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
 from surelane import __version__
 from surelane.encryption.keys import SealedError
 from surelane.errors import Conflict, DatabaseRefused, DatabaseUnavailable, TransientConflict
-from surelane_service.cron import Cron, due_times
-from surelane_service.durations import jittered
+from surelane_service.cron import Cron, due_times, read_catch_up
+from surelane_service.durations import jittered, parse_duration
 from surelane_service.engine import DEAD_FOR, Engine
-from surelane_service.listener import Listener
 from surelane_service.logs import get_logger
+from surelane_service.pool import Listener
 from surelane_service.schedules import DueCron
-from surelane_worker.handling.registry import Schedule
-from surelane_worker.observing.heartbeats import Heartbeats
+from surelane_worker.handling.handler import Schedule
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.readiness import Outage
-from surelane_worker.settings import WorkerSettings
+from surelane_worker.sessions import Heartbeats
+from surelane_worker.worker_settings import WorkerSettings
 
 RETRY = timedelta(seconds=1)
 """The pause after a failure."""
 BATCH = 1000
 """Events per statement of a sweep, at most."""
 AGAIN = timedelta(minutes=5)
-"""The pause between announcements. One that another transaction's lock kept from storing a maximum is made up for."""
-RESCUE_EVERY = timedelta(seconds=45)
-"""The pause between rescues. A dead claim stands for as long as that beyond :data:`DEAD_FOR`."""
-RESCUE_FALLBACK = 20
-"""Rescues of the responder and the deputy for each one of another worker."""
+"""The pause between announcements. Another transaction's lock may have kept a maximum out: the next one stores it."""
 FALLBACK = 20
-"""Sweeps of the responder for each one of another worker, which is needed only if the responder hangs."""
+"""Sweeps of the responder and the deputy for each one of another worker, which is needed only if both hang."""
 FAREWELL = 5.0
 """Seconds that a stopping worker waits for the database to take it off the list."""
 
@@ -84,11 +81,12 @@ class Announcer:
         clock_offset: ClockOffset,
         heartbeats: Heartbeats,
         limits: Mapping[str, Mapping[str, Any]],
+        attempts: Mapping[str, int],
     ) -> None:
         """Announce over ``listener``, and retire through ``engine``.
 
-        ``settings.max_attempts`` applies to ``kinds``, and ``limits`` to some of them. ``ordered`` are the commands
-        and interactions that keep their thread's order; ``None``: there are none at all.
+        ``settings.max_attempts`` applies to ``kinds``, and ``limits`` and ``attempts`` to some of them. ``ordered`` are
+        the commands and interactions that keep their thread's order; ``None``: there are none at all.
         """
         self._listener = listener
         self._engine = engine
@@ -97,6 +95,7 @@ class Announcer:
         self._kinds = kinds
         self._ordered = ordered
         self._limits = limits
+        self._attempts = attempts
         self._clock_offset = clock_offset
         self._heartbeats = heartbeats
         self._announced = False
@@ -126,7 +125,7 @@ class Announcer:
             offset = await self._clock_offset()
             async with self._listener.connection() as connection:
                 await Engine(connection).announce_worker(
-                    self._name, self._kinds, __version__, offset, self._max_attempts
+                    self._name, self._kinds, __version__, offset, self._max_attempts, self._attempts
                 )
                 if self._ordered is not None:
                     await Engine(connection).order_kinds(self._name, self._ordered)
@@ -140,41 +139,6 @@ class Announcer:
             log.error("announcement failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
         self._heartbeats.sent(announced=True)
         return True
-
-
-class Rescuer:
-    """Ends the claims of workers that sent no heartbeat for five minutes (:data:`DEAD_FOR`)."""
-
-    def __init__(
-        self, engine: Engine, stands_by: Callable[[], bool], every: timedelta = RESCUE_EVERY
-    ) -> None:
-        """``stands_by`` returns whether this worker does what one or two may do for all."""
-        self._engine = engine
-        self._every = every
-        self._stands_by = stands_by
-
-    async def run(self) -> None:
-        """Rescue at once and then every 45 seconds, until cancelled; other workers every 15 minutes."""
-        left_out = RESCUE_FALLBACK
-        while True:
-            left_out += 1
-            pause = self._every
-            if left_out >= RESCUE_FALLBACK or self._stands_by():
-                pause, left_out = await self._rescue(), 0
-            await asyncio.sleep(jittered(pause))
-
-    async def _rescue(self) -> timedelta:
-        """Rescue once. Return the pause before the next rescue."""
-        try:
-            rescued = await self._engine.rescue_events(DEAD_FOR)
-        except DatabaseUnavailable:
-            return RETRY  # the claimer logs the outage
-        except DatabaseRefused as error:
-            log.error("rescue failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
-        else:
-            if rescued:
-                log.warning("events of dead workers freed", count=rescued)
-        return self._every
 
 
 class Scheduler:
@@ -225,16 +189,8 @@ class Scheduler:
     async def _declare(self) -> None:
         while self._declared:
             declared = self._declared[0]
-            await self._engine.set_cron(
-                declared.name,
-                kind=declared.kind,
-                schedule=declared.schedule,
-                payload=declared.payload,
-                time_zone=declared.time_zone,
-                catch_up=declared.catch_up,
-                paused=None,
-                priority=declared.priority,
-            )
+            given = asdict(declared) | {"jitter": parse_duration(declared.jitter)}
+            await self._engine.set_cron(**given, paused=None)
             self._declared.pop(0)
 
     async def _until_due(self) -> None:
@@ -262,9 +218,8 @@ class Scheduler:
 
     async def _fire(self, due: DueCron) -> bool:
         try:
-            times, following = due_times(
-                Cron(due.schedule, due.time_zone), due.catch_up, due.next_at, due.now
-            )
+            cron = Cron(due.schedule, due.time_zone, due.jitter, due.name)
+            times, following = due_times(cron, read_catch_up(due.catch_up), due.next_at, due.now)
         except ValueError as error:
             self._report_unreadable(due, error)
             return False
@@ -285,6 +240,8 @@ class Scheduler:
 class Sweeper:
     """Sweeps exhausted events of every kind, and old Slack events of the kinds that this worker handles.
 
+    Before that it ends the claims of workers that sent no heartbeat for five minutes (:data:`DEAD_FOR`).
+
     It sweeps by age only after this worker has been claiming for that age. So an outage of the workers or of the
     database never empties the backlog that it caused. Attempts count against the maximum stored with an event or its
     kind, because another team's kinds have other maxima.
@@ -297,14 +254,14 @@ class Sweeper:
         kinds: Sequence[str],
         metrics: Metrics,
         claiming_for: Callable[[], float],
-        leads: Callable[[], bool],
+        stands_by: Callable[[], bool],
     ) -> None:
         """Keep the arguments.
 
         Args:
             engine, settings, kinds, metrics: what to sweep with.
             claiming_for: returns for how many seconds this worker has been claiming without interruption.
-            leads: returns whether this worker does what one worker may do for all.
+            stands_by: returns whether this worker does what one or two may do for all.
         """
         self._engine = engine
         self._kinds = [kind for kind in kinds if kind.startswith("slack.")]
@@ -312,37 +269,42 @@ class Sweeper:
         self._max_vt_age = settings.max_vt_age
         self._interval = settings.sweep_interval
         self._claiming_for = claiming_for
-        self._leads = leads
+        self._stands_by = stands_by
         self._outage = Outage(log, "sweep")
 
     async def run(self) -> None:
-        """Sweep until cancelled, at intervals with jitter so that replicas do not sweep at the same time."""
+        """Rescue at once, then sweep until cancelled. Intervals have jitter: replicas do not act at the same time."""
+        await self._attempt(self._rescue)
         left_out = 0
         while True:
             await asyncio.sleep(jittered(self._interval))
             left_out += 1
-            if left_out < FALLBACK and not self._leads():
-                continue
-            left_out = 0
-            try:
-                await self._sweep()
-                self._outage.is_over()
-            except DatabaseUnavailable as error:
-                self._outage.goes_on(error)
-            except DatabaseRefused as error:
-                log.error("sweep failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
+            if left_out >= FALLBACK or self._stands_by():
+                await self._attempt(self._sweep)
+                left_out = 0
+
+    async def _attempt(self, step: Duty) -> None:
+        try:
+            await step()
+            self._outage.is_over()
+        except DatabaseUnavailable as error:
+            self._outage.goes_on(error)
+        except DatabaseRefused as error:
+            log.error("sweep failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
+
+    async def _rescue(self) -> None:
+        rescued = await self._engine.rescue_events(DEAD_FOR)
+        if rescued:
+            log.warning("events of dead workers freed", count=rescued)
 
     async def _sweep(self) -> None:
+        await self._rescue()
         await self._engine.free_groups()
         by_age = bool(self._kinds) and self._claiming_for() >= self._max_vt_age.total_seconds()
         swept, mend = 1, True
         while swept:
             swept = await self._engine.sweep_events(
-                max_vt_age=self._max_vt_age,
-                kinds=self._kinds,
-                by_age=by_age,
-                limit=BATCH,
-                mend=mend,
+                max_vt_age=self._max_vt_age, kinds=self._kinds, by_age=by_age, limit=BATCH, mend=mend
             )
             mend = False
             if swept:

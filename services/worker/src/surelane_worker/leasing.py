@@ -1,19 +1,24 @@
-"""Leasing: the claims that this worker holds, and the heartbeats that renew their leases in batches."""
+"""Leasing: the claims that this worker holds, the work they belong to, and the heartbeats that renew their leases.
+
+Work is what one slot runs: a single event, or the events of a group in order.
+"""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from itertools import takewhile
 from math import isqrt
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from opentelemetry.trace import SpanContext
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, OutcomeUnknown, TransientConflict
 from surelane.events import Event
-from surelane_service.engine import DEAD_FOR, Engine, Settled
+from surelane_service.engine import DEAD_FOR, MOST_MEMBERS, Engine, Settled
 from surelane_service.logs import get_logger
 from surelane_worker.handling.context import Stoppable
+from surelane_worker.handling.handler import Handler
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.readiness import Outage
 
@@ -60,7 +65,7 @@ class Capacity:
             self._wake()
 
     def claim_ended(self) -> None:
-        """Say that a claim under way needs its slots no longer. A sleeping claimer has nothing to claim for them."""
+        """Free the slots reserved for a claim. A sleeping claimer has nothing to claim for them."""
         self._freed.set()
 
     async def freed(self, within: float) -> bool:
@@ -75,7 +80,11 @@ class Capacity:
 
 
 LOST = "lease lost"
-"""Why a holder stops whose claim no longer stands."""
+"""Why work stops whose claim no longer stands."""
+DRAINED = "worker stopping"
+"""Why work stops whose worker stops."""
+CANCELLED = "cancelled"
+"""Why work stops whose event was asked to be cancelled."""
 
 
 class Claim:
@@ -108,21 +117,80 @@ class Claim:
         self.followers: Sequence[Claim] = ()
         """The claims that end with its outcome: the run of its event got their events, too."""
         self.settling_since = 0
-        """When its outcome was handed over, in nanoseconds since 1970; kept while tracing is on."""
+        """When its outcome was handed over, in nanoseconds since 1970; kept for a sampled attempt."""
         self.span: SpanContext | None = None
-        """The span of its attempt, while tracing is on."""
+        """The span of its attempt, if that is sampled."""
 
 
-class Holder(Protocol):
-    """The running work that claims belong to. A lost lease stops it."""
+class Work:
+    """The claims that one slot runs: a single event, or the events of a group in order."""
+
+    __slots__ = ("claims", "handler", "head", "since", "stopped", "task")
+
+    def __init__(self, handler: Handler, events: Iterable[Event], lease_ends: float, since: float) -> None:
+        self.handler = handler
+        """The handler of its next events."""
+        self.claims = [Claim(event, lease_ends) for event in events]
+        self.since = since
+        """Since when it has waited for a slot, by the event loop's clock."""
+        self.task: asyncio.Task[None] | None = None
+        self.head: Claim | None = None
+        """The claim that stands for a run of several events, if their handler has a ``debounce``."""
+        self.stopped: str | None = None
+        """Why it stops, once it does."""
 
     @property
-    def claims(self) -> Sequence[Claim]: ...
+    def brings_more(self) -> bool:
+        """Whether its group probably has more events, which can be claimed once these are settled."""
+        return len(self.claims) > MOST_MEMBERS
 
-    @property
-    def stopped(self) -> str | None: ...
+    def next_run(self, handlers: Mapping[str, Handler]) -> list[Claim]:
+        """Return the next claims, in order, of :attr:`handler`: a group may have events of several kinds."""
+        left = (claim for claim in self.claims if claim.outcome is None)
+        return list(takewhile(lambda claim: handlers[claim.event.kind] is self.handler, left))
 
-    def stop(self, why: str) -> None: ...
+    def goes_on(self, handlers: Mapping[str, Handler]) -> bool:
+        """Switch to the handler of the next claim. Return whether there is one."""
+        for claim in self.claims:
+            if claim.outcome is None:
+                self.handler = handlers[claim.event.kind]
+                return True
+        return False
+
+    def is_later(self, claim: Claim) -> bool:
+        """Return whether a claim waits for the handler of an earlier event of its group, or follows one."""
+        if self.head is not None:
+            return claim is not self.head
+        first = next((each for each in self.claims if each.outcome is None), None)
+        return not self.handler.grouped and claim is not first
+
+    def wind_up(self) -> None:
+        """Let the running handler finish, and start no further one."""
+        if self.stopped is None:
+            self.stopped = DRAINED
+
+    def stop(self, why: str) -> None:
+        """Cancel the handler, or keep it from starting."""
+        self.stopped = why
+        if self.task is not None:
+            self.task.cancel()
+
+
+def works_of(
+    events: Iterable[Event], handlers: Mapping[str, Handler], lease_ends: float, now: float
+) -> list[Work]:
+    """Return claimed events as work: the events of one group together, in the order in which they happened."""
+    works = []
+    grouped: dict[str, list[Event]] = {}
+    for event in events:
+        if event.group_key is None:
+            works.append(Work(handlers[event.kind], (event,), lease_ends, now))
+        else:
+            grouped.setdefault(event.group_key, []).append(event)
+    for members in grouped.values():
+        members.sort(key=lambda event: (event.event_ts, event.id))
+        works.append(Work(handlers[members[0].kind], members, lease_ends, now))
+    return works
 
 
 LONGEST_PAUSE = DEAD_FOR / 3
@@ -155,8 +223,8 @@ class Leases:
         """Characters that the claims keep in memory: their events' bodies, and arguments of outcomes."""
         self.opening: set[tuple[int, int]] = set()
         """Claims whose events are being decrypted: they are held once that has ended."""
-        self.held: dict[Claim, Holder] = {}
-        """Each claim's holder. A claim has no reference to it: the cycle would keep both in memory after the settle."""
+        self.held: dict[Claim, Work] = {}
+        """The work of each claim. A claim has no reference to it: the cycle would keep both after the settle."""
 
     def ends(self, claimed_at: float) -> float:
         """Return the earliest time at which a claim made or renewed at ``claimed_at`` may no longer stand.
@@ -260,7 +328,7 @@ class Leases:
         """Return all claims that the worker knows of, by event and number."""
         return [*self.opening, *((claim.event.id, claim.event.claim) for claim in self.held)]
 
-    def add(self, work: Holder) -> None:
+    def add(self, work: Work) -> None:
         """Hold the claims of a piece of work."""
         for claim in work.claims:
             self.held[claim] = work

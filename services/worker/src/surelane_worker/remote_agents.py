@@ -29,7 +29,7 @@ from surelane_service.outbound import (
     guarded_session,
     post,
 )
-from surelane_service.settings import ServiceSettings
+from surelane_service.service_settings import ServiceSettings
 from surelane_service.webhooks import Secrets, keys_of, sign, task_id
 
 

@@ -1,8 +1,9 @@
 """Sessions: how workers notice within seconds that another one died, and end its claims.
 
 A worker's session is a lock on its listening connection, and on its second claiming connection while there is one
-(:mod:`surelane_worker.claiming.second`). PostgreSQL drops the lock as the process dies. The workers in the first two
-positions of their kinds look for lost ones, on behalf of the whole fleet.
+(:mod:`surelane_worker.claiming.claimer`). PostgreSQL drops the lock as the process dies. The workers in the first two
+positions of their kinds look for lost ones, on behalf of the whole fleet. Heartbeats show that a worker is alive where
+no connection can hold a session.
 """
 
 import asyncio
@@ -17,8 +18,8 @@ from surelane.errors import DatabaseRefused, DatabaseUnavailable
 from surelane_service.durations import jittered
 from surelane_service.engine import Engine
 from surelane_service.fleet import Sessions
-from surelane_service.listener import Listener
 from surelane_service.logs import get_logger
+from surelane_service.pool import Listener
 
 RETRY = timedelta(seconds=1)
 LOOKS = 2.0
@@ -30,6 +31,10 @@ ALONE = 300.0
 MANY = 3.0
 """The grace is so many times longer while most sessions are lost: the database or the network is the likely cause."""
 JITTER = 0.1
+HEARTBEAT_PAUSE = 15.0
+"""Seconds between two heartbeats, at least, however often the worker polls."""
+HEARTBEAT_LATE = timedelta(seconds=65)
+"""The longest pause between them: then the worker announces itself. Dead is who sent none for 90 s."""
 
 Lost = tuple[str, int]
 """A worker's name, and the key of the session that it has lost."""
@@ -53,9 +58,8 @@ class Session:
         """Keep the arguments.
 
         Args:
+            name, kinds: the worker's.
             known: returns the claims that the worker knows of, by event and number.
-            name: the worker's.
-            kinds: what it handles.
             ordered: the commands and interactions that keep their thread's order; ``None``: it handles none at all.
             slots: how many handlers it runs at once, and how many besides for commands and interactions.
             locks: false behind a transaction pooler: there a connection holds no session, and the worker is listed.
@@ -140,9 +144,8 @@ class SessionKeeper:
             await self._session.unsettled()
             try:
                 async with self._listener.connection() as connection:
-                    await self._session.open(
-                        connection
-                    )  # again, on a connection that has one: it is only recorded
+                    # On a connection that has a session it is only recorded.
+                    await self._session.open(connection)
             except DatabaseUnavailable:
                 pass  # the claimer logs the outage
             except DatabaseRefused as error:
@@ -171,7 +174,6 @@ class SessionWatcher:
         """Look through ``engine``, as worker ``name``. A lost worker has ``grace`` to open another session.
 
         Args:
-            engine, name, grace: as above.
             wake: called after a rescue, and this worker claims the events if it can: the dead one may have been the
                 one that answers notifications.
             clock: returns seconds.
@@ -254,3 +256,38 @@ class SessionWatcher:
                 )
             if not remaining:
                 del self._dying[worker, key]
+
+
+class Heartbeats:
+    """Polls bring heartbeats to the database; the announcer announces the worker where they did not."""
+
+    def __init__(self, worker: str) -> None:
+        self.worker = worker
+        self._last = float("-inf")
+        self._missing = asyncio.Event()
+        self.clock_offset: timedelta | None = None
+        """This process's clock less the database's, as last compared."""
+
+    def due(self) -> str | None:
+        """Return the worker's name if it is time for a heartbeat."""
+        return self.worker if asyncio.get_running_loop().time() - self._last >= HEARTBEAT_PAUSE else None
+
+    def sent(self, *, announced: bool) -> None:
+        """Note that the database took a heartbeat, and whether the worker was announced."""
+        if announced:
+            self._last = asyncio.get_running_loop().time()
+        else:
+            self._missing.set()
+
+    async def missing(self, within: float) -> None:
+        """Wait ``within`` seconds, or until the worker is not announced, or its last heartbeat is too old."""
+        self._missing.clear()
+        clock = asyncio.get_running_loop().time
+        end = clock() + within
+        while (left := min(self._last + HEARTBEAT_LATE.total_seconds(), end) - clock()) > 0:
+            try:
+                async with asyncio.timeout(left):
+                    await self._missing.wait()
+            except TimeoutError:
+                continue
+            return

@@ -27,9 +27,9 @@ MANY = 32
 BESIDE = 2
 """Round trips at once, each: of fresh batches, and of parts of slow batches."""
 ALONE = 3
-"""Busy answers after which an outcome is sent alone: in a batch, a refused one also answers busy, to delay no other."""
+"""Busy answers after which an outcome is sent alone. In a batch, a refused outcome answers busy, too."""
 COALESCE = "coalesce"
-"""The name under which an outcome is settled with which followers end."""
+"""Outcome name when followers end too."""
 FAILURES = {"retry": "fail", "discard": "fail"}
 """Outcomes that the database records as failed attempts; the argument tells them apart."""
 
@@ -47,8 +47,11 @@ class Pace:
     """Under load, for more outcomes: a round trip costs about the same for one and for many."""
     patience: float = 0.25
     """For the answer to a batch before the next one is sent beside it."""
-    batch_limit: float = 5.0
-    """For the answer to a batch before it is cancelled and sent in parts, which isolates the slow outcome."""
+    limit: float = 5.0
+    """For the answer, before the connection is cut, as it may be half-open. A batch is then sent in parts.
+
+    A single outcome is sent again with twice the time, three times at most, as the server may be slow.
+    """
 
 
 PACE = Pace()
@@ -93,7 +96,7 @@ class Settler:
         claim.followers = followers
         for follower in followers:
             follower.outcome = COALESCE
-        if self._tracing is not None:
+        if claim.span is not None:
             claim.settling_since = now()
         if argument is not None:
             claim.argument = argument
@@ -192,7 +195,7 @@ class Settler:
             self._beside(part)
 
     def _refused(self, batch: Sequence[Claim], error: Exception) -> None:
-        """Find out which of a refused batch was refused, and replace its outcome by one that can be recorded."""
+        """Find the refused outcome of a batch, and replace it by another that can be recorded."""
         if len(batch) > 1:
             self._resent.update(batch)
             for claim in batch:
@@ -271,12 +274,13 @@ class Settler:
     def _trace(tracing: Tracing, batch: Sequence[Claim], answers: Sequence[Settled]) -> None:
         settled: dict[tuple[str, Settled], list[Claim]] = {}
         for claim, answer in zip(batch, answers, strict=True):
-            if answer is not Settled.BUSY and claim.outcome is not None:
+            if claim.span is not None and answer is not Settled.BUSY and claim.outcome is not None:
                 settled.setdefault((claim.outcome, answer), []).append(claim)
         for (outcome, answer), claims in settled.items():
             since = min(claim.settling_since for claim in claims)
-            ended = [each for claim in claims for each in (claim, *claim.followers)]
-            tracing.settled([(each.event, each.span) for each in ended], since, outcome, answer)
+            ended = (each for claim in claims for each in (claim, *claim.followers))
+            attempts = [(each.event, each.span) for each in ended if each.span is not None]
+            tracing.settled(attempts, since, outcome, answer)
 
     def _stale(self, claim: Claim) -> None:
         if claim in self._resent:  # not counted: an earlier try, whose answer was lost, may have settled it
@@ -313,9 +317,9 @@ class Settler:
 
     async def _call(self, batch: Sequence[Claim]) -> list[Settled]:
         began = asyncio.get_running_loop().time()
+        doubled = min(self._tries.get(batch[0], -1) + 1, 3) if len(batch) == 1 else 0
         try:
-            async with asyncio.timeout(self._pace.batch_limit if len(batch) > 1 else None):
-                return await self._engine.settle([_item(claim) for claim in batch])
+            return await self._engine.settle([_item(claim) for claim in batch], self._pace.limit * 2**doubled)
         finally:
             self._metrics.operation.add("settle", asyncio.get_running_loop().time() - began)
 

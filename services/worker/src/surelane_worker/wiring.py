@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from contextlib import AsyncExitStack, nullcontext, suppress
+from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, cast
@@ -16,24 +16,25 @@ from surelane.errors import SettingsError, SurelaneError
 from surelane_service.engine import Engine
 from surelane_service.installations import Installations
 from surelane_service.logs import configure_logs, get_logger
-from surelane_service.pool import LOCK_TIMEOUT, close_pool, create_pool
-from surelane_service.probes import PRIVATE_CONNECTIONS, ConnectionLimit, private_app, serving
-from surelane_service.settings import load_settings
+from surelane_service.pool import LOCK_TIMEOUT, opened_pool
+from surelane_service.probes import private_app, serving_private
+from surelane_service.service_settings import load_settings
 from surelane_service.telemetry.setup import configure_telemetry
-from surelane_worker.bolt import bolt_handlers, is_bolt_app, pointed_at
-from surelane_worker.builtin import messages, questions, streams
+from surelane_worker.assembly import CLAIM_TIMEOUT, SERVICE, STATEMENT_TIMEOUT, Assembly, Pools
+from surelane_worker.bolt import bolt_handlers, is_bolt_app
+from surelane_worker.builtin import failures, messages, questions
 from surelane_worker.duties import beside
 from surelane_worker.handling.loading import load_handlers, warn_of_doubts
-from surelane_worker.handling.registry import Handlers
+from surelane_worker.handling.registry import Handlers, registered_in
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.readiness import Readiness, until_schema_fits
 from surelane_worker.observing.tracing import Observer, Tracing
-from surelane_worker.parts import CLAIM_TIMEOUT, SERVICE, STATEMENT_TIMEOUT, Pools, assemble, handlers_by_kind
-from surelane_worker.settings import BUILT_IN_HANDLERS, WorkerSettings
 from surelane_worker.slack.client import SlackClients, slack_clients
 from surelane_worker.slack.limiter import Limiter
-from surelane_worker.slack.refresh import Refresher
-from surelane_worker.slack.tiers import rules_of
+from surelane_worker.slack.limits import SlackLimits, rules_of
+from surelane_worker.slack.simulated import use_simulator
+from surelane_worker.slack.tokens import Refresher
+from surelane_worker.worker_settings import BUILT_IN_HANDLERS, WorkerSettings
 
 YOUNG = 20_000
 """Objects that may be made before a collection looks for cycles among them.
@@ -49,9 +50,9 @@ async def main(stop: asyncio.Event) -> None:
     settings = load_settings(WorkerSettings)
     configure_logs(SERVICE, settings.log_level)
     handlers = _handlers(settings)
-    telemetry = configure_telemetry(SERVICE, __version__)
+    telemetry = configure_telemetry(SERVICE, __version__, statements=True)
     metrics = Metrics()
-    metrics.publish(sorted(handlers_by_kind(handlers)), pushed=telemetry.pushes_metrics)
+    metrics.publish(sorted(registered_in(handlers).by_kind()), pushed=telemetry.pushes_metrics)
     tracer = telemetry.tracer
     tracing = None if tracer is None else Tracing(tracer, linked=settings.process_span == "linked")
     async with AsyncExitStack() as stack:
@@ -60,7 +61,7 @@ async def main(stop: asyncio.Event) -> None:
         limiter = None
         if settings.slack_limits != "off":
             rules = partial(rules_of, apps=settings.slack_limits)
-            limiter = Limiter(Engine(pools.settles), metrics, rules)
+            limiter = Limiter(SlackLimits(pools.settles), metrics, rules)
             stack.push_async_callback(limiter.close)
         slack = await stack.enter_async_context(
             slack_clients(settings, traced=tracing is not None, limiter=limiter)
@@ -98,7 +99,7 @@ async def _sealing(settings: WorkerSettings, stack: AsyncExitStack) -> Sealing:
 async def _pools(settings: WorkerSettings, stack: AsyncExitStack) -> "Pools":
     return Pools(
         leases=await _pool(settings, stack, 1, LOCK_TIMEOUT),
-        settles=await _pool(settings, stack, 3, LOCK_TIMEOUT),
+        settles=await _pool(settings, stack, 3, LOCK_TIMEOUT, within=CLAIM_TIMEOUT),
         looks=await _pool(settings, stack, 2, statement_timeout=CLAIM_TIMEOUT),
         sweeps=await _pool(settings, stack, 1),
         handlers=await _pool(settings, stack, 3),
@@ -111,17 +112,18 @@ async def _pool(
     size: int,
     lock_timeout: float | None = None,
     statement_timeout: timedelta = STATEMENT_TIMEOUT,
+    within: timedelta | None = None,
 ) -> Pool:
-    opened = await create_pool(
-        settings.database_url.get_secret_value(),
+    opening = opened_pool(
+        settings.database_url,
         service=SERVICE,
         max_size=size,
         statement_timeout=statement_timeout,
         prepared=settings.notifications,
         lock_timeout=lock_timeout,
+        within=within,
     )
-    stack.push_async_callback(close_pool, opened)
-    return opened
+    return await stack.enter_async_context(opening)
 
 
 def _handlers(settings: WorkerSettings) -> Handlers:
@@ -134,8 +136,9 @@ def _handlers(settings: WorkerSettings) -> Handlers:
     def adapt(found: object) -> object:
         return bolt_handlers(cast("Any", found), settings.bolt_kinds) if is_bolt_app(found) else found
 
-    with nullcontext() if settings.speaks_to_slack else pointed_at(settings.slack_api_url):
-        loaded = load_handlers(settings.handlers, adapt)
+    if not settings.speaks_to_slack:
+        use_simulator(settings.slack_api_url)
+    loaded = load_handlers(settings.handlers, adapt)
     if settings.model is not None:
         messages.agent.check(settings)
     if settings.handlers == BUILT_IN_HANDLERS and not settings.answers:
@@ -144,17 +147,19 @@ def _handlers(settings: WorkerSettings) -> Handlers:
         )
     types = settings.event_types
     warn_of_doubts(
-        handlers_by_kind(loaded), None if types is None else {name.strip() for name in types.split(",")}
+        registered_in(loaded).by_kind(),
+        None if types is None else {name.strip() for name in types.split(",")},
     )
-    return with_questions(loaded) if settings.answers else loaded
+    return with_answers(loaded, settings) if settings.answers else loaded
 
 
-def with_questions(loaded: Handlers) -> Handlers:
-    """Add the handlers of the answers to ``ctx.ask``, and of streams whose event has ended."""
+def with_answers(loaded: Handlers, settings: WorkerSettings) -> Handlers:
+    """Add what speaks in Slack beside a team's handlers: answers to ``ctx.ask``, what was left open, failures."""
     together = Handlers()
     together.include(loaded)
     together.include(questions.handlers)
-    together.include(streams.handlers)
+    if settings.failure_reply != "off":
+        together.include(failures.hooks_for(loaded))
     return together
 
 
@@ -168,20 +173,15 @@ async def _serve(
     refresher: Refresher | None,
     sealing: Sealing,
 ) -> None:
-    worker = assemble(settings, handlers, pools, slack, observer, refresher=refresher, sealing=sealing)
+    worker = Assembly(
+        settings, handlers, pools, slack, observer, refresher=refresher, sealing=sealing
+    ).worker()
     duties = worker.duties() if refresher is None else [*worker.duties(), refresher.run]
     queue = Engine(pools.looks)
     worker.watch.publish()
     readiness = Readiness(queue, stop.is_set, worker.is_claiming)
     app = private_app(readiness.unready)
-    limit = ConnectionLimit(PRIVATE_CONNECTIONS)
-    async with serving(
-        app,
-        settings.private_port,
-        setting="SURELANE_PRIVATE_PORT",
-        host=settings.private_address,
-        limit=limit,
-    ) as port:
+    async with serving_private(app, settings) as port:
         await until_schema_fits(queue, stop)
         if sealing.on:
             with suppress(SurelaneError, SealedError):  # the first event of no workspace makes it, too

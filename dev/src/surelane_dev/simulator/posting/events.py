@@ -101,7 +101,7 @@ def _heard(workspace: Workspace, channel: Channel, subscriptions: Collection[str
 
 def _posted(workspace: Workspace, message: Message, subscriptions: Collection[str]) -> Iterator[JSON]:
     channel = workspace.channels[message.channel]
-    body = message_json(workspace, message) | {"channel": channel.id, "event_ts": message.ts}
+    body = message_json(workspace, message, metadata=True) | {"channel": channel.id, "event_ts": message.ts}
     mentioned = workspace.bot.id in mentions(message.text) and not message.by_app
     in_reach = workspace.bot.id in channel.members and not channel.is_im
     if mentioned and in_reach and "app_mention" in subscriptions:

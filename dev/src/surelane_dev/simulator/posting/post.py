@@ -11,7 +11,7 @@ import aiohttp
 
 from surelane_dev.simulator.posting.delivery import Attempt, Delivery
 from surelane_dev.simulator.posting.signing import signed_headers
-from surelane_service.settings import DEMO_SIGNING_SECRET
+from surelane_service.service_settings import DEMO_SIGNING_SECRET
 
 USER_AGENT = "Slackbot 1.0 (+https://api.slack.com/robots)"
 MOST_REDIRECTS = 2

@@ -28,7 +28,7 @@ class Sender:
     ) -> None:
         self._post = post
         self._sockets = sockets
-        self._retry_delays = retry_delays
+        self.retry_delays = retry_delays
         self._faults = faults
         self._changed = changed
         self._tasks: set[asyncio.Task[None]] = set()
@@ -81,10 +81,10 @@ class Sender:
             delivery.answered.set()
 
     async def _try(self, delivery: Delivery) -> None:
-        retries = len(self._retry_delays)
+        retries = len(self.retry_delays)
         for number in range(retries + 1):
             if number:
-                await self._pause(delivery, self._retry_delays[number - 1])
+                await self._pause(delivery, self.retry_delays[number - 1])
             reason = delivery.attempts[-1].problem if number else None
             settled = await self._attempt(delivery, number, reason, last=number == retries)
             self._release_held()

@@ -46,7 +46,8 @@ class Sockets:
         self._transports: dict[web.WebSocketResponse, asyncio.Transport] = {}
         self._turn = count()
         self._connected = asyncio.Event()
-        self._sent: dict[str, tuple[web.WebSocketResponse, asyncio.Future[JSON | None]]] = {}
+        self.sent: dict[str, tuple[web.WebSocketResponse, asyncio.Future[JSON | None]]] = {}
+        """The envelopes that are not acknowledged, by their ids."""
         self._disconnects: asyncio.Task[None] | None = None
 
     @property
@@ -153,7 +154,7 @@ class Sockets:
         socket = self._open[next(self._turn) % len(self._open)]
         identity = str(uuid4())
         acknowledged: asyncio.Future[JSON | None] = asyncio.get_running_loop().create_future()
-        self._sent[identity] = socket, acknowledged
+        self.sent[identity] = socket, acknowledged
         try:
             envelope = {"envelope_id": identity, **_envelope(delivery)}
             if envelope["type"] == "events_api":
@@ -161,12 +162,12 @@ class Sockets:
             await socket.send_json(envelope)
             return await acknowledged
         finally:
-            del self._sent[identity]
+            del self.sent[identity]
 
     def _acknowledged(self, socket: web.WebSocketResponse, message: aiohttp.WSMessage) -> None:
         with suppress(ValueError, TypeError, AttributeError):
             frame = json.loads(message.data)
-            sent_to, acknowledged = self._sent.get(frame.get("envelope_id"), (None, None))
+            sent_to, acknowledged = self.sent.get(frame.get("envelope_id"), (None, None))
             if sent_to is socket and acknowledged is not None and not acknowledged.done():
                 acknowledged.set_result(frame.get("payload"))
 
@@ -175,7 +176,7 @@ class Sockets:
             if socket in sockets:
                 sockets.remove(socket)
                 self.changed()
-        for sent_to, acknowledged in self._sent.values():
+        for sent_to, acknowledged in self.sent.values():
             if sent_to is socket and not acknowledged.done():
                 acknowledged.set_exception(ConnectionResetError())
 

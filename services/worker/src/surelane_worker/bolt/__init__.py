@@ -3,11 +3,10 @@
 slack-bolt is optional (``pip install surelane-worker[bolt]``), so it is imported only where it is needed.
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from importlib.util import find_spec
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from surelane_service.logs import get_logger
 from surelane_worker.handling.registry import Handlers
 from surelane_worker.handling.routes import is_interactive
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from slack_bolt import App
     from slack_bolt.async_app import AsyncApp
 
-__all__ = ["bolt_handlers", "is_bolt_app", "pointed_at"]
+__all__ = ["bolt_handlers", "is_bolt_app"]
 
 
 def is_bolt_app(found: object) -> bool:
@@ -39,22 +38,13 @@ def bolt_handlers(app: "App | AsyncApp", kinds: Iterable[str] = ()) -> Handlers:
     from slack_bolt.async_app import AsyncApp  # noqa: PLC0415 - slack-bolt is optional
 
     from surelane_worker.bolt import asynchronous, synchronous  # noqa: PLC0415
-    from surelane_worker.bolt.kinds import kinds_of  # noqa: PLC0415
+    from surelane_worker.bolt.kinds import idle_listeners, kinds_of  # noqa: PLC0415
 
     handle = asynchronous.handler_of(app) if isinstance(app, AsyncApp) else synchronous.handler_of(app)
+    kinds = tuple(kinds)
     taken = kinds_of(app, kinds)
+    for name, reason in idle_listeners(app, kinds):
+        get_logger(__name__).warning("a listener of the Bolt app never runs", listener=name, reason=reason)
     handlers = Handlers()
     handlers.on(*taken, answers=any(map(is_interactive, taken)))(handle)
     return handlers
-
-
-@contextmanager
-def pointed_at(api: str) -> Iterator[None]:
-    """Let Slack's clients that are made in the block call the Web API at ``api``, if slack-bolt is installed."""
-    if find_spec("slack_bolt") is None:
-        yield
-        return
-    from surelane_worker.bolt.internals import pointed_at as clients_pointed_at  # noqa: PLC0415
-
-    with clients_pointed_at(api):
-        yield

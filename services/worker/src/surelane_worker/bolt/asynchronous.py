@@ -8,7 +8,7 @@ error handler and a runner of lazy listeners, which report to the attempt. The r
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
-from typing import Any, Self, cast
+from typing import Any, cast
 
 from slack_bolt.async_app import AsyncAck, AsyncApp, AsyncBoltContext, AsyncBoltRequest, AsyncRespond
 from slack_bolt.lazy_listener.asyncio_runner import AsyncioLazyListenerRunner
@@ -20,11 +20,10 @@ from slack_sdk.web.async_slack_response import AsyncSlackResponse
 from slack_sdk.webhook import WebhookResponse
 
 from surelane.events import Event
-from surelane_worker.bolt.attempt import ERROR_HANDLER, LISTENER, Attempt, current, message_of, refusal
+from surelane_worker.bolt.attempt import ERROR_HANDLER, LISTENER, Attempt, Uncopied, current, message_of
 from surelane_worker.bolt.calls import point_at
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import Call, Given
-from surelane_worker.slack.client import ResponseRefusedError
 
 
 def handler_of(app: AsyncApp) -> Call:
@@ -66,7 +65,7 @@ async def _run(app: AsyncApp, event: Event, ctx: Context) -> object:
     try:
         with attempt.within(LISTENER):
             response = await app.async_dispatch(request)
-        if response.status < 300 and not attempt.errors:
+        if (response.status < 300 or attempt.unmatched(response)) and not attempt.errors:
             await attempt.acknowledge(response)
         if attempt.lazies:
             await asyncio.wait(attempt.lazies)
@@ -92,12 +91,10 @@ class _Attempt(Attempt):
         return not self._stopped
 
     def end(self) -> None:
-        """Forget the current task."""
         if task := asyncio.current_task():
             self._tasks.discard(task)
 
     def stop(self) -> None:
-        """Cancel the lazy listeners that still run."""
         self._stopped = True
         for task in self._tasks:
             task.cancel()
@@ -154,7 +151,7 @@ class _Context(AsyncBoltContext):
         super().__setitem__(name, value)
 
 
-class _Ack(AsyncAck):
+class _Ack(Uncopied, AsyncAck):
     """``ack(…)``: answers at once."""
 
     def __init__(self, attempt: Attempt) -> None:
@@ -166,12 +163,8 @@ class _Ack(AsyncAck):
         await self._attempt.acknowledge(response)
         return response
 
-    def __deepcopy__(self, memo: object) -> Self:
-        """Bolt copies the context for each lazy listener."""
-        return self
 
-
-class _Respond(AsyncRespond):
+class _Respond(Uncopied, AsyncRespond):
     """``respond(…)``: posts once, through the worker's client, which checks the URL."""
 
     def __init__(self, attempt: Attempt, response_url: str | None) -> None:
@@ -181,15 +174,8 @@ class _Respond(AsyncRespond):
     async def __call__(self, *args: Any, **arguments: Any) -> WebhookResponse:
         if self.response_url is None:
             return await super().__call__(*args, **arguments)
-        try:
-            await self._attempt.respond(message_of(*args, **arguments), self._attempt.part)
-        except ResponseRefusedError as error:
-            return refusal(self.response_url, error)
-        return WebhookResponse(url=self.response_url, status_code=200, body="ok", headers={})
-
-    def __deepcopy__(self, memo: object) -> Self:
-        """Bolt copies the context for each lazy listener."""
-        return self
+        message = message_of(*args, **arguments)
+        return await self._attempt.respond(self.response_url, message, self._attempt.part)
 
 
 def _marked(

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Self
 
 from slack_bolt.error import BoltUnhandledRequestError
 from slack_bolt.response import BoltResponse
@@ -13,10 +13,11 @@ from slack_sdk.webhook import WebhookResponse
 
 from surelane.events import Event
 from surelane_worker.bolt.calls import Calls
-from surelane_worker.handling.context import Context
+from surelane_worker.handling.answers import REFUSED, SUBMISSION
+from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.outcomes import Complete
 from surelane_worker.handling.routes import COMMAND, is_interactive
-from surelane_worker.slack.client import ResponseRefusedError
+from surelane_worker.slack.client import ResponseRefusedError, SentenceError
 
 LISTENER = 0
 """The part that runs middleware and the listener. Lazy listeners are the parts 1, 2 and so on."""
@@ -36,11 +37,8 @@ current: ContextVar["Attempt | None"] = ContextVar("attempt", default=None)
 _part: ContextVar[int] = ContextVar("part", default=LISTENER)
 
 
-class NotAuthorizedError(Exception):
+class NotAuthorizedError(SentenceError):
     """The app has no token for the event's workspace, so none of its listeners ran."""
-
-    def __init__(self) -> None:
-        super().__init__(self.__doc__)
 
 
 class RefusedError(Exception):
@@ -48,6 +46,13 @@ class RefusedError(Exception):
 
     def __init__(self, status: int) -> None:
         super().__init__(f"the app answered {status}")
+
+
+class Uncopied:
+    """Stays the same when Bolt copies the context for each lazy listener."""
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
 
 
 class Attempt:
@@ -68,12 +73,10 @@ class Attempt:
 
     @property
     def part(self) -> int:
-        """The part of the listener that runs in this task or thread."""
         return _part.get()
 
     @contextmanager
     def within(self, part: int) -> Iterator[None]:
-        """Run a part of the listener for the length of the block."""
         attempt, running = current.set(self), _part.set(part)
         try:
             yield
@@ -82,36 +85,52 @@ class Attempt:
             current.reset(attempt)
 
     def next_lazy(self) -> int:
-        """Return the part of the next lazy listener."""
         self._lazy += 1
         return self._lazy
 
     def note_error(self, error: Exception) -> None:
-        """Note an exception of the app."""
         if isinstance(error, BoltUnhandledRequestError):
             self.unhandled = True
         else:
             self.errors.append(error)
 
-    async def respond(self, message: dict[str, object], part: int) -> None:
-        """Answer through the ``response_url``; see :meth:`Calls.respond`."""
+    def unmatched(self, response: BoltResponse) -> bool:
+        """Return whether no listener takes the event."""
+        return not self.ran and (self.unhandled or response.status == 404)
+
+    async def respond(self, url: str, message: dict[str, Any], part: int) -> WebhookResponse:
+        """Answer through the ``response_url``, and return what Bolt's ``respond`` does. An app may ignore a refusal.
+
+        Raises:
+            ResponseRefusedError: Slack answered with a status of 5xx, so another attempt may succeed.
+        """
         self._responded = True
-        await self.calls.respond(part, dict(message))
+        try:
+            await self.calls.respond(part, message)
+        except ResponseRefusedError as error:
+            if error.status >= 500:
+                raise
+            return WebhookResponse(url=url, status_code=error.status, body="", headers={})
+        return WebhookResponse(url=url, status_code=200, body="ok", headers={})
 
     async def acknowledge(self, response: BoltResponse) -> None:
         """Answer Slack's request with a response of ``ack``, if the request still waits. Only the first one counts.
 
-        The text of a command goes through the ``response_url`` if it comes too late.
+        The text of a command goes through the ``response_url`` if it comes too late. A command or a modal that no
+        listener takes is refused, so the person sees Slack's own message that it failed.
         """
         kind = self.event.kind
         if self._answered or not is_interactive(kind):
             return
         self._answered = True
+        if self.unmatched(response):
+            await self.ctx.ack(REFUSED if kind.startswith(COMMAND) or kind == SUBMISSION else None)
+            return
         body = _body(response)
         if not body:
             await self.ctx.ack()
             return
-        notebook = self.ctx.slack.notebook(self.event)
+        notebook = attempt_of(self.ctx).notebooks.of(self.event)
         if not kind.startswith(COMMAND):
             await self.ctx.ack(body)
         elif notebook.call(ANSWERED) is None:
@@ -140,7 +159,7 @@ class Attempt:
             raise self.errors[0]
         if self.ran:
             return None
-        if self.unhandled or response.status == 404:
+        if self.unmatched(response):
             self.ctx.log.debug("no listener takes this event; it is completed")
             return UNHANDLED
         if response.status >= 500:
@@ -168,17 +187,6 @@ def message_of(*args: Any, **arguments: Any) -> dict[str, Any]:
     whole = given.get("text")
     message = whole if isinstance(whole, dict) else given
     return {name: _plain(value) for name, value in message.items() if value is not None}
-
-
-def refusal(url: str, error: ResponseRefusedError) -> WebhookResponse:
-    """Return Slack's refusal as Bolt does. An app may ignore it.
-
-    Raises:
-        ResponseRefusedError: Slack answered with a status of 5xx, so another attempt may succeed.
-    """
-    if error.status >= 500:
-        raise error
-    return WebhookResponse(url=url, status_code=error.status, body="", headers={})
 
 
 def _plain(value: object) -> object:

@@ -6,6 +6,7 @@ A call goes through the worker's HTTP session, with its retries and its spans, a
 import json
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from slack_sdk.errors import SlackApiError
@@ -14,11 +15,14 @@ from slack_sdk.web.async_slack_response import AsyncSlackResponse
 from slack_sdk.web.client import WebClient
 
 from surelane.events import Event
-from surelane_worker.handling.context import Context
-from surelane_worker.slack.admission import check_after_wait
+from surelane.slack import place_of
+from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.slack.client import slack_error
-from surelane_worker.slack.place import place_of
-from surelane_worker.slack.sent import Thread
+from surelane_worker.slack.limiter import check_after_wait
+from surelane_worker.slack.notes import SentReplies, Thread
+from surelane_worker.slack.stream import Begun
+
+Client = AsyncWebClient | WebClient
 
 PART = 10_000
 """The distance of the parts' first ordinals: part 0 counts from 0 on, part 1 from 10,000 on, and so on.
@@ -74,6 +78,7 @@ class Calls:
     def __init__(self, event: Event, ctx: Context) -> None:
         self._event = event
         self._ctx = ctx
+        self._attempt = attempt_of(ctx)
         self._counted = Counter[tuple[int, str]]()
         self._streams: dict[str, int] = {}
         """The ordinals of this attempt's streams by timestamp."""
@@ -81,23 +86,21 @@ class Calls:
         """The timestamps of streams that an earlier attempt finished."""
 
     async def send(
-        self, part: int, client: AsyncWebClient | WebClient, method: str, request: dict[str, Any]
+        self, part: int, client: Client, method: str, request: dict[str, Any]
     ) -> AsyncSlackResponse:
         """Send one call of ``client``, and return Slack's answer. If an earlier attempt made it, return that answer.
 
         Args:
             part: the part of the listener that makes the call.
             client: the client of the app, with its token.
-            method: such as ``chat.postMessage``.
             request: the other arguments of slack-sdk's ``api_call``.
 
         Raises:
             SlackApiError: Slack refused it.
             asyncio.CancelledError: the claim no longer stands.
         """
-        slack = self._ctx.slack
-        check_after_wait.set(slack.check_claim)  # an App's call has a task of its own
-        await slack.check_claim()
+        check_after_wait.set(self._attempt.check_claim)  # an App's call has a task of its own
+        await self._attempt.check_claim()
         if isinstance(client, WebClient):
             request = _as_texts(request)
         given = _arguments(request)
@@ -108,7 +111,7 @@ class Calls:
                 return await self._send_once(part, client, method, request)
             if method in ("chat.startStream", "chat.appendStream", "chat.stopStream"):
                 return await self._stream(part, client, method, given, request)
-        once = like(client, slack.client)
+        once = like(client, self._attempt.clients.client)
         try:
             return await once.api_call(method, **request)
         except SlackApiError as error:
@@ -124,17 +127,15 @@ class Calls:
             ResponseRefusedError: Slack refused the answer.
             ResponseUrlError: the URL is neither Slack's nor the simulator's.
         """
-        slack = self._ctx.slack
-        replies = slack.through(slack.client, slack.once, self._event, self._next(part, "reply"))
+        replies = self._attempt.replies_through(self._attempt.clients, self._next(part, "reply"))
         text = message.pop("text", None)
         await replies.reply(self._event, text, **message)
 
-    async def _post(
-        self, part: int, client: AsyncWebClient | WebClient, message: dict[str, Any]
-    ) -> AsyncSlackResponse:
-        slack = self._ctx.slack
-        once = like(client, slack.once, _Posting)
-        replies = slack.through(like(client, slack.client), once, self._event, self._next(part, "reply"))
+    async def _post(self, part: int, client: Client, message: dict[str, Any]) -> AsyncSlackResponse:
+        own = self._attempt.clients
+        once = like(client, own.once, _Posting)
+        theirs = replace(own, client=like(client, own.client), once=once)
+        replies = self._attempt.replies_through(theirs, self._next(part, "reply"))
         text, thread_ts = message.pop("text", None), message.pop("thread_ts", None)
         channel = message.pop("channel", None)
         ts = await replies.reply(self._event, text, channel=channel, thread_ts=thread_ts, **message)
@@ -145,10 +146,10 @@ class Calls:
         return _answer(once, "chat.postMessage", {"ok": True, "channel": channel, "ts": ts, "message": shown})
 
     async def _send_once(
-        self, part: int, client: AsyncWebClient | WebClient, method: str, request: dict[str, Any]
+        self, part: int, client: Client, method: str, request: dict[str, Any]
     ) -> AsyncSlackResponse:
         name = f"bolt:{method}:{self._next(part, method)}"
-        notebook, once = self._ctx.slack.notebook(self._event), like(client, self._ctx.slack.once)
+        notebook, once = self._attempt.notebooks.of(self._event), like(client, self._attempt.clients.once)
         if made := notebook.call(name):
             self._ctx.log.info("an earlier attempt made this call", method=method)
             return _answer(once, method, json.loads(made))
@@ -157,15 +158,10 @@ class Calls:
         return answer
 
     async def _stream(
-        self,
-        part: int,
-        client: AsyncWebClient | WebClient,
-        method: str,
-        given: dict[str, Any],
-        request: dict[str, Any],
+        self, part: int, client: Client, method: str, given: dict[str, Any], request: dict[str, Any]
     ) -> AsyncSlackResponse:
         """Start, extend or finish a stream. A stream that an earlier attempt finished stays as it is."""
-        once = like(client, self._ctx.slack.once)
+        once = like(client, self._attempt.clients.once)
         if method == "chat.startStream":
             return await self._start_stream(part, once, given, request)
         ts = str(given.get("ts"))
@@ -173,20 +169,21 @@ class Calls:
             return _answer(once, method, {"ok": True, "channel": given.get("channel"), "ts": ts})
         answer = await once.api_call(method, **request)
         if method == "chat.stopStream" and ts in self._streams:
-            notebook = self._ctx.slack.notebook(self._event)
+            notebook = self._attempt.notebooks.of(self._event)
             await notebook.note_stream(self._streams[ts], ts, stopped=True)
         return answer
 
     async def _start_stream(
         self, part: int, client: AsyncWebClient, given: dict[str, Any], request: dict[str, Any]
     ) -> AsyncSlackResponse:
-        ordinal, notebook = self._next(part, "stream"), self._ctx.slack.notebook(self._event)
+        ordinal, notebook = self._next(part, "stream"), self._attempt.notebooks.of(self._event)
         earlier, channel = notebook.stream(ordinal), given.get("channel")
         if earlier.get("stopped"):
             self._ended.add(earlier["ts"])
             return _answer(client, "chat.startStream", {"ok": True, "channel": channel, "ts": earlier["ts"]})
-        place = Thread(str(channel), given.get("thread_ts"), place_of(self._event).since)
-        begun = self._ctx.slack.begun(self._event, ordinal, place)
+        place = Thread(str(channel), given.get("thread_ts"), place_of(self._event.payload).since)
+        sent = SentReplies(self._attempt.clients.client, self._ctx.log)
+        begun = Begun.of(self._event, ordinal, place, notebook, sent)
         if unfinished := await begun.earlier():
             await self._remove(client, str(channel), unfinished)
 
@@ -213,14 +210,14 @@ class Calls:
         return part * PART + self._counted[part, sort] - 1
 
 
-def point_at(client: AsyncWebClient | WebClient, api: str) -> None:
+def point_at(client: Client, api: str) -> None:
     """Let a client of the app call the Web API at ``api``, unless the app has named an address of its own."""
     if client.base_url == AsyncWebClient.BASE_URL:
-        client.base_url = api.rstrip("/") + "/"
+        client.base_url = api
 
 
 def like(
-    client: AsyncWebClient | WebClient, model: AsyncWebClient, sort: type[AsyncWebClient] = AsyncWebClient
+    client: Client, model: AsyncWebClient, sort: type[AsyncWebClient] = AsyncWebClient
 ) -> AsyncWebClient:
     """Return a client with the token and the address of ``client``, and the session and the retries of ``model``."""
     made = sort(

@@ -10,20 +10,19 @@ from typing import Any, TypeVar, cast
 from surelane_service.installation_store import AsyncInstallations, SyncInstallations
 from surelane_service.installations import Installations, Owner, Stored
 from surelane_worker.bolt.attempt import Attempt, current
+from surelane_worker.handling.context import attempt_of
+from surelane_worker.slack.client import SentenceError
 
 Result = TypeVar("Result")
 
 
-class NoInstallationsError(Exception):
+class NoInstallationsError(SentenceError):
     """Installs are off, or no event is being handled: set SLACK_CLIENT_ID and SLACK_CLIENT_SECRET."""
-
-    def __init__(self) -> None:
-        super().__init__(self.__doc__)
 
 
 def _attempt() -> Attempt:
     attempt = current.get()
-    if attempt is None or attempt.ctx.installs is None:
+    if attempt is None or attempt_of(attempt.ctx).services.installs is None:
         raise NoInstallationsError
     return attempt
 
@@ -32,12 +31,12 @@ class _OfAttempt:
     """The installations of the attempt that runs at the call."""
 
     def __getattr__(self, name: str) -> Any:
-        installs = _attempt().ctx.installs
+        installs = attempt_of(_attempt().ctx).services.installs
         return getattr(installs and installs.installations, name)
 
 
 async def _find(owner: Owner, user_id: str | None) -> dict[str, Stored]:
-    installs = _attempt().ctx.installs
+    installs = attempt_of(_attempt().ctx).services.installs
     return {} if installs is None else dict(await installs.find(owner, user_id))
 
 

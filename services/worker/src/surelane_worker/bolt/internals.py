@@ -6,14 +6,11 @@
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from slack_bolt import App, Assistant
 from slack_bolt.async_app import AsyncApp, AsyncAssistant
-from slack_sdk.web.async_base_client import AsyncBaseClient
-from slack_sdk.web.base_client import BaseClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +18,6 @@ class Registered:
     """A registered listener.
 
     Attributes:
-        name: the name of its function.
         sort: the function of slack-bolt that made its matcher, such as ``event`` or ``command``.
         wanted: what that function was given, such as the command's name, by the names of its variables.
     """
@@ -41,7 +37,6 @@ def registered(app: App | AsyncApp) -> Iterator[Registered]:
 
 
 def assistants(app: App | AsyncApp) -> bool:
-    """Return whether the app has an ``Assistant``."""
     middleware = app._async_middleware_list if isinstance(app, AsyncApp) else app._middleware_list  # noqa: SLF001
     return any(isinstance(each, Assistant | AsyncAssistant) for each in middleware)
 
@@ -55,20 +50,3 @@ def _made_by(function: Callable[..., Any] | None) -> tuple[str, Mapping[str, Any
     if inspect.isfunction(inner):
         return _made_by(inner)
     return re.sub(r"\.<locals>.*", "", getattr(function, "__qualname__", "")), kept
-
-
-@contextmanager
-def pointed_at(api: str) -> Iterator[None]:
-    """Let clients that are made in the block call the Web API at ``api``, unless they name another address.
-
-    An ``App`` checks its token when it is made, which is when its module is imported.
-    """
-    makers = (BaseClient.__init__, AsyncBaseClient.__init__)
-    before = [maker.__defaults__ or () for maker in makers]
-    for maker, defaults in zip(makers, before, strict=True):
-        maker.__defaults__ = tuple(api if each == BaseClient.BASE_URL else each for each in defaults)
-    try:
-        yield
-    finally:
-        for maker, defaults in zip(makers, before, strict=True):
-            maker.__defaults__ = defaults

@@ -8,7 +8,7 @@ from slack_bolt.async_app import AsyncApp
 
 from surelane_worker.bolt.internals import Registered, assistants, registered
 from surelane_worker.handling.handler import HandlersError
-from surelane_worker.handling.routes import command_kinds, event_kinds
+from surelane_worker.handling.routes import COMMAND, command_kinds, event_kinds
 
 SETTING = "SURELANE_BOLT_KINDS"
 
@@ -37,15 +37,18 @@ INTERACTIONS: dict[str, tuple[str, ...]] = {
 }
 """The interactions that each sort of listener takes."""
 
+TAKEN_SUBTYPES = ("", "file_share", "thread_broadcast")
+"""The subtypes of the messages that ingest takes; the empty one stands for none."""
+RETIRED = ("workflow_step_execute", "workflow_step_edit", "workflow_step_save")
+"""The sorts of listeners for steps from apps."""
+
 ASSISTANT = ("assistant_thread_started", "assistant_thread_context_changed", "message.im")
 
 
 def kinds_of(app: App | AsyncApp, further: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the kinds that the app's listeners take, each once.
 
-    Args:
-        app: the app.
-        further: kinds to add. If there are any, listeners whose kinds cannot be read are left out.
+    ``further``: kinds to add. If there are any, listeners whose kinds cannot be read are left out.
 
     Raises:
         HandlersError: the kinds of a listener cannot be read, or there are no listeners.
@@ -66,6 +69,26 @@ def kinds_of(app: App | AsyncApp, further: Iterable[str] = ()) -> tuple[str, ...
     if not kinds:
         raise HandlersError("the Bolt app has no listeners")
     return tuple(kinds)
+
+
+def idle_listeners(app: App | AsyncApp, further: Iterable[str] = ()) -> Iterator[tuple[str, str]]:
+    """Yield the listeners that can never run: each one's name, and why. ``further``: as in :func:`kinds_of`."""
+    commands = ["/" + kind.removeprefix(COMMAND) for kind in further if kind.startswith(COMMAND)]
+    for listener in registered(app):
+        constraints, command = listener.wanted.get("constraints"), listener.wanted.get("command")
+        if listener.sort in RETIRED:
+            yield listener.name, "Slack has retired steps from apps"
+        elif isinstance(command, re.Pattern) and not any(map(command.search, commands)):
+            yield listener.name, f"{SETTING} has no command that it takes"
+        elif isinstance(constraints, dict) and constraints.get("type") == "message":
+            subtypes = constraints.get("subtype", "")
+            wanted = [subtypes] if subtypes is None or isinstance(subtypes, str | re.Pattern) else subtypes
+            if not any(_takes(each or "", subtype) for each in wanted for subtype in TAKEN_SUBTYPES):
+                yield listener.name, f"ingest takes no messages of subtype {subtypes}"
+
+
+def _takes(wanted: str | re.Pattern[str], subtype: str) -> bool:
+    return wanted == subtype if isinstance(wanted, str) else wanted.search(subtype) is not None
 
 
 def _kinds_of(listener: Registered) -> Iterator[str]:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from functools import wraps
-from typing import Any, Self, cast
+from typing import Any, cast
 
 from slack_bolt import Ack, App, BoltContext, BoltRequest, BoltResponse, Respond
 from slack_bolt.lazy_listener.thread_runner import ThreadLazyListenerRunner
@@ -22,11 +22,10 @@ from slack_sdk.web.slack_response import SlackResponse
 from slack_sdk.webhook import WebhookResponse
 
 from surelane.events import Event
-from surelane_worker.bolt.attempt import ERROR_HANDLER, LISTENER, Attempt, current, message_of, refusal
+from surelane_worker.bolt.attempt import ERROR_HANDLER, LISTENER, Attempt, Uncopied, current, message_of
 from surelane_worker.bolt.calls import point_at
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import Call, Given, threaded
-from surelane_worker.slack.client import ResponseRefusedError
 
 
 def handler_of(app: App) -> Call:
@@ -67,7 +66,7 @@ def _run(app: App, event: Event, ctx: Context) -> object:
     request.context["respond"] = _Respond(attempt, request.context.response_url)
     with attempt.within(LISTENER):
         response = app.dispatch(request)
-    if response.status < 300 and not attempt.errors:
+    if (response.status < 300 or attempt.unmatched(response)) and not attempt.errors:
         ctx.run(attempt.acknowledge(response))
     for thread in attempt.threads:
         thread.join()
@@ -140,7 +139,7 @@ class _Context(BoltContext):
         super().__setitem__(name, value)
 
 
-class _Ack(Ack):
+class _Ack(Uncopied, Ack):
     """``ack(…)``: answers at once."""
 
     def __init__(self, attempt: Attempt) -> None:
@@ -152,12 +151,8 @@ class _Ack(Ack):
         self._attempt.ctx.run(self._attempt.acknowledge(response))
         return response
 
-    def __deepcopy__(self, memo: object) -> Self:
-        """Bolt copies the context for each lazy listener."""
-        return self
 
-
-class _Respond(Respond):
+class _Respond(Uncopied, Respond):
     """``respond(…)``: posts once, through the worker's client, which checks the URL."""
 
     def __init__(self, attempt: Attempt, response_url: str | None) -> None:
@@ -167,16 +162,8 @@ class _Respond(Respond):
     def __call__(self, *args: Any, **arguments: Any) -> WebhookResponse:
         if self.response_url is None:
             return super().__call__(*args, **arguments)
-        message = message_of(*args, **arguments)
-        try:
-            self._attempt.ctx.run(self._attempt.respond(message, self._attempt.part))
-        except ResponseRefusedError as error:
-            return refusal(self.response_url, error)
-        return WebhookResponse(url=self.response_url, status_code=200, body="ok", headers={})
-
-    def __deepcopy__(self, memo: object) -> Self:
-        """Bolt copies the context for each lazy listener."""
-        return self
+        message, attempt = message_of(*args, **arguments), self._attempt
+        return attempt.ctx.run(attempt.respond(self.response_url, message, attempt.part))
 
 
 def _marked(client: WebClient, attempt: Attempt | None) -> Callable[..., SlackResponse]:

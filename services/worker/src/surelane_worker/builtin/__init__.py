@@ -1,11 +1,12 @@
 """The built-in handlers: a worker runs them by default, and a team may include them beside its own."""
 
-from surelane_worker.builtin import chores, dispatch, messages, orchestrator
+from surelane_worker.builtin import jobs, messages
+from surelane_worker.builtin.jobs import dispatch, gathered, split
+from surelane_worker.builtin.messages import tell
 from surelane_worker.handling.registry import Handlers
 
 handlers = Handlers()
+handlers.include(messages.handlers)
+handlers.include(jobs.handlers)
 
-for part in (messages, chores, orchestrator, dispatch):
-    handlers.include(part.handlers)
-
-__all__ = ["handlers"]
+__all__ = ["dispatch", "gathered", "handlers", "split", "tell"]

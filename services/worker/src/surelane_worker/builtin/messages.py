@@ -1,7 +1,7 @@
 """Answer what people say: mentions and direct messages in Slack, and ``agent-turn`` jobs from anywhere else.
 
-With a model (``SURELANE_MODEL``) an agent answers. Without one the answers quote what was received, so that a new
-installation is seen to work. A team registers its own functions for these kinds.
+With a model (``SURELANE_MODEL``) an agent answers. Without one the answers quote what was received: it
+shows that a new installation works. A team registers its own functions for these kinds.
 """
 
 from typing import Any

@@ -1,100 +1,95 @@
-"""Take people's answers to ``ctx.ask``, and their clicks on the Stop button of ``ctx.stoppable``.
+"""Take people's answers to ``ctx.ask`` and their clicks on Stop, and close what ended events left open in Slack.
 
-Every worker with a bot token handles these clicks beside its own kinds. Any worker may get an answer, not only the one
-that asked.
+Every worker with a bot token handles these kinds beside its own. The worker that
+asked need not be the worker that gets the answer.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from surelane.events import Event
-from surelane_worker.handling.asks import (
-    CHOOSE,
-    STOP,
-    WRITE,
-    WRITTEN,
-    Block,
-    asked_as,
-    chosen,
-    close,
-    may,
-    modal,
-    tell,
-)
-from surelane_worker.handling.context import Context
+from surelane.slack import object_in, place_of
+from surelane_worker.handling import asks
+from surelane_worker.handling.asks import Block
+from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.outcomes import Snooze
 from surelane_worker.handling.registry import Handlers
 from surelane_worker.handling.routes import ANSWERS
-from surelane_worker.slack.place import place_of
+from surelane_worker.slack.notes import SentReplies, Thread
+from surelane_worker.slack.stream import ENDED, allowing
 
 handlers = Handlers()
 
 OVER = "This question is over."
-
-
 SOON = Snooze("2s")
-"""The question is not stored yet, or the event is locked. This may last, so it costs no attempts."""
+"""The event is locked. This may last, so it costs no attempts."""
+PATIENCE = 3600.0
+"""Seconds for which a click waits for its question. A handler that was changed may never ask it again."""
 
 
 @handlers.on(ANSWERS, timeout="1m")
 async def answer(event: Event, ctx: Context) -> object:
     """Give an answer to the event that waits for it, or stop the event."""
-    user = str((event.payload.get("user") or {}).get("id", ""))
-    block, action, value = _read(event.payload)
-    if block is None or not user:
+    (block, action, value), place = _read(event.payload), place_of(event.payload)
+    if block is None or place.user is None:
         return {"unhandled": "not a question"}
-    posted, place = await _posted(ctx, block), place_of(event)
+    user, posted = place.user, await _posted(ctx, block)
     if posted is None:
-        if await ctx.engine.is_live(block.identity):
-            return SOON
+        age = (datetime.now(UTC) - event.event_ts).total_seconds()
+        if age < PATIENCE and await attempt_of(ctx).services.engine.is_live(block.identity):
+            return Snooze(timedelta(seconds=max(2, age / 10)))
+        asked_in = asdict(place) if place.channel else _metadata(event.payload)
         return (
-            await _tell(ctx, asdict(place), user, OVER) if place.channel else {"unhandled": "no such event"}
+            await _tell(ctx, asked_in, user, OVER)
+            if "channel" in asked_in
+            else {"unhandled": "no such event"}
         )
     if place.channel not in (None, posted["channel"]):
         return {"unhandled": "not where it was asked"}
-    if not may(posted, user):
+    if not asks.may(posted, user):
         named = ", ".join(f"<@{each}>" for each in posted["by"])
         return await _tell(ctx, posted, user, f"Only {named} may answer this.")
-    if action == STOP:
+    if action == asks.STOP:
         return await _stop(ctx, block, posted, user)
-    if action == WRITE:
-        await ctx.slack.open_view(event, modal(posted, block))
+    if action == asks.WRITE:
+        await ctx.slack.open_view(event, asks.modal(posted, block))
         return {"opened": block.question}
-    choice = value if action == WRITTEN else posted["choices"][int(value)]
+    choice = value if action == asks.WRITTEN else posted["choices"][int(value)]
     return await _choose(event, ctx, block, posted, {"choice": choice, "user": user, "click": event.key})
 
 
 async def _choose(
     event: Event, ctx: Context, block: Block, posted: Mapping[str, Any], given: Mapping[str, str]
 ) -> object:
-    answer, first = await ctx.engine.send_signal(
+    answer, first = await attempt_of(ctx).services.engine.send_signal(
         block.identity, block.question, json.dumps(given), once=not posted["judged"], by=given["user"]
     )
     counts = given if answer == "sent" else None if first is None else json.loads(first)
     if counts is not None and counts["click"] == event.key:
         if not posted["judged"]:
-            await close(ctx.slack, posted, chosen(counts["choice"], counts["user"]))
+            await asks.close(ctx.slack, posted, asks.chosen(counts["choice"], counts["user"]))
         return {"chosen": given["choice"]}
     if counts is None:
         return await _tell(ctx, posted, given["user"], OVER)
-    decided = f"This is decided: {chosen(counts['choice'], counts['user'])}"
+    decided = f"This is decided: {asks.chosen(counts['choice'], counts['user'])}"
     return await _tell(ctx, posted, given["user"], decided)
 
 
 async def _stop(ctx: Context, block: Block, posted: Mapping[str, Any], user: str) -> object:
-    answer = await ctx.engine.cancel(block.identity, by=user, reason="stopped in Slack")
+    answer = await attempt_of(ctx).services.engine.cancel(block.identity, by=user, reason="stopped in Slack")
     if answer == "busy":
         return SOON
-    await close(ctx.slack, posted, "It has ended." if answer is None else f"Stopped by <@{user}>.")
+    await asks.close(ctx.slack, posted, asks.ENDED if answer is None else f"Stopped by <@{user}>.")
     return {"stopped": answer}
 
 
 async def _posted(ctx: Context, block: Block) -> Mapping[str, Any] | None:
     """Return the stored question; ``None`` if it is not stored, or not yet."""
-    name = asked_as(block.question)
-    steps = await ctx.engine.read_steps(block.identity)
+    name = asks.asked_as(block.question)
+    steps = await attempt_of(ctx).services.engine.read_steps(block.identity)
     for step in steps:
         if step.name == name and step.done and step.result is not None:
             found: Mapping[str, Any] = json.loads(step.result)
@@ -103,25 +98,57 @@ async def _posted(ctx: Context, block: Block) -> Mapping[str, Any] | None:
 
 
 async def _tell(ctx: Context, posted: Mapping[str, Any], user: str, text: str) -> object:
-    await tell(ctx.slack, posted, user, text)
+    await asks.tell(ctx.slack, posted, user, text)
     return {"told": text}
 
 
 def _read(payload: Mapping[str, Any]) -> tuple[Block | None, str, str]:
     """Return the question, the action's id without its number, and the choice or text of the person."""
     if payload.get("type") == "view_submission":
-        view = payload.get("view") or {}
         try:
-            block = Block.read(json.loads(view.get("private_metadata") or "{}").get("block"))
-            written = str(view["state"]["values"]["answer"]["text"]["value"] or "")
-        except (ValueError, KeyError, TypeError, AttributeError):
+            written = str(payload["view"]["state"]["values"]["answer"]["text"]["value"] or "")
+        except (KeyError, TypeError):
             return None, "", ""
-        return block, WRITTEN, written
+        return Block.read(_metadata(payload).get("block")), asks.WRITTEN, written
     action = (payload.get("actions") or [{}])[0]
     name = str(action.get("action_id", ""))
-    name = CHOOSE if name.startswith(CHOOSE) else name
+    name = asks.CHOOSE if name.startswith(asks.CHOOSE) else name
     option = action.get("selected_option") or {}
     value = str(option.get("value", action.get("value", "")))
-    if name == CHOOSE and not value.isdigit():
+    if name == asks.CHOOSE and not value.isdigit():
         return None, "", ""
     return Block.read(action.get("block_id")), name, value
+
+
+def _metadata(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a modal says about its question: its id, and where it was asked."""
+    try:
+        return object_in(json.loads(payload["view"]["private_metadata"]))
+    except (ValueError, KeyError, TypeError):
+        return {}
+
+
+@handlers.on("surelane.close", timeout="1m")
+async def close_message(event: Event, ctx: Context) -> dict[str, str | None]:
+    """Close a message that an ended event left open; the database stores the job (``agent.close_in_slack``).
+
+    The payload has a stored question, or is the note of a stream's beginning.
+    """
+    if question := event.payload.get("value"):
+        await asks.close(ctx.slack, question, asks.ENDED)
+        return {"closed": question["ts"]}
+    return {"ended": await _end_stream(event, ctx)}
+
+
+async def _end_stream(event: Event, ctx: Context) -> str | None:
+    """End a streamed message with the text that it has. The note may lack the message's ``ts``."""
+    channel: str = event.payload["channel"]
+    ts: str | None = event.payload["ts"]
+    if ts is None:
+        # A later event's stream in the thread began after this job was stored.
+        stored_at = f"{event.event_ts.timestamp():.6f}"
+        thread = Thread(channel, event.payload["thread_ts"], event.payload["since"], stored_at)
+        ts = next(iter(await SentReplies(ctx.slack.client, ctx.log).running(thread)), None)
+    if ts is not None:
+        await allowing(ENDED, ctx.slack.client.chat_stopStream(channel=channel, ts=ts))
+    return ts

@@ -1,29 +1,208 @@
-"""The claimer: claims events while slots are free, and sleeps while there is nothing to claim."""
+"""The claimer: claims events while slots are free, and sleeps while there is nothing to claim.
+
+Claims start at cursors: a cursor per lane and kind skips the dead rows of finished events. The rules, and the faults
+each of them prevents, are in ``docs/adr``:
+
+- A cursor is a margin behind the newest visibility time that a claim found in its lane.
+- In a lane where no claim found anything yet, it is behind the time of the peek that found the lane empty.
+- It moves back to anything that a peek finds behind it: a late commit, or a row that was locked.
+- No cursor outlives its connection.
+
+While the queue is full, a second claim goes out before the last one has answered. It has a connection of its own,
+which joins the worker's session (:mod:`surelane_worker.sessions`).
+"""
 
 import asyncio
 import time
+from collections.abc import Sequence
 from contextlib import suppress
+from datetime import datetime, timedelta
+from functools import lru_cache
+from itertools import zip_longest
 
 from surelane.encryption.sealing import Sealing
 from surelane.errors import DatabaseRefused, DatabaseUnavailable
 from surelane.events import Event
-from surelane_service.engine import Engine
-from surelane_service.listener import Listener
+from surelane_service.engine import LANES, Engine, Peek
 from surelane_service.logs import get_logger
-from surelane_worker.claiming.cursors import Cursors
-from surelane_worker.claiming.position import Position, Side
-from surelane_worker.claiming.second import SecondClaims
-from surelane_worker.claiming.sharer import Sharer
+from surelane_service.pool import Listener
+from surelane_worker.claiming.position import CrowdSplitter, Position, Side
 from surelane_worker.observing.readiness import Outage
 from surelane_worker.observing.tracing import Observer
-from surelane_worker.settings import WorkerSettings
+from surelane_worker.worker_settings import WorkerSettings
 
 FIRST_PAUSE = 0.1
 """Seconds after the first failed claim. The pause doubles each time, up to the poll interval."""
+UNBROKEN_PAUSE = 1.0
+"""Seconds of a pause that no wake-up ends."""
 OPEN_WITHIN = 2.0
 """Seconds in which claimed events are decrypted, if their data keys are to be looked up first."""
+MARGIN = timedelta(seconds=1)
+"""How far a cursor stays behind the newest event that was claimed."""
+MANY = 300
+"""Events that a claim asks for, at least, and finds, before the next one goes out beside it."""
+IDLE = 60.0
+"""Seconds without need after which the connection is closed."""
+SECOND_PAUSE = 10.0
+"""Seconds for which the worker claims over one connection after a second claim failed."""
+LEAVE_WITHIN = 1.0
+"""Seconds that a claim under way has to end before its connection is cut."""
 
 log = get_logger("surelane_worker.claiming.claimer")
+
+Place = tuple[int, str]
+"""A lane and a kind."""
+
+
+@lru_cache(maxsize=64)
+def _places(kinds: tuple[str, ...], lanes: int) -> tuple[Place, ...]:
+    return tuple((lane, kind) for lane in range(lanes) for kind in kinds)
+
+
+class Cursors:
+    """The cursors of one worker."""
+
+    def __init__(self) -> None:
+        self._cursors: dict[Place, datetime] = {}
+        self._lanes = LANES
+        """The number of lanes that may have a cursor: up to the highest lane that a claim or a peek found in use."""
+        self._corrections = 0
+        self._corrected: dict[Place, int] = {}
+        """The number of each place's last correction."""
+        self._forgotten = 0
+
+    @property
+    def corrections(self) -> int:
+        """How often cursors moved back. A claim sent before the last time may not have seen the rows that caused it."""
+        return self._corrections
+
+    def starts(self, kinds: Sequence[str]) -> list[datetime | None]:
+        """Return where a claim of ``kinds`` starts, per lane and kind (lane-major). ``None`` is the beginning."""
+        return [self._cursors.get(place) for place in _places(tuple(kinds), self._lanes)]
+
+    def advance(self, events: Sequence[Event], corrections: int) -> None:
+        """Move cursors forward to the events of a claim, except cursors that moved back since it was sent.
+
+        Args:
+            events: the claimed ones.
+            corrections: the value of :attr:`corrections` when the claim was sent.
+        """
+        if corrections < self._forgotten:
+            return
+        raced = corrections < self._corrections
+        latest: dict[Place, datetime] = {}
+        for event in events:
+            if event.lane is not None and event.prior_vt is not None:
+                place = (event.lane, event.kind)
+                if place not in latest or event.prior_vt > latest[place]:
+                    latest[place] = event.prior_vt
+        for place, vt in latest.items():
+            if raced and corrections < self._corrected.get(place, 0):
+                continue
+            self._lanes = max(self._lanes, place[0] + 1)
+            seen = self._cursors.get(place)
+            if seen is None or vt - MARGIN > seen:
+                self._cursors[place] = vt - MARGIN
+
+    def correct(self, kinds: Sequence[str], before: Sequence[datetime | None], peek: Peek) -> None:
+        """Move cursors back to the events that a peek found behind them.
+
+        A claim during the peek may have taken such an event, or may have missed it. Both look the same here.
+
+        Args:
+            kinds: those of the peek.
+            before: the cursors when the peek was sent.
+            peek: its answer.
+        """
+        lanes = len(peek.vts) // max(len(kinds), 1)
+        self._lanes = max(self._lanes, lanes)
+        # A lane may have come into use since the cursors were read, or be out of use by now.
+        for place, was, vt in zip_longest(_places(tuple(kinds), self._lanes), before, peek.vts):
+            first = vt if vt is not None and vt <= peek.now else None
+            stands = self._cursors.get(place)
+            if place[1] in peek.paused:
+                self._hold_back(place, None)  # its events must not be behind the cursor when it is resumed
+            elif first is not None and (stands is not None or was is None):
+                # Even if the cursor is behind the event: a claim under way may have looked before the event was there.
+                self._hold_back(place, first if stands is None else min(first, stands))
+            elif stands is None and was is None:
+                self._cursors[place] = peek.now - MARGIN
+
+    def _hold_back(self, place: Place, to: datetime | None) -> None:
+        if to is None:
+            self._cursors.pop(place, None)
+        else:
+            self._cursors[place] = to
+        self._corrections += 1
+        self._corrected[place] = self._corrections
+
+    def forget(self) -> None:
+        """Drop every cursor: the next claims scan in full."""
+        self._cursors.clear()
+        self._corrections += 1
+        self._forgotten = self._corrections
+
+
+class SecondClaims:
+    """Says when to claim over the second connection: while claims are large and find all that they ask for.
+
+    Slots of slow handlers come free a few at a time, and ask for less. If the connection cannot be opened, or breaks,
+    the worker goes on with the first one alone: the server may have none left.
+    """
+
+    def __init__(self, connection: Listener) -> None:
+        """``connection`` is opened at the first need."""
+        self.connection = connection
+        self._wanted = asyncio.Event()
+        self._not_before = float("-inf")
+        self._stopping = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a claim may go out beside the next one."""
+        return self._wanted.is_set()
+
+    def found(self, count: int, limit: int) -> None:
+        """Note that a claim of ``limit`` events found ``count``, or failed and found none."""
+        if count < limit:
+            self._unwanted()
+        elif limit >= MANY and asyncio.get_running_loop().time() >= self._not_before:
+            self._wanted.set()
+
+    def failed(self, error: Exception) -> None:
+        """Note that a second claim failed."""
+        log.warning("second claim failed; the worker goes on with one", error=type(error).__name__)
+        self._not_before = asyncio.get_running_loop().time() + SECOND_PAUSE
+        self._unwanted()
+
+    def _unwanted(self) -> None:
+        if not self._stopping:
+            self._wanted.clear()
+
+    @staticmethod
+    def worth(free: list[tuple[list[str], int]]) -> list[tuple[list[str], int]]:
+        """Return which of the free slots a second claim is worth its cost for."""
+        return [(kinds, count) for kinds, count in free if count >= MANY]
+
+    async def wanted(self) -> bool:
+        """Wait until a second claim may go out. Return false when the worker stops."""
+        try:
+            async with asyncio.timeout(IDLE):
+                await self._wanted.wait()
+        except TimeoutError:
+            await self.connection.close()
+            await self._wanted.wait()
+        return not self._stopping
+
+    async def leave(self) -> None:
+        """End the connection before the worker opens another session: a claim must not belong to an older one."""
+        self._unwanted()
+        await self.connection.retire(LEAVE_WITHIN)
+
+    def stop(self) -> None:
+        """Let no further claim go out."""
+        self._stopping = True
+        self._wanted.set()
 
 
 class Claimer:
@@ -38,7 +217,7 @@ class Claimer:
         *,
         cursors: Cursors,
         position: Position,
-        sharer: Sharer,
+        splitter: CrowdSplitter,
         observer: Observer,
         outage: Outage,
         sealing: Sealing,
@@ -54,7 +233,7 @@ class Claimer:
         self._second = second
         self._wakeup = side.wakeup
         self._position = position
-        self._sharer = sharer
+        self._splitter = splitter
         self._slots = side.slots
         self._metrics = observer.metrics
         self._tracing = observer.tracing
@@ -111,9 +290,8 @@ class Claimer:
 
     def claiming_for(self) -> float:
         """Return for how many seconds claims have succeeded without interruption."""
-        return (
-            0.0 if self._claiming_since is None else asyncio.get_running_loop().time() - self._claiming_since
-        )
+        since = self._claiming_since
+        return 0.0 if since is None else asyncio.get_running_loop().time() - since
 
     def is_claiming(self) -> bool:
         """Return whether the latest claim succeeded."""
@@ -182,7 +360,7 @@ class Claimer:
             self._metrics.claimed(events)
             if self._tracing is not None:
                 self._tracing.received(events, began_at)
-            self._sharer.claimed(events)
+            self._splitter.claimed(events)
             self._slots.accept(events, began)
             self._position.claimed(self._side, events, limit)
         return events
@@ -203,10 +381,8 @@ class Claimer:
                 most_bytes=most_bytes,
             )
         self._cursors.advance(events, corrections)
-        with (
-            self._slots.opening(events),
-            suppress(TimeoutError),
-        ):  # before their handlers run, they are tried again
+        # Events that are not decrypted in time are tried again before their handlers run.
+        with self._slots.opening(events), suppress(TimeoutError):
             async with asyncio.timeout(OPEN_WITHIN):
                 await self._sealing.open_events(events)
         return events
@@ -218,14 +394,20 @@ class Claimer:
             self._claiming_since = began
 
     async def _pause(self) -> None:
-        """Wait after a failure, each time twice as long, before the connection is opened again."""
+        """Wait after a failure, each time twice as long, before the connection is opened again.
+
+        A wake-up ends only the part beyond the first second. Else a database that answers polls and refuses claims,
+        such as one whose volume is full, would be asked without a pause: each poll finds what to claim.
+        """
         self._claiming_since = None
         self._failures += 1
         longest = self._settings.poll_interval.total_seconds()
         if self._stopping:
             return
+        pause = min(FIRST_PAUSE * 2 ** min(self._failures, 10), longest)
+        await asyncio.sleep(min(pause, UNBROKEN_PAUSE))
         self._wakeup.answered()
-        await self._wakeup.sleep(min(FIRST_PAUSE * 2 ** min(self._failures, 10), longest))
+        await self._wakeup.sleep(pause - min(pause, UNBROKEN_PAUSE))
 
     async def _sleep(self) -> None:
         """Sleep until there may be something to claim. After a failure there was a pause already."""

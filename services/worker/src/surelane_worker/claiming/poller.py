@@ -19,10 +19,10 @@ from surelane_service.engine import Engine
 from surelane_service.figures import Figures
 from surelane_service.fleet import POSITIONS
 from surelane_service.logs import get_logger
-from surelane_worker.claiming.cursors import Cursors
+from surelane_worker.claiming.claimer import Cursors
 from surelane_worker.claiming.position import Position, Side
-from surelane_worker.observing.heartbeats import Heartbeats
 from surelane_worker.observing.readiness import Outage
+from surelane_worker.sessions import Heartbeats
 
 JITTER = 0.5
 """Polls wait up to half an interval more: so all statements of an idle worker stay below one per poll interval."""

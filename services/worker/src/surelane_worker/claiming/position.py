@@ -1,28 +1,30 @@
-"""Positions: a few of the workers that handle the same kinds listen to notifications, and one answers them.
+"""Positions: two of the workers that handle the same kinds listen to notifications, and one answers them.
 
 A position is an advisory lock of the session that claims, so PostgreSQL frees it when its worker dies:
 
-- 0, the responder, listens and answers every notification: it claims.
-- 1, the deputy, listens. It answers while the responder has no free slot.
-- 2 and 3, the watchers, only poll, at every poll interval. Responder and deputy do, too.
-- Every other worker is in reserve and polls at some poll intervals, until a position is free.
+- 0, the responder, answers every notification: it claims.
+- 1, the deputy, answers while the responder has no free slot.
+- Every other worker is in reserve. It does not listen, and takes turns in polling until a position is free.
 
 A worker that claims an event which was visible for a while knows that none answered: the responder hangs, or there is
 more to do than those who listen can. For some minutes it then listens and answers as well.
+
+What is heard wakes the claimer (:class:`Wakeup`). Claims also show whose backlog holds up other workspaces: it gets
+lanes of its own (:class:`CrowdSplitter`).
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict
 from surelane.events import Event
 from surelane_service.engine import Engine
 from surelane_service.fleet import POSITIONS
-from surelane_service.listener import Listener
 from surelane_service.logs import get_logger
-from surelane_worker.claiming.wakeup import Wakeup
+from surelane_service.pool import Listener
 from surelane_worker.running.slots import Slots
 
 FULL, FREE, TAKEN = "full", "free", "taken"
@@ -32,8 +34,6 @@ INTERACTIVE = "interactive"
 
 All others say that there may be another event.
 """
-LISTENERS = 2
-"""Positions that always listen."""
 OVERDUE = 1.0
 """Seconds after which no worker has answered for an event that is still visible."""
 ATTENTION = 300.0
@@ -46,8 +46,89 @@ CHECKED = 300.0
 RETRY = 1.0
 FAREWELL = 5.0
 """Seconds that a stopping worker waits for the database to free its position."""
+LONG = timedelta(seconds=2)
+"""The wait of an event from which on its kind is looked at. The database uses the same number."""
+SPLIT_PAUSE = 1.0
+"""Least seconds between two looks while no events are being moved."""
+SPLIT_SHARE = 0.25
+"""While events are being moved, steps take at most this part of the time."""
 
 log = get_logger("surelane_worker.claiming.position")
+
+
+class Wakeup:
+    """Coalesce reasons to claim: one claim answers all notifications that came before it.
+
+    An idle worker claims again when it is notified, when the next event is due, or when a poll found one.
+    """
+
+    def __init__(self, curious: asyncio.Event | None = None) -> None:
+        """``curious`` asks for a peek. Wake-ups that share it share the peeks."""
+        self._reason = asyncio.Event()
+        self._curious = asyncio.Event() if curious is None else curious
+        self._active = True
+        self._timer: asyncio.TimerHandle | None = None
+
+    def wake(self) -> None:
+        """Say that there may be something to claim, now or later. Call it from the event loop."""
+        self._active = True
+        self._reason.set()
+
+    def answered(self) -> None:
+        """Say that a claim begins: it answers all notifications until now."""
+        self._reason.clear()
+
+    def found_some(self) -> None:
+        """Say that a claim found events: more may be scheduled behind them."""
+        self._active = True
+
+    async def sleep(self, within: float | None = None) -> None:
+        """Wait until there is a reason to claim, at most ``within`` seconds."""
+        if self._active:
+            self.look_ahead()
+        try:
+            async with asyncio.timeout(within):
+                await self._reason.wait()
+        except TimeoutError:
+            return
+
+    def look_ahead(self) -> None:
+        """Ask for a peek: the event that is due next may have changed."""
+        self._active = False
+        self._curious.set()
+
+    async def asked(self, within: float) -> bool:
+        """Wait until a peek is asked for, at most ``within`` seconds. Return whether it was."""
+        try:
+            async with asyncio.timeout(within):
+                await self._curious.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def peeks(self) -> None:
+        """Say that a peek begins: it answers everything asked until now."""
+        self._curious.clear()
+
+    def peeked(
+        self, now: datetime, vts: Iterable[datetime | None], on_due: Callable[[], None] | None
+    ) -> None:
+        """Wake at once if a peek found an event to claim. Call ``on_due`` when the next one is due.
+
+        Args:
+            now: the time of the peek.
+            vts: when the events that it found are visible.
+            on_due: ``None``: another worker claims the next one.
+        """
+        found = [vt for vt in vts if vt is not None]
+        if any(vt <= now for vt in found):
+            self._reason.set()
+        if self._timer is not None:
+            self._timer.cancel()
+        due_in = min(((vt - now).total_seconds() for vt in found if vt > now), default=None)
+        self._timer = None
+        if on_due is not None and due_in is not None:
+            self._timer = asyncio.get_running_loop().call_later(due_in, on_due)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +166,7 @@ class Position:
         self._attentive_until = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
         self._passed_on_at = float("-inf")
+        self._logged: int | None = None
         self._resigned = False
         self._seeks = notifications
         self._passes_on = False
@@ -97,7 +179,7 @@ class Position:
 
     def stands_by(self) -> bool:
         """Return whether this worker is one of the two that always listen."""
-        return not self._notifications or (self.number is not None and self.number < LISTENERS)
+        return not self._notifications or self.number is not None
 
     def answers(self) -> bool:
         """Return whether this worker claims when it is notified, and when an event is due."""
@@ -105,13 +187,11 @@ class Position:
 
     def watches(self) -> bool:
         """Return whether this worker polls at every poll interval."""
-        return self.number is not None or self.answers()
+        return self.stands_by() or self._is_attentive()
 
     def listens(self) -> bool:
         """Return whether this worker is to hear notifications."""
-        if self._resigned or not self._notifications:
-            return False
-        return self.stands_by() or self._is_attentive()
+        return self._notifications and not self._resigned and self.watches()
 
     def _is_attentive(self) -> bool:
         return asyncio.get_running_loop().time() < self._attentive_until
@@ -201,7 +281,9 @@ class Position:
             return
         self.number = number
         self._news.set()
-        log.info("position taken", position=number)
+        if number != self._logged:  # the same one again was lost with the connection only
+            log.info("position taken", position=number)
+        self._logged = number
         if number == 0:
             self.wake()
 
@@ -281,3 +363,51 @@ class PositionKeeper:
                     await Engine(connection).leave_position(self._kinds, number)
         except (DatabaseUnavailable, DatabaseRefused, TimeoutError):
             log.info("position not given up; it is free when the connection ends")
+
+
+class CrowdSplitter:
+    """Give a workspace with a large backlog of a kind lanes of its own, so that it does not hold up the others.
+
+    Claims report events that have waited long. The database then finds their workspaces and moves them
+    (``agent.share_kind``). Every worker tries, and the database lets one at a time do it.
+    """
+
+    def __init__(self, engine: Engine, lease: timedelta) -> None:
+        """``lease``: how long claims stand; it tells when an event was claimed."""
+        self._engine = engine
+        self._long = lease + LONG
+        self._kinds: set[str] = set()
+        self._reason = asyncio.Event()
+
+    def claimed(self, events: Sequence[Event]) -> None:
+        """Note a claim. If its first event has waited long, look at its kind soon."""
+        first = events[0]
+        if first.prior_vt is not None and first.vt - first.prior_vt > self._long:
+            self._kinds.add(first.kind)
+            self._reason.set()
+
+    async def run(self) -> None:
+        """Look at kinds until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._reason.wait()
+            self._reason.clear()
+            kinds, self._kinds = self._kinds, set()
+            began, pause = loop.time(), SPLIT_PAUSE
+            for kind in kinds:
+                again = await self._split(kind)
+                if again is not None:
+                    self._kinds.add(kind)
+                    self._reason.set()
+                    pause = min(pause, again.total_seconds())
+            await asyncio.sleep(max(pause, (loop.time() - began) * (1 / SPLIT_SHARE - 1)))
+
+    async def _split(self, kind: str) -> timedelta | None:
+        try:
+            return await self._engine.share_kind(kind)
+        except (DatabaseUnavailable, TransientConflict):
+            pass  # the claimer logs the outage; the next claim of an old event brings the kind again
+        except DatabaseRefused as error:
+            # The error's message may quote data.
+            log.error("could not separate workspaces' backlogs", kind=kind, error=type(error).__name__)  # noqa: TRY400
+        return None

@@ -7,28 +7,27 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from slack_sdk.models import JsonObject
 
 from surelane.errors import SurelaneError
 from surelane.events import Event
-from surelane_service.engine import Engine
+from surelane_service.engine import EMPTY, Engine
 from surelane_service.logs import get_logger
 from surelane_worker.handling.routes import COMMAND
 
-if TYPE_CHECKING:
-    from surelane_worker.handling.handler import Handler
-
 ResponseType = Literal["ephemeral", "in_channel"]
 ResponseAction = Literal["errors", "update", "push", "clear"]
-Body = str | Mapping[str, Any]
+Body = str | Mapping[str, Any] | Literal[False]
 
 MOST_OPTIONS = 100
 """Slack's bound for the options, and for the groups of options, of one answer."""
 LARGEST = 1_000_000
 """The most characters of an answer. Slack's largest view has 250,000 bytes."""
 
+REFUSED: Literal[False] = False
+"""The answer to a command or a modal that nothing handles. Slack tells the person that it failed."""
 SUBMISSION = "slack.view_submission"
 TAKES = {
     COMMAND: ("text", "blocks", "response_type"),
@@ -37,7 +36,6 @@ TAKES = {
 }
 
 
-EMPTY = "null"
 SEND_WITHIN = 2.5
 """Seconds that one call may take, in which answers are sent."""
 WAIT = timedelta(seconds=10)
@@ -55,7 +53,7 @@ def answer_text(kind: str, body: Body | None, parts: Mapping[str, Any]) -> str:
 
     Args:
         kind: the event's kind, which says what Slack takes.
-        body: the answer as a whole, which is sent as it is; it excludes ``parts``.
+        body: the answer as a whole, which is sent as it is; it excludes ``parts``. :data:`REFUSED`: there is none.
         parts: the parts of the answer by their names in Slack's documentation; those that are ``None`` are left out.
 
     Raises:
@@ -66,6 +64,8 @@ def answer_text(kind: str, body: Body | None, parts: Mapping[str, Any]) -> str:
         raise AnswerError(f"ack takes a body or {', '.join(given)}, not both")
     if given:
         _check(kind, given)
+    if body is REFUSED and not (kind == SUBMISSION or kind.startswith(COMMAND)):
+        raise AnswerError("only commands and submitted modals can be refused")
     text = json.dumps(given or body, default=_plain)
     if len(text) > LARGEST:
         raise AnswerError(f"the answer has {len(text)} characters; at most {LARGEST} can be sent")
@@ -137,25 +137,13 @@ class Answers:
         self._waiting: list[tuple[Event, str, asyncio.Future[bool]]] = []
         self._sending: asyncio.Task[None] | None = None
 
-    async def answer(self, event: Event, text: str) -> bool:
-        """Answer Slack's request with ``text``, from :func:`answer_text`. Return whether the answer was taken."""
-        return await self._put(event, text)
-
     def acknowledge(self, event: Event) -> None:
         """Answer Slack's request with an empty answer, if it may still wait. Return at once."""
         if event.vt - self._lease - event.event_ts < WAIT:
-            self._put(event, EMPTY)
+            self.answer(event, EMPTY)
 
-    def claimed(self, event: Event, handler: "Handler") -> None:
-        """Answer the request of an event that was just claimed, unless its handler answers it."""
-        try:
-            answers = handler.for_event(event).answers
-        except Exception:  # noqa: BLE001 - a payload that no route can read fails its attempt
-            answers = False
-        if not answers:
-            self.acknowledge(event)
-
-    def _put(self, event: Event, text: str) -> asyncio.Future[bool]:
+    def answer(self, event: Event, text: str) -> asyncio.Future[bool]:
+        """Answer Slack's request with ``text``, from :func:`answer_text`. The future says whether it was taken."""
         taken: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append((event, text, taken))
         if self._sending is None or self._sending.done():

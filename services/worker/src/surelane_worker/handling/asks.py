@@ -2,25 +2,28 @@
 
 A click is an event of the kind ``surelane.answer``, which has slots of its own, so it does not wait behind the handler
 that asked. The id of the message's block names the event and the question. The users who may answer are stored with
-the event, not in the message. ``agent.kept_steps`` also knows the names of a question's steps.
+the event, not in the message. ``agent.kept_steps`` and ``agent.open_questions`` also know the names of a question's
+steps.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from slack_sdk.errors import SlackApiError
 
 from surelane.events import Event
+from surelane.slack import place_of
 from surelane_worker.handling.outcomes import Pause, duration
-from surelane_worker.handling.steps import StepError, Steps
-from surelane_worker.handling.waits import Waits
+from surelane_worker.handling.shapes import StepMismatchError
+from surelane_worker.handling.steps import Steps
 from surelane_worker.slack.client import NowhereToReplyError, final_reason
-from surelane_worker.slack.place import place_of
 from surelane_worker.slack.replies import Replies
+from surelane_worker.slack.tokens import owner_fields
 
 CHOOSE, WRITE, WRITTEN, STOP = "surelane.choose", "surelane.write", "surelane.written", "surelane.stop"
 """The ids of a choice, of the button that opens a modal, of that modal, and of a Stop button."""
@@ -31,6 +34,8 @@ LONGEST_CHOICE = 75
 LONGEST_QUESTION = 100
 LONGEST_SECTION = 3000
 MOST_SECTIONS = 10
+ENDED = "This has ended."
+"""What a question or a Stop button says once its event has ended."""
 
 People = str | Sequence[str] | Callable[[str], Any] | None
 """The users who may answer: an id, several ids, or a function that takes an id; ``None``: everybody."""
@@ -74,9 +79,8 @@ class Block:
 class Asks:
     """The questions and Stop buttons of one attempt."""
 
-    def __init__(self, steps: Steps, waits: Waits, replies: Replies) -> None:
+    def __init__(self, steps: Steps, replies: Replies) -> None:
         self._steps = steps
-        self._waits = waits
         self._replies = replies
 
     async def ask(
@@ -93,28 +97,14 @@ class Asks:
     ) -> Answer | None:
         """Post a question and wait for its answer; see :meth:`Context.ask`."""
         _check(choices, name)
-        key = self._steps.key(name)
-        question = f"{key.name}:{key.nth}"
-        block = Block(self._steps.event.id, question)
+        block = self._block(name)
+        question = block.question
 
-        async def post() -> dict[str, Any]:
-            place = place_of(event)
-            channel = arguments.pop("channel", place.channel)
-            if not channel:
-                raise NowhereToReplyError
-            arguments.setdefault("thread_ts", place.thread_ts)
-            blocks = [
-                *sections(text),
-                {"type": "actions", "block_id": str(block), "elements": _elements(choices)},
-            ]
-            ts = await self._replies.reply(event, text, channel=channel, blocks=blocks, **arguments)
-            return {"ts": ts, "channel": channel, "thread_ts": arguments["thread_ts"]} | _asked(
-                text, choices, by
-            )
-
-        posted = await self._steps.run(asked_as(question), post)
+        posted = await self._post(
+            event, text, block, _elements(choices), _asked(text, choices, by), arguments
+        )
         while True:
-            signal = await self._waits.signal(question, _remaining(timeout, posted["at"]), blocking=blocking)
+            signal = await self._steps.signal(question, _remaining(timeout, posted["at"]), blocking=blocking)
             if signal is None:
                 await self._close(question, posted, "No answer came in time.")
                 return None
@@ -124,49 +114,68 @@ class Asks:
             if await self._steps.run(f"{question} may", lambda user=answer.user: by(user)):
                 await self._close(question, posted, chosen(answer.choice, answer.user))
                 return answer
-            await self._steps.run(f"{question} refused", lambda user=answer.user: self._refuse(posted, user))
+            told = partial(tell, self._replies, posted, answer.user, "You may not answer this question.")
+            await self._steps.run(f"{question} refused", told)
 
-    async def _close(self, question: str, posted: Mapping[str, Any], how: str) -> None:
-        async def edit() -> None:
-            await close(self._replies, posted, how)
-
-        await self._steps.run(f"{question} closed", edit)
-
-    async def _refuse(self, posted: Mapping[str, Any], user: str) -> None:
-        await tell(self._replies, posted, user, "You may not answer this question.")
-
-    async def show_stop(self, event: Event, text: str, by: People) -> Mapping[str, Any]:
-        """Post a message with a Stop button, once per event. Return its channel and timestamp."""
-        if callable(by):
-            raise StepError(
-                "by: name the users who may stop a handler; a function cannot run while the handler does"
-            )
-        name = "stop button"
-        key = self._steps.key(name)
-        block = Block(self._steps.event.id, f"{key.name}:{key.nth}")
+    async def _post(
+        self,
+        event: Event,
+        text: str,
+        block: Block,
+        elements: list[dict[str, Any]],
+        asked: dict[str, Any],
+        arguments: dict[str, Any],
+    ) -> Mapping[str, Any]:
+        """Post a message with buttons, once per event, and return it as it is stored."""
 
         async def post() -> dict[str, Any]:
-            place = place_of(event)
-            if not place.channel:
+            place = place_of(event.payload)
+            channel = arguments.pop("channel", place.channel)
+            if not channel:
                 raise NowhereToReplyError
-            button = _button("Stop", STOP, "stop") | {"style": "danger"}
-            blocks = [*sections(text), {"type": "actions", "block_id": str(block), "elements": [button]}]
-            ts = await self._replies.reply(event, text, channel=place.channel, blocks=blocks)
-            posted = {"ts": ts, "channel": place.channel, "thread_ts": place.thread_ts}
-            return posted | _asked(text, ["Stop"], by)
+            arguments.setdefault("thread_ts", place.thread_ts)
+            blocks = [*sections(text), {"type": "actions", "block_id": str(block), "elements": elements}]
+            ts = await self._replies.reply(event, text, channel=channel, blocks=blocks, **arguments)
+            posted = {"ts": ts, "channel": channel, "thread_ts": arguments["thread_ts"]}
+            return posted | asked | owner_fields(event)
 
         posted: Mapping[str, Any] = await self._steps.run(asked_as(block.question), post)
         return posted
 
-    async def remove(self, posted: Mapping[str, Any]) -> None:
-        """Delete a message, if it still exists."""
-        with ignoring_final_errors():
-            await self._replies.client.chat_delete(channel=posted["channel"], ts=posted["ts"])
+    def _block(self, name: str) -> Block:
+        key = self._steps.key(name)
+        return Block(self._steps.event.id, f"{key.name}:{key.nth}")
+
+    async def _close(self, question: str, posted: Mapping[str, Any], how: str) -> None:
+        await self._steps.run(closed_as(question), partial(close, self._replies, posted, how))
+
+    @asynccontextmanager
+    async def stoppable(self, event: Event, text: str, by: People) -> AsyncIterator[None]:
+        """Show a message with a Stop button while the block runs, once per event."""
+        if callable(by):
+            raise StepMismatchError(
+                "by: name the users who may stop a handler; a function cannot run while the handler does"
+            )
+        block = self._block("stop button")
+        button = _button("Stop", STOP, "stop") | {"style": "danger"}
+        posted = await self._post(event, text, block, [button], _asked(text, ["Stop"], by), {})
+        yield
+
+        async def remove() -> None:
+            with ignoring_final_errors():
+                await self._replies.client.chat_delete(channel=posted["channel"], ts=posted["ts"])
+
+        await self._steps.run(closed_as(block.question), remove)
 
 
 def asked_as(question: str) -> str:
     """Return the name of the step that stores a question."""
     return f"{question} asked"
+
+
+def closed_as(question: str) -> str:
+    """Return the name of the step that takes a question's buttons away."""
+    return f"{question} closed"
 
 
 def may(posted: Mapping[str, Any], user: str) -> bool:
@@ -222,7 +231,9 @@ def modal(posted: Mapping[str, Any], block: Block) -> dict[str, Any]:
     return {
         "type": "modal",
         "callback_id": WRITTEN,
-        "private_metadata": json.dumps({"block": str(block)}),
+        "private_metadata": json.dumps(
+            {"block": str(block), "channel": posted["channel"], "thread_ts": posted["thread_ts"]}
+        ),
         "title": {"type": "plain_text", "text": "Answer"},
         "submit": {"type": "plain_text", "text": "Send"},
         "blocks": [
@@ -249,13 +260,15 @@ def _asked(text: str, choices: Sequence[str] | None, by: People) -> dict[str, An
 
 def _check(choices: Sequence[str] | None, name: str) -> None:
     if len(name) > LONGEST_QUESTION or ":" in name:
-        raise StepError(f"the name of a question has at most {LONGEST_QUESTION} characters and no colon")
+        raise StepMismatchError(
+            f"the name of a question has at most {LONGEST_QUESTION} characters and no colon"
+        )
     if choices is None:
         return
     if isinstance(choices, str) or not 0 < len(choices) <= MOST_CHOICES or len(set(choices)) < len(choices):
-        raise StepError(f"a question has 1 to {MOST_CHOICES} different choices")
+        raise StepMismatchError(f"a question has 1 to {MOST_CHOICES} different choices")
     if not all(0 < len(each) <= LONGEST_CHOICE for each in choices):
-        raise StepError(f"a choice is a text of 1 to {LONGEST_CHOICE} characters")
+        raise StepMismatchError(f"a choice is a text of 1 to {LONGEST_CHOICE} characters")
 
 
 def _elements(choices: Sequence[str] | None) -> list[dict[str, Any]]:

@@ -1,15 +1,16 @@
-"""The context of an attempt: what a handler may use, as ``ctx``."""
+"""An attempt, and its context: what a handler may use, as ``ctx``."""
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Protocol, TypeVar
+from functools import cached_property, partial
+from typing import Any, Protocol, TypeVar, overload
 
 from surelane.encryption.sealing import Sealing
 from surelane.events import Event
+from surelane.jobs import Continuation, Job, Priority
 from surelane.queue import Queue
 from surelane_service.engine import Engine
 from surelane_service.logs import Logger
@@ -22,16 +23,21 @@ from surelane_worker.handling.answers import (
     answer_text,
 )
 from surelane_worker.handling.asks import Answer, Asks, People
-from surelane_worker.handling.outcomes import Backoff, Pause, Suspend
-from surelane_worker.handling.steps import StepError, Steps
+from surelane_worker.handling.children import run_child
+from surelane_worker.handling.flow import Suspended
+from surelane_worker.handling.outcomes import Anew, Backoff, FanOut, Pause
+from surelane_worker.handling.progress import Progress
+from surelane_worker.handling.shapes import StepMismatchError
+from surelane_worker.handling.steps import Steps
+from surelane_worker.handling.tags import set_tags
 from surelane_worker.handling.threads import Threads
-from surelane_worker.handling.waits import Waits
-from surelane_worker.settings import WorkerSettings
+from surelane_worker.handling.transactions import Transaction
 from surelane_worker.slack.client import SlackClients
 from surelane_worker.slack.modals import answer_modal
-from surelane_worker.slack.refresh import Refresher
+from surelane_worker.slack.notes import Notebooks
 from surelane_worker.slack.replies import Replies
-from surelane_worker.slack.tokens import Tokens
+from surelane_worker.slack.tokens import Refresher, Tokens
+from surelane_worker.worker_settings import WorkerSettings
 
 Result = TypeVar("Result")
 
@@ -73,25 +79,20 @@ ClaimCheck = Callable[[Stoppable], Awaitable[None]]
 """Returns while a claim stands; otherwise cancels its handler."""
 
 
-class Context:
-    """The surroundings of one attempt. Each part is made on first use, because most handlers need few of them."""
+class Attempt:
+    """An attempt, for the runner and our own handlers. A team's handlers get its :class:`Context`.
 
-    __slots__ = (
-        "_answered",
-        "_asks",
-        "_began",
-        "_clients",
-        "_coalesced",
-        "_events",
-        "_grouped",
-        "_log",
-        "_services",
-        "_slack",
-        "_threads",
-        "_waits",
-        "_work",
-        "held",
-    )
+    Each part is made on first use, because most handlers need few of them. No part refers to the context: the cycle
+    would keep its events in memory.
+    """
+
+    answered = False
+    """Whether Slack's request or the person has an answer."""
+    held = False
+    """Whether a snooze holds back the event's group."""
+    main: asyncio.Task[Any] | None = None
+    """The task that runs the handler; ``None`` if a thread runs it."""
+    _clients: SlackClients | None = None
 
     def __init__(
         self,
@@ -105,38 +106,23 @@ class Context:
         """Keep the arguments.
 
         Args:
-            services: what all handlers share.
-            events: the handler's events.
+            services, events: what all handlers share, and this one's events.
             work: what says whether the claim is lost.
             grouped: the events have an outcome each, so they have no steps.
             coalesced: all is kept with the first of the events: steps, and notes of replies.
         """
-        self._services = services
-        self._clients: SlackClients | None = None
-        self._began = services.loop.time()
-        self._events = events
-        self._work = work
+        self.services = services
+        self.events = events
+        self.work = work
+        self.began = services.loop.time()
         self._grouped = grouped
         self._coalesced = coalesced
-        self._threads: Threads | None = None
-        self._slack: Replies | None = None
-        self._log: Logger | None = None
-        self._answered = False
-        self.held = False
-        """Whether a snooze holds back the event's group."""
-        self._waits: Waits | None = None
-        self._asks: Asks | None = None
-
-    @property
-    def installs(self) -> Refresher | None:
-        """The installations of the app, for Bolt apps; ``None`` where installs are off."""
-        return self._services.installs
 
     def is_authorized(self) -> bool:
         """Take the token of the first event's workspace if it is kept. Return false if it must be looked up."""
-        tokens = self._services.tokens
+        tokens = self.services.tokens
         if tokens is not None:
-            self._clients = tokens.kept(self._events[0].payload, self._began)
+            self._clients = tokens.kept(self.events[0].payload, self.began)
         return tokens is None or self._clients is not None
 
     async def authorize(self) -> None:
@@ -145,53 +131,164 @@ class Context:
         Raises:
             NotInstalledError: that workspace has not installed the app.
         """
-        if self._services.tokens is not None:
-            self._clients = await self._services.tokens.clients_for(self._events[0])
+        if self.services.tokens is not None:
+            self._clients = await self.services.tokens.clients_for(self.events[0])
+
+    async def check_claim(self) -> None:
+        """Return while the claim stands; otherwise cancel the handler.
+
+        Raises:
+            Suspended: the handler is suspended.
+        """
+        self.check()
+        await self.services.check_claim(self.work)
+
+    def check(self) -> None:
+        """Raise :class:`Suspended` if the handler is suspended."""
+        if self.waited and self.steps.flow.suspend is not None:
+            raise Suspended
+
+    @contextmanager
+    def handled(self) -> Iterator[None]:
+        """Run the handler in the block. At its end stop the steps and waits that the handler has left running."""
+        self.main = asyncio.current_task()
+        try:
+            yield
+        finally:
+            self.main = None
+            if self.waited:
+                self.steps.flow.close()
+
+    @property
+    def clients(self) -> SlackClients:
+        """The clients with the token of the event's workspace."""
+        return self._clients or self.services.slack
+
+    @cached_property
+    def notebooks(self) -> Notebooks:
+        """The notes about the events."""
+        return Notebooks(self.services.engine, self.log)
+
+    @cached_property
+    def replies(self) -> Replies:
+        """The replies of the handler."""
+        return self.replies_through(self.clients)
+
+    def replies_through(self, clients: SlackClients, first: int = 0) -> Replies:
+        """Return replies through these clients, which share the notes of all others and count from ``first`` on."""
+        owner = self.events[0] if self._coalesced else None
+        return Replies(clients, self.notebooks, self.log, self.check_claim, owner=owner, first=first)
+
+    @cached_property
+    def log(self) -> Logger:
+        """A logger whose lines carry the event's id, kind and attempt."""
+        first = self.events[0]
+        return self.services.log.bind(event_id=first.key, kind=first.kind, attempt=first.attempts)
+
+    @cached_property
+    def threads(self) -> Threads:
+        """What runs the handler and its steps if they are synchronous."""
+        work = self.work
+        return Threads(lambda: work.stopped is not None)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the work is stopped, or a synchronous function is overdue."""
+        return self.work.stopped is not None or ("threads" in vars(self) and self.threads.overdue > 0)
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The event's steps and waits. Their claim is checked also once the handler is suspended."""
+        return Steps(
+            self.services.engine,
+            self.events[0],
+            self.log,
+            partial(self.services.check_claim, self.work),
+            grouped=self._grouped,
+            retries=self.services.step_retries,
+            threads=self.threads,
+            main=self.main,
+        )
+
+    @property
+    def waited(self) -> bool:
+        """Whether the handler used steps or waits."""
+        return "steps" in vars(self)
+
+    @cached_property
+    def asks(self) -> Asks:
+        """The questions and Stop buttons."""
+        return Asks(self.steps, self.replies)
+
+    @cached_property
+    def progress(self) -> Progress:
+        """How far the handler is."""
+        return Progress(self.steps, self.log)
+
+    async def end(self) -> None:
+        """Store what the handler said last of its progress."""
+        if "progress" in vars(self):
+            await self.progress.end()
+
+    @property
+    def attempts(self) -> int:
+        """The number of this attempt. It begins anew after an attempt that stored something new."""
+        return 1 if self.waited and self.steps.progressed else max(event.attempts for event in self.events)
+
+    def age(self) -> float:
+        """Return the seconds since the event was stored, by the database's clock."""
+        event = self.events[0]
+        claimed_at = event.vt - self.services.settings.lease
+        return (claimed_at - event.event_ts).total_seconds() + self.services.loop.time() - self.began
+
+    def conclude(self, *, completed: bool) -> None:
+        """Answer Slack's request with nothing, after a handler that was to answer and did not.
+
+        A modal would close as if its input were accepted: it waits for another attempt unless the event ``completed``.
+        """
+        if not self.answered and (completed or self.events[0].kind != SUBMISSION):
+            self.services.answers.acknowledge(self.events[0])
+
+
+def attempt_of(context: "Context") -> Attempt:
+    """Return the attempt of a context, for our own handlers."""
+    return context._attempt  # noqa: SLF001 - a team's handlers see what is documented
+
+
+class Context:
+    """What a handler may use in one attempt, as ``ctx``."""
+
+    __slots__ = ("_attempt",)
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
 
     @property
     def slack(self) -> Replies:
         """Replies that are sent once even if the attempt is repeated; ``slack.client`` is the plain Web API client."""
-        if self._slack is None:
-            check_claim = partial(self._services.check_claim, self._work)
-            owner = self._events[0] if self._coalesced else None
-            self._slack = Replies(
-                self._clients or self._services.slack,
-                self._services.engine,
-                self.log,
-                check_claim,
-                owner=owner,
-            )
-        return self._slack
+        self._attempt.check()
+        return self._attempt.replies
 
     @property
     def queue(self) -> Queue:
         """The queue: enqueue further jobs, cancel and reschedule them, read the children of a workflow."""
-        return self._services.queue
+        self._attempt.check()
+        return self._attempt.services.queue
 
     @property
     def settings(self) -> WorkerSettings:
         """The worker's settings."""
-        return self._services.settings
+        return self._attempt.services.settings
 
     @property
     def log(self) -> Logger:
         """A logger whose lines carry the event's id, kind and attempt."""
-        if self._log is None:
-            first = self._events[0]
-            self._log = self._services.log.bind(event_id=first.key, kind=first.kind, attempt=first.attempts)
-        return self._log
+        return self._attempt.log
 
     @property
     def attempt(self) -> int:
-        """The number of this attempt; 1 is the first."""
-        return self._events[0].attempts
-
-    @property
-    def threads(self) -> Threads:
-        """What runs the handler and its steps if they are synchronous."""
-        if self._threads is None:
-            self._threads = Threads(lambda: self._work.stopped is not None)
-        return self._threads
+        """The number of this attempt; It begins anew after an attempt that stored something new."""
+        return self._attempt.events[0].attempts
 
     @property
     def cancelled(self) -> bool:
@@ -199,7 +296,7 @@ class Context:
 
         A thread cannot be cancelled, so synchronous handlers and steps should ask.
         """
-        return self._work.stopped is not None or (self._threads is not None and self._threads.overdue > 0)
+        return self._attempt.stopped
 
     async def ack(
         self,
@@ -222,7 +319,8 @@ class Context:
         counts within 2.5 seconds of the request. Without arguments it is empty.
 
         Args:
-            body: the whole answer, sent as it is: a mapping as JSON, a string as text.
+            body: the whole answer, sent as it is: a mapping as JSON, a string as text. ``False`` refuses a command or
+                a modal: Slack tells the person that it failed.
             text: of a command's answer.
             blocks: of a command's answer.
             response_type: of a command's answer: ``ephemeral`` or ``in_channel``.
@@ -252,25 +350,19 @@ class Context:
             "options": options,
             "option_groups": option_groups,
         }
-        event = self._events[0]
+        attempt = self._attempt
+        attempt.check()
+        event = attempt.events[0]
         answer = answer_text(event.kind, body, parts)
-        if self._answered:
+        if attempt.answered:
             return False
-        taken = await self._services.answers.answer(event, answer)
+        taken = await attempt.services.answers.answer(event, answer)
         if event.kind == SUBMISSION:
             if not taken:  # ingest's answer may still be on its way to the modal, and would replace this one
-                await asyncio.sleep(TRIGGER_LIVES + MARGIN - self._age())
-            taken = await answer_modal(self.slack, event, answer, taken=taken)
-        self._answered = taken
+                await asyncio.sleep(TRIGGER_LIVES + MARGIN - attempt.age())
+            taken = await answer_modal(self.slack, attempt.notebooks.of(event), event, answer, taken=taken)
+        attempt.answered = taken
         return taken
-
-    def conclude(self, *, completed: bool) -> None:
-        """Answer Slack's request with nothing, after a handler that was to answer and did not.
-
-        A modal would close as if its input were accepted: it waits for another attempt unless the event ``completed``.
-        """
-        if not self._answered and (completed or self._events[0].kind != SUBMISSION):
-            self._services.answers.acknowledge(self._events[0])
 
     @property
     def trigger_expired(self) -> bool:
@@ -278,20 +370,16 @@ class Context:
 
         Its age counts from the moment at which the event was stored, by the database's clock.
         """
-        return bool(self._events[0].payload.get("trigger_id")) and self._age() > TRIGGER_LIVES
-
-    def _age(self) -> float:
-        """Return the seconds since the event was stored."""
-        event = self._events[0]
-        claimed_at = event.vt - self._services.settings.lease
-        return (claimed_at - event.event_ts).total_seconds() + self._services.loop.time() - self._began
+        return bool(self._attempt.events[0].payload.get("trigger_id")) and self._attempt.age() > TRIGGER_LIVES
 
     async def step(
         self,
         name: str,
         function: Callable[..., Any],
         *arguments: Any,  # noqa: ANN401 - the function's
+        key: object = None,
         retries: int = 0,
+        backoff: Pause | None = None,
         timeout: Pause | None = None,
         **named: Any,  # noqa: ANN401 - the function's
     ) -> Any:  # noqa: ANN401 - the function's result
@@ -302,19 +390,21 @@ class Context:
 
         Args:
             name: the step's name. A name that is used again counts up, so loops work.
-            function: the function.
-            arguments: its arguments.
-            retries: how many more times it is called in this attempt after it failed.
+            function, arguments, named: what is called.
+            key: names the step among several of one name that run at once, such as the item that each is for.
+            retries: how many more times it is called after it failed.
+            backoff: the pause after its first failure; by default a second. The pause after the second failure is
+                four times as long, then nine times. A pause longer than two seconds suspends the handler.
             timeout: how long each call may take.
-            named: its keyword arguments.
 
         Raises:
-            StepError: the result is not JSON, or has more than a million bytes.
-            StepMismatchError: the step does not fit what is stored under its name.
+            StepError: the function has failed. If the handler goes on, later attempts raise it here again.
+            StepMismatchError: the step does not fit what is stored under its name, another task runs one of that name,
+                or the result is not JSON or has more than a million bytes.
             ClaimLostError: the worker has lost its claim of the event; nothing was stored.
         """
-        return await self._waiting.steps.run(
-            name, function, arguments, named, retries=retries, timeout=timeout
+        return await self._attempt.steps.run(
+            name, function, arguments, named, key=key, retries=retries, backoff=backoff, timeout=timeout
         )
 
     async def sleep(self, pause: Pause, *, name: str = "sleep", blocking: bool = False) -> None:
@@ -325,7 +415,7 @@ class Context:
             name: the name under which the sleep is stored.
             blocking: the later events of the event's group wait. Otherwise they go on.
         """
-        await self._waiting.sleep(pause, name, blocking=blocking)
+        await self._attempt.steps.sleep(pause, name, blocking=blocking)
 
     async def wait_for(
         self,
@@ -346,8 +436,10 @@ class Context:
             blocking: as for :meth:`sleep`.
         """
         if re.search(":[0-9]+$", name):
-            raise StepError(f"{name!r} names a question, not a wait: leave out the colon and the number")
-        signal = await self._waiting.signal(name, timeout, blocking=blocking)
+            raise StepMismatchError(
+                f"{name!r} names a question, not a wait: leave out the colon and the number"
+            )
+        signal = await self._attempt.steps.signal(name, timeout, blocking=blocking)
         return default if signal is None else signal.value
 
     async def ask(
@@ -381,10 +473,9 @@ class Context:
             The answer; ``None`` past the timeout.
 
         Raises:
-            NowhereToReplyError: the event names no channel.
-            SlackApiError: Slack refused the message.
+            StepError: the event names no channel, or Slack refused the message.
         """
-        return await self._asking.ask(
+        return await self._attempt.asks.ask(
             event, text, choices, timeout, by, name, blocking=blocking, arguments=arguments
         )
 
@@ -401,52 +492,111 @@ class Context:
             text: what the message says.
             by: the users who may stop it; by default everybody who sees the message.
         """
-        posted = await self._asking.show_stop(event, text, by)
-        yield
-        await self._asking.remove(posted)
+        async with self._attempt.asks.stoppable(event, text, by):
+            yield
 
-    @property
-    def engine(self) -> Engine:
-        """The worker's own calls, for the built-in handlers."""
-        return self._services.engine
+    async def tag(self, **tags: str | float | None) -> None:
+        """Set tags of the event, such as ``customer="acme"``, by which operators find it. ``None`` removes one.
 
-    @property
-    def _asking(self) -> Asks:
-        if self._asks is None:
-            self._asks = Asks(self._waiting.steps, self._waiting, self.slack)
-        return self._asks
+        An event has at most 10. A name has at most 40 characters and a value 200. A handler of several events sets
+        them for each.
 
-    @property
-    def waited(self) -> bool:
-        """Whether the handler used steps or waits."""
-        return self._waits is not None
+        Raises:
+            TagError: a tag cannot be used; none was set.
+            ClaimLostError: the worker has lost its claim of the event; nothing was stored.
+        """
+        await set_tags(self._attempt.steps, self._attempt.events, tags)
 
-    @property
-    def suspend(self) -> Suspend | None:
-        """The outcome of a handler that a wait has suspended; ``None`` if none has."""
-        return None if self._waits is None else self._waits.suspend
+    async def progress(self, text: str) -> None:
+        """Show operators how far the handler is. The last text counts, and at most 200 characters of it.
 
-    def unasked_steps(self) -> list[str]:
-        """Return the steps that earlier attempts stored and this one did not ask for."""
-        return [] if self._waits is None else self._waits.steps.unasked()
+        This does not wait until it is stored: at most once a second, and when the attempt ends.
+        """
+        self._attempt.progress.say(text)
 
-    @property
-    def _waiting(self) -> Waits:
-        """The event's waits, with its steps."""
-        if self._waits is None:
-            check_claim = partial(self._services.check_claim, self._work)
-            steps = Steps(
-                self._services.engine,
-                self._events[0],
-                self.log,
-                check_claim,
-                grouped=self._grouped,
-                retries=self._services.step_retries,
-                threads=self.threads,
+    async def transaction(
+        self,
+        name: str,
+        connection: object,
+        function: Callable[..., Any],
+        *arguments: Any,  # noqa: ANN401 - the function's
+        **named: Any,  # noqa: ANN401 - the function's
+    ) -> Any:  # noqa: ANN401 - the function's result
+        """Call a function in a transaction of yours, which also stores its result: its writes are done exactly once.
+
+        As :meth:`step`, but the function gets the connection as its first argument. The transaction begins before the
+        call, and commits with the step, or rolls back with the function's exception. The function itself must not end
+        it.
+
+        Args:
+            name: the step's name.
+            connection: what :class:`surelane.Queue` or :class:`surelane.SyncQueue` takes, on the queue's database,
+                outside of a transaction. Its role is a member of ``agent_producer``.
+            function: the function. With a synchronous connection it is synchronous, and runs in a thread.
+            arguments, named: its further arguments.
+
+        Raises:
+            StepMismatchError: as for :meth:`step`, or the function has ended the transaction.
+            ClaimLostError: the worker has lost its claim of the event; the transaction was rolled back.
+        """
+        return await Transaction(self._attempt.steps, connection, function).run(name, arguments, named)
+
+    def continue_as_new(self, payload: Mapping[str, Any]) -> FanOut:
+        """Return the outcome that completes the event and begins its successor, without steps; return it.
+
+        The successor has the event's key, group, kind, priority and trace, and comes first in its group. One
+        transaction ends the one and stores the other.
+
+        Args:
+            payload: the successor's.
+        """
+        return Anew((), Continuation(self._attempt.events[0].kind, payload))
+
+    @overload
+    def run(self, what: Coroutine[Any, Any, Result]) -> Result: ...
+
+    @overload
+    def run(
+        self,
+        what: str,
+        payload: Any = None,  # noqa: ANN401 - any JSON value
+        *,
+        key: object = None,
+        priority: Priority = 1,
+        max_attempts: int | None = None,
+        blocking: bool = False,
+    ) -> Coroutine[Any, Any, Any]: ...
+
+    def run(
+        self,
+        what: Coroutine[Any, Any, Any] | str,
+        payload: Any = None,
+        *,
+        key: object = None,
+        priority: Priority = 1,
+        max_attempts: int | None = None,
+        blocking: bool = False,
+    ) -> Any:
+        """Start a job of a kind as a child, and suspend the handler until it has ended; return its result.
+
+        The child is started once, and its result is stored. Of a coroutine, such as ``ctx.slack.reply(…)``, a
+        synchronous handler gets the result: the call blocks its thread.
+
+        Args:
+            what: the child's kind, or a coroutine.
+            payload: the child's.
+            key: names the child among several of one kind, such as the item that it is for.
+            priority: the child's.
+            max_attempts: the child's.
+            blocking: as for :meth:`sleep`.
+
+        Raises:
+            ChildError: the child failed, expired or was cancelled.
+            StepMismatchError: the child was started with another payload.
+        """
+        if isinstance(what, str):
+            child = Job(
+                what, {} if payload is None else payload, max_attempts=max_attempts, priority=priority
             )
-            self._waits = Waits(steps)
-        return self._waits
-
-    def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine, such as ``ctx.slack.reply(…)``, from a synchronous handler and wait for its result."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._services.loop).result()
+            return run_child(lambda: self._attempt.steps, child, key, blocking=blocking)
+        return asyncio.run_coroutine_threadsafe(what, self._attempt.services.loop).result()

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from surelane.events import Event
-from surelane_service.durations import parse_duration
-from surelane_worker.handling.outcomes import Pause
+from surelane_worker.handling.outcomes import Pause, positive
 from surelane_worker.handling.routes import is_interactive
 
 MOST = timedelta(hours=1)
@@ -33,8 +32,8 @@ class Debounce:
             if max_wait is not None:
                 raise ValueError("max_wait: it bounds debounce, which is missing")
             return None
-        quiet = _positive("debounce", debounce)
-        most = min(TIMES * quiet, MOST) if max_wait is None else _positive("max_wait", max_wait)
+        quiet = positive("debounce", debounce)
+        most = min(TIMES * quiet, MOST) if max_wait is None else positive("max_wait", max_wait)
         if max(most, quiet) > MOST:
             name, given = ("debounce", debounce) if quiet > MOST else ("max_wait", max_wait)
             raise ValueError(f"{name}: {given!r} is longer than an hour")
@@ -60,13 +59,3 @@ def _came(event: Event, now: datetime) -> datetime:
     """Return when an event could be handled first: a job that was stored for later, at that time."""
     stored = event.enqueued_at or event.event_ts
     return event.event_ts if stored < event.event_ts <= now else stored
-
-
-def _positive(name: str, given: Pause) -> timedelta:
-    try:
-        parsed = parse_duration(given)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
-    if not parsed:
-        raise ValueError(f"{name}: it must be positive")
-    return parsed

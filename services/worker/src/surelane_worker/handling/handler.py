@@ -1,20 +1,35 @@
-"""A registered handler: its bounds, the function that it calls, and the routes that come before it."""
+"""Registered handlers: their bounds, the functions that they call, and the routes that come before them."""
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import Context as Variables
+from contextvars import copy_context
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypedDict, cast, get_args
 
+from surelane.encryption.sealing import CURRENT
 from surelane.errors import SettingsError
 from surelane.events import Event
+from surelane.jobs import Priority
+from surelane_service.cron import CatchUp, Cron, Overlap, read_catch_up
 from surelane_service.durations import parse_duration
-from surelane_worker.handling.context import Context
+from surelane_worker.handling.answers import REFUSED, SUBMISSION
+from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.debounce import Debounce
 from surelane_worker.handling.limit import Limit, refused
-from surelane_worker.handling.outcomes import Complete, Pause
+from surelane_worker.handling.outcomes import Backoff, Complete, Pause, backoff_of, positive
 from surelane_worker.handling.payload import with_payload
 from surelane_worker.handling.routes import INTERACTIONS, Takes, every, ids, is_interactive
+from surelane_worker.slack.limiter import check_after_wait
+
+_OURS = (CURRENT, check_after_wait)
+"""Context variables that each attempt sets anew."""
+_NOTHING = object()
+MOST_ATTEMPTS = 1000
+FAILED = "surelane.failed:"
+"""What stands before the kind of an event that ended in the kind of its failure hook's job."""
 
 NO_ROUTE = {"unhandled": "no route"}
 """The result of an event that no route took."""
@@ -69,6 +84,10 @@ class Handler:
     answers: bool = False
     ordered: bool = False
     waits: bool = False
+    max_attempts: int | None = None
+    """How many attempts its events have that have no maximum of their own; ``None``: as many as the worker's."""
+    backoff: Backoff | None = None
+    """The pauses between its attempts; ``None``: the worker's."""
     limit: Limit | None = None
     """How many may run at once, or begin in a period, in all workers."""
     debounce: Debounce | None = None
@@ -92,6 +111,13 @@ class Handler:
                 return route.handler
         return self
 
+    def answers_to(self, event: Event) -> bool:
+        """Return whether the handler of an event answers Slack's request."""
+        try:
+            return self.for_event(event).answers
+        except Exception:  # noqa: BLE001 - a payload that no route can read fails its attempt
+            return False
+
 
 def wrapped(call: Call, middlewares: Sequence[Middleware]) -> Call:
     """Return ``call`` inside ``middlewares``, the first of them outermost."""
@@ -108,23 +134,41 @@ def threaded(function: Callable[[Given, Context], object]) -> Call:
     """Return a synchronous handler as an asynchronous one that runs each call in its own thread."""
 
     async def call(given: Given, context: Context) -> object:
-        return await context.threads.run(partial(function, given, context))
+        attempt = attempt_of(context)
+        attempt.main = None
+        return await attempt.threads.run(partial(function, given, context))
 
     return call
+
+
+class Bounds(TypedDict, total=False):
+    """The bounds of a handler; see :meth:`Handlers.on`."""
+
+    timeout: Pause | None
+    concurrency: int | None
+    max_attempts: int | None
+    backoff: Pause | None
+    answers: bool
+    ordered: bool
+    limit: Limit | None
+    debounce: Pause | None
+    max_wait: Pause | None
 
 
 def handler_of(
     function: Callable[..., Any],
     kinds: tuple[str, ...],
-    timeout: Pause | None,
-    concurrency: int | None,
     *,
-    grouped: bool,
-    answers: bool,
-    ordered: bool,
-    limit: Limit | None,
-    debounce: Pause | None,
-    max_wait: Pause | None,
+    grouped: bool = False,
+    timeout: Pause | None = None,
+    concurrency: int | None = None,
+    max_attempts: int | None = None,
+    backoff: Pause | None = None,
+    answers: bool = False,
+    ordered: bool = False,
+    limit: Limit | None = None,
+    debounce: Pause | None = None,
+    max_wait: Pause | None = None,
 ) -> Handler:
     """Return the handler of a function, with its bounds; see :meth:`Handlers.on`.
 
@@ -135,6 +179,10 @@ def handler_of(
     called = _checked(name, function, kinds, grouped or debounce is not None)
     if concurrency is not None and concurrency < 1:
         raise HandlersError(f"handler {name}: concurrency must be at least 1, not {concurrency}")
+    if max_attempts is not None and not 1 <= max_attempts <= MOST_ATTEMPTS:
+        raise HandlersError(
+            f"handler {name}: max_attempts must be 1 to {MOST_ATTEMPTS:,}, not {max_attempts}"
+        )
     if (answers or ordered) and not any(map(is_interactive, kinds)):
         raise HandlersError(
             f"handler {name}: answers and ordered are for commands and interactions, not {kinds[0]!r}"
@@ -144,11 +192,23 @@ def handler_of(
     call = cast("Call", called) if is_async(called) else threaded(called)
     try:
         waits = Debounce.of(debounce, max_wait, kinds)
+        bound = None if timeout is None else positive("timeout", timeout).total_seconds()
+        pauses = None if backoff is None else backoff_of(positive("backoff", backoff))
     except ValueError as error:
         raise HandlersError(f"handler {name}: {error}") from None
-    bound = _seconds(name, timeout)
     return Handler(
-        name, kinds, call, grouped, bound, concurrency, answers, ordered, limit=limit, debounce=waits
+        name,
+        kinds,
+        call,
+        grouped,
+        bound,
+        concurrency,
+        answers,
+        ordered,
+        max_attempts=max_attempts,
+        backoff=pauses,
+        limit=limit,
+        debounce=waits,
     )
 
 
@@ -191,18 +251,6 @@ def takes_arguments(function: Callable[..., Any], count: int) -> bool:
     return True
 
 
-def _seconds(name: str, timeout: Pause | None) -> float | None:
-    if timeout is None:
-        return None
-    try:
-        duration = parse_duration(timeout).total_seconds()
-    except ValueError as error:
-        raise HandlersError(f"handler {name}: timeout: {error}") from None
-    if duration <= 0:
-        raise HandlersError(f"handler {name}: timeout must be positive")
-    return duration
-
-
 def routed(tried: list[Route], end: Route | None, kinds: tuple[str, ...]) -> Handler:
     """Return the handler of ``kinds``, whose events ``end`` takes if no route before it does."""
     before = tried if end is None else tried[: tried.index(end)]
@@ -212,13 +260,134 @@ def routed(tried: list[Route], end: Route | None, kinds: tuple[str, ...]) -> Han
         if route.takes is not every and not set(kinds).isdisjoint(route.handler.kinds)
     )
     if end is None:
-        return Handler("no route", kinds, _unrouted, routes=chosen)
+        return Handler("no route", kinds, _unrouted, routes=chosen, answers=SUBMISSION in kinds)
     if end.handler.grouped and chosen:
         raise HandlersError(
             f"handler {end.handler.name} takes several events of {kinds[0]!r}, so no route can take one of them: "
             f"{chosen[0].handler.name}"
         )
     return replace(end.handler, kinds=kinds, routes=chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A named schedule, created or changed when a worker starts; see :meth:`Handlers.cron` for its fields.
+
+    Raises:
+        ValueError: a field cannot be used.
+    """
+
+    name: str
+    schedule: str
+    kind: str
+    payload: Mapping[str, Any] = field(default_factory=dict)
+    time_zone: str = "UTC"
+    catch_up: CatchUp = "one"
+    priority: Priority = 1
+    overlap: Overlap = "allow"
+    jitter: Pause = 0
+
+    def __post_init__(self) -> None:
+        Cron(self.schedule, self.time_zone, parse_duration(self.jitter))
+        read_catch_up(str(self.catch_up))
+        if self.overlap not in get_args(Overlap):
+            raise ValueError(f"overlap is allow, skip, queue or replace, not {self.overlap!r}")
+        if self.priority not in get_args(Priority):
+            raise ValueError(f"priority is 0, 1, 2 or 3, not {self.priority!r}")
+
+
+class Registered:
+    """What a set of handlers has: routes, then one handler per kind, their middleware, and schedules."""
+
+    def __init__(self) -> None:
+        self.routes: list[Route] = []
+        self.fallbacks: list[Route] = []
+        self.middlewares: list[Middleware] = []
+        self.own_schedules: list[Schedule] = []
+        self.hooks: list[tuple[tuple[str, ...], Handler]] = []
+        """The failure hooks, each with its kinds; none: all of this set."""
+        self.included: list[Registered] = []
+
+    def add(self, handler: Handler, takes: Takes | None) -> None:
+        """Add a route, or without ``takes`` the handler of whole kinds.
+
+        Raises:
+            HandlersError: a kind has a handler already, or earlier ones take all its events.
+        """
+        if takes is None:
+            self._check_one_per_kind(handler)
+            self.fallbacks.append(Route(handler, every))
+        else:
+            self.routes.append(Route(handler, takes))
+        self._check_reached()
+
+    def all(self) -> list[Handler]:
+        """Return one handler for each kind, with the routes that come before it.
+
+        One for both commands or interactions and other events is there twice.
+
+        Raises:
+            HandlersError: routes come before a handler of several events.
+        """
+        tried = self.tried()
+        last: dict[str, Route | None] = {kind: None for route in tried for kind in route.handler.kinds}
+        for route in reversed([route for route in tried if route.takes is every]):
+            last.update(dict.fromkeys(route.handler.kinds, route))
+        alike: dict[tuple[Route | None, bool], list[str]] = {}
+        for kind, end in last.items():
+            alike.setdefault((end, is_interactive(kind)), []).append(kind)
+        return [
+            replace(routed(tried, end, tuple(kinds)), waits=waits) for (end, waits), kinds in alike.items()
+        ]
+
+    def by_kind(self) -> dict[str, Handler]:
+        """Return the handler of each kind."""
+        return {kind: handler for handler in self.all() for kind in handler.kinds}
+
+    def tried(self) -> list[Route]:
+        """Return all routes inside their middleware, in the order in which they are tried."""
+        own = [*self.routes, *self.fallbacks]
+        included = [route for other in self.included for route in other.tried()]
+        hooks = []
+        for kinds, hook in self.hooks:
+            names = kinds or {kind: None for route in own + included for kind in route.handler.kinds}
+            failed = tuple(FAILED + kind for kind in names if not kind.startswith("surelane."))
+            hooks.append(Route(replace(hook, kinds=failed, call=partial(_of_ended, hook.call)), every))
+        tried = [*own, *hooks, *included]
+        return [replace(route, handler=route.handler.within(self.middlewares)) for route in tried]
+
+    def schedules(self) -> list[Schedule]:
+        """Return the declared schedules, those of included sets too."""
+        found = {known.name: known for other in self.included for known in reversed(other.schedules())}
+        return list((found | {known.name: known for known in self.own_schedules}).values())
+
+    def _check_one_per_kind(self, handler: Handler) -> None:
+        taken = {kind: known.handler.name for known in self.fallbacks for kind in known.handler.kinds}
+        for position, kind in enumerate(handler.kinds):
+            if kind in taken or kind in handler.kinds[:position]:
+                raise HandlersError(
+                    f"two handlers for {kind!r}: {taken.get(kind, handler.name)} and {handler.name}"
+                )
+
+    def _check_reached(self) -> None:
+        """Refuse a handler whose events are all taken by earlier ones."""
+        taken: dict[str, str] = {}
+        for route in (*self.routes, *self.fallbacks):
+            handler = route.handler
+            if taken.keys() >= set(handler.kinds):
+                kind = handler.kinds[0]
+                raise HandlersError(
+                    f"handler {handler.name} is never reached: {taken[kind]} takes every {kind!r}"
+                )
+            if route.takes is every:
+                taken = dict.fromkeys(handler.kinds, handler.name) | taken
+
+
+def _of_ended(call: Call, given: Given, context: Context) -> Awaitable[object]:
+    """Call a failure hook with its job under the kind of the event that ended: so replies find their place."""
+    event = copy(cast("Event", given))
+    object.__setattr__(event, "kind", event.kind.removeprefix(FAILED))
+    return call(event, context)
 
 
 async def _unrouted(given: Given, ctx: Context) -> Complete:
@@ -228,4 +397,27 @@ async def _unrouted(given: Given, ctx: Context) -> Complete:
         ctx.log.warning("no route takes this event; it is completed", ids=ids(event))
     else:
         ctx.log.debug("no route takes this event; it is completed")
+    if event.kind == SUBMISSION:
+        await ctx.ack(REFUSED)
     return Complete(NO_ROUTE)
+
+
+def fresh_variables() -> Variables:
+    """Return the context variables that each handler finds."""
+    variables = copy_context()
+    variables.run(CURRENT.set, None)
+    return variables
+
+
+def left_values(before: Variables) -> bool:
+    """Return whether a handler has left values in the context variables of the current task."""
+    now = copy_context()
+    try:
+        if now == before:  # fast where nothing was set
+            return False
+    except Exception:  # noqa: BLE001, S110 - values compare themselves, by the handler's code
+        pass
+    return any(
+        variable not in _OURS and before.get(variable, _NOTHING) is not value
+        for variable, value in now.items()
+    )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from surelane_service.logs import get_logger
 from surelane_worker.handling.handler import HandlersError
-from surelane_worker.handling.registry import Handlers
+from surelane_worker.handling.registry import Handlers, registered_in
 from surelane_worker.handling.routes import MESSAGES, doubt
 
 SETTING = "SURELANE_HANDLERS"
@@ -44,7 +44,7 @@ def load_handlers(path: str, adapt: Callable[[object], object] = lambda found: f
     found = adapt(found)
     if not isinstance(found, Handlers):
         raise HandlersError(f"{SETTING}: {path} is a {type(found).__name__}, not a surelane_worker.Handlers")
-    if not found.all():
+    if not registered_in(found).all():
         raise HandlersError(f"{SETTING}: {path} has no handlers: register one with @handlers.on(...)")
     return found
 

@@ -16,8 +16,6 @@ from surelane_service.durations import parse_duration
 Pause = timedelta | float | str
 """A duration: a timedelta, seconds, or text such as ``"90s"`` or ``"2m"``. At most 3,650 days."""
 
-LONGEST = timedelta(days=3650)
-
 
 @dataclass(frozen=True, slots=True)
 class Complete:
@@ -92,6 +90,12 @@ class FanOut:
                 raise TypeError(f"FanOut takes jobs, not {type(job).__name__}")
 
 
+class Anew(FanOut):
+    """Complete the event and store its successor, ``then``; see :meth:`Context.continue_as_new`."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Await:
     """Park the event until its answer comes (:meth:`surelane.Queue.answer_event`). It expires after ``until``."""
@@ -151,15 +155,22 @@ def outcome_of(returned: object) -> Outcome:
     return returned if isinstance(returned, Outcome) else Complete(returned)
 
 
-def duration(pause: Pause) -> timedelta:
-    """Return a pause as a timedelta.
+duration = parse_duration
+"""Reads a :data:`Pause`."""
+
+
+def positive(name: str, given: Pause) -> timedelta:
+    """Return a pause that is longer than nothing.
 
     Raises:
-        ValueError: it cannot be read, or is longer than 3,650 days.
+        ValueError: it is not, or cannot be read; the message begins with ``name``.
     """
-    parsed = parse_duration(pause)
-    if parsed > LONGEST:
-        raise ValueError(f"a pause of {parsed} is longer than {LONGEST.days} days")
+    try:
+        parsed = duration(given)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    if not parsed:
+        raise ValueError(f"{name} must be positive")
     return parsed
 
 
@@ -181,6 +192,7 @@ def moment(until: object) -> datetime:
 
 
 JITTER = 0.1
+LONGEST_BACKOFF = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,3 +214,9 @@ class Backoff:
         wanted = self.base.total_seconds() * max(attempt, 1) ** 2
         jittered = wanted * (1 - JITTER + 2 * JITTER * self.spread())
         return min(jittered, self.cap.total_seconds())
+
+
+def backoff_of(first: Pause) -> Backoff:
+    """Return the pauses that begin with ``first``. None is longer than an hour, or than the first."""
+    base = duration(first)
+    return Backoff(base, max(base, LONGEST_BACKOFF))

@@ -1,37 +1,41 @@
-"""Run the steps of a handler, and store their results, so that a later attempt does not run them again.
+"""Run the steps and waits of a handler, and store their results, so that a later attempt does not repeat them.
 
-The first success of a step is stored in one statement, fenced by the claim, before the next line of the handler runs.
+The result of a step is stored in one statement, fenced by the claim, before the next line of the handler runs. So is a
+failure, once the handler goes on past it.
 One statement reads the steps of all earlier attempts, when the handler comes to its first step. An event's first claim
-has no earlier attempts, so it reads nothing, unless the event is a replay.
+has no earlier attempts, so it reads nothing, unless it runs another event again.
+
+A wait suspends the handler until a time comes, or a value is sent to its event. A suspended event holds no claim, no
+slot and no memory. When its wait ends, the handler runs again from its top, on any worker.
 """
 
 import asyncio
 import contextvars
-import hashlib
 import inspect
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache, partial
+from functools import partial
 from time import perf_counter
-from typing import Any, get_type_hints
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
-
+from surelane.encryption.keys import SealedError
 from surelane.errors import DatabaseUnavailable, TransientConflict
 from surelane.events import Event
 from surelane_service.engine import Engine, Settled, StoredStep
 from surelane_service.logs import Logger
-from surelane_worker.handling.outcomes import Backoff, Pause, duration
-from surelane_worker.handling.records import message_of, plain
+from surelane_worker.handling.flow import Flow, Key
+from surelane_worker.handling.outcomes import Backoff, Pause, Wait, backoff_of, duration
+from surelane_worker.handling.records import message_of, plain, where
+from surelane_worker.handling.shapes import Shape, StepMismatchError, fingerprint
 from surelane_worker.handling.threads import Threads
+from surelane_worker.slack.limits import SlackBusyError
 from surelane_worker.slack.notes import ClaimLostError
 from surelane_worker.slack.replies import SCOPE
+from surelane_worker.slack.tokens import NotInstalledError
 
-MOST_BYTES = 1_000_000
-"""Of a step's result, as JSON in UTF-8."""
 LONGEST_NAME = 200
 FIRST_PAUSE, LONGEST_PAUSE = 0.005, 0.1
 """Seconds between two tries to store a step while another transaction has the event locked."""
@@ -39,32 +43,55 @@ AWAY = 0.25
 """Seconds between two tries while the database cannot be reached."""
 RETRIES = Backoff(timedelta(seconds=1), timedelta(seconds=30))
 """The pauses between the tries of one step."""
+HELD = 2.0
+"""Seconds that a step keeps its slot between two tries. A longer pause suspends the handler."""
+
+
+Answer = TypeVar("Answer")
+Take = Callable[[], Awaitable[tuple[str, str | None]]]
+"""Takes a signal for a wait: the answer, and the signal as JSON text."""
 
 
 class StepError(Exception):
-    """A step cannot be run or stored."""
+    """A step has failed: its function, and all its further tries.
 
+    A later attempt raises it again at the same place, once this attempt has gone on past it.
 
-class StepMismatchError(StepError):
-    """A step does not fit what an earlier attempt stored under its name."""
-
-
-class Suspended(BaseException):
-    """The handler stops here, and runs again when a wait of its event ends.
-
-    It is no :class:`Exception`, so that a handler does not catch it by accident.
+    Attributes:
+        type: the name of the exception's class, such as ``PaymentError``.
+        message: its text.
+        where: the file and line of the code that raised it; ``None`` where unknown.
+        __cause__: the exception itself, in the attempt in which the step was run.
     """
+
+    def __init__(self, step: str, type: str, message: str, where: str | None = None) -> None:  # noqa: A002 - its name
+        super().__init__(f"step {step} failed: {type}: {message}")
+        self.type = type
+        self.message = message
+        self.where = where
+
+
+NO_FAILURES = (StepMismatchError, ClaimLostError, SlackBusyError, NotInstalledError, SealedError)
+"""Exceptions that are no failures of a step: they put the event off, or end its attempt."""
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
-    """A step's name, and its number among the steps of that name in this run: 1 is the first."""
+class Signal:
+    """A value that was sent to an event: the value, when, and by whom."""
 
-    name: str
-    nth: int
+    value: Any
+    at: datetime
+    by: str
 
-    def __str__(self) -> str:
-        return self.name if self.nth == 1 else f"{self.name} (number {self.nth})"
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A step that failed in this attempt, and may still end it."""
+
+    key: Key
+    arguments: str | None
+    began: float
+    task: asyncio.Task[Any] | None
 
 
 class Steps:
@@ -80,54 +107,59 @@ class Steps:
         grouped: bool,
         retries: Backoff = RETRIES,
         threads: Threads | None = None,
+        main: asyncio.Task[Any] | None = None,
     ) -> None:
         """Keep the arguments.
 
         Args:
-            engine: stores the steps.
-            event: the event whose steps these are.
-            log: the handler's logger.
+            engine, event, log: whose steps these are, and what stores them and logs.
             check_claim: awaited before each step: it returns while the claim stands, or cancels the handler.
             grouped: whether the handler takes several events. Then it has no steps.
             retries: the pauses between the tries of one step.
-            threads: runs synchronous steps.
+            main: the task that runs the handler; ``None`` if a thread runs it.
         """
-        self._threads = threads or Threads(lambda: False)
+        self.threads = threads or Threads(lambda: False)
         self.engine = engine
         self.event = event
+        self.flow = Flow(main, self.finalize)
+        self.progressed = False
+        """Whether this attempt has stored something new. Then the next ones count anew."""
         self._grouped = grouped
         self._retries = retries
         self._log = log
         self._check_claim = check_claim
         self._counts = Counter[str]()
+        self._running = set[str]()
+        self._failures: list[Failure] = []
         self._stored: dict[Key, StoredStep] | None = None
         self._asked: set[Key] = set()
         self._reading = asyncio.Lock()
-        self.running = 0
-        """Steps that run now."""
-        self.ran = asyncio.Event()
-        """Set as a step ends."""
-        self.suspended = False
-        """Whether a wait has suspended the handler. Its other tasks may still run, but begin no step."""
 
     def key(self, name: str) -> Key:
         """Return the key of the next step of this name.
 
         Raises:
-            StepError: the name cannot be used, the caller is itself a step, or the handler takes several events.
+            StepMismatchError: the name cannot be used, another task runs a step of this name, the caller is itself a
+                step, or the handler takes several events.
             Suspended: a wait in another task has suspended the handler.
         """
-        if self.suspended:
-            raise Suspended
+        self.flow.check()
         if self._grouped:
-            raise StepError(
+            raise StepMismatchError(
                 "steps and waits belong to one event: register this handler with on, not on_group"
             )
         if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
-            raise StepError(f"the name of a step has 1 to {LONGEST_NAME} printable characters: {name!r:.80}")
+            raise StepMismatchError(
+                f"the name of a step has 1 to {LONGEST_NAME} printable characters: {name!r:.80}"
+            )
         if outer := _INSIDE.get():
-            raise StepError(
+            raise StepMismatchError(
                 f"step {outer!r} contains another step or wait, {name!r}: call it outside of the step"
+            )
+        if name in self._running:
+            raise StepMismatchError(
+                f"two tasks run a step {name!r} at once, so a later attempt could give one the result of the other:"
+                " name each with key=, such as the item that it is for"
             )
         self._counts[name] += 1
         return Key(name, self._counts[name])
@@ -139,51 +171,91 @@ class Steps:
         arguments: Sequence[Any] = (),
         named: Mapping[str, Any] | None = None,
         *,
+        key: object = None,
         retries: int = 0,
+        backoff: Pause | None = None,
         timeout: Pause | None = None,
     ) -> Any:  # noqa: ANN401 - the function's result
         """Run a function and store its result, or return the result that is stored; see :meth:`Context.step`."""
-        key, named = self.key(name), named or {}
-        shape = Shape.of(function)
-        hashed = fingerprint(arguments, named)
-        if stored := await self.stored(key, "step"):
-            if stored.arguments is not None and hashed is not None and stored.arguments != hashed:
-                raise StepMismatchError(
-                    f"step {key} was stored for other arguments than it is now called with: give each step of a loop"
-                    " a name of its own; give the step a new name if the code changed its arguments; put arguments"
-                    " that may differ between attempts into a lambda"
-                )
-            if stored.done:
-                return shape.read(key, stored.result or "null")
+        step, named = self.key(name if key is None else f"{name} [{key}]"), named or {}
         limit = None if timeout is None else duration(timeout).total_seconds()
-        errors: list[dict[str, Any]] = []
-        self.running += 1
+        pauses = self._retries if backoff is None else backoff_of(backoff)
+        self._running.add(step.name)
         try:
-            while True:
-                await self._check_claim()
-                began = perf_counter()
-                try:
-                    text = await self._tried(key, shape, partial(function, *arguments, **named), limit)
-                except Exception as error:
-                    errors.append(_record(error, self.event.attempts))
-                    final = len(errors) > retries or isinstance(error, StepError)
-                    if final:
-                        await self._store(key, hashed, None, errors, began)
-                        raise
-                    self._log.warning("step failed", step=str(key), error=type(error).__name__)
-                    await asyncio.sleep(self._retries.pause(len(errors)))
-                    continue
-                await self._store(key, hashed, text, errors, began)
-                return shape.read(key, text)
+            with self.flow.busy():
+                stored = await self.stored(step, "step")
+                shape, hashed = Shape.of(function), fingerprint(arguments, named)
+                if stored is not None:
+                    _check_arguments(step, stored, hashed)
+                    if stored.ended:
+                        await self.flow.give(step)
+                        return _result(step, shape, stored)
+                await self.flow.turn(step)
+                await self.finalize(asyncio.current_task())
+                call = partial(function, *arguments, **named)
+                return await self._run(step, shape, call, hashed, stored, (retries, pauses, limit))
         finally:
-            self.running -= 1
-            self.ran.set()
+            self._running.discard(step.name)
+
+    async def _run(
+        self,
+        key: Key,
+        shape: "Shape",
+        call: Callable[[], Any],
+        hashed: str | None,
+        stored: StoredStep | None,
+        bounds: tuple[int, Backoff, float | None],
+    ) -> Any:  # noqa: ANN401 - the function's result
+        retries, pauses, limit = bounds
+        tried = {} if stored is None else stored.tried
+        before, left = tried.get("tries", 0) % (retries + 1), tried.get("left") or 0
+        if left > 0:
+            await self.flow.wait(Wait("step", key.name, key.nth, left, blocking=True))
+        errors: list[dict[str, Any]] = []
+        while True:
+            await self._check_claim()
+            began = perf_counter()
+            try:
+                text = await self._tried(key, shape, call, limit)
+            except NO_FAILURES:
+                raise
+            except Exception as error:
+                errors.append(_record(error, self.event.attempts))
+                tries = before + len(errors)
+                if tries > retries:
+                    await self._store(key, hashed, None, errors, began)
+                    self._failures.append(Failure(key, hashed, began, asyncio.current_task()))
+                    raise _error(key, errors[-1]) from error
+                self._log.warning("step failed", step=str(key), error=type(error).__name__)
+                pause = pauses.pause(tries)
+                if pause <= HELD:
+                    await asyncio.sleep(pause)
+                    continue
+                await self._store(key, hashed, None, errors, began)
+            else:
+                async with self.flow.giving():
+                    await self._store(key, hashed, text, errors, began)
+                return shape.read(key, text)
+            await self.flow.wait(Wait("step", key.name, key.nth, pause, blocking=True))
+
+    async def finalize(self, task: asyncio.Task[Any] | None = None) -> None:
+        """Keep failures past which the handler goes on: later attempts raise them again.
+
+        What ``task`` goes on past is a failure of its own, or if it runs the handler, any. ``None`` stands for all.
+        """
+        if not self._failures:
+            return
+        every = task in (None, self.flow.main) or self.flow.main is None
+        for failure in [failure for failure in self._failures if every or failure.task is task]:
+            self._failures.remove(failure)
+            async with self.flow.giving():
+                await self._store(failure.key, failure.arguments, None, [], failure.began, final=True)
 
     async def _tried(self, key: Key, shape: "Shape", call: Callable[[], Any], limit: float | None) -> str:
         inside, scope = _INSIDE.set(key.name), SCOPE.set(f"{key.name}:{key.nth}")
         try:
             async with asyncio.timeout(limit):
-                result = call() if shape.is_async else await self._threads.run(call)
+                result = call() if shape.is_async else await self.threads.run(call)
                 if inspect.isawaitable(result):
                     result = await result
         finally:
@@ -210,47 +282,101 @@ class Steps:
         return found
 
     async def _read(self) -> dict[Key, StoredStep]:
-        # The first claim finds steps where the event is a replay, and notes say so.
-        if self.event.claim == 1 and self.event.notes is None:
+        # The first claim finds steps where the event runs another one again, and notes say so.
+        event = self.event
+        if event.claim == 1 and event.notes is None:
             return {}
-        return {
-            Key(step.name, step.nth): step
-            for step in await self.patiently(partial(self.engine.read_steps, self.event.id))
-        }
+        steps = await self.patiently(partial(self.engine.read_steps, event.id))
+        if any(step.sort == "sleep" and step.done and step.result == "false" for step in steps):
+            await self.fenced(partial(self.engine.end_sleeps, event.id, event.claim))
+            steps = await self.patiently(partial(self.engine.read_steps, event.id))
+        found = {Key(step.name, step.nth): step for step in steps}
+        self.flow.stored([key for key, step in found.items() if step.ended])
+        return found
+
+    async def sleep(self, pause: Pause, name: str, *, blocking: bool) -> None:
+        """Suspend the handler for a time; see :meth:`Context.sleep`."""
+        seconds = duration(pause).total_seconds()
+        key = self.key(name)
+        with self.flow.busy():
+            stored = await self.stored(key, "sleep")
+            if stored is not None and stored.done:
+                await self.flow.give(key)
+                return
+            await self.finalize(asyncio.current_task())
+            await self.flow.wait(Wait("sleep", key.name, key.nth, seconds, blocking))
+
+    async def signal(self, name: str, timeout: Pause | None, *, blocking: bool) -> Signal | None:
+        """Return the next signal of a name, or suspend the handler until it comes; ``None`` past the timeout."""
+        seconds = None if timeout is None else duration(timeout).total_seconds()
+        key, event = self.key(name), self.event
+        take = partial(self.engine.take_signal, event.id, event.claim, key.name, key.nth, seconds)
+        return await self.take(key, take, seconds, blocking=blocking)
+
+    async def take(
+        self, key: Key, take: Take, seconds: float | None = None, hashed: str | None = None, *, blocking: bool
+    ) -> Signal | None:
+        """Return the signal that ``take`` gets, or that is stored, or suspend the handler until it comes."""
+        with self.flow.busy():
+            stored = await self.stored(key, "wait")
+            if stored is not None:
+                _check_arguments(key, stored, hashed)
+                if stored.done:
+                    await self.flow.give(key)
+                    return _signal(stored.result)
+            await self.flow.turn(key)
+            await self.finalize(asyncio.current_task())
+            async with self.flow.giving():
+                answer, text = await self.fenced(take)
+            if answer == "pending":
+                # A new wait for a child is stored already.
+                self.progressed = self.progressed or (stored is None and hashed is not None)
+                await self.flow.wait(Wait("wait", key.name, key.nth, seconds, blocking))
+            self.progressed = True
+            return _signal(text)
+
+    async def is_done(self, key: Key) -> bool:
+        """Return whether a step has a stored result, such as one whose commit was not answered."""
+        steps = await self.patiently(partial(self.engine.read_steps, self.event.id))
+        return any(Key(step.name, step.nth) == key and step.done for step in steps)
 
     def unasked(self) -> list[str]:
         """Return the steps that earlier attempts stored and that this attempt did not use."""
         return sorted(str(key) for key in (self._stored or {}) if key not in self._asked)
 
     async def _store(
-        self, key: Key, hashed: str | None, text: str | None, errors: list[dict[str, Any]], began: float
+        self,
+        key: Key,
+        hashed: str | None,
+        text: str | None,
+        errors: list[dict[str, Any]],
+        began: float,
+        *,
+        final: bool = False,
     ) -> None:
-        took = timedelta(seconds=perf_counter() - began)
-        recorded = json.dumps(errors)
-        event = self.event
-        await self.fenced(
-            lambda: self.engine.store_step(
-                event.id, event.claim, key.name, key.nth, hashed, text, recorded, took
-            )
-        )
+        took, event = timedelta(seconds=perf_counter() - began), self.event
+        step = event.id, event.claim, key.name, key.nth, hashed, text, json.dumps(errors), took
+        await self.fenced(lambda: self.engine.store_step(*step, final))
+        self.progressed = self.progressed or text is not None
 
-    async def fenced(self, call: Callable[[], Awaitable[Settled]]) -> None:
-        """Send a fenced statement until it is done.
+    async def fenced(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Send a fenced statement until the event is not locked. Return its answer, or the tuple that begins with it.
 
         Raises:
             ClaimLostError: the claim no longer stands.
         """
         pause = FIRST_PAUSE
         while True:
-            answer = await self.patiently(call)
-            if answer is Settled.DONE:
-                return
-            if answer is Settled.STALE:
+            given = await self.patiently(call)
+            answer = given[0] if isinstance(given, tuple) else given
+            if answer == Settled.STALE:
                 raise ClaimLostError
+            if answer != Settled.BUSY:
+                return given
             await asyncio.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
-    async def patiently(self, call: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ANN401 - the call's answer
+    async def patiently(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
         """Send a statement until the database answers. Stop at the latest when the lease ends."""
         warned = False
         while True:
@@ -268,107 +394,23 @@ _INSIDE: contextvars.ContextVar[str | None] = contextvars.ContextVar("step", def
 """The step that runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """How a function is called, and how its result becomes JSON and is read again.
-
-    Attributes:
-        is_async: whether the function is a coroutine function. Others run in a thread.
-        adapter: reads and writes the annotated type of the result; ``None`` where there is none.
-    """
-
-    is_async: bool
-    adapter: TypeAdapter[Any] | None
-
-    @classmethod
-    def of(cls, function: Callable[..., Any]) -> "Shape":
-        """Return a function's shape."""
-        plain = function
-        while isinstance(plain, partial):
-            plain = plain.func
-        return cls(inspect.iscoroutinefunction(plain), _adapter(plain))
-
-    def text(self, key: Key, result: object) -> str:
-        """Return a result as JSON.
-
-        Raises:
-            StepError: JSON cannot hold it, or it is too large.
-        """
-        try:
-            if self.adapter is not None:
-                text = self.adapter.dump_json(result, warnings="error").decode()
-            else:
-                text = json.dumps(result, allow_nan=False, default=_dumped)
-            size = len(text.encode())
-        except (TypeError, ValueError, RecursionError) as error:
-            raise StepError(
-                f"the result of step {key} is not JSON: {error}; return plain values, or annotate the function with a"
-                " pydantic model"
-            ) from None
-        if size > MOST_BYTES:
-            raise StepError(
-                f"the result of step {key} has {size:,} bytes; at most {MOST_BYTES:,} are stored: keep the data"
-                " elsewhere and return its place"
-            )
-        return text
-
-    def read(self, key: Key, text: str) -> Any:  # noqa: ANN401 - the function's result
-        """Return the result that a JSON text stands for.
-
-        Raises:
-            StepMismatchError: it does not fit the annotation.
-        """
-        if self.adapter is None:
-            return json.loads(text)
-        try:
-            return self.adapter.validate_json(text)
-        except ValidationError as error:
-            raise StepMismatchError(
-                f"the stored result of step {key} does not fit the function's annotation, which has changed since:"
-                f" give the step a new name, or let the model read the old form ({error.error_count()} errors)"
-            ) from None
+def _check_arguments(key: Key, stored: StoredStep, hashed: str | None) -> None:
+    if stored.arguments is not None and hashed is not None and stored.arguments != hashed:
+        raise StepMismatchError(
+            f"step {key} was stored for other arguments than it is now called with: give each step of a loop a key="
+            " or a name of its own; give the step a new name if the code changed its arguments; put arguments that"
+            " may differ between attempts into a lambda"
+        )
 
 
-def _adapter(function: Callable[..., Any]) -> TypeAdapter[Any] | None:
-    try:
-        annotated = get_type_hints(function, include_extras=True).get("return", Any)
-    except Exception:  # noqa: BLE001 - an annotation may name anything, or nothing that exists
-        return None
-    if annotated in (Any, object, type(None), None):
-        return None
-    try:
-        return _adapter_of(annotated)
-    except Exception:  # noqa: BLE001 - not a type that pydantic knows
-        return None
+def _result(key: Key, shape: Shape, stored: StoredStep) -> Any:  # noqa: ANN401 - the function's result
+    if not stored.done:
+        raise _error(key, stored.tried["error"])
+    return shape.read(key, stored.result or "null")
 
 
-@lru_cache(maxsize=1000)
-def _adapter_of(annotated: Any) -> TypeAdapter[Any]:  # noqa: ANN401 - any type
-    return TypeAdapter(annotated)
-
-
-def fingerprint(arguments: Sequence[Any], named: Mapping[str, Any]) -> str | None:
-    """Return a hash of arguments. An argument that JSON cannot hold counts by its type only.
-
-    Return ``None`` if there are no arguments, or JSON cannot hold their structure.
-    """
-    if not arguments and not named:
-        return None
-    try:
-        text = json.dumps([list(arguments), dict(named)], sort_keys=True, default=_comparable)
-    except (TypeError, ValueError, RecursionError):
-        return None
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def _comparable(value: object) -> object:
-    return value.model_dump(mode="json") if isinstance(value, BaseModel) else type(value).__name__
-
-
-def _dumped(value: object) -> object:
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json")
-    raise TypeError(f"{type(value).__name__} is not JSON")
+def _error(key: Key, record: Mapping[str, Any]) -> StepError:
+    return StepError(str(key), record["type"], record["message"], record.get("where"))
 
 
 def _record(error: BaseException, attempt: int) -> dict[str, Any]:
@@ -377,4 +419,12 @@ def _record(error: BaseException, attempt: int) -> dict[str, Any]:
         "message": plain(message_of(error)),
         "at": datetime.now(UTC).isoformat(),
         "attempt": attempt,
+        "where": where(error),
     }
+
+
+def _signal(text: str | None) -> Signal | None:
+    if text is None:
+        return None
+    found: Mapping[str, Any] = json.loads(text)
+    return Signal(found["value"], datetime.fromisoformat(found["at"]), found["by"])

@@ -8,38 +8,18 @@ from typing import Any
 
 from surelane.errors import SettingsError
 from surelane.events import Event
-from surelane_worker.handling.context import Context
+from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.outcomes import Discard, Pause, Retry
+from surelane_worker.model.errors import LimitError, RefusedError, UnavailableError
 from surelane_worker.model.thread import before, quoted
 from surelane_worker.model.tools import Tools, load_tools
 from surelane_worker.model.voice import Voice
-from surelane_worker.settings import WorkerSettings
+from surelane_worker.worker_settings import WorkerSettings
 
 DOWN = "I cannot answer now: the model does not respond. Please ask again later."
 REFUSED = "I cannot answer this. The people who run me can see why."
 LONGEST_QUESTION = 20_000
 """Characters of the message that is answered. The rest is cut."""
-
-
-class ModelError(Exception):
-    """A turn cannot go on. The message has no secrets: history keeps it."""
-
-
-class UnavailableError(ModelError):
-    """The model or a tool's server cannot be reached now; another attempt may succeed."""
-
-    def __init__(self, message: str, after: float | None = None) -> None:
-        """``after``: the seconds that the server asks to wait."""
-        super().__init__(message)
-        self.after = after
-
-
-class RefusedError(ModelError):
-    """The model will refuse this request each time."""
-
-
-class LimitError(ModelError):
-    """The turn has used what it may use. The message is for people."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +54,17 @@ class Agent:
         voice = Voice(event, ctx)
         said = await ctx.step("thread", before, event, ctx, voice.place)
         asked = quoted(voice.place.user, str(event.slack.get("text") or "")[:LONGEST_QUESTION])
-        run = Run(self, ctx, event, voice)
+        settings = ctx.settings
+        run = Run(
+            ctx,
+            event,
+            voice,
+            tools=self.tools_of(settings),
+            mcp=self.mcp_of(settings),
+            instructions=self.instructions or settings.model_instructions,
+            below=self.below,
+            patience=self.patience,
+        )
         try:
             answer = await run.answer(asked, said)
         except LimitError as limit:
@@ -84,11 +74,11 @@ class Agent:
             await voice.say(REFUSED)
             return Discard(str(error))
         except UnavailableError as error:
-            if event.attempts < (event.max_attempts or ctx.settings.max_attempts):
-                if error.after:
-                    return Retry(error.after, str(error))
-            else:
+            if attempt_of(ctx).attempts >= (event.max_attempts or settings.max_attempts):
                 await voice.say(DOWN)
+                return Discard(str(error))
+            if error.after:
+                return Retry(error.after, str(error))
             raise
         return run.report(answer)
 
@@ -120,5 +110,4 @@ class Agent:
         return load_tools(settings.model_tools) if settings.model_tools else Tools()
 
     def mcp_of(self, settings: WorkerSettings) -> Path | None:
-        """Return the file that names the MCP servers."""
         return Path(self.mcp) if self.mcp is not None else settings.model_mcp

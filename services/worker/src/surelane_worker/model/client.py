@@ -13,8 +13,8 @@ from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from surelane.errors import SettingsError
-from surelane_worker.model.agent import RefusedError, UnavailableError
-from surelane_worker.settings import WorkerSettings
+from surelane_worker.model.errors import RefusedError, UnavailableError
+from surelane_worker.worker_settings import WorkerSettings
 
 LONGEST_REASON = 300
 """Characters of an error that history keeps."""

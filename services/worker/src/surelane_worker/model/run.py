@@ -7,21 +7,17 @@ rebuilt without a call. Only this module imports the libraries of the extra.
 import asyncio
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from pydantic_ai import Agent as Loop
 from pydantic_ai import RunContext, Tool
 from pydantic_ai.capabilities import HandleDeferredToolCalls
-from pydantic_ai.exceptions import (
-    ModelAPIError,
-    ModelRetry,
-    ToolFailed,
-    UnexpectedModelBehavior,
-)
+from pydantic_ai.exceptions import ModelAPIError, ModelRetry, ToolFailed, UnexpectedModelBehavior
 from pydantic_ai.messages import (
     BinaryContent,
     ModelMessage,
@@ -40,26 +36,23 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
-from pydantic_ai.tools import (
-    DeferredToolRequests,
-    DeferredToolResults,
-    ToolApproved,
-    ToolDenied,
-)
+from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolApproved, ToolDenied
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, ToolsetTool, WrapperToolset
 from pydantic_core import to_jsonable_python
 
 from surelane.events import Event
 from surelane_worker.handling.asks import People
 from surelane_worker.handling.context import Context
-from surelane_worker.handling.outcomes import duration
-from surelane_worker.model.agent import Agent, LimitError, RefusedError, UnavailableError
+from surelane_worker.handling.outcomes import Pause, duration
+from surelane_worker.handling.steps import StepError
 from surelane_worker.model.client import LONGEST_REASON, failure, model_of
+from surelane_worker.model.errors import LimitError, RefusedError, UnavailableError
 from surelane_worker.model.servers import Server, servers
 from surelane_worker.model.thread import Said
+from surelane_worker.model.tools import Tools
 from surelane_worker.model.voice import Speech, Voice
+from surelane_worker.slack.limits import SlackBusyError
 from surelane_worker.slack.notes import ClaimLostError
-from surelane_worker.slack.turns import SlackBusyError
 
 LONGEST_RESPONSE = 50_000
 """Characters of one response of a model, text and arguments together."""
@@ -70,26 +63,32 @@ LONGEST_ARGUMENTS = 20_000
 LONGEST_NAME = 64
 CALLS_PER_REQUEST = 10
 """Calls of tools per request to the model, on average over a turn."""
+USAGE = {"requests": 0, "input_tokens": 0, "output_tokens": 0, "tool_calls": 0}
 UNSAFE = re.compile(r"[^\w-]", re.ASCII)
 APPROVE, REJECT = "Approve", "Reject"
 
 
+@dataclass(eq=False)
 class Run:
-    """One attempt's run of a turn."""
+    """One attempt's run of a turn, by what the :class:`Agent` or the settings say.
 
-    def __init__(self, agent: Agent, ctx: Context, event: Event, voice: Voice) -> None:
-        self._agent = agent
-        self._ctx = ctx
-        self._event = event
-        self._voice = voice
-        self._tools = agent.tools_of(ctx.settings)
-        self._usage = {"requests": 0, "input_tokens": 0, "output_tokens": 0, "tool_calls": 0}
-        self._places: dict[str, str] = {}
-        """The number of the response that asked for a call, and the call's number in it, by the call's id."""
+    ``places``: the number of the response that asked for a call, and the call's number in it, by the call's id.
+    """
+
+    ctx: Context
+    event: Event
+    voice: Voice
+    tools: Tools
+    mcp: Path | None
+    instructions: str | None
+    below: Sequence[dict[str, Any]]
+    patience: Pause
+    usage: dict[str, int] = field(default_factory=USAGE.copy)
+    places: dict[str, str] = field(default_factory=dict)
 
     def report(self, answer: str | None, **more: str) -> dict[str, Any]:
         """Return the turn's result for history."""
-        return {"answer": answer, "model": self._ctx.settings.model, "usage": self._usage, **more}
+        return {"answer": answer, "model": self.ctx.settings.model, "usage": self.usage, **more}
 
     async def answer(self, asked: str, said: Sequence[Said]) -> str:
         """Let the model answer, and return its last text.
@@ -99,14 +98,12 @@ class Run:
             RefusedError: the model refuses the request.
             UnavailableError: the model or an MCP server cannot be reached now.
         """
-        settings = self._ctx.settings
-        own = FunctionToolset([Tool(each.function, requires_approval=each.approval) for each in self._tools])
-        foreign = [
-            self._tools_of(name, server) for name, server in servers(self._agent.mcp_of(settings)).items()
-        ]
+        settings = self.ctx.settings
+        own = FunctionToolset([Tool(each.function, requires_approval=each.approval) for each in self.tools])
+        foreign = [self._tools_of(name, server) for name, server in servers(self.mcp).items()]
         loop = Loop(
             StoredResponses(model_of(settings), self),
-            instructions=self._agent.instructions or settings.model_instructions,
+            instructions=self.instructions,
             deps_type=Context,
             toolsets=[StoredCalls(own, self), *foreign],
             retries=3,
@@ -118,7 +115,7 @@ class Run:
             except Exception as error:
                 raise UnavailableError(f"an MCP server cannot be reached: {type(error).__name__}") from error
             try:
-                return (await loop.run(asked, message_history=conversation(said), deps=self._ctx)).output
+                return (await loop.run(asked, message_history=conversation(said), deps=self.ctx)).output
             except UnexpectedModelBehavior as error:
                 # The responses are stored, so each attempt would come to the same end.
                 raise RefusedError(
@@ -131,28 +128,25 @@ class Run:
         stored = StoredCalls(server.toolset(name), self, demanded)
         return stored.approval_required(lambda _, tool, __: server.approval is True or tool.name in demanded)
 
-    async def respond(
-        self,
-        model: Model,
-        messages: list[ModelMessage],
-        settings: ModelSettings | None,
-        given: ModelRequestParameters,
-    ) -> ModelResponse:
-        """Return the model's next response, from a step."""
+    async def respond(self, ask: Callable[[], Awaitable[Any]]) -> ModelResponse:
+        """Return the model's next response, from a step, for which ``ask`` gets it."""
         self._check_limits()
-        stored = await self._ctx.step("model", partial(self._ask, model, messages, settings, given))
+        try:
+            stored = await self.ctx.step("model", ask)
+        except StepError as error:
+            raise (error.__cause__ or error) from None
         (response,) = ModelMessagesTypeAdapter.validate_python(stored)
-        assert isinstance(response, ModelResponse)  # noqa: S101 - it is what _ask returned
-        usage = self._usage
+        assert isinstance(response, ModelResponse)  # noqa: S101 - it is what ask returned
+        usage = self.usage
         usage["requests"] += 1
         usage["input_tokens"] += response.usage.input_tokens
         usage["output_tokens"] += response.usage.output_tokens
         for number, call in enumerate(response.tool_calls, 1):
-            self._places[call.tool_call_id] = f"{usage['requests']}.{number}"
+            self.places[call.tool_call_id] = f"{usage['requests']}.{number}"
         return response
 
     def _check_limits(self) -> None:
-        usage, settings = self._usage, self._ctx.settings
+        usage, settings = self.usage, self.ctx.settings
         if usage["requests"] >= settings.model_requests:
             raise LimitError(
                 f"I stop here: I may ask the model {settings.model_requests} times per question."
@@ -160,7 +154,7 @@ class Run:
         if usage["input_tokens"] + usage["output_tokens"] >= settings.model_tokens:
             raise LimitError(f"I stop here: I may use {settings.model_tokens:,} tokens per question.")
 
-    async def _ask(
+    async def ask(
         self,
         model: Model,
         messages: list[ModelMessage],
@@ -168,10 +162,10 @@ class Run:
         given: ModelRequestParameters,
     ) -> Any:  # noqa: ANN401 - a message as JSON
         """Ask the model, say in Slack what it says, and return its response as JSON."""
-        await self._voice.think()
+        await self.voice.think()
         try:
             async with (
-                self._voice.speech() as speech,
+                self.voice.speech() as speech,
                 model.request_stream(messages, settings, given) as stream,
             ):
                 length = 0
@@ -185,9 +179,9 @@ class Run:
                 if not (response.provider_details or {}).get("finish_reason"):
                     raise UnavailableError("the model's response broke off")
                 if speech.text and not response.tool_calls:
-                    speech.below = self._agent.below
+                    speech.below = self.below
         except ModelAPIError as error:
-            raise failure(error, self._ctx.settings.model_key) from None
+            raise failure(error, self.ctx.settings.model_key) from None
         except UnexpectedModelBehavior as error:
             raise UnavailableError(f"the model's response cannot be read: {type(error).__name__}") from None
         return ModelMessagesTypeAdapter.dump_python([response], mode="json")
@@ -198,49 +192,54 @@ class Run:
         Raises:
             ToolFailed: it failed. The model gets the reason.
         """
-        self._usage["tool_calls"] += 1
-        if self._usage["tool_calls"] > CALLS_PER_REQUEST * self._ctx.settings.model_requests:
+        self.usage["tool_calls"] += 1
+        if self.usage["tool_calls"] > CALLS_PER_REQUEST * self.ctx.settings.model_requests:
             raise LimitError("I stop here: the model calls too many tools.")
-        place = self._places[call.tool_call_id or ""]
-        done = await self._ctx.step(
-            f"{_safe(name)} {place}", partial(self._called, name, function), arguments
-        )
+        place = self.places[call.tool_call_id or ""]
+        done = await self.ctx.step(f"{_safe(name)} {place}", partial(self._called, name, function), arguments)
         if "failed" in done:
             raise ToolFailed(done["failed"])
         return done["result"]
 
     async def _called(self, name: str, function: Any, arguments: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401
-        tool = self._tools.get(name)
+        tool = self.tools.get(name)
         limit = None if tool is None or tool.timeout is None else duration(tool.timeout).total_seconds()
         try:
             async with asyncio.timeout(limit):
-                return {"result": _shortened(await function(arguments))}
+                return {"result": result_shortened(await function(arguments))}
         except (ClaimLostError, SlackBusyError):
             raise
         except (ModelRetry, ToolFailed) as error:
             return {"failed": error.message[:LONGEST_RESULT]}
         except Exception as error:  # noqa: BLE001 - the model may go on without this tool
-            self._ctx.log.warning("tool failed", tool=name, error=type(error).__name__)
+            self.ctx.log.warning("tool failed", tool=name, error=type(error).__name__)
             return {"failed": f"{type(error).__name__}: {error}"[:LONGEST_RESULT]}
 
     async def approve(self, _: RunContext[Any], requests: DeferredToolRequests) -> DeferredToolResults:
-        """Ask in the thread about each call that needs approval. The turn is suspended meanwhile."""
-        approvals = {call.tool_call_id: await self._approved(call) for call in requests.approvals}
-        return requests.build_results(approvals=approvals)
+        """Ask in the thread about all calls that need approval, at once. The turn is suspended meanwhile."""
+        asking = [asyncio.create_task(self._approved(call)) for call in requests.approvals]
+        try:
+            answers = await asyncio.gather(*asking)
+        finally:
+            # Where one could not be asked, another may suspend the turn, and nothing would ask it again.
+            for each in asking:
+                each.cancel()
+        named = zip(requests.approvals, answers, strict=True)
+        return requests.build_results(approvals={call.tool_call_id: answer for call, answer in named})
 
     async def _approved(self, call: ToolCallPart) -> ToolApproved | ToolDenied:
-        tool = self._tools.get(call.tool_name)
+        tool = self.tools.get(call.tool_name)
         by: People = None if tool is None else tool.by
         shown = _shown(call)
-        if not self._voice.heard:
+        if not self.voice.heard:
             return ToolDenied("The call needs approval, and there is no channel to ask in.")
         if len(shown) > LONGEST_ARGUMENTS:
             return ToolDenied("The call needs approval, and its arguments are too long to be judged.")
-        answer = await self._ctx.ask(
-            self._event,
+        answer = await self.ctx.ask(
+            self.event,
             f"May I call *{_safe(call.tool_name)}*?\n```{shown}```",
             [APPROVE, REJECT],
-            timeout=self._agent.patience,
+            timeout=self.patience,
             by=by,
             name=f"approve {_safe(call.tool_name)}",
         )
@@ -264,24 +263,19 @@ class StoredResponses(WrapperModel):
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
-        """Return the stored response, or ask the model."""
-        return await self._run.respond(self.wrapped, messages, model_settings, model_request_parameters)
+        run, given = self._run, model_request_parameters
+        return await run.respond(partial(run.ask, self.wrapped, messages, model_settings, given))
 
 
 @dataclass
 class StoredCalls(WrapperToolset[Any]):
-    """Tools whose calls are steps.
-
-    Attributes:
-        run: stores the calls.
-        demanded: names of tools that must be there, because they need approval.
-    """
+    """Tools whose calls are steps. ``demanded``: names of tools that must be there, because they need approval."""
 
     run: Run
     demanded: frozenset[str] = frozenset()
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
-        """Return the tools. Refuse a server that lacks one of those that need approval: it may have another name."""
+        """Return the tools. Refuse a server that lacks a tool that needs approval: it may have another name."""
         tools = await super().get_tools(ctx)
         if missing := sorted(self.demanded - tools.keys()):
             raise RefusedError(f"the MCP server has no tool {missing[0]}, which needs approval")
@@ -290,8 +284,6 @@ class StoredCalls(WrapperToolset[Any]):
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
     ) -> Any:  # noqa: ANN401 - a tool's result
-        """Return the stored result, or call the tool."""
-
         async def function(arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - a tool's result
             return await self.wrapped.call_tool(name, arguments, ctx, tool)
 
@@ -299,7 +291,6 @@ class StoredCalls(WrapperToolset[Any]):
 
 
 def conversation(said: Sequence[Said]) -> list[ModelMessage]:
-    """Return a thread's messages as those of a conversation with the model."""
     return [
         ModelResponse(parts=[TextPart(each["text"])])
         if each["own"]
@@ -322,7 +313,7 @@ async def _spoken(event: ModelResponseStreamEvent, speech: Speech) -> int:
     return 0
 
 
-def _shortened(result: object) -> Any:  # noqa: ANN401 - any JSON
+def result_shortened(result: object) -> Any:  # noqa: ANN401 - any JSON
     """Return a tool's result as JSON of a bounded size."""
     plain = to_jsonable_python(_without_bytes(result), fallback=str)
     text = json.dumps(plain, ensure_ascii=False)

@@ -21,8 +21,7 @@ _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}", re.ASCII)
 class Server(BaseModel):
     """An MCP server: a command that speaks over standard input and output, or an address.
 
-    Attributes:
-        approval: whether people must approve calls of its tools: all, or those of these names.
+    ``approval``: whether people must approve calls of its tools: all, or those of these names.
     """
 
     model_config = ConfigDict(hide_input_in_errors=True)
@@ -81,7 +80,6 @@ def servers(path: Path | None) -> dict[str, Server]:
 
 
 def _filled(value: object) -> object:
-    """Put variables of the environment in their places."""
     if isinstance(value, str):
         return _VARIABLE.sub(_variable, value)
     if isinstance(value, dict):

@@ -7,10 +7,10 @@ from typing import Any, TypedDict
 from slack_sdk.errors import SlackApiError
 
 from surelane.events import Event
+from surelane.slack import Place, authorization_of, text_in
 from surelane_worker.handling.context import Context
 from surelane_worker.slack.client import slack_error
-from surelane_worker.slack.place import Place
-from surelane_worker.slack.sent import UNREADABLE
+from surelane_worker.slack.notes import UNREADABLE
 
 MOST_MESSAGES = 50
 """Messages of a thread that a model gets: the first one and the last ones."""
@@ -49,10 +49,8 @@ async def before(event: Event, ctx: Context, place: Place) -> list[Said]:
 
 async def _own_user(event: Event, ctx: Context) -> str:
     """Return the bot's user id. Slack's envelopes name it."""
-    authorizations = event.payload.get("authorizations")
-    if isinstance(authorizations, list) and authorizations and isinstance(authorizations[0], Mapping):
-        return str(authorizations[0].get("user_id"))
-    return str((await ctx.slack.client.auth_test())["user_id"])
+    named = text_in(authorization_of(event.payload).get("user_id"))
+    return named or str((await ctx.slack.client.auth_test())["user_id"])
 
 
 async def _read(ctx: Context, place: Place) -> tuple[list[Any], deque[Any]]:

@@ -45,7 +45,6 @@ class Tools:
         return iter(self._tools.values())
 
     def get(self, name: str) -> Tool | None:
-        """Return the tool of a name; ``None`` if there is none."""
         return self._tools.get(name)
 
     @overload
@@ -70,10 +69,8 @@ class Tools:
         the type and the message of an exception.
 
         Args:
-            function: the function.
             approval: whether people in the thread must approve each call.
             by: who may approve: a user's id, several, or a function of an id; by default everybody in the thread.
-            timeout: how long a call may take.
 
         Raises:
             ValueError: there is a tool of this name, or the timeout cannot be read.

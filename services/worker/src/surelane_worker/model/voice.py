@@ -3,15 +3,16 @@
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from slack_sdk.errors import SlackApiError
 
 from surelane.events import Event
+from surelane.slack import Place, place_of
 from surelane_worker.handling.context import Context
-from surelane_worker.slack.place import Place, place_of
+from surelane_worker.slack.limits import SlackBusyError
 from surelane_worker.slack.stream import LONGEST, Stream
-from surelane_worker.slack.turns import SlackBusyError
 
 CHANNEL = re.compile(r"[CDG][A-Z0-9]+", re.ASCII)
 """A channel's id. A job's payload may have another word there, such as ``slack``."""
@@ -27,11 +28,10 @@ class Voice:
     def __init__(self, event: Event, ctx: Context) -> None:
         self._event = event
         self._ctx = ctx
-        self.place: Place = place_of(event)
+        self.place: Place = place_of(event.payload)
 
     @property
     def heard(self) -> bool:
-        """Whether there is a channel to say something in."""
         return bool(CHANNEL.fullmatch(self.place.channel or ""))
 
     @property
@@ -76,22 +76,21 @@ class Voice:
             )
 
 
+@dataclass(slots=True)
 class Speech:
     """One text that grows.
 
     Attributes:
-        text: what was said so far.
+        stream: where it is streamed; ``None``: it is only collected.
         below: blocks for the end of the message.
     """
 
-    def __init__(self, stream: Stream | None) -> None:
-        self._stream = stream
-        self._held = ""
-        self.text = ""
-        self.below: Sequence[dict[str, Any]] = ()
+    stream: Stream | None
+    text: str = ""
+    below: Sequence[dict[str, Any]] = ()
+    _held: str = ""
 
     async def add(self, part: str) -> None:
-        """Say more."""
         self._held += part
         perhaps = _PERHAPS.search(self._held)
         cut = perhaps.start() if perhaps else len(self._held)
@@ -102,11 +101,11 @@ class Speech:
         """Say what was held back, and end the message."""
         rest, self._held = self._held, ""
         await self._say(rest)
-        if self._stream is not None:
-            await self._stream.stop(blocks=self.below)
+        if self.stream is not None:
+            await self.stream.stop(blocks=self.below)
 
     async def _say(self, text: str) -> None:
         quiet = _ALARM.sub("<\u200b!", text)
         self.text += quiet
-        if self._stream is not None and quiet:
-            await self._stream.append(quiet)
+        if self.stream is not None and quiet:
+            await self.stream.append(quiet)

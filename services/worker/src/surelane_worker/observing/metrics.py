@@ -8,6 +8,7 @@ They are read when metrics are collected: counters as the SDK's observable ones,
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from opentelemetry import metrics
@@ -16,7 +17,8 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import REGISTRY, Collector
 
 from surelane.events import Event
-from surelane_service.figures import MOST_KINDS, Bounded
+from surelane_service.figures import MOST_KINDS
+from surelane_service.probes import Bounded
 from surelane_service.telemetry.setup import SCHEMA_URL
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -28,19 +30,17 @@ COMMIT = 1.0
 """Most seconds between an event's visibility by its row and the notification that its commit sends."""
 
 
+@dataclass(slots=True)
 class Distribution:
     """A histogram of seconds with one label, by default the kind of an event."""
 
-    def __init__(
-        self, name: str, description: str, label: str = KIND, bounds: Sequence[float] = SECONDS
-    ) -> None:
-        self.name = name
-        self.description = description
-        self.label = label
-        self.bounds = bounds
-        self.counts: dict[str, list[int]] = {}
-        self.sums: dict[str, float] = {}
-        self._histogram: Histogram | None = None
+    name: str
+    description: str
+    label: str = KIND
+    bounds: Sequence[float] = SECONDS
+    counts: dict[str, list[int]] = field(default_factory=dict)
+    sums: dict[str, float] = field(default_factory=dict)
+    _histogram: Histogram | None = None
 
     def record_with(self, meter: Meter) -> None:
         """Record every value through the SDK from now on. Metrics that are pushed by OTLP need this."""
@@ -49,7 +49,6 @@ class Distribution:
         )
 
     def add(self, kind: str, value: float) -> None:
-        """Count one value."""
         if self._histogram is not None:
             self._histogram.record(value, {"messaging.system": "surelane", self.label: kind})
             return
@@ -61,7 +60,6 @@ class Distribution:
         self.sums[kind] += value
 
     def family(self) -> HistogramMetricFamily:
-        """Return the histogram as Prometheus scrapes it."""
         name = self.name.replace(".", "_") + "_seconds"
         family = HistogramMetricFamily(name, self.description, labels=[self.label.replace(".", "_")])
         for kind, counts in self.counts.items():
@@ -105,6 +103,8 @@ class Metrics(Collector):
             "From an event's visibility until an idle worker claimed it.",
             bounds=SHORT,
         )
+        latencies = self.until_started, self.until_finished, self.notification_lag
+        self._distributions = (self.operation, self.process, *latencies, self.slack_wait)
 
     def publish(self, kinds: Sequence[str], *, pushed: bool = False) -> None:
         """Make these the metrics of the process.
@@ -125,7 +125,7 @@ class Metrics(Collector):
             counted.update(dict.fromkeys(kinds, 0))
             meter.create_observable_counter(name, [_observing(counted)], description=description)
         meter.create_observable_counter(
-            "surelane.event.expired", [self._observe_expired], description="Events swept."
+            "surelane.event.expired", [lambda _: [Observation(self._expired)]], description="Events swept."
         )
         meter.create_observable_counter(
             "surelane.slack.rate_limited",
@@ -135,34 +135,21 @@ class Metrics(Collector):
         if not pushed:
             REGISTRY.register(self)
             return
-        for distribution in self._distributions():
+        for distribution in self._distributions:
             distribution.record_with(meter)
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """Return the histograms as Prometheus scrapes them."""
-        for distribution in self._distributions():
+        for distribution in self._distributions:
             yield distribution.family()
 
-    def _distributions(self) -> tuple[Distribution, ...]:
-        return (
-            self.operation,
-            self.process,
-            self.until_started,
-            self.until_finished,
-            self.notification_lag,
-            self.slack_wait,
-        )
-
-    def describe(self) -> Iterable[HistogramMetricFamily]:
-        """Return the same: registering a collector needs the names alone."""
-        return self.collect()
+    describe = collect
+    """The same: registering a collector needs the names alone."""
 
     def sent(self, kinds: Sequence[str]) -> None:
         """Count stored jobs. Their kinds may be others than those handled here."""
         self._sent.update(map(self._sent_kinds, kinds))
 
     def claimed(self, events: Sequence[Event]) -> None:
-        """Count a batch of claimed events."""
         self._consumed.update([event.kind for event in events])
 
     def woken(self, events: Sequence[Event], lease: timedelta, slept: float) -> None:
@@ -182,21 +169,17 @@ class Metrics(Collector):
             self.until_finished.add(event.kind, ended - happened if ended > happened else 0.0)
 
     def failed(self, kind: str, *, retried: bool) -> None:
-        """Count an attempt that failed."""
         self._failures[kind] += 1
         if retried:
             self._retries[kind] += 1
 
     def lease_lost(self, kind: str) -> None:
-        """Count a claim that was lost while its handler ran."""
         self._lease_losses[kind] += 1
 
     def stale(self, kind: str) -> None:
-        """Count a settle that changed nothing because the claim was lost."""
         self._stale[kind] += 1
 
     def expired(self, count: int) -> None:
-        """Count events that a sweep moved to history."""
         self._expired += count
 
     def slack_admitted(self, method: str, waited: float) -> None:
@@ -204,11 +187,7 @@ class Metrics(Collector):
         self.slack_wait.add(self._slack_methods(method), waited)
 
     def slack_refused(self, method: str) -> None:
-        """Count a call that Slack refused because of its limits."""
         self._slack_refused[self._slack_methods(method)] += 1
-
-    def _observe_expired(self, _: CallbackOptions) -> Iterable[Observation]:
-        yield Observation(self._expired)
 
 
 def _observing(

@@ -2,16 +2,14 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 
-from surelane.errors import DatabaseUnavailable
-from surelane_service.compatibility import unfit
+from surelane_service.compatibility import schema_unfit
 from surelane_service.engine import Engine
 from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import Logger, get_logger
 
-BUDGET = 2.0
-"""Seconds that the database has to answer a probe."""
 PAUSE = timedelta(seconds=0.5)
 STEADY = 2.0
 """Seconds without a failure after which an outage is logged as over. A full disk refuses some calls, not all."""
@@ -19,20 +17,20 @@ STEADY = 2.0
 log = get_logger("surelane_worker.observing.readiness")
 
 
+@dataclass(frozen=True)
 class Readiness:
     """Reports a worker as ready while it is not stopping, its schema fits, and its claims succeed."""
 
-    def __init__(self, engine: Engine, stopping: Callable[[], bool], claiming: Callable[[], bool]) -> None:
-        self._engine = engine
-        self._stopping = stopping
-        self._claiming = claiming
+    engine: Engine
+    stopping: Callable[[], bool]
+    claiming: Callable[[], bool]
 
     async def unready(self) -> str | None:
         """Return why the worker cannot work, or ``None`` if it can."""
-        if self._stopping():
+        if self.stopping():
             return "stopping"
-        reason = await schema_unfit(self._engine)
-        if reason is None and not self._claiming():
+        reason = await schema_unfit(self.engine.schema_version())
+        if reason is None and not self.claiming():
             return "claims fail"
         return reason
 
@@ -50,7 +48,6 @@ class Outage:
         """Whether the database failed to answer the last time."""
 
     def goes_on(self, error: BaseException) -> None:
-        """Record that the database did not answer."""
         self.on = True
         if self._ending is not None:
             self._ending.cancel()
@@ -60,7 +57,6 @@ class Outage:
             self._logged = True
 
     def is_over(self) -> None:
-        """Record that the database answered."""
         if self.on:
             self._ending = asyncio.get_running_loop().call_later(STEADY, self._end)
         self.on = False
@@ -70,22 +66,10 @@ class Outage:
         self._logged, self._ending = False, None
 
 
-async def schema_unfit(engine: Engine) -> str | None:
-    """Return why this version cannot work with the database, or ``None`` if it can."""
-    try:
-        async with asyncio.timeout(BUDGET):
-            version, min_compatible = await engine.schema_version()
-    except (DatabaseUnavailable, TimeoutError) as error:
-        return f"the database is unavailable: {type(error).__name__}"
-    except Exception as error:  # noqa: BLE001 - a probe answers, however the schema is broken
-        return f"the schema cannot be used: {type(error).__name__}"
-    return unfit(version, min_compatible)
-
-
 async def until_schema_fits(engine: Engine, stop: asyncio.Event) -> None:
     """Wait until the database is up and serves this version, or ``stop`` is set. Log each new reason to wait."""
     logged = None
-    while (reason := await schema_unfit(engine)) is not None and not stop.is_set():
+    while (reason := await schema_unfit(engine.schema_version())) is not None and not stop.is_set():
         if reason != logged:
             log.warning("waiting for the database", reason=reason)
         logged = reason

@@ -10,11 +10,10 @@ from collections.abc import Iterable
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable
 from surelane_service.engine import CANCEL_GRACE, Engine
-from surelane_service.listener import CANCELS, Listener
 from surelane_service.logs import get_logger
+from surelane_service.pool import CANCELS, Listener
 from surelane_worker.handling.outcomes import Release
-from surelane_worker.leasing import Claim, Leases
-from surelane_worker.running.work import CANCELLED, Work
+from surelane_worker.leasing import CANCELLED, Claim, Leases
 from surelane_worker.settling import Settler
 
 LONG = 0.2
@@ -111,7 +110,7 @@ class Cancels:
             log.info("event cancelled", event_id=claim.event.key, kind=claim.event.kind)
             claim.cancelled = True
             claim.lease_ends = min(claim.lease_ends, ends)
-            if isinstance(work, Work) and work.is_later(claim):
+            if work.is_later(claim):
                 self._settler.put(claim, Release())
             else:
                 work.stop(CANCELLED)

@@ -4,21 +4,21 @@ The first of them, the head, stands for the run: its claim fences it, its steps 
 fails or is suspended. The others, its followers, end with it. A run that does not end leaves them in the queue.
 """
 
-import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from surelane.events import Event
-from surelane_service.engine import MOST_MEMBERS, Settled
+from surelane_service.engine import MOST_MEMBERS
 from surelane_service.logs import get_logger
 from surelane_worker.handling.context import Services, Stoppable
 from surelane_worker.handling.debounce import Debounce
 from surelane_worker.handling.outcomes import Snooze
-from surelane_worker.handling.steps import FIRST_PAUSE, LONGEST_PAUSE, Steps
+from surelane_worker.handling.steps import Steps
 from surelane_worker.leasing import Claim
 from surelane_worker.settling import Settler
+from surelane_worker.slack.notes import ClaimLostError
 
 ALONE = "alone"
 """Answers that a claim follows a lapsed one: its head came without the events behind it."""
@@ -72,26 +72,22 @@ class Coalescer:
                 return None
         engine, event = self._services.engine, head.event
         steps = Steps(engine, event, log, partial(self._services.check_claim, work), grouped=False)
-        tries = 0.0
-        while True:
-            answer, followers = await steps.patiently(
-                lambda: engine.gather(event.id, event.claim, [claim.event.id for claim in others])
+        try:
+            answer, followers = await steps.fenced(
+                partial(engine.gather, event.id, event.claim, [claim.event.id for claim in others])
             )
-            if answer != Settled.BUSY:
-                break
-            tries = min(tries * 2 or FIRST_PAUSE, LONGEST_PAUSE)
-            await asyncio.sleep(tries)
+        except ClaimLostError:
+            return None
         if answer == ALONE:
             self._put_back(head, 0.0)
-        if answer != Settled.DONE:
             return None
         others = [claim for claim in others if claim.event.id in followers]
         events = [event, *(claim.event for claim in others)]
         if len(others) < len(followers):
             events += await steps.patiently(partial(engine.ended_followers, event.id))
-        # A replay happened after the events that it gets again. It is the first of them.
-        replayed = event.notes is not None and "replay_of" in json.loads(event.notes)
-        events.sort(key=lambda each: (replayed and each is not event, each.event_ts, each.id))
+        # An event that runs another one again happened after the events that it gets. It is the first of them.
+        reruns = event.notes is not None and "replay_of" in json.loads(event.notes)
+        events.sort(key=lambda each: (reruns and each is not event, each.event_ts, each.id))
         return Coalesced([head, *others], events)
 
     def _put_back(self, head: Claim, pause: float) -> None:

@@ -3,13 +3,14 @@
 import asyncio
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from contextvars import copy_context
 from datetime import UTC, datetime
+from functools import partial
 
-from opentelemetry.context import attach, detach, get_current
-from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, set_span_in_context
+from opentelemetry.trace import NonRecordingSpan, Span, use_span
 
 from surelane.encryption.data_keys import KeyDestroyedError, NoKeyError
 from surelane.encryption.envelopes import DamagedError
@@ -17,12 +18,13 @@ from surelane.events import Event
 from surelane.jobs import job_text, jobs_text
 from surelane.trace_context import traceparent_of
 from surelane_service.logs import get_logger, shown
-from surelane_service.telemetry.spans import failed, running
-from surelane_worker.handling.context import Context, Services
+from surelane_service.telemetry.spans import failed, within
+from surelane_worker.handling.context import Attempt, Context, Services
 from surelane_worker.handling.debounce import Debounce
-from surelane_worker.handling.handler import Handler
+from surelane_worker.handling.handler import Handler, left_values
 from surelane_worker.handling.outcomes import (
     COMPLETE,
+    Anew,
     Await,
     Backoff,
     Complete,
@@ -48,21 +50,24 @@ from surelane_worker.handling.records import (
     storable,
     where,
 )
-from surelane_worker.leasing import LOST, Claim
+from surelane_worker.handling.steps import StepError
+from surelane_worker.leasing import LOST, Claim, Work
 from surelane_worker.observing.tracing import Observer
 from surelane_worker.running.coalescing import Coalescer
-from surelane_worker.running.work import Work, left_values
 from surelane_worker.settling import Settler
 from surelane_worker.slack.client import final_reason
-from surelane_worker.slack.notes import Notebook
+from surelane_worker.slack.limits import SlackBusyError
 from surelane_worker.slack.tokens import NotInstalledError
-from surelane_worker.slack.turns import SlackBusyError
 
-INSTALL_PAUSE = 30.0
+INSTALL_PAUSE = 120.0
 """Longest pause, in seconds, until a worker looks again whether an event's workspace has installed the app.
 
-An install wakes its events. This finds one that was just being put off, or beyond a thousand.
+The pause is half of the time that the event has waited. An install wakes its events. The look finds one that was just
+being put off, or beyond a thousand.
 """
+ANEW_OFTEN = 60
+"""Successors of one event in :data:`ANEW_WITHIN` seconds, in one worker, after which the log warns."""
+ANEW_WITHIN = 60.0
 log = get_logger("surelane_worker.running.runner")
 
 
@@ -86,6 +91,8 @@ class Runner:
         self._max_attempts = settings.max_attempts
         self._worker = settings.name
         self._coalescer = Coalescer(services, settler)
+        self._anew: Counter[str] = Counter()
+        self._anew_since = 0.0
 
     async def run(self, work: Work) -> bool:
         """Run the handler of the next claims. Return whether another handler's claims follow, in its own slot.
@@ -160,76 +167,79 @@ class Runner:
         """
         events = [claim.event for claim in claims]
         coalesced = handler.debounce is not None
-        context = Context(
+        attempt = Attempt(
             self._services, events, work, grouped=handler.grouped and not coalesced, coalesced=coalesced
         )
         given = events if given is None else given
         began = time.time()
-        if self._tracing is None:
-            outcome = self._concluded(await self._called(handler, work, context, given), context)
+        span = None if self._tracing is None else self._tracing.process(given)
+        if span is None:
+            outcome = self._concluded(await self._called(handler, work, attempt, given), attempt)
         else:
-            span = self._tracing.process(given)
             for claim in claims:
                 claim.span = span.get_span_context()
-            outcome = await self._run_traced(span, handler, work, context, given)
+            outcome = await self._run_traced(span, handler, work, attempt, given)
         self._metrics.handled(events, began, time.time())
-        return self._settle(work, claims, outcome, context)
+        return self._settle(work, claims, outcome, attempt)
 
     @staticmethod
-    def _concluded(outcome: Outcome, context: Context) -> Outcome:
-        if not context.waited:
+    def _concluded(outcome: Outcome, attempt: Attempt) -> Outcome:
+        if not attempt.waited:
             return outcome
-        suspend = context.suspend
+        suspend = attempt.steps.flow.suspend
         if suspend is not None and not isinstance(outcome, Release):
             return suspend  # also if the handler caught what was to end it
-        if isinstance(outcome, Complete) and (unasked := context.unasked_steps()):
-            context.log.warning("stored steps were not used; was one renamed?", steps=unasked)
+        if isinstance(outcome, Complete) and (unasked := attempt.steps.unasked()):
+            attempt.log.warning("stored steps were not used; was one renamed?", steps=unasked)
         return outcome
 
-    async def _called(self, handler: Handler, work: Work, context: Context, events: list[Event]) -> Outcome:
+    async def _called(self, handler: Handler, work: Work, attempt: Attempt, events: list[Event]) -> Outcome:
         given = events if handler.grouped else events[0]
         outcome: Outcome | None = None
         try:
-            if not self._is_prepared(context, events):
-                await self._prepare(context, events)
-            handler = handler.for_event(events[0])
-            if handler.timeout is None:
-                outcome = outcome_of(await handler.call(given, context))
-                return outcome
-            async with asyncio.timeout(handler.timeout) as limit:
-                outcome = outcome_of(await handler.call(given, context))
-                return outcome
+            if not self._is_prepared(attempt, events):
+                await self._prepare(attempt, events)
+            handler, context = handler.for_event(events[0]), Context(attempt)
+            with attempt.handled():
+                if handler.timeout is None:
+                    outcome = outcome_of(await handler.call(given, context))
+                    return outcome
+                async with asyncio.timeout(handler.timeout) as limit:
+                    outcome = outcome_of(await handler.call(given, context))
+                    return outcome
         except asyncio.CancelledError as error:
-            if work.stopped is None:  # the handler cancelled itself
+            if work.stopped is None:  # the handler cancelled itself, or is suspended
                 return Fail(error)
             _uncancel()
             return Release()
         except (SlackBusyError, NotInstalledError, NoKeyError) as error:
-            return await self._put_off(context, events[0], error)
+            return await self._put_off(attempt, events[0], error)
         except TimeoutError as error:
             if handler.timeout is not None and limit.expired():
                 return Fail(HandlerTimeoutError(f"the handler took longer than {handler.timeout:g} s"))
             return Fail(error)
         except BaseException as error:  # noqa: BLE001 - no exception of a handler may end the worker
-            return Fail(error)
+            # The attempt fails as the step did.
+            return Fail(error.__cause__ or error if isinstance(error, StepError) else error)
         finally:
             if handler.answers:
-                context.conclude(completed=isinstance(outcome, Complete))
+                attempt.conclude(completed=isinstance(outcome, Complete))
+            await attempt.end()
 
-    def _is_prepared(self, context: Context, events: Sequence[Event]) -> bool:
+    def _is_prepared(self, attempt: Attempt, events: Sequence[Event]) -> bool:
         """Do as :meth:`_prepare` where nothing is encrypted and the token is kept. Return whether that is so."""
         sealing = self._services.sealing
-        return (sealing is None or sealing.entered(events)) and context.is_authorized()
+        return (sealing is None or sealing.entered(events)) and attempt.is_authorized()
 
-    async def _prepare(self, context: Context, events: Sequence[Event]) -> None:
+    async def _prepare(self, attempt: Attempt, events: Sequence[Event]) -> None:
         """Decrypt the events, and take the token of their workspace."""
         if self._services.sealing is not None:
             await self._services.sealing.enter(events)
-        if not context.is_authorized():
-            await context.authorize()
+        if not attempt.is_authorized():
+            await attempt.authorize()
 
     async def _put_off(
-        self, context: Context, event: Event, error: SlackBusyError | NotInstalledError | NoKeyError
+        self, attempt: Attempt, event: Event, error: SlackBusyError | NotInstalledError | NoKeyError
     ) -> Snooze | Discard:
         """Put off an event, without counting its attempt.
 
@@ -238,15 +248,14 @@ class Runner:
         for the key.
         """
         if isinstance(error, SlackBusyError):
-            context.log.info("Slack's rate limit is used up; the event is snoozed", seconds=error.after)
+            attempt.log.info("Slack's rate limit is used up; the event is snoozed", seconds=error.after)
             return Snooze(error.after)
         if isinstance(error, NoKeyError):
-            notebook = Notebook(self._services.engine, event, context.log)
-            await notebook.note_call("no_key", f"worker {self._worker}: {error}")
-            context.log.error(
+            await attempt.notebooks.of(event).note_call("no_key", f"worker {self._worker}: {error}")
+            attempt.log.error(
                 "an event cannot be decrypted; it waits for a worker that can", reason=str(error)
             )
-            context.held = True
+            attempt.held = True
             return Snooze(self._backoff.pause(1))
         deadline = (event.enqueued_at or event.event_ts) + self._services.settings.install_wait
         left = (deadline - datetime.now(UTC)).total_seconds()
@@ -254,15 +263,18 @@ class Runner:
             return Discard("not_installed")
         owner, tokens = error.owner, self._services.tokens
         soon = None if tokens is None else await tokens.wait(event, owner, deadline)
-        context.log.info("its workspace has not installed the app; the event waits", owner=owner.identity)
-        context.held = True
-        return Snooze(min(self._backoff.pause(1) if soon is None else soon, INSTALL_PAUSE, left))
+        tell = attempt.log.info if tokens is None or tokens.is_news(owner) else attempt.log.debug
+        tell("its workspace has not installed the app; the event waits", owner=owner.identity)
+        attempt.held = True
+        waited = self._services.settings.install_wait.total_seconds() - left
+        pause = max(self._backoff.pause(1), waited / 2) if soon is None else soon
+        return Snooze(min(pause, INSTALL_PAUSE, left))
 
     async def _run_traced(
-        self, span: Span, handler: Handler, work: Work, context: Context, events: list[Event]
+        self, span: Span, handler: Handler, work: Work, attempt: Attempt, events: list[Event]
     ) -> Outcome:
-        with running(span):
-            outcome = self._concluded(await self._called(handler, work, context, events), context)
+        with within(span):
+            outcome = self._concluded(await self._called(handler, work, attempt, events), attempt)
             span.set_attribute("surelane.outcome", outcome.name)
             if isinstance(outcome, Fail):
                 failed(span, type(outcome.error).__name__)
@@ -270,7 +282,7 @@ class Runner:
                 failed(span, "lease_lost")
         return outcome
 
-    def _settle(self, work: Work, claims: Sequence[Claim], outcome: Outcome, context: Context) -> bool:
+    def _settle(self, work: Work, claims: Sequence[Claim], outcome: Outcome, attempt: Attempt) -> bool:
         """Hand the outcome to the settler. Return whether the group's next events may follow."""
         followers: Sequence[Claim] = ()
         if work.head is not None:
@@ -283,17 +295,34 @@ class Runner:
             self.release(work)
             return False
         if isinstance(outcome, Fail | Retry | Discard):
-            return self._fail(claims, outcome, context)
+            return self._fail(work, claims, outcome, attempt)
         try:
-            argument = self._argument(claims, outcome, blocking=work.head is not None or context.held)
+            argument = self._argument(claims, outcome, blocking=work.head is not None or attempt.held)
         except OutcomeError as error:
-            return self._fail(claims, Fail(error), context)
+            return self._fail(work, claims, Fail(error), attempt)
         except Exception as error:  # noqa: BLE001 - serialising runs the handler's code, such as a subclass of dict
             refused = OutcomeError(f"{type(outcome).__name__}: {type(error).__name__}: {message_of(error)}")
-            return self._fail(claims, Fail(refused), context)
+            return self._fail(work, claims, Fail(refused), attempt)
         for claim in claims:
             self._settler.put(claim, outcome, argument, () if isinstance(outcome, Snooze) else followers)
+        if isinstance(outcome, Anew):
+            self._note_anew(claims[0])
+            return False
         return not (isinstance(outcome, Suspend) and outcome.blocking)
+
+    def _note_anew(self, claim: Claim) -> None:
+        """Warn once a minute of an event that continues as a new one again and again: it may never wait."""
+        now = time.monotonic()
+        if now - self._anew_since > ANEW_WITHIN:
+            self._anew_since = now
+            self._anew.clear()
+        event = claim.event
+        chain = event.item_key or event.traceparent or event.kind
+        self._anew[chain] += 1
+        if self._anew[chain] == ANEW_OFTEN:
+            often = {"times": ANEW_OFTEN, "seconds": ANEW_WITHIN}
+            told = "an event continues as a new one again and again; let its handler wait"
+            log.warning(told, event_id=event.key, kind=event.kind, **often)
 
     @staticmethod
     def _argument(
@@ -320,19 +349,25 @@ class Runner:
             case FanOut(children, then, result):
                 if len(claims) > 1:
                     raise ResultError("FanOut continues one event, not a group of events")
-                with _within(claims[0].span):
+                span = claims[0].span
+                with nullcontext() if span is None else use_span(NonRecordingSpan(span)):
                     jobs, last = jobs_text(children), job_text(then)
                 kept = result_text(result) or "null"
-                return f'{{"children": {jobs}, "continuation": {last}, "result": {kept}}}'
+                anew = ', "anew": true' if isinstance(outcome, Anew) else ""
+                return f'{{"children": {jobs}, "continuation": {last}, "result": {kept}{anew}}}'
 
-    def _fail(self, claims: Sequence[Claim], outcome: Fail | Retry | Discard, context: Context) -> bool:
-        pause = self._backoff.pause(max(claim.event.attempts for claim in claims))
+    def _fail(
+        self, work: Work, claims: Sequence[Claim], outcome: Fail | Retry | Discard, attempt: Attempt
+    ) -> bool:
+        pause = (work.handler.backoff or self._backoff).pause(attempt.attempts)
         final, reason = self._verdict(outcome)
         retry_in = duration(outcome.after).total_seconds() if isinstance(outcome, Retry) else pause
         ended = True
         for claim in claims:
             event = claim.event
-            again = not final and event.attempts < (event.max_attempts or self._max_attempts)
+            again = not final and min(event.attempts, attempt.attempts) < (
+                event.max_attempts or self._max_attempts
+            )
             ended = ended and not again
             self._metrics.failed(event.kind, retried=again)
             failure = {
@@ -343,7 +378,7 @@ class Runner:
                 "max_attempts": self._max_attempts,
             }
             self._settler.put(claim, outcome, storable(json.dumps(failure)))
-        self._log(context, outcome, retried=not ended)
+        self._log(attempt, outcome, retried=not ended)
         return ended
 
     def _fail_unsettled(self, work: Work, error: Exception) -> None:
@@ -356,17 +391,10 @@ class Runner:
             self._settler.put(claim, Fail(error), storable(json.dumps(failure)))
 
     def _record(self, claim: Claim, outcome: Fail | Retry | Discard) -> dict[str, object]:
-        span = traceparent_of(claim.span)
+        record = partial(error_record, claim.event, self._worker, traceparent=traceparent_of(claim.span))
         if isinstance(outcome, Fail):
-            return error_record(claim.event, self._worker, outcome.error, traceparent=span)
-        return error_record(
-            claim.event,
-            self._worker,
-            None,
-            kind=type(outcome).__name__,
-            message=message_of(outcome.reason),
-            traceparent=span,
-        )
+            return record(outcome.error)
+        return record(None, kind=type(outcome).__name__, message=message_of(outcome.reason))
 
     @staticmethod
     def _verdict(outcome: Fail | Retry | Discard) -> tuple[bool, str | None]:
@@ -381,21 +409,16 @@ class Runner:
                 return final is not None, final
 
     @staticmethod
-    def _log(context: Context, outcome: Fail | Retry | Discard, *, retried: bool) -> None:
+    def _log(attempt: Attempt, outcome: Fail | Retry | Discard, *, retried: bool) -> None:
         match outcome:
             case Fail(error):
                 # The message may quote a user's text. It is in the event's error record, not in the log.
-                context.log.error(
-                    "handler failed",
-                    error=type(error).__name__,
-                    where=where(error),
-                    retried=retried,
-                    exc_info=shown(error),
-                )
+                failed = {"error": type(error).__name__, "where": where(error), "retried": retried}
+                attempt.log.error("handler failed", **failed, exc_info=shown(error))
             case Discard():
-                context.log.info("event discarded")
+                attempt.log.info("event discarded")
             case Retry():
-                context.log.info("handler asked for another attempt", retried=retried)
+                attempt.log.info("handler asked for another attempt", retried=retried)
 
 
 def _final_reason(error: BaseException) -> str | None:
@@ -417,14 +440,3 @@ def _uncancel() -> None:
     task = asyncio.current_task()
     if task is not None:
         task.uncancel()
-
-
-@contextmanager
-def _within(span: SpanContext | None) -> Iterator[None]:
-    """Make an attempt's span the current one, so that the jobs serialised in the block belong to it."""
-    current = get_current()
-    token = attach(current if span is None else set_span_in_context(NonRecordingSpan(span), current))
-    try:
-        yield
-    finally:
-        detach(token)

@@ -10,11 +10,10 @@ from surelane.events import Event
 from surelane_service.engine import band_of
 from surelane_service.logs import get_logger
 from surelane_worker.handling.answers import Answers
-from surelane_worker.handling.handler import Handler
-from surelane_worker.leasing import Capacity, Leases
+from surelane_worker.handling.handler import Handler, fresh_variables, left_values
+from surelane_worker.leasing import DRAINED, Capacity, Leases, Work, works_of
 from surelane_worker.running.runner import Runner
-from surelane_worker.running.work import DRAINED, Work, fresh_variables, left_values, works_of
-from surelane_worker.settings import WorkerSettings
+from surelane_worker.worker_settings import WorkerSettings
 
 MOST = 600
 """Events per claim, at most."""
@@ -37,7 +36,7 @@ OVERTAKEN = 10
 Where slots are freed faster, the next claim comes soon enough, and is larger.
 """
 OVERTAKING = 2
-"""Claims that a notification allows while no slot is free: one in eight does not go by priority."""
+"""Claims that a notification allows while no slot is free: two, because one claim in eight ignores priority."""
 TURN = 0.0002
 """Seconds in which a slot goes from one work to the next without a new task. Then the others come first."""
 AGED = 10 * HORIZON
@@ -113,14 +112,14 @@ class Share:
 
     @property
     def ahead(self) -> int:
-        """How many events may wait for a slot: those that will start within the horizon, none before work ended."""
+        """How many events may wait for a slot: as many as will start within the horizon, none before work ended."""
         if self._mean is None:
             return 0
         return min(MOST_WAITING, int(self.limit * HORIZON / max(self._mean, 1e-6)))
 
 
 class Slots:
-    """Run work in ``concurrency`` slots, of which a handler with a bound of its own gets fewer.
+    """Run work in ``concurrency`` slots. A handler with a bound of its own gets fewer.
 
     Commands and interactions have slots of their own. Those claim no more events than they can start at once, since
     another worker may have a free one, and do not wait until other outcomes are settled.
@@ -160,7 +159,7 @@ class Slots:
         self._expected = self._expected_bytes = 0
         """Events and their characters that claims under way may bring."""
         self._overtaking = 0
-        """How many more claims may look for the event of the last notification, which may overtake those that wait."""
+        """How many more claims may look for the event of the last notification, which may overtake waiting ones."""
         self._variables = fresh_variables()
         self._closed = False
         self._resting = False
@@ -193,7 +192,7 @@ class Slots:
         return len(self._claimable(overtaking=False, expected=0)) < len(self._shares)
 
     def let_overtake(self) -> None:
-        """Let events be claimed singly though none finds a slot: one may come before those that wait for a slot."""
+        """Let events be claimed singly though none finds a slot: a new one may come before the waiting ones."""
         self._overtaking = OVERTAKING
         if self.free():
             self._capacity.free()
@@ -208,7 +207,7 @@ class Slots:
         """Keep room for what a claim brings, for the length of the block. Yield how many characters that may be.
 
         Args:
-            kinds, limit: of which kinds the claim may bring so many events.
+            kinds, limit: the claim may bring so many events of these kinds.
             halves: another claim goes out beside it, and gets half of the characters that are left.
         """
         left = self.bytes_left - self._expected_bytes
@@ -269,8 +268,8 @@ class Slots:
         self._start()
         if self._waited:
             for event in events:
-                if event.kind in self._waited:
-                    self._answers.claimed(event, self._waited[event.kind])
+                if event.kind in self._waited and not self._waited[event.kind].answers_to(event):
+                    self._answers.acknowledge(event)
 
     def _start(self) -> None:
         for share in self._shares:

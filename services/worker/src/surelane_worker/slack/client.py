@@ -10,6 +10,7 @@ setting against either, so the request is made here.
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,90 +26,43 @@ from slack_sdk.web.async_client import AsyncWebClient
 from yarl import URL
 
 from surelane_service.outbound import Guard, Reply, guarded_session, post
-from surelane_worker.settings import WorkerSettings
-from surelane_worker.slack.admission import admitting
-from surelane_worker.slack.limiter import Limiter
+from surelane_worker.slack.limiter import Limiter, admitting
+from surelane_worker.worker_settings import WorkerSettings
 
 FINAL = frozenset(
-    {
-        # the token
-        "invalid_auth",
-        "not_authed",
-        "account_inactive",
-        "token_revoked",
-        "token_expired",
-        "org_login_required",
-        "missing_scope",
-        "no_permission",
-        "not_allowed_token_type",
-        "ekm_access_denied",
-        "team_access_not_granted",
-        # the place
-        "channel_not_found",
-        "not_in_channel",
-        "is_archived",
-        "user_not_found",
-        "message_not_found",
-        "cant_update_message",
-        "cant_delete_message",
-        "edit_window_closed",
-        "thread_not_found",
-        "restricted_action",
-        "restricted_action_read_only_channel",
-        "restricted_action_thread_only_channel",
-        "cannot_reply_to_message",
-        "cannot_dm_bot",
-        "messages_tab_disabled",
-        "channel_type_not_supported",
-        # what was sent
-        "no_text",
-        "msg_too_long",
-        "msg_blocks_too_long",
-        "invalid_blocks",
-        "invalid_blocks_format",
-        "invalid_arguments",
-        "invalid_arg_name",
-        "invalid_array_arg",
-        "invalid_name",
-        "missing_argument",
-        "unknown_method",
-        "bad_timestamp",
-        "metadata_must_be_sent_from_app",
-        "metadata_too_large",
-        "invalid_metadata_format",
-        "invalid_metadata_schema",
-        "expired_trigger_id",
-        "exchanged_trigger_id",
-        "hash_conflict",
-        "push_limit_reached",
-        "view_too_large",
-        "duplicate_external_id",
-        "not_enabled",
-        "not_found",
-        "file_not_found",
-        "invalid_trigger_id",
-        "used_url",
-        "expired_url",
-    }
+    """
+    invalid_auth not_authed account_inactive token_revoked token_expired org_login_required missing_scope
+    no_permission not_allowed_token_type ekm_access_denied team_access_not_granted
+    channel_not_found not_in_channel is_archived user_not_found message_not_found cant_update_message
+    cant_delete_message edit_window_closed thread_not_found restricted_action
+    restricted_action_read_only_channel restricted_action_thread_only_channel cannot_reply_to_message
+    cannot_dm_bot messages_tab_disabled channel_type_not_supported
+    no_text msg_too_long msg_blocks_too_long invalid_blocks invalid_blocks_format invalid_arguments
+    invalid_arg_name invalid_array_arg invalid_name missing_argument unknown_method bad_timestamp
+    metadata_must_be_sent_from_app metadata_too_large invalid_metadata_format invalid_metadata_schema
+    expired_trigger_id exchanged_trigger_id hash_conflict push_limit_reached view_too_large
+    duplicate_external_id not_enabled not_found file_not_found invalid_trigger_id used_url expired_url
+    """.split()  # noqa: SIM905 - a list literal would fill a page
 )
-"""Slack's errors that no further attempt can solve."""
+"""Slack's errors that no further attempt can solve: of the token, of the place, and of what was sent."""
 
 UNANSWERABLE = frozenset({400, 404, 410, *range(300, 400)})
 """Final statuses of a response_url: it is used up, expired, refuses the message, or redirects."""
 
 
-class NowhereToReplyError(Exception):
+class SentenceError(Exception):
+    """An error whose class says it in one sentence."""
+
+    def __init__(self) -> None:
+        super().__init__(self.__doc__)
+
+
+class NowhereToReplyError(SentenceError):
     """The event names no channel and no response_url: pass ``channel=``."""
 
-    def __init__(self) -> None:
-        super().__init__(self.__doc__)
 
-
-class NoTriggerError(Exception):
+class NoTriggerError(SentenceError):
     """The event has no trigger_id: only commands and interactions can open a view."""
-
-    def __init__(self) -> None:
-        super().__init__(self.__doc__)
 
 
 class ResponseRefusedError(Exception):
@@ -119,11 +73,8 @@ class ResponseRefusedError(Exception):
         self.status = status
 
 
-class ResponseUrlError(Exception):
+class ResponseUrlError(SentenceError):
     """The response_url is neither Slack's nor the simulator's at SLACK_API_URL: nothing was sent."""
-
-    def __init__(self) -> None:
-        super().__init__(self.__doc__)
 
 
 def slack_error(error: BaseException) -> str | None:
@@ -180,7 +131,6 @@ class ResponseUrls:
         Args:
             api: the Web API's address if it is not Slack's own; its origin is allowed too.
             proxy: the HTTP proxy to Slack.
-            traces: the observers of the requests.
         """
         own = {api.origin()} if api is not None else set()
         self._origins = SLACK_ORIGINS | own
@@ -189,7 +139,6 @@ class ResponseUrls:
         self._session = guarded_session(Guard(trusted=trusted), traces=traces)
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._session.close()
 
     async def post(self, url: str, message: dict[str, Any]) -> Reply:
@@ -226,18 +175,13 @@ class SlackClients:
     responses: ResponseUrls
 
     def with_token(self, token: str) -> "SlackClients":
-        """Return clients for another token, on the same sessions."""
         return SlackClients(_copy(self.client, token), _copy(self.once, token), self.responses)
 
 
 def _copy(client: AsyncWebClient, token: str) -> AsyncWebClient:
-    return AsyncWebClient(
-        token,
-        client.base_url,
-        session=client.session,
-        retry_handlers=client.retry_handlers,
-        proxy=client.proxy,
-    )
+    made = copy(client)
+    made.token = token
+    return made
 
 
 @asynccontextmanager
@@ -245,7 +189,7 @@ async def slack_clients(
     settings: WorkerSettings, *, traced: bool, limiter: Limiter | None = None
 ) -> AsyncIterator[SlackClients]:
     """Open the clients for the length of the block. Their calls wait for the limiter."""
-    api = settings.slack_api_url.rstrip("/") + "/"
+    api = settings.slack_api_url
     traces = [_trace_config(api)] if traced else []
     middlewares = [] if limiter is None else [admitting(limiter, URL(api))]
     async with aiohttp.ClientSession(

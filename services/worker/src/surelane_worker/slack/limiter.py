@@ -6,15 +6,34 @@ waits long for the database: if that is slow or away, each worker keeps to its o
 """
 
 import asyncio
+import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
+from hashlib import sha256
+from http import HTTPStatus
+from urllib.parse import parse_qsl
+
+from aiohttp import ClientHandlerType, ClientMiddlewareType, ClientRequest, ClientResponse
+from aiohttp.hdrs import AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER
+from aiohttp.payload import Payload
+from yarl import URL
 
 from surelane_service.logs import get_logger
-from surelane_service.slack_limits import Leased, LeaseWanted, SlackLimits
 from surelane_worker.observing.metrics import Metrics
-from surelane_worker.slack.tiers import CHANNEL, Rule, rules_of
-from surelane_worker.slack.turns import LONGEST_WAIT, Limit, SlackBusyError, Turn
+from surelane_worker.slack.limits import (
+    CHANNEL,
+    LONGEST_WAIT,
+    Leased,
+    LeaseWanted,
+    Limit,
+    Rule,
+    SlackBusyError,
+    SlackLimits,
+    Turn,
+    rules_of,
+)
 
 PATIENCE = 2.0
 """Seconds that a call waits for the database. It then takes its turn by the worker's own share."""
@@ -26,9 +45,15 @@ TRIES = 10
 MOST_AT_ONCE = 50
 """Most limits in one statement."""
 MOST_KEPT = 1000
-"""Most limits that a worker remembers. Above that number it forgets those that it has not used for a window."""
+"""Most limits that a worker remembers. Above that number it forgets limits that it has not used for a window."""
 WORKERS = 10
 """The assumed number of workers that share the limits, until the database has told the real one."""
+
+check_after_wait: ContextVar[Callable[[], Awaitable[None]]] = ContextVar("check_after_wait")
+"""Awaited when a call's turn has come. If the claim was lost meanwhile, it cancels the handler and its call."""
+
+LONGEST_DELAY = 3600.0
+"""Most seconds for which a 429 delays all calls of a limit."""
 
 _log = get_logger(__name__)
 
@@ -67,7 +92,6 @@ class Limiter:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def has_channels(self, method: str) -> bool:
-        """Return whether a method has a limit per channel."""
         return any(rule.per_channel for rule in self._rules(method))
 
     async def admit(self, workspace: str, method: str, channel: str | None = None) -> float:
@@ -256,3 +280,52 @@ class Limiter:
         leased = await self._database.lease_slack_calls(asked, LONGEST_WAIT)
         self._metrics.operation.add("lease", clock() - began)
         return leased
+
+
+def admitting(limiter: Limiter, api: URL) -> ClientMiddlewareType:
+    """Return a middleware that makes an HTTP session keep Slack's limits, in all its clients, pages and retries.
+
+    Slack's limits are per app and workspace. A bot's token stands for both, so a digest of the token names the
+    workspace. The digest does not reveal the token.
+
+    ``api``: the Web API's address. Requests elsewhere are sent at once.
+    """
+
+    async def admit(request: ClientRequest, send: ClientHandlerType) -> ClientResponse:
+        if request.url.origin() != api.origin() or not request.url.path.startswith(api.path):
+            return await send(request)
+        method = request.url.path.removeprefix(api.path)
+        workspace = sha256(request.headers.get(AUTHORIZATION, "").encode()).hexdigest()[:16]
+        channel = await _channel(request) if limiter.has_channels(method) else None
+        await limiter.admit(workspace, method, channel)
+        if check := check_after_wait.get(None):
+            await check()
+        response = await send(request)
+        if response.status == HTTPStatus.TOO_MANY_REQUESTS:
+            limiter.refused(workspace, method, channel, _seconds(response.headers.get(RETRY_AFTER)))
+        return response
+
+    return admit
+
+
+async def _channel(request: ClientRequest) -> str | None:
+    """Return the channel that a call names in its URL or its body."""
+    given: Mapping[str, object] = request.url.query
+    body = await request.body.as_bytes() if isinstance(request.body, Payload) else request.body
+    match request.headers.get(CONTENT_TYPE, "").partition(";")[0]:
+        case "application/json":
+            with suppress(ValueError):
+                parsed = json.loads(body)
+                given = {**given, **parsed} if isinstance(parsed, dict) else given
+        case "application/x-www-form-urlencoded":
+            given = {**given, **dict(parse_qsl(body.decode(errors="replace")))}
+    channel = given.get("channel") or given.get("channel_id")
+    return channel if isinstance(channel, str) else None
+
+
+def _seconds(retry_after: str | None) -> float:
+    """Return the seconds of a Retry-After header; 1 if it cannot be read."""
+    try:
+        return min(max(float(retry_after or 1), 0.0), LONGEST_DELAY)
+    except ValueError:
+        return 1.0

@@ -11,36 +11,37 @@ from typing import Any
 from slack_sdk.errors import SlackApiError
 
 from surelane.events import Event
+from surelane.slack import object_in
 from surelane_service.modals import replaced, said
 from surelane_worker.slack.client import final_reason
-from surelane_worker.slack.place import object_in
+from surelane_worker.slack.notes import Notebook
 from surelane_worker.slack.replies import Replies
 
 ACKNOWLEDGED = "ack"
 """The note that an attempt has answered a modal. A later attempt leaves the modal alone."""
 ACCEPTED = "Your input was accepted. You may close this window."
+UNHANDLED = "Nothing took your input. Please tell the people who run this app."
 ERROR = "surelane.error:"
 """What the id of a block with an error begins with. The block's own id follows."""
 
 
-async def answer_modal(replies: Replies, event: Event, answer: str, *, taken: bool) -> bool:
+async def answer_modal(
+    replies: Replies, notebook: Notebook, event: Event, answer: str, *, taken: bool
+) -> bool:
     """Show an answer that Slack's request did not take, once for the event. Return whether the person sees it.
 
     Args:
-        replies: the attempt's replies.
-        event: the submitted modal.
         answer: the answer as JSON.
         taken: whether Slack's request took it.
 
     Raises:
         SlackApiError: Slack refused it for a reason that may pass.
     """
-    notebook = replies.notebook(event)
     if not taken:
         if notebook.call(ACKNOWLEDGED):
             return False
         try:
-            await replies.update_view(event, _late(event.payload["view"], object_in(json.loads(answer))))
+            await replies.update_view(event, late_view(event.payload["view"], json.loads(answer)))
         except SlackApiError as error:
             if final_reason(error) is None:
                 raise
@@ -49,12 +50,15 @@ async def answer_modal(replies: Replies, event: Event, answer: str, *, taken: bo
     return True
 
 
-def _late(view: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, Any]:
-    match answer.get("response_action"):
+def late_view(view: Mapping[str, Any], answer: object) -> dict[str, Any]:
+    if answer is False:
+        return said(view, UNHANDLED)
+    given = object_in(answer)
+    match given.get("response_action"):
         case "errors":
-            return replaced(view, blocks=list(_with_errors(view, answer["errors"])))
+            return replaced(view, blocks=list(_with_errors(view, given["errors"])))
         case "update" | "push":
-            shown: dict[str, Any] = answer["view"]
+            shown: dict[str, Any] = given["view"]
             return shown
     return said(view, ACCEPTED)
 

@@ -1,31 +1,57 @@
-"""Keep on an event's row what Slack did for it, so that a later attempt does not ask Slack for it again.
+"""Know what Slack did for an event in earlier attempts: from the notes on its row, or by a look in Slack.
 
 A reply is noted twice: before it is sent, and with its timestamp once Slack answered. So a later attempt knows of each
-reply whether it was sent. It looks in Slack only for one whose attempt ended in between.
+reply whether it was sent. It looks in Slack only for one whose attempt ended in between. Each message carries the
+event's id and the reply's ordinal in its ``metadata``: 0 for a handler's first reply, and so on.
 """
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
+
+import aiohttp
+from slack_sdk.errors import SlackApiError
+from slack_sdk.models import JsonObject
+from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.errors import DatabaseUnavailable, SurelaneError, TransientConflict
 from surelane.events import Event
+from surelane.slack import object_in
 from surelane_service.engine import Engine, Settled
 from surelane_service.logs import Logger
+from surelane_worker.slack.client import slack_error, unknown_whether_done
 
 TRIES = 40
 PAUSE = 0.05
 """Seconds between two tries to note something on a row that another transaction has locked."""
 AWAY = 0.5
+Ordinal = int | str
+"""The number of a reply in an attempt; in a step, the step's name and the reply's number in it."""
+
+METADATA_TYPE = "surelane_reply"
+PAUSES = (1.0, 4.0)
+"""Seconds to wait before a message of unknown fate is looked for and then sent again."""
+PAGES = 10
+"""Most pages of messages that a lookup reads."""
+UNREADABLE = (
+    "missing_scope",
+    "thread_not_found",
+    "not_in_channel",
+    "channel_not_found",
+    "method_not_supported_for_channel_type",
+)
+"""Slack's errors after which a lookup is impossible. The reply is then posted: rather twice than never."""
+RUNNING = ("in_progress", "errored")
+"""The states of a streamed message that has not been stopped."""
 
 
 class ClaimLostError(Exception):
     """The worker has lost its claim of the event: another attempt may send this reply."""
 
     def __init__(self) -> None:
-        """Say it in one sentence."""
         super().__init__("the claim of this event is lost, so its reply is not sent")
 
 
@@ -49,7 +75,7 @@ class Notebook:
         self._lock = asyncio.Lock()
         self._written = event.notes
 
-    def reply(self, ordinal: int | str) -> str | Sent:
+    def reply(self, ordinal: Ordinal) -> str | Sent:
         """Return a reply's timestamp (``""`` through a ``response_url``), or whether it was sent."""
         replies = self._part("replies")
         if str(ordinal) not in replies:
@@ -57,11 +83,11 @@ class Notebook:
         noted = replies[str(ordinal)]
         return noted if isinstance(noted, str) else Sent.PERHAPS
 
-    def place_elsewhere(self, ordinal: int | str, channel: str) -> None:
+    def place_elsewhere(self, ordinal: Ordinal, channel: str) -> None:
         """Note with the next note that a reply or a stream stands in another channel than its event."""
         self._part("elsewhere")[str(ordinal)] = channel
 
-    async def note_reply(self, ordinal: int | str, ts: str | None) -> None:
+    async def note_reply(self, ordinal: Ordinal, ts: str | None) -> None:
         """Note a reply's timestamp; ``None``: it is being sent.
 
         A reply that is to be sent waits for the database: without its note, a later attempt would repeat it. The wait
@@ -73,24 +99,18 @@ class Notebook:
         self._part("replies")[str(ordinal)] = ts
         await self._write(must=ts is None)
 
-    async def forget_reply(self, ordinal: int | str) -> None:
-        """Note that a reply was not sent, because Slack refused it."""
-        self._part("replies").pop(str(ordinal), None)
-        await self._write()
-
-    def stream(self, ordinal: int | str) -> Mapping[str, Any]:
+    def stream(self, ordinal: Ordinal) -> Mapping[str, Any]:
         """Return the note of this or an earlier attempt about a streamed message: ``ts`` and so on, or nothing."""
         noted: Mapping[str, Any] = self._part("streams").get(str(ordinal), {})
         return noted
 
     def has_stream(self, ts: str) -> bool:
-        """Return whether a streamed message with this timestamp is noted."""
         return any(noted["ts"] == ts for noted in self._part("streams").values())
 
-    async def note_stream(self, ordinal: int | str, ts: str | None, *, stopped: bool, **more: Any) -> None:  # noqa: ANN401 - JSON
+    async def note_stream(self, ordinal: Ordinal, ts: str | None, *, stopped: bool, **more: Any) -> None:  # noqa: ANN401 - JSON
         """Note a streamed message's timestamp; ``None``: it is being begun, and waits as a reply does.
 
-        ``more`` says how to end it if the event ends first: the trigger ``event_hist_streams`` reads it.
+        ``more`` says how to end it if the event ends first: the trigger ``event_hist_close`` reads it.
 
         Raises:
             ClaimLostError: it must not be begun.
@@ -98,9 +118,9 @@ class Notebook:
         self._part("streams")[str(ordinal)] = {"ts": ts, "stopped": stopped, **more}
         await self._write(must=ts is None)
 
-    async def forget_stream(self, ordinal: int | str) -> None:
-        """Note that a message was not begun, or is removed."""
-        self._part("streams").pop(str(ordinal), None)
+    async def forget(self, part: Literal["replies", "streams"], ordinal: Ordinal) -> None:
+        """Note that a message was not sent or begun, or is removed."""
+        self._part(part).pop(str(ordinal), None)
         await self._write()
 
     def call(self, name: str) -> str | None:
@@ -109,7 +129,6 @@ class Notebook:
         return made if isinstance(made, str) else None
 
     async def note_call(self, name: str, made: str) -> None:
-        """Note what a call made."""
         self._part("calls")[name] = made
         await self._write()
 
@@ -149,3 +168,135 @@ class Notebook:
                 if not (must and isinstance(error, DatabaseUnavailable | TransientConflict)):
                     return None
             await asyncio.sleep(self._away)
+
+
+class Notebooks:
+    """The notes about the events of one attempt."""
+
+    def __init__(self, engine: Engine, log: Logger) -> None:
+        self._engine = engine
+        self._log = log
+        self._by_id: dict[int, Notebook] = {}
+
+    def of(self, event: Event) -> Notebook:
+        if event.id not in self._by_id:
+            self._by_id[event.id] = Notebook(self._engine, event, self._log)
+        return self._by_id[event.id]
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """The messages to search: a thread's, or a channel's if ``ts`` is ``None``, between two timestamps."""
+
+    channel: str
+    ts: str | None
+    since: str | None
+    until: str | None = None
+
+
+class SentReplies:
+    """Find replies to events in Slack, for one attempt."""
+
+    def __init__(self, client: AsyncWebClient, log: Logger) -> None:
+        self._client = client
+        self._log = log
+        self._found: dict[tuple[int, Thread], dict[Ordinal, str]] = {}
+
+    async def before(self, event: Event, thread: Thread) -> dict[Ordinal, str]:
+        """Return the timestamps of earlier attempts' replies by ordinal. Look once per attempt and thread."""
+        key = (event.id, thread)
+        if key not in self._found:
+            self._found[key] = await self.look(event, thread)
+        return self._found[key]
+
+    async def once(
+        self, call: Callable[[], Awaitable[str]], find: Callable[[], Awaitable[str | None]]
+    ) -> str:
+        """Send a message, and return its timestamp. Where Slack did not answer, find it before sending it again."""
+        for pause in PAUSES:
+            try:
+                return await call()
+            except (aiohttp.ClientError, TimeoutError, SlackApiError) as error:
+                if not unknown_whether_done(error):
+                    raise
+                self._log.warning("Slack did not answer", error=type(error).__name__)
+                await asyncio.sleep(pause)
+                if found := await find():
+                    return found
+        return await call()
+
+    async def look(self, event: Event, thread: Thread) -> dict[Ordinal, str]:
+        """Return the timestamps of the event's replies in the thread now, by ordinal.
+
+        Raises:
+            SlackApiError: Slack failed for a reason that may pass.
+        """
+        found: dict[Ordinal, str] = {}
+        async for message in self._messages(thread):
+            ordinal = ordinal_of(message, event)
+            if ordinal is not None:
+                found.setdefault(ordinal, str(message["ts"]))
+        return found
+
+    async def running(self, thread: Thread) -> list[str]:
+        """Return the timestamps of this bot's streams in the thread that have not ended.
+
+        Raises:
+            SlackApiError: Slack failed for a reason that may pass.
+        """
+        bot = (await self._client.auth_test())["user_id"]
+        return [
+            str(message["ts"])
+            async for message in self._messages(thread)
+            if message.get("streaming_state") in RUNNING and message.get("user") == bot
+        ]
+
+    async def _messages(self, thread: Thread) -> AsyncIterator[dict[str, Any]]:
+        cursor: str | None = None
+        for _ in range(PAGES):
+            try:
+                page = await self._page(thread, cursor)
+            except SlackApiError as error:
+                if slack_error(error) not in UNREADABLE:
+                    raise
+                self._log.warning("cannot look for an earlier reply", error=slack_error(error))
+                return
+            for message in page.get("messages") or []:
+                yield message
+            cursor = (page.get("response_metadata") or {}).get("next_cursor")
+            if not cursor:
+                return
+
+    async def _page(self, thread: Thread, cursor: str | None) -> Any:  # noqa: ANN401 - Slack's answer
+        asked: dict[str, Any] = {
+            "channel": thread.channel,
+            "oldest": thread.since,
+            "latest": thread.until,
+            "include_all_metadata": True,
+            "cursor": cursor,
+        }
+        if thread.ts:
+            return await self._client.conversations_replies(ts=thread.ts, **asked)
+        return await self._client.conversations_history(**asked)
+
+
+def metadata_of(event: Event, ordinal: Ordinal, given: object = None) -> dict[str, Any]:
+    """Return the metadata that marks a message as the event's reply number ``ordinal``.
+
+    ``given``: the message's own metadata, if it has any. The mark is added to it.
+    """
+    mark = {"event_id": event.key, "ordinal": ordinal}
+    if isinstance(given, JsonObject):
+        given = given.to_dict()
+    if not isinstance(given, Mapping) or not given:
+        return {"event_type": METADATA_TYPE, "event_payload": mark}
+    return {**given, "event_payload": {**(given.get("event_payload") or {}), METADATA_TYPE: mark}}
+
+
+def ordinal_of(message: dict[str, Any], event: Event) -> Ordinal | None:
+    """Return the ordinal of a message that is a reply to the event, or ``None`` for any other message."""
+    metadata = message.get("metadata") or {}
+    payload = metadata.get("event_payload") or {}
+    mark = object_in(payload if metadata.get("event_type") == METADATA_TYPE else payload.get(METADATA_TYPE))
+    ordinal = mark.get("ordinal") if mark.get("event_id") == event.key else None
+    return ordinal if isinstance(ordinal, int | str) else None

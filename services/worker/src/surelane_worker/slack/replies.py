@@ -7,10 +7,11 @@ some apps one per minute.
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
+from itertools import count
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,8 @@ from slack_sdk.models.views import View
 from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.events import Event
-from surelane_service.engine import Engine
+from surelane.slack import Place, first_in, object_in, place_of, text_in
 from surelane_service.logs import Logger
-from surelane_worker.slack.admission import check_after_wait
 from surelane_worker.slack.client import (
     FINAL,
     RATE_LIMIT_RETRIES,
@@ -33,11 +33,9 @@ from surelane_worker.slack.client import (
     slack_error,
     unknown_whether_done,
 )
-from surelane_worker.slack.notes import Notebook, Sent
-from surelane_worker.slack.place import Place, object_in, place_of, text_in
-from surelane_worker.slack.sent import Ordinal, SentReplies, Thread, metadata_of
+from surelane_worker.slack.limiter import check_after_wait
+from surelane_worker.slack.notes import Notebooks, Ordinal, Sent, SentReplies, Thread, metadata_of
 from surelane_worker.slack.stream import INTERVAL, Begun, Message, Stream, allowing
-from surelane_worker.slack.tokens import owner_fields
 
 SCOPE: ContextVar[str] = ContextVar("scope", default="")
 """The step that runs. Its replies are numbered by themselves: a later attempt may find it stored, and skip them."""
@@ -56,57 +54,34 @@ class Replies:
     def __init__(
         self,
         clients: SlackClients,
-        engine: Engine,
+        notebooks: Notebooks,
         log: Logger,
         check_claim: Callable[[], Awaitable[None]],
-        notebooks: dict[int, Notebook] | None = None,
+        *,
         owner: Event | None = None,
+        first: int = 0,
     ) -> None:
         """``check_claim`` is awaited before each message: it returns while the claim stands, or cancels the handler.
 
         It is awaited again when a call has waited for Slack's limits, also a call of the plain client.
-        ``notebooks`` are those of the attempt so far, by the ids of its events. All replies count as those to
-        ``owner``, if it is given: they are numbered, noted and marked as its.
+        All replies count as those to ``owner``, if it is given: they are numbered, noted and marked as its. Each
+        event's are counted from ``first`` on.
         """
         self._client, self._once = clients.client, clients.once
         self._responses = clients.responses
-        self._engine = engine
+        self._notebooks = notebooks
         self._log = log
         self._check_claim = check_claim
         check_after_wait.set(check_claim)
-        self._ordinals = Counter[tuple[int, str]]()
+        self._ordinals: dict[tuple[int, str], Iterator[int]] = defaultdict(partial(count, first))
         self._calls = Counter[tuple[int, str]]()
-        self._notebooks = {} if notebooks is None else notebooks
         self._owner = owner
         self._sent = SentReplies(clients.client, log)
-
-    @property
-    def once(self) -> AsyncWebClient:
-        """The client whose calls are repeated after a rate limit only: for messages that must not be posted twice."""
-        return self._once
 
     @property
     def client(self) -> AsyncWebClient:
         """The plain Web API client. Each attempt sends its calls again."""
         return self._client
-
-    def through(self, client: AsyncWebClient, once: AsyncWebClient, event: Event, ordinal: int) -> "Replies":
-        """Return replies to an event through other clients, such as those with another workspace's token.
-
-        Args:
-            client: calls Slack; its calls may be repeated.
-            once: posts messages; its calls must not be repeated.
-            event: the event to answer. Its notes are shared with these replies.
-            ordinal: the ordinal of the first reply.
-        """
-        clients = SlackClients(client, once, self._responses)
-        other = Replies(clients, self._engine, self._log, self._check_claim, self._notebooks, self._owner)
-        other.begin_at(event, ordinal)
-        return other
-
-    def begin_at(self, event: Event, ordinal: int) -> None:
-        """Count the replies to an event from ``ordinal`` on."""
-        self._ordinals[event.id, SCOPE.get()] = ordinal
 
     async def reply(self, event: Event, text: str | None = None, **arguments: Any) -> str | None:  # noqa: ANN401 - chat.postMessage's
         """Answer an event in its thread, or a command or an interaction through its ``response_url``.
@@ -115,8 +90,6 @@ class Replies:
         ``response_type="in_channel"``, and to the person by a direct message otherwise.
 
         Args:
-            event: the event to answer.
-            text: the text of the answer.
             arguments: any of ``chat.postMessage``'s; ``channel`` and ``thread_ts`` answer elsewhere.
 
         Returns:
@@ -129,16 +102,16 @@ class Replies:
             ResponseUrlError: its ``response_url`` is neither Slack's nor the simulator's.
             ResponseRefusedError: Slack refused the answer through the ``response_url``.
         """
-        place = place_of(event)
+        place, response_url = place_of(event.payload), _response_url(event)
         event = self._owner or event
-        ordinal, notebook = self._next_ordinal(event), self.notebook(event)
+        ordinal, notebook = self._next_ordinal(event), self._notebooks.of(event)
         noted = notebook.reply(ordinal)
         if isinstance(noted, str):
             self._log.info("reply was already sent", ordinal=ordinal)
             return noted or None
-        if place.response_url and "channel" not in arguments:
+        if response_url and "channel" not in arguments:
             try:
-                await self._respond(place.response_url, text, arguments)
+                await self._respond(response_url, text, arguments)
             except ResponseRefusedError as refused:
                 if refused.status not in GONE:
                     raise
@@ -150,8 +123,7 @@ class Replies:
     async def _send(
         self, event: Event, ordinal: Ordinal, place: Place, text: str | None, arguments: dict[str, Any]
     ) -> str:
-        """Post a reply, unless an earlier attempt has."""
-        notebook, arguments = self.notebook(event), dict(arguments)
+        notebook, arguments = self._notebooks.of(event), dict(arguments)
         channel = arguments.pop("channel", place.channel)
         if not channel:
             raise NowhereToReplyError
@@ -178,7 +150,7 @@ class Replies:
             )
         except SlackApiError as error:
             if not unknown_whether_done(error):
-                await notebook.forget_reply(ordinal)
+                await notebook.forget("replies", ordinal)
             raise
         await notebook.note_reply(ordinal, ts)
         return ts
@@ -211,7 +183,7 @@ class Replies:
             if not (place.channel and place.user):
                 raise ResponseRefusedError(GONE[0])
             await self._once.chat_postEphemeral(channel=place.channel, user=place.user, text=text, **rest)
-        await self.notebook(event).note_reply(ordinal, "")
+        await self._notebooks.of(event).note_reply(ordinal, "")
         return None
 
     async def _found(self, event: Event, thread: Thread, ordinal: Ordinal) -> str | None:
@@ -229,7 +201,7 @@ class Replies:
             SlackApiError: Slack refused it.
             NowhereToReplyError: the event is about no message.
         """
-        place = place_of(event)
+        place = place_of(event.payload)
         if not place.channel or not place.message_ts:
             raise NowhereToReplyError
         try:
@@ -247,12 +219,7 @@ class Replies:
             SlackApiError: Slack refused it.
             NowhereToReplyError: the event is in no thread.
         """
-        place = place_of(event)
-        if not place.channel or not place.thread_ts:
-            raise NowhereToReplyError
-        await self._client.assistant_threads_setStatus(
-            channel_id=place.channel, thread_ts=place.thread_ts, status=status, **arguments
-        )
+        await self._client.assistant_threads_setStatus(**_thread_of(event), status=status, **arguments)
 
     async def set_title(self, event: Event, title: str, **arguments: Any) -> None:  # noqa: ANN401 - the method's
         """Give an assistant's thread a title.
@@ -261,12 +228,7 @@ class Replies:
             SlackApiError: Slack refused it.
             NowhereToReplyError: the event is in no thread.
         """
-        place = place_of(event)
-        if not place.channel or not place.thread_ts:
-            raise NowhereToReplyError
-        await self._client.assistant_threads_setTitle(
-            channel_id=place.channel, thread_ts=place.thread_ts, title=title, **arguments
-        )
+        await self._client.assistant_threads_setTitle(**_thread_of(event), title=title, **arguments)
 
     async def set_suggested_prompts(
         self,
@@ -280,7 +242,7 @@ class Replies:
             SlackApiError: Slack refused it.
             NowhereToReplyError: the event is in no channel.
         """
-        place = place_of(event)
+        place = place_of(event.payload)
         if not place.channel:
             raise NowhereToReplyError
         offered = [{"title": title, "message": message} for title, message in prompts.items()]
@@ -302,7 +264,7 @@ class Replies:
         if trigger is None:
             raise NoTriggerError
         name = self._call_name(event, "views.open")
-        notebook = self.notebook(event)
+        notebook = self._notebooks.of(event)
         if opened := notebook.call(name):
             self._log.info("view was already opened")
             return opened
@@ -330,8 +292,6 @@ class Replies:
         """Replace a modal's content. Each attempt does it again, with the same result.
 
         Args:
-            event: the event to answer.
-            view: the new content.
             view_id: the modal, such as the one that :meth:`open_view` returned; by default the event's own.
             arguments: any of ``views.update``'s, such as ``external_id`` instead of ``view_id``.
 
@@ -366,7 +326,6 @@ class Replies:
         """Post a file in the event's thread. A later attempt does not repeat an upload that Slack answered.
 
         Args:
-            event: the event to answer.
             file: the file's path, or its bytes.
             comment: the message that comes with the file.
             arguments: any of slack-sdk's ``files_upload_v2``, such as ``filename`` and ``title``; ``channel`` and
@@ -379,14 +338,14 @@ class Replies:
             SlackApiError: Slack refused it.
             NowhereToReplyError: the event names no channel.
         """
-        place = place_of(event)
+        place = place_of(event.payload)
         channel = arguments.pop("channel", place.channel)
         if not channel:
             raise NowhereToReplyError
         thread_ts = arguments.pop("thread_ts", place.thread_ts)
         event = self._owner or event
         name = self._call_name(event, "files.upload")
-        notebook = self.notebook(event)
+        notebook = self._notebooks.of(event)
         if uploaded := notebook.call(name):
             self._log.info("file was already uploaded")
             return uploaded
@@ -414,55 +373,36 @@ class Replies:
         If an earlier attempt began a stream, this attempt finishes that message.
 
         Args:
-            event: the event to answer.
             interval: seconds between two calls to Slack, in which text is gathered; 0 sends every text at once.
             arguments: any of ``chat.startStream``'s; ``channel`` and ``thread_ts`` answer elsewhere.
 
         Raises:
             NowhereToReplyError: the event is in no thread.
         """
-        place = place_of(event)
+        place = place_of(event.payload)
         channel = arguments.pop("channel", place.channel)
         thread_ts = arguments.pop("thread_ts", place.thread_ts)
         if not channel or not thread_ts:
             raise NowhereToReplyError
-        arguments.pop("buffer_size", None)  # of 0.1.0: ``interval`` took its place
         arguments.setdefault("recipient_team_id", place.team)
         arguments.setdefault("recipient_user_id", place.user)
         event = self._owner or event
-        ordinal, notebook = self._next_ordinal(event), self.notebook(event)
+        ordinal, notebook = self._next_ordinal(event), self._notebooks.of(event)
         given = {"channel": channel, "thread_ts": thread_ts, **arguments}
 
         def name(number: int) -> Ordinal:
             return f"{ordinal}.{number}" if number else ordinal
 
         def message(number: int) -> Message:
-            begun = self.begun(event, name(number), Thread(channel, thread_ts, place.since))
+            thread = Thread(channel, thread_ts, place.since)
+            begun = Begun.of(event, name(number), thread, notebook, self._sent)
             return Message(self._once, begun, metadata_of(event, name(number)), given, self._check_claim)
 
         return Stream(message, lambda number: notebook.stream(name(number)), interval)
 
-    def begun(self, event: Event, name: Ordinal, thread: Thread) -> Begun:
-        """Return the beginning of a streamed message that answers an event."""
-        notebook = self.notebook(event)
-        if thread.channel != place_of(event).channel:
-            notebook.place_elsewhere(name, thread.channel)
-        return Begun(notebook, name, self._sent, thread, owner_fields(event))
-
-    async def check_claim(self) -> None:
-        """Return while the claim stands; otherwise cancel the handler."""
-        await self._check_claim()
-
-    def notebook(self, event: Event) -> Notebook:
-        """Return the notes about an event."""
-        if event.id not in self._notebooks:
-            self._notebooks[event.id] = Notebook(self._engine, event, self._log)
-        return self._notebooks[event.id]
-
     def _next_ordinal(self, event: Event) -> Ordinal:
         scope = SCOPE.get()
-        self._ordinals[event.id, scope] += 1
-        ordinal = self._ordinals[event.id, scope] - 1
+        ordinal = next(self._ordinals[event.id, scope])
         return f"{scope}:{ordinal}" if scope else ordinal
 
     def _call_name(self, event: Event, method: str) -> str:
@@ -481,3 +421,22 @@ class Replies:
                 break
             await asyncio.sleep(min(reply.retry_after, LONGEST_PAUSE))
         raise ResponseRefusedError(reply.status)
+
+
+def _thread_of(event: Event) -> dict[str, Any]:
+    """Return the event's thread as the methods of assistants' threads name it."""
+    place = place_of(event.payload)
+    if not place.channel or not place.thread_ts:
+        raise NowhereToReplyError
+    return {"channel_id": place.channel, "thread_ts": place.thread_ts}
+
+
+def _response_url(event: Event) -> str | None:
+    """Return the URL for answers to a command or an interaction, a secret. A modal may have a list of them.
+
+    A job has none: its payload comes from its producer, who may not choose where the worker posts.
+    """
+    if not event.kind.startswith("slack."):
+        return None
+    first = object_in(first_in(event.payload.get("response_urls")))
+    return text_in(event.payload.get("response_url")) or text_in(first.get("response_url"))

@@ -9,16 +9,17 @@ import asyncio
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, takewhile
-from types import TracebackType
 from typing import Any, Self
 
 from slack_sdk.errors import SlackApiError
 from slack_sdk.models import JsonObject
 from slack_sdk.web.async_client import AsyncWebClient
 
+from surelane.events import Event
+from surelane.slack import place_of
 from surelane_worker.slack.client import slack_error, unknown_whether_done
-from surelane_worker.slack.notes import Notebook
-from surelane_worker.slack.sent import Ordinal, SentReplies, Thread
+from surelane_worker.slack.notes import Notebook, Ordinal, SentReplies, Thread
+from surelane_worker.slack.tokens import owner_fields
 
 INTERVAL = 0.5
 """Seconds between two calls for one stream. Slack allows an app about a hundred per minute (its Tier 4)."""
@@ -43,8 +44,6 @@ class Begun:
     """The beginning of one streamed message, which happens once for the event.
 
     Attributes:
-        notebook: the notes about the event.
-        name: the message's name in these notes.
         sent: finds the message of an earlier attempt.
         thread: where it stands.
         owner: whose token ends it if the event ends first, as a job's payload names it.
@@ -55,6 +54,14 @@ class Begun:
     sent: SentReplies
     thread: Thread
     owner: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls, event: Event, name: Ordinal, thread: Thread, notebook: Notebook, sent: SentReplies
+    ) -> "Begun":
+        if thread.channel != place_of(event.payload).channel:
+            notebook.place_elsewhere(name, thread.channel)
+        return cls(notebook, name, sent, thread, owner_fields(event))
 
     @property
     def noted(self) -> Mapping[str, Any]:
@@ -77,7 +84,7 @@ class Begun:
             ts = await self.sent.once(call, self._found)
         except SlackApiError as error:
             if not unknown_whether_done(error):
-                await self.notebook.forget_stream(self.name)
+                await self.notebook.forget("streams", self.name)
             raise
         await self._note(ts)
         return ts
@@ -91,23 +98,18 @@ class Begun:
         return next((ts for ts in running if not self.notebook.has_stream(ts)), None)
 
 
+@dataclass(eq=False)
 class Message:
     """One message of a stream."""
 
-    def __init__(
-        self,
-        client: AsyncWebClient,
-        begun: Begun,
-        metadata: dict[str, Any],
-        arguments: dict[str, Any],
-        check_claim: Callable[[], Awaitable[None]],
-    ) -> None:
-        self._client = client
-        self._begun = begun
-        self._metadata = metadata
-        self._arguments = arguments
-        self._check_claim = check_claim
-        self.ts: str | None = begun.noted.get("ts")
+    client: AsyncWebClient
+    begun: Begun
+    metadata: dict[str, Any]
+    arguments: dict[str, Any]
+    check_claim: Callable[[], Awaitable[None]]
+
+    def __post_init__(self) -> None:
+        self.ts: str | None = self.begun.noted.get("ts")
         self._live = self.ts is None
         """Whether Slack takes more text for the message. If not, its end replaces the whole message."""
         self._everything: list[dict[str, Any]] = []
@@ -121,11 +123,11 @@ class Message:
         """Append chunks, or begin the message with them."""
         self._everything += chunks
         if self._live:
-            await self._check_claim()
+            await self.check_claim()
             if self.ts is None:
                 await self._begin(chunks)
             else:
-                await self._streaming(self._client.chat_appendStream(**self._place, chunks=chunks))
+                await self._streaming(self.client.chat_appendStream(**self._place, chunks=chunks))
 
     async def end(self, chunks: list[dict[str, Any]], blocks: list[dict[str, Any]], **note: Any) -> None:  # noqa: ANN401 - JSON
         """Append the last chunks, and blocks below the text. ``note``: what to note besides."""
@@ -133,41 +135,41 @@ class Message:
             await self.add(chunks)
             chunks = []
         self._everything += chunks
-        await self._check_claim()
+        await self.check_claim()
         if not (self._live and await self._stopped(chunks, blocks)):
             await self._replace(blocks)
         if self.ts:
-            await self._begun.notebook.note_stream(self._begun.name, self.ts, stopped=True, **note)
+            await self.begun.notebook.note_stream(self.begun.name, self.ts, stopped=True, **note)
 
     async def remove(self) -> None:
         """Remove the message, which an earlier attempt needed and this one does not."""
-        if ts := await self._begun.earlier():
-            await self._check_claim()
-            channel = self._arguments["channel"]
-            await allowing(ENDED, self._client.chat_stopStream(channel=channel, ts=ts))
-            await allowing(ENDED, self._client.chat_delete(channel=channel, ts=ts))
-        await self._begun.notebook.forget_stream(self._begun.name)
+        if ts := await self.begun.earlier():
+            await self.check_claim()
+            channel = self.arguments["channel"]
+            await allowing(ENDED, self.client.chat_stopStream(channel=channel, ts=ts))
+            await allowing(ENDED, self.client.chat_delete(channel=channel, ts=ts))
+        await self.begun.notebook.forget("streams", self.begun.name)
 
     @property
     def _place(self) -> dict[str, Any]:
-        return {"channel": self._arguments["channel"], "ts": str(self.ts)}
+        return {"channel": self.arguments["channel"], "ts": str(self.ts)}
 
     async def _begin(self, chunks: list[dict[str, Any]]) -> None:
-        if found := await self._begun.earlier():
+        if found := await self.begun.earlier():
             self.ts, self._live = found, False
             return
 
         async def start() -> str:
-            await self._check_claim()
-            answer = await self._client.chat_startStream(**self._arguments, chunks=chunks or None)
+            await self.check_claim()
+            answer = await self.client.chat_startStream(**self.arguments, chunks=chunks or None)
             return str(answer["ts"])
 
-        self.ts = await self._begun.begin(start)
+        self.ts = await self.begun.begin(start)
 
     async def _stopped(self, chunks: list[dict[str, Any]], blocks: list[dict[str, Any]]) -> bool:
         return await self._streaming(
-            self._client.chat_stopStream(
-                **self._place, chunks=chunks or None, blocks=blocks or None, metadata=self._metadata
+            self.client.chat_stopStream(
+                **self._place, chunks=chunks or None, blocks=blocks or None, metadata=self.metadata
             )
         )
 
@@ -178,7 +180,7 @@ class Message:
 
     async def _replace(self, blocks: list[dict[str, Any]]) -> None:
         """Replace a message that Slack no longer extends, by all text and blocks of this attempt."""
-        await self._streaming(self._client.chat_stopStream(**self._place))
+        await self._streaming(self.client.chat_stopStream(**self._place))
         text = "".join(chunk["text"] for chunk in self._everything if chunk["type"] == "markdown_text")
         shown = [
             block for chunk in self._everything if chunk["type"] == "blocks" for block in chunk["blocks"]
@@ -188,7 +190,7 @@ class Message:
             said = [{"type": "markdown", "text": text}] if text else []
             content = {"text": text, "blocks": [*said, *shown, *blocks]}
         if text or shown or blocks:
-            await self._client.chat_update(**self._place, metadata=self._metadata, **content)
+            await self.client.chat_update(**self._place, metadata=self.metadata, **content)
 
 
 class Stream:
@@ -209,7 +211,6 @@ class Stream:
         Args:
             made: makes the message of a number, from 0 on.
             noted: returns what this or an earlier attempt noted about the message of a number.
-            interval: seconds between two calls.
         """
         self._made = made
         self._noted = noted
@@ -232,9 +233,7 @@ class Stream:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is None:
             await self.stop()
         elif self._sender is not None:  # the next attempt finishes the message

@@ -4,19 +4,26 @@ A lookup is kept for a minute, for a bounded number of installations. Many event
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
+import aiohttp
+from slack_sdk.errors import SlackApiError
+from slack_sdk.web.async_client import AsyncWebClient
+
+from surelane.encryption.keys import SealedError
 from surelane.errors import SurelaneError
 from surelane.events import Event
+from surelane.slack import OWN, is_shared, reporter_of
 from surelane_service.durations import jittered
-from surelane_service.installations import BOT, Owner, Stored
+from surelane_service.installations import BOT, Expiring, Installations, Owner, Stored
 from surelane_service.logs import get_logger
-from surelane_worker.slack.client import SlackClients
-from surelane_worker.slack.place import SLACK_KINDS, object_in, text_in
+from surelane_worker.slack.client import SlackClients, slack_error
+from surelane_worker.slack.limits import SlackBusyError
 
 KEPT_FOR = timedelta(minutes=1)
 """How long a token is used without a look at the database. A removed installation's tokens go out of use by then."""
@@ -24,8 +31,19 @@ MISSING_FOR = 1.0
 """Seconds for which an installation that is missing is not looked for again."""
 MOST = 2000
 """Installations that are kept."""
-OWN = "surelane."
-"""The kinds of the clicks on our own buttons begin so."""
+AHEAD = timedelta(hours=3)
+"""How long before its end a token is refreshed. Bolt refreshes tokens itself two hours before, if it may."""
+SOON = timedelta(minutes=1)
+"""A token that ends sooner is refreshed before it is used."""
+EVERY = timedelta(minutes=1)
+LASTS = timedelta(minutes=1)
+"""How long the claim of a refresh stands. It is longer than a refresh takes."""
+SLACK_WITHIN = 10.0
+STORE_WITHIN = 30.0
+"""Seconds for which the new tokens are stored again and again while the database is away."""
+AT_ONCE = 4
+BATCH = 100
+"""Most tokens of one look: Slack allows about a hundred refreshes per minute."""
 
 Find = Callable[[Owner, str | None], Awaitable[Mapping[str, Stored]]]
 Await = Callable[[int, Owner, datetime], Awaitable[bool]]
@@ -35,11 +53,7 @@ _log = get_logger(__name__)
 
 
 class NotInstalledError(Exception):
-    """No workspace or organization of that id has installed the app.
-
-    Attributes:
-        owner: the workspace or organization.
-    """
+    """No workspace or organization of that id has installed the app."""
 
     def __init__(self, owner: Owner) -> None:
         super().__init__("the event's workspace has not installed the app")
@@ -54,34 +68,32 @@ class _Known:
     """By the event loop's clock."""
 
 
+@dataclass(eq=False)
 class Tokens:
-    """The clients with the bot's token of each installation."""
+    """The clients with the bot's token of each installation.
 
-    def __init__(self, find: Find, make: Make, await_one: Await, find_other: Other) -> None:
-        """Keep the arguments.
+    Attributes:
+        find: returns an installation's rows, with fresh tokens.
+        await_one: records that an event waits for an installation; returns whether it is there by now.
+        find_other: returns an installation that reported an event of a shared channel, too.
+        missing: whose missing installation was logged, the first one first.
+    """
 
-        Args:
-            find: returns an installation's rows, with fresh tokens.
-            make: makes clients for a token.
-            await_one: records that an event waits for an installation; returns whether it is there by now.
-            find_other: returns an installation that reported an event of a shared channel, too.
-        """
-        self._find = find
-        self._make = make
-        self._await_one = await_one
-        self._find_other = find_other
-        self._known: dict[tuple[str, bool], _Known] = {}
-        """By owner, in the order of their lookups. A plain tuple finds an :class:`Owner`, too."""
-        self._lookups: dict[Owner, asyncio.Task[SlackClients | None]] = {}
+    find: Find
+    make: Make
+    await_one: Await
+    find_other: Other
+    missing: dict[Owner, None] = field(default_factory=dict)
+    _known: dict[tuple[str, bool], _Known] = field(default_factory=dict, repr=False)
+    """By owner, in the order of their lookups. A plain tuple finds an :class:`Owner`, too."""
+    _lookups: dict[Owner, asyncio.Task[SlackClients | None]] = field(default_factory=dict, repr=False)
 
     def kept(self, payload: Mapping[str, Any], now: float) -> SlackClients | None:
         """Return the clients for a payload that names a workspace whose token is kept: for nearly all events.
 
         ``None``: ask :meth:`clients_for`. Every event comes here, so nothing is awaited, and no owner is made.
 
-        Args:
-            payload: the event's.
-            now: the event loop's time.
+        ``now``: the event loop's time.
         """
         named: Any = payload.get("authorizations")
         named = named[0] if type(named) is list and named else payload
@@ -102,9 +114,9 @@ class Tokens:
         """
         owner = owner_of(event)
         clients = None if owner is None else await self.clients_of(owner)
-        if clients is None and owner is not None and event.kind.startswith((SLACK_KINDS, OWN)):
-            if event.payload.get("is_ext_shared_channel") is True:
-                other = await self._find_other(event.id)
+        if clients is None and owner is not None and event.kind.startswith(("slack.", OWN)):
+            if is_shared(event.payload):
+                other = await self.find_other(event.id)
                 clients = None if other is None else await self.clients_of(other)
             if clients is None:
                 raise NotInstalledError(owner)
@@ -116,11 +128,19 @@ class Tokens:
         Return the seconds after which to try again all the same, where that is soon; ``None``: the install wakes it.
         """
         try:
-            there = await self._await_one(event.id, owner, until)
+            there = await self.await_one(event.id, owner, until)
         except SurelaneError as error:
             _log.warning("a wait for an install cannot be stored", error=type(error).__name__)
             return None
         return MISSING_FOR if there else None
+
+    def is_news(self, owner: Owner) -> bool:
+        """Return whether it was not logged yet that this installation is missing. Note that it is logged now."""
+        news = owner not in self.missing
+        self.missing[owner] = None
+        if len(self.missing) > MOST:
+            del self.missing[next(iter(self.missing))]
+        return news
 
     async def clients_of(self, owner: Owner) -> SlackClients | None:
         """Return the clients of an installation; ``None`` if there is none, or none with a bot."""
@@ -140,7 +160,7 @@ class Tokens:
 
     async def _look_up(self, owner: Owner, known: _Known | None) -> SlackClients | None:
         try:
-            row = (await self._find(owner, BOT)).get(BOT)
+            row = (await self.find(owner, BOT)).get(BOT)
         except SurelaneError as error:
             if known is None or known.clients is None:
                 raise
@@ -149,7 +169,8 @@ class Tokens:
         if row is None or row.token is None:
             self._keep(owner, _Known(None, None, _now() + MISSING_FOR))
             return None
-        clients = known.clients if known is not None and known.token == row.token else self._make(row.token)
+        self.missing.pop(owner, None)
+        clients = known.clients if known is not None and known.token == row.token else self.make(row.token)
         self._keep(owner, _Known(row.token, clients, _now() + jittered(KEPT_FOR / 1.3)))
         return clients
 
@@ -165,22 +186,8 @@ def _now() -> float:
 
 
 def owner_of(event: Event) -> Owner | None:
-    """Return whose installation an event is for; ``None`` where it names none.
-
-    The Events API names it in ``authorizations``. Commands name it by fields, and interactions by objects.
-    """
-    payload = event.payload
-    authorizations = payload.get("authorizations")
-    named = payload
-    if isinstance(authorizations, list) and authorizations:
-        named = object_in(authorizations[0])
-    if named is not payload:
-        return _owner(named.get("enterprise_id"), named.get("team_id"), named.get("is_enterprise_install"))
-    return _owner(
-        payload.get("enterprise_id") or object_in(payload.get("enterprise")).get("id"),
-        payload.get("team_id") or object_in(payload.get("team")).get("id"),
-        payload.get("is_enterprise_install"),
-    )
+    """Return whose installation an event is for; ``None`` where it names none."""
+    return Owner.of(*reporter_of(event.payload))
 
 
 def owner_fields(event: Event) -> dict[str, Any]:
@@ -192,5 +199,126 @@ def owner_fields(event: Event) -> dict[str, Any]:
     return wide if owner.enterprise_wide else {"team_id": owner.identity}
 
 
-def _owner(enterprise: Any, team: Any, wide: Any) -> Owner | None:  # noqa: ANN401 - from a payload
-    return Owner.of(text_in(enterprise), text_in(team), wide is True or wide == "true")
+@dataclass(frozen=True)
+class Refresher:
+    """Refreshes the tokens that expire, ahead of time, each by one worker.
+
+    Slack takes a refresh token once. So a worker claims the refresh of a row in the database, asks Slack without an
+    open transaction, and stores the answer under the row's version. ADR 0067 says what a crash in between costs.
+
+    ``client``: calls Slack without a token.
+    """
+
+    installations: Installations
+    client: AsyncWebClient
+    client_id: str
+    client_secret: str = field(repr=False)
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.refresh_expiring()
+            except SurelaneError as error:
+                _log.warning("expiring tokens cannot be looked up", error=type(error).__name__)
+            await asyncio.sleep(jittered(EVERY))
+
+    async def refresh_expiring(self) -> int:
+        """Refresh the tokens that expire soon. Return how many were refreshed here."""
+        limit = asyncio.Semaphore(AT_ONCE)
+
+        async def one(row: Expiring) -> bool | None:
+            async with limit:
+                try:
+                    return await self.refresh(row)
+                except SealedError as error:
+                    _log.error("tokens cannot be refreshed", owner=row.owner.identity, error=str(error))
+                    return False
+
+        rows = await self.installations.expiring(AHEAD, BATCH)
+        return sum(map(bool, await asyncio.gather(*(one(row) for row in rows))))
+
+    async def find(self, owner: Owner, user_id: str | None = None) -> Mapping[str, Stored]:
+        """Return an installation's rows. Tokens that are about to end are refreshed first."""
+        rows = await self.installations.find(owner, user_id)
+        soon = datetime.now(UTC) + SOON
+        late = [row for row in rows.values() if row.expires_at is not None and row.expires_at <= soon]
+        if not late:
+            return rows
+        elsewhere = None in [await self.refresh(row) for row in late]
+        until = time.monotonic() + (SLACK_WITHIN if elsewhere else 0)
+        while True:  # another worker may be about to store them
+            rows = await self.installations.find(owner, user_id)
+            now = datetime.now(UTC)
+            ended = [row for row in rows.values() if row.expires_at is not None and row.expires_at <= now]
+            if not ended or time.monotonic() > until:
+                return rows
+            await asyncio.sleep(0.2)
+
+    async def refresh(self, row: Stored | Expiring) -> bool | None:
+        """Refresh a row's tokens. Return false if Slack refuses or they are gone; ``None``: another process does it."""
+        begun = await self.installations.begin_refresh(row, LASTS)
+        if begun is None:
+            return None
+        tokens, version = begun
+        # Not cancelled with the worker: the old refresh token is used up once Slack has answered.
+        return await asyncio.shield(self._exchange(row, tokens, version))
+
+    async def _exchange(self, row: Stored | Expiring, tokens: Mapping[str, Any], version: int) -> bool:
+        prefix = "bot" if row.user_id == BOT else "user"
+        name = {"owner": row.owner.identity, "user": row.user_id or None}
+        answer = await self._asked(tokens.get(f"{prefix}_refresh_token"), name)
+        if answer is None:
+            return False
+        expires_in = answer.get("expires_in")
+        fresh = {
+            **tokens,
+            f"{prefix}_token": answer["access_token"],
+            f"{prefix}_refresh_token": answer.get("refresh_token"),
+        }
+        ends = None if expires_in is None else datetime.now(UTC) + timedelta(seconds=int(expires_in))
+        stored = await self._store(row, version, fresh, ends)
+        if stored:
+            _log.info("tokens were refreshed", **name)
+        else:
+            _log.warning("refreshed tokens were not stored: the installation has changed", **name)
+        return stored
+
+    async def _asked(self, refresh_token: str | None, name: dict[str, Any]) -> Mapping[str, Any] | None:
+        fields = {
+            "client_id": self.client_id,
+            "client_secret": self.client_secret,
+            "grant_type": "refresh_token",
+            "refresh_token": refresh_token or "",
+        }
+        try:
+            async with asyncio.timeout(SLACK_WITHIN):
+                answer = (await self.client.api_call("oauth.v2.access", data=fields)).data
+        except SlackApiError as error:
+            _log.error(
+                "Slack refuses to refresh tokens; install the app again", error=slack_error(error), **name
+            )
+            return None
+        except (aiohttp.ClientError, SlackBusyError, TimeoutError, OSError) as error:
+            _log.warning("Slack does not answer a refresh of tokens", error=type(error).__name__, **name)
+            return None
+        return answer if isinstance(answer, dict) and answer.get("access_token") else None
+
+    async def _store(
+        self, row: Stored | Expiring, version: int, tokens: Mapping[str, Any], ends: datetime | None
+    ) -> bool:
+        """Store the tokens. They exist nowhere else, so try again while the database is away."""
+        until = time.monotonic() + STORE_WITHIN
+        while True:
+            try:
+                if await self.installations.end_refresh(row, version, tokens, ends):
+                    return True
+                return await self._is_stored(row, tokens)
+            except SurelaneError:
+                if time.monotonic() > until:
+                    raise
+                await asyncio.sleep(0.5)
+
+    async def _is_stored(self, row: Stored | Expiring, tokens: Mapping[str, Any]) -> bool:
+        """Return whether a row holds these tokens: a call without an answer may have stored them."""
+        now = (await self.installations.find(row.owner, row.user_id)).get(row.user_id)
+        return now is not None and {**now.values, **tokens} == now.values

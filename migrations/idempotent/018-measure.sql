@@ -1,0 +1,283 @@
+-- Figures of the queue, and what the page shows beside lists.
+--
+--   count_heads, vacuum_holder, queue_figures: parts of measure_queue
+--   measure_queue: the first caller after a pause measures; workers, ingest
+--   list_kinds, limit_use, firings, list_running, list_questions: the page
+
+-- How many heads of a kind are visible and how many will be later, and since when the oldest is: by
+-- index alone. Counts each band lane by lane until there are 10,000 and takes its other lanes to be
+-- like those, as events fall into lanes at random: exact below, within about two percent above. Of
+-- parked events it counts up to 100,000 a priority.
+create or replace function agent.count_heads(_kind text, _now timestamptz, out pending int8, out later int8, out oldest timestamptz)
+language plpgsql stable
+set plan_cache_mode = force_generic_plan
+set enable_bitmapscan = off
+as $$
+declare
+    _band record;
+    _lane record;
+    _seen int4;
+    _visible int8;
+    _ahead int8;
+begin
+    pending := 0;
+    later := 0;
+    for _band in
+        select 0 as first, 16 as lanes union all
+        select 12 + 4 * b.band, 4 from (select distinct band from agent.band where kind = _kind and band > 0) as b union all
+        select parked.lane, 1 from unnest(array[-1, -2, -3, -4]) as parked (lane) where exists (select from agent.kind_limit as l where l.kind = _kind)
+    loop
+        _seen := 0;
+        _visible := 0;
+        _ahead := 0;
+        while _seen < _band.lanes and _visible + _ahead < 10000 loop
+            select count(*) filter (where vt <= _now) as pending, count(*) filter (where vt > _now) as later, min(vt) filter (where vt <= _now) as oldest
+            into _lane from (
+                select vt from agent.event where head and lane = _band.first + _seen and kind = _kind limit case when _band.first < 0 then 100000 end
+            ) as counted;
+            _visible := _visible + _lane.pending;
+            _ahead := _ahead + _lane.later;
+            oldest := least(oldest, _lane.oldest);
+            _seen := _seen + 1;
+        end loop;
+        pending := pending + round(_visible * _band.lanes::numeric / _seen);
+        later := later + round(_ahead * _band.lanes::numeric / _seen);
+    end loop;
+end
+$$;
+
+-- What holds back vacuum the longest: a session's transaction, a prepared one or a replication
+-- slot. No row: nothing does. A transaction of another database does so too once it has written, as
+-- new snapshots wait for it. anchor is what it holds. state and since are null where they are
+-- hidden from the owner of the schema: of other roles' sessions, to who is not a member of
+-- pg_read_all_stats; a slot has no since.
+create or replace function agent.vacuum_holder()
+returns table (holder text, pid int4, application text, state text, since timestamptz, anchor text)
+language sql volatile security definer
+as $$
+    select h.holder, h.pid, h.application, h.state, h.since, h.anchor::text
+    from (
+        select 'session' as holder, a.pid, coalesce(nullif(a.application_name, ''), a.backend_type, '') as application, a.state, a.xact_start as since
+        , case when age(a.backend_xid) >= age(a.backend_xmin) or a.backend_xmin is null then a.backend_xid else a.backend_xmin end as anchor
+        from pg_stat_activity as a
+        where (a.backend_xid is not null or a.backend_xmin is not null and (a.datid is null or a.datname = current_database()))
+        and a.pid <> pg_backend_pid() and not exists (select from pg_stat_progress_vacuum as v where v.pid = a.pid)
+        union all
+        select 'prepared', null, p.gid, 'prepared', p.prepared, p.transaction from pg_prepared_xacts as p
+        union all
+        select 'slot', s.active_pid, s.slot_name, case when s.active then 'active' else 'inactive' end, null, s.xmin
+        from pg_replication_slots as s where s.xmin is not null
+    ) as h
+    order by age(h.anchor) desc, h.since limit 1
+$$;
+
+-- The figures that operators watch, at a cost that hardly grows with the queue. _last: the holder
+-- of vacuum as it was seen before; where since when it holds is hidden, that is since when it has
+-- been seen holding the same.
+create or replace function agent.queue_figures(_last jsonb) returns jsonb
+language plpgsql volatile
+set enable_seqscan = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _holder jsonb;
+begin
+    select jsonb_build_object('holder', h.holder, 'pid', h.pid, 'application', h.application, 'state', h.state, 'anchor', h.anchor
+        , 'since', coalesce(extract(epoch from h.since), case when _last ->> 'anchor' = h.anchor then (_last -> 'since')::numeric end
+            , extract(epoch from _now)))
+    into _holder from agent.vacuum_holder() as h;
+    return jsonb_build_object
+    ( 'kinds', (
+        with running as materialized (
+            select r.kind, count(*) as events, count(*) filter (where r.head) as heads
+            from (select kind, head, claimed_by from agent.event where attempts > 0 and vt > _now order by vt limit 50000) as r
+            where r.claimed_by is not null group by r.kind
+        )
+        select coalesce(jsonb_agg(jsonb_build_object('kind', k.kind, 'paused', k.paused, 'pending', c.pending
+            , 'scheduled', greatest(c.later - coalesce(r.heads, 0), 0), 'running', coalesce(r.events, 0)
+            , 'oldest_pending_age', coalesce(extract(epoch from _now - c.oldest), 0)) order by k.kind), '[]')
+        from agent.kind as k cross join lateral agent.count_heads(k.kind, _now) as c left join running as r on r.kind = k.kind)
+    , 'group_waiting', (select count(*) from (select from agent.event where not head and claimed_by is null limit 100000) as waiting)
+    , 'workers', (select count(*) from agent.list_workers() as w where w.alive)
+    , 'dead_rows', pg_stat_get_dead_tuples('agent.event'::regclass)
+    , 'holder', _holder);
+end
+$$;
+
+-- The queue's figures, measured once for all callers: again after 15 seconds, or later where
+-- measuring takes long. So it costs one percent of a processor at most, given up or not. The first
+-- caller after that time measures (fresh); others get what was measured before. Null: nothing was
+-- yet. began and ended are when this call did, by the database's clock, for the caller to compare
+-- its own with.
+create or replace function agent.measure_queue() returns jsonb
+language plpgsql volatile security definer
+as $$
+declare
+    _began timestamptz := agent.clock();
+    _figures jsonb;
+begin
+    perform from agent.measurement where due <= _began for update skip locked;
+    if found then
+        begin
+            _figures := agent.queue_figures((select figures -> 'holder' from agent.measurement));
+        exception when query_canceled then
+            null; -- Also back off after a timeout; otherwise the next caller repeats the wait.
+        end;
+        update agent.measurement set figures = coalesce(_figures, figures), measured_at = case when _figures is null then measured_at else _began end
+        , due = _began + greatest(interval '15 seconds', 100 * (agent.clock() - _began));
+    end if;
+    return (
+        select figures || jsonb_build_object('fresh', _figures is not null, 'measured_at', extract(epoch from measured_at)
+            , 'began', extract(epoch from _began), 'ended', extract(epoch from agent.clock()))
+        from agent.measurement where measured_at is not null);
+end
+$$;
+
+-- A page of kinds for operators, by name: those after _after, or _kind alone. failed: how many of
+-- its events failed in the last day, up to 1,000. Planned with its values, so that it opens the
+-- chunks of history in which they can be (ADR 0001).
+create or replace function agent.list_kinds(_kind text, _after text, _limit int4)
+returns table
+( kind text, paused boolean, paused_at timestamptz, paused_by text, max_attempts int4, ordered boolean, handled_at timestamptz, failed int8
+)
+language plpgsql stable security definer
+set plan_cache_mode = force_custom_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+declare
+    _from timestamptz := agent.clock() - interval '1 day';
+    _first timestamptz := (
+        select least(_from - interval '168 hours', min(o.event_week)) from agent.event_hist_outlier as o
+        where o.finished_on > _from - interval '24 hours');
+begin
+    return query
+    select k.kind, k.paused, k.paused_at, k.paused_by, k.max_attempts, k.ordered, k.handled_at, f.failed
+    from (
+        select * from agent.kind as each where (_after is null or each.kind > _after) and (_kind is null or each.kind = _kind)
+        order by each.kind limit least(greatest(_limit, 1), 1000)
+    ) as k
+    cross join lateral (
+        select count(*) as failed from (
+            select from agent.event_hist as h
+            where h.kind = k.kind and h.outcome = 'failed' and h.finished_at >= _from and h.event_ts >= _first limit 1000
+        ) as ended
+    ) as f
+    order by k.kind;
+end
+$$;
+
+-- How much of its limit a kind uses: of the first 200 keys the five under which most events run,
+-- and how many began under each in the limit's period.
+create or replace function agent.limit_use(_kinds text[])
+returns table (kind text, limit_key text, running int4, began int8, blocked_at timestamptz)
+language plpgsql volatile security definer
+set enable_seqscan = off
+as $$
+#variable_conflict use_column
+declare
+    _now timestamptz := agent.clock();
+    _limit agent.limits;
+begin
+    for _limit in select l.* from agent.limits as l where l.kind = any(_kinds) and l.parks loop
+        return query
+        with recursive known as (
+            (select s as state, 1 as nth from agent.limit_state as s where s.kind = _limit.kind order by s.limit_key, s.at desc limit 1)
+            union all
+            select following.state, known.nth + 1 from known cross join lateral (
+                select s as state from agent.limit_state as s where s.kind = _limit.kind and s.limit_key > (known.state).limit_key
+                order by s.limit_key, s.at desc limit 1
+            ) as following where known.nth < 200
+        ), busiest as (
+            select k.state from known as k order by cardinality((k.state).running) desc, (k.state).at desc limit 5
+        )
+        select _limit.kind, (b.state).limit_key, cardinality(coalesce(r.running, '{}'))
+        , (select coalesce(sum(s.count), 0)::int8 from unnest((b.state).starts, (b.state).counts) as s (at, count)
+            where s.at > _now - _limit.period)
+        , (b.state).blocked_at
+        from busiest as b cross join lateral agent.limit_room(_limit, b.state, _now, null) as r;
+    end loop;
+end
+$$;
+
+-- The jobs that named schedules stored for the times given, live or in history. _fired: about when
+-- each was stored, by which its chunk of history is found.
+create or replace function agent.firings(_names text[], _times timestamptz[], _fired timestamptz[])
+returns table (name text, scheduled_at timestamptz, id int8, status text, reason text, error text, finished_at timestamptz)
+language plpgsql stable security definer
+set plan_cache_mode = force_custom_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+#variable_conflict use_column
+begin
+    return query
+    select given.name, given.scheduled_at, j.id, j.status, left(j.reason, 300), j.error, j.finished_at
+    from (
+        select t.name, t.scheduled_at, t.fired
+        , agent.bounded_key('cron:' || t.name || ':' || to_char(t.scheduled_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) as item_key
+        from unnest(_names, _times, _fired) as t (name, scheduled_at, fired)
+    ) as given
+    cross join lateral (
+        select l.id, l.status, l.reason, l.errors -> -1 ->> 'type' as error, l.finished_at from agent.live_job as l where l.item_key = given.item_key
+        union all
+        select h.id, h.status, h.reason, h.errors -> -1 ->> 'type' as error, h.finished_at from agent.ended_job as h where h.item_key = given.item_key
+        and h.event_ts between given.fired - interval '1 hour' and given.fired + interval '1 hour'
+    ) as j;
+end
+$$;
+
+-- The events that run now, by worker (null: all), the longest claims first: up to _each of
+-- a worker, with the number of all its running events. A group counts once, by its head.
+create or replace function agent.list_running(_worker text, _each int4)
+returns table
+( worker text, running int8, id int8, kind text, item_key text, group_key text, attempts int4, claimed_at timestamptz, lease_until timestamptz
+)
+language plpgsql volatile security definer
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+#variable_conflict use_column
+declare
+    _now timestamptz := agent.clock();
+begin
+    return query
+    select r.claimed_by, r.running, r.id, r.kind, r.item_key, r.group_key, r.attempts, r.claimed_at, r.vt
+    from (
+        select e.*, count(*) over (partition by e.claimed_by) as running
+        , row_number() over (partition by e.claimed_by order by e.claimed_at, e.id) as nth
+        from (
+            select f.claimed_by, f.id, f.kind, f.item_key, f.group_key, f.attempts, f.vt, f.claimed[array_upper(f.claimed, 1)] as claimed_at
+            from (select * from agent.event as a where a.attempts > 0 and a.vt > _now order by a.vt limit 20000) as f
+            where f.claimed_by is not null and f.head and (_worker is null or f.claimed_by = _worker)
+        ) as e
+    ) as r
+    where r.nth <= least(greatest(_each, 1), 500) order by r.claimed_by, r.nth;
+end
+$$;
+
+-- A page of the questions that ctx.ask has open, the newest first: of live events that wait for a
+-- person's answer. posted is what the step stored: the message's place, the people who may answer.
+create or replace function agent.list_questions(_after timestamptz, _after_id int8, _limit int4)
+returns table (id int8, kind text, item_key text, group_key text, question text, posted json, asked_at timestamptz, until timestamptz)
+language plpgsql volatile security definer
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+#variable_conflict use_column
+declare
+    _now timestamptz := agent.clock();
+begin
+    return query
+    select w.event_id, e.kind, e.item_key, e.group_key, w.name, a.result, w.started_at, w.due_at
+    from agent.step as w
+    join agent.event as e on e.id = w.event_id and e.claimed_by is null and e.vt > _now
+    -- surelane_worker.handling.asks has the names.
+    join agent.step as a on a.event_id = w.event_id and a.name = w.name || ' asked' and a.nth = 1
+    where w.sort = 'wait' and w.finished_at is null and (w.due_at > _now or w.due_at is null)
+    and (_after is null or (w.started_at, w.event_id) < (_after, _after_id))
+    order by w.started_at desc, w.event_id desc limit least(greatest(_limit, 1), 200);
+end
+$$;

@@ -1,0 +1,457 @@
+-- What a person or a workspace wrote is erased from queue, history and steps; old history ends by
+-- its retention (docs/adr/0060-retention-and-erasing.md).
+--
+--   history_part: a chunk of history; retention, erasing
+--   forget_steps: the steps of events that go; retention, erasing
+--   drop_history: one step of retention; workers
+--   given_names, as_words, find_named, erase_names: what an erasure looks for; the ones below
+--   about_events, named_installation, whole_workspace, data_key_lingers: parts of erasing
+--   hashed, added_counts: parts of its receipt
+--   preview_erasure: operators, before
+--   begin_erasure, erase_step: operators, and workers after an uninstall
+--   list_erasures: operators
+
+-- The first part of history that ends after _from, by event_ts: a chunk of the hypertable, or all
+-- of a plain table. Null at the end.
+create or replace function agent.history_part(_from timestamptz, out first timestamptz, out last timestamptz)
+language plpgsql stable security definer
+set jit = off
+as $$
+begin
+    if agent.history_is_hypertable() then
+        execute 'select range_start, range_end from timescaledb_information.chunks where hypertable_schema = $1 and hypertable_name = $2'
+            ' and range_end > $3 order by range_end limit 1' into first, last using 'agent', 'event_hist', _from;
+    elsif _from < 'infinity' then
+        first := '-infinity';
+        last := 'infinity';
+    end if;
+end
+$$;
+
+-- Deletes what hangs on events that are in history no longer: steps, signals, requests for answers.
+-- Passes over live events. Returns how many steps and signals went.
+create or replace function agent.forget_steps(_ids int8[], out steps int4, out signals int4)
+language plpgsql volatile security definer
+as $$
+begin
+    delete from agent.step as s where s.event_id = any(_ids) and not exists (select from agent.event as e where e.id = s.event_id);
+    get diagnostics steps = row_count;
+    delete from agent.signal as s where s.event_id = any(_ids) and not exists (select from agent.event as e where e.id = s.event_id);
+    get diagnostics signals = row_count;
+    delete from agent.request as r where r.event_id = any(_ids) and not exists (select from agent.event as e where e.id = r.event_id);
+end
+$$;
+
+-- Retention: drops history older than _older_than by event_ts, with its steps and signals, in one
+-- bounded step. A hypertable loses its oldest chunk, if all of it is that old. Of a plain table the
+-- _limit rows after id _after are looked at. Returns where the next step begins (null at the end),
+-- how many chunks or rows went, and whether another transaction's lock stopped it. It waits 100 ms
+-- for a lock at most: claims and lists queue up behind a drop that waits. One worker at a time: a
+-- second one comes to the end at once.
+create or replace function agent.drop_history
+( _older_than interval, _after int8 default 0, _limit int4 default 2000, out next int8, out dropped int4, out blocked boolean
+)
+language plpgsql volatile security definer
+set plan_cache_mode = force_custom_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set lock_timeout = '100ms'
+as $$
+declare
+    _cutoff timestamptz := agent.clock() - _older_than;
+    _namespace text := (select n.nspname from pg_extension as x join pg_namespace as n on n.oid = x.extnamespace where x.extname = 'timescaledb');
+    _last timestamptz;
+    _old int8[];
+    _gone int8[];
+    _full boolean; -- there is more to do
+begin
+    dropped := 0;
+    blocked := false;
+    if _older_than is null or _older_than < interval '3 days' then
+        raise invalid_parameter_value using message = 'history is dropped by an age of at least 3 days, such as interval ''90 days'''
+            , hint = 'Retries of Slack and of webhooks are found in history for so long.';
+    elsif not pg_try_advisory_xact_lock(hashtextextended('agent.drop_history', 0)) then
+        return;
+    end if;
+    if agent.history_is_hypertable() then
+        select part.last into _last from agent.history_part('-infinity') as part;
+        begin
+            if _last <= _cutoff then
+                execute format('select count(*) from %I.drop_chunks(''agent.event_hist'', older_than => $1)', _namespace) into dropped using _last;
+            end if;
+        exception when lock_not_available or deadlock_detected then
+            blocked := true;
+        end;
+        -- No event in history is older than its first chunk.
+        _cutoff := least(_cutoff, (select part.first from agent.history_part('-infinity') as part));
+        _gone := array(
+            select s.event_id from agent.step as s where s.event_ts < _cutoff
+            and not exists (select from agent.event as e where e.id = s.event_id) order by s.event_ts limit _limit);
+        perform agent.forget_steps(_gone);
+        _full := dropped > 0 or cardinality(_gone) = _limit;
+        next := 0;
+    else
+        select array_agg(h.id) filter (where h.event_ts < _cutoff), max(h.id), count(*) = _limit into _old, next, _full
+        from (select id, event_ts from agent.event_hist where id > _after order by id limit _limit) as h;
+        with held as (
+            select id, event_ts from agent.event_hist where id = any(_old) and event_ts < _cutoff for update skip locked
+        ), deleted as (
+            delete from agent.event_hist as h using held where h.id = held.id and h.event_ts = held.event_ts returning h.id
+        )
+        select array_agg(id), count(*) into _gone, dropped from deleted;
+        perform agent.forget_steps(_gone);
+    end if;
+    -- Signals for which nothing waited: no step says how old they are.
+    if not _full then
+        _gone := array(
+            select s.id from agent.signal as s where s.sent_at < _cutoff
+            and not exists (select from agent.event as e where e.id = s.event_id)
+            and not exists (select from agent.event_hist as h where h.id = s.event_id) order by s.sent_at limit 100);
+        delete from agent.signal where id = any(_gone);
+        _full := cardinality(_gone) = 100;
+        next := case when agent.history_is_hypertable() then 0 else coalesce(next, _after) end;
+    end if;
+    if not _full then
+        next := null;
+        delete from agent.event_hist_outlier where event_week < _cutoff - interval '14 days';
+        insert into agent.retention as r (older_than, done_at, blocked_at)
+        values (_older_than, case when not blocked then agent.clock() end, case when blocked then agent.clock() end)
+        on conflict (only_row) do update set older_than = excluded.older_than, done_at = coalesce(excluded.done_at, r.done_at)
+        , blocked_at = case when blocked then coalesce(r.blocked_at, excluded.blocked_at) end;
+    end if;
+end
+$$;
+
+-- Checks the ids of a filter and returns the given ones: people's, workspaces' and channels'
+-- are letters and digits.
+create or replace function agent.given_names(_filter jsonb) returns text[]
+language plpgsql immutable parallel safe
+as $$
+declare
+    _names text[] := array(select value from jsonb_each_text(jsonb_strip_nulls(_filter)));
+    _name text;
+begin
+    foreach _name in array _names loop
+        if _name !~ '^[A-Za-z0-9]{2,50}$' then
+            raise invalid_parameter_value using message = 'an id to erase has 2 to 50 letters and digits, such as U012AB3CD';
+        end if;
+    end loop;
+    if _names = '{}' then
+        raise invalid_parameter_value using message = 'name a user, a workspace or a channel';
+    end if;
+    return _names;
+end
+$$;
+
+-- Patterns that match a text in which an id stands as a word of its own. The letter of an escape,
+-- as in "\nU1", is not part of the word.
+create or replace function agent.as_words(_names text[]) returns text[]
+language sql immutable parallel safe
+return array(select '(^|[^A-Za-z0-9]|\\[bfnrt])' || name || '($|[^A-Za-z0-9])' from unnest(_names) as name);
+
+-- Among the _limit events after id _after, up to _until: the events in which all of the names
+-- stand, in the row, its steps and its signals. _place is event (live), event_hist, or step: steps
+-- and signals whose events were removed by hand. Of history only the first chunk that ends after
+-- _part, with the ended children of what stands there. Every look is by an index, and reads the
+-- rows of the step alone. Returns them, how many it looked at, the last of these, and the range of
+-- the chunk; last_id is null at its end, until_ts at the end of history.
+create or replace function agent.find_named
+( _names text[], _place text, _part timestamptz, _after int8, _until int8, _limit int4
+, out ids int8[], out seen int4, out last_id int8, out from_ts timestamptz, out until_ts timestamptz
+)
+language plpgsql volatile security definer
+set plan_cache_mode = force_custom_plan
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+    _likes text[] := array(select '%' || name || '%' from unnest(_names) as name);
+    _words text[] := agent.as_words(_names);
+    _window int8[];
+    _rows text[];
+begin
+    if _place = 'event' then
+        select array_agg(e.id), array_agg(e.said) into _window, _rows
+        from (select id, e::text as said from agent.event as e where id > _after and id <= _until order by id limit _limit) as e;
+    elsif _place = 'event_hist' then
+        select part.first, part.last into from_ts, until_ts from agent.history_part(_part) as part;
+        select array_agg(h.id), array_agg(h.said) into _window, _rows
+        from (
+            select id, h::text as said from agent.event_hist as h
+            where event_ts >= from_ts and event_ts < until_ts and id > _after and id <= _until order by id limit _limit
+        ) as h;
+    else
+        _window := array(
+            select s.event_id from (
+                (select distinct event_id from agent.step where event_id > _after and event_id <= _until order by event_id limit _limit)
+                union
+                (select distinct event_id from agent.signal where event_id > _after and event_id <= _until order by event_id limit _limit)
+            ) as s order by s.event_id limit _limit);
+    end if;
+    seen := coalesce(cardinality(_window), 0);
+    last_id := case when seen = _limit then _window[seen] end;
+    select array_agg(said.id) into ids
+    from (
+        select w.id, concat_ws(' ', w.said
+            , (select string_agg(s::text, ' ') from agent.step as s where s.event_id = w.id)
+            , (select string_agg(s::text, ' ') from agent.signal as s where s.event_id = w.id)) as text
+        from unnest(_window, _rows) as w (id, said) offset 0
+    ) as said
+    where said.text like all(_likes) and said.text ~ all(_words);
+    ids := coalesce(ids, '{}');
+    if _place = 'event_hist' and ids <> '{}' then
+        ids := array(
+            with recursive below as (
+                select unnest(ids) as id union
+                select child.id from below
+                cross join lateral (select h.id from agent.event_hist as h where h.continuation_id = below.id and h.id <= _until offset 0) as child
+            )
+            select below.id from below);
+    end if;
+end
+$$;
+
+-- Counts in one bounded step what an erasure would remove. _at is where to begin: null at first,
+-- then what the step before returned. Returns {"at", "seen", "of", "counts": {"event",
+-- "event_hist", "step", "signal", "cron", "installation"}}, the counts of this step alone; at is
+-- null at the end.
+create or replace function agent.preview_erasure(_filter jsonb, _at jsonb default null, _limit int4 default 500) returns jsonb
+language plpgsql volatile security definer
+set enable_seqscan = off
+as $$
+declare
+    _names text[] := agent.given_names(_filter);
+    _place text := coalesce(_at ->> 'place', 'event');
+    _until int8 := coalesce((_at ->> 'until')::int8, (select last_value from agent.event_id_seq));
+    _found record;
+    _counts jsonb := '{}';
+    _of int8;
+begin
+    if _at is null then
+        _counts := jsonb_build_object('installation', (select count(*) from agent.installation where agent.named_installation(_filter, owner_id, user_id)), 'cron', (select count(*) from agent.cron as c where c::text ~ all(agent.as_words(_names))));
+        _of := agent.about_events();
+    end if;
+    select * into _found
+    from agent.find_named(_names, _place, coalesce((_at ->> 'part')::timestamptz, '-infinity'), coalesce((_at ->> 'after')::int8, 0), _until, _limit);
+    _counts := _counts || case when _place = 'step' then '{}' else jsonb_build_object(_place, cardinality(_found.ids)) end || jsonb_build_object(
+        'step', (select count(*) from agent.step where event_id = any(_found.ids)), 'signal', (select count(*) from agent.signal where event_id = any(_found.ids)));
+    return jsonb_strip_nulls(jsonb_build_object('seen', _found.seen, 'of', _of, 'counts', _counts, 'at', case
+        when _found.last_id is not null then jsonb_build_object('place', _place, 'part', _at -> 'part', 'after', _found.last_id)
+        when _place = 'event' then '{"place": "event_hist"}'
+        when _found.until_ts is not null then jsonb_build_object('place', 'event_hist', 'part', _found.until_ts)
+        when _place = 'event_hist' then '{"place": "step"}' end || jsonb_build_object('until', _until)));
+end
+$$;
+
+-- About how many events there are, live and in history: as the last vacuum or analyze counted.
+create or replace function agent.about_events() returns int8
+language sql stable security definer
+return (
+    select sum(greatest(c.reltuples, 0))::int8 from pg_class as c
+    where c.oid in ('agent.event'::regclass, 'agent.event_hist'::regclass)
+    or c.oid in (select inhrelid from pg_inherits where inhparent = 'agent.event_hist'::regclass));
+
+-- Begins an erasure, or returns the unfinished one of the same filter, which goes on where it
+-- stopped. _filter is {"user", "team", "channel"}, combined by "and". It covers the events that are
+-- stored now. Of a whole workspace with a data key it covers the events that are stored once no
+-- process encrypts with that key. Returns its number, the key of its hashes, whether it goes on,
+-- and about how many events there are to look at.
+create or replace function agent.begin_erasure(_filter jsonb, _by text, out id int8, out key text, out goes_on boolean, out about int8)
+language plpgsql volatile security definer
+as $$
+#variable_conflict use_column
+begin
+    perform agent.given_names(_filter);
+    about := agent.about_events();
+    select e.id, e.key into begin_erasure.id, begin_erasure.key from agent.erasure as e
+    where e.finished_at is null and e.filter = agent.hashed(_filter, e.key) order by e.id limit 1;
+    goes_on := found;
+    if not found then
+        begin_erasure.key := replace(gen_random_uuid()::text, '-', '');
+        insert into agent.erasure (asked_by, filter, key, until)
+        values (left(coalesce(_by, session_user), 200), agent.hashed(_filter, begin_erasure.key), begin_erasure.key
+        , case when agent.retire_data_key(agent.whole_workspace(_filter)) is null then (select last_value from agent.event_id_seq) else -1 end)
+        returning erasure.id into begin_erasure.id;
+    end if;
+end
+$$;
+
+-- Whether tokens belong to a filter's workspace, or to its user.
+create or replace function agent.named_installation(_filter jsonb, _owner_id text, _user_id text) returns boolean
+language sql immutable parallel safe
+return _filter ->> 'channel' is null and _owner_id = coalesce(_filter ->> 'team', _owner_id) and _user_id = coalesce(_filter ->> 'user', _user_id);
+
+-- The workspace of a filter that names nothing else. Its data key is destroyed.
+create or replace function agent.whole_workspace(_filter jsonb) returns text
+language sql immutable parallel safe
+return case when jsonb_strip_nulls(_filter) - 'team' = '{}' then _filter ->> 'team' end;
+
+-- How long after its retirement no process encrypts with a data key: a minute, for which processes
+-- keep it, and some seconds in which what they encrypted is stored (surelane.encryption.data_keys).
+create or replace function agent.data_key_lingers() returns interval
+language sql immutable parallel safe
+return interval '75 seconds';
+
+-- The filter of an erasure with its ids hashed: sha256 of "<key>:<name of the field>:<id>".
+create or replace function agent.hashed(_filter jsonb, _key text) returns jsonb
+language sql immutable parallel safe
+return (
+    select jsonb_object_agg(name, encode(sha256(convert_to(_key || ':' || name || ':' || id, 'UTF8')), 'hex'))
+    from jsonb_each_text(jsonb_strip_nulls(_filter)) as given (name, id));
+
+-- Does one bounded step of an erasure. First it cancels the live events, and looks at the queue
+-- again until each has ended: a running handler is stopped, and may need some seconds. Then it
+-- removes history, then steps without an event, schedules, limits' keys and tokens. A last look at
+-- the queue finds events that run again meanwhile. Each step is kept when a later one fails. Of
+-- a whole workspace it destroys the data key at the end; before its beginning it waits until no
+-- process encrypts with it. Returns where it is ("key" as it waits so, "done" at the end), how many
+-- events it looked at, how many still run or are locked by others, and what it removed so far.
+-- Waits 500 ms for a lock at most, then raises 55P03.
+create or replace function agent.erase_step
+( _id int8, _filter jsonb, _limit int4 default 500, out place text, out seen int4, out waiting int4, out counts jsonb
+)
+language plpgsql volatile security definer
+set plan_cache_mode = force_custom_plan
+set enable_seqscan = off
+set lock_timeout = '500ms'
+as $$
+#variable_conflict use_column
+declare
+    _names text[] := agent.given_names(_filter);
+    _e agent.erasure;
+    _found record;
+    _removed jsonb := '{}';
+    _steps record;
+    _rows int4;
+    _more int4 := 0;
+begin
+    select * into _e from agent.erasure as e where e.id = _id and e.finished_at is null for update;
+    if not found or _e.filter <> agent.hashed(_filter, _e.key) then
+        raise invalid_parameter_value using message = format('no unfinished erasure %s has this filter', _id);
+    end if;
+    if _e.until < 0 then
+        if agent.retire_data_key(_filter ->> 'team') < agent.data_key_lingers() then
+            place := 'key';
+            seen := 0;
+            waiting := 1;
+            counts := _e.counts;
+            return;
+        end if;
+        _e.until := (select last_value from agent.event_id_seq);
+    end if;
+    select * into _found from agent.find_named(_names, _e.place, _e.part, _e.after, _e.until, _limit);
+    if _e.place = 'event' and _found.ids <> '{}' then
+        select count(*) filter (where answer = 'cancelled'), count(*) filter (where answer <> 'cancelled') into _rows, waiting
+        from agent.cancel_jobs(_found.ids, _e.asked_by, 'erased', true);
+        _removed := jsonb_build_object('cancelled', _rows);
+        _e.found := true;
+        _e.waiting := _e.waiting + waiting;
+    elsif _found.ids <> '{}' then
+        if _e.place = 'event_hist' then
+            delete from agent.event_hist where id = any(_found.ids) and event_ts >= _found.from_ts and event_ts < _found.until_ts;
+            get diagnostics _rows = row_count;
+            if _rows < cardinality(_found.ids) then
+                delete from agent.event_hist where id = any(_found.ids); -- children in other chunks
+                get diagnostics _more = row_count;
+            end if;
+            _removed := jsonb_build_object('event_hist', _rows + _more);
+        end if;
+        select * into _steps from agent.forget_steps(_found.ids);
+        _removed := _removed || jsonb_build_object('step', _steps.steps, 'signal', _steps.signals);
+    end if;
+    if _found.last_id is not null then
+        _e.after := _found.last_id;
+    elsif _e.place = 'event_hist' and _found.until_ts is not null then
+        _e.part := _found.until_ts;
+        _e.after := 0;
+    elsif _e.place = 'event' then
+        if _e.waiting = 0 and _e.checking and not _e.found then
+            _e.finished_at := clock_timestamp();
+            _e.key := null;
+            _removed := _removed || jsonb_build_object('data_key', agent.destroy_data_keys(agent.whole_workspace(_filter), agent.data_key_lingers()));
+        elsif _e.waiting = 0 then
+            _e.place := 'event_hist';
+        end if;
+        _e.after := 0;
+        _e.waiting := 0;
+        _e.found := _e.found and _e.place = 'event'; -- of a pass that is repeated
+        _e.part := '-infinity';
+    else
+        if _e.place = 'event_hist' then
+            _e.place := 'step';
+        else
+            _removed := _removed || agent.erase_names(_names);
+            delete from agent.installation where agent.named_installation(_filter, owner_id, user_id) and installed_at <= _e.asked_at;
+            get diagnostics _rows = row_count;
+            _removed := _removed || jsonb_build_object('installation', _rows);
+            _e.place := 'event';
+            _e.checking := true;
+        end if;
+        _e.after := 0;
+    end if;
+    _e.counts := agent.added_counts(_e.counts, _removed);
+    update agent.erasure as e set place = _e.place, part = _e.part, after = _e.after, found = _e.found, waiting = _e.waiting, checking = _e.checking
+    , until = _e.until, counts = _e.counts, key = _e.key, finished_at = _e.finished_at
+    where e.id = _id;
+    place := case when _e.finished_at is null then _e.place else 'done' end;
+    seen := _found.seen;
+    waiting := coalesce(waiting, 0);
+    counts := _e.counts;
+end
+$$;
+
+-- Adds counts by name.
+create or replace function agent.added_counts(_counts jsonb, _more jsonb) returns jsonb
+language sql immutable parallel safe
+return (
+    select coalesce(jsonb_object_agg(name, total), '{}')
+    from (select key as name, sum(value::int8) as total from (
+        select * from jsonb_each_text(_counts) union all select * from jsonb_each_text(_more)) as c group by key) as summed);
+
+-- Removes the schedules in which all names stand, and what limits and crowds remember of them where
+-- no live event needs it: keys of limits, and workspaces. Skips what other transactions have
+-- locked: those rows go by themselves, as workers sweep them. Returns how many rows of each table.
+create or replace function agent.erase_names(_names text[]) returns jsonb
+language plpgsql volatile security definer
+set jit = off
+as $$
+declare
+    _words text[] := agent.as_words(_names);
+    _key record;
+    _cron int4;
+    _limits int4 := 0;
+    _rows int4;
+begin
+    delete from agent.cron where name in (select name from agent.cron as c where c::text ~ all(_words) for update skip locked);
+    get diagnostics _cron = row_count;
+    for _key in
+        select kind, limit_key from agent.limit_state where limit_key ~ all(_words)
+        union select kind, limit_key from agent.limit_note where limit_key ~ all(_words)
+    loop
+        continue when not pg_try_advisory_xact_lock(hashtextextended('agent.limit ' || _key.kind || ' ' || _key.limit_key, 0))
+        or exists (
+            select from agent.event as e where e.lane < 0 and e.head and ((e.kind || ' ' || (e.changes #>> '{0,limit_key}')) collate "C")
+            = ((_key.kind || ' ' || _key.limit_key) collate "C"));
+        delete from agent.limit_note as n where n.ctid = any(array(
+            select ctid from agent.limit_note where kind = _key.kind and limit_key = _key.limit_key for update skip locked));
+        delete from agent.limit_state as s where s.ctid = any(array(
+            select ctid from agent.limit_state where kind = _key.kind and limit_key = _key.limit_key for update skip locked));
+        get diagnostics _rows = row_count;
+        _limits := _limits + _rows;
+    end loop;
+    delete from agent.install_wait where event_id in (select event_id from agent.install_wait where owner_id = any(_names) for update skip locked);
+    delete from agent.other_report where ctid = any(array(select ctid from agent.other_report where owner_id = any(_names) for update skip locked));
+    delete from agent.slack_limit as l where l.name in (
+        select name from agent.slack_limit where name ~ all(_words) and coalesce(busy[cardinality(busy)], '-infinity') < agent.clock() for update skip locked);
+    return jsonb_build_object('cron', _cron, 'limit_state', _limits);
+end
+$$;
+
+-- The receipts of erasures, newest first.
+create or replace function agent.list_erasures(_limit int4 default 100)
+returns table (id int8, asked_at timestamptz, asked_by text, filter jsonb, counts jsonb, finished_at timestamptz)
+language sql stable security definer
+begin atomic
+    select e.id, e.asked_at, e.asked_by, e.filter, e.counts, e.finished_at from agent.erasure as e order by e.id desc limit _limit;
+end;

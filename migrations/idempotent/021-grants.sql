@@ -1,0 +1,108 @@
+-- The settings that all functions share, and who may call what. No functions are made here.
+
+-- No function states these settings. A function that runs as its owner pins its search path, so
+-- that a caller's brings nothing in. A plan that is pinned to indexes is not compiled: an
+-- unavoidable scan has a huge estimated cost then, and JIT would take 100 ms per call. A function
+-- that no role may call runs with its caller's settings of the planner.
+do $$
+declare
+    _function record;
+begin
+    for _function in
+        select p.oid::regprocedure as name, concat_ws(' '
+            , case when p.prosecdef then 'set search_path = pg_catalog, pg_temp' end
+            , case when 'enable_seqscan=off' = any(p.proconfig) then 'set jit = off' end) as settings
+        from pg_proc as p where p.pronamespace = 'agent'::regnamespace and pg_has_role(p.proowner, 'usage')
+        and not exists (select from pg_depend as d where d.objid = p.oid and d.deptype = 'e')
+    loop
+        if _function.settings <> '' then
+            execute format('alter function %s %s', _function.name, _function.settings);
+        end if;
+    end loop;
+end
+$$;
+
+-- The roles that services, operators and programs connect through. Roles belong to the cluster, not
+-- to the database, and another database's migration may create them at this very moment.
+do $$
+declare
+    _role text;
+begin
+    foreach _role in array array['agent_ingest', 'agent_worker', 'agent_operator', 'agent_producer'] loop
+        if not exists (select from pg_roles where rolname = _role) then
+            begin
+                execute format('create role %I nologin', _role);
+            exception
+                when duplicate_object or unique_violation then
+                    null;
+                when insufficient_privilege then
+                    raise notice 'role % is missing and this role may not create it; services must connect as the owner of schema agent', _role;
+            end;
+        end if;
+    end loop;
+end
+$$;
+
+-- Who may do what. Nothing is granted to PUBLIC; a role gets the functions it calls, in all their
+-- forms, and no table.
+revoke all on schema agent from public;
+revoke execute on all functions in schema agent from public;
+
+do $$
+declare
+    _inserting text := 'insert_event insert_events insert_requests take_answers fire_trigger answer_dispatch';
+    _working text := 'claim_event note_timeline claim_events peek_lanes share_kind settle complete_events'
+        ' delete_event extend_leases note_event rescue_events rescue_worker release_unknown'
+        ' open_session join_session watch_sessions sweep_events delete_expired_events'
+        ' children answer_event answer_requests order_kinds'
+        ' introduce_worker declare_attempts due_cron next_cron fire_cron announce_worker retire_worker free_groups'
+        ' touch_worker worker_drained declare_limits take_position position_free leave_position'
+        ' pass_on lease_slack_calls delay_slack_calls store_step store_tags open_step read_steps end_sleeps'
+        ' rerun_chain take_signal run_child send_signal gather ended_followers cancelled_claims live_event cancel_job'
+        ' drop_history await_installation other_reporter erase_uninstalled';
+    -- A program that puts jobs into the queue sees and changes no other event.
+    _producing text := 'enqueue enqueue_jobs fan_out signal finish_step';
+    _enqueuing text := _producing || ' cancel_event cancel_live signal_event reschedule_event set_cron delete_cron read_cron';
+    _operating text := 'rerun_events rerun_as_new requeue_events replay_event search_jobs pause_kind resume_kind queue_stats find_events'
+        ' list_jobs why_waiting children cancel_job cancel_jobs list_steps rerun_chain'
+        ' list_replies worker_alive alive_for priority_of list_workers free_groups list_limits'
+        ' set_limit reset_limit begin_action continue_action list_actions use_id read_action'
+        ' count_jobs expire_jobs pause_cron run_cron drain_worker narrow_jobs group_jobs'
+        ' message_jobs longest_waiting recent_figures list_kinds limit_use firings list_running'
+        ' list_questions workflow workflow_below list_workflows preview_erasure begin_erasure'
+        ' erase_step list_erasures retire_data_key destroy_data_keys';
+    _reading text := 'schema_version own_timeline measure_queue clock to_timestamptz from_timestamptz';
+    -- Tokens, for the services that have the keys. Programs do not read sealed ones.
+    _installing text := 'save_installation find_installation delete_installation use_oauth_state uninstall';
+    _refreshing text := 'begin_refresh end_refresh expiring_installations';
+    -- Sealed values are of no use without SURELANE_ENCRYPTION_KEYS. But writing them can destroy
+    -- them.
+    _rotating text := 'installations_to_seal seal_installation data_keys_to_seal seal_data_key leave_data_key';
+    _opening text := 'data_key find_data_keys';
+    _sealing text := _opening || ' add_data_key';
+    _grant record;
+    _function regprocedure;
+begin
+    for _grant in
+        select * from (values
+            ('agent_ingest', array[_inserting, _installing, _sealing, 'note_report schema_version measure_queue own_timeline']),
+            ('agent_worker', array[_working, _installing, _refreshing, _sealing, _enqueuing, _reading]),
+            ('agent_operator', array[_enqueuing, _sealing, _rotating, _operating, _reading]),
+            ('agent_producer', array[_producing, _opening])
+        ) as wanted (role_name, functions)
+        where exists (select from pg_roles where rolname = role_name)
+    loop
+        execute format('grant usage on schema agent to %I', _grant.role_name);
+        for _function in
+            select p.oid::regprocedure from string_to_table(array_to_string(_grant.functions, ' '), ' ') as given (name)
+            left join pg_proc as p on p.pronamespace = 'agent'::regnamespace and p.proname = given.name
+        loop
+            -- An error where there is no such function.
+            execute format('grant execute on function %s to %I', _function, _grant.role_name);
+        end loop;
+    end loop;
+    if exists (select from pg_roles where rolname = 'agent_operator') then
+        grant select on agent.job, agent.schedule_queue, agent.kind, agent.cron, agent.worker, agent.retention to agent_operator;
+    end if;
+end
+$$;

@@ -1,0 +1,361 @@
+"""Models of what the operator's API reads and answers. Its OpenAPI document is made from them."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    StrictBool,
+    StrictInt,
+    StringConstraints,
+    model_validator,
+)
+
+from surelane.jobs import Priority
+from surelane_operator.reads.filters import (
+    MAX_CURSOR,
+    MAX_ID,
+    Cursor,
+    Filter,
+    Status,
+    read_cursor,
+    read_tags,
+    split_tags,
+)
+from surelane_operator.reads.kinds import LimitState
+from surelane_operator.reads.shown import ListedEvent
+from surelane_operator.reads.workers import WorkerState
+from surelane_service.cron import CatchUpText, Cron, Overlap
+from surelane_service.rates import MOST_AT_ONCE, Rate, parse_rate
+
+
+def digits(text: object) -> object:
+    if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= len(str(MAX_ID))):
+        raise ValueError("write an event's id as a whole number above 0")
+    return text
+
+
+def _parts(value: object) -> object:
+    return [part for part in value.split(",") if part] if isinstance(value, str) else value
+
+
+def _tags(value: object) -> object:
+    return split_tags(value) if isinstance(value, str) else value
+
+
+def _date_and_time(value: object) -> object:
+    # Pydantic would also read a number, as seconds since 1970. The document describes text only.
+    if not isinstance(value, str) or "-" not in value[1:]:
+        raise ValueError("write a time as 2026-01-31T12:00:00Z")
+    return value
+
+
+def _in_utc(moment: datetime) -> datetime:
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("write a time that is in the years 1 to 9999 in UTC") from None
+
+
+Name = Annotated[str, StringConstraints(pattern=r"^[^\u0000-\u001f\u007f-\u009f\u2028\u2029]{1,200}$")]
+Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
+"""PostgreSQL cannot store the null character."""
+Kind = Annotated[Text, StringConstraints(min_length=1, max_length=200)]
+Tags = list[Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,40}[:=][^\x00\n]{1,200}$")]]
+Key = Annotated[Text, StringConstraints(min_length=1, max_length=1000)]
+Moment = Annotated[AwareDatetime, BeforeValidator(_date_and_time), AfterValidator(_in_utc)]
+Place = Annotated[
+    Cursor, PlainValidator(read_cursor, json_schema_input_type=Annotated[str, Field(max_length=MAX_CURSOR)])
+]
+
+
+class Strict(BaseModel):
+    """Refuse unknown names: a misspelt filter must not mean no filter."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class EventPath(BaseModel):
+    """The path of one event."""
+
+    id: Annotated[int, Field(ge=1, le=MAX_ID), BeforeValidator(digits)]
+
+
+class EventQuery(Strict):
+    """The query of ``GET /v1/jobs/{id}``."""
+
+    payload: bool = Field(
+        True,
+        description="with the payload, the result and the texts of errors; that you looked at them is kept",
+    )
+
+
+class KindPath(BaseModel):
+    """The path of one kind."""
+
+    kind: Name
+
+
+class NamePath(BaseModel):
+    """The path of one worker or schedule."""
+
+    name: Name
+
+
+class Newest(Strict):
+    """The filter of a search. A field that is left out matches every event."""
+
+    kind: Annotated[list[Kind] | None, BeforeValidator(_parts)] = Field(
+        None, description="exact kinds, in an address separated by commas"
+    )
+    since: Moment | None = Field(None, description="enqueued, or ended if it has, at or after")
+    tag: Annotated[Tags | None, BeforeValidator(_tags)] = Field(
+        None,
+        description="tags that the events have, such as customer:acme, in an address separated by commas",
+    )
+
+    def filter(self) -> Filter:
+        """Return the filter for :class:`Reads`."""
+        return Filter(kinds=self.kind, since=self.since, tags=read_tags(self.tag))
+
+
+class Which(Newest):
+    """A filter of events. A field that is left out matches every event."""
+
+    status: Annotated[list[Status] | None, BeforeValidator(_parts)] = Field(
+        None, description="in an address separated by commas"
+    )
+    key: Key | None = Field(None, description="an item key, a group key or a dedupe key")
+    until: Moment | None = Field(None, description="enqueued, or ended if it has, before")
+
+    def filter(self) -> Filter:
+        """Return the filter for :class:`Reads`."""
+        return replace(super().filter(), statuses=self.status, key=self.key, until=self.until)
+
+
+class EventsQuery(Which):
+    """The query of ``GET /v1/jobs``."""
+
+    limit: int = Field(20, ge=1, le=1000)
+    cursor: Place | None = Field(None, description="`next` of the page before")
+    errors: bool = Field(
+        True, description="with the messages of errors, not only their types; that you looked is kept"
+    )
+
+
+class SearchQuery(Newest):
+    """The query of ``GET /v1/jobs/search``."""
+
+    text: Annotated[Text, StringConstraints(min_length=1, max_length=1000)] = Field(
+        description="words that people saw, each of them in the event, in any case; or a link to a message in Slack"
+    )
+    limit: int = Field(20, ge=1, le=1000)
+
+
+class FindQuery(Strict):
+    """The query of ``GET /v1/find``."""
+
+    text: Annotated[Text, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)] = Field(
+        description="a link to a message in Slack, a channel and a ts, an event's id, Slack's event_id, or a whole key"
+    )
+
+
+class KindsQuery(Strict):
+    """The query of ``GET /v1/kinds``."""
+
+    after: Kind | None = Field(None, description="`next` of the page before")
+    limit: int = Field(100, ge=1, le=1000)
+
+
+class PageQuery(Strict):
+    """The query of a list."""
+
+    limit: int = Field(20, ge=1, le=200)
+    cursor: Place | None = Field(None, description="`next` of the page before")
+
+
+class WorkflowQuery(Strict):
+    """The query of ``GET /v1/workflows/{id}``."""
+
+    after: int = Field(0, ge=0, le=2**63 - 1, description="begin with the child after this id")
+
+
+class Orchestrate(Strict):
+    """The body of ``POST /v1/orchestrate``: the goal of the plan."""
+
+    goal: Annotated[Text, StringConstraints(min_length=1, max_length=20_000)]
+    subtasks: list[Text] | None = Field(
+        None,
+        max_length=10_000,
+        description="the plan; without it, the handler of orchestrator-plan makes one",
+    )
+    fails_with_children: StrictBool = Field(
+        False, description="end as failed with the first subtask that does not complete"
+    )
+    dedupe_key: Key | None = None
+
+
+class CronBody(Strict):
+    """The body of ``PUT /v1/cron/{name}``."""
+
+    kind: Kind
+    schedule: Annotated[str, StringConstraints(max_length=200)] = Field(description="five cron fields")
+    payload: dict[str, Any] = Field(default_factory=dict)
+    time_zone: Annotated[str, StringConstraints(max_length=100)] = "UTC"
+    catch_up: CatchUpText = "one"
+    paused: StrictBool = False
+    priority: Priority = 1
+    overlap: Overlap = "allow"
+    jitter: Annotated[StrictInt, Field(ge=0, le=86400)] = Field(
+        0, description="seconds after its time that a firing comes, at most"
+    )
+
+    @model_validator(mode="after")
+    def _readable(self) -> Self:
+        Cron(self.schedule, self.time_zone)
+        return self
+
+
+def _readable_rate(text: str) -> str:
+    if text != "none":
+        parse_rate(text)
+    return text
+
+
+class LimitBody(Strict):
+    """The body of ``PUT /v1/limits/{kind}``. A field that is left out stays as it is."""
+
+    concurrency: Annotated[StrictInt, Field(ge=0, le=MOST_AT_ONCE)] | None = Field(
+        None, description="how many run at once; 0 lifts the bound"
+    )
+    rate: Annotated[str, StringConstraints(max_length=100), AfterValidator(_readable_rate)] | None = Field(
+        None, description="how many begin in a period, such as 60/1m; none lifts the bound"
+    )
+    per: Literal["kind", "workspace", "channel", "user", "given"] | None = Field(
+        None, description="what has a limit of its own; given: a key that comes with each job"
+    )
+
+    @model_validator(mode="after")
+    def _changes(self) -> Self:
+        if self.concurrency is None and self.rate is None and self.per is None:
+            raise ValueError("name concurrency, rate or per")
+        return self
+
+    def parsed_rate(self) -> Rate | None:
+        """Return the rate; a count of 0 lifts it."""
+        if self.rate is None:
+            return None
+        return Rate(0, timedelta()) if self.rate == "none" else parse_rate(self.rate)
+
+
+class EventPage(BaseModel):
+    """A page of events, newest first: live ones, then ended ones."""
+
+    jobs: list[ListedEvent]
+    next: str | None = Field(description="the cursor of the next page; null: this is the last page")
+
+
+class EventsFound(BaseModel):
+    """The events that a search found, newest first: live ones, then ended ones."""
+
+    jobs: list[ListedEvent]
+
+
+class Why(BaseModel):
+    """The reason why an event is not running."""
+
+    reason: str
+    detail: str
+
+
+class Cancelled(BaseModel):
+    """The event's state. The handler of a ``running`` event is stopped."""
+
+    status: Literal["cancelled", "running"]
+
+
+class RerunBody(Strict):
+    """How an ended event runs again. Without a field the same event does; with one a new event."""
+
+    from_step: Annotated[Text, StringConstraints(min_length=1, max_length=300)] | None = Field(
+        None, description="a new event keeps the steps that were stored before this one"
+    )
+    payload: Any = Field(None, description="a new event has this payload")
+
+
+class Rerun(BaseModel):
+    """The event that runs."""
+
+    id: int
+    rerun_of: int | None = Field(description="the event that it runs again; null: it is that event")
+    key: str | None = Field(description="a new event's natural key")
+    kept: list[str] = Field(description="the stored steps that a new event keeps")
+
+
+class CancelQuery(Strict):
+    """Why an event is cancelled, and whether the children that it waits for are cancelled too."""
+
+    reason: Annotated[Text, Field(max_length=1000)] | None = None
+    children: bool = False
+
+
+class SignalBody(Strict):
+    """A value for an event that waits for it."""
+
+    name: Name
+    value: Any = None
+
+
+class Sent(BaseModel):
+    """The value was stored for the event's next wait of that name."""
+
+    status: Literal["sent"]
+
+
+class Started(BaseModel):
+    """The job that was enqueued, or the pending job under its dedupe key."""
+
+    id: int
+
+
+class KindState(BaseModel):
+    """The number of a kind's events in each state."""
+
+    kind: str
+    paused: bool
+    pending: int
+    scheduled: int
+    running: int
+    oldest_pending: datetime | None
+
+
+class Stats(BaseModel):
+    """The queue in figures."""
+
+    kinds: list[KindState]
+    workers: list[WorkerState]
+
+
+class LimitList(BaseModel):
+    """The limits of kinds."""
+
+    limits: list[LimitState]
+
+
+class CronChange(Strict):
+    """The body of ``PATCH /v1/cron/{name}``."""
+
+    paused: StrictBool
+
+
+class Problem(BaseModel):
+    """The reason why a request was refused."""
+
+    error: str

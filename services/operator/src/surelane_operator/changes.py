@@ -1,0 +1,451 @@
+"""What an operator may do. Each change is kept as an action, in the transaction that makes it."""
+
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from surelane.calls import Calls
+from surelane.encryption.envelopes import SEALED, has_sealed, is_sealed, workspace_of_sealed
+from surelane.encryption.keys import SealedError
+from surelane.encryption.places import signal_place
+from surelane.errors import DatabaseRefused, DatabaseUnavailable, InvalidInput
+from surelane.jobs import Priority
+from surelane.json_text import json_text
+from surelane_operator.audit import some
+from surelane_operator.reads.events import LOOKS_AT, Found, Reads
+from surelane_operator.reads.filters import Cursor, Filter
+from surelane_service.cron import Cron, Overlap
+from surelane_service.groups import free_groups
+from surelane_service.rates import Rate, rate_text
+
+STEP = 500
+"""Events per statement of a change to many. Each step is kept when a later one fails."""
+MOST_LOOKED = 1_000_000
+"""Events that a change to many looks at, at most, where no index has its filter. Another change goes on from there."""
+TELLS_EVERY = 10_000
+"""Events that it looks at before it stores again how far it came, where none of them matches."""
+Verb = Literal["rerun", "cancel", "expire"]
+"""What may be done to many events."""
+_STEPS: Mapping[Verb, str] = {
+    "rerun": "select given as id, case when rerun is null then 'left' else 'rerun' end as answer"
+    " from unnest($1::int8[]) as given left join agent.rerun_events($1) as rerun on rerun = given",
+    "cancel": "select id, answer from agent.cancel_jobs($1, null, $2, false)",
+    "expire": "select id, answer from agent.expire_jobs($1, $2)",
+}
+"""Each takes ids, and a reason unless it runs them again, and answers each id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """The answer to a run of an ended event as a new one.
+
+    The ``answer`` is ``rerun``; ``live``: the event has not ended; ``unknown``: there is no such event; ``no_step``: it
+    has no such step. ``id`` and ``key`` are the new event's. ``steps`` were kept, or for ``no_step`` are there.
+    """
+
+    answer: Literal["rerun", "live", "unknown", "no_step"]
+    id: int | None
+    key: str | None
+    steps: Sequence[str]
+
+    def no_step(self, name: str | None) -> str:
+        """Say that the event has no such step, and which it has."""
+        there = f"its steps are: {', '.join(self.steps)}" if self.steps else "it has none; name no step"
+        return f"the event has no stored step {name}; {there}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """The next events of a change to many. ``looked`` and ``next`` are those of a change that looks for its events."""
+
+    ids: Sequence[int]
+    looked: int = 0
+    next: Cursor | None = None
+
+
+class Changes(Reads):
+    """The operator's changes, one SQL function each. Who may change something may look at it, too."""
+
+    async def change(self, verb: Verb, ids: Sequence[int], *, reason: str | None = None) -> dict[int, str]:
+        """Run again, cancel or expire up to :data:`STEP` events in one statement, and return the answer to each.
+
+        An event is ``rerun``, ``cancelled`` or ``expired``; ``running``: its handler is stopped, or left alone by
+        an expiry; ``left``: it has not ended, or its key is live again; ``busy``: another transaction has it locked.
+        An unknown one is left out.
+        """
+        target = f"event {ids[0]}" if len(ids) == 1 else None
+        async with self.audit.keeping(verb, target, some(ids) | _reason(reason)) as kept:
+            answers = await _step(kept.calls, verb, ids, reason)
+            kept.result = _tally(answers)
+        return answers
+
+    async def begin_change(
+        self,
+        verb: Verb,
+        which: Filter | Sequence[int],
+        limit: int,
+        *,
+        reason: str | None = None,
+        after: Cursor | None = None,
+    ) -> int:
+        """Keep that many events will be changed, and return the action's id for :meth:`change_all`."""
+        detail = _reason(reason)
+        if isinstance(which, Filter):
+            detail |= {"filter": _given(which), "limit": limit} | ({"after": after.text()} if after else {})
+        else:
+            detail |= some(which)
+        return await self.audit.begin(verb, detail)
+
+    async def change_all(
+        self,
+        verb: Verb,
+        which: Filter | Sequence[int],
+        limit: int,
+        *,
+        reason: str | None = None,
+        after: Cursor | None = None,
+        action: int | None = None,
+    ) -> dict[int, str]:
+        """Change up to ``limit`` events, :data:`STEP` per transaction, and return :meth:`change`'s answer to each.
+
+        Each step stores how many events got which answer, so that the action shows the progress. Where no index has
+        the filter, the change looks at :data:`MOST_LOOKED` events at most, a thousand per statement. Then the result
+        also has ``looked``, and ``next``, the cursor from which another change goes on.
+
+        Of a filter the newest events are changed, or those ``after`` where it narrows. ``action`` is that of
+        :meth:`begin_change`; ``None`` begins one.
+        """
+        if action is None:
+            action = await self.begin_change(verb, which, limit, reason=reason, after=after)
+        answers: dict[int, str] = {}
+        outcome: dict[str, Any] = {"stopped": True}
+        place: dict[str, Any] = {}
+        told = 0
+        try:
+            async for page in self._pages(which, limit, after):
+                if page.ids or page.looked >= told + TELLS_EVERY:
+                    async with self.audit.going_on(action) as kept:
+                        if page.ids:
+                            answers |= await _step(kept.calls, verb, page.ids, reason)
+                        place, told = _place(page), page.looked
+                        kept.result = _tally(answers) | place
+                else:
+                    place = _place(page)
+            outcome = {}
+        except (DatabaseRefused, DatabaseUnavailable) as error:
+            outcome = {"error": type(error).__name__}
+            raise
+        finally:
+            await self.audit.end(action, _tally(answers) | place | outcome)
+        return answers
+
+    async def rerun(self, ids: Sequence[int]) -> list[int]:
+        """Run ended events again, :data:`STEP` per statement, and return the ids that are in the queue again."""
+        if len(ids) > STEP:
+            return await self.rerun_all(ids, len(ids))
+        return _with("rerun", await self.change("rerun", ids)) if ids else []
+
+    async def rerun_all(self, which: Filter | Sequence[int], limit: int) -> list[int]:
+        """Run up to ``limit`` ended events that match again, newest first; return the ids of these."""
+        return _with("rerun", await self.change_all("rerun", which, limit))
+
+    async def cancel_all(self, which: Filter, limit: int, reason: str | None = None) -> dict[int, str]:
+        """Cancel up to ``limit`` live events that match, and return :meth:`cancel`'s answer to each.
+
+        It waits for no lock. ``busy`` means that another transaction locks the event, which was not changed.
+        """
+        return await self.change_all("cancel", which, limit, reason=reason)
+
+    async def _pages(
+        self, which: Filter | Sequence[int], limit: int, after: Cursor | None
+    ) -> AsyncIterator[_Page]:
+        """Yield the ids of the events that match, newest first, :data:`STEP` at a time."""
+        if not isinstance(which, Filter):
+            for start in range(0, min(len(which), limit), STEP):
+                yield _Page(which[start : min(start + STEP, limit)])
+            return
+        looked = 0
+        while limit > 0 and (looked < MOST_LOOKED or not which.narrows):
+            found = await self.find_events(which, min(limit, STEP), after)
+            looked += found.looked
+            limit -= len(found.events)
+            ids = [event["id"] for event in found.events]
+            yield _Page(ids, looked, found.next) if which.narrows else _Page(ids)
+            after = found.next
+            if after is None:
+                return
+
+    async def look_for(self, which: Filter, most: int, after: Cursor | None = None) -> Found:
+        """Return the matches among the first ``most`` events, in statements of a thousand each."""
+        events: list[dict[str, Any]] = []
+        looked = 0
+        while looked < most:
+            found = await self.find_events(which, LOOKS_AT, after)
+            events += found.events
+            looked += found.looked
+            after = found.next
+            if after is None:
+                break
+        return Found(events, after, looked)
+
+    async def rerun_as_new(
+        self,
+        identity: int,
+        *,
+        from_step: str | None = None,
+        payload: Any = None,  # noqa: ANN401 - any JSON value
+    ) -> Rerun:
+        """Run an ended event again as a new event, which leaves the old one in history.
+
+        Args:
+            from_step: keep the steps that were stored before this one; ``None`` keeps none. The second step of a name
+                is written ``name (2)``, as in the timeline.
+            payload: the new event's payload; ``None``: that of the old one.
+
+        Raises:
+            InvalidInput: the payload cannot be stored, or the event's payload is an object and this one is not.
+            Conflict: another transaction has the event or its group locked; nothing was changed.
+        """
+        detail = {"from_step": from_step, "payload": "kept" if payload is None else "edited"}
+        text = None if payload is None else await self._edited(identity, payload)
+        async with self.audit.keeping("rerun", f"event {identity}", detail) as kept:
+            row = await kept.calls.fetchrow(
+                "select * from agent.rerun_as_new($1, $2, $3)", identity, from_step, text
+            )
+            assert row is not None  # noqa: S101 - one row, always
+            kept.result = {"answer": row["answer"], "id": row["rerun"]}
+        return Rerun(row["answer"], row["rerun"], row["key"], row["steps"] or ())
+
+    async def _edited(self, identity: int, payload: Any) -> str:  # noqa: ANN401 - any JSON value
+        """Return another payload of an event as it is stored: encrypted if the event's is.
+
+        Raises:
+            InvalidInput: it is no object, and the event's payload is one; or that cannot be decrypted.
+        """
+        known = await self.calls.fetchval(
+            "select payload from agent.job where id = $1 order by finished_at desc nulls first limit 1",
+            identity,
+        )
+        stored = None if known is None else json.loads(known)
+        if not (has_sealed(stored) or self.sealing.on):
+            return json_text(payload)
+        try:
+            opened = await self.sealing.opened(stored)
+            if isinstance(opened, dict) and not isinstance(payload, dict):
+                raise InvalidInput("the payload of this event is a JSON object")
+            return json_text(await self.sealing.payload(payload, workspace_of_sealed(stored)))
+        except SealedError as error:
+            raise InvalidInput(f"the event's payload cannot be replaced: {error}") from None
+
+    async def cancel(
+        self, identity: int, *, by: str | None = None, reason: str | None = None, children: bool = False
+    ) -> str | None:
+        """Cancel by id: ``cancelled``, ``running`` (its handler is stopped), or ``None`` (not in the queue).
+
+        ``busy`` means that another transaction locks the event, which was not changed. With ``children``, also what a
+        continuation waits for is cancelled. ``by`` names another than who acts.
+        """
+        detail = {"children": children} | _reason(reason)
+        statement = "select agent.cancel_job($1, $2, $3, $4)"
+        arguments = identity, by, reason, children
+        answer: str | None = await self.audit.call(
+            "cancel", f"event {identity}", statement, *arguments, told="answer", detail=detail
+        )
+        return answer
+
+    async def pause(self, kind: str) -> None:
+        """Pause a kind: its waiting events are neither claimed nor expired."""
+        await self.audit.call("pause", f"kind {kind}", "select agent.pause_kind($1)", kind)
+        await free_groups(self.calls)
+
+    async def resume(self, kind: str) -> None:
+        """Resume a kind."""
+        await self.audit.call("resume", f"kind {kind}", "select agent.resume_kind($1)", kind)
+        await free_groups(self.calls)
+
+    async def set_limit(
+        self, kind: str, *, concurrency: int | None = None, rate: Rate | None = None, per: str | None = None
+    ) -> None:
+        """Change the limit of a kind until it is reset.
+
+        Args:
+            concurrency: how many run at once; 0 lifts the bound; ``None`` leaves it.
+            rate: how many begin in a period; a count of 0 lifts the bound; ``None`` leaves it.
+            per: ``kind``, ``workspace``, ``channel``, ``user`` or ``given``; ``None`` leaves it.
+
+        Raises:
+            InvalidInput: a value makes no sense.
+        """
+        shown = None if rate is None else rate_text(rate.count, rate.period) if rate.count else "none"
+        detail = {"concurrency": concurrency, "rate": shown, "per": per}
+        given = {name: value for name, value in detail.items() if value is not None}
+        await self.audit.call(
+            "set limit",
+            f"kind {kind}",
+            "select agent.set_limit($1, $2, $3, $4, $5)",
+            kind,
+            concurrency,
+            rate.count if rate else None,
+            rate.period if rate and rate.count else None,
+            per,
+            detail=given,
+        )
+
+    async def reset_limit(self, kind: str) -> bool:
+        """Let the limit that workers declare hold again; return false when it did."""
+        return await self._told(
+            "changed", "reset limit", f"kind {kind}", "select agent.reset_limit($1)", kind
+        )
+
+    async def set_cron(
+        self,
+        name: str,
+        cron: Cron,
+        *,
+        kind: str,
+        payload: Mapping[str, Any],
+        catch_up: str = "one",
+        paused: bool = False,
+        priority: Priority = 1,
+        overlap: Overlap = "allow",
+    ) -> datetime:
+        """Create or change a named schedule and return its next firing.
+
+        Args:
+            name: the schedule's.
+            cron: the cron fields, their time zone and the jitter.
+            kind, payload, priority: those of its jobs. ``cron`` (the name) and ``scheduled_at`` join the payload.
+            catch_up: which of the times that no worker fired are fired later.
+            paused: fire nothing.
+            overlap: what a firing does while an earlier job of the schedule is live.
+
+        Raises:
+            InvalidInput: a value cannot be stored.
+        """
+        following = cron.next_firing(datetime.now(UTC))
+        detail = {"kind": kind, "schedule": cron.schedule, "time_zone": cron.time_zone}
+        detail |= {"catch_up": catch_up, "paused": str(paused).lower(), "priority": str(priority)}
+        detail |= {"overlap": overlap, "jitter": str(cron.jitter)}
+        text = await self._cron_payload(name, payload)
+        fields = name, kind, cron.schedule, following, text, cron.time_zone, catch_up, paused, priority
+        statement = "select agent.set_cron($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+        given = (*fields, overlap, cron.jitter)
+        await self.audit.call("set schedule", f"schedule {name}", statement, *given, detail=detail)
+        return following
+
+    async def _cron_payload(self, name: str, payload: Mapping[str, Any]) -> str:
+        """Return a schedule's payload as it is stored: encrypted if that is on, or if the one in its place is.
+
+        Raises:
+            InvalidInput: it cannot be encrypted, or was shown because it could not be decrypted.
+        """
+        text = json_text(payload)
+        if is_sealed(payload):
+            raise InvalidInput(f"a payload has no field {SEALED}: it was read where it cannot be decrypted")
+        stored = await self.calls.fetchval("select payload from agent.read_cron() where name = $1", name)
+        if not (self.sealing.on or (stored is not None and is_sealed(json.loads(stored)))):
+            return text
+        try:
+            return json_text(await self.sealing.payload(payload, ""))
+        except SealedError as error:
+            raise InvalidInput(f"the schedule's payload cannot be encrypted: {error}") from None
+
+    async def delete_cron(self, name: str) -> bool:
+        """Delete a named schedule; return false when there is none of that name."""
+        statement = "select agent.delete_cron($1)"
+        return await self._told("deleted", "delete schedule", f"schedule {name}", statement, name)
+
+    async def pause_cron(self, name: str) -> bool:
+        """Pause a named schedule: it fires nothing. Return false when there is none of that name."""
+        statement = "select agent.pause_cron($1, true, null)"
+        return await self._told("known", "pause schedule", f"schedule {name}", statement, name)
+
+    async def resume_cron(self, name: str) -> bool:
+        """Resume a named schedule at its next time from now; return false when there is none of that name.
+
+        Raises:
+            InvalidInput: its fields or its time zone cannot be read; set it anew.
+        """
+        async with self.audit.keeping("resume schedule", f"schedule {name}") as kept:
+            row = await kept.calls.fetchrow(
+                "select schedule, time_zone, jitter, name from agent.read_cron() where name = $1", name
+            )
+            if row is not None:
+                try:
+                    following = Cron(*row).next_firing(datetime.now(UTC))
+                except ValueError as error:  # it was edited by hand
+                    raise InvalidInput(str(error)) from None
+                await kept.calls.execute("select agent.pause_cron($1, false, $2)", name, following)
+            kept.result = {"known": row is not None}
+        return row is not None
+
+    async def run_cron(self, name: str) -> int | None:
+        """Enqueue a job of a named schedule now, and return its id; ``None`` when there is none of that name."""
+        identity: int | None = await self.audit.call(
+            "run schedule", f"schedule {name}", "select agent.run_cron($1)", name, told="id"
+        )
+        return identity
+
+    async def drain_worker(self, name: str) -> bool:
+        """Drain a worker: it ends what it runs, and claims nothing until it is resumed; false: there is no such worker.
+
+        It learns of that with its next poll: within a minute, at most.
+        """
+        statement = "select agent.drain_worker($1, true)"
+        return await self._told("known", "drain", f"worker {name}", statement, name)
+
+    async def resume_worker(self, name: str) -> bool:
+        """Let a drained worker claim again; return false when there is none of that name."""
+        statement = "select agent.drain_worker($1, false)"
+        return await self._told("known", "resume", f"worker {name}", statement, name)
+
+    async def _told(self, field: str, action: str, target: str, statement: str, name: str) -> bool:
+        """Make a change that answers whether it changed something, and keep that as ``field`` of the result."""
+        return bool(await self.audit.call(action, target, statement, name, told=field))
+
+    async def signal(self, identity: int, name: str, value: Any) -> str | None:  # noqa: ANN401 - any JSON value
+        """Send a value to an event whose handler waits for it; ``None`` when the event is not in the queue."""
+        text = json_text(value)
+        if self.sealing.on:
+            text = await self.sealing.value(text, None, signal_place(identity, name))
+        async with self.audit.keeping("signal", f"event {identity}", {"name": name}) as kept:
+            answer: str | None = await kept.calls.fetchval(
+                "select agent.signal_event($1::int8, $2, $3::text::json)", identity, name, text
+            )
+            kept.result = {"answer": answer or "unknown"}
+        return answer
+
+
+async def _step(calls: Calls, verb: Verb, ids: Sequence[int], reason: str | None) -> dict[int, str]:
+    arguments = (list(ids),) if verb == "rerun" else (list(ids), reason)
+    return {row["id"]: row["answer"] for row in await calls.fetch(_STEPS[verb], *arguments)}
+
+
+def _tally(answers: Mapping[int, str]) -> dict[str, Any]:
+    return dict(Counter(answers.values()))
+
+
+def _place(page: _Page) -> dict[str, Any]:
+    """Return how far a change came that looks for its events; nothing of another one."""
+    place: dict[str, Any] = {"looked": page.looked} if page.looked else {}
+    return place | ({"next": page.next.text()} if page.next else {})
+
+
+def _given(which: Filter) -> dict[str, Any]:
+    """Return the fields of a filter that were given."""
+    return {name: _plain(value) for name, value in asdict(which).items() if value}
+
+
+def _with(answer: str, answers: Mapping[int, str]) -> list[int]:
+    return [identity for identity, given in answers.items() if given == answer]
+
+
+def _reason(reason: str | None) -> dict[str, Any]:
+    return {} if reason is None else {"reason": reason}
+
+
+def _plain(value: object) -> object:
+    return value.isoformat() if isinstance(value, datetime) else value

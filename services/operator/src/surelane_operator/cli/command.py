@@ -1,0 +1,136 @@
+"""The ``surelane`` command.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 the database is away, too old, or refuses the role.
+"""
+
+from importlib.metadata import entry_points
+from typing import Annotated, Any
+
+import typer
+
+from surelane import __version__
+from surelane.calls import Connection
+from surelane.trace_context import trace_id_of
+from surelane_operator.audit import acting_as, this_user
+from surelane_operator.changes import Changes
+from surelane_operator.cli import cron, events, keys, kinds
+from surelane_operator.cli.doctor import doctor
+from surelane_operator.cli.enqueue import enqueue, orchestrate
+from surelane_operator.cli.erase import erase
+from surelane_operator.cli.find import natural_key
+from surelane_operator.cli.follow import logs, tail
+from surelane_operator.cli.output import Column, middle, say, show_json, show_table, watched
+from surelane_operator.cli.session import EXIT_USAGE, Database, Json, run
+
+app = typer.Typer(help="Operate a Surelane queue.", no_args_is_help=True, pretty_exceptions_enable=False)
+app.add_typer(events.app, name="events")
+app.add_typer(events.app, name="jobs", hidden=True)  # for scripts of 0.2.0
+app.add_typer(keys.app, name="keys")
+app.add_typer(kinds.app, name="kinds")
+app.add_typer(kinds.limits, name="limits")
+app.add_typer(cron.app, name="cron")
+app.command()(logs)
+app.command()(tail)
+app.command()(enqueue)
+app.command()(orchestrate)
+app.command()(doctor)
+app.command()(erase)
+for _command in entry_points(group="surelane.commands"):  # surelane-dev brings some
+    app.command(_command.name)(_command.load())
+
+_KINDS = (
+    Column("kind", cut=middle),
+    *map(Column, ("paused", "pending", "scheduled", "running")),
+    Column("oldest_pending", "oldest"),
+)
+_WORKERS = (
+    Column("name", "worker", cut=middle),
+    *map(Column, ("state", "version")),
+    Column("started_at", "started"),
+    Column("seen_at", "seen"),
+    Column("died_at", "died"),
+)
+_ACTIONS = (
+    Column("id"),
+    Column("at"),
+    Column("who", cut=middle),
+    Column("via"),
+    Column("action"),
+    Column("target", cut=middle),
+    Column("result", cut=middle),
+)
+
+
+@app.callback(invoke_without_command=True)
+def main(
+    context: typer.Context,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--as", envvar="SURELANE_AS", help="The name to keep changes under. Default: your user and host."
+        ),
+    ] = None,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    """Operate a Surelane queue."""
+    if version:
+        typer.echo(f"surelane {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(EXIT_USAGE)
+    context.with_resource(acting_as(name or this_user(), "command"))
+
+
+@app.command()
+def stats(
+    database: Database,
+    as_json: Json = False,
+    watch: Annotated[bool, typer.Option(help="Print it again every two seconds.")] = False,
+) -> None:
+    """Count events by kind and state, and list the workers."""
+
+    async def work(changes: Changes, _: Connection) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        return await changes.stats(), await changes.workers()
+
+    def show() -> None:
+        by_kind, workers = run(database, work)
+        if as_json:
+            show_json({"kinds": by_kind, "workers": workers})
+            return
+        show_table(_KINDS, by_kind, empty="no event was ever stored")
+        typer.echo()
+        show_table(_WORKERS, workers, empty="no worker is running", note="kinds")
+
+    watched(show, watch=watch)
+
+
+@app.command()
+def trace(
+    key: Annotated[str, typer.Argument(help="Slack's event_id, another natural key, or the event's id.")],
+    url: Annotated[
+        str | None,
+        typer.Option(envvar="SURELANE_TRACE_URL", help="A URL with {trace_id} in it, to print a link."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print the id of an event's trace, computed from its key alone, and a link to it."""
+    trace_id = trace_id_of(natural_key(key))
+    link = url.replace("{trace_id}", trace_id) if url else None
+    text = "\n".join(part for part in (trace_id, link) if part)
+    say(text, {"trace_id": trace_id, "url": link}, as_json=as_json)
+
+
+@app.command("actions")
+def list_actions(
+    database: Database,
+    target: Annotated[
+        str | None, typer.Option(help="Only actions on this, such as: event 7, kind chat, schedule daily.")
+    ] = None,
+    before: Annotated[int | None, typer.Option(help="Only actions with a smaller id: the next page.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many to list.")] = 50,
+    as_json: Json = False,
+) -> None:
+    """List what operators did, newest first: who, when, what, and what came of it."""
+    found = run(database, lambda changes, _: changes.audit.list_actions(limit, before=before, target=target))
+    show_json(found) if as_json else show_table(_ACTIONS, found, empty="no operator has done anything yet")

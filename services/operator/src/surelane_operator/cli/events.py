@@ -1,0 +1,250 @@
+"""``surelane events``: find events, see why one waits, run again, cancel, signal."""
+
+import json
+from collections import Counter
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from surelane.calls import Connection
+from surelane_operator.changes import Changes
+from surelane_operator.cli.find import AnyKey, Key, Kinds, Limit, Since, Statuses, Tags, Until, filtered, find
+from surelane_operator.cli.output import say, show_json, watched
+from surelane_operator.cli.session import (
+    EXIT_FAILED,
+    EXIT_NOT_FOUND,
+    EXIT_USAGE,
+    Database,
+    Json,
+    failed,
+    read_json,
+    run,
+)
+from surelane_operator.cli.show import Story, show_events, show_sheet
+from surelane_operator.reads.timeline import story_of, trace_of
+
+app = typer.Typer(
+    help="Find events, see why one waits; run events again, cancel, signal.", no_args_is_help=True
+)
+
+Most = Annotated[int, typer.Option(min=1, help="With --status: change this many at most.")]
+
+
+@app.command("list")
+def list_events(
+    database: Database,
+    status: Statuses = None,
+    kind: Kinds = None,
+    key: AnyKey = None,
+    since: Since = None,
+    until: Until = None,
+    tag: Tags = None,
+    limit: Limit = 20,
+    as_json: Json = False,
+    watch: Annotated[bool, typer.Option(help="Print it again every two seconds.")] = False,
+) -> None:
+    """List events, newest first: live ones, then ended ones.
+
+    Errors may quote what people wrote, so the look at them is kept. With --watch it shows their types alone.
+    """
+    which = filtered(status, kind, key, since, until, tag)
+
+    def once() -> None:
+        found = run(database, lambda changes, _: changes.list_events(which, limit, texts=not watch))
+        show_events(found, as_json=as_json)
+
+    watched(once, watch=watch)
+
+
+@app.command("search")
+def search(
+    words: Annotated[
+        list[str], typer.Argument(help="Words that people saw, or a link to a message in Slack.")
+    ],
+    database: Database,
+    kind: Kinds = None,
+    since: Annotated[datetime | None, typer.Option(help="Look no further back than this.")] = None,
+    tag: Tags = None,
+    limit: Limit = 20,
+    as_json: Json = False,
+) -> None:
+    """Find events by what people saw: a command, a button, a text, a name, a channel, a message.
+
+    Each word must be in the event, in any case. It looks at the newest 1,000 events.
+    """
+    which = filtered(None, kind, None, since, None, tag)
+    found = run(database, lambda changes, _: changes.search(" ".join(words), which, limit))
+    show_events(found, as_json=as_json)
+
+
+@app.command("show")
+def show(key: Key, database: Database, as_json: Json = False) -> None:
+    """Show one event: its fields, payload, result, errors and history. That you looked is kept."""
+    event = find(database, key, texts=True)
+    show_json(event) if as_json else show_sheet(event)
+
+
+@app.command("why")
+def why(key: Key, database: Database, as_json: Json = False) -> None:
+    """Say why an event is not running."""
+    identity = find(database, key)["id"]
+    found = run(database, lambda changes, _: changes.why(identity))
+    if found is None:
+        raise failed(f"there is no event {key}", EXIT_NOT_FOUND)
+    say(f"{found[0]}: {found[1]}", {"reason": found[0], "detail": found[1]}, as_json=as_json)
+
+
+@app.command("history")
+def history(key: Key, database: Database, as_json: Json = False) -> None:
+    """Show the history of one event: its claims, failures and changes, and how it ended. That you looked is kept."""
+    event = find(database, key, texts=True)
+    if as_json:
+        told = {name: event[name] for name in ("id", "kind", "status")} | {"trace": trace_of(event)}
+        show_json(told | {"steps": [asdict(step) for step in story_of(event)]})
+        return
+    story = Story()
+    story.begin(event)
+    for step in story.news(event):
+        story.tell(step)
+
+
+@app.command("rerun")
+def rerun(
+    database: Database,
+    keys: Annotated[list[str] | None, typer.Argument(help="Ids or natural keys.")] = None,
+    from_step: Annotated[
+        str | None,
+        typer.Option(help="With one key: run a new event, with the steps that were stored before this one."),
+    ] = None,
+    payload: Annotated[
+        typer.FileText | None,
+        typer.Option(
+            metavar="FILE",
+            encoding="utf-8",
+            help="With one key: run a new event with this payload, JSON; - reads standard input.",
+        ),
+    ] = None,
+    status: Annotated[
+        list[str] | None, typer.Option(help="Instead of keys: all events that ended with this status.")
+    ] = None,
+    kind: Kinds = None,
+    since: Since = None,
+    until: Until = None,
+    limit: Most = 100,
+    as_json: Json = False,
+) -> None:
+    """Run ended events again. All attempts of the same event begin again.
+
+    A failed event goes on after its stored steps, a completed one begins anew. With --from-step or --payload a new
+    event runs, and the old one stays in history.
+    """
+    if bool(keys) == bool(status):
+        raise failed("give events, or --status to run all events again that ended with it", EXIT_USAGE)
+    if from_step is not None or payload is not None:
+        if not keys or len(keys) > 1:
+            raise failed("give one event with --from-step or --payload", EXIT_USAGE)
+        _rerun_as_new(database, keys[0], from_step, payload, as_json=as_json)
+        return
+    ids = [find(database, key)["id"] for key in keys or ()]
+    which = filtered(status, kind, None, since, until)
+
+    async def work(changes: Changes, _: Connection) -> list[int]:
+        return await (changes.rerun(ids) if ids else changes.rerun_all(which, limit))
+
+    moved = run(database, work, within=None)
+    named = f": {', '.join(map(str, moved))}" if 0 < len(moved) <= 100 else ""
+    told = {"rerun": moved, "rerun_of": None, "key": None, "kept": []}
+    say(f"{len(moved)} run again{named}", told, as_json=as_json)
+    if not moved and ids:
+        raise failed("the events have not ended, or their keys are live again", EXIT_FAILED)
+
+
+def _rerun_as_new(
+    database: str, key: str, from_step: str | None, payload: typer.FileText | None, *, as_json: bool
+) -> None:
+    value = None if payload is None else _read_json(payload)
+    event = find(database, key)
+    done = run(
+        database, lambda changes, _: changes.rerun_as_new(event["id"], from_step=from_step, payload=value)
+    )
+    match done.answer:
+        case "unknown":
+            raise failed(f"there is no event {key}", EXIT_NOT_FOUND)
+        case "live":
+            wrong = f"event {event['id']} is {event['status']}: cancel it, or wait until it ends"
+            raise failed(wrong, EXIT_FAILED)
+        case "no_step":
+            raise failed(done.no_step(from_step), EXIT_NOT_FOUND)
+    kept = f", with the steps {', '.join(done.steps)}" if done.steps else ""
+    say(
+        f"event {event['id']} runs again as event {done.id} ({done.key}){kept}",
+        {"rerun": [done.id], "rerun_of": event["id"], "key": done.key, "kept": done.steps},
+        as_json=as_json,
+    )
+
+
+def _read_json(file: typer.FileText) -> object:
+    try:
+        value = json.load(file)
+    except ValueError as error:
+        raise failed(f"the payload in {file.name} is not JSON: {error}", EXIT_USAGE) from None
+    if value is None:
+        raise failed("the payload is null; leave --payload out to keep the old one", EXIT_USAGE)
+    return value
+
+
+@app.command("cancel")
+def cancel(
+    database: Database,
+    key: Annotated[str | None, typer.Argument(help="An id or a natural key.")] = None,
+    status: Annotated[
+        list[str] | None, typer.Option(help="Instead of a key: all events with this status, such as pending.")
+    ] = None,
+    kind: Kinds = None,
+    since: Since = None,
+    until: Until = None,
+    limit: Most = 100,
+    reason: Annotated[str | None, typer.Option(help="Why; it is kept in history.")] = None,
+    children: Annotated[
+        bool, typer.Option("--children", help="With a key: also the children that the event waits for.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Cancel events. The handler of a running event is stopped, and it gets no other attempt."""
+    if (key is None) == (not status):
+        raise failed("give an event, or --status to cancel all events that have it", EXIT_USAGE)
+    if key is None:
+        which = filtered(status, kind, None, since, until)
+        answers = run(database, lambda changes, _: changes.cancel_all(which, limit, reason), within=None)
+        counted = Counter(answers.values())
+        counts = {answer: counted[answer] for answer in ("cancelled", "running", "busy")}
+        say(", ".join(f"{answer} {count}" for answer, count in counts.items()), counts, as_json=as_json)
+        return
+    event = find(database, key)
+    answer = run(database, lambda changes, _: changes.cancel(event["id"], reason=reason, children=children))
+    if answer is None:
+        raise failed(f"event {event['id']} has ended as {event['status']}", EXIT_FAILED)
+    if answer == "busy":
+        raise failed("another transaction has the event locked; try again", EXIT_FAILED)
+    stopped = "running: its handler is stopped, no other attempt follows"
+    told = stopped if answer == "running" else answer
+    say(told, {"id": event["id"], "status": answer}, as_json=as_json)
+
+
+@app.command("signal")
+def signal(
+    key: Key,
+    name: Annotated[str, typer.Argument(help="The name that the event's handler waits for.")],
+    database: Database,
+    value: Annotated[str, typer.Argument(help="The value as JSON.")] = "null",
+    as_json: Json = False,
+) -> None:
+    """Send a value to an event whose handler waits for it, now or later."""
+    parsed = read_json(value, f"{value} is not JSON; quote a text twice: '\"yes\"'")
+    event = find(database, key)
+    answer = run(database, lambda changes, _: changes.signal(event["id"], name, parsed))
+    if answer is None:
+        raise failed(f"event {event['id']} has ended as {event['status']}", EXIT_FAILED)
+    say("sent", {"id": event["id"], "status": answer}, as_json=as_json)

@@ -1,0 +1,157 @@
+"""How a command reaches the database and ends: one connection, one exit code, one line per error."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import asyncpg
+import typer
+
+from surelane.calls import Connection, translating
+from surelane.encryption.data_keys import DataKeys
+from surelane.encryption.keys import SETTING, Keyring
+from surelane.encryption.sealing import Sealing
+from surelane.errors import DatabaseUnavailable, Forbidden, OutcomeUnknown, SchemaMissing, SurelaneError
+from surelane_operator.changes import Changes
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_NOT_FOUND = 3
+EXIT_DATABASE = 4
+EXIT_INTERRUPTED = 130
+
+Result = TypeVar("Result")
+
+DEVELOPMENT_URL = "operator-url"
+"""The file below ``SURELANE_DATA_DIR`` in which a running ``surelane dev`` keeps the URI for this command."""
+_DATABASES = ["SURELANE_OPERATOR_DATABASE_URL", "DATABASE_URL"]
+
+
+def development() -> str:
+    """Return the database of the ``surelane dev`` that runs in this directory, or in one above it.
+
+    Raises:
+        typer.Exit: none runs; say which variable names a database.
+    """
+    if (told := _told()) is not None:
+        return told
+    advice = "set SURELANE_OPERATOR_DATABASE_URL or DATABASE_URL, give --database, or start: surelane dev"
+    raise failed(f"no database is named: {advice}", EXIT_USAGE)
+
+
+def _told() -> str | None:
+    at = Path(os.environ.get("SURELANE_DATA_DIR") or ".surelane/postgres")
+    for directory in (Path.cwd(), *Path.cwd().parents):
+        told = directory / at / DEVELOPMENT_URL
+        if told.is_file():
+            return told.read_text()
+    return None
+
+
+Database = Annotated[
+    str,
+    typer.Option(
+        default_factory=development,
+        show_default=False,
+        envvar=_DATABASES,
+        help="The database's libpq URI, for a member of agent_operator. Default: the one of `surelane dev` here.",
+        show_envvar=True,
+    ),
+]
+"""The option of every command that asks the database."""
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+PriorityOption = Annotated[int, typer.Option(min=0, max=3, help="0 runs first, 3 last.")]
+
+
+def run(
+    dsn: str, work: Callable[[Changes, Connection], Awaitable[Result]], *, within: float | None = 30
+) -> Result:
+    """Run ``work`` on a connection of its own, ``within`` so many seconds. An error becomes one line and an exit code.
+
+    ``None`` bounds each statement only, to 30 seconds.
+    """
+    try:
+        with translating():
+            return asyncio.run(_connected(dsn, work, within))
+    except OutcomeUnknown as error:
+        raise failed(f"no answer came; the command may have taken effect: {error}", EXIT_DATABASE) from None
+    except DatabaseUnavailable as error:
+        raise failed(f"cannot reach the database: {error}", EXIT_DATABASE) from None
+    except Forbidden as error:
+        raise failed(f"{error}; connect as a member of agent_operator", EXIT_DATABASE) from None
+    except SchemaMissing:
+        raise failed(
+            "the database has no schema of this release; run: python -m surelane_migrations apply",
+            EXIT_DATABASE,
+        ) from None
+    except (SurelaneError, ValueError) as error:
+        raise failed(str(error), EXIT_FAILED) from None
+
+
+async def _connected(
+    dsn: str, work: Callable[[Changes, Connection], Awaitable[Result]], within: float | None
+) -> Result:
+    async with asyncio.timeout(within):
+        connection = await asyncpg.connect(
+            dsn,
+            server_settings={"application_name": "surelane"},
+            timeout=10,
+            command_timeout=30,
+            # A transaction pooler loses prepared statements, and a command sends each statement once.
+            statement_cache_size=0,
+        )
+        try:
+            return await work(Changes(connection, _sealing(connection)), connection)
+        finally:
+            await connection.close(timeout=2)
+
+
+def _sealing(connection: Connection) -> Sealing:
+    """Return what encrypts and decrypts by the services' settings, as far as they are set here.
+
+    Raises:
+        ValueError: a key is malformed. It quotes none.
+    """
+    on = os.environ.get("SURELANE_ENCRYPT_EVENTS", "").strip().lower() in ("1", "true", "yes", "on")
+    return Sealing(DataKeys(connection, Keyring.read(os.environ.get(SETTING, ""))), on=on)
+
+
+def known_kinds(incomplete: str) -> list[str]:
+    """Return the kinds that a shell may complete to: none where the database does not answer soon."""
+    dsn = next((os.environ[name] for name in _DATABASES if os.environ.get(name)), None) or _told()
+    try:
+        found = asyncio.run(_connected(dsn, lambda changes, _: changes.kinds(), 2)) if dsn else []
+    except (SurelaneError, asyncpg.PostgresError, OSError, ValueError):
+        found = []
+    return [kind for kind in found if kind.startswith(incomplete)]
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """End the command quietly when somebody presses Ctrl-C, or closes the pipe that it writes to."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    except BrokenPipeError:
+        sys.stderr.close()  # the interpreter would complain at its end
+        raise typer.Exit(0) from None
+
+
+def read_json(text: str, wrong: str) -> Any:  # noqa: ANN401 - any JSON value
+    """Return a JSON value that a person has given. A command that cannot read it says what is ``wrong``, and ends."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise failed(wrong, EXIT_USAGE) from None
+
+
+def failed(message: str, code: int) -> typer.Exit:
+    """Print a message to standard error, and return the exception to raise."""
+    typer.echo(f"surelane: {message}", err=True)
+    return typer.Exit(code)

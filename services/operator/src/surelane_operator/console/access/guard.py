@@ -1,0 +1,111 @@
+"""The guard in front of the operator's page, ``/v1`` and ``/mcp``: it knows who asks, or refuses.
+
+It is a middleware, so a new address below a guarded path is guarded too. A further path needs one more word in
+:data:`GUARDED`.
+"""
+
+import hmac
+from collections.abc import Callable, Mapping
+from typing import Protocol
+from urllib.parse import quote
+
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler
+
+from surelane_operator.audit import acting_as
+from surelane_operator.console.access.sessions import NotKnown
+from surelane_operator.console.access.viewer import CSRF_HEADER, VIEWER, Viewer
+
+GUARDED = ("/console", "/v1", "/mcp")
+"""The paths that are guarded, with all below them."""
+PROGRAMS = ("/mcp",)
+"""Those that take a bearer token only: no page of ours asks for them, so a browser's session never counts."""
+OPEN = ("/console/sign-in", "/console/static")
+"""Those that are not: the way in, and files that hold no secret."""
+SIGN_IN = "/console/sign-in"
+SAFE = frozenset({hdrs.METH_GET, hdrs.METH_HEAD, hdrs.METH_OPTIONS})
+"""Methods that change nothing."""
+AWAY = "The database does not answer, so it is not known who is signed in. Try again in a minute."
+
+
+class Credentials(Protocol):
+    """A way to know who sent a request."""
+
+    async def viewer(self, request: web.Request) -> Viewer | None:
+        """Return who sent a request; ``None`` where it does not say.
+
+        Raises:
+            web.HTTPException: it says so in a way that is refused.
+            NotKnown: the database does not answer.
+        """
+        ...
+
+
+class Guard:
+    """Puts the viewer on each guarded request, as ``request[VIEWER]``, or refuses it."""
+
+    def __init__(
+        self,
+        bearer: Credentials | None = None,
+        browser: Credentials | None = None,
+        away: Callable[[web.Request], web.Response] | None = None,
+    ) -> None:
+        """Know programs by ``bearer``, a header that no browser adds by itself, and people by ``browser``.
+
+        ``away`` answers people while the database does not.
+        """
+        self._bearer, self._browser, self._away = bearer, browser, away
+
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Call ``handler`` for a request whose viewer is known, or for one that needs none."""
+        try:
+            return await self._guard(request, handler)
+        except NotKnown:
+            if self._away and request.method in SAFE and below(request.path, ("/console",)):
+                return self._away(request)
+            return refusal(503, AWAY)
+
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not below(request.path, GUARDED) or below(request.path, OPEN):
+            return await handler(request)
+        if self._browser is None and below(request.path, ("/console",)):
+            return await handler(request)  # the page is off, and says so
+        viewer = await self._bearer.viewer(request) if self._bearer else None
+        if viewer is None and self._browser is not None and not below(request.path, PROGRAMS):
+            viewer = await self._browser.viewer(request)
+            if viewer is not None and request.method not in SAFE and not _is_own(request, viewer):
+                return refusal(403, "the request is not one of the signed-in page: reload the page")
+        if viewer is None:
+            return self._sign_in(request)
+        request[VIEWER] = viewer
+        with acting_as(viewer.name, "page" if viewer.csrf else "api"):
+            return await handler(request)
+
+    def _sign_in(self, request: web.Request) -> web.Response:
+        if not below(request.path, ("/console",)):
+            return refusal(401, "a bearer token is needed", {hdrs.WWW_AUTHENTICATE: "Bearer"})
+        if request.method not in SAFE:
+            return refusal(401, "sign in first")
+        raise web.HTTPSeeOther(f"{SIGN_IN}?next={quote(request.path_qs, safe='')}")
+
+
+def below(path: str, tops: tuple[str, ...]) -> bool:
+    """Return whether a path is one of ``tops``, or below one."""
+    return any(path == top or path.startswith(top + "/") for top in tops)
+
+
+def refusal(status: int, error: str, headers: Mapping[str, str] | None = None) -> web.Response:
+    """Return the answer to a request that is refused."""
+    return web.json_response({"error": error}, status=status, headers=headers)
+
+
+def _is_own(request: web.Request, viewer: Viewer) -> bool:
+    """Return whether our own page sent a request: it knows the CSRF token, and the browser names it as the origin."""
+    origin = request.headers.get(hdrs.ORIGIN, "")
+    given = request.headers.get(CSRF_HEADER, "")
+    return (
+        bool(viewer.csrf)
+        and hmac.compare_digest(given.encode(errors="surrogateescape"), viewer.csrf.encode())
+        and origin.partition("://")[2].lower() == request.headers.get(hdrs.HOST, "").lower()
+    )

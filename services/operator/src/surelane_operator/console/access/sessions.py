@@ -1,0 +1,148 @@
+"""Sessions in signed cookies, and the other small signed values of a sign-in.
+
+All are JWTs. The audience tells them apart, so that none is taken for another. Each has an id of its own, and the
+database keeps the ids that were used. So a link signs in once, and a session ends, for all replicas.
+"""
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import jwt
+from aiohttp import web
+
+from surelane.calls import Calls
+from surelane.errors import SurelaneError
+from surelane_operator.console.access.viewer import Role, Viewer
+from surelane_service.logs import get_logger
+
+LASTS = timedelta(hours=12)
+"""How long a session lasts."""
+_ALGORITHM = "HS256"
+_ISSUER = "surelane"
+_SESSION = "session"
+_logger = get_logger(__name__)
+
+
+class NotKnown(Exception):  # noqa: N818 - named for what happened
+    """The database does not say whether a signed value was used, so the value does not count."""
+
+
+class Signer:
+    """Signs small values that come back from browsers, and reads them."""
+
+    def __init__(self, key: str) -> None:
+        """Derive the signing key from ``key``, which may also serve another purpose."""
+        self._key = hmac.digest(key.encode(), b"surelane console", hashlib.sha256)
+
+    def sign(self, audience: str, lasts: timedelta, values: Mapping[str, Any]) -> str:
+        """Sign ``values`` for an audience; they expire."""
+        given = {"jti": secrets.token_urlsafe(18), "iss": _ISSUER, "aud": audience}
+        claims = {**values, **given, "exp": datetime.now(UTC) + lasts}
+        return jwt.encode(claims, self._key, _ALGORITHM)
+
+    def read(self, audience: str, text: str) -> dict[str, Any] | None:
+        """Return the values; ``None`` where they are forged, expired or for another audience."""
+        try:
+            claims: dict[str, Any] = jwt.decode(
+                text,
+                self._key,
+                [_ALGORITHM],
+                audience=audience,
+                issuer=_ISSUER,
+                options={"require": ["exp", "aud", "iss", "jti"]},
+            )
+        except jwt.InvalidTokenError:
+            return None
+        return claims
+
+    def digest(self, purpose: str, text: str) -> str:
+        """Return a keyed digest of ``text``, which shows nothing of it. It is another one for each purpose."""
+        return hmac.new(self._key, f"{purpose} {text}".encode(), hashlib.sha256).hexdigest()
+
+
+class Used:
+    """The signed values that were used, in the database: replicas share it, and it survives restarts.
+
+    Each method raises :class:`NotKnown` where the database does not answer.
+    """
+
+    def __init__(self, database: Calls) -> None:
+        self._database = database
+
+    async def use(self, claims: Mapping[str, Any]) -> bool:
+        """Use a value until it expires. Return whether it was unused."""
+        return await self._ask(claims, datetime.fromtimestamp(claims["exp"], UTC))
+
+    async def is_unused(self, claims: Mapping[str, Any]) -> bool:
+        """Return whether a value was never used. One indexed read, so nothing is cached, and no use is missed."""
+        return await self._ask(claims, None)
+
+    async def _ask(self, claims: Mapping[str, Any], until: datetime | None) -> bool:
+        try:
+            unused: bool = await self._database.fetchval("select agent.use_id($1, $2)", claims["jti"], until)
+        except SurelaneError as error:
+            _logger.warning("the database does not say who is signed in", error=type(error).__name__)
+            raise NotKnown from error
+        return unused
+
+
+class Sessions:
+    """Who is signed in, by their cookie."""
+
+    def __init__(self, signer: Signer, used: Used, ways: Mapping[Role, str], *, https: bool) -> None:
+        """Read the sessions that ``signer`` has signed, unless a sign-out ``used`` them up.
+
+        ``ways`` says by role what lets people in: the token, or what makes it up at the provider. A session holds its
+        digest, and ends when that is no longer the way in. With ``https`` the cookie is for HTTPS alone.
+        """
+        self.signer, self.used = signer, used
+        self._ways = {role: signer.digest("way", f"{role} {way}") for role, way in ways.items()}
+        self._https = https
+        self.cookie = "__Host-surelane" if https else "surelane"
+        """The cookie's name. Browsers take ``__Host-`` from this host over HTTPS only."""
+
+    def begin(self, response: web.StreamResponse, name: str, role: Role) -> None:
+        """Sign a person in: the answer sets their cookie."""
+        values = {"sub": name, "role": role, "way": self._ways[role], "csrf": secrets.token_urlsafe(18)}
+        self.set(response, self.cookie, self.signer.sign(_SESSION, LASTS, values), LASTS)
+
+    def forget(self, response: web.StreamResponse, name: str) -> None:
+        """Delete a cookie."""
+        response.del_cookie(name, path="/", secure=self._https, httponly=True, samesite="Lax")
+
+    async def end(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Sign a person out: from now on no copy of their cookie counts, on any replica."""
+        if (claims := self._read(request)) is not None:
+            await self.used.use(claims)
+        self.forget(response, self.cookie)
+
+    async def viewer(self, request: web.Request) -> Viewer | None:
+        """Return who is signed in; ``None`` without a session that holds."""
+        claims = self._read(request)
+        if claims is None or not await self.used.is_unused(claims):
+            return None
+        return Viewer(claims["sub"], claims["role"], claims["csrf"])
+
+    def _read(self, request: web.Request) -> dict[str, Any] | None:
+        claims = self.signer.read(_SESSION, request.cookies.get(self.cookie, ""))
+        way = self._ways.get(claims["role"]) if claims else None
+        return claims if way and claims and claims.get("way") == way else None
+
+    def set(self, response: web.StreamResponse, name: str, value: str, lasts: timedelta) -> None:
+        """Set a cookie that no script reads.
+
+        ``Lax``, not ``Strict``: a link in Slack to a page of ours shall not ask people to sign in again.
+        """
+        response.set_cookie(
+            name,
+            value,
+            max_age=int(lasts.total_seconds()),
+            path="/",
+            secure=self._https,
+            httponly=True,
+            samesite="Lax",
+        )

@@ -1,0 +1,207 @@
+"""The way in and out: the sign-in page, what its ways lead to, and the sign-out."""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+from aiohttp import hdrs, web
+
+from surelane_operator.console.access.guard import AWAY, SIGN_IN, below
+from surelane_operator.console.access.oidc import Provider, ProviderUnavailable, SignInRefused, name_of
+from surelane_operator.console.access.sessions import Sessions, Signer
+from surelane_operator.console.access.tokens import Tokens
+from surelane_operator.console.access.viewer import Groups
+from surelane_service.logs import get_logger
+
+HOME = "/console/"
+CALLBACK = SIGN_IN + "/oidc/callback"
+LINK = SIGN_IN + "/link"
+LINK_LASTS = timedelta(minutes=15)
+STARTED = timedelta(minutes=10)
+"""How long a person may take at the provider."""
+LONGEST_NEXT = 2000
+LONGEST_NAME = 100
+_STATE, _LINK = "oidc", "link"
+_logger = get_logger(__name__)
+
+Render = Callable[[dict[str, Any]], str]
+"""Renders the sign-in page. Its values: ``way`` (token, oidc, proxy), ``next``, ``error`` and ``provider``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Oidc:
+    """Sign-in at a provider.
+
+    ``claim`` is the claim that has a person's groups.
+    """
+
+    provider: Provider
+    groups: Groups
+    claim: str
+
+
+class SignIn:
+    """The routes below ``/console/sign-in``, and ``/console/sign-out``."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        render: Render,
+        headers: dict[str, str],
+        *,
+        tokens: Tokens | None = None,
+        links: Signer | None = None,
+        oidc: Oidc | None = None,
+    ) -> None:
+        """Let people in by ``tokens`` and ``links``, or by ``oidc``; by none: a proxy does it.
+
+        ``headers`` go with each page.
+        """
+        self._sessions, self._render, self._headers = sessions, render, headers
+        self._tokens, self._links, self._oidc = tokens, links, oidc
+        self._cookie = sessions.cookie + "-sign-in"
+
+    def routes(self) -> list[web.AbstractRouteDef]:
+        """Return the routes."""
+        routes: list[web.AbstractRouteDef] = [
+            web.get(SIGN_IN, self.page),
+            web.post("/console/sign-out", self.leave),
+        ]
+        if self._tokens is not None:
+            routes += [web.post(SIGN_IN, self.with_token), web.get(LINK, self.with_link)]
+        if self._oidc is not None:
+            routes += [web.get(SIGN_IN + "/oidc", self.start), web.get(CALLBACK, self.come_back)]
+        return routes
+
+    async def page(self, request: web.Request) -> web.Response:
+        """Show the sign-in page."""
+        return self._page(local_path(request.query.get("next", "")))
+
+    async def with_token(self, request: web.Request) -> web.Response:
+        """Sign in a person who typed a token."""
+        form = await request.post()
+        following, token, name = (str(form.get(field, "")) for field in ("next", "token", "name"))
+        assert self._tokens is not None  # noqa: S101 - it is routed with them only
+        role = self._tokens.role(request, token)
+        if role is None:
+            return self._page(local_path(following), "This token is wrong.", 403)
+        shown = " ".join("".join(filter(str.isprintable, name)).split())[:LONGEST_NAME]
+        response = _to(local_path(following))
+        self._sessions.begin(response, f"{shown} ({role} token)" if shown else f"{role} token", role)
+        return response
+
+    async def with_link(self, request: web.Request) -> web.Response:
+        """Sign in a person who followed a link with a code."""
+        following = local_path(request.query.get("next", ""))
+        code = self._links.read(_LINK, request.query.get("code", "")) if self._links else None
+        if code is None or not await self._sessions.used.use(code):
+            return self._page(following, "This link was used before, or is too old.", 403)
+        response = _to(following)
+        self._sessions.begin(response, "sign-in link", "operator")
+        return response
+
+    async def start(self, request: web.Request) -> web.Response:
+        """Send a person to the provider."""
+        following = local_path(request.query.get("next", ""))
+        state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
+        try:
+            address = await self._known.provider.sign_in_address(state, nonce, verifier)
+        except ProviderUnavailable as error:
+            return self._unavailable(following, error)
+        response = _to(address)
+        values = {"state": state, "nonce": nonce, "verifier": verifier, "next": following}
+        self._sessions.set(
+            response, self._cookie, self._sessions.signer.sign(_STATE, STARTED, values), STARTED
+        )
+        return response
+
+    async def come_back(self, request: web.Request) -> web.Response:
+        """Sign in a person whom the provider sends back."""
+        started = self._sessions.signer.read(_STATE, request.cookies.get(self._cookie, ""))
+        if started is None or not secrets.compare_digest(
+            request.query.get("state", "").encode(), str(started["state"]).encode()
+        ):
+            return self._page(HOME, "This sign-in began elsewhere, or too long ago. Begin it again.", 403)
+        if not await self._sessions.used.use(started):
+            return self._page(HOME, "This sign-in was used before. Begin it again.", 403)
+        following = local_path(str(started["next"]))
+        try:
+            response = await self._let_in(request, started, following)
+        except SignInRefused as error:
+            _logger.warning("sign-in refused", reason=str(error))
+            response = self._page(following, "The provider did not sign you in. Begin again.", 403)
+        except ProviderUnavailable as error:
+            response = self._unavailable(following, error)
+        self._sessions.forget(response, self._cookie)
+        return response
+
+    async def _let_in(self, request: web.Request, started: dict[str, Any], following: str) -> web.Response:
+        if "code" not in request.query:
+            raise SignInRefused(request.query.get("error", "no code came")[:100])
+        claims = await self._known.provider.claims(
+            request.query["code"], str(started["nonce"]), str(started["verifier"])
+        )
+        name = name_of(claims)
+        listed = claims.get(self._known.claim)
+        groups = [str(group) for group in listed] if isinstance(listed, list) else []
+        role = self._known.groups.role([listed] if isinstance(listed, str) else groups)
+        if role is None:
+            _logger.warning("sign-in refused", reason="no group of this person may see the page")
+            return self._page(following, f"{name} is in no group that may see this page.", 403)
+        response = _to(following)
+        self._sessions.begin(response, name, role)
+        return response
+
+    async def leave(self, request: web.Request) -> web.Response:
+        """Sign out. The guard has checked that the page itself asks for it."""
+        response = web.json_response({"signed_out": True})
+        await self._sessions.end(request, response)
+        return response
+
+    def away(self, request: web.Request) -> web.Response:
+        """Say that it is not known who is signed in."""
+        return self._page(local_path(request.path_qs), AWAY, 503)
+
+    @property
+    def _known(self) -> Oidc:
+        assert self._oidc is not None  # noqa: S101 - it is routed with it only
+        return self._oidc
+
+    def _unavailable(self, following: str, error: ProviderUnavailable) -> web.Response:
+        _logger.warning("the sign-in provider is away", reason=str(error))
+        return self._page(following, "The provider does not answer. Try again in a minute.", 503)
+
+    def _page(self, following: str, error: str = "", status: int = 200) -> web.Response:
+        way = "oidc" if self._oidc else "token" if self._tokens else "proxy"
+        provider = self._oidc.provider.name if self._oidc else ""
+        start = f"{SIGN_IN}/oidc?{urlencode({'next': following})}"
+        values = {"way": way, "next": following, "error": error, "provider": provider, "start": start}
+        text = self._render(values)
+        return web.Response(text=text, status=status, content_type="text/html", headers=self._headers)
+
+
+def sign_in_link(base: str, token: str) -> str:
+    """Return a link that signs in an operator once, within :data:`LINK_LASTS`.
+
+    Args:
+        base: the address of the private port.
+        token: ``SURELANE_API_TOKEN``. With another one the link does not count.
+    """
+    return f"{base}{LINK}?code={Signer(token.strip()).sign(_LINK, LINK_LASTS, {})}"
+
+
+def local_path(path: str) -> str:
+    """Return a path of the page where ``path`` is one, else the page's first: no link leads people elsewhere."""
+    wrong = len(path) > LONGEST_NEXT or "\\" in path or not path.isprintable()
+    if wrong or not below(path.partition("?")[0], ("/console",)) or below(path.partition("?")[0], (SIGN_IN,)):
+        return HOME
+    return path
+
+
+def _to(address: str) -> web.Response:
+    """Return a redirect that no cache keeps."""
+    headers = {hdrs.LOCATION: address, hdrs.CACHE_CONTROL: "no-store", "Referrer-Policy": "no-referrer"}
+    return web.Response(status=303, headers=headers)

@@ -1,0 +1,89 @@
+"""Render screens: a whole page, or the part of it that changes."""
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+
+from surelane import __version__
+from surelane_operator.console.access.viewer import Viewer
+from surelane_operator.console.screen import Screen, Values
+from surelane_operator.doctor.finding import span
+from surelane_operator.reads.timeline import in_words
+
+TEMPLATES = Path(__file__).parent / "templates"
+_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?[+-]\d\d(?::\d\d)?")
+
+
+class Pages:
+    """The templates. Each extends ``layout.html``; its block ``live`` is the part that changes."""
+
+    def __init__(self, screens: Sequence[Screen]) -> None:
+        self._environment = Environment(
+            loader=FileSystemLoader(TEMPLATES),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+        self._environment.filters |= {
+            "moment": moment,
+            "clock": clock,
+            "iso": iso,
+            "reason": in_words,
+            "readable": readable,
+            "span": span,
+            "part": _part,
+        }
+        self._environment.globals |= {
+            "navigation": [screen for screen in screens if screen.listed],
+            "version": __version__,
+        }
+        # A block that is rendered alone sees globals only, no imports of its template.
+        self._environment.globals["ui"] = self._environment.get_template("components.html").module
+
+    def page(self, screen: Screen, values: Values, viewer: Viewer) -> str:
+        """Render a whole page for a person."""
+        return self._template(screen.name).render(values, screen=screen, viewer=viewer)
+
+    def fragment(self, screen: Screen, values: Values) -> str:
+        """Render what changes in the page, the same for every person."""
+        template = self._template(screen.name)
+        return "".join(template.blocks["live"](template.new_context(dict(values))))
+
+    def bare(self, name: str, values: Values) -> str:
+        """Render a page without layout, for people who are not signed in."""
+        return self._template(name).render(values)
+
+    def _template(self, name: str) -> Template:
+        return self._environment.get_template(f"{name}.html")
+
+
+def moment(at: datetime) -> str:
+    """Format a time for people, in UTC."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def clock(at: datetime) -> str:
+    """Format a time for people to the millisecond, in UTC."""
+    return f"{moment(at)}.{at.microsecond // 1000:03}"
+
+
+def readable(text: str) -> str:
+    """Write the times in a text as :func:`moment` does."""
+    return _TIME.sub(lambda found: moment(datetime.fromisoformat(found[0])), text)
+
+
+def iso(at: datetime) -> str:
+    """Format a time for programs, in UTC."""
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _part(value: Any) -> str:  # noqa: ANN401 - an id or a text
+    """Quote a value as one part of an address."""
+    return quote(str(value), safe="")

@@ -1,0 +1,102 @@
+"""A screen of the operator's page: its address, what it reads, its template, and the links out of it."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote
+
+from surelane_operator.reads.events import Reads
+
+SLACK_MESSAGE = "https://slack.com/app_redirect?team={team}&channel={channel}&message_ts={ts}"
+
+Values = Mapping[str, Any]
+"""What a template is filled with. Nothing in it may depend on the person who looks: all viewers share it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """The templates of links, with ``{team}``, ``{channel}`` and ``{ts}``, or ``{trace_id}``. Empty: no link."""
+
+    message: str = SLACK_MESSAGE
+    trace: str = ""
+
+    def to_message(self, team: str | None, channel: str | None, ts: str | None) -> str | None:
+        """Return the link to a message, if its place is known."""
+        if not (self.message and channel and ts):
+            return None
+        return _filled(self.message, {"team": team or "", "channel": channel, "ts": ts})
+
+    def to_trace(self, trace_id: str) -> str | None:
+        """Return the link to a trace, if there is a template."""
+        return _filled(self.trace, {"trace_id": trace_id}) if self.trace else None
+
+
+def _filled(template: str, values: dict[str, str]) -> str:
+    for name, value in values.items():
+        template = template.replace("{" + name + "}", quote(value, safe=""))
+    return template
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The parts of an address that a screen reads."""
+
+    path: Mapping[str, str]
+    query: Mapping[str, str] = field(default_factory=dict)
+
+    def word(self, name: str) -> str | None:
+        """Return a field of the query without surrounding spaces; ``None`` if it is empty."""
+        # PostgreSQL can store neither the null character nor lone surrogates, so nothing has one.
+        given = self.query.get(name, "").replace("\0", "").strip()
+        return given.encode(errors="replace").decode() or None
+
+
+async def _no_examination() -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where screens read. ``examination`` returns the doctor's latest one; ``None``: there is none."""
+
+    reads: Reads
+    links: Links = field(default_factory=Links)
+    examination: Callable[[], Awaitable[Any]] = _no_examination
+
+
+Read = Callable[[Sources, Asked], Awaitable[Values]]
+
+
+class Missing(Exception):  # noqa: N818 - it is an answer, not a failure
+    """The address names something that does not exist. The message says what."""
+
+
+class Moved(Exception):  # noqa: N818 - it is an answer, not a failure
+    """Another screen shows what was asked for. The message is its address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """One screen.
+
+    Attributes:
+        name: the template's name without ``.html``, unique.
+        path: the address below ``/console``, in aiohttp's notation: ``/events/{id}``.
+        read: reads what the template shows. It may raise :class:`Missing` or :class:`Moved`.
+        listed: whether the navigation has it.
+        within: the name of the listed screen that the navigation marks while this one is open.
+        every: seconds between two reads for open pages; ``None``: the page is not live.
+    """
+
+    name: str
+    path: str
+    title: str
+    read: Read
+    listed: bool = True
+    within: str | None = None
+    every: float | None = 5.0
+
+    @property
+    def address(self) -> str:
+        """Return the address; of a listed screen it has no variables."""
+        return f"/console{self.path}"

@@ -1,0 +1,122 @@
+"""The events: filters, keyset pages, changes to some or to all that match; a message's events, and a thread's."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from surelane.errors import InvalidInput
+from surelane_operator.console.screen import Asked, Missing, Moved, Sources, Values
+from surelane_operator.reads.filters import STATUSES, Cursor, Filter, read_cursor, read_tags, split_tags
+from surelane_operator.reads.lookup import lost_message, matches_of
+from surelane_operator.reads.message import parts_of
+
+PAGE = 50
+OF_A_THREAD = 200
+TEXTS = ("key", "workspace", "channel", "user", "error")
+"""The fields that the filter takes as they are in the address."""
+FIELDS = ("status", "kind", "since", "until", "text", "tag", *TEXTS)
+"""The fields of the filter, as the address names them."""
+
+
+async def events(sources: Sources, asked: Asked) -> Values:
+    """Read a page of the events that match a filter."""
+    given = {name: value for name in FIELDS if (value := asked.word(name))}
+    which, wrong = read_filter(given)
+    after = _cursor(asked.word("after"))
+    found = await sources.reads.find_events(which, PAGE, after) if not wrong else None
+    address = {**given, "after": found.next.text()} if found and found.next else None
+    return {
+        "given": given,
+        "wrong": wrong,
+        "statuses": STATUSES,
+        "kinds": await sources.reads.kinds(),
+        "jobs": found.events if found else [],
+        "looked": found.looked if found and which.narrows else None,
+        "next": None if address is None else f"/console/events?{urlencode(address)}",
+        "first": None if after is None else f"/console/events?{urlencode(given)}",
+        "matching": _matching(which),
+        "narrowed": which.narrows,
+    }
+
+
+async def find(sources: Sources, asked: Asked) -> Values:
+    """Find the events of a message, an id or a key; without one, say what may have happened to the message."""
+    text = asked.word("q")
+    if text is None:
+        raise Missing("Type a link to a message, an event's id, or a key.")
+    found = await matches_of(sources.reads, text)
+    if len(found.ids) == 1:
+        raise Moved(f"/console/events/{found.ids[0]}")
+    if not found.ids and found.message is None and await sources.reads.group_events(text, 1):
+        raise Moved(f"/console/thread?key={quote(text, safe='')}")
+    lost = None
+    if not found.ids and found.message is not None:
+        lost = lost_message(found.message, found.newest, await sources.reads.clock())
+    found_events = [event for identity in found.ids[:PAGE] if (event := await sources.reads.get(identity))]
+    return {"text": text, "jobs": found_events, "lost": lost}
+
+
+async def thread(sources: Sources, asked: Asked) -> Values:
+    """Read everything of one group, such as a Slack thread, in the order in which it happened."""
+    key = asked.word("key")
+    if key is None:
+        raise Missing("Open a thread from one of its events.")
+    workspace, channel, ts = parts_of(key)
+    return {
+        "key": key,
+        "jobs": await sources.reads.group_events(key, OF_A_THREAD),
+        "channel": channel,
+        "ts": ts,
+        "message": sources.links.to_message(workspace, channel, ts),
+        "most": OF_A_THREAD,
+    }
+
+
+def read_filter(given: Mapping[str, str]) -> tuple[Filter, str | None]:
+    """Read the fields of an address; the last value says what is wrong with them."""
+    wrong = None
+    try:
+        since, until = (_moment(given.get(name)) for name in ("since", "until"))
+    except ValueError:
+        since = until = None
+        wrong = "Write times as 2026-01-31 12:00, in UTC."
+    statuses = given["status"].split(",") if "status" in given else None
+    if statuses and not set(statuses) <= set(STATUSES):
+        statuses, wrong = None, f"A state is one of {', '.join(STATUSES)}."
+    tags = None
+    try:
+        tags = read_tags(split_tags(given.get("tag", "")))
+    except ValueError:
+        wrong = "Write tags as customer:acme, separated by commas."
+    kinds = given["kind"].split(",") if "kind" in given else None
+    words = given.get("text", "").split()
+    texts = {name: given.get(name) for name in TEXTS}
+    return Filter(statuses, kinds, since=since, until=until, words=words, tags=tags, **texts), wrong
+
+
+def _moment(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _cursor(text: str | None) -> Cursor | None:
+    try:
+        return None if text is None else read_cursor(text)
+    except ValueError as error:
+        raise InvalidInput(str(error)) from None
+
+
+def _matching(which: Filter) -> dict[str, Any]:
+    """Return the filter as the API takes it for a change to all that match."""
+    given = {name: getattr(which, name) for name in TEXTS} | {
+        "status": which.statuses,
+        "kind": which.kinds,
+        "since": which.since and which.since.isoformat(),
+        "until": which.until and which.until.isoformat(),
+        "tag": [f"{name}:{value}" for name, values in (which.tags or {}).items() for value in values],
+        "text": " ".join(which.words),
+    }
+    return {name: value for name, value in given.items() if value}

@@ -1,0 +1,66 @@
+"""``surelane doctor``: find what is wrong with an installation, and say what to do.
+
+Each check asks one thing and returns findings. A check that the connected role may not run is reported as unknown.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from surelane.calls import Connection, translating
+from surelane.errors import Forbidden, NotMeasured
+from surelane_operator.doctor.finding import Finding, Level
+from surelane_operator.doctor.queue import backlog, retention, vacuum, workers
+from surelane_operator.doctor.server import (
+    clock,
+    connected,
+    dead_rows,
+    indexes,
+    notifications,
+    roles,
+    schema,
+    timeline,
+)
+from surelane_operator.reads.events import Reads
+
+__all__ = ["Finding", "Level", "examine", "examine_at"]
+
+Check = Callable[[], Awaitable[Sequence[Finding]]]
+
+
+async def examine_at(dsn: str) -> list[Finding]:
+    """Run all checks on a connection of their own; raise DatabaseUnavailable or DatabaseRefused without one."""
+    async with connected(dsn) as connection:
+        return await examine(dsn, connection)
+
+
+async def examine(dsn: str, connection: Connection) -> list[Finding]:
+    """Run all checks and return their findings. Without a usable schema, its contents are not checked.
+
+    A second connection to ``dsn`` sends a notification to the first.
+    """
+    reads = Reads(connection)
+    found = await _answered("schema", lambda: schema(connection))
+    if not any(finding.level is Level.PROBLEM for finding in found):
+        found += await _answered("roles", lambda: roles(connection))
+        found += await _answered("timeline", lambda: timeline(connection))
+    found += await _answered("notifications", lambda: notifications(dsn, connection))
+    found += await _answered("clock", lambda: clock(connection))
+    if any(finding.level is Level.PROBLEM for finding in found if finding.check == "schema"):
+        return found
+    found += await _answered("dead rows", lambda: dead_rows(connection))
+    found += await _answered("indexes", lambda: indexes(connection))
+    found += await _answered("vacuum", lambda: vacuum(reads))
+    found += await _answered("workers", lambda: workers(reads))
+    found += await _answered("queue", lambda: backlog(reads))
+    return found + await _answered("history", lambda: retention(connection))
+
+
+async def _answered(name: str, check: Check) -> list[Finding]:
+    """Run a check. If this role may not run it, the finding says so."""
+    try:
+        with translating():
+            return list(await check())
+    except NotMeasured as error:
+        return [Finding(name, Level.UNKNOWN, str(error), "run it again in a moment")]
+    except Forbidden as error:
+        found = f"this role may not see it: {error}"
+        return [Finding(name, Level.UNKNOWN, found, "connect as a member of agent_operator")]

@@ -1,0 +1,140 @@
+"""Check the queue: what holds back vacuum, the workers, the backlog, and whether old history goes."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from surelane.calls import Connection
+from surelane_operator.doctor.finding import Finding, Level, judged, ok, span
+from surelane_operator.doctor.server import clock_finding
+from surelane_operator.reads.events import Reads
+from surelane_service.figures import Holder
+
+HOUR = 3600.0
+DAY = 24 * HOUR
+LATE = timedelta(seconds=75)
+"""A worker that has been silent for longer has missed a heartbeat: they come within 65 seconds, most within 20."""
+_GONE = {
+    "drained": "an operator drained these workers; they claim nothing until they are resumed",
+    "died": "these workers crashed; other workers have their events",
+    "lost": "these workers lost their sessions; without new ones they count as dead within seconds",
+    "silent": "these workers hang or lost the database; their events are freed five minutes after the last heartbeat",
+}
+"""The states of workers that are not alive, and what each means."""
+_END = {
+    "session": "if it is not needed: select pg_terminate_backend({pid});"
+    " idle_in_transaction_session_timeout ends idle sessions automatically",
+    "prepared": "run in its database: commit prepared '{name}' or rollback prepared '{name}'",
+    "slot": "reconnect its standby, or run: select pg_drop_replication_slot('{name}')",
+}
+
+
+async def vacuum(reads: Reads) -> Sequence[Finding]:
+    """Find the session, prepared transaction or slot that has held back vacuum the longest."""
+    holder = (await reads.figures()).holder
+    if holder is None:
+        return [ok("vacuum", "no session, prepared transaction or slot holds back vacuum")]
+    return [judged("vacuum", holder.age, _described(holder), _end(holder), warn=300, fail=3600)]
+
+
+def _described(holder: Holder) -> str:
+    since = datetime.fromtimestamp(holder.since, UTC)
+    who = f"{holder.holder} {holder.application!r}" + (f", pid {holder.pid}" if holder.pid else "")
+    return f"{who}, {holder.state}, has held back vacuum for {span(holder.age)}, since {since:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _end(holder: Holder) -> str:
+    advice = _END[holder.holder].format(pid=holder.pid, name=holder.application)
+    if holder.state == "hidden":
+        advice += "; to see its state: grant pg_read_all_stats to the schema's owner"
+    return advice
+
+
+async def workers(reads: Reads) -> Sequence[Finding]:
+    """Check that workers are alive, that their clocks are right, and that they handle every pending kind."""
+    known = await reads.workers()
+    now = await reads.clock()
+    alive = [worker for worker in known if worker["alive"]]
+    waiting = [kind.kind for kind in (await reads.figures()).kinds if kind.pending and not kind.paused]
+    if not alive:
+        level = Level.PROBLEM if waiting else Level.WARNING
+        return [Finding("workers", level, "no worker is alive", "start one: python -m surelane_worker")]
+    return [_counted(alive, known, now), *_unhandled(alive, waiting), *_clocks(alive)]
+
+
+def _counted(alive: Sequence[dict[str, Any]], known: Sequence[dict[str, Any]], now: datetime) -> Finding:
+    found = f"{len(alive)} alive, of version {', '.join(sorted({worker['version'] for worker in alive}))}"
+    late = [_last_seen(worker, now) for worker in alive if now - worker["seen_at"] > LATE]
+    if late:
+        found += f"; late: {', '.join(late)}"
+    advice = []
+    for state, meaning in _GONE.items():
+        gone = [_last_seen(worker, now) for worker in known if worker["state"] == state]
+        if gone:
+            found += f"; {state}: {', '.join(gone)}"
+            advice.append(meaning)
+    return Finding("workers", Level.WARNING, found, "; ".join(advice)) if advice else ok("workers", found)
+
+
+def _last_seen(worker: dict[str, Any], now: datetime) -> str:
+    last = worker["died_at"] or worker["seen_at"]
+    return f"{worker['name']} ({span((now - last).total_seconds())} ago)"
+
+
+def _unhandled(alive: Sequence[dict[str, Any]], waiting: Sequence[str]) -> list[Finding]:
+    handled = {kind for worker in alive for kind in worker["kinds"]}
+    orphans = [kind for kind in waiting if kind not in handled]
+    if not orphans:
+        return []
+    found = f"no worker handles these pending kinds: {', '.join(orphans)}"
+    advice = "register a handler, or cancel the events: surelane events cancel --status pending --kind KIND"
+    return [Finding("workers", Level.WARNING, found, advice)]
+
+
+def _clocks(alive: Sequence[dict[str, Any]]) -> list[Finding]:
+    compared = [
+        (worker["name"], worker["clock_offset"]) for worker in alive if worker["clock_offset"] is not None
+    ]
+    findings = [clock_finding(f"the clock of {name}", offset.total_seconds()) for name, offset in compared]
+    return [finding for finding in findings if finding.level is not Level.OK]
+
+
+async def backlog(reads: Reads) -> Sequence[Finding]:
+    """Check the number of pending events, and for how long the oldest one has waited."""
+    kinds = (await reads.figures()).kinds
+    total = sum(kind.pending for kind in kinds)
+    running = sum(kind.running for kind in kinds)
+    active = [kind for kind in kinds if not kind.paused]
+    oldest = max(active, key=lambda kind: kind.oldest_pending_age, default=None)
+    age = oldest.oldest_pending_age if oldest else 0.0
+    found = f"{total:,} pending, {running:,} running"
+    if oldest and age:
+        found += f"; the oldest, of kind {oldest.kind}, has waited for {span(age)}"
+    advice = "start more workers, or see why: surelane stats; surelane events list --status pending"
+    findings = [judged("queue", age, found, advice, warn=600, fail=3600)]
+    paused = [kind.kind for kind in kinds if kind.paused and kind.pending]
+    if paused:
+        found = f"these kinds are paused and have pending events: {', '.join(paused)}"
+        advice = f"when it is time: surelane kinds resume {paused[0]}"
+        findings.append(Finding("queue", Level.WARNING, found, advice))
+    return findings
+
+
+async def retention(connection: Connection) -> Sequence[Finding]:
+    """Find out whether workers drop old history, or a transaction keeps them from it."""
+    row = await connection.fetchrow(
+        "select extract(epoch from older_than)::float8 as kept"
+        ", extract(epoch from agent.clock() - done_at)::float8 as done"
+        ", extract(epoch from agent.clock() - blocked_at)::float8 as blocked from agent.retention"
+    )
+    if row is None or row["kept"] is None:
+        advice = "a worker does so two minutes after its start, unless SURELANE_HISTORY_RETENTION is off"
+        return [ok("history", f"no worker has dropped old history yet: {advice}")]
+    kept = f"history is kept for {span(row['kept'])}"
+    if row["blocked"] is not None:
+        found = f"{kept}, but another transaction has locked older history for {span(row['blocked'])}"
+        advice = "find it in pg_stat_activity, and end it if it is not needed"
+        return [judged("history", row["blocked"], found, advice, warn=HOUR, fail=7 * DAY)]
+    found = f"{kept}; a worker dropped what is older {span(row['done'])} ago"
+    advice = "see the workers' logs: retention failed, or SURELANE_HISTORY_RETENTION is off now"
+    return [judged("history", row["done"], found, advice, warn=DAY, fail=30 * DAY)]

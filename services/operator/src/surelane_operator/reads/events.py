@@ -1,0 +1,347 @@
+"""What an operator may look at: events, why each waits, threads, counts, workers, limits."""
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from decimal import Decimal
+from operator import itemgetter
+from typing import Any
+
+from surelane.calls import Calls, Connection, Pool, Row
+from surelane.encryption.data_keys import DataKeys
+from surelane.encryption.envelopes import SEALED, is_sealed
+from surelane.encryption.keys import SealedError
+from surelane.encryption.places import ERROR, PROGRESS, RESULT, Place, step_place, tag_place
+from surelane.encryption.sealing import Sealing
+from surelane_operator.audit import Audit, some
+from surelane_operator.reads.filters import ENDED, LIVE, STATUSES, Cursor, Filter, keyset
+from surelane_operator.reads.message import Message, read_message
+from surelane_service.figures import Measured
+from surelane_service.rates import rate_text
+
+LISTED = """id, kind, status, attempts, max_attempts, locked_by, run_at, errors -> -1 ->> 'type' as error
+, left(reason, 1000) as reason, dedupe_key
+, item_key, group_key, event_ts, enqueued_at, left(enqueued_by, 200) as enqueued_by
+, heartbeat_at, deadline, finished_at, finished_by, traceparent, continuation_id, waits_for, lease_until, priority"""
+"""The columns of a list: a few kilobytes per event at most. Of an error it has the type: a text may quote people."""
+
+LATEST = "jsonb_path_query_array(errors, '$[last]') as errors"
+"""The column with the record of the latest error alone."""
+
+LONGEST_LISTED = 1000
+"""Characters of an error's message in a list."""
+
+_TEXTS = ("message", "traceback")
+"""The fields of an error's record that may quote what people wrote."""
+
+LOOKS_AT = 1000
+"""Events that one statement narrows down at most, so that a rare match costs no more than a common one."""
+
+
+def words_of(text: str) -> list[str]:
+    """Return what to search for: the words; of a link to a message in Slack the channel and the message's time."""
+    words: list[str] = []
+    for word in text.split():
+        message = read_message(word) if "://" in word else None
+        words += (message.channel, message.ts) if message else (word,)
+    return words
+
+
+def parsed(row: Row) -> dict[str, Any]:
+    """Return a row as a dictionary, with its JSON parsed."""
+    parsed = {"payload", "errors", "result", "changes"}
+    return {
+        name: json.loads(value) if name in parsed and isinstance(value, str) else value
+        for name, value in row.items()
+    }
+
+
+def without_texts(errors: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the records of errors without their texts."""
+    return [{name: value for name, value in error.items() if name not in _TEXTS} for error in errors]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A page of events, the cursor of the next one, and how many events were looked at."""
+
+    events: list[dict[str, Any]]
+    next: Cursor | None
+    looked: int
+
+
+class Reads(Measured):
+    """The operator's reads, on connections of the role ``agent_operator``."""
+
+    def __init__(self, database: Pool | Connection, sealing: Sealing | None = None) -> None:
+        """Use a connection or a pool. ``sealing`` decrypts and encrypts; by default nothing, as no keys are set."""
+        self.calls = self._database = Calls(database)
+        self.sealing = Sealing(DataKeys(database, None), on=False) if sealing is None else sealing
+        self.audit = Audit(database)
+        """What was done, by whom."""
+
+    async def list_events(
+        self, which: Filter, limit: int = 20, after: Cursor | None = None, *, texts: bool = False
+    ) -> list[dict[str, Any]]:
+        """List a page of events, newest first: live ones, then ended ones.
+
+        Rows have no payload, result, errors or changes, because these may be large. :meth:`get` has them. The field
+        ``error`` is the type of the latest error. With ``texts`` it is its message, and the look at it is kept.
+        """
+        columns = f"{LISTED}, {LATEST}" if texts else LISTED
+        rows = await self.calls.fetch(
+            f"select {columns} from agent.list_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9)",  # noqa: S608 - constants
+            *which.indexed,
+            *keyset(after),
+            limit,
+            await self._tags(which),
+        )
+        events = [parsed(row) for row in rows]
+        if texts:
+            for event in events:
+                latest = await self.sealing.shown_errors(event.pop("errors"), Place(event["id"], ERROR))
+                event["error"] = latest[0]["message"][:LONGEST_LISTED] if latest else None
+            if told := [event["id"] for event in events if event["error"]]:
+                async with self.audit.keeping("look at errors", detail=some(told)):
+                    pass
+        return events
+
+    async def find_events(self, which: Filter, limit: int, after: Cursor | None = None) -> Found:
+        """Return a page of the events that match. Where a filter narrows, a page may be short and not the last."""
+        most = LOOKS_AT if which.narrows else limit
+        rows = await self.calls.fetch(
+            f"select nth, matches, {LISTED} from (select m.nth, m.matches, (m.job).* from agent.narrow_jobs("  # noqa: S608 - a constant
+            "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) as m) as found order by nth",
+            *which.indexed,
+            *keyset(after),
+            most,
+            which.workspace,
+            which.channel,
+            which.user,
+            which.error,
+            list(which.words),
+            await self._tags(which),
+        )
+        matching = [row for row in rows if row["matches"]][:limit]
+        is_cut = len(matching) == limit
+        # The last row is the last event that was looked at.
+        last = matching[-1] if is_cut else rows[-1] if rows else None
+        looked = last["nth"] if last else 0
+        following = Cursor(last["id"], last["finished_at"]) if last and (is_cut or looked == most) else None
+        return Found([parsed(row) for row in matching], following, looked)
+
+    async def search(self, text: str, which: Filter, limit: int = 20) -> list[dict[str, Any]]:
+        """List events in which people saw all words of a text, newest first. It looks at the newest 1,000 events.
+
+        A link to a message in Slack stands for the message's channel and time. Rows are those of :meth:`list_events`.
+        Of the filter only the kinds, ``since`` and the tags count.
+        """
+        rows = await self.calls.fetch(
+            f"select {LISTED} from agent.search_jobs($1, $2, $3, $4, $5)",  # noqa: S608 - a constant
+            words_of(text),
+            which.kinds,
+            which.since,
+            limit,
+            await self._tags(which),
+        )
+        return [parsed(row) for row in rows]
+
+    async def recent(self, which: Filter, since: datetime, limit: int) -> list[dict[str, Any]]:
+        """List the newest live events, and events that ended at or after ``since``: ``limit`` of each, at most.
+
+        Rows are those of :meth:`list_events`, in one statement. The filter's times do not count.
+        """
+        wanted = which.statuses or STATUSES
+        live, ended = [[status for status in states if status in wanted] for states in (LIVE, ENDED)]
+        rows = await self.calls.fetch(
+            f"select {LISTED} from agent.list_jobs($1, $3, $4, null, null, null, null, $6)"  # noqa: S608 - a constant
+            f" union all select {LISTED} from agent.list_jobs($2, $3, $4, $5, null, null, null, $6)",
+            live,
+            ended,
+            which.kinds,
+            which.key,
+            since,
+            limit,
+        )
+        return [parsed(row) for row in rows]
+
+    async def list_ids(self, ids: Sequence[int]) -> list[dict[str, Any]]:
+        """List events by their ids, each once, newest first. Rows are those of :meth:`list_events`."""
+        rows = await self.calls.fetch(
+            f"select distinct on (id) {LISTED} from agent.job where id = any($1)"  # noqa: S608 - a constant
+            " order by id desc, finished_at desc nulls first",
+            list(ids),
+        )
+        return [parsed(row) for row in rows]
+
+    async def find(self, key: str) -> list[int]:
+        """Return the ids of the events with a natural key, or with an id as text; live ones come first."""
+        return [row[0] for row in await self.calls.fetch("select agent.find_events($1)", key)]
+
+    async def look(self, identity: int) -> dict[str, Any] | None:
+        """Return one event with what people wrote in it, and keep that somebody looked; ``None``: there is none."""
+        if (found := await self.get(identity, texts=True)) is not None:
+            async with self.audit.keeping("look at payload", f"event {identity}"):
+                pass
+        return found
+
+    async def get(self, identity: int, *, texts: bool = False) -> dict[str, Any] | None:
+        """Return one event. An id may have ended more than once: the answer is the live or else the latest row.
+
+        Errors have no texts, because these may quote what people wrote, and there is no result. To show the payload,
+        the result or those texts, use :meth:`look`.
+
+        ``claims`` is the number of claims. ``claimed`` has the moments of the last 100 only. ``steps`` are a durable
+        handler's, with its sleeps, waits and signals. ``tags`` are by name, and ``progress`` is what the handler said
+        last of it. ``replies`` are its messages in Slack. ``rerun_of`` is the id of the event that this one runs again.
+        ``rerun_as`` are the events that run this one again.
+        """
+        row = await self.calls.fetchrow(
+            # An array's lower bound is lost on the way to Python, so the number of claims comes beside it.
+            "select *, coalesce(array_upper(claimed, 1), 0) as claims from agent.job where id = $1"
+            " order by finished_at desc nulls first limit 1",
+            identity,
+        )
+        if row is None:
+            return None
+        steps = json.loads(await self.calls.fetchval("select agent.list_steps($1)", identity))
+        event = parsed(row)
+        rerun_of = [change["id"] for change in event["changes"] if change.get("action") == "replay of"]
+        rerun_as = [change["id"] for change in event["changes"] if change.get("action") == "replayed as"]
+        replies = await self.calls.fetch(
+            "select * from agent.list_replies($1, $2)", identity, row["event_ts"]
+        )
+        errors = await self._errors(event["errors"], Place(identity, ERROR), texts=texts)
+        chain: Collection[int] = ()
+        if texts and rerun_of:
+            chain = await self.calls.fetchval("select agent.rerun_chain($1)", identity)
+        by_sort = defaultdict(list)
+        for step in steps:
+            by_sort[step["sort"] if step["sort"] in ("tag", "progress") else "step"].append(step)
+        told = [await self._text(step, step_place(identity, *PROGRESS)) for step in by_sort["progress"]]
+        return event | {
+            "payload": await self.sealing.shown(event["payload"]),
+            "result": await self.sealing.shown(event["result"], Place(identity, RESULT)) if texts else None,
+            "errors": errors,
+            "error": errors[-1].get("message" if texts else "type") if errors else None,
+            "steps": [await self._step(step, identity, chain, texts=texts) for step in by_sort["step"]],
+            "tags": {
+                step["name"]: await self._text(step, tag_place(identity, step["name"]))
+                for step in sorted(by_sort["tag"], key=itemgetter("name"))
+            },
+            "progress": " ".join(told) or None,
+            "replies": [dict(reply) for reply in replies],
+            "rerun_of": rerun_of[0] if rerun_of else None,
+            "rerun_as": rerun_as,
+        }
+
+    async def _errors(
+        self, errors: Sequence[Mapping[str, Any]], place: Place, *, texts: bool
+    ) -> list[dict[str, Any]]:
+        return await self.sealing.shown_errors(errors, place) if texts else without_texts(errors)
+
+    async def _text(self, step: Mapping[str, Any], place: Place) -> str:
+        """Return a text for people, or why it cannot be decrypted."""
+        shown = await self.sealing.shown(step["value"], place)
+        return str(shown[SEALED] if is_sealed(shown) else shown)
+
+    async def _step(
+        self, step: dict[str, Any], identity: int, chain: Collection[int], *, texts: bool
+    ) -> dict[str, Any]:
+        if not step.get("errors"):
+            return step
+        place = replace(step_place(identity, step["name"], step["nth"], ERROR), rerun_of=chain)
+        return {**step, "errors": await self._errors(step["errors"], place, texts=texts)}
+
+    async def group_events(self, key: str, limit: int) -> list[dict[str, Any]]:
+        """Return the events of a group, in the order in which they happened."""
+        rows = await self.calls.fetch(f"select {LISTED} from agent.group_jobs($1, $2)", key, limit)  # noqa: S608 - a constant
+        return sorted((parsed(row) for row in rows), key=lambda event: (event["event_ts"], event["id"]))
+
+    async def message_events(self, message: Message, teams: Sequence[str]) -> list[int]:
+        """Return the ids of a message's events, from the first of the workspaces that has one."""
+        tried = [*([message.team] if message.team else teams), None]  # last as in a channel that is shared
+        place = message.channel, Decimal(message.ts), message.thread
+        rows = await self.calls.fetch("select agent.message_jobs($1, $2, $3, $4)", tried, *place)
+        return [row[0] for row in rows]
+
+    async def longest_waiting(self, limit: int) -> list[Mapping[str, Any]]:
+        """Return the events that have waited the longest, with the reason why."""
+        return [dict(row) for row in await self.calls.fetch("select * from agent.longest_waiting($1)", limit)]
+
+    async def recent_figures(self, minutes: int, sample: int = 300) -> list[Mapping[str, Any]]:
+        """Return what ended in the last minutes, by kind and outcome: its rate, and its latencies in seconds."""
+        rows = await self.calls.fetch("select * from agent.recent_figures($1, $2)", minutes, sample)
+        return [dict(row) for row in rows]
+
+    async def why(self, identity: int) -> tuple[str, str] | None:
+        """Return why an event is not running, as a word and a sentence; ``None`` when there is no such event."""
+        row = await self.calls.fetchrow("select * from agent.why_waiting($1)", identity)
+        return None if row is None or row["reason"] is None else (row["reason"], row["detail"])
+
+    async def kinds(self) -> list[str]:
+        """Return the kinds of events that were ever seen."""
+        return [row["kind"] for row in await self.calls.fetch("select kind from agent.kind order by kind")]
+
+    async def count(self, which: Filter, most: int) -> int:
+        """Count the events that match, up to ``most``."""
+        counted: int = await self.calls.fetchval(
+            "select agent.count_jobs($1, $2, $3, $4, $5, $6, $7)",
+            *which.indexed,
+            most,
+            await self._tags(which),
+        )
+        return counted
+
+    async def _tags(self, which: Filter) -> str | None:
+        """Return the tags of a filter as ``agent.list_jobs`` takes them: each with the values by which it is found."""
+        if not which.tags:
+            return None
+        sought = {name: list(values) for name, values in which.tags.items()}
+        with suppress(SealedError):  # without the keys, only what is stored in the clear is found
+            for name, values in which.tags.items():
+                sought[name] += [await self.sealing.tag_key(name, value) for value in values]
+        return json.dumps(sought)
+
+    async def stats(self) -> list[dict[str, Any]]:
+        """Count events by kind and state, with the time since when the oldest pending one is visible."""
+        return [dict(row) for row in await self.calls.fetch("select * from agent.queue_stats()")]
+
+    async def workers(self) -> list[dict[str, Any]]:
+        """List the workers with their state: ``alive``, ``lost``, ``died`` or ``silent``.
+
+        A worker without a session is lost, and may come back. If it did not, it died. A silent worker announces itself
+        no longer.
+        """
+        return [dict(row) for row in await self.calls.fetch("select * from agent.list_workers()")]
+
+    async def list_limits(self) -> list[dict[str, Any]]:
+        """List the kinds that have a limit, or whose limit an operator lifted."""
+        rows = await self.calls.fetch(
+            "select kind, per, concurrency, rate, period, declared_concurrency, declared_rate, declared_period"
+            ", set_at, set_by from agent.list_limits()"
+        )
+        return [_limit(row) for row in rows]
+
+    async def clock(self) -> datetime:
+        """Return the database's time."""
+        now: datetime = await self.calls.fetchval("select agent.clock()")
+        return now
+
+    async def list_cron(self) -> list[dict[str, Any]]:
+        """List the named schedules, their payloads decrypted."""
+        rows = [parsed(row) for row in await self.calls.fetch("select * from agent.read_cron()")]
+        return [row | {"payload": await self.sealing.shown(row["payload"])} for row in rows]
+
+
+def _limit(row: Row) -> dict[str, Any]:
+    """Return a limit with its rates as text."""
+    limit = dict(row)
+    for prefix in ("", "declared_"):
+        period = limit.pop(f"{prefix}period")
+        if (count := limit[f"{prefix}rate"]) is not None:
+            limit[f"{prefix}rate"] = rate_text(count, period)
+    return limit

@@ -1,0 +1,113 @@
+"""Which events a read or a change is about, and where a page begins."""
+
+import base64
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal, get_args
+
+Status = Literal["pending", "scheduled", "running", "completed", "failed", "cancelled", "expired"]
+Ended = Literal["completed", "failed", "cancelled", "expired"]
+STATUSES: tuple[Status, ...] = get_args(Status)
+LIVE, ENDED = STATUSES[:3], STATUSES[3:]
+MAX_ID = 2**63 - 1
+MAX_CURSOR = 100
+"""Characters."""
+_TAG = re.compile(r"([\w.-]{1,40})[:=](.{1,200})", re.ASCII)
+_BETWEEN_TAGS = re.compile(r",(?=[\w.-]{1,40}[:=])", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A filter of events; a field that is ``None`` matches every event.
+
+    Attributes:
+        key: an item key, a group key or a dedupe key.
+        since: the event was enqueued, or ended if it has, at or after this.
+        until: the event was enqueued, or ended if it has, before this.
+        workspace, channel, user, error, words: what no index has. It is applied to the events that the fields above
+            find.
+        tags: values by the names of tags; the event has one value of each name.
+    """
+
+    statuses: Sequence[str] | None = None
+    kinds: Sequence[str] | None = None
+    key: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    workspace: str | None = None
+    channel: str | None = None
+    user: str | None = None
+    error: str | None = None
+    words: Sequence[str] = ()
+    tags: Mapping[str, Sequence[str]] | None = None
+
+    @property
+    def indexed(self) -> tuple[object, ...]:
+        """Return what indexes have, as the SQL functions take it."""
+        return self.statuses, self.kinds, self.key, self.since, self.until
+
+    @property
+    def narrows(self) -> bool:
+        """Return whether it filters by what no index has."""
+        return bool(self.workspace or self.channel or self.user or self.error or self.words)
+
+
+def split_tags(text: str) -> list[str]:
+    """Split tags at commas. A value may have commas, too."""
+    return [tag for tag in _BETWEEN_TAGS.split(text) if tag]
+
+
+def read_tags(texts: Iterable[str] | None) -> dict[str, list[str]] | None:
+    """Read tags that are written as ``customer:acme`` or ``customer=acme``.
+
+    Raises:
+        ValueError: a text is no such tag.
+    """
+    tags: dict[str, list[str]] = {}
+    for text in texts or ():
+        if (tag := _TAG.fullmatch(text)) is None:
+            raise ValueError("write a tag as customer:acme")
+        tags.setdefault(tag[1], []).append(tag[2])
+    return tags or None
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """The last row of a page: its id, and when it ended, if it has."""
+
+    id: int
+    finished_at: datetime | None = None
+
+    def text(self) -> str:
+        """Return it as :func:`read_cursor` reads it."""
+        moment = self.finished_at.isoformat() if self.finished_at else ""
+        return base64.urlsafe_b64encode(f"{self.id} {moment}".encode()).decode().rstrip("=")
+
+
+def keyset(after: Cursor | None) -> tuple[datetime | None, int | None]:
+    """Return a place in a list as the SQL functions take it."""
+    return (after.finished_at, after.id) if after else (None, None)
+
+
+def read_cursor(text: str) -> Cursor:
+    """Read a cursor.
+
+    Raises:
+        ValueError: :func:`cursor_after` has not written it.
+    """
+    try:
+        identity, _, moment = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode().partition(" ")
+        finished_at = datetime.fromisoformat(moment).astimezone(UTC) if moment else None
+        cursor = Cursor(int(identity), finished_at)
+    except (TypeError, ValueError, OverflowError):  # JSON may bring another type than text
+        cursor = None
+    if cursor is None or len(text) > MAX_CURSOR or not 0 < cursor.id <= MAX_ID:
+        raise ValueError("pass `next` of the page before")
+    return cursor
+
+
+def cursor_after(row: Mapping[str, Any]) -> str:
+    """Return the cursor of the page that follows a row."""
+    return Cursor(row["id"], row["finished_at"]).text()

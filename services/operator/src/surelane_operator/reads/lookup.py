@@ -1,0 +1,133 @@
+"""Find the events of a message, an id or a key; where there are none, say what may have happened to the message."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from surelane_operator.reads.events import Reads
+from surelane_operator.reads.filters import LIVE, Filter
+from surelane_operator.reads.message import Message, parts_of, read_message
+from surelane_operator.reads.shown import ListedEvent
+from surelane_operator.reads.timeline import outcome, sentence
+
+RECENT = 300
+"""The newest events, which say what workspaces there are."""
+REPEATED_FOR = timedelta(hours=24)
+"""How long Slack repeats what it could not deliver, where the app asks for it."""
+TOLD = 20
+"""Events of an answer, at most."""
+_JUST_ENDED = "It has just ended: read it again."
+
+
+class Cause(BaseModel):
+    """What may have happened to a message without an event."""
+
+    what: str
+    detail: str
+
+
+class Lost(BaseModel):
+    """A message without an event."""
+
+    channel: str
+    ts: str
+    sent_at: datetime
+    repeated: bool = Field(description="whether Slack may still repeat it")
+    causes: list[Cause] = Field(description="what may have happened")
+
+
+class FoundEvent(ListedEvent):
+    """An event, and why it waits or how it ended."""
+
+    why: str
+
+
+class Lookup(BaseModel):
+    """The events of a message, an id or a key; those of a thread in its order."""
+
+    jobs: list[FoundEvent]
+    more: int = Field(description=f"events beside these {TOLD}")
+    lost: Lost | None = Field(description="null: there are events, or the text is no message")
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """The events that a text leads to, each once. ``message`` is ``None`` where it names an event or a key."""
+
+    ids: list[int]
+    message: Message | None
+    newest: Sequence[Mapping[str, Any]]
+
+
+async def matches_of(reads: Reads, text: str) -> Matches:
+    """Look up a link to a message, a channel and a ts, an event's id, or a natural key."""
+    message = read_message(text)
+    newest = await reads.list_events(Filter(), RECENT)
+    if message is None:
+        found = await reads.find(text)
+    else:
+        teams = dict.fromkeys(parts_of(event["group_key"])[0] for event in newest if event["group_key"])
+        found = await reads.message_events(message, list(filter(None, teams)))
+    return Matches(list(dict.fromkeys(found)), message, newest)
+
+
+async def look_up(reads: Reads, text: str) -> Lookup:
+    """Find the events of a text, and say of each why it waits or how it ended. Group and dedupe keys count, too."""
+    found = await matches_of(reads, text)
+    ids = found.ids
+    if found.message is None:
+        # A thread has the natural key of its first message.
+        others = await reads.group_events(text, TOLD) or await reads.list_events(Filter(key=text), TOLD)
+        ids = list(dict.fromkeys([*ids, *(event["id"] for event in others)]))
+    events = [event for identity in ids[:TOLD] if (event := await reads.get(identity))]
+    lost = None
+    if found.message is not None and not ids:
+        lost = lost_message(found.message, found.newest, await reads.clock())
+    told = [FoundEvent.model_validate(event | {"why": await why(reads, event)}) for event in events]
+    return Lookup(jobs=told, more=len(ids) - len(told), lost=lost)
+
+
+async def why(reads: Reads, event: Mapping[str, Any]) -> str:
+    """Say in a sentence why an event waits, or how it ended. ``event`` is an answer of :meth:`Reads.get`."""
+    if event["status"] not in LIVE:
+        return outcome(event)
+    found = await reads.why(event["id"])
+    return _JUST_ENDED if found is None else sentence(*found)
+
+
+def lost_message(message: Message, newest: Sequence[Mapping[str, Any]], now: datetime) -> Lost:
+    """Say what may have happened to a message without an event."""
+    seen = any(parts_of(event["group_key"])[1] == message.channel for event in newest if event["group_key"])
+    subscribed = (
+        "Events of this channel have come lately, so the app is subscribed and in the channel. Was the bot mentioned?"
+        if seen
+        else "None of the newest events is of this channel. Is the app in it, and subscribed to its events?"
+    )
+    stored = f"The newest event was stored {newest[0]['enqueued_at'].isoformat()}. " if newest else ""
+    causes = [
+        ("Slack did not send it.", subscribed),
+        (
+            "Ingest refused it.",
+            "The signing secret may be wrong, or the request came late: its /metrics count answers by status.",
+        ),
+        (
+            "Ingest did not take it.",
+            "It ignores the app's own messages and unknown types: its /metrics count them by reason.",
+        ),
+        (
+            "It did not reach ingest.",
+            f"{stored}Slack's app page lists failed deliveries, and says whether it has switched the subscription off.",
+        ),
+        ("It was removed.", "Retention drops old history."),
+    ]
+    sent_at = datetime.fromtimestamp(float(message.ts), UTC)
+    return Lost(
+        channel=message.channel,
+        ts=message.ts,
+        sent_at=sent_at,
+        repeated=now - sent_at < REPEATED_FOR,
+        causes=[Cause(what=what, detail=detail) for what, detail in causes],
+    )

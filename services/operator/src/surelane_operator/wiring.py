@@ -1,0 +1,133 @@
+"""Run the operator's service: the page, the API and assistants' tools, behind one guard on the private port."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from types import ModuleType
+
+from aiohttp import web
+from aiohttp.typedefs import Middleware
+
+from surelane import __version__
+from surelane.calls import Calls, Pool
+from surelane.encryption.data_keys import DataKeys
+from surelane.encryption.sealing import Sealing
+from surelane.errors import SettingsError
+from surelane_operator.api.api import OFF, OperatorApi, switched_off
+from surelane_operator.changes import Changes
+from surelane_operator.console.access.access import access_of
+from surelane_operator.console.access.access_settings import AccessSettings
+from surelane_operator.console.console import HEADERS, Console, to_the_page
+from surelane_operator.console.pages import Pages
+from surelane_operator.console.screen import Links, Sources
+from surelane_operator.reads.findings import Examinations
+from surelane_service.compatibility import schema_unfit, schema_version
+from surelane_service.logs import configure_logs, get_logger
+from surelane_service.pool import opened_pool
+from surelane_service.probes import private_app, serving_private
+from surelane_service.service_settings import load_settings
+from surelane_service.telemetry.setup import configure_telemetry
+
+SERVICE = "surelane-operator"
+CONNECTIONS = 4
+"""The most at once for people's requests. The readiness probe has one beside."""
+STATEMENT_TIMEOUT = timedelta(seconds=15)
+_logger = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Operators:
+    """What the private port serves for operators. ``closing`` is called before the service waits for requests."""
+
+    routes: list[web.AbstractRouteDef]
+    middlewares: Sequence[Middleware] = ()
+    closing: Sequence[Callable[[web.Application], Awaitable[None]]] = ()
+
+
+async def main(stop: asyncio.Event) -> None:
+    """Run the service until ``stop`` is set, then finish the requests it took."""
+    settings = load_settings(AccessSettings)
+    configure_logs(SERVICE, settings.log_level)
+    telemetry = configure_telemetry(SERVICE, __version__)
+    try:
+        async with running(settings) as port:
+            if not _serves(settings):
+                _logger.warning("the page and the API are off: SURELANE_API_TOKEN is not set")
+            _logger.info("serving operators", private_port=port)
+            await stop.wait()
+        _logger.info("stopped")
+    finally:
+        await asyncio.to_thread(telemetry.shutdown)
+
+
+@asynccontextmanager
+async def running(settings: AccessSettings) -> AsyncIterator[int]:
+    """Serve the private port for the length of the block, and yield it. What is off answers how to switch it on."""
+
+    def connecting(size: int) -> AbstractAsyncContextManager[Pool]:
+        url = settings.database_url
+        return opened_pool(url, service=SERVICE, max_size=size, statement_timeout=STATEMENT_TIMEOUT)
+
+    async with (
+        connecting(1) as probing,
+        connecting(CONNECTIONS) as pool,
+        _operators(settings, pool) as operators,
+    ):
+
+        async def unready() -> str | None:
+            return await schema_unfit(schema_version(Calls(probing)))
+
+        routes = [web.get("/", to_the_page), *operators.routes]
+        app = private_app(unready, routes, settings.known_hosts, operators.middlewares)
+        app.on_shutdown.extend(operators.closing)
+        async with serving_private(app, settings) as port:
+            yield port
+
+
+def _serves(settings: AccessSettings) -> bool:
+    return bool(settings.api_token or settings.api_viewer_token or settings.sign_in)
+
+
+@asynccontextmanager
+async def _operators(settings: AccessSettings, pool: Pool) -> AsyncIterator[Operators]:
+    if not _serves(settings):
+        yield Operators([route for path in OFF for route in switched_off(path)])
+        return
+    changes = Changes(pool, Sealing(DataKeys(pool, settings.encryption_keys), on=settings.encrypt_events))
+    examinations = Examinations(settings.database_url.get_secret_value())
+    api = OperatorApi(changes, examinations)
+    console = Console(Sources(changes, Links(settings.message_url, settings.trace_url), examinations.latest))
+    guard, sign_in = access_of(
+        settings, lambda values: Pages([]).bare("sign-in", values), HEADERS, changes.calls
+    )
+    page = [*sign_in, *console.routes()] if settings.sign_in else switched_off("/console")
+    protocol = load_protocol(settings)
+    async with AsyncExitStack() as stack:
+        tools = switched_off("/mcp")
+        if protocol is not None:
+            may_change = settings.assistants == "change"
+            at = settings.console_url if settings.sign_in else None
+            serving = protocol.serving_assistants(api.endpoints, changes=may_change, page=at)
+            tools = await stack.enter_async_context(serving)
+        yield Operators([*page, *api.routes(), *tools], [guard.middleware], [console.close, api.close])
+
+
+def load_protocol(settings: AccessSettings) -> ModuleType | None:
+    """Import the server of the Model Context Protocol, where the settings switch it on.
+
+    The SDK takes half a second and 22 MB, so nothing else imports it.
+
+    Raises:
+        SettingsError: the SDK is not installed.
+    """
+    if settings.assistants is None:
+        return None
+    try:
+        from surelane_operator.mcp import server  # noqa: PLC0415 - see above
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            f"SURELANE_MCP needs the package {error.name}: pip install 'surelane-operator[mcp]'"
+        ) from None
+    return server

@@ -1,0 +1,118 @@
+"""Call the functions of steps, and write their results and arguments as JSON."""
+
+import hashlib
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any, get_type_hints
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from surelane_worker.handling.flow import Key
+
+MOST_BYTES = 1_000_000
+"""Of a step's result, as JSON in UTF-8."""
+
+
+class StepMismatchError(Exception):
+    """A step cannot be run or stored as it is called, or does not fit what is stored under its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a function is called, and how its result becomes JSON and is read again.
+
+    Attributes:
+        is_async: whether the function is a coroutine function. Others run in a thread.
+        adapter: reads and writes the annotated type of the result; ``None`` where there is none.
+    """
+
+    is_async: bool
+    adapter: TypeAdapter[Any] | None
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> "Shape":
+        """Return a function's shape."""
+        plain = function
+        while isinstance(plain, partial):
+            plain = plain.func
+        return cls(inspect.iscoroutinefunction(plain), _adapter(plain))
+
+    def text(self, key: Key, result: object) -> str:
+        """Return a result as JSON.
+
+        Raises:
+            StepMismatchError: JSON cannot hold it, or it is too large.
+        """
+        try:
+            if self.adapter is not None:
+                text = self.adapter.dump_json(result, warnings="error").decode()
+            else:
+                text = json.dumps(result, allow_nan=False, default=_dumped)
+            size = len(text.encode())
+        except (TypeError, ValueError, RecursionError) as error:
+            raise StepMismatchError(
+                f"the result of step {key} is not JSON: {error}; return plain values, or annotate the function with a"
+                " pydantic model"
+            ) from None
+        if size > MOST_BYTES:
+            raise StepMismatchError(
+                f"the result of step {key} has {size:,} bytes; at most {MOST_BYTES:,} are stored: keep the data"
+                " elsewhere and return its place"
+            )
+        return text
+
+    def read(self, key: Key, text: str) -> Any:  # noqa: ANN401 - the function's result
+        """Return the result that a JSON text stands for.
+
+        Raises:
+            StepMismatchError: it does not fit the annotation.
+        """
+        if self.adapter is None:
+            return json.loads(text)
+        try:
+            return self.adapter.validate_json(text)
+        except ValidationError as error:
+            raise StepMismatchError(
+                f"the stored result of step {key} does not fit the function's annotation, which has changed since:"
+                f" give the step a new name, or let the model read the old form ({error.error_count()} errors)"
+            ) from None
+
+
+def _adapter(function: Callable[..., Any]) -> TypeAdapter[Any] | None:
+    try:
+        annotated = get_type_hints(function, include_extras=True).get("return", Any)
+        return None if annotated in (Any, object, type(None), None) else _adapter_of(annotated)
+    except Exception:  # noqa: BLE001 - it may name anything, nothing that exists, or no type that pydantic knows
+        return None
+
+
+@lru_cache(maxsize=1000)
+def _adapter_of(annotated: Any) -> TypeAdapter[Any]:  # noqa: ANN401 - any type
+    return TypeAdapter(annotated)
+
+
+def fingerprint(arguments: Sequence[Any], named: Mapping[str, Any]) -> str | None:
+    """Return a hash of arguments; ``None`` if there are none, or JSON cannot hold their structure.
+
+    An argument that JSON cannot hold counts by its type only.
+    """
+    if not arguments and not named:
+        return None
+    try:
+        text = json.dumps([list(arguments), dict(named)], sort_keys=True, default=_comparable)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _comparable(value: object) -> object:
+    return value.model_dump(mode="json") if isinstance(value, BaseModel) else type(value).__name__
+
+
+def _dumped(value: object) -> object:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} is not JSON")

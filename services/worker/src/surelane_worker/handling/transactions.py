@@ -1,0 +1,141 @@
+"""Run a step in a transaction of the team's own: what it writes there and its stored result are committed together.
+
+The worker first stores that the step may come, with a token. In the team's transaction, which may have the rights of
+another role, the token lets one statement store the result, under the fence of the claim.
+"""
+
+import asyncio
+import inspect
+import secrets
+from collections.abc import Callable, Coroutine, Sequence
+from functools import wraps
+from time import perf_counter
+from typing import Any
+
+from surelane.drivers import Driver, async_driver, sync_driver
+from surelane.errors import UnsupportedConnection
+from surelane_worker.handling.flow import Key
+from surelane_worker.handling.shapes import Shape, StepMismatchError, fingerprint
+from surelane_worker.handling.steps import NO_FAILURES, Steps
+from surelane_worker.slack.notes import ClaimLostError
+from surelane_worker.slack.replies import SCOPE
+
+_BEGUN = "select pg_current_xact_id()::text as xact"
+_FINISH = (
+    "select agent.finish_step($1::int8, $2::int4, $3::text, $4::int4, $5::text, $6::text, $7::text, $8::text::json"
+    ", $9::float8) as answer"
+)
+
+
+class Transaction:
+    """A function that becomes a step in a transaction on a team's connection."""
+
+    def __init__(self, steps: Steps, database: object, function: Callable[..., Any]) -> None:
+        """Keep the arguments.
+
+        Raises:
+            UnsupportedConnection: ``database`` is nothing that a queue takes.
+        """
+        self._steps = steps
+        self._function = function
+        try:
+            self.driver, self._choose, self._blocks = async_driver(database), async_driver, False
+        except UnsupportedConnection:
+            self.driver, self._choose, self._blocks = sync_driver(database), sync_driver, True
+
+    async def run(self, name: str, arguments: Sequence[Any], named: dict[str, Any]) -> Any:  # noqa: ANN401 - the function's result
+        """Run the step, or return its stored result; see :meth:`Context.transaction`."""
+
+        @wraps(self._function)
+        async def once(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - the function's
+            given, _, nth = SCOPE.get("").rpartition(":")
+            key, began, event = Key(given, int(nth)), perf_counter(), self._steps.event
+            token = await self._offer(key)
+            hashed, results = fingerprint(arguments, named), list[object]()
+
+            async def stored(result: object, xact: str) -> tuple[Any, ...]:
+                text = Shape.of(self._function).text(key, result)
+                sealed = await self._steps.engine.sealed_step(event.id, key.name, key.nth, hashed, text)
+                results.append(result)
+                took = perf_counter() - began
+                return event.id, event.claim, key.name, key.nth, token, xact, *sealed, took
+
+            try:
+                if not self._blocks:
+                    return await self._awaited(stored, arguments, named)
+                loop = asyncio.get_running_loop()
+                return await self._steps.threads.run(lambda: self._blocking(loop, stored, arguments, named))
+            except NO_FAILURES:
+                raise
+            except Exception:
+                if results:  # it may be committed: another token keeps it from a later commit
+                    await self._offer(key)
+                    if await self._steps.is_done(key):
+                        return results[0]
+                raise
+
+        return await self._steps.run(name, once, arguments, named)
+
+    async def _offer(self, key: Key) -> str:
+        """Store that the step may come, with a new token. Return the token."""
+        token, event, engine = secrets.token_hex(16), self._steps.event, self._steps.engine
+        await self._steps.fenced(lambda: engine.offer_step(event.id, event.claim, key.name, key.nth, token))
+        return token
+
+    async def _awaited(self, stored: "Stored", arguments: Sequence[Any], named: dict[str, Any]) -> object:
+        async with self.driver.transaction() as connection:
+            driver = self._choose(connection)
+            xact = await _value(driver, _BEGUN)
+            result = self._function(connection, *arguments, **named)
+            if inspect.isawaitable(result):
+                result = await result
+            _check(await _value(driver, _FINISH, *await stored(result, xact)))
+        return result
+
+    def _blocking(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        stored: "Stored",
+        arguments: Sequence[Any],
+        named: dict[str, Any],
+    ) -> object:
+        if inspect.iscoroutinefunction(self._function):
+            raise StepMismatchError("an asynchronous function needs an asynchronous connection")
+        with self.driver.transaction() as connection:
+            driver = self._choose(connection)
+            xact = _now(_value(driver, _BEGUN))
+            result = self._function(connection, *arguments, **named)
+            given = asyncio.run_coroutine_threadsafe(stored(result, xact), loop).result()
+            _check(_now(_value(driver, _FINISH, *given)))
+        return result
+
+
+Stored = Callable[[object, str], Coroutine[Any, Any, tuple[Any, ...]]]
+"""Returns what the statement takes that stores a result."""
+
+
+def _check(answer: str) -> None:
+    """Raise, and so roll back, unless the result is stored."""
+    if answer == "stale":
+        raise ClaimLostError
+    if answer != "done":
+        raise StepMismatchError(
+            "the function's writes are not in its transaction: it ended it, or the connection commits each statement;"
+            " leave the commit to ctx.transaction"
+        )
+
+
+async def _value(driver: Driver, query: str, *arguments: object) -> str:
+    """Return the one value of a query's one row."""
+    (row,) = await driver.fetch(query, *arguments)
+    (value,) = row.values()
+    return str(value)
+
+
+def _now(coroutine: Coroutine[Any, Any, str]) -> str:
+    """Return what the coroutine of a blocking driver returns: it never suspends."""
+    try:
+        coroutine.send(None)
+    except StopIteration as ended:
+        return str(ended.value)
+    raise UnsupportedConnection("the connection is asynchronous")

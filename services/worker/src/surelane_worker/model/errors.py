@@ -1,0 +1,22 @@
+"""Why a turn cannot go on."""
+
+
+class ModelError(Exception):
+    """A turn cannot go on. The message has no secrets: history keeps it."""
+
+
+class UnavailableError(ModelError):
+    """The model or a tool's server cannot be reached now; another attempt may succeed."""
+
+    def __init__(self, message: str, after: float | None = None) -> None:
+        """``after``: the seconds that the server asks to wait."""
+        super().__init__(message)
+        self.after = after
+
+
+class RefusedError(ModelError):
+    """The model will refuse this request each time."""
+
+
+class LimitError(ModelError):
+    """The turn has used what it may use. The message is for people."""

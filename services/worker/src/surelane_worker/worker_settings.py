@@ -1,0 +1,204 @@
+"""The worker's settings, read from the environment."""
+
+import os
+import secrets
+import socket
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import BeforeValidator, Field, SecretStr, model_validator
+from pydantic_settings import NoDecode
+
+from surelane_service.durations import Duration, parse_duration
+from surelane_service.engine import DEFAULT_MAX_ATTEMPTS, SHORTEST_RETENTION
+from surelane_service.service_settings import DEMO_BOT_TOKEN, InstallSettings, split
+from surelane_worker.remote_agents import DispatchSettings
+
+BUILT_IN_HANDLERS = "surelane_worker.builtin:handlers"
+FAILURE_REPLY = "Sorry, something went wrong, and I could not finish this."
+
+
+def _name() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+
+
+def _retention(value: object) -> timedelta | None:
+    """Read how long history is kept: a duration, or ``off``."""
+    if isinstance(value, str) and value.strip().lower() == "off":
+        return None
+    kept = parse_duration(value)
+    if kept < SHORTEST_RETENTION:
+        raise ValueError("history is kept for at least 3d, because duplicates are found there; off keeps all")
+    return kept
+
+
+def _grace(value: object) -> timedelta | None:
+    """Read how long after an uninstall data is kept: a duration, or ``off``."""
+    off = value is None or (isinstance(value, str) and value.strip().lower() == "off")
+    return None if off else parse_duration(value)
+
+
+class WorkerSettings(InstallSettings, DispatchSettings):
+    """The worker's settings."""
+
+    handlers: str = Field(BUILT_IN_HANDLERS, validation_alias="SURELANE_HANDLERS")
+    """``module:attribute`` of the :class:`Handlers` to run. The built-in ones handle every documented kind."""
+
+    bolt_kinds: Annotated[tuple[str, ...], NoDecode, BeforeValidator(split)] = Field(
+        (), validation_alias="SURELANE_BOLT_KINDS"
+    )
+    """Kinds of events for a Bolt app's listeners, beside those that they are seen to take, separated by commas."""
+
+    event_types: str | None = Field(None, validation_alias="SURELANE_EVENT_TYPES")
+    """Ingest's setting, if the worker gets it too. The worker then warns of handlers whose events cannot arrive."""
+
+    slack_bot_token: SecretStr | None = Field(None, validation_alias="SLACK_BOT_TOKEN")
+    """The bot's token in the one workspace. It is not used where installs are on."""
+
+    failure_reply: str = Field(FAILURE_REPLY, validation_alias="SURELANE_FAILURE_REPLY", max_length=1000)
+    """What a person is told who spoke to the bot, where that failed. ``off``: nothing."""
+
+    install_wait: Duration = Field("1h", validation_alias="SURELANE_INSTALL_WAIT", validate_default=True)
+    """How long an event waits for its workspace to install the app, if installs are on. Then it fails."""
+
+    slack_limits: Literal["on", "non-marketplace", "off"] = Field(
+        "on", validation_alias="SURELANE_SLACK_LIMITS"
+    )
+    """Which of Slack's rate limits the workers keep. ``non-marketplace``: those of apps that are sold outside of it."""
+
+    model_url: str | None = Field(None, validation_alias="SURELANE_MODEL_URL")
+    """The address of an OpenAI-compatible API, such as ``https://api.openai.com/v1``."""
+
+    model: str | None = Field(None, validation_alias="SURELANE_MODEL")
+    """The model's name. With it, the built-in handlers let the model answer."""
+
+    model_key: SecretStr | None = Field(None, validation_alias="SURELANE_MODEL_KEY")
+
+    model_instructions: str = Field(
+        "You answer people in Slack, in Markdown. Be brief. Use your tools where they help.",
+        validation_alias="SURELANE_MODEL_INSTRUCTIONS",
+    )
+
+    model_tools: str | None = Field(None, validation_alias="SURELANE_MODEL_TOOLS")
+    """``module:attribute`` of the :class:`Tools` that the model may call."""
+
+    model_mcp: Path | None = Field(None, validation_alias="SURELANE_MODEL_MCP")
+    """A file that names MCP servers, whose tools the model may call."""
+
+    model_requests: Annotated[int, Field(ge=1, le=1000)] = Field(
+        10, validation_alias="SURELANE_MODEL_REQUESTS"
+    )
+    """How often one turn may ask the model."""
+
+    model_tokens: Annotated[int, Field(ge=1)] = Field(200_000, validation_alias="SURELANE_MODEL_TOKENS")
+    """After how many tokens, input and output, one turn asks the model no more."""
+
+    model_timeout: Duration = Field("1m", validation_alias="SURELANE_MODEL_TIMEOUT", validate_default=True)
+    """How long the model's server may be silent."""
+
+    concurrency: Annotated[int, Field(ge=1, le=1000)] = Field(10, validation_alias="SURELANE_CONCURRENCY")
+    """How many handlers run at once in this process."""
+
+    interactive_concurrency: Annotated[int, Field(ge=1, le=1000)] = Field(
+        4, validation_alias="SURELANE_INTERACTIVE_CONCURRENCY"
+    )
+    """How many handlers of commands and interactions run at once, beside those of ``SURELANE_CONCURRENCY``."""
+
+    poll_interval: Duration = Field("5s", validation_alias="SURELANE_POLL_INTERVAL", validate_default=True)
+    """How often the worker polls the queue when no notification comes."""
+
+    notifications: bool = Field(True, validation_alias="SURELANE_NOTIFICATIONS")
+    """``off`` behind a transaction pooler: the worker then polls only, and prepares no statements."""
+
+    lease: Duration = Field("10m", validation_alias="SURELANE_LEASE", validate_default=True)
+    """How long a claim stands without a heartbeat. Heartbeats renew it while its handler runs."""
+
+    session_grace: Duration = Field("5s", validation_alias="SURELANE_SESSION_GRACE", validate_default=True)
+    """How long a worker whose listening connection broke may take to open another, before its events go to others."""
+
+    claim_bytes: Annotated[int, Field(ge=1)] = Field(32 * 2**20, validation_alias="SURELANE_CLAIM_BYTES")
+    """Bytes of events and unsettled outcomes, as text, above which a worker claims no more.
+
+    A process needs about five times as much: 32 MiB fit into the 512 MiB that a worker has by default.
+    """
+
+    max_attempts: Annotated[int, Field(ge=1, le=1000)] = Field(
+        DEFAULT_MAX_ATTEMPTS, validation_alias="SURELANE_MAX_ATTEMPTS"
+    )
+    """Attempts in total, for events of this worker's kinds that have no maximum of their own.
+
+    The worker announces it and the database stores it with the kinds, so every worker's sweep uses it.
+    """
+
+    max_vt_age: Duration = Field("1h", validation_alias="SURELANE_MAX_VT_AGE", validate_default=True)
+    """A Slack event expires if it is visible for longer than this and not claimed."""
+
+    backoff_base: Duration = Field("10s", validation_alias="SURELANE_BACKOFF_BASE", validate_default=True)
+    backoff_cap: Duration = Field("1h", validation_alias="SURELANE_BACKOFF_CAP", validate_default=True)
+    """A failed event waits for ``base * attempt²``, at most ``cap``."""
+
+    drain_timeout: Duration = Field("30s", validation_alias="SURELANE_DRAIN_TIMEOUT", validate_default=True)
+    """How long running handlers may continue after SIGTERM."""
+
+    sweep_interval: Duration = Field("1m", validation_alias="SURELANE_SWEEP_INTERVAL", validate_default=True)
+    """How often the sweep moves exhausted and expired events to history."""
+
+    history_retention: Annotated[timedelta | None, BeforeValidator(_retention)] = Field(
+        timedelta(days=90), validation_alias="SURELANE_HISTORY_RETENTION"
+    )
+    """For how long after its event a row of history is kept. ``off``: this worker drops none."""
+
+    erase_uninstalled_after: Annotated[timedelta | None, BeforeValidator(_grace)] = Field(
+        None, validation_alias="SURELANE_ERASE_UNINSTALLED_AFTER"
+    )
+    """How long after a workspace removed the app its data is erased. ``off``: never."""
+
+    process_span: Literal["child", "linked"] = Field("child", validation_alias="SURELANE_PROCESS_SPAN")
+    """Whether an attempt continues the trace that stored its event, or starts a trace with a link to it."""
+
+    name: str = Field(
+        default_factory=_name, validation_alias="SURELANE_WORKER_NAME", min_length=1, max_length=200
+    )
+    """The worker's name in ``claimed_by``. It must differ between processes."""
+
+    @model_validator(mode="after")
+    def _positive(self) -> Self:
+        for name, shortest in (
+            ("poll_interval", 0.01),
+            ("lease", 1.0),
+            ("session_grace", 0.1),
+            ("sweep_interval", 0.1),
+        ):
+            if getattr(self, name).total_seconds() < shortest:
+                raise ValueError(f"SURELANE_{name.upper()} must be at least {shortest}s")
+        self.refuse_demo_secret("SLACK_BOT_TOKEN", self.bot_token)
+        return self
+
+    @model_validator(mode="after")
+    def _model(self) -> Self:
+        if (self.model is None) != (self.model_url is None):
+            raise ValueError("set both SURELANE_MODEL_URL and SURELANE_MODEL, or none of them")
+        if self.model_url is not None:
+            parts = urlsplit(self.model_url)
+            if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
+                raise ValueError(
+                    "SURELANE_MODEL_URL is an http or https address without credentials,"
+                    " such as https://api.openai.com/v1"
+                )
+        return self
+
+    @property
+    def bot_token(self) -> str | None:
+        """Slack's token, or a demo token if the Web API is not Slack's own; ``None`` with installs, or without any."""
+        if self.installs:
+            return None
+        if self.slack_bot_token is not None:
+            return self.slack_bot_token.get_secret_value()
+        return None if self.speaks_to_slack else DEMO_BOT_TOKEN
+
+    @property
+    def answers(self) -> bool:
+        """Whether there are tokens: one, or those of installs."""
+        return self.bot_token is not None or self.installs

@@ -1,0 +1,148 @@
+"""The clients' edge to the driver: each call returns an answer or raises an error of :mod:`surelane.errors`."""
+
+from asyncio import CancelledError
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import asyncpg
+from asyncpg.pool import PoolConnectionProxy
+
+from surelane.errors import IN_TRANSACTION, InvalidInput, SurelaneError, blames_server
+from surelane.sqlstates import of_connection, of_server
+
+if TYPE_CHECKING:
+    Connection = asyncpg.Connection[asyncpg.Record]
+    Pool = asyncpg.Pool[asyncpg.Record]
+    PooledConnection = PoolConnectionProxy[asyncpg.Record]
+else:  # generic in its stubs only
+    Connection = asyncpg.Connection
+    Pool = asyncpg.Pool
+    PooledConnection = PoolConnectionProxy
+Row = asyncpg.Record
+
+DRIVER_ERRORS = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    EOFError,
+    TimeoutError,
+)
+"""All that asyncpg raises when a call fails."""
+
+
+class Calls:
+    """Calls on a pool or on the caller's connection.
+
+    A call whose connection breaks may have taken effect. Two cases are certain: a call that was never sent, and a
+    call inside the caller's transaction, which takes effect only at the commit.
+    """
+
+    def __init__(self, database: Pool | Connection, *, cuts: bool = False) -> None:
+        """Call on ``database``. ``cuts``: keep no connection of this pool that may lead to no working server.
+
+        A cancelled call then ends its connection. Else the pool would ask the server to stop the statement, and wait
+        for an answer that a lost network never brings. If the server's state made a call fail, all are replaced: new
+        ones may lead to a server that takes the call, such as the new primary after a failover.
+        """
+        self._database = database
+        self._cuts = cuts
+
+    async def fetch(self, query: str, *arguments: object) -> list[Row]:
+        """Return all rows."""
+        return await self.fetch_within(None, query, *arguments)
+
+    async def fetch_within(self, within: float | None, query: str, *arguments: object) -> list[Row]:
+        """Return all rows. ``within``: seconds for the answer; ``None``: the pool's or the connection's own bound."""
+        rows: list[Row] = await self._call("fetch", query, arguments, timeout=within)
+        return rows
+
+    async def fetchrow(self, query: str, *arguments: object) -> Row | None:
+        """Return the first row."""
+        row: Row | None = await self._call("fetchrow", query, arguments)
+        return row
+
+    async def fetchval(self, query: str, *arguments: object) -> Any:  # noqa: ANN401 - any SQL type
+        """Return the first value of the first row."""
+        return await self._call("fetchval", query, arguments)
+
+    async def execute(self, query: str, *arguments: object) -> None:
+        """Return no rows."""
+        await self._call("execute", query, arguments)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """Open a transaction, and yield its connection."""
+        async with self._lent() as connection:
+            if connection.is_in_transaction():
+                raise InvalidInput(IN_TRANSACTION)
+            async with connection.transaction():
+                yield connection
+
+    async def _call(self, method: str, query: str, arguments: Sequence[object], **bound: float | None) -> Any:  # noqa: ANN401
+        uncertain = False
+        try:
+            async with self._lent() as connection:
+                uncertain = not (connection.is_closed() or connection.is_in_transaction())
+                return await getattr(connection, method)(query, *arguments, **bound)
+        except DRIVER_ERRORS as error:
+            raise translated(error, uncertain=uncertain) from error
+
+    @asynccontextmanager
+    async def _lent(self) -> AsyncIterator[Connection]:
+        if not isinstance(self._database, asyncpg.Pool):
+            yield self._database
+            return
+        async with self._database.acquire() as connection:
+            try:
+                yield connection  # type: ignore[misc]  # the pool's proxy has all of a connection's methods
+            except (*DRIVER_ERRORS, CancelledError) as error:
+                if self._cuts:
+                    await self._cut(connection, error)
+                raise
+
+    async def _cut(self, connection: PooledConnection, error: BaseException) -> None:
+        if isinstance(error, CancelledError):
+            connection.terminate()
+        elif isinstance(error, Exception) and blames_server(translated(error)):
+            connection.terminate()
+            await cast("Pool", self._database).expire_connections()
+
+
+def async_driver(database: object) -> Calls | None:
+    """Return the calls on a pool or a connection; ``None`` on anything else."""
+    known = isinstance(database, asyncpg.Pool | asyncpg.Connection | PoolConnectionProxy)
+    return Calls(database) if known else None  # type: ignore[arg-type]  # the proxy is no Connection in the stubs
+
+
+@contextmanager
+def translating() -> Iterator[None]:
+    """Raise our errors for the driver's in a block whose failure changes nothing, such as connecting.
+
+    Raises:
+        DatabaseUnavailable, DatabaseRefused: the block failed.
+    """
+    try:
+        yield
+    except DRIVER_ERRORS as error:
+        raise translated(error) from error
+
+
+def translated(error: Exception, *, uncertain: bool = False) -> SurelaneError:
+    """Return our error for one of the driver's.
+
+    Args:
+        error: one of :data:`DRIVER_ERRORS`.
+        uncertain: the call was sent outside of a transaction, so a break leaves its outcome unknown.
+    """
+    # The first argument alone: the rest of a PostgresError quotes the row.
+    message = f"{type(error).__name__}: {error.args[0] if error.args else error}"
+    if isinstance(error, asyncpg.PostgresError):
+        return of_server(message, str(error.sqlstate or ""), _severity(error), uncertain=uncertain)
+    return of_connection(message, uncertain=uncertain)
+
+
+def _severity(error: asyncpg.PostgresError) -> str | None:
+    """Return the severity. ``severity`` alone is in the language of the server's messages."""
+    return error.severity_en or error.severity

@@ -1,0 +1,193 @@
+"""Read where Slack's payloads name things: in an event's envelope, an interaction, a command, and a job like them.
+
+A value counts if it is a text that is not empty. No function raises. ``001-event.sql`` has the same rules, in functions
+such as ``agent.event_channel``. ``tests/sql/test_payloads.py`` holds both to each other.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Payload = Mapping[str, Any]
+
+OWN = "surelane."
+"""How the ids of the worker's own buttons and modals begin."""
+ANSWERS = "surelane.answer"
+"""The kind of clicks on those."""
+SHARED = "is_ext_shared_channel"
+"""The envelope's field that says whether several organizations share the channel (Slack Connect)."""
+MAX_KEY = 200
+"""The most characters of a key that is stored as it is. A longer one is replaced by its hash."""
+
+_CHANNEL_TYPES = {"channel": ".channels", "group": ".groups", "im": ".im", "mpim": ".mpim"}
+
+
+def _paths(*paths: str) -> tuple[tuple[str, ...], ...]:
+    return tuple(tuple(path.split(".")) for path in paths)
+
+
+TEAM = _paths("team_id", "team.id", "team")
+CHANNEL = _paths(
+    "channel",
+    "channel.id",
+    "item.channel",
+    "channel_id",
+    "assistant_thread.channel_id",
+    "container.channel_id",
+)
+USER = _paths("user", "user.id", "user_id", "message.user")
+MESSAGE = _paths("ts", "item.ts", "message.ts")
+THREAD = _paths("thread_ts", "message.thread_ts", "assistant_thread.thread_ts", "container.thread_ts")
+ENTERPRISE = _paths("enterprise_id", "enterprise.id")
+READ_BY_SQL = (
+    *(*TEAM, *ENTERPRISE, *CHANNEL, *USER, *MESSAGE, *THREAD),
+    *_paths("type", "command", "channel_type", "event_ts", "event_id", "event_time", SHARED, "agent"),
+    *_paths("enterprise", "container.message_ts"),
+)
+"""What the database reads of a payload, and ids. Not all of these are texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in Slack an event comes from, and where it is answered.
+
+    Attributes:
+        channel: the channel's id, if there is one.
+        thread_ts: the thread's timestamp; the message's own if it began no thread yet.
+        message_ts: the timestamp of the message that the event is about.
+        since: a lookup of earlier answers starts at this timestamp.
+        user: the person who caused the event.
+        team: the person's workspace.
+        workspace: the workspace that the event is of.
+    """
+
+    channel: str | None = None
+    thread_ts: str | None = None
+    message_ts: str | None = None
+    since: str | None = None
+    user: str | None = None
+    team: str | None = None
+    workspace: str | None = None
+
+
+def place_of(payload: object) -> Place:
+    """Return the place of a payload; what it does not name is ``None``."""
+    inner, workspace = inner_event(payload), text_at(payload, TEAM)
+    message = text_at(inner, MESSAGE)
+    return Place(
+        channel=text_at(inner, CHANNEL),
+        thread_ts=text_at(inner, THREAD) or message,
+        message_ts=message,
+        since=message or text_in(inner.get("event_ts")),
+        user=text_at(inner, USER),
+        # In a channel that organizations share, a message names its author's workspace.
+        team=text_in(inner.get("user_team")) or workspace,
+        workspace=workspace,
+    )
+
+
+def inner_event(payload: object) -> dict[str, Any]:
+    """Return the inner event of Slack's envelope; a payload without one is its own."""
+    outer = object_in(payload)
+    inner = outer.get("event")
+    return inner if outer.get("type") == "event_callback" and isinstance(inner, dict) else outer
+
+
+def subscription(event: Payload) -> str | None:
+    """Return the name of an inner event's subscription: its type, and for messages the sort of channel."""
+    name, where = text_in(event.get("type")), text_in(event.get("channel_type"))
+    return f"message{_CHANNEL_TYPES.get(where or '', '')}" if name == "message" else name
+
+
+def kind_of(payload: object) -> str:
+    """Return the kind: ``slack.app_mention``, ``slack.message.im``, ``slack.command.deploy``, ..."""
+    inner = inner_event(payload)
+    name = subscription(inner)
+    if own_id(inner) is not None:
+        return ANSWERS
+    if name is None:
+        command = text_in(inner.get("command"))
+        if command is None:
+            return "event"
+        name = f"command.{command.lstrip('/')}"
+    return f"slack.{name}"[:200]
+
+
+def own_id(interaction: Payload) -> str | None:
+    """Return the id of the worker's own button or modal; ``None``: it is a team's."""
+    match interaction.get("type"):
+        case "block_actions":
+            found = text_at(first_in(interaction.get("actions")), (("action_id",),))
+        case "view_submission":
+            found = text_at(interaction, (("view", "callback_id"),))
+        case _:
+            return None
+    return found if found is not None and found.startswith(OWN) else None
+
+
+def key_of(payload: object) -> str | None:
+    """Return the natural key; ``None``: the database makes one of the content.
+
+    Slack's ``event_id`` is the key. Commands and interactions have none: theirs is a hash of ``trigger_id``, which
+    names one click or command. The hash keeps it out of logs: until it expires, a ``trigger_id`` is a credential.
+    """
+    outer = object_in(payload)
+    key = text_in(outer.get("event_id"))
+    if key is not None:
+        return key if len(key) <= MAX_KEY else f"sha256:{_hash(key)}"
+    trigger = text_in(outer.get("trigger_id"))
+    return None if trigger is None else f"trigger:{_hash(trigger)}"
+
+
+def is_shared(payload: Payload) -> bool:
+    """Return whether an event is of a channel that several organizations share (Slack Connect)."""
+    return payload.get(SHARED) is True
+
+
+def authorization_of(payload: Payload) -> dict[str, Any]:
+    """Return the installation to which Slack reports an event. It is empty for commands and interactions."""
+    return object_in(first_in(payload.get("authorizations")))
+
+
+def reporter_of(payload: Payload) -> tuple[str | None, str | None, bool]:
+    """Return whose installation an event is for: organization, workspace, and whether it is the former's.
+
+    The Events API names it in ``authorizations``. Commands name it by fields, and interactions by objects.
+    """
+    named = authorization_of(payload) or payload
+    team, enterprise = text_at(named, TEAM[:2]), text_at(named, ENTERPRISE)
+    if team is not None and team.startswith("E"):  # Slack names an organization as a team in some events
+        return team, None, True
+    wide = named.get("is_enterprise_install")
+    return enterprise, team, wide is True or wide == "true"
+
+
+def text_at(value: object, paths: tuple[tuple[str, ...], ...]) -> str | None:
+    """Return the text at the first path that has one."""
+    for path in paths:
+        found = value
+        for name in path:
+            found = found.get(name) if isinstance(found, dict) else None
+        if isinstance(found, str) and found:
+            return found
+    return None
+
+
+def object_in(value: object) -> dict[str, Any]:
+    """Return an object as it is, and anything else as an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def text_in(value: object) -> str | None:
+    """Return a text that is not empty as it is, and anything else as ``None``."""
+    return value if isinstance(value, str) and value else None
+
+
+def first_in(value: object) -> object:
+    """Return the first entry of a list; ``None`` where there is none."""
+    return value[0] if isinstance(value, list) and value else None
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

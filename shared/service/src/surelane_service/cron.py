@@ -1,0 +1,130 @@
+"""The times at which named schedules fire.
+
+cronsim reads the five fields. It follows Debian's cron where a clock changes between winter and summer time.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from typing import Annotated, Literal, cast
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+from pydantic import StringConstraints
+
+MISSED_AT_MOST = 1000
+"""The most missed times that ``all`` fires at once; the rest follow at the next call."""
+
+CatchUp = Literal["none", "one", "all"] | int
+"""Which of the times that were missed while no worker ran are fired: none, the last one, so many last ones, or all."""
+
+CatchUpText = Annotated[str, StringConstraints(pattern=r"^(none|one|all|[1-9][0-9]{0,2}|1000)$")]
+"""The same as the database and the API have it."""
+
+Overlap = Literal["allow", "skip", "queue", "replace"]
+"""While an earlier job of its schedule is live, a firing stores its own, none, one behind it, or one in its place."""
+
+LONGEST_JITTER = timedelta(days=1)
+
+
+def read_catch_up(text: str) -> CatchUp:
+    """Return a catch-up rule as the database stores it, or as people write it.
+
+    Raises:
+        ValueError: it is none of those in :data:`CatchUp`.
+    """
+    if text not in ("none", "one", "all") and not (text.isdecimal() and 1 <= int(text) <= MISSED_AT_MOST):
+        raise ValueError(
+            f"{text} is not a catch-up rule; write none, one, all or a number up to {MISSED_AT_MOST}"
+        )
+    return int(text) if text.isdecimal() else cast("CatchUp", text)
+
+
+PUNCTUAL = timedelta(minutes=1)
+"""A time that passed more recently than this was not missed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """Five cron fields (``*/5 * * * *``) read in a time zone.
+
+    Attributes:
+        jitter: how long after its time a firing comes, at most. A time is delayed until the next one at most.
+        name: the schedule's. Its times have other delays than those of other names, and all workers agree on them.
+
+    Raises:
+        ValueError: the fields or the time zone cannot be read, or never match.
+    """
+
+    schedule: str
+    time_zone: str = "UTC"
+    jitter: timedelta = timedelta(0)
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not timedelta(0) <= self.jitter <= LONGEST_JITTER:
+            raise ValueError(f"the jitter of a schedule is at most a day, not {self.jitter}")
+        if len(self.schedule.split()) != 5:
+            raise ValueError(f"{self.schedule!r} is not a schedule: write five fields, such as */5 * * * *")
+        try:
+            self.next_after(datetime(2026, 1, 1, tzinfo=ZoneInfo(self.time_zone)))
+        except (ZoneInfoNotFoundError, OSError, ValueError) as error:  # a directory of zones is an OSError
+            raise ValueError(
+                f"{self.time_zone!r} is not a time zone, or {self.schedule!r} not a schedule"
+            ) from error
+
+    def next_after(self, moment: datetime) -> datetime:
+        """Return the first time after ``moment``, in UTC."""
+        return self._next(moment)
+
+    def last_until(self, moment: datetime) -> datetime:
+        """Return the last time up to ``moment``, in UTC."""
+        return self._next(moment.replace(microsecond=0) + timedelta(seconds=1), reverse=True)
+
+    def fires_at(self, time: datetime) -> datetime:
+        """Return when one of its times fires: after its delay, and before the next time."""
+        if not self.jitter:
+            return time
+        digest = sha256(f"{self.name}:{time.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}".encode()).digest()
+        share = int.from_bytes(digest[:4]) / 2**32
+        return time + share * min(self.jitter, self.next_after(time) - time)
+
+    def next_firing(self, moment: datetime) -> datetime:
+        """Return when the first time after ``moment`` fires."""
+        return self.fires_at(self.next_after(moment))
+
+    def _next(self, moment: datetime, *, reverse: bool = False) -> datetime:
+        try:
+            found = next(CronSim(self.schedule, moment.astimezone(ZoneInfo(self.time_zone)), reverse=reverse))
+        except (CronSimError, StopIteration) as error:
+            raise ValueError(f"{self.schedule!r} is not a schedule, or has no next time") from error
+        return found.astimezone(UTC)
+
+
+def due_times(cron: Cron, catch_up: CatchUp, due: datetime, now: datetime) -> tuple[list[datetime], datetime]:
+    """Return the times of a schedule to fire now, and when it fires next.
+
+    Args:
+        catch_up: which of the missed times are fired.
+        due: when the earliest time that has not been fired was to fire, not after ``now``.
+        now: the database's time.
+
+    Returns:
+        The times to fire, oldest first, and when the first time that is still to come fires.
+    """
+    first = cron.last_until(due) if cron.jitter else due
+    if catch_up == "all":
+        times = [first]
+        while len(times) < MISSED_AT_MOST and cron.fires_at(moment := cron.next_after(times[-1])) <= now:
+            times.append(moment)
+        return times, cron.next_firing(times[-1])
+    last = max(first, cron.last_until(now))
+    if last > first and cron.fires_at(last) > now:
+        last = max(first, cron.last_until(last - timedelta(seconds=1)))
+    following = cron.next_firing(last)
+    if catch_up == "none" and now - cron.fires_at(last) > PUNCTUAL:
+        return [], following
+    times, most = [last], catch_up if isinstance(catch_up, int) else 1
+    while len(times) < most and times[0] > first:
+        times.insert(0, max(first, cron.last_until(times[0] - timedelta(seconds=1))))
+    return times, following

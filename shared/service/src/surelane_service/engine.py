@@ -1,0 +1,548 @@
+"""The worker's client of the queue: claim, renew, settle, sweep and rescue. Each method is one SQL call.
+
+The database owns every change of state; ``migrations/idempotent/`` says what each function does.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from surelane.calls import Calls, Connection, Pool, Row
+from surelane.encryption.places import ANSWER, ERROR, PROGRESS, Place, step_place
+from surelane.events import Event
+from surelane.jobs import Job, job_text
+from surelane_service.compatibility import schema_version
+from surelane_service.figures import Figures, Measured, read_figures
+from surelane_service.fleet import Fleet
+from surelane_service.groups import free_groups
+from surelane_service.schedules import Schedules
+
+CANCEL_GRACE = timedelta(seconds=10)
+"""How long a handler may go on after its event was asked to be cancelled: ``agent.cancel_grace``."""
+SHORTEST_RETENTION = timedelta(days=3)
+"""The shortest age by which history is dropped; the database's bound, too (``agent.drop_history``)."""
+DEFAULT_MAX_ATTEMPTS = 3
+"""Attempts in total where neither the event nor its kind has a maximum; the database's default, too."""
+LANES = 16
+"""Lanes that every kind uses; the database's number, too (``agent.lane_in``). Priorities and crowds use more."""
+MOST_MEMBERS = 100
+"""Members of a group that a claim brings along with its head, at most; the database's number, too."""
+DEAD_FOR = timedelta(minutes=5)
+"""Longest time that a claim stands after its last heartbeat; then it is rescued, even within its lease.
+
+Workers and the rescue use this one value: a worker stops a handler whose claim may have been rescued.
+"""
+# The columns stand in the order of Event's fields: looking each up by its name takes a microsecond per event.
+# All leases of a claim end at one time. To decode a time takes 4,000 instructions.
+_CLAIM = """
+select id, kind, event_ts, attempts, claim, case ordinality when 1 then vt end, event, prior_vt, item_key, group_key
+    , max_attempts, enqueued_at, errors, traceparent, lane, notes
+from agent.claim_events($1, $2, $3, $4, $5, $6, $7, $8) with ordinality"""
+_FOLLOWERS = """
+select id, kind, event_ts, attempts, claim, vt, event, null::timestamptz, item_key, group_key
+    , max_attempts, enqueued_at, errors, traceparent, null::int4, notes
+from agent.ended_followers($1)"""
+
+
+def band_of(lane: int) -> int:
+    """Return the band of a lane, as the database's function of that name does."""
+    return 0 if lane < LANES else (lane - 12) // 4
+
+
+EMPTY = "null"
+"""The answer to a request that says nothing."""
+Item = tuple[int, int, str, str | None]
+"""An event's id, its claim, the outcome, and the outcome's argument as JSON text (see ``agent.settle``)."""
+
+
+class Settled(StrEnum):
+    """The database's answer to a settle or a heartbeat of one event."""
+
+    DONE = "done"
+    STALE = "stale"
+    """Another claim holds the event, or it ended already; nothing was changed."""
+    BUSY = "busy"
+    """Another transaction holds a lock; nothing was changed, and the lease is kept: try again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """The events and schedules that a worker waits for, at one moment.
+
+    Attributes:
+        now: that moment, by the database's clock.
+        vts: when the first event of each lane and kind is visible, lane-major; ``None`` where there is none. It ends
+            with the highest lane that the kinds use.
+        paused: the kinds that are paused; their events are not in ``vts``.
+        took: the duration of the peek in the database.
+        cron_in: seconds until the next named schedule is due; ``None`` where there is none.
+        figures: the queue's, if the call asked for them.
+        position_free: whether a position was free before the one that the call named.
+        announced: whether the worker that the call named is announced; ``None`` if it named none.
+        drained: whether an operator drained the worker that the call asked about; ``None`` if it asked about none.
+    """
+
+    now: datetime
+    vts: Sequence[datetime | None]
+    paused: frozenset[str]
+    took: timedelta
+    cron_in: float | None
+    figures: Figures | None = None
+    position_free: bool = False
+    announced: bool | None = None
+    drained: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStep:
+    """A step that an earlier attempt stored.
+
+    Attributes:
+        name: its name.
+        nth: which one of that name it is in a run.
+        sort: ``step``, ``sleep`` or ``wait``.
+        arguments: a hash of the arguments that it was called with.
+        result: its result as JSON text; of what is not done, what is known of it.
+        done: whether it has a result, or its time is over. A step that failed has none.
+    """
+
+    name: str
+    nth: int
+    sort: str
+    arguments: str | None
+    result: str | None
+    done: bool
+
+    @property
+    def tried(self) -> Mapping[str, Any]:
+        """Of a step without a result: ``tries``, the last ``error``, ``left`` until the next try, ``failed`` for good.
+
+        ``left`` is in seconds.
+        """
+        found: Mapping[str, Any] = {}
+        if not self.done and self.sort == "step":
+            found = json.loads(self.result or "{}")
+        return found
+
+    @property
+    def ended(self) -> bool:
+        """Whether no later attempt runs it or waits for it again."""
+        return self.done or bool(self.tried.get("failed"))
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """One step of an erasure after an uninstall.
+
+    Attributes:
+        owner: the workspace or organization.
+        receipt: the number of the erasure's receipt.
+        key: the key of its hashes.
+        done: this was the last step.
+        waiting: events that have not ended yet, or that another transaction has locked.
+    """
+
+    owner: str
+    receipt: int
+    key: str
+    done: bool
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """What a step of retention did.
+
+    Attributes:
+        after: where the next step begins; ``None`` at the end.
+        dropped: how many chunks or rows of history went.
+        blocked: whether another transaction locks what is to go.
+    """
+
+    after: int | None
+    dropped: int
+    blocked: bool
+
+
+class Engine(Schedules, Measured, Fleet):
+    """The SQL functions of role ``agent_worker``, on a connection or a pool.
+
+    Every method raises errors of :mod:`surelane.errors` alone, as :class:`surelane.Queue` does.
+    """
+
+    def __init__(self, database: Pool | Connection) -> None:
+        """Use a connection or a pool."""
+        self._database = Calls(database, cuts=True)
+
+    async def claim_events(
+        self,
+        kinds: Sequence[str],
+        limit: int,
+        *,
+        worker: str,
+        max_attempts: int | None = None,
+        invisible_for: timedelta = timedelta(minutes=10),
+        cursors: Sequence[datetime | None] | None = None,
+        member_kinds: Sequence[str] | None = None,
+        most_bytes: int | None = None,
+    ) -> list[Event]:
+        """Claim up to ``limit`` visible events of ``kinds``, groups whole: the last group may exceed the limit.
+
+        Args:
+            worker: recorded as ``claimed_by``.
+            max_attempts: for events that neither have a maximum nor are of a kind that has one.
+            cursors: where to start scanning each lane and kind (``lane * len(kinds) + position``).
+            member_kinds: the kinds that a group's head may bring along; ``kinds`` where ``None``.
+            most_bytes: the claim stops before the event whose text would exceed this, but never before the first.
+        """
+        bounds = max_attempts, invisible_for, worker, cursors, member_kinds, most_bytes
+        rows = await self._database.fetch(_CLAIM, kinds, limit, *bounds)
+        events = [Event(*row) for row in rows]
+        for event in events:
+            event.vt = events[0].vt
+        return events
+
+    async def peek_events(
+        self,
+        kinds: Sequence[str],
+        within: timedelta,
+        *,
+        max_attempts: int | None = None,
+        cursors: Sequence[datetime | None] | None = None,
+        measure: bool = False,
+        positions_before: int = 0,
+        worker: str | None = None,
+        clock_offset: timedelta | None = None,
+        drains: str | None = None,
+    ) -> Peek:
+        """Read which events are visible now or will be ``within`` that time, and when a schedule is due.
+
+        It claims nothing.
+
+        Args:
+            cursors: as in :meth:`claim_events`; without them the whole queue is read.
+            measure: also return the queue's figures, where there are any.
+            positions_before: also return whether a position before this one is free.
+            worker: record that this worker is alive, and ``clock_offset``.
+            drains: return whether an operator drained this worker.
+        """
+        sent = time.time()
+        (row,) = await self._database.fetch(
+            "with peek as (select * from agent.peek_lanes($1, $2, $3, $4)) select now_at, vts, paused, took"
+            ", case when exists (select from agent.due_cron()) then 0 else agent.next_cron() end as cron_in"
+            ", case when $7::text is not null then agent.touch_worker($7, $8) end as announced"
+            ", case when $9::text is not null then agent.worker_drained($9) end as drained"
+            ", case when $6::int4 > 0 then agent.position_free($1, $6) end as position_free"
+            ", case when $5 then agent.measure_queue() end as figures"  # last: its end is the statement's
+            " from peek",
+            *(kinds, within, max_attempts, cursors, measure, positions_before, worker, clock_offset, drains),
+        )
+        text, now = row["figures"], row["now_at"]
+        figures = None if text is None else read_figures(text, sent, time.time(), now.timestamp())
+        return Peek(
+            now,
+            row["vts"],
+            frozenset(row["paused"]),
+            row["took"],
+            row["cron_in"],
+            figures,
+            bool(row["position_free"]),
+            row["announced"],
+            row["drained"],
+        )
+
+    async def share_kind(self, kind: str) -> timedelta | None:
+        """Keep a workspace with a backlog of a kind from holding up the others, in one bounded step.
+
+        Returns:
+            The time until the next step; ``None`` where there is no crowd, or another worker sees to it.
+        """
+        return await self._database.fetchval("select agent.share_kind($1)", kind)
+
+    async def settle(self, items: Sequence[Item], within: float | None = None) -> list[Settled]:
+        """Report outcomes in one call, each fenced by its claim. Return the answers in the order given.
+
+        A batch of completions alone takes the database's quickest way. ``within``: seconds for the answer.
+        """
+        outcomes = [item[2] for item in items]
+        arguments = [item[3] for item in items]
+        rows = await self._database.fetch_within(
+            within,
+            "select * from agent.settle($1::text::int8[], $2::text::int4[], $3, $4) where answer <> 'done'",
+            _array([item[0] for item in items]),
+            _array([item[1] for item in items]),
+            None if all(outcome == "complete" for outcome in outcomes) else outcomes,
+            arguments if any(argument is not None for argument in arguments) else None,
+        )
+        return _answers(len(items), rows)
+
+    async def extend_leases(
+        self, items: Sequence[tuple[int, int]], invisible_for: timedelta = timedelta(minutes=10)
+    ) -> list[Settled]:
+        """Renew the leases of (id, claim) pairs; ``stale`` means that the lease is lost."""
+        rows = await self._database.fetch(
+            "select * from agent.extend_leases($1, $2, $3) where answer <> 'done'",
+            [identity for identity, _ in items],
+            [claim for _, claim in items],
+            invisible_for,
+        )
+        return _answers(len(items), rows)
+
+    async def note_event(self, identity: int, claim: int, notes: str) -> Settled:
+        """Keep ``notes`` (JSON text of an object) on a claimed event, for its later attempts."""
+        return await self._fenced("select agent.note_event($1, $2, $3)", identity, claim, notes)
+
+    async def _fenced(self, query: str, *arguments: object) -> Settled:
+        return Settled(await self._database.fetchval(query, *arguments))
+
+    async def answer_requests(self, items: Sequence[tuple[int, int, str]]) -> set[int]:
+        """Answer the requests that wait for events: (id, claim, JSON text). Return the ids whose answer was taken."""
+        answers = [
+            text if text == EMPTY else await self._sealed(text, Place(identity, ANSWER))
+            for identity, _, text in items
+        ]
+        ids, claims = [identity for identity, _, _ in items], [claim for _, claim, _ in items]
+        taken: list[int] = await self._database.fetchval(
+            "select agent.answer_requests($1, $2, $3)", ids, claims, answers
+        )
+        return set(taken)
+
+    async def store_step(
+        self,
+        identity: int,
+        claim: int,
+        name: str,
+        nth: int,
+        arguments: str | None,
+        result: str | None,
+        errors: str,
+        took: timedelta,
+        final: bool = False,
+    ) -> Settled:
+        """Store a step of a claimed event.
+
+        Args:
+            arguments: a hash of them.
+            result: as JSON text; ``None`` if it failed.
+            errors: of its tries.
+            took: how long it took.
+            final: whether its failure is kept: it is not run again.
+        """
+        arguments, result = await self.sealed_step(identity, name, nth, arguments, result)
+        return await self._fenced(
+            "select agent.store_step($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+            identity,
+            claim,
+            name,
+            nth,
+            arguments,
+            result,
+            await self._errors(errors, step_place(identity, name, nth, ERROR)),
+            took,
+            final or result is not None,
+        )
+
+    async def end_sleeps(self, identity: int, claim: int) -> Settled:
+        """Store that the sleeps of a claimed event whose time has passed are over."""
+        return await self._fenced("select agent.end_sleeps($1, $2)", identity, claim)
+
+    async def read_steps(self, identity: int) -> list[StoredStep]:
+        """Return the steps that earlier attempts of an event stored."""
+        return [
+            StoredStep(*row)
+            for row in await self._database.fetch("select * from agent.read_steps($1)", identity)
+        ]
+
+    async def store_progress(self, identity: int, claim: int, text: str) -> Settled:
+        """Store how far a claimed event is, in words."""
+        stored = await self._sealed(json.dumps(text), step_place(identity, *PROGRESS))
+        return await self._open_step(identity, claim, *PROGRESS, stored)
+
+    async def offer_step(self, identity: int, claim: int, name: str, nth: int, token: str) -> Settled:
+        """Let who has the token store a step of a claimed event, by ``agent.finish_step``."""
+        return await self._open_step(identity, claim, name, nth, json.dumps({"token": token}))
+
+    async def _open_step(self, *step: object) -> Settled:
+        return await self._fenced("select agent.open_step($1, $2, $3, $4, $5)", *step)
+
+    async def sealed_step(
+        self, _identity: int, _name: str, _nth: int, arguments: str | None, result: str | None
+    ) -> tuple[str | None, str | None]:
+        """Return a step's arguments and result as they are stored."""
+        return arguments, result
+
+    async def _errors(self, errors: str, _place: Place) -> str:
+        """Return the errors of a step, JSON text, as they are stored."""
+        return errors
+
+    async def _sealed(self, text: str, _place: Place) -> str:
+        """Return another value, JSON text, as it is stored in a place."""
+        return text
+
+    async def store_tags(self, identity: int, claim: int, tags: Mapping[str, str | None]) -> Settled:
+        """Set tags of a claimed event; ``None`` removes one.
+
+        Raises:
+            InvalidInput: the event would have more than 10.
+        """
+        stored = {
+            name: None if value is None else await self._tag(identity, name, value)
+            for name, value in tags.items()
+        }
+        return await self._fenced("select agent.store_tags($1, $2, $3)", identity, claim, json.dumps(stored))
+
+    async def _tag(self, _identity: int, _name: str, value: str) -> dict[str, Any]:
+        """Return a tag as it is stored."""
+        return {"found_by": value, "value": value}
+
+    async def rerun_chain(self, identity: int) -> list[int]:
+        """Return the ids of the events that an event runs again: the last one, the one before it, and so on."""
+        return await self._database.fetchval("select agent.rerun_chain($1)", identity)
+
+    async def gather(self, identity: int, claim: int, followers: Sequence[int]) -> tuple[str, list[int]]:
+        """Note which events a claimed event's run gets beside it, unless an earlier run did.
+
+        Returns:
+            ``done``, ``stale``, ``busy`` or ``alone`` (after a lapse it was claimed without its followers), and the
+            ids that were noted first.
+        """
+        (row,) = await self._database.fetch(
+            "select * from agent.gather($1, $2, $3)", identity, claim, followers
+        )
+        return row["answer"], row["followers"] or []
+
+    async def ended_followers(self, identity: int) -> list[Event]:
+        """Return the events that ended with an earlier run of this one, as it was suspended."""
+        return [Event(*row) for row in await self._database.fetch(_FOLLOWERS, identity)]
+
+    async def take_signal(
+        self, identity: int, claim: int, name: str, nth: int, seconds: float | None
+    ) -> tuple[str, str | None]:
+        """Take a signal for a wait of a claimed event: the answer, and the signal as JSON text if there is one."""
+        (row,) = await self._database.fetch(
+            "select * from agent.take_signal($1, $2, $3, $4, $5)",
+            identity,
+            claim,
+            name,
+            nth,
+            None if seconds is None else timedelta(seconds=seconds),
+        )
+        return row["answer"], row["signal"]
+
+    async def run_child(
+        self, identity: int, claim: int, name: str, arguments: str | None, child: Job
+    ) -> tuple[str, str | None]:
+        """Start a child of a claimed event, once, or take its end; answers as :meth:`take_signal`."""
+        (row,) = await self._database.fetch(
+            "select * from agent.run_child($1, $2, $3, $4, $5)",
+            identity,
+            claim,
+            name,
+            arguments,
+            job_text(child),
+        )
+        return row["answer"], row["signal"]
+
+    async def child_end(self, end: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return how a child ended, from the signal that :meth:`run_child` took."""
+        return end
+
+    async def send_signal(
+        self, identity: int, name: str, value: str, *, once: bool, by: str
+    ) -> tuple[str, str | None]:
+        """Send a value, JSON text, to an event by its id; with ``once``, only the first one of a name counts.
+
+        Returns:
+            ``sent``, ``unknown``, or ``decided`` and the value that counts.
+        """
+        (row,) = await self._database.fetch(
+            "select * from agent.send_signal($1, $2, $3, $4, $5)", identity, name, value, once, by
+        )
+        return row["answer"], row["decided"]
+
+    async def is_live(self, identity: int) -> bool:
+        """Return whether an event is in the queue."""
+        live: int | None = await self._database.fetchval("select agent.live_event($1::text)", str(identity))
+        return live is not None
+
+    async def cancel(self, identity: int, *, by: str, reason: str) -> str | None:
+        """Cancel an event by its id; answers as :meth:`surelane.Queue.cancel` does."""
+        return await self._database.fetchval(
+            "select agent.cancel_job($1, $2, $3, false)", identity, by, reason
+        )
+
+    async def cancelled_claims(self, items: Sequence[tuple[int, int]]) -> set[int]:
+        """Return the ids of those (id, claim) pairs that were asked to be cancelled."""
+        rows = await self._database.fetch(
+            "select agent.cancelled_claims($1, $2)",
+            [identity for identity, _ in items],
+            [claim for _, claim in items],
+        )
+        return {row[0] for row in rows}
+
+    async def sweep_events(
+        self,
+        *,
+        max_attempts: int | None = None,
+        max_vt_age: timedelta = timedelta(hours=1),
+        kinds: Sequence[str] | None = None,
+        by_age: bool = True,
+        limit: int = 1000,
+        mend: bool = True,
+    ) -> int:
+        """Sweep one bounded batch: move up to ``limit`` events of each sort to history; return how many.
+
+        Call it again until it returns 0.
+
+        Args:
+            max_attempts: for events that neither have a maximum nor are of a kind that has one; ``None`` keeps them.
+            max_vt_age: with ``by_age``, an event that was visible and unclaimed for longer is too old.
+            kinds: the kinds that may be too old; all of them where ``None``.
+            mend: first repair every group and continuation; one call of a series is enough.
+        """
+        bounds = max_attempts, max_vt_age, kinds, by_age, limit, mend
+        return await self._database.fetchval("select agent.sweep_events($1, $2, $3, $4, $5, $6)", *bounds)
+
+    async def free_groups(self) -> None:
+        """Give another head to every group that waits behind an unclaimed one, in bounded steps."""
+        await free_groups(self._database)
+
+    async def drop_history(self, older_than: timedelta, after: int) -> Dropped:
+        """Drop history by its age, in one bounded step that begins after event ``after``."""
+        (row,) = await self._database.fetch("select * from agent.drop_history($1, $2)", older_than, after)
+        return Dropped(row["next"], row["dropped"], row["blocked"])
+
+    async def erase_uninstalled(self, grace: timedelta, by: str) -> Erased | None:
+        """Do one bounded step of erasing what belongs to owners that removed the app for so long. ``None``: nothing.
+
+        ``by`` is for the receipt.
+        """
+        (row,) = await self._database.fetch("select * from agent.erase_uninstalled($1, $2)", grace, by)
+        if row["receipt"] is None:
+            return None
+        return Erased(row["owner"], row["receipt"], row["key"], row["place"] == "done", row["waiting"])
+
+    async def rescue_events(self, dead_for: timedelta = DEAD_FOR) -> int:
+        """End the leases of claims without a heartbeat for ``dead_for``: their worker crashed. Return how many."""
+        return await self._database.fetchval("select agent.rescue_events($1)", dead_for)
+
+    async def schema_version(self) -> tuple[str, str]:
+        """Return the schema's version and the oldest version of the services that it serves."""
+        return await schema_version(self._database)
+
+
+def _array(numbers: Sequence[int]) -> str:
+    """Return an array as PostgreSQL writes it. asyncpg would ask of each number whether it is an array itself."""
+    return "{" + ",".join(map(str, numbers)) + "}"
+
+
+def _answers(count: int, others: Sequence[Row]) -> list[Settled]:
+    """Return ``count`` answers in the order given. The database sends only answers that are not ``done``."""
+    answers = [Settled.DONE] * count
+    for row in others:
+        answers[row["ordinal"] - 1] = Settled(row["answer"])
+    return answers

@@ -1,0 +1,139 @@
+"""The queue's figures for operators. The database measures them once for all callers."""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from surelane.calls import Calls
+from surelane.errors import NotMeasured
+
+MOST_KINDS = 100
+OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class KindFigures:
+    """One kind's events. A group counts once as pending and scheduled, by its head.
+
+    ``oldest_pending_age``: seconds for which the oldest pending one has been visible; 0 without any.
+    """
+
+    kind: str
+    paused: bool
+    pending: int
+    scheduled: int
+    running: int
+    oldest_pending_age: float
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The session, prepared transaction or slot that has held back vacuum the longest.
+
+    Attributes:
+        holder: ``session``, ``prepared`` or ``slot``.
+        application: the session's ``application_name``, or the name of the prepared transaction or slot.
+        state: the session's; ``hidden`` where the schema's owner may not see it.
+        since: seconds since 1970; for a hidden session, when it was first seen.
+        age: seconds, as of the measurement.
+    """
+
+    holder: str
+    pid: int | None
+    application: str
+    state: str
+    since: float
+    age: float
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The figures, as they were last measured.
+
+    Attributes:
+        group_waiting: events behind the head of their group, up to 100,000.
+        dead_rows: of the live queue, waiting to be vacuumed.
+        age: seconds since they were measured.
+        fresh: whether this call measured them.
+        clock_offset: this process's clock less the database's.
+    """
+
+    kinds: Sequence[KindFigures]
+    group_waiting: int
+    workers: int
+    dead_rows: int
+    holder: Holder | None
+    age: float
+    fresh: bool
+    clock_offset: timedelta
+
+
+class Measured:
+    """The call that reads the figures, which all services' clients share."""
+
+    _database: Calls
+
+    async def figures(self) -> Figures:
+        """Return the figures. The database measures them again when they are due.
+
+        Raises:
+            NotMeasured: they are being measured for the first time.
+        """
+        sent = time.time()
+        text = await self._database.fetchval("select agent.measure_queue()")
+        if text is None:
+            raise NotMeasured
+        return read_figures(text, sent, time.time())
+
+
+def bounded(kinds: Sequence[KindFigures], most: int = MOST_KINDS) -> list[KindFigures]:
+    """Return the ``most`` largest kinds. The last one, ``other``, sums up all further kinds."""
+    if len(kinds) <= most:
+        return list(kinds)
+    ordered = sorted(kinds, key=lambda each: each.pending + each.scheduled + each.running, reverse=True)
+    kept, rest = ordered[: most - 1], ordered[most - 1 :]
+    return [
+        *kept,
+        KindFigures(
+            OTHER,
+            paused=False,
+            pending=sum(each.pending for each in rest),
+            scheduled=sum(each.scheduled for each in rest),
+            running=sum(each.running for each in rest),
+            oldest_pending_age=max(each.oldest_pending_age for each in rest),
+        ),
+    ]
+
+
+def read_figures(text: str, sent: float, received: float, began: float | None = None) -> Figures:
+    """Read the answer of ``agent.measure_queue``.
+
+    Args:
+        text: the answer, JSON text.
+        sent, received: when the statement was sent and its answer came, by this process's clock.
+        began: when the statement began, by the database's clock, where it did more than measure.
+    """
+    values = json.loads(text)
+    # As in NTP: assume that the way there takes as long as the way back.
+    offset = ((sent - (began or values["began"])) + (received - values["ended"])) / 2
+    return Figures(
+        kinds=[KindFigures(**kind) for kind in values["kinds"]],
+        group_waiting=values["group_waiting"],
+        workers=values["workers"],
+        dead_rows=values["dead_rows"],
+        holder=_holder(values["holder"], values["measured_at"]),
+        age=values["ended"] - values["measured_at"],
+        fresh=values["fresh"],
+        clock_offset=timedelta(seconds=offset),
+    )
+
+
+def _holder(values: dict[str, Any] | None, measured_at: float) -> Holder | None:
+    if values is None:
+        return None
+    since = values["since"]
+    state, application = values["state"] or "hidden", values["application"] or ""
+    return Holder(values["holder"], values["pid"], application, state, since, max(measured_at - since, 0.0))

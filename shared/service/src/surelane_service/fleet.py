@@ -1,0 +1,177 @@
+"""What the workers of a fleet tell one another: who lives, what it handles, and who answers notifications."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from surelane.calls import Calls
+from surelane.json_text import json_text
+
+POSITIONS = 2
+"""Positions of the workers that handle the same kinds; the database's number, too (``agent.take_position``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """One look at the sessions of all workers.
+
+    Attributes:
+        lost: the workers whose session is gone and that have not been taken for dead, with the session's key.
+        known: the number of workers with a session, lost ones included.
+    """
+
+    lost: Sequence[tuple[str, int]]
+    known: int
+    server_since: datetime
+
+
+class Fleet:
+    """The SQL functions by which workers know of each other."""
+
+    _database: Calls
+
+    async def open_session(self, name: str, version: str, *, starts: bool = True) -> bool:
+        """Open a worker's session on this connection, by which others see that it lives until the connection ends.
+
+        ``starts``: the process has had no session before. Claims of a dead process of the same name end.
+
+        Returns:
+            Whether the worker's row says so. Call it again where another transaction has that locked.
+        """
+        return await self._database.fetchval("select agent.open_session($1, $2, $3)", name, version, starts)
+
+    async def session_key(self) -> int | None:
+        """Return the key of the session that this connection opened; ``None`` if it opened none."""
+        return await self._database.fetchval(
+            "select nullif(current_setting('surelane.session', true), '')::int4"
+        )
+
+    async def join_session(self, key: int) -> bool:
+        """Hold a session on this connection, too. Return false, and hold nothing, where no other connection does."""
+        return bool(await self._database.fetchval("select agent.join_session($1)", key))
+
+    async def introduce_worker(
+        self,
+        name: str,
+        version: str,
+        kinds: Sequence[str],
+        ordered: Sequence[str] | None,
+        slots: tuple[int, int] | None = None,
+    ) -> bool:
+        """Put a worker on the list before it claims, because ingest waits for the answers of listed workers alone.
+
+        Args:
+            ordered: the commands and interactions that keep their thread's order; ``None``: it handles none at all.
+            slots: how many handlers it runs at once, and how many besides for commands and interactions.
+
+        Returns:
+            Whether it is listed. Call it again where another transaction has the worker's row locked.
+        """
+        return await self._database.fetchval(
+            "select agent.introduce_worker($1, $2, $3, $4, $5, $6)",
+            name,
+            version,
+            kinds,
+            ordered,
+            *(slots or (None, None)),
+        )
+
+    async def watch_sessions(self, name: str) -> Sessions:
+        """Look which workers have lost their sessions, as worker ``name``."""
+        (row,) = await self._database.fetch("select * from agent.watch_sessions($1)", name)
+        lost = list(zip(row["names"], row["sessions"], strict=True))
+        return Sessions(lost, row["known"], row["server_since"])
+
+    async def rescue_worker(
+        self, worker: str, session: int, *, lost_for: timedelta, by: str
+    ) -> tuple[int, int]:
+        """Take a worker for dead whose session has been gone for ``lost_for``, and end its claims.
+
+        Returns:
+            How many claims ended, and how many remain because another transaction has them locked: call it again.
+        """
+        (row,) = await self._database.fetch(
+            "select * from agent.rescue_worker($1, $2, $3, $4)", worker, session, lost_for, by
+        )
+        return row["rescued"], row["remaining"]
+
+    async def release_unknown(
+        self, name: str, known: Sequence[tuple[int, int]], before: datetime | None = None
+    ) -> tuple[datetime, int]:
+        """Release a worker's claims that were made before a moment, by default now, except the known ones.
+
+        ``known``: the events of its claims, each with the claim's number.
+
+        Returns:
+            That moment, and how many claims were released.
+        """
+        ids, claims = zip(*known, strict=True) if known else ((), ())
+        (row,) = await self._database.fetch(
+            "select * from agent.release_unknown($1, $2, $3, $4)", name, ids, claims, before
+        )
+        return row["before"], row["released"]
+
+    async def announce_worker(
+        self,
+        name: str,
+        kinds: Sequence[str],
+        version: str,
+        clock_offset: timedelta | None = None,
+        max_attempts: int | None = None,
+        of_kinds: Mapping[str, int] | None = None,
+    ) -> None:
+        """Record that a worker is alive, the kinds that it handles, and how far its clock is ahead.
+
+        Args:
+            max_attempts: becomes the maximum of its kinds, for events that have none of their own.
+            of_kinds: the maximum of kinds whose handler has one.
+        """
+        await self._database.execute(
+            "select agent.announce_worker($1, $2, $3, $4, $5, $6)",
+            name,
+            kinds,
+            version,
+            clock_offset,
+            max_attempts,
+            json_text(of_kinds or {}),
+        )
+
+    async def declare_attempts(
+        self, name: str, kinds: Sequence[str], max_attempts: int, of_kinds: Mapping[str, int]
+    ) -> None:
+        """Record the maximum of the kinds' events, as :meth:`announce_worker` does."""
+        given = name, kinds, max_attempts, json_text(of_kinds)
+        await self._database.execute("select agent.declare_attempts($1, $2, $3, $4)", *given)
+
+    async def order_kinds(self, name: str, ordered: Sequence[str]) -> None:
+        """Record which of a worker's commands and interactions keep their thread's order; the others need not."""
+        await self._database.execute("select agent.order_kinds($1, $2)", name, ordered)
+
+    async def declare_limits(
+        self, name: str, kinds: Sequence[str], limits: Mapping[str, Mapping[str, Any]]
+    ) -> list[str]:
+        """Record the limits of the kinds that a worker handles, and that its other kinds have none.
+
+        Returns:
+            The kinds whose limit changed.
+        """
+        return await self._database.fetchval(
+            "select agent.declare_limits($1, $2, $3)", name, kinds, json_text(limits)
+        )
+
+    async def retire_worker(self, name: str) -> None:
+        """Record that a worker has ended, unless claims stand under its name: its lost session ends those."""
+        await self._database.execute("select agent.retire_worker($1)", name)
+
+    async def take_position(self, kinds: Sequence[str], held: int | None) -> int | None:
+        """Take the first free position before ``held``, on this connection. Return the position it holds then."""
+        return await self._database.fetchval("select agent.take_position($1, $2)", kinds, held)
+
+    async def leave_position(self, kinds: Sequence[str], held: int) -> None:
+        """Give up a position of this connection. Another worker that listens takes it at once."""
+        await self._database.execute("select agent.leave_position($1, $2)", kinds, held)
+
+    async def pass_on(self) -> None:
+        """Tell the workers that listen that the first of them has no free slot."""
+        await self._database.execute("select agent.pass_on()")

@@ -1,0 +1,116 @@
+# ruff: noqa: ANN401 - the synchronous store passes slack-sdk's arguments on
+"""Surelane's installations behind slack-sdk's interfaces: Bolt apps use the store of ingest and workers.
+
+Both stores hand out no refresh tokens: workers refresh tokens, each once.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from logging import Logger
+from typing import Any, TypeVar
+
+from slack_sdk.oauth.installation_store import Bot, Installation, InstallationStore
+from slack_sdk.oauth.installation_store.async_installation_store import AsyncInstallationStore
+
+from surelane_service.installations import BOT, Installations, Owner, Stored, bot_of, installation_of
+
+Find = Callable[[Owner, str | None], Awaitable[dict[str, Stored]]]
+Result = TypeVar("Result")
+
+PATIENCE = 30.0
+"""Seconds for which a synchronous call waits."""
+
+
+class AsyncInstallations(AsyncInstallationStore):
+    """slack-sdk's asynchronous store of installations, in PostgreSQL.
+
+    Without a ``team_id`` an organization is meant. Without a ``user_id`` the latest installation is found, and all
+    tokens are deleted.
+    """
+
+    def __init__(self, installations: Installations, find: Find | None = None) -> None:
+        """``find`` returns an installation's rows with fresh tokens; by default they are as they are stored."""
+        self._installations = installations
+        self._find = find or installations.find
+
+    @property
+    def logger(self) -> Logger:
+        """A logger that this class does not use: it logs nothing."""
+        return logging.getLogger(__name__)
+
+    async def async_save(self, installation: Installation) -> None:
+        await self._installations.save(installation)
+
+    async def async_save_bot(self, bot: Bot) -> None:
+        await self._installations.save_bot(bot)
+
+    async def async_find_bot(
+        self, *, enterprise_id: str | None, team_id: str | None, is_enterprise_install: bool | None = False
+    ) -> Bot | None:
+        owner = Owner.of(enterprise_id, team_id, is_enterprise_install)
+        return None if owner is None else bot_of(await self._find(owner, BOT))
+
+    async def async_find_installation(
+        self,
+        *,
+        enterprise_id: str | None,
+        team_id: str | None,
+        user_id: str | None = None,
+        is_enterprise_install: bool | None = False,
+    ) -> Installation | None:
+        owner = Owner.of(enterprise_id, team_id, is_enterprise_install)
+        return None if owner is None else installation_of(await self._find(owner, user_id), user_id)
+
+    async def async_delete_bot(self, *, enterprise_id: str | None, team_id: str | None) -> None:
+        await self._delete(enterprise_id, team_id, [BOT])
+
+    async def async_delete_installation(
+        self, *, enterprise_id: str | None, team_id: str | None, user_id: str | None = None
+    ) -> None:
+        await self._delete(enterprise_id, team_id, None if user_id is None else [user_id])
+
+    async def async_delete_all(self, *, enterprise_id: str | None, team_id: str | None) -> None:
+        await self._delete(enterprise_id, team_id, None)
+
+    async def _delete(self, enterprise_id: str | None, team_id: str | None, users: list[str] | None) -> None:
+        owner = Owner.of(enterprise_id, team_id, is_enterprise_install=False)
+        if owner is not None:
+            await self._installations.delete(owner, users)
+
+
+class SyncInstallations(InstallationStore):
+    """The same for synchronous Bolt apps, whose listeners run in threads. It calls the asynchronous store."""
+
+    def __init__(self, store: AsyncInstallations, loop: asyncio.AbstractEventLoop) -> None:
+        """``loop`` runs the store's calls, and must not be the caller's own."""
+        self._store = store
+        self._loop = loop
+
+    @property
+    def logger(self) -> Logger:
+        return self._store.logger
+
+    def save(self, installation: Installation) -> None:
+        self._wait(self._store.async_save(installation))
+
+    def save_bot(self, bot: Bot) -> None:
+        self._wait(self._store.async_save_bot(bot))
+
+    def find_bot(self, **asked: Any) -> Bot | None:
+        return self._wait(self._store.async_find_bot(**asked))
+
+    def find_installation(self, **asked: Any) -> Installation | None:
+        return self._wait(self._store.async_find_installation(**asked))
+
+    def delete_bot(self, **named: Any) -> None:
+        self._wait(self._store.async_delete_bot(**named))
+
+    def delete_installation(self, **named: Any) -> None:
+        self._wait(self._store.async_delete_installation(**named))
+
+    def delete_all(self, **named: Any) -> None:
+        self._wait(self._store.async_delete_all(**named))
+
+    def _wait(self, call: Coroutine[Any, Any, Result]) -> Result:
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result(PATIENCE)

@@ -1,0 +1,291 @@
+"""The installations of the Slack app: whose tokens they are, and how they are stored.
+
+An installation belongs to a workspace or to a whole Enterprise Grid organization. Its rows are the bot's and one per
+person who installed. Tokens are sealed for their row before they are sent to the database (ADRs 0066 and 0067).
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple, Self
+
+from slack_sdk.oauth.installation_store import Bot, Installation
+
+from surelane.calls import Calls, Connection, Pool, Row
+from surelane.encryption.keys import Keyring
+
+BOT = ""
+"""The user id of a bot's row."""
+_BOT_TOKENS = ("bot_token", "bot_refresh_token", "incoming_webhook_url", "custom_values")
+_USER_TOKENS = ("user_token", "user_refresh_token", "custom_values")
+_BOT_DETAILS = (
+    "bot_id",
+    "bot_user_id",
+    "bot_scopes",
+    "incoming_webhook_channel",
+    "incoming_webhook_channel_id",
+    "incoming_webhook_configuration_url",
+)
+_USER_DETAILS = ("user_id", "user_scopes")
+_DETAILS = ("enterprise_id", "enterprise_name", "enterprise_url", "team_id", "team_name", "token_type")
+
+_Row = tuple[str, Sequence[str], Sequence[str], datetime | None]
+"""A person's id, the names of the details and of the tokens, and when the access token expires."""
+
+
+class Owner(NamedTuple):
+    """A workspace, or an organization whose installation is for all its workspaces.
+
+    A tuple is made and hashed in a third of a frozen dataclass's time, and each event needs that.
+    """
+
+    identity: str
+    enterprise_wide: bool = False
+
+    @classmethod
+    def of(
+        cls, enterprise_id: str | None, team_id: str | None, is_enterprise_install: bool | None
+    ) -> Self | None:
+        """Return the owner by the three values with which Slack names one; ``None`` where they name none."""
+        wide = bool(is_enterprise_install) or not team_id
+        identity = enterprise_id if wide else team_id
+        return cls(identity, wide) if identity else None
+
+    @property
+    def arguments(self) -> tuple[bool, str]:
+        """It, as the SQL functions take it."""
+        return self.enterprise_wide, self.identity
+
+    def place(self, user_id: str) -> str:
+        """Return the place for which a row's tokens are sealed."""
+        return json.dumps(["installation", self.enterprise_wide, self.identity, user_id])
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A row: the tokens of the bot, or of one person.
+
+    Attributes:
+        user_id: the person's; :data:`BOT` for the bot's row.
+        values: the attributes of slack-sdk's ``Installation`` that it holds, tokens included.
+        expires_at: when the access token expires; ``None``: never.
+        version: counts the changes of the tokens.
+    """
+
+    owner: Owner
+    user_id: str
+    app_id: str | None
+    values: Mapping[str, Any]
+    expires_at: datetime | None
+    version: int
+    installed_at: datetime
+
+    @property
+    def token(self) -> str | None:
+        return self.values.get("bot_token" if self.user_id == BOT else "user_token")
+
+    def __repr__(self) -> str:  # values holds tokens
+        return f"Stored({self.owner!r}, user_id={self.user_id!r}, version={self.version})"
+
+
+@dataclass(frozen=True, slots=True)
+class Expiring:
+    """A row whose tokens expire soon. The attributes are those of :class:`Stored`."""
+
+    owner: Owner
+    user_id: str
+    version: int
+    expires_at: datetime
+
+
+class Installations:
+    """The SQL functions about installations. Every method is one call, and raises errors of :mod:`surelane.errors`.
+
+    Methods that read tokens raise :class:`~surelane.encryption.keys.SealedError` where no key opens them.
+    """
+
+    def __init__(self, database: Pool | Connection, keys: Keyring) -> None:
+        self._database = Calls(database)
+        self._keys = keys
+
+    async def save(self, installation: Installation) -> None:
+        """Store an installation: the person's row, and the bot's where it has a bot token."""
+        given = installation.to_dict_for_copying()
+        owner = Owner.of(installation.enterprise_id, installation.team_id, installation.is_enterprise_install)
+        rows: list[_Row] = [
+            (installation.user_id, _USER_DETAILS, _USER_TOKENS, given["user_token_expires_at"])
+        ]
+        if installation.bot_token:
+            rows.append((BOT, _BOT_DETAILS, _BOT_TOKENS, given["bot_token_expires_at"]))
+        await self._save(owner, given, rows)
+
+    async def save_bot(self, bot: Bot) -> None:
+        given = bot.to_dict_for_copying()
+        owner = Owner.of(bot.enterprise_id, bot.team_id, bot.is_enterprise_install)
+        await self._save(owner, given, [(BOT, _BOT_DETAILS, _BOT_TOKENS, given["bot_token_expires_at"])])
+
+    async def _save(self, owner: Owner | None, given: Mapping[str, Any], rows: Sequence[_Row]) -> None:
+        if owner is None:
+            raise ValueError("an installation needs the id of a workspace or of an organization")
+        await self._database.execute(
+            "select agent.save_installation($1, $2, $3, $4, $5, $6, $7)",
+            *owner.arguments,
+            given["app_id"],
+            [user for user, _, _, _ in rows],
+            [json.dumps(_part(given, (*_DETAILS, *details))) for _, details, _, _ in rows],
+            [self._sealed(owner, user, _part(given, tokens)) for user, _, tokens, _ in rows],
+            [expires_at for _, _, _, expires_at in rows],
+        )
+
+    async def find(self, owner: Owner, user_id: str | None = None) -> dict[str, Stored]:
+        """Return the bot's row and a person's by their user ids; ``None``: the person who installed last."""
+        rows = await self._database.fetch(
+            "select * from agent.find_installation($1, $2, $3)", *owner.arguments, user_id
+        )
+        return {row["user_id"]: self._stored(owner, row) for row in rows}
+
+    async def await_one(self, event_id: int, owner: Owner, until: datetime) -> bool:
+        """Record that an event waits for an installation until then. Return whether it is there by now."""
+        there: bool = await self._database.fetchval(
+            "select agent.await_installation($1, $2, $3, $4)", event_id, *owner.arguments, until
+        )
+        return there
+
+    async def note_report(self, event_id: int, owner: Owner) -> None:
+        """Note that an installation reported a stored event, too: its token may answer the event."""
+        await self._database.execute("select agent.note_report($1, $2, $3)", event_id, *owner.arguments)
+
+    async def other_reporter(self, event_id: int) -> Owner | None:
+        """Return an installation that reported an event, too, and has a bot now; ``None``: there is none."""
+        row = await self._database.fetchrow("select * from agent.other_reporter($1)", event_id)
+        return None if row is None else Owner(row["owner_id"], row["enterprise_wide"])
+
+    async def delete(
+        self, owner: Owner, user_ids: Sequence[str] | None = None, until: datetime | None = None
+    ) -> int:
+        """Delete an installation's rows, or those of ``user_ids``, installed by ``until``. Return how many."""
+        deleted: int = await self._database.fetchval(
+            "select agent.delete_installation($1, $2, $3, coalesce($4::timestamptz, 'infinity'))",
+            *owner.arguments,
+            user_ids,
+            until,
+        )
+        return deleted
+
+    async def uninstall(self, owner: Owner, enterprise_id: str | None, until: datetime | None = None) -> int:
+        """Delete an installation that was removed from Slack, and record that. Return how many rows there were.
+
+        Args:
+            enterprise_id: a workspace's organization.
+            until: rows that were installed later stay, and nothing is recorded then.
+        """
+        deleted: int = await self._database.fetchval(
+            "select agent.uninstall($1, $2, $3, coalesce($4::timestamptz, 'infinity'))",
+            *owner.arguments,
+            enterprise_id,
+            until,
+        )
+        return deleted
+
+    async def expiring(self, within: timedelta, limit: int = 100) -> list[Expiring]:
+        """Return rows whose tokens expire within a time, the first ones first, and that no process refreshes."""
+        rows = await self._database.fetch("select * from agent.expiring_installations($1, $2)", within, limit)
+        return [
+            Expiring(
+                Owner(row["owner_id"], row["enterprise_wide"]),
+                row["user_id"],
+                row["version"],
+                row["expires_at"],
+            )
+            for row in rows
+        ]
+
+    async def begin_refresh(
+        self, row: Stored | Expiring, lasts: timedelta
+    ) -> tuple[dict[str, Any], int] | None:
+        """Claim the refresh of a row's tokens: return them, and the version with which to store the new ones.
+
+        ``None``: another process refreshes them, or they have changed.
+        """
+        begun = await self._database.fetchrow(
+            "select * from agent.begin_refresh($1, $2, $3, $4, $5)",
+            *row.owner.arguments,
+            row.user_id,
+            row.version,
+            lasts,
+        )
+        if begun is None:
+            return None
+        return self._opened(row.owner, row.user_id, begun["sealed"]), begun["version"]
+
+    async def end_refresh(
+        self, row: Stored | Expiring, version: int, tokens: Mapping[str, Any], expires_at: datetime | None
+    ) -> bool:
+        """Store refreshed tokens. Return false if the row was installed anew or deleted meanwhile."""
+        stored: bool = await self._database.fetchval(
+            "select agent.end_refresh($1, $2, $3, $4, $5, $6)",
+            *row.owner.arguments,
+            row.user_id,
+            version,
+            self._sealed(row.owner, row.user_id, tokens),
+            expires_at,
+        )
+        return stored
+
+    async def use_oauth_state(self, state: bytes, expires_at: datetime) -> bool:
+        """Record that the state of an OAuth install is used; return false if it was before."""
+        return bool(await self._database.fetchval("select agent.use_oauth_state($1, $2)", state, expires_at))
+
+    def _sealed(self, owner: Owner, user_id: str, tokens: Mapping[str, Any]) -> bytes:
+        return self._keys.seal(json.dumps(tokens).encode(), owner.place(user_id))
+
+    def _opened(self, owner: Owner, user_id: str, sealed: bytes) -> dict[str, Any]:
+        opened: dict[str, Any] = json.loads(self._keys.open(sealed, owner.place(user_id)))
+        return opened
+
+    def _stored(self, owner: Owner, row: Row) -> Stored:
+        values = json.loads(row["details"]) | self._opened(owner, row["user_id"], row["sealed"])
+        return Stored(
+            owner,
+            row["user_id"],
+            row["app_id"] or None,
+            values,
+            row["expires_at"],
+            row["version"],
+            row["installed_at"],
+        )
+
+
+def _part(given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: given[name] for name in names if given.get(name)}
+
+
+def installation_of(rows: Mapping[str, Stored], user_id: str | None = None) -> Installation | None:
+    """Return rows as slack-sdk's ``Installation``; ``None`` where that person has none.
+
+    It has no refresh tokens: workers use each of them once, and after a second use the installation would be lost.
+    """
+    bot = rows.get(BOT)
+    person = next((row for row in rows.values() if row.user_id != BOT), None)
+    if person is None and (bot is None or user_id is not None):
+        return None
+    found = [row for row in (bot, person) if row is not None]
+    values: dict[str, Any] = {}
+    for row in found:
+        values |= row.values
+        values[f"{'bot' if row is bot else 'user'}_token_expires_at"] = row.expires_at
+    given = {name: value for name, value in values.items() if not name.endswith("_refresh_token")}
+    newest = max(found, key=lambda row: row.installed_at)
+    return Installation(
+        **{"user_id": ""} | given,
+        app_id=newest.app_id,
+        is_enterprise_install=newest.owner.enterprise_wide,
+        installed_at=newest.installed_at.astimezone(UTC),
+    )
+
+
+def bot_of(rows: Mapping[str, Stored]) -> Bot | None:
+    """Return the bot's row as slack-sdk's ``Bot``, without its refresh token; ``None`` where there is none."""
+    installation = installation_of({BOT: rows[BOT]}) if BOT in rows else None
+    return None if installation is None else installation.to_bot()

@@ -1,0 +1,111 @@
+"""The ingest service's client of the queue: store requests and take answers. Each method is one SQL call."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from surelane.calls import Calls, Connection, Pool
+from surelane.events import Inserted
+from surelane_service.figures import Measured
+
+
+class Intake(Measured):
+    """The SQL functions of role ``agent_ingest``, on a connection or a pool.
+
+    Every method raises errors of :mod:`surelane.errors` alone, as :class:`surelane.Queue` does.
+    """
+
+    def __init__(self, database: Pool | Connection) -> None:
+        self._database = Calls(database)
+
+    async def insert_events(
+        self,
+        events: Sequence[str],
+        *,
+        traceparents: Sequence[str | None] | None = None,
+        item_keys: Sequence[str | None] | None = None,
+    ) -> list[Inserted]:
+        """Store a batch in one round trip and one transaction; return the answers in the order given.
+
+        Args:
+            events: JSON texts of objects.
+            traceparents: the span that stores each, kept on its row.
+            item_keys: natural keys that override the event's own, where not ``None``.
+
+        Raises:
+            Conflict: another transaction blocks one of them: insert them one by one.
+            InvalidInput: PostgreSQL cannot hold one of them as jsonb: insert them one by one to find out which.
+        """
+        rows = await self._database.fetch(
+            "select id, duplicate from agent.insert_events($1, $2, $3) order by ordinal",
+            events,
+            traceparents,
+            item_keys,
+        )
+        return [Inserted(row["id"], row["duplicate"]) for row in rows]
+
+    async def insert_requests(
+        self,
+        events: Sequence[str],
+        *,
+        traceparents: Sequence[str | None],
+        item_keys: Sequence[str | None],
+        waits: Sequence[timedelta | None],
+        channel: str,
+    ) -> list[tuple[Inserted, bool]]:
+        """Store a batch as :meth:`insert_events` does. Return with each answer whether somebody can still answer it.
+
+        Args:
+            events, traceparents, item_keys: as for :meth:`insert_events`.
+            waits: for how long each event's request waits for an answer; ``None``: not at all.
+            channel: where this process listens to answers.
+
+        Raises:
+            Conflict, InvalidInput: as for :meth:`insert_events`.
+        """
+        rows = await self._database.fetch(
+            "select id, duplicate, waits from agent.insert_requests($1, $2, $3, $4, $5) order by ordinal",
+            events,
+            traceparents,
+            item_keys,
+            waits,
+            channel,
+        )
+        return [(Inserted(row["id"], row["duplicate"]), row["waits"]) for row in rows]
+
+    async def take_answers(
+        self, channel: str, requests: Sequence[int], ending: Sequence[int]
+    ) -> dict[int, str | None]:
+        """Take the answers to requests of this process, and end those of ``ending`` without one.
+
+        Args:
+            requests: the events whose requests wait.
+            ending: the events whose requests no longer wait. From then on, an answer to them is refused.
+
+        Returns:
+            The answers (JSON text) of the requests that ended; ``None`` for one without an answer.
+        """
+        rows = await self._database.fetch(
+            "select event_id, answer from agent.take_answers($1, $2, $3)", channel, requests, ending
+        )
+        return {row["event_id"]: row["answer"] for row in rows}
+
+    async def fire_trigger(
+        self, name: str, webhook_id: str, payload: str, traceparent: str | None = None
+    ) -> Inserted:
+        """Store a webhook's call (JSON text) as a ``trigger-fire`` event; a repeated delivery returns the first."""
+        row = await self._database.fetchrow(
+            "select * from agent.fire_trigger($1, $2, $3, $4)", name, webhook_id, payload, traceparent
+        )
+        if row is None:
+            raise LookupError("agent.fire_trigger returned no row")
+        return Inserted(row["id"], row["duplicate"])
+
+    async def answer_dispatch(self, identity: int, agents: Sequence[str], result: str) -> str:
+        """End an event that one of these remote agents was asked to do: ``done``, ``running`` (try again), ``unknown``.
+
+        An event that was dispatched to another agent is ``unknown``.
+        """
+        answer: str = await self._database.fetchval(
+            "select agent.answer_dispatch($1, $2, $3)", identity, agents, result
+        )
+        return answer

@@ -1,0 +1,277 @@
+"""The private port of every service: ``/livez``, ``/readyz`` and ``/metrics``. Never published.
+
+A browser on the same network can reach it for any web page. So requests of another site are refused. Beyond the probes,
+a request must also name a host that no outsider's DNS can point here (DNS rebinding).
+"""
+
+import asyncio
+import ipaddress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from http import HTTPStatus
+from typing import Any
+
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler, Middleware
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from surelane.errors import SettingsError
+from surelane_service.figures import OTHER
+from surelane_service.service_settings import ServiceSettings
+
+PROBES = frozenset({"/livez", "/readyz", "/metrics"})
+"""The paths that Kubernetes and Prometheus request, under any name that leads to the service."""
+
+PRIVATE_CONNECTIONS = 192
+"""The most connections to a private port."""
+_PRIVATE_SUFFIXES = (".localhost", ".svc", ".cluster.local")
+
+SERVER = "surelane"
+"""The ``Server`` of each answer. Without one, aiohttp names its own version and Python's."""
+
+LARGEST_BODY = 4 * 1024 * 1024
+"""The most bytes of a request's body: ten thousand subtasks fit."""
+
+Unready = Callable[[], Awaitable[str | None]]
+"""Returns why the service cannot take work now, or ``None`` when it can."""
+
+
+Protocols = Callable[[], asyncio.BaseProtocol]
+"""Makes the protocol of a new connection."""
+
+
+class _Connection(web.RequestHandler):
+    """A connection whose answers name no version, and quote nothing of what is no request, as aiohttp's own do."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        text = message and f"{status}: {HTTPStatus(status).phrase}"
+        response = super().handle_error(request, status, exc, text)
+        response.headers[hdrs.SERVER] = SERVER  # no application prepares the answer to what is no request
+        return response
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        if isinstance(resp, web.HTTPExpectationFailed):
+            resp.text = f"{resp.status}: {resp.reason}"
+        return await super().finish_response(request, resp, start_time)
+
+
+async def _name_no_version(_: web.Request, response: web.StreamResponse) -> None:
+    response.headers[hdrs.SERVER] = SERVER
+
+
+class Bounded:
+    """Keep the first ``most`` names and call all further ones ``other``, which bounds the number of time series.
+
+    A name that UTF-8 cannot encode is ``other`` too: as a label it would make ``/metrics`` fail.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._names: set[str] = set()
+
+    def __call__(self, name: str) -> str:
+        if name not in self._names:
+            if len(self._names) >= self._most or not _encodable(name):
+                return OTHER
+            self._names.add(name)
+        return name
+
+
+def _encodable(name: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in name)
+
+
+class ConnectionLimit:
+    """Bound the connections of a port, so that clients that only connect cannot exhaust memory or connections.
+
+    At the bound, the oldest connection without a trusted request is closed. Where all had one, the new connection is
+    closed. During one round of the event loop, up to 128 more may be accepted from the listen queue.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._trusted: set[asyncio.BaseProtocol] = set()
+
+    def trust(self, request: web.Request) -> None:
+        """Keep the connection of a request whose signature was right."""
+        self._trusted.add(request.protocol)
+
+    def protocols(self, server: web.Server, make: Protocols) -> Protocols:
+        """Return the protocol factory for ``server`` to listen with. ``make`` makes its connections."""
+
+        def protocol() -> asyncio.BaseProtocol:
+            connections = [each for each in server.connections if each.transport is not None]
+            self._trusted.intersection_update(connections)
+            excess = len(connections) + 1 - self._most
+            if excess <= 0:
+                return make()
+            leaving = [each for each in connections if each not in self._trusted][:excess]
+            for each in leaving:
+                _abort(each)
+            return make() if leaving else _Closed()
+
+        return protocol
+
+
+class _Closed(asyncio.Protocol):
+    """A connection above the limit: it is closed at once."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        if isinstance(transport, asyncio.Transport):
+            transport.abort()
+
+
+def _abort(connection: web.RequestHandler) -> None:
+    transport = connection.transport
+    connection.force_close()
+    if transport is not None:
+        transport.abort()  # a client that reads nothing would keep the unwritten bytes in memory
+
+
+def private_app(
+    unready: Unready,
+    routes: Iterable[web.AbstractRouteDef] = (),
+    hosts: Collection[str] = (),
+    middlewares: Sequence[Middleware] = (),
+) -> web.Application:
+    """Make the application of the private port.
+
+    ``/livez`` answers as long as the event loop runs and never calls the database.
+
+    Args:
+        unready: answers ``/readyz``.
+        routes: served beside the probes.
+        hosts: names under which ``routes`` may be asked for, beside IP addresses and names of this machine or cluster.
+        middlewares: stand behind the checks of the request's site and host.
+    """
+
+    async def livez(_: web.Request) -> web.Response:
+        return web.json_response({"status": "alive"})
+
+    async def readyz(_: web.Request) -> web.Response:
+        reason = await unready()
+        if reason is None:
+            return web.json_response({"status": "ready"})
+        return web.json_response({"status": "not ready", "reason": reason}, status=503)
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not of_this_site(request):
+            return web.json_response({"error": "a request of another site"}, status=403)
+        if request.path not in PROBES and not is_private_name(request.headers.get(hdrs.HOST, ""), hosts):
+            return web.json_response({"error": "unknown host: list it in SURELANE_API_HOSTS"}, status=403)
+        return await handler(request)
+
+    app = web.Application(client_max_size=LARGEST_BODY, middlewares=[guard, *middlewares])
+    app.add_routes([web.get("/livez", livez), web.get("/readyz", readyz), web.get("/metrics", metrics)])
+    app.add_routes(routes)
+    return app
+
+
+def serving_private(app: web.Application, settings: ServiceSettings) -> AbstractAsyncContextManager[int]:
+    """Serve the private port for the length of the block, as the settings say; yield the port."""
+    return serving(
+        app,
+        settings.private_port,
+        setting="SURELANE_PRIVATE_PORT",
+        host=settings.private_host or settings.host,
+        limit=ConnectionLimit(PRIVATE_CONNECTIONS),
+    )
+
+
+def of_this_site(request: web.Request) -> bool:
+    """Return whether a request comes from this site or from a program: browsers mark those of other sites."""
+    origin = request.headers.get(hdrs.ORIGIN)
+    if (
+        origin is not None
+        and origin.partition("://")[2].lower() != request.headers.get(hdrs.HOST, "").lower()
+    ):
+        return False
+    if request.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin"):
+        return True
+    # A link from another site. The page with the link cannot read the answer.
+    return request.method == hdrs.METH_GET and request.headers.get("Sec-Fetch-Mode") == "navigate"
+
+
+def is_private_name(host: str, known: Collection[str] = ()) -> bool:
+    """Return whether a ``Host`` header names an address, a host of this machine or cluster, or a ``known`` name.
+
+    The owner of a public name may point it here and serve a page under it (DNS rebinding). So public names are refused.
+    """
+    name = host.lower()
+    if name.startswith("["):
+        name = name[1:].partition("]")[0]
+    elif name.count(":") == 1:
+        name = name.partition(":")[0]
+    name = name.removesuffix(".")
+    if "." not in name and ":" not in name:
+        return True
+    if name.endswith(_PRIVATE_SUFFIXES) or name in {each.lower() for each in known}:
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+@asynccontextmanager
+async def serving(
+    app: web.Application,
+    port: int,
+    *,
+    setting: str,
+    host: str,
+    limit: ConnectionLimit | None = None,
+    **options: Any,  # noqa: ANN401 - passed on to aiohttp
+) -> AsyncIterator[int]:
+    """Serve ``app`` on ``port`` (0: any free one) for the length of the block; yield the port.
+
+    Args:
+        setting: the environment variable of the port, for the error's message.
+        host: the address to listen on.
+        limit: bounds the connections; unbounded where ``None``.
+        options: of aiohttp's ``AppRunner``. Requests may take ``shutdown_timeout`` (30 s) to finish at the end.
+
+    Raises:
+        SettingsError: the port is taken.
+    """
+    timeout = options.pop("shutdown_timeout", 30)
+    app.on_response_prepare.append(_name_no_version)
+    runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=timeout)
+    await runner.setup()
+    listener: asyncio.Server | None = None
+    try:
+        if (server := runner.server) is None:
+            raise RuntimeError("the server was not set up")
+
+        def connection() -> _Connection:
+            return _Connection(server, loop=asyncio.get_running_loop(), **{"access_log": None, **options})
+
+        protocols = connection if limit is None else limit.protocols(server, connection)
+        try:
+            listener = await asyncio.get_running_loop().create_server(
+                protocols, host, port, reuse_address=True
+            )
+        except OSError as error:
+            raise SettingsError(
+                f"cannot listen on {host}:{port}: {error.strerror or error}; set {setting} to a free port"
+            ) from None
+        yield listener.sockets[0].getsockname()[1]
+    finally:
+        if listener is not None:
+            listener.close()
+        await runner.cleanup()

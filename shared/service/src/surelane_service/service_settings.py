@@ -1,0 +1,180 @@
+"""Settings that every service has. Each service adds its own in its ``settings`` module.
+
+Settings come from the environment alone. Where a standard name exists it is used (``DATABASE_URL``, ``LOG_LEVEL``,
+``OTEL_*``); ours begin with ``SURELANE_``. Secrets are ``SecretStr``: they never show in a log or a traceback.
+"""
+
+import string
+from typing import Annotated, Any, Literal, Self, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from surelane.encryption.keys import SETTING, Keyring
+from surelane.errors import SettingsError
+
+_HOST = frozenset(string.ascii_lowercase + string.digits + "-._:")
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+def split(value: object) -> object:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+SLACK_API_URL = "https://slack.com/api/"
+SLACK_DOMAINS = ("slack.com", "slack-gov.com")
+
+DEMO_SIGNING_SECRET = "surelane-demo-signing-secret"  # noqa: S105 - public on purpose, refused against Slack itself
+DEMO_API_TOKEN = "surelane-demo-api-token"  # noqa: S105 - likewise
+DEMO_BOT_TOKEN = "xoxb-surelane-demo"  # noqa: S105 - likewise
+DEMO_CLIENT_ID = "1111111111.2222222222"
+DEMO_CLIENT_SECRET = "surelane-demo-client-secret"  # noqa: S105 - likewise
+DEMO_SECRETS = frozenset({DEMO_SIGNING_SECRET, DEMO_API_TOKEN, DEMO_BOT_TOKEN, DEMO_CLIENT_SECRET})
+
+
+def host_of(url: str) -> str:
+    """Return the host of a Web API's URL, in lower case, as a resolver will see it.
+
+    Raises:
+        ValueError: the URL is not http or https with a plain host.
+    """
+    parsed = urlsplit(url.strip())
+    try:
+        host = (parsed.hostname or "").encode("idna").decode().lower().removesuffix(".")
+    except UnicodeError:
+        host = ""
+    if parsed.scheme not in ("http", "https") or not host or not _HOST.issuperset(host):
+        raise ValueError("SLACK_API_URL is not an http or https URL, such as https://slack.com/api/")
+    return host
+
+
+def is_slack(url: str) -> bool:
+    """Return whether a URL leads to Slack itself, in any spelling."""
+    host = host_of(url)
+    return any(host == domain or host.endswith(f".{domain}") for domain in SLACK_DOMAINS)
+
+
+class ServiceSettings(BaseSettings):
+    """The settings of every service."""
+
+    model_config = SettingsConfigDict(
+        env_ignore_empty=True, extra="ignore", frozen=True, populate_by_name=True
+    )
+
+    database_url: SecretStr = Field(validation_alias="DATABASE_URL")
+    """Any libpq URI, the Unix-socket form ``postgresql://user@/name?host=/dir`` included."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", validation_alias="LOG_LEVEL")
+
+    private_port: Port = Field(8081, validation_alias="SURELANE_PRIVATE_PORT")
+    """Serves ``/livez``, ``/readyz`` and ``/metrics``; never published."""
+
+    host: str = Field("0.0.0.0", validation_alias="SURELANE_HOST")  # noqa: S104 - containers are reached from outside
+    """The address both ports listen on; `make up` listens on 127.0.0.1 only."""
+
+    private_host: str | None = Field(None, validation_alias="SURELANE_PRIVATE_HOST")
+    """The address the private port listens on; ``SURELANE_HOST`` where none is set."""
+
+    slack_api_url: Annotated[str, AfterValidator(lambda url: url.rstrip("/") + "/")] = Field(
+        SLACK_API_URL, validation_alias="SLACK_API_URL"
+    )
+    """The address of the Web API. It ends with a slash."""
+
+    @property
+    def speaks_to_slack(self) -> bool:
+        """Whether the Web API is Slack's own, so that demo secrets must be refused."""
+        return is_slack(self.slack_api_url)
+
+    @model_validator(mode="after")
+    def _reachable(self) -> Self:
+        host_of(self.slack_api_url)
+        return self
+
+    def refuse_demo_secret(self, name: str, *secrets: str | None) -> None:
+        """Refuse a public demo secret where the Web API is Slack's own.
+
+        Raises:
+            ValueError: it is one.
+        """
+        if self.speaks_to_slack and any(secret in DEMO_SECRETS for secret in secrets):
+            raise ValueError(
+                f"{name} is a public demo secret while SLACK_API_URL is Slack's own: set your own"
+            )
+
+
+def _keyring(value: object) -> object:
+    return Keyring.read(value) if isinstance(value, str) else value
+
+
+EncryptionKeys = Annotated[Keyring | None, NoDecode, BeforeValidator(_keyring)]
+"""A settings field that takes keys separated by commas, as :meth:`Keyring.read` does."""
+
+
+class SealingSettings(ServiceSettings):
+    """The settings of encryption, which ingest and workers share."""
+
+    model_config = SettingsConfigDict(arbitrary_types_allowed=True)
+
+    encryption_keys: EncryptionKeys = Field(None, validation_alias=SETTING)
+    """The keys that encrypt stored tokens and data keys, separated by commas: the first encrypts, all decrypt."""
+
+    encrypt_events: bool = Field(False, validation_alias="SURELANE_ENCRYPT_EVENTS")
+    """Whether payloads, results, steps and errors are encrypted before they are stored."""
+
+    @model_validator(mode="after")
+    def _encryptable(self) -> Self:
+        if self.encrypt_events and not self.encryption_keys:
+            raise ValueError(
+                f"{SETTING} is not set, although SURELANE_ENCRYPT_EVENTS is: see surelane keys new"
+            )
+        return self
+
+
+class InstallSettings(SealingSettings):
+    """The settings of installs by OAuth, which ingest and workers share."""
+
+    client_id: str | None = Field(None, validation_alias="SLACK_CLIENT_ID")
+    """The Slack app's client id. With it and the secret, installs are on: each workspace has tokens of its own."""
+
+    client_secret: SecretStr | None = Field(None, validation_alias="SLACK_CLIENT_SECRET")
+
+    @property
+    def installs(self) -> bool:
+        """Whether workspaces install the app by OAuth."""
+        return self.client_secret is not None
+
+    @model_validator(mode="after")
+    def _installable(self) -> Self:
+        if self.client_secret is not None:
+            if self.client_id is None:
+                raise ValueError("SLACK_CLIENT_ID is not set, although SLACK_CLIENT_SECRET is")
+            if not self.encryption_keys:
+                raise ValueError(
+                    f"{SETTING} is not set: installs need a key for their tokens; see surelane keys new"
+                )
+            self.refuse_demo_secret("SLACK_CLIENT_SECRET", self.client_secret.get_secret_value().strip())
+        return self
+
+
+Loaded = TypeVar("Loaded", bound=BaseSettings)
+
+
+def load_settings(kind: type[Loaded], **overrides: Any) -> Loaded:  # noqa: ANN401 - passed on to pydantic, which checks
+    """Read settings from the environment.
+
+    Raises:
+        SettingsError: some are missing or wrong. It names each variable and the reason, never the value of a secret.
+    """
+    try:
+        return kind(**overrides)
+    except ValidationError as error:
+        lines = [_complaint(problem) for problem in error.errors(include_url=False, include_input=False)]
+        raise SettingsError("settings cannot be used:\n" + "\n".join(f"  {line}" for line in lines)) from None
+
+
+def _complaint(problem: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails is private to pydantic-core
+    name = ".".join(str(part) for part in problem["loc"]) or "settings"
+    if problem["type"] == "missing":
+        return f"{name} is not set"
+    return f"{name}: {problem['msg'].removeprefix('Value error, ')}"

@@ -1,0 +1,100 @@
+"""Set up OpenTelemetry: one trace per event, whose id follows from the event's key, and the metrics at ``/metrics``.
+
+The standard ``OTEL_*`` variables alone configure it. Traces are off unless an exporter or an endpoint is set. Off, they
+cost nothing measurable. Names follow OpenTelemetry's semantic conventions for messaging.
+"""
+
+import os
+import threading
+from dataclasses import dataclass
+
+from opentelemetry import metrics, trace
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.view import DropAggregation, View
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
+
+from surelane_service.telemetry.exporters import metric_exporter, span_exporter
+from surelane_service.telemetry.spans import Ids, Tracer
+
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.37.0"
+FLUSH = 5.0
+"""Seconds for which a stopping service waits until the collector has taken its last spans."""
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """The telemetry of a service. Shut it down when the service stops, to send the buffered spans."""
+
+    traces: TracerProvider | None
+    tracer: Tracer | None
+    """Starts the service's own spans; ``None`` if traces are off."""
+    metrics: MeterProvider
+    pushes_metrics: bool = False
+    """Whether metrics are also pushed by OTLP; the SDK must then record them."""
+
+    def shutdown(self, within: float = FLUSH) -> None:
+        """Send the buffered spans and stop the exporters. Give up after ``within`` seconds."""
+        # The SDK would wait half a minute for each exporter. A daemon thread does not keep the process alive.
+        stopping = threading.Thread(target=self._shutdown, name="telemetry-shutdown", daemon=True)
+        stopping.start()
+        stopping.join(within)
+
+    def _shutdown(self) -> None:
+        if self.traces is not None:
+            self.traces.shutdown()
+        self.metrics.shutdown()
+
+
+def configure_telemetry(service: str, version: str, *, statements: bool = False) -> Telemetry:
+    """Install the global tracer and meter providers that the ``OTEL_*`` variables ask for.
+
+    Args:
+        service: ``service.name`` unless ``OTEL_SERVICE_NAME`` gives another.
+        version: ``service.version``.
+        statements: make spans of SQL statements below other spans. Each statement then costs more, also without a span.
+    """
+    resource = Resource.create(
+        {"service.name": os.environ.get("OTEL_SERVICE_NAME", service), "service.version": version}
+    )
+    readers: list[MetricReader] = [PrometheusMetricReader(scope_info_enabled=False)]
+    if (pushed := metric_exporter()) is not None:
+        readers.append(PeriodicExportingMetricReader(pushed))
+    # The HTTP instrumentations count by the Host header, so a caller could create any number of time series.
+    views = [View(instrument_name="http.*", aggregation=DropAggregation())]
+    meter_provider = MeterProvider(readers, resource, shutdown_on_exit=False, views=views)
+    metrics.set_meter_provider(meter_provider)
+    exporter = span_exporter()
+    if exporter is None:
+        return Telemetry(None, None, meter_provider, pushed is not None)
+    processor = BatchSpanProcessor(exporter)
+    tracer_provider = TracerProvider(resource=resource, shutdown_on_exit=False, id_generator=Ids())
+    tracer_provider.add_span_processor(processor)
+    trace.set_tracer_provider(tracer_provider)
+    if statements:
+        _trace_statements(resource, processor)
+    tracer = Tracer(tracer_provider, tracer_provider.get_tracer("surelane", version, schema_url=SCHEMA_URL))
+    return Telemetry(tracer_provider, tracer, meter_provider, pushed is not None)
+
+
+def _trace_statements(resource: Resource, processor: SpanProcessor) -> None:
+    """Trace statements below a span only. A statement of a poll or a batch would otherwise start a trace of its own."""
+    from opentelemetry.instrumentation.asyncpg import AsyncPGInstrumentor  # noqa: PLC0415 - slow to import, for traces alone
+
+    provider = TracerProvider(ParentBased(ALWAYS_OFF), resource, shutdown_on_exit=False)
+    provider.add_span_processor(processor)
+    AsyncPGInstrumentor().instrument(tracer_provider=provider)  # type: ignore[no-untyped-call]
+
+
+def messaging(operation: str, destination: str) -> dict[str, str]:
+    """Return the attributes that all spans and metrics about messages have."""
+    return {
+        "messaging.system": "surelane",
+        "messaging.operation.name": operation,
+        "messaging.operation.type": operation,
+        "messaging.destination.name": destination,
+    }

@@ -1,0 +1,184 @@
+"""Publish the queue's figures as gauges, and warn when a session or slot holds back vacuum.
+
+Every service runs one. The database measures the figures once for all replicas; reading them costs two pages.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+from opentelemetry import metrics
+from opentelemetry.metrics import CallbackOptions, Observation
+
+from surelane.errors import DatabaseRefused, DatabaseUnavailable, NotMeasured
+from surelane_service.figures import Figures, Holder, KindFigures, bounded
+from surelane_service.logs import get_logger
+from surelane_service.telemetry.setup import SCHEMA_URL
+
+EVERY = 15.0
+STALE_AFTER = 120.0
+"""Age in seconds at which figures are no longer published."""
+NAMED_AFTER = 60.0
+"""Age in seconds at which a holder of vacuum is published by name.
+
+A name for each short transaction would make time series without bound.
+"""
+PATIENCE = 1.0
+WARNED_AFTER = 300.0
+WARNED_EVERY = 600.0
+
+Observe = Callable[[CallbackOptions], Iterable[Observation]]
+Kind = dict[str, str]
+
+log = get_logger("surelane_service.watch")
+
+
+class Source(Protocol):
+    """A source of figures: a client of the queue, or the poll, whose call returns them too."""
+
+    async def figures(self) -> Figures:
+        """Return the figures."""
+
+
+class Watch:
+    """Read the figures every 15 seconds."""
+
+    def __init__(self, source: Source, warned_every: float = WARNED_EVERY) -> None:
+        """Read figures from ``source``. A warning that still holds is repeated after ``warned_every`` seconds."""
+        self._source = source
+        self._warned_every = warned_every
+        self._figures: Figures | None = None
+        self._read_at = 0.0
+        self._tried = asyncio.Event()
+        self._complained = False
+        self._warned: tuple[Holder, float] | None = None
+
+    @property
+    def figures(self) -> Figures | None:
+        """The figures; ``None`` when they could not be read for two minutes."""
+        return self._figures if time.monotonic() - self._read_at < STALE_AFTER else None
+
+    async def clock_offset(self) -> timedelta | None:
+        """Return this process's clock less the database's, as last compared; wait a second for the first comparison."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                await self._tried.wait()
+        return self._figures.clock_offset if self._figures else None
+
+    async def run(self) -> None:
+        """Read until cancelled, with jitter so that replicas do not read at the same moment."""
+        while True:
+            await self.read()
+            self._tried.set()
+            await asyncio.sleep(EVERY * random.uniform(0.8, 1.0))  # noqa: S311 - not a secret
+
+    async def read(self) -> None:
+        try:
+            self._figures = await self._source.figures()
+        except (DatabaseUnavailable, NotMeasured):
+            return  # the claimer and the writer log outages
+        except DatabaseRefused as error:  # an older schema has no figures
+            if not self._complained:
+                log.warning("the queue's figures cannot be read", error=type(error).__name__)
+            self._complained = True
+            return
+        self._complained = False
+        self._read_at = time.monotonic()
+        if self._figures.fresh and self._figures.holder is not None:
+            self._warn(self._figures.holder)
+
+    def _warn(self, holder: Holder) -> None:
+        """Warn once per holder, and again every ten minutes."""
+        if holder.age < WARNED_AFTER:
+            return
+        now = time.monotonic()
+        if self._warned is not None:
+            last, at = self._warned
+            if (last.pid, last.since) == (holder.pid, holder.since) and now - at < self._warned_every:
+                return
+        self._warned = (holder, now)
+        log.warning(
+            "vacuum is held back",
+            holder=holder.holder,
+            pid=holder.pid,
+            application=holder.application,
+            state=holder.state,
+            since=datetime.fromtimestamp(holder.since, UTC).isoformat(timespec="seconds"),
+        )
+
+    def publish(self) -> None:
+        """Register the figures as metrics of this process."""
+        meter = metrics.get_meter("surelane", schema_url=SCHEMA_URL)
+        for name, unit, description, observe in (
+            ("queue.depth", "{event}", "Events in the queue.", self._each_kind(_depths)),
+            (
+                "queue.oldest_pending.age",
+                "s",
+                "For how long the oldest waits.",
+                self._one_each(lambda kind: kind.oldest_pending_age),
+            ),
+            ("queue.paused", "", "Whether a kind is paused.", self._one_each(lambda kind: int(kind.paused))),
+            (
+                "queue.group_waiting",
+                "{event}",
+                "Behind their group's head.",
+                self._one(lambda each: each.group_waiting),
+            ),
+            ("queue.workers", "{worker}", "Workers that are alive.", self._one(lambda each: each.workers)),
+            ("queue.measurement.age", "s", "Since all these were measured.", self._one(self._age)),
+            ("vacuum.dead_rows", "{row}", "Rows waiting for vacuum.", self._one(lambda each: each.dead_rows)),
+            (
+                "vacuum.held",
+                "s",
+                "Age of what holds back vacuum the longest.",
+                self._one(lambda each: each.holder.age if each.holder else 0.0),
+            ),
+            ("vacuum.holder.since", "s", "Since when, by name.", self._all(_holder)),
+            (
+                "clock.offset",
+                "s",
+                "Our clock less the database's.",
+                self._one(lambda each: each.clock_offset.total_seconds()),
+            ),
+        ):
+            meter.create_observable_gauge(f"surelane.{name}", [observe], unit, description)
+
+    def _age(self, figures: Figures) -> float:
+        return figures.age + time.monotonic() - self._read_at
+
+    def _one(self, value: Callable[[Figures], float]) -> Observe:
+        return self._all(lambda figures: [Observation(value(figures))])
+
+    def _one_each(self, value: Callable[[KindFigures], float]) -> Observe:
+        return self._each_kind(lambda kind, name: [Observation(value(kind), name)])
+
+    def _all(self, observe: Callable[[Figures], Iterable[Observation]]) -> Observe:
+        def now(_: CallbackOptions) -> Iterable[Observation]:
+            figures = self.figures
+            return [] if figures is None else observe(figures)
+
+        return now
+
+    def _each_kind(self, observe: Callable[[KindFigures, Kind], Iterable[Observation]]) -> Observe:
+        def each(figures: Figures) -> Iterable[Observation]:
+            for kind in bounded(figures.kinds):
+                yield from observe(kind, {"messaging.destination.name": kind.kind})
+
+        return self._all(each)
+
+
+def _depths(kind: KindFigures, name: Kind) -> Iterable[Observation]:
+    yield Observation(kind.pending, {**name, "state": "pending"})
+    yield Observation(kind.scheduled, {**name, "state": "scheduled"})
+    yield Observation(kind.running, {**name, "state": "running"})
+
+
+def _holder(figures: Figures) -> Iterable[Observation]:
+    holder = figures.holder
+    if holder is not None and holder.age >= NAMED_AFTER:
+        name = {"holder": holder.holder, "application": holder.application, "state": holder.state}
+        yield Observation(holder.since, {**name, "pid": str(holder.pid or "")})

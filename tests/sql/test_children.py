@@ -1,0 +1,131 @@
+"""A running handler starts a child once, under the fence, and takes its end."""
+
+import asyncio
+import json
+from typing import Any
+
+from surelane.calls import Connection
+from surelane.jobs import Job, job_text
+from tests.sql.conftest import Connect
+from tests.sql.queue_steps import Row, claim, complete, enqueue, fail, pair, waits_for_lock
+
+WAIT = "child part:1"
+
+
+async def started(queue: Connection, row: Row) -> tuple[str, Any]:
+    """Call ``agent.run_child`` for a claim; return the answer, and what the signal says of the child."""
+    taken = await queue.fetchrow(
+        "select * from agent.run_child($1, $2, $3, null, $4)", *pair(row), WAIT, job_text(Job("part"))
+    )
+    assert taken is not None
+    return taken["answer"], None if taken["signal"] is None else json.loads(taken["signal"])["value"]
+
+
+async def parent(queue: Connection) -> Row:
+    """Claim a parent that has started its child."""
+    await enqueue(queue, "parent", item_key="p")
+    (row,) = await claim(queue, "parent")
+    assert await started(queue, row) == ("pending", None)
+    return row
+
+
+async def complete_child(queue: Connection, result: str) -> None:
+    (child,) = await claim(queue, "part")
+    assert await complete(queue, pair(child), results=[result]) == ["done"]
+
+
+async def count(queue: Connection, kind: str) -> int:
+    found: int = await queue.fetchval("select count(*) from agent.job where kind = $1", kind)
+    return found
+
+
+async def test_second_call_starts_no_child(queue: Connection) -> None:
+    row = await parent(queue)
+    assert await started(queue, row) == ("pending", None)
+    assert await count(queue, "part") == 1
+    await complete_child(queue, "7")
+    answer, end = await started(queue, row)
+    assert (answer, end["outcome"], end["result"], end["key"]) == ("done", "completed", 7, "p:part:1")
+    assert await started(queue, row) == ("done", end)
+    assert await count(queue, "part") == 1
+
+
+async def test_claim_that_no_longer_stands_starts_none(queue: Connection) -> None:
+    await enqueue(queue, "parent")
+    (row,) = await claim(queue, "parent")
+    await fail(queue, pair(row))
+    await claim(queue, "parent")
+    assert await started(queue, row) == ("stale", None)
+    assert await count(queue, "part") == 0
+
+
+async def test_parent_that_is_being_cancelled_starts_none(queue: Connection) -> None:
+    await enqueue(queue, "parent")
+    (row,) = await claim(queue, "parent")
+    assert await queue.fetchval("select agent.cancel_job($1)", row["id"]) == "running"
+    assert await started(queue, row) == ("busy", None)
+    assert await count(queue, "part") == 0
+
+
+async def test_cancel_waits_for_a_child_that_another_transaction_has_locked(
+    queue: Connection, connect: Connect
+) -> None:
+    row = await parent(queue)
+    other = await connect()
+    locking = other.transaction()
+    await locking.start()
+    await other.execute("select from agent.event where kind = 'part' for update")
+    cancelling = asyncio.create_task(queue.fetchval("select agent.cancel_job($1)", row["id"]))
+    await waits_for_lock(other, queue)
+    await locking.rollback()
+    assert await cancelling == "running"
+    assert await queue.fetchval("select status from agent.job where kind = 'part'") == "cancelled"
+
+
+async def test_child_of_a_locked_parent_ends_later_and_holds_up_no_other(
+    queue: Connection, connect: Connect
+) -> None:
+    """Its settle answers at once: it does not wait for the parent's row."""
+    row = await parent(queue)
+    await enqueue(queue, "part", item_key="other")
+    children = {child["item_key"]: pair(child) for child in await claim(queue, "part")}
+    other = await connect()
+    async with other.transaction():
+        await other.execute("select from agent.event where id = $1 for update", row["id"])
+        await queue.execute("set statement_timeout = '1500ms'")  # less than a signal waits for a lock
+        answers = await complete(queue, children["p:part:1"], children["other"])
+    assert answers == ["busy", "done"]
+    assert await complete(queue, children["p:part:1"]) == ["done"]
+    assert (await started(queue, row))[0] == "done"
+
+
+async def test_child_that_completed_while_its_parent_was_ended_is_found(queue: Connection) -> None:
+    row = await parent(queue)
+    await fail(queue, pair(row), final=True)
+    await complete_child(queue, "7")
+    await queue.execute("select agent.rerun_events(array[$1::int8])", row["id"])
+    (row,) = await claim(queue, "parent")
+    answer, end = await started(queue, row)
+    assert (answer, end["result"]) == ("done", 7)
+    assert await count(queue, "part") == 1
+
+
+async def test_completed_parent_that_runs_again_starts_a_child_anew(queue: Connection) -> None:
+    row = await parent(queue)
+    await complete_child(queue, "7")
+    await complete(queue, pair(row))
+    await queue.execute("select agent.rerun_events(array[$1::int8])", row["id"])
+    (row,) = await claim(queue, "parent")
+    assert await started(queue, row) == ("pending", None)
+    assert await count(queue, "part") == 2
+
+
+async def test_new_event_for_a_parent_takes_no_end_of_the_old_ones_child(queue: Connection) -> None:
+    row = await parent(queue)
+    await complete_child(queue, "7")
+    await fail(queue, pair(row), final=True)
+    again = await queue.fetchval("select rerun from agent.rerun_as_new($1, $2, null)", row["id"], WAIT)
+    (row,) = await claim(queue, "parent")
+    assert row["id"] == again
+    assert await started(queue, row) == ("pending", None)
+    assert await count(queue, "part") == 2

@@ -1,0 +1,84 @@
+"""The end of a failed or expired event stores the job of its failure hook, in the same transaction, once."""
+
+import json
+from collections.abc import Sequence
+
+import asyncpg
+import pytest
+
+from surelane.calls import Connection
+from surelane_service.engine import Engine
+from tests.sql.conftest import Connect
+from tests.sql.queue_steps import TEN_MINUTES, advance, claim, complete, enqueue, fail, live, pair, sweep
+
+HOOK = "surelane.failed:job"
+
+
+@pytest.fixture
+async def hooked(queue: Connection) -> Connection:
+    """A queue whose workers have a failure hook for one kind."""
+    await Engine(queue).announce_worker("w1", ["job", "other", HOOK], "1.0.0")
+    return queue
+
+
+async def hooks(queue: Connection) -> Sequence[dict[str, object]]:
+    rows = await queue.fetch("select event from agent.event where kind = $1 order by id", HOOK)
+    return [json.loads(row["event"]) for row in rows]
+
+
+async def test_the_last_failure_stores_the_hooks_job_with_the_event_and_its_errors(
+    hooked: Connection,
+) -> None:
+    first = await enqueue(hooked, "job", payload='{"n": 1}', item_key="k")
+    await fail(hooked, pair((await claim(hooked))[0]), errors=['{"type": "A"}'])
+    assert await hooks(hooked) == []
+    (row,) = await claim(hooked)
+    async with hooked.transaction():
+        await fail(hooked, pair(row), errors=['{"type": "B"}'], final=True, reason="no_luck")
+        assert await live(hooked, first) is None
+        assert len(await hooks(hooked)) == 1
+    failure = {
+        "id": first,
+        "key": "k",
+        "outcome": "failed",
+        "reason": "no_luck",
+        "errors": [{"type": "A"}, {"type": "B"}],
+    }
+    assert await hooks(hooked) == [{"n": 1, "failure": failure}]
+
+
+async def test_what_a_sweep_expires_calls_the_hook_while_no_worker_lives(hooked: Connection) -> None:
+    await enqueue(hooked, "job")
+    await Engine(hooked).retire_worker("w1")
+    await hooked.execute("update agent.event set deadline = '2020-01-01'")
+    await advance(hooked, TEN_MINUTES)
+    await sweep(hooked)
+    (job,) = await hooks(hooked)
+    assert isinstance(job["failure"], dict)
+    assert job["failure"]["outcome"] == "expired"
+
+
+async def test_neither_a_cancelled_nor_a_completed_event_nor_another_kind_calls_a_hook(
+    hooked: Connection,
+) -> None:
+    done, stopped, _ = [await enqueue(hooked, kind) for kind in ("job", "job", "other")]
+    rows = {row["id"]: pair(row) for row in await claim(hooked, "job", "other")}
+    await hooked.execute("select * from agent.cancel_jobs(array[$1::int8])", stopped)
+    await complete(hooked, rows.pop(done))
+    for each in rows.values():
+        await fail(hooked, each, final=True)
+    assert await hooked.fetchval("select count(*) from agent.event") == 0
+
+
+async def test_a_hook_that_fails_calls_no_hook(hooked: Connection) -> None:
+    await enqueue(hooked, "job")
+    await fail(hooked, pair((await claim(hooked))[0]), final=True)
+    await fail(hooked, pair((await claim(hooked, HOOK))[0]), final=True)
+    assert await hooked.fetchval("select count(*) from agent.event") == 0
+
+
+@pytest.mark.parametrize("role", ["surelane_worker", "surelane_ingest", "surelane_operator"])
+@pytest.mark.usefixtures("hooked")
+async def test_no_program_stores_a_hooks_job(connect: Connect, role: str) -> None:
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await (await connect(role)).execute("select agent.enqueue($1, '{}')", HOOK)

@@ -1,0 +1,137 @@
+"""Operators find events by tags, live and ended, and events without tags cost what they did."""
+
+from datetime import timedelta
+
+import pytest
+
+from surelane.calls import Connection
+from surelane.encryption.data_keys import DataKeys
+from surelane.encryption.keys import Keyring
+from surelane.encryption.sealing import Sealing
+from surelane.errors import InvalidInput
+from surelane_operator.changes import Changes
+from surelane_operator.reads.filters import Filter
+from surelane_service.engine import Engine, Settled
+from surelane_service.sealed_engine import SealedEngine
+from tests.sql.conftest import Connect
+from tests.sql.queue_steps import advance, claim, complete, drop_history, enqueue, fail, pair
+
+KEY = "YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE="
+
+
+async def tagged(queue: Connection, **tags: str) -> tuple[int, int]:
+    """Claim a new event and tag it; return its fence."""
+    await enqueue(queue)
+    (row,) = await claim(queue)
+    assert await Engine(queue).store_tags(*pair(row), tags) is Settled.DONE
+    return pair(row)
+
+
+async def ids(queue: Connection, limit: int = 20, **tags: str) -> list[int]:
+    """Return the ids of the events that have all tags."""
+    which = Filter(tags={name: [value] for name, value in tags.items()})
+    return [job["id"] for job in await Changes(queue).list_events(which, limit)]
+
+
+async def test_events_are_found_by_all_their_tags_live_and_ended(queue: Connection) -> None:
+    first = await tagged(queue, customer="acme", order="17")
+    second = await tagged(queue, customer="acme", order="18")
+    await tagged(queue, customer="other", order="17")
+    await complete(queue, first)
+    assert await ids(queue, customer="acme") == [second[0], first[0]]
+    assert await ids(queue, customer="acme", order="17") == [first[0]]
+    assert await ids(queue, customer="acme", order="19") == []
+    assert (await Changes(queue).get(first[0]) or {})["tags"] == {"customer": "acme", "order": "17"}
+
+
+async def test_a_tag_is_replaced_and_removed(queue: Connection) -> None:
+    fence = await tagged(queue, customer="acme", order="17")
+    await Engine(queue).store_tags(*fence, {"customer": "other", "order": None})
+    assert await ids(queue, customer="acme") == await ids(queue, order="17") == []
+    assert await ids(queue, customer="other") == [fence[0]]
+
+
+async def test_a_lost_claim_sets_no_tag(queue: Connection) -> None:
+    fence = await tagged(queue, customer="acme")
+    await complete(queue, fence)
+    assert await Engine(queue).store_tags(*fence, {"customer": "other"}) is Settled.STALE
+    assert await ids(queue, customer="acme") == [fence[0]]
+
+
+async def test_an_event_has_at_most_ten_tags(queue: Connection) -> None:
+    fence = await tagged(queue, **{f"t{number}": "x" for number in range(10)})
+    with pytest.raises(InvalidInput, match="at most 10 tags"):
+        await Engine(queue).store_tags(*fence, {"one": "more"})
+    assert await Engine(queue).store_tags(*fence, {"t0": None, "one": "more"}) is Settled.DONE
+
+
+async def test_pages_narrowed_pages_counts_and_searches_take_tags(queue: Connection) -> None:
+    fences = [await tagged(queue, customer="acme", order=str(number % 2)) for number in range(5)]
+    await complete(queue, *fences[:3])
+    operations = Changes(queue)
+    which = Filter(["completed"], tags={"customer": ["acme"], "order": ["0"]})
+    expected = [fences[2][0], fences[0][0]]
+    found = await operations.find_events(which, 1)
+    assert found.next is not None
+    rest = await operations.find_events(which, 5, found.next)
+    assert [job["id"] for job in (*found.events, *rest.events)] == expected
+    assert await operations.count(which, 10) == 2
+    searched = await operations.search("", Filter(tags={"order": ["1"]}))
+    assert [job["id"] for job in searched] == [fences[3][0], fences[1][0]]
+    either = Filter(tags={"order": ["0", "1"]})
+    assert len(await operations.list_events(either)) == 5
+
+
+async def test_a_requeued_event_keeps_its_tags_and_a_replay_has_none(queue: Connection) -> None:
+    fence = await tagged(queue, customer="acme")
+    await complete(queue, fence)
+    replay = await Changes(queue).rerun_as_new(fence[0])
+    await Changes(queue).rerun([fence[0]])
+    assert replay.id is not None
+    assert await ids(queue, customer="acme") == [fence[0]]
+    assert (await Changes(queue).get(fence[0]) or {})["steps"] == []
+
+
+async def test_retention_drops_tags_with_their_event(queue: Connection) -> None:
+    fence = await tagged(queue, customer="acme")
+    await fail(queue, fence, final=True)
+    await advance(queue, timedelta(days=400))
+    await drop_history(queue)
+    assert await queue.fetchval("select count(*) from agent.step") == 0
+
+
+async def test_progress_is_fenced_replaced_and_encrypted(queue: Connection, connect: Connect) -> None:
+    await enqueue(queue)
+    (row,) = await claim(queue)
+    engine = SealedEngine(
+        service := await connect("surelane_worker"), Sealing(DataKeys(service, Keyring([KEY])), on=True)
+    )
+    for text in ("1 of 2", "2 of 2"):
+        assert await engine.store_progress(*pair(row), text) is Settled.DONE
+    assert " of 2" not in await queue.fetchval("select s::text from agent.step as s")
+    reader = Changes(queue, Sealing(DataKeys(queue, Keyring([KEY])), on=False))
+    assert (await reader.get(row["id"]) or {})["progress"] == "2 of 2"
+    await complete(queue, pair(row))
+    assert await engine.store_progress(*pair(row), "3 of 2") is Settled.STALE
+    replay = await Changes(queue).rerun_as_new(row["id"])
+    assert replay.id is not None
+    assert (await Changes(queue).get(replay.id) or {})["progress"] is None
+
+
+async def test_encrypted_tags_are_found_by_equality_and_stored_as_no_text(
+    queue: Connection, connect: Connect
+) -> None:
+    service = await connect("surelane_worker")
+    seal = Sealing(DataKeys(service, Keyring([KEY])), on=True)
+    await enqueue(queue)
+    (row,) = await claim(queue)
+    await SealedEngine(service, seal).store_tags(*pair(row), {"customer": "acme"})
+    assert "acme" not in await queue.fetchval("select s::text from agent.step as s")
+    operations = Changes(queue, Sealing(DataKeys(queue, Keyring([KEY])), on=False))
+    which = Filter(tags={"customer": ["acme"]})
+    assert [job["id"] for job in await operations.list_events(which)] == [row["id"]]
+    assert (await operations.get(row["id"]) or {})["tags"] == {"customer": "acme"}
+    assert await operations.list_events(Filter(tags={"other": ["acme"]})) == []
+    assert await ids(queue, customer="acme") == []
+    keyless = (await Changes(queue).get(row["id"]) or {})["tags"]
+    assert keyless["customer"].startswith("cannot be decrypted")

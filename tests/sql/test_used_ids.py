@@ -1,0 +1,50 @@
+"""An id of the operator's page is used once, by whichever process asks first, and is forgotten long after its end."""
+
+import asyncio
+
+import asyncpg
+import pytest
+
+from surelane.calls import Connection
+from tests.sql.conftest import Connect
+from tests.sql.migrations import becomes
+
+USE = "select agent.use_id($1, now() + interval '10 minutes')"
+LOOK = "select agent.use_id($1, null)"
+
+
+async def test_an_id_is_used_once_and_looking_at_it_does_not_use_it(queue: Connection) -> None:
+    assert [await queue.fetchval(LOOK, "a") for _ in range(2)] == [True, True]
+    assert [await queue.fetchval(USE, "a") for _ in range(2)] == [True, False]
+    assert not await queue.fetchval(LOOK, "a")
+    assert await queue.fetchval(LOOK, "b")
+
+
+async def test_one_of_two_processes_is_first(queue: Connection, connect: Connect) -> None:
+    first, second = await connect(), await connect()
+    async with first.transaction():
+        assert await first.fetchval(USE, "a")
+        waiting = asyncio.create_task(second.fetchval(USE, "a"))
+        await becomes(
+            queue,
+            "select exists (select from pg_stat_activity where pid = $1 and wait_event_type = 'Lock')",
+            second.get_server_pid(),
+        )
+    assert not await waiting
+
+
+async def test_ids_that_expired_long_ago_are_forgotten(queue: Connection) -> None:
+    use = "select agent.use_id($1, now() - $2::text::interval)"
+    for identity, ago in (("old", "2 hours"), ("late", "30 minutes"), ("new", "-1 minute")):
+        assert await queue.fetchval(use, identity, ago)
+    assert await queue.fetchval("select array_agg(id order by id) from agent.used_id") == ["late", "new"]
+
+
+async def test_only_operators_use_ids(queue: Connection, connect: Connect) -> None:
+    may = (
+        "select array_agg(rolname::text) from pg_roles where rolname like 'agent\\_%'"
+        " and has_function_privilege(oid, 'agent.use_id(text, timestamptz)', 'execute')"
+    )
+    assert await queue.fetchval(may) == ["agent_operator"]
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await (await connect("surelane_ingest")).fetchval(LOOK, "a")

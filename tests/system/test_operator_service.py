@@ -1,0 +1,86 @@
+"""The operator's service is a process of its own: it is ready, leads to the page, and stops. Others work without it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import aiohttp
+import asyncpg
+import pytest
+
+from tests.databases import as_role
+from tests.processes import service
+from tests.system.ingest_client import settings
+from tests.system.operators import Person, page, person
+
+TOKEN = "an-operators-token-0123456789"
+ON = {"SURELANE_API_TOKEN": TOKEN, "SURELANE_CONSOLE_SIGN_IN": "token"}
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+@pytest.fixture
+async def operators(shared_database: str) -> AsyncIterator[Person]:
+    async with page(as_role(shared_database, "surelane_operator"), **ON) as url, person(url) as somebody:
+        yield somebody
+
+
+async def test_the_private_port_leads_to_the_page(operators: Person) -> None:
+    assert await operators.get("/") == (302, "/console/")
+    assert await operators.get("/console/") == (303, "/console/sign-in?next=/console/")
+    assert (await operators.get("/v1/jobs", headers=BEARER))[0] == 200
+
+
+async def test_where_nothing_is_on_every_address_says_how_to_switch_it_on(shared_database: str) -> None:
+    async with page(as_role(shared_database, "surelane_operator")) as url, person(url) as somebody:
+        assert await somebody.get("/") == (302, "/console/")
+        for path in ("/console/", "/v1/jobs", "/mcp"):
+            status, text = await somebody.get(path)
+            assert (status, "to switch it on" in text or "to switch them on" in text) == (404, True), path
+
+
+async def test_it_says_whether_the_schema_serves_it(empty_database: str, shared_database: str) -> None:
+    async with page(as_role(shared_database, "surelane_operator"), **ON) as url, person(url) as somebody:
+        assert (await somebody.get("/readyz"))[0] == 200
+    async with page(empty_database, **ON) as url, person(url) as somebody:
+        status, text = await somebody.get("/readyz")
+        assert (status, "the schema cannot be used" in text) == (503, True)
+        assert (await somebody.get("/livez"))[0] == 200
+
+
+async def test_slow_requests_of_people_leave_it_ready(shared_database: str) -> None:
+    """All connections for people's requests wait for a lock, and the probe has one of its own."""
+    owner, watching = await asyncpg.connect(shared_database), await asyncpg.connect(shared_database)
+    locked = "select count(*) from pg_stat_activity where application_name = $1 and wait_event_type = 'Lock'"
+    role = as_role(shared_database, "surelane_operator")
+    try:
+        async with page(role, **ON) as url, aiohttp.ClientSession(headers=BEARER) as session:
+            async with owner.transaction():
+                await owner.execute("lock table agent.kind")
+                waiting = [asyncio.create_task(_status(session, f"{url}/v1/kinds")) for _ in range(6)]
+                while await watching.fetchval(locked, "surelane-operator") < 4:  # noqa: ASYNC110 - nothing to listen to
+                    await asyncio.sleep(0.02)
+                assert await _status(session, f"{url}/readyz") == 200
+            assert set(await asyncio.gather(*waiting)) == {200}
+    finally:
+        await owner.close()
+        await watching.close()
+
+
+async def _status(session: aiohttp.ClientSession, url: str) -> int:
+    async with session.get(url) as response:
+        return response.status
+
+
+async def test_the_process_serves_and_ends(shared_database: str) -> None:
+    own = {"SURELANE_OPERATOR_DATABASE_URL": as_role(shared_database, "surelane_operator")}
+    env = {"DATABASE_URL": "postgresql://nowhere/", **own, **ON}
+    async with service("surelane_operator", env) as running, aiohttp.ClientSession() as session:
+        async with session.get(f"{running.private_url}/metrics") as response:
+            assert "process_resident_memory_bytes" in await response.text()
+        assert any("serving operators" in line for line in running.output)
+
+
+async def test_ingest_has_no_route_of_operators(shared_database: str) -> None:
+    env = {**settings(as_role(shared_database, "surelane_ingest")), **ON}
+    async with service("surelane_ingest", env) as running, aiohttp.ClientSession(headers=BEARER) as session:
+        for path in ("/", "/console/", "/v1/jobs", "/mcp"):
+            assert await _status(session, running.private_url + path) == 404, path

@@ -1,0 +1,298 @@
+"""A step in a team's own transaction commits with the team's data, once, over every driver."""
+
+import asyncio
+import json
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import asyncpg
+import psycopg
+import pytest
+
+from surelane import UnsupportedConnection
+from surelane.calls import Connection
+from surelane.encryption.data_keys import DataKeys
+from surelane.encryption.keys import Keyring
+from surelane.encryption.sealing import Sealing
+from surelane.errors import OutcomeUnknown
+from surelane.events import Event
+from surelane_service.engine import Engine
+from surelane_service.logs import get_logger
+from surelane_service.sealed_engine import SealedEngine
+from surelane_worker import StepMismatchError
+from surelane_worker.handling.steps import Steps
+from surelane_worker.handling.transactions import Transaction
+from surelane_worker.slack.notes import ClaimLostError
+from tests.databases import as_role
+from tests.system.callers import TRANSACTIONS, engine_of
+from tests.system.transaction_handlers import DRIVERS
+from tests.system.worker import ended, enqueue, worker
+
+KEY = "YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE="
+EACH = pytest.mark.parametrize("driver", DRIVERS)
+
+
+@pytest.fixture(scope="module")
+async def team(shared_database: str) -> AsyncIterator[str]:
+    """Make the team's table; return the URI of the team's role."""
+    owner = await asyncpg.connect(shared_database)
+    await owner.execute(
+        "create table public.charge (who text); grant all on public.charge to surelane_producer"
+    )
+    yield as_role(shared_database, "surelane_producer")
+    await owner.execute("drop table public.charge")
+    await owner.close()
+
+
+@pytest.fixture
+async def observer(shared_database: str, team: str) -> AsyncIterator[Connection]:  # noqa: ARG001 - its table
+    connection = await asyncpg.connect(shared_database)
+    await connection.execute("truncate public.charge, agent.event, agent.step")
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+async def engine(shared_database: str) -> AsyncIterator[Engine]:
+    connection = await asyncpg.connect(as_role(shared_database, "surelane_worker"))
+    yield Engine(connection)
+    await connection.close()
+
+
+async def attempt(engine: Engine) -> Event:
+    """Claim the one event of a test."""
+    (event,) = await engine.claim_events(["here"], 1, worker="w")
+    return event
+
+
+async def again(engine: Engine, event: Event) -> Event:
+    """End the claim, and return that of a later attempt."""
+    await engine.settle([(event.id, event.claim, "release", None)])
+    return await attempt(engine)
+
+
+async def transact(
+    engine: Engine, event: Event, database: object, function: Any, *arguments: object
+) -> object:
+    async def stands() -> None:
+        pass
+
+    steps = Steps(engine, event, get_logger("test"), stands, grouped=False)
+    return await Transaction(steps, database, function).run("charge", arguments, {})
+
+
+async def charged(observer: Connection) -> tuple[int, int]:
+    """Return how often the team's data says that it was charged, and how many steps have a result."""
+    return (
+        await observer.fetchval("select count(*) from public.charge"),
+        await observer.fetchval("select count(*) from agent.step where finished_at is not null"),
+    )
+
+
+@EACH
+async def test_the_data_and_the_step_commit_together_and_the_function_runs_once(
+    driver: str, team: str, observer: Connection, engine: Engine
+) -> None:
+    opened, function = DRIVERS[driver]
+    runs: list[int] = []
+    await enqueue(observer, "here")
+    event = await attempt(engine)
+    async with opened(team) as connection:
+        assert await transact(engine, event, connection, function, lambda: runs.append(1)) == "paid"
+    assert await charged(observer) == (1, 1)
+    async with opened(team) as connection:
+        event = await again(engine, event)
+        assert await transact(engine, event, connection, function, lambda: runs.append(2)) == "paid"
+    assert runs == [1]
+    assert await charged(observer) == (1, 1)
+    assert await observer.fetchval("select who from public.charge") == "surelane_producer"
+
+
+@EACH
+async def test_a_failure_rolls_the_data_back_and_stores_no_result(
+    driver: str, team: str, observer: Connection, engine: Engine
+) -> None:
+    opened, function = DRIVERS[driver]
+
+    def fails() -> None:
+        raise RuntimeError("no money")
+
+    await enqueue(observer, "here")
+    event = await attempt(engine)
+    async with opened(team) as connection:
+        with pytest.raises(Exception, match="no money"):
+            await transact(engine, event, connection, function, fails)
+        assert await charged(observer) == (0, 0)
+        event = await again(engine, event)
+        assert await transact(engine, event, connection, function, lambda: None) == "paid"
+    assert await charged(observer) == (1, 1)
+
+
+@EACH
+async def test_a_lost_claim_rolls_the_data_back(
+    driver: str, team: str, observer: Connection, engine: Engine, shared_database: str
+) -> None:
+    opened, function = DRIVERS[driver]
+    await enqueue(observer, "here")
+    event = await attempt(engine)
+
+    def loses() -> None:
+        with psycopg.connect(shared_database) as other:
+            other.execute("select * from agent.settle(array[%s::int8], array[1])", [event.id])
+
+    async with opened(team) as connection:
+        with pytest.raises(ClaimLostError):
+            await transact(engine, event, connection, function, loses)
+    assert await charged(observer) == (0, 0)
+
+
+@pytest.mark.parametrize("driver", [name for name in TRANSACTIONS if name != "django"])
+async def test_a_connection_in_a_transaction_is_refused(
+    driver: str, team: str, observer: Connection, engine: Engine
+) -> None:
+    """Of Django, each thread has a connection of its own, and the function gets a new thread."""
+    await enqueue(observer, "here")
+    event = await attempt(engine)
+    async with TRANSACTIONS[driver](team) as caller:
+        await caller.run("select 1")
+        with pytest.raises(Exception, match="in a transaction already"):
+            await transact(engine, event, caller.connection, len)
+
+
+async def test_a_function_that_commits_itself_is_refused(
+    team: str, observer: Connection, engine: Engine
+) -> None:
+    await enqueue(observer, "here")
+    event = await attempt(engine)
+
+    async def commits(connection: Any) -> None:
+        await connection.execute("commit; begin")
+
+    async with DRIVERS["asyncpg"][0](team) as connection:
+        with pytest.raises(StepMismatchError, match="it ended it"):
+            await transact(engine, event, connection, commits)
+    assert (await charged(observer))[1] == 0
+
+
+async def test_an_autocommitting_connection_is_refused(
+    team: str, observer: Connection, engine: Engine
+) -> None:
+    await enqueue(observer, "here")
+    event = await attempt(engine)
+    with (
+        engine_of(team, isolation_level="AUTOCOMMIT") as made,
+        made.connect() as connection,
+        pytest.raises(StepMismatchError, match="commits each statement"),
+    ):
+        await transact(engine, event, connection, DRIVERS["sqlalchemy"][1], lambda: None)
+    assert (await charged(observer))[1] == 0
+
+
+async def test_an_asynchronous_function_needs_an_asynchronous_connection(
+    team: str, observer: Connection, engine: Engine
+) -> None:
+    await enqueue(observer, "here")
+    event = await attempt(engine)
+    with psycopg.connect(team) as connection, pytest.raises(StepMismatchError, match="asynchronous"):
+        await transact(engine, event, connection, DRIVERS["asyncpg"][1], lambda: None)
+    with pytest.raises(UnsupportedConnection):
+        await transact(engine, event, object(), DRIVERS["asyncpg"][1], lambda: None)
+
+
+async def test_the_stored_result_is_encrypted_where_events_are(
+    team: str, observer: Connection, shared_database: str
+) -> None:
+    await enqueue(observer, "here")
+    worker = await asyncpg.connect(as_role(shared_database, "surelane_worker"))
+    engine = SealedEngine(worker, Sealing(DataKeys(worker, Keyring([KEY])), on=True))
+    opened, function = DRIVERS["psycopg"]
+    event = await attempt(engine)
+    for _ in range(2):
+        async with opened(team) as connection:
+            assert await transact(engine, event, connection, function, lambda: None) == "paid"
+        assert "paid" not in await observer.fetchval("select s::text from agent.step as s")
+        event = await again(engine, event)
+    assert await charged(observer) == (1, 1)
+    await worker.close()
+
+
+async def test_who_has_no_token_stores_no_step(team: str, observer: Connection, engine: Engine) -> None:
+    await enqueue(observer, "here")
+    event = await attempt(engine)
+    await engine.offer_step(event.id, event.claim, "charge", 1, "secret")
+    program = await asyncpg.connect(team)
+    for step, token, answer in (
+        ("charge", "guess", "stale"),
+        ("other", "secret", "stale"),
+        ("charge", "secret", "done"),
+        ("charge", "secret", "stale"),
+    ):
+        async with program.transaction():
+            xact = await program.fetchval("select pg_current_xact_id()::text")
+            assert answer == await program.fetchval(
+                "select agent.finish_step($1, 1, $2, 1, $3, $4, null, '1', 0)", event.id, step, token, xact
+            )
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await program.execute("select agent.open_step(1, 1, 'x', 1, '1')")
+    await program.close()
+
+
+@pytest.mark.parametrize("driver", ["asyncpg", "psycopg", "psycopg-async", "sqlalchemy-session", "django"])
+async def test_a_killed_worker_charges_once(
+    driver: str, team: str, observer: Connection, shared_database: str, tmp_path: Path
+) -> None:
+    settings = {
+        "SURELANE_HANDLERS": "tests.system.transaction_handlers:handlers",
+        "SURELANE_WORKER_NAME": "mortal",
+    }
+    log = tmp_path / "log"
+    payload = {"log": str(log), "uri": team, "driver": driver}
+    identity = await enqueue(observer, "charge", payload, max_attempts=10)
+    for _ in range(2):
+        async with worker(shared_database, ready="", **settings) as running, asyncio.timeout(60):
+            await running.child.wait()
+            assert running.child.exit_code == -signal.SIGKILL, running.output
+    assert await charged(observer) == (1, 1)
+    async with worker(shared_database, ready="", **settings):
+        row = await ended(observer, identity, within=60)
+    assert (row["outcome"], json.loads(row["result"])) == ("completed", "paid")
+    assert log.read_text().split("\n")[:-1] == [
+        "ran",
+        "died before the commit",
+        "ran",
+        "died after the commit",
+    ]
+    assert await charged(observer) == (1, 1)
+
+
+class LosesAnswers:
+    """A driver that commits, and then finds its connection broken."""
+
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Any]:
+        async with self._driver.transaction() as connection:
+            yield connection
+        raise OutcomeUnknown("the connection broke")
+
+
+async def test_a_commit_whose_answer_is_lost_is_no_failure(
+    team: str, observer: Connection, engine: Engine
+) -> None:
+    async def stands() -> None:
+        pass
+
+    opened, function = DRIVERS["asyncpg"]
+    await enqueue(observer, "here")
+    event = await attempt(engine)
+    steps = Steps(engine, event, get_logger("test"), stands, grouped=False)
+    async with opened(team) as connection:
+        transaction = Transaction(steps, connection, function)
+        transaction.driver = cast("Any", LosesAnswers(transaction.driver))
+        assert await transaction.run("charge", (lambda: None,), {}) == "paid"
+    assert await charged(observer) == (1, 1)

@@ -1,0 +1,125 @@
+"""A handler's progress is written seldom, in order, and to its end."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from surelane.errors import DatabaseUnavailable
+from surelane_service.engine import Settled
+from surelane_service.logs import get_logger
+from surelane_worker.handling.context import Attempt
+from surelane_worker.handling.outcomes import Suspend
+from surelane_worker.handling.progress import Progress
+from surelane_worker.slack.notes import ClaimLostError
+
+
+class Steps:
+    """Stands for the steps of an attempt: it keeps what was written, and answers when a test lets it."""
+
+    def __init__(self) -> None:
+        self.event = SimpleNamespace(id=1, claim=1)
+        self.engine = self
+        self.written: list[str] = []
+        self.wrote = asyncio.Event()
+        self.open = asyncio.Event()
+        self.open.set()
+        self.fails_with: type[BaseException] | None = None
+
+    async def fenced(self, call: Any) -> None:
+        await call()
+        await self.open.wait()
+        if self.fails_with is not None:
+            raise self.fails_with
+
+    async def store_progress(self, _identity: int, _claim: int, text: str) -> Settled:
+        self.written.append(text)
+        self.wrote.set()
+        return Settled.DONE
+
+
+def progress_of(steps: Steps, between: float) -> Progress:
+    return Progress(cast("Any", steps), get_logger("test"), between)
+
+
+async def test_many_texts_within_a_pause_are_two_writes() -> None:
+    steps = Steps()
+    progress = progress_of(steps, between=3600)
+    for number in range(100):
+        progress.say(str(number))
+        await asyncio.sleep(0.001)
+    assert len(steps.written) == 1
+    await progress.end()
+    assert steps.written[1:] == ["99"]
+    await progress.end()
+    assert len(steps.written) == 2
+
+
+async def test_a_text_is_written_after_the_pause_without_another_word() -> None:
+    steps = Steps()
+    progress = progress_of(steps, between=0.01)
+    async with asyncio.timeout(30):
+        for text in ("first", "last"):
+            steps.wrote.clear()
+            progress.say(text)
+            await steps.wrote.wait()
+    assert steps.written == ["first", "last"]
+
+
+async def test_the_end_waits_for_a_write_under_way_and_writes_the_last_text() -> None:
+    steps = Steps()
+    steps.open.clear()
+    progress = progress_of(steps, between=3600)
+    progress.say("first")
+    async with asyncio.timeout(30):
+        await steps.wrote.wait()
+    progress.say("last")
+    end = asyncio.create_task(progress.end())
+    await asyncio.sleep(0)
+    assert not end.done()
+    steps.open.set()
+    async with asyncio.timeout(30):
+        await end
+    assert steps.written == ["first", "last"]
+
+
+@pytest.mark.parametrize("error", [ClaimLostError, asyncio.CancelledError])
+async def test_the_end_does_not_try_again_what_a_lost_claim_stopped(error: type[BaseException]) -> None:
+    steps = Steps()
+    steps.fails_with = error
+    progress = progress_of(steps, between=3600)
+    progress.say("first")
+    end = asyncio.create_task(progress.end())
+    done, _ = await asyncio.wait([end], timeout=30)
+    end.cancel()
+    assert done
+    assert end.exception() is None
+
+
+class AwayOnce(Steps):
+    """An engine whose first call finds the database away."""
+
+    async def store_progress(self, identity: int, claim: int, text: str) -> Settled:
+        if not self.wrote.is_set():
+            self.wrote.set()
+            raise DatabaseUnavailable("away")
+        return await super().store_progress(identity, claim, text)
+
+
+async def test_the_last_text_of_a_suspended_handler_is_stored_once_the_database_is_back() -> None:
+    async def stands(_work: object) -> None: ...
+
+    engine, loop = AwayOnce(), asyncio.get_running_loop()
+    services = SimpleNamespace(
+        engine=engine, log=get_logger("test"), loop=loop, check_claim=stands, step_retries=None
+    )
+    event = SimpleNamespace(id=1, claim=1, key="1", kind="job", attempts=1)
+    attempt = Attempt(cast("Any", services), cast("Any", [event]), SimpleNamespace(stopped=None))
+    attempt.progress.say("half")
+    attempt.steps.flow.suspend = Suspend(())
+    end = asyncio.create_task(attempt.end())
+    done, _ = await asyncio.wait([end], timeout=30)
+    end.cancel()
+    assert done
+    assert engine.written == ["half"]
