@@ -23,7 +23,7 @@ where l.locktype = 'advisory' and l.classid = agent.session_class()::oid and w.n
 def environment(database: str, **settings: str) -> dict[str, str]:
     """Return a worker's settings: the tests' handlers, a missing Slack without limits, short pauses.
 
-    Nobody is told of a failure: that reply, an event of its own, could take the fault of the next test.
+    People are told of no failure: that reply, an event of its own, could take the fault of the next test.
     """
     return {
         "DATABASE_URL": as_role(database, "surelane_worker"),
