@@ -1,10 +1,12 @@
-"""Decide whether the worker can work now: ``/readyz`` answers with it, and logs report outages."""
+"""Decide whether the worker can work now: ``/readyz`` answers with it, and logs report outages and refusals."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
+from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict
 from surelane_service.compatibility import schema_unfit
 from surelane_service.engine import Engine
 from surelane_service.lifecycle import sleep_unless
@@ -64,6 +66,27 @@ class Outage:
     def _end(self) -> None:
         self._log.info("database available again", resumed=self._what)
         self._logged, self._ending = False, None
+
+
+@contextmanager
+def excused(log: Logger, failed: str, outage: Outage | None = None, **about: str) -> Iterator[None]:
+    """Leave the block without an error where the database refused a call or was away: its caller tries again.
+
+    Args:
+        log: where a refusal is logged, as ``failed`` and with ``about``. Its message may quote data, so it is left out.
+        outage: notes that the database is away, and that it is there; by default the claimer's does.
+    """
+    try:
+        yield
+    except DatabaseUnavailable as error:
+        if outage is not None:
+            outage.goes_on(error)
+    except DatabaseRefused as error:
+        tell = log.debug if isinstance(error, TransientConflict) else log.error
+        tell(failed, **about, error=type(error).__name__)
+    else:
+        if outage is not None:
+            outage.is_over()
 
 
 async def until_schema_fits(engine: Engine, stop: asyncio.Event) -> None:
