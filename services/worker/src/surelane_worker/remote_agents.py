@@ -4,7 +4,6 @@ Hosts come from the settings, never from an event. Redirects are not followed. P
 settings list them.
 """
 
-import ipaddress
 import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -29,7 +28,7 @@ from surelane_service.outbound import (
     guarded_session,
     post,
 )
-from surelane_service.service_settings import ServiceSettings
+from surelane_service.service_settings import ServiceSettings, split
 from surelane_service.webhooks import Secrets, keys_of, sign, task_id
 
 
@@ -41,12 +40,6 @@ def _pairs(text: object) -> object:
     if not all(name.strip() and value.strip() for name, _, value in pairs):
         raise ValueError("write name=value,name2=value2")
     return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def _networks(text: object) -> object:
-    if not isinstance(text, str):
-        return text
-    return [ipaddress.ip_network(part.strip()) for part in text.split(",") if part.strip()]
 
 
 Pairs = Annotated[dict[str, str], NoDecode, BeforeValidator(_pairs)]
@@ -64,7 +57,7 @@ class DispatchSettings(ServiceSettings):
     dispatch_secrets: Secrets = Field(default_factory=dict, validation_alias="SURELANE_DISPATCH_SECRETS")
     """The secrets that sign calls: ``name=whsec_…|whsec_…``. Ingest verifies answers with the same secrets."""
 
-    dispatch_private: Annotated[list[Network], NoDecode, BeforeValidator(_networks)] = Field(
+    dispatch_private: Annotated[list[Network], NoDecode, BeforeValidator(split)] = Field(
         default_factory=list, validation_alias="SURELANE_DISPATCH_PRIVATE"
     )
     """Private networks that calls may reach: ``10.1.0.0/16,fd00::/8``."""

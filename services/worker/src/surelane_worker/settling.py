@@ -304,13 +304,9 @@ class Settler:
             for claim in claims:
                 self._tries.pop(claim, None)
                 self._jobs.pop(claim, None)
-        self.forget([each for claim in claims for each in (claim, *claim.followers)])
+        self.leases.drop([each for claim in claims for each in (claim, *claim.followers)])
         if not self._unsettled:
             self._idle.set()
-
-    def forget(self, claims: Sequence[Claim]) -> None:
-        """Drop claims that are settled or lost."""
-        self.leases.drop(claims)
 
     async def _call(self, batch: Sequence[Claim]) -> list[Settled]:
         began = asyncio.get_running_loop().time()

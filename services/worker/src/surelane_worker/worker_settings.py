@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 from pydantic_settings import NoDecode
 
 from surelane_service.durations import Duration, parse_duration
@@ -24,20 +24,19 @@ def _name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
 
 
-def _retention(value: object) -> timedelta | None:
-    """Read how long history is kept: a duration, or ``off``."""
-    if isinstance(value, str) and value.strip().lower() == "off":
-        return None
-    kept = parse_duration(value)
-    if kept < SHORTEST_RETENTION:
+def _kept(value: object) -> timedelta | None:
+    """Read how long something is kept: a duration, or ``off``."""
+    off = value is None or (isinstance(value, str) and value.strip().lower() == "off")
+    return None if off else parse_duration(value)
+
+
+def _long_enough(kept: timedelta | None) -> timedelta | None:
+    if kept is not None and kept < SHORTEST_RETENTION:
         raise ValueError("history is kept for at least 3d, because duplicates are found there; off keeps all")
     return kept
 
 
-def _grace(value: object) -> timedelta | None:
-    """Read how long after an uninstall data is kept: a duration, or ``off``."""
-    off = value is None or (isinstance(value, str) and value.strip().lower() == "off")
-    return None if off else parse_duration(value)
+Kept = Annotated[timedelta | None, BeforeValidator(_kept)]
 
 
 class WorkerSettings(InstallSettings, DispatchSettings):
@@ -145,14 +144,12 @@ class WorkerSettings(InstallSettings, DispatchSettings):
     sweep_interval: Duration = Field("1m", validation_alias="SURELANE_SWEEP_INTERVAL", validate_default=True)
     """How often the sweep moves exhausted and expired events to history."""
 
-    history_retention: Annotated[timedelta | None, BeforeValidator(_retention)] = Field(
+    history_retention: Annotated[Kept, AfterValidator(_long_enough)] = Field(
         timedelta(days=90), validation_alias="SURELANE_HISTORY_RETENTION"
     )
     """For how long after its event a row of history is kept. ``off``: this worker drops none."""
 
-    erase_uninstalled_after: Annotated[timedelta | None, BeforeValidator(_grace)] = Field(
-        None, validation_alias="SURELANE_ERASE_UNINSTALLED_AFTER"
-    )
+    erase_uninstalled_after: Kept = Field(None, validation_alias="SURELANE_ERASE_UNINSTALLED_AFTER")
     """How long after a workspace removed the app its data is erased. ``off``: never."""
 
     process_span: Literal["child", "linked"] = Field("child", validation_alias="SURELANE_PROCESS_SPAN")

@@ -155,7 +155,7 @@ class Runner:
         """Release the claims that have no outcome yet; forget them if the lease is lost."""
         claims = [claim for claim in work.claims if claim.outcome is None]
         if work.stopped == LOST:
-            self.settler.forget(claims)
+            self.settler.leases.drop(claims)
         else:
             for claim in claims:
                 self.settler.put(claim, Release())

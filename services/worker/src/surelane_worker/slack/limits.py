@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from surelane.calls import Calls, Connection, Pool
 
@@ -96,8 +96,7 @@ def rules_of(method: str, apps: Apps = "on") -> tuple[Rule, ...]:
     return _RULES.get(method, (TIER_2,))
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseWanted:
+class LeaseWanted(NamedTuple):
     """Calls that a worker wants to lease.
 
     Attributes:
@@ -140,12 +139,7 @@ class SlackLimits:
         """Lease calls that begin ``within`` seconds; ``None`` for a limit that another transaction has locked."""
         rows = await self._database.fetch(
             "select * from agent.lease_slack_calls($1, $2, $3, $4, $5, $6, $7)",
-            [each.name for each in wanted],
-            [each.calls for each in wanted],
-            [each.window for each in wanted],
-            [each.wanted for each in wanted],
-            [each.spare for each in wanted],
-            [each.keep for each in wanted],
+            *map(list, zip(*wanted, strict=True)),  # an array of each field
             within,
         )
         leased: list[Leased | None] = [None] * len(wanted)
