@@ -183,7 +183,7 @@ class Assembly:
         scheduler = Scheduler(self._looks, schedules, self.observer.metrics)
         poller = self._poller(scheduler)
         listens = self.settings.notifications
-        cancels = Cancels(self._settles, self._listener, self._leases, self._settler, listens)
+        cancels = Cancels(self._settles, self._listener, self._leases, self._settler, notifications=listens)
         watch, kinds = Watch(poller), self._introduction.kinds
         return Worker(
             kinds=kinds,

@@ -21,15 +21,7 @@ from slack_sdk.web.async_slack_response import AsyncSlackResponse
 from slack_sdk.webhook import WebhookResponse
 
 from surelane.events import Event
-from surelane_worker.bolt.attempt import (
-    ERROR_HANDLER,
-    LISTENER,
-    Attempt,
-    OfAttempt,
-    Uncopied,
-    current,
-    message_of,
-)
+from surelane_worker.bolt.attempt import ERROR_HANDLER, LISTENER, Attempt, OfAttempt, current, message_of
 from surelane_worker.bolt.calls import point_at
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import Call, Given
@@ -150,7 +142,7 @@ class _Context(OfAttempt, AsyncBoltContext):
         super().__setitem__(name, value)
 
 
-class _Ack(Uncopied, AsyncAck):
+class _Ack(OfAttempt, AsyncAck):
     """``ack(…)``: answers at once."""
 
     async def __call__(self, *args: Any, **arguments: Any) -> BoltResponse:
@@ -159,7 +151,7 @@ class _Ack(Uncopied, AsyncAck):
         return response
 
 
-class _Respond(Uncopied, AsyncRespond):
+class _Respond(OfAttempt, AsyncRespond):
     """``respond(…)``: posts once, through the worker's client, which checks the URL."""
 
     async def __call__(self, *args: Any, **arguments: Any) -> WebhookResponse:

@@ -174,15 +174,11 @@ class Attempt:
 
 
 class OfAttempt:
-    """An object of Bolt that belongs to an attempt."""
+    """An object of Bolt that belongs to an attempt. It stays the same when Bolt copies it for each lazy listener."""
 
     def __init__(self, attempt: Attempt, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._attempt = attempt
-
-
-class Uncopied(OfAttempt):
-    """Stays the same when Bolt copies the context for each lazy listener."""
 
     def __deepcopy__(self, memo: object) -> Self:
         return self

@@ -23,15 +23,7 @@ from slack_sdk.web.slack_response import SlackResponse
 from slack_sdk.webhook import WebhookResponse
 
 from surelane.events import Event
-from surelane_worker.bolt.attempt import (
-    ERROR_HANDLER,
-    LISTENER,
-    Attempt,
-    OfAttempt,
-    Uncopied,
-    current,
-    message_of,
-)
+from surelane_worker.bolt.attempt import ERROR_HANDLER, LISTENER, Attempt, OfAttempt, current, message_of
 from surelane_worker.bolt.calls import point_at
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import Call, Given, threaded
@@ -138,7 +130,7 @@ class _Context(OfAttempt, BoltContext):
         super().__setitem__(name, value)
 
 
-class _Ack(Uncopied, Ack):
+class _Ack(OfAttempt, Ack):
     """``ack(…)``: answers at once."""
 
     def __call__(self, *args: Any, **arguments: Any) -> BoltResponse:
@@ -147,7 +139,7 @@ class _Ack(Uncopied, Ack):
         return response
 
 
-class _Respond(Uncopied, Respond):
+class _Respond(OfAttempt, Respond):
     """``respond(…)``: posts once, through the worker's client, which checks the URL."""
 
     def __call__(self, *args: Any, **arguments: Any) -> WebhookResponse:

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from contextvars import copy_context
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
@@ -76,23 +75,22 @@ class HandlerTimeoutError(Exception):
     """The handler took longer than its timeout."""
 
 
-@dataclass(eq=False)
 class Runner:
     """Run the handlers of claimed work and hand each claim's outcome to the settler."""
 
-    services: Services
-    handlers: Mapping[str, Handler]
-    settler: Settler
-    observer: Observer
-
-    def __post_init__(self) -> None:
-        settings = self.services.settings
-        self._metrics = self.observer.metrics
-        self._tracing = self.observer.tracing
+    def __init__(
+        self, services: Services, handlers: Mapping[str, Handler], settler: Settler, observer: Observer
+    ) -> None:
+        settings = services.settings
+        self._services = services
+        self._handlers = handlers
+        self._settler = settler
+        self._metrics = observer.metrics
+        self._tracing = observer.tracing
         self._backoff = Backoff(settings.backoff_base, settings.backoff_cap)
         self._max_attempts = settings.max_attempts
         self._worker = settings.name
-        self._coalescer = Coalescer(self.services, self.settler)
+        self._coalescer = Coalescer(services, settler)
         self._anew: Counter[str] = Counter()
         self._anew_since = 0.0
 
@@ -114,7 +112,7 @@ class Runner:
             return False
 
     async def _run_group(self, work: Work) -> bool:
-        handler, claims, variables = work.handler, work.next_run(self.handlers), copy_context()
+        handler, claims, variables = work.handler, work.next_run(self._handlers), copy_context()
         for step in [claims] if handler.grouped else [[claim] for claim in claims]:
             if step[0].outcome is not None:  # it was cancelled while it waited for the others
                 continue
@@ -126,17 +124,17 @@ class Runner:
         if work.stopped:
             self.release(work)
             return False
-        if work.goes_on(self.handlers):
+        if work.goes_on(self._handlers):
             return True
         if work.brings_more:
-            self.settler.hurry()
+            self._settler.hurry()
         return False
 
     async def _run_coalesced(self, work: Work, debounce: Debounce) -> bool:
         """Run the next claims as one. Release those that are left: newer events may belong to their run."""
         try:
             if not work.stopped and all(claim.outcome is None for claim in work.claims):
-                claims = work.next_run(self.handlers)
+                claims = work.next_run(self._handlers)
                 closed = len(claims) < len(work.claims)
                 run = await self._coalescer.gather(work, claims, debounce, closed=closed)
                 if run is not None and not work.stopped:
@@ -148,17 +146,17 @@ class Runner:
             _uncancel()
         self.release(work)
         if work.brings_more:
-            self.settler.hurry()
+            self._settler.hurry()
         return False
 
     def release(self, work: Work) -> None:
         """Release the claims that have no outcome yet; forget them if the lease is lost."""
         claims = [claim for claim in work.claims if claim.outcome is None]
         if work.stopped == LOST:
-            self.settler.leases.drop(claims)
+            self._settler.leases.drop(claims)
         else:
             for claim in claims:
-                self.settler.put(claim, Release())
+                self._settler.put(claim, Release())
 
     async def _attempt(
         self, handler: Handler, work: Work, claims: Sequence[Claim], given: list[Event] | None = None
@@ -170,7 +168,7 @@ class Runner:
         events = [claim.event for claim in claims]
         coalesced = handler.debounce is not None
         attempt = Attempt(
-            self.services, events, work, grouped=handler.grouped and not coalesced, coalesced=coalesced
+            self._services, events, work, grouped=handler.grouped and not coalesced, coalesced=coalesced
         )
         given = events if given is None else given
         began = time.time()
@@ -230,13 +228,13 @@ class Runner:
 
     def _is_prepared(self, attempt: Attempt, events: Sequence[Event]) -> bool:
         """Do as :meth:`_prepare` where nothing is encrypted and the token is kept. Return whether that is so."""
-        sealing = self.services.sealing
+        sealing = self._services.sealing
         return (sealing is None or sealing.entered(events)) and attempt.is_authorized()
 
     async def _prepare(self, attempt: Attempt, events: Sequence[Event]) -> None:
         """Decrypt the events, and take the token of their workspace."""
-        if self.services.sealing is not None:
-            await self.services.sealing.enter(events)
+        if self._services.sealing is not None:
+            await self._services.sealing.enter(events)
         if not attempt.is_authorized():
             await attempt.authorize()
 
@@ -259,16 +257,16 @@ class Runner:
             )
             attempt.held = True
             return Snooze(self._backoff.pause(1))
-        deadline = (event.enqueued_at or event.event_ts) + self.services.settings.install_wait
+        deadline = (event.enqueued_at or event.event_ts) + self._services.settings.install_wait
         left = (deadline - datetime.now(UTC)).total_seconds()
         if left <= 0:
             return Discard("not_installed")
-        owner, tokens = error.owner, self.services.tokens
+        owner, tokens = error.owner, self._services.tokens
         soon = None if tokens is None else await tokens.wait(event, owner, deadline)
         tell = attempt.log.info if tokens is None or tokens.is_news(owner) else attempt.log.debug
         tell("its workspace has not installed the app; the event waits", owner=owner.identity)
         attempt.held = True
-        waited = self.services.settings.install_wait.total_seconds() - left
+        waited = self._services.settings.install_wait.total_seconds() - left
         pause = max(self._backoff.pause(1), waited / 2) if soon is None else soon
         return Snooze(min(pause, INSTALL_PAUSE, left))
 
@@ -291,7 +289,7 @@ class Runner:
             claims, followers = claims[:1], [claim for claim in claims[1:] if claim.outcome is None]
         if outcome is COMPLETE:  # nearly every attempt
             for claim in claims:
-                self.settler.put(claim, outcome, None, followers)
+                self._settler.put(claim, outcome, None, followers)
             return True
         if isinstance(outcome, Release):
             self.release(work)
@@ -306,7 +304,7 @@ class Runner:
             refused = OutcomeError(f"{type(outcome).__name__}: {type(error).__name__}: {message_of(error)}")
             return self._fail(work, claims, Fail(refused), attempt)
         for claim in claims:
-            self.settler.put(claim, outcome, argument, () if isinstance(outcome, Snooze) else followers)
+            self._settler.put(claim, outcome, argument, () if isinstance(outcome, Snooze) else followers)
         if isinstance(outcome, Anew):
             self._note_anew(claims[0])
             return False
@@ -379,7 +377,7 @@ class Runner:
                 "reason": reason,
                 "max_attempts": self._max_attempts,
             }
-            self.settler.put(claim, outcome, storable(json.dumps(failure)))
+            self._settler.put(claim, outcome, storable(json.dumps(failure)))
         self._log(attempt, outcome, retried=not ended)
         return ended
 
@@ -390,7 +388,7 @@ class Runner:
                 "retry_in": self._backoff.pause(claim.event.attempts),
                 "max_attempts": self._max_attempts,
             }
-            self.settler.put(claim, Fail(error), storable(json.dumps(failure)))
+            self._settler.put(claim, Fail(error), storable(json.dumps(failure)))
 
     def _record(self, claim: Claim, outcome: Fail | Retry | Discard) -> dict[str, object]:
         record = partial(error_record, claim.event, self._worker, traceparent=traceparent_of(claim.span))

@@ -8,7 +8,7 @@ event's id and the reply's ordinal in its ``metadata``: 0 for a handler's first 
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
 
@@ -62,20 +62,18 @@ class Sent(Enum):
     PERHAPS = "perhaps"
 
 
-@dataclass(eq=False)
 class Notebook:
     """The notes about one event: its replies and streams by ordinal, and further calls by name."""
 
-    engine: Engine
-    event: Event
-    log: Logger
-    away: float = AWAY
-    """Seconds between two tries while the database cannot be reached."""
-
-    def __post_init__(self) -> None:
-        self._notes: dict[str, Any] = json.loads(self.event.notes) if self.event.notes else {}
+    def __init__(self, engine: Engine, event: Event, log: Logger, *, away: float = AWAY) -> None:
+        """``away``: seconds between two tries while the database cannot be reached."""
+        self._away = away
+        self._engine = engine
+        self._event = event
+        self._log = log
+        self._notes: dict[str, Any] = json.loads(event.notes) if event.notes else {}
         self._lock = asyncio.Lock()
-        self._written = self.event.notes
+        self._written = event.notes
 
     def reply(self, ordinal: Ordinal) -> str | Sent:
         """Return a reply's timestamp (``""`` through a ``response_url``), or whether it was sent."""
@@ -162,27 +160,27 @@ class Notebook:
         warned = False
         while True:
             try:
-                return await self.engine.note_event(self.event.id, self.event.claim, text)
+                return await self._engine.note_event(self._event.id, self._event.claim, text)
             except SurelaneError as error:
                 if not warned:
-                    self.log.warning("could not note what Slack did", error=type(error).__name__, waits=must)
+                    self._log.warning("could not note what Slack did", error=type(error).__name__, waits=must)
                 warned = True
                 if not (must and isinstance(error, DatabaseUnavailable | TransientConflict)):
                     return None
-            await asyncio.sleep(self.away)
+            await asyncio.sleep(self._away)
 
 
-@dataclass(eq=False)
 class Notebooks:
     """The notes about the events of one attempt."""
 
-    engine: Engine
-    log: Logger
-    _by_id: dict[int, Notebook] = field(default_factory=dict)
+    def __init__(self, engine: Engine, log: Logger) -> None:
+        self._engine = engine
+        self._log = log
+        self._by_id: dict[int, Notebook] = {}
 
     def of(self, event: Event) -> Notebook:
         if event.id not in self._by_id:
-            self._by_id[event.id] = Notebook(self.engine, event, self.log)
+            self._by_id[event.id] = Notebook(self._engine, event, self._log)
         return self._by_id[event.id]
 
 
@@ -196,13 +194,13 @@ class Thread:
     until: str | None = None
 
 
-@dataclass(eq=False)
 class SentReplies:
     """Find replies to events in Slack, for one attempt."""
 
-    client: AsyncWebClient
-    log: Logger
-    _found: dict[tuple[int, Thread], dict[Ordinal, str]] = field(default_factory=dict)
+    def __init__(self, client: AsyncWebClient, log: Logger) -> None:
+        self._client = client
+        self._log = log
+        self._found: dict[tuple[int, Thread], dict[Ordinal, str]] = {}
 
     async def before(self, event: Event, thread: Thread) -> dict[Ordinal, str]:
         """Return the timestamps of earlier attempts' replies by ordinal. Look once per attempt and thread."""
@@ -221,7 +219,7 @@ class SentReplies:
             except (aiohttp.ClientError, TimeoutError, SlackApiError) as error:
                 if not unknown_whether_done(error):
                     raise
-                self.log.warning("Slack did not answer", error=type(error).__name__)
+                self._log.warning("Slack did not answer", error=type(error).__name__)
                 await asyncio.sleep(pause)
                 if found := await find():
                     return found
@@ -246,7 +244,7 @@ class SentReplies:
         Raises:
             SlackApiError: Slack failed for a reason that may pass.
         """
-        bot = (await self.client.auth_test())["user_id"]
+        bot = (await self._client.auth_test())["user_id"]
         return [
             str(message["ts"])
             async for message in self._messages(thread)
@@ -261,7 +259,7 @@ class SentReplies:
             except SlackApiError as error:
                 if slack_error(error) not in UNREADABLE:
                     raise
-                self.log.warning("cannot look for an earlier reply", error=slack_error(error))
+                self._log.warning("cannot look for an earlier reply", error=slack_error(error))
                 return
             for message in page.get("messages") or []:
                 yield message
@@ -278,8 +276,8 @@ class SentReplies:
             "cursor": cursor,
         }
         if thread.ts:
-            return await self.client.conversations_replies(ts=thread.ts, **asked)
-        return await self.client.conversations_history(**asked)
+            return await self._client.conversations_replies(ts=thread.ts, **asked)
+        return await self._client.conversations_history(**asked)
 
 
 def metadata_of(event: Event, ordinal: Ordinal, given: object = None) -> dict[str, Any]:
