@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 from surelane.calls import Connection, Pool
 from surelane.encryption.data_keys import DataKeys
@@ -172,7 +173,8 @@ class Assembly:
         self._listener = self._listening()
         known, locks = self._leases.known, settings.notifications
         self._session = Session(self._introduction, self._listener, self._renewals, known, locks)
-        self._second = self._claiming_twice() if settings.notifications else None
+        twice = settings.notifications
+        self._second = SecondClaims(self._connecting(introduce=self._session.join)) if twice else None
         self._heartbeats = Heartbeats(settings.name)
 
     def worker(self) -> Worker:
@@ -203,7 +205,7 @@ class Assembly:
         )
 
     def _upkeep(self, claimer: Claimer) -> list[Duty]:
-        """Return what sweeps, drops and releases. Behind a pooler no worker has a session to keep and to watch."""
+        """Return the duties of no other part. Behind a pooler no worker has a session to keep and to watch."""
         settings, position, sweeps = self.settings, self._position, self._sweeps
         kinds, metrics = self._introduction.kinds, self.observer.metrics
         return [
@@ -211,6 +213,7 @@ class Assembly:
             Retention(sweeps, settings.history_retention, position.leads).run,
             Uninstalls(sweeps, settings.erase_uninstalled_after, position.leads, name=settings.name).run,
             self._session.release_late,
+            *([] if self.refresher is None else [self.refresher.run]),
             *(self._session_duties() if settings.notifications else []),
         ]
 
@@ -221,9 +224,7 @@ class Assembly:
         sides: list[Side] = []
         for interactive in (False, True):
             handlers = {
-                kind: handler
-                for kind, handler in self._handlers.items()
-                if handler.interactive is interactive
+                kind: each for kind, each in self._handlers.items() if each.interactive is interactive
             }
             if not handlers and (self._handlers or sides):
                 continue
@@ -236,13 +237,9 @@ class Assembly:
         return sides
 
     def _services(self, answers: Answers) -> Services:
+        limit_key = partial(_limit_key, self._handlers)
         return Services(
-            Queue(
-                self.pools.handlers,
-                self.observer.metrics.sent,
-                partial(_limit_key, self._handlers),
-                self._sealing,
-            ),
+            Queue(self.pools.handlers, self.observer.metrics.sent, limit_key, self._sealing),
             self._settles,
             self._leases.hold,
             self.settings,
@@ -263,26 +260,18 @@ class Assembly:
         return Tokens(self.refresher.find, self.slack.with_token, stored.await_one, stored.other_reporter)
 
     def _listening(self) -> Listener:
-        return Listener(
-            self.settings.database_url.get_secret_value(),
-            service=SERVICE,
+        return self._connecting(
             on_notice=self._position.heard,
             on_lost=self._lost,
             on_open=self._begin_anew,
             introduce=self._introduce,
             notifications=self.settings.notifications,
-            within=CLAIM_TIMEOUT,
         )
 
-    def _claiming_twice(self) -> SecondClaims:
-        return SecondClaims(
-            Listener(
-                self.settings.database_url.get_secret_value(),
-                service=SERVICE,
-                introduce=self._session.join,
-                within=CLAIM_TIMEOUT,
-            )
-        )
+    def _connecting(self, **given: Any) -> Listener:  # noqa: ANN401 - of Listener
+        """Return a connection that claims."""
+        url = self.settings.database_url.get_secret_value()
+        return Listener(url, service=SERVICE, within=CLAIM_TIMEOUT, **given)
 
     async def _introduce(self, connection: Connection) -> None:
         """Open the session on a new connection once the last one claims nothing. Declare what bounds claims."""

@@ -356,9 +356,7 @@ class Uninstalls(Hourly):
 async def beside(*duties: Duty, restart: float = RESTART) -> AsyncIterator[None]:
     """Run duties for the length of the block. A duty that crashes is logged and starts again; the others go on.
 
-    Args:
-        duties: the functions to run.
-        restart: seconds until a crashed duty starts again, the first time.
+    ``restart``: seconds until a crashed duty starts again, the first time.
     """
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_kept(duty, restart)) for duty in duties]

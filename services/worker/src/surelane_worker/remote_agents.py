@@ -130,11 +130,7 @@ class RemoteAgents:
         Each attempt of an event sends the same ``webhook-id``, by which the agent recognises a repeated task. An
         answer must have a different ``webhook-id``: so this request, posted back to ingest, is not taken as an answer.
 
-        Args:
-            name: the agent's name in ``SURELANE_DISPATCH_URLS``.
-            identity: the event's id.
-            task: any JSON.
-            deadline: the time until which an answer counts.
+        ``name`` stands in ``SURELANE_DISPATCH_URLS``; ``task`` is any JSON; an answer counts until ``deadline``.
 
         Raises:
             RefusedError: the agent is unknown, its address is not allowed, or it refused the task.

@@ -84,9 +84,7 @@ class Cursors:
     def advance(self, events: Sequence[Event], corrections: int) -> None:
         """Move cursors forward to the events of a claim, except cursors that moved back since it was sent.
 
-        Args:
-            events: the claimed ones.
-            corrections: the value of :attr:`corrections` when the claim was sent.
+        ``corrections``: the value of :attr:`corrections` when the claim was sent.
         """
         if corrections < self._forgotten:
             return
@@ -109,11 +107,7 @@ class Cursors:
         """Move cursors back to the events that a peek found behind them.
 
         A claim during the peek may have taken such an event, or may have missed it. Both look the same here.
-
-        Args:
-            kinds: those of the peek.
-            before: the cursors when the peek was sent.
-            peek: its answer.
+        ``before``: the cursors when the peek was sent.
         """
         lanes = len(peek.vts) // max(len(kinds), 1)
         self._lanes = max(self._lanes, lanes)

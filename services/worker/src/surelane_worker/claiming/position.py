@@ -107,10 +107,7 @@ class Wakeup:
     ) -> None:
         """Wake at once if a peek found an event to claim. Call ``on_due`` when the next one is due.
 
-        Args:
-            now: the time of the peek.
-            vts: when the events that it found are visible.
-            on_due: ``None``: another worker claims the next one.
+        ``on_due`` is ``None`` where another worker claims the next one.
         """
         found = [vt for vt in vts if vt is not None]
         if any(vt <= now for vt in found):

@@ -78,12 +78,8 @@ class Tracing:
     ) -> None:
         """Make the settle span of sampled attempts with the same outcome and the same answer.
 
-        It is a child of the attempt; several attempts are linked to it instead.
-
-        Args:
-            settles: each event with the span of its attempt.
-            began: when the round trip began, in nanoseconds since 1970.
-            outcome: the outcome's name, such as ``complete``.
+        It is a child of the attempt; several attempts are linked to it instead. ``began``: when the round trip began,
+        in nanoseconds since 1970.
         """
         attempts = list({span.span_id: span for _, span in settles}.values())
         above = attempts[0] if len(attempts) == 1 else self.tracer.new_trace()

@@ -95,10 +95,7 @@ class Limiter:
     async def admit(self, workspace: str, method: str, channel: str | None = None) -> float:
         """Wait until a call may be made, and return the seconds that it waited.
 
-        Args:
-            workspace: a name of an app in a workspace, such as a digest of its token.
-            method: such as ``chat.postMessage``.
-            channel: the channel's id, for methods that have a limit per channel.
+        ``workspace`` names an app in a workspace, such as a digest of its token.
 
         Raises:
             SlackBusyError: there is no turn within two minutes.

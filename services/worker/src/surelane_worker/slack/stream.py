@@ -208,9 +208,7 @@ class Stream:
     ) -> None:
         """Begin nothing yet.
 
-        Args:
-            made: makes the message of a number, from 0 on.
-            noted: returns what this or an earlier attempt noted about the message of a number.
+        ``made`` makes the message of a number, from 0 on. ``noted`` returns what an attempt noted about it.
         """
         self._made = made
         self._noted = noted
