@@ -112,10 +112,6 @@ class Worker:
             await self.second.connection.close()
         await self.listener.close()
 
-    def is_claiming(self) -> bool:
-        """Return whether the latest claim for the first side succeeded."""
-        return self.claimers[0].is_claiming()
-
     async def claim(self, stop: asyncio.Event) -> None:
         """Claim until ``stop`` is set."""
         async with asyncio.TaskGroup() as group:

@@ -153,7 +153,7 @@ def with_answers(loaded: Handlers, settings: WorkerSettings) -> Handlers:
 async def _serve(stop: asyncio.Event, assembly: Assembly, sealing: Sealing) -> None:
     worker, settings, queue = assembly.worker(), assembly.settings, Engine(assembly.pools.looks)
     worker.watch.publish()
-    readiness = Readiness(queue, stop.is_set, worker.is_claiming)
+    readiness = Readiness(queue, stop.is_set, worker.claimers[0].is_claiming)
     app = private_app(readiness.unready)
     async with serving_private(app, settings) as port:
         await until_schema_fits(queue, stop)

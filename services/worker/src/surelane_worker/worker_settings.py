@@ -37,6 +37,7 @@ def _long_enough(kept: timedelta | None) -> timedelta | None:
 
 
 Kept = Annotated[timedelta | None, BeforeValidator(_kept)]
+Thousand = Annotated[int, Field(ge=1, le=1000)]
 
 
 class WorkerSettings(InstallSettings, DispatchSettings):
@@ -86,9 +87,7 @@ class WorkerSettings(InstallSettings, DispatchSettings):
     model_mcp: Path | None = Field(None, validation_alias="SURELANE_MODEL_MCP")
     """A file that names MCP servers, whose tools the model may call."""
 
-    model_requests: Annotated[int, Field(ge=1, le=1000)] = Field(
-        10, validation_alias="SURELANE_MODEL_REQUESTS"
-    )
+    model_requests: Thousand = Field(10, validation_alias="SURELANE_MODEL_REQUESTS")
     """How often one turn may ask the model."""
 
     model_tokens: Annotated[int, Field(ge=1)] = Field(200_000, validation_alias="SURELANE_MODEL_TOKENS")
@@ -97,12 +96,10 @@ class WorkerSettings(InstallSettings, DispatchSettings):
     model_timeout: Duration = Field("1m", validation_alias="SURELANE_MODEL_TIMEOUT", validate_default=True)
     """How long the model's server may be silent."""
 
-    concurrency: Annotated[int, Field(ge=1, le=1000)] = Field(10, validation_alias="SURELANE_CONCURRENCY")
+    concurrency: Thousand = Field(10, validation_alias="SURELANE_CONCURRENCY")
     """How many handlers run at once in this process."""
 
-    interactive_concurrency: Annotated[int, Field(ge=1, le=1000)] = Field(
-        4, validation_alias="SURELANE_INTERACTIVE_CONCURRENCY"
-    )
+    interactive_concurrency: Thousand = Field(4, validation_alias="SURELANE_INTERACTIVE_CONCURRENCY")
     """How many handlers of commands and interactions run at once, beside those of ``SURELANE_CONCURRENCY``."""
 
     poll_interval: Duration = Field("5s", validation_alias="SURELANE_POLL_INTERVAL", validate_default=True)
@@ -123,9 +120,7 @@ class WorkerSettings(InstallSettings, DispatchSettings):
     A process needs about five times as much: 32 MiB fit into the 512 MiB that a worker has by default.
     """
 
-    max_attempts: Annotated[int, Field(ge=1, le=1000)] = Field(
-        DEFAULT_MAX_ATTEMPTS, validation_alias="SURELANE_MAX_ATTEMPTS"
-    )
+    max_attempts: Thousand = Field(DEFAULT_MAX_ATTEMPTS, validation_alias="SURELANE_MAX_ATTEMPTS")
     """Attempts in total, for events of this worker's kinds that have no maximum of their own.
 
     The worker announces it and the database stores it with the kinds, so every worker's sweep uses it.

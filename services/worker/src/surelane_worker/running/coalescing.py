@@ -28,15 +28,12 @@ log = get_logger("surelane_worker.running.coalescing")
 
 @dataclass(frozen=True, slots=True)
 class Coalesced:
-    """What one run handles.
-
-    Attributes:
-        claims: the head's, then its followers'.
-        events: all events in order, also followers that ended when an earlier run was suspended.
-    """
+    """What one run handles."""
 
     claims: list[Claim]
+    """The head's, then its followers'."""
     events: list[Event]
+    """All events in order, also followers that ended when an earlier run was suspended."""
 
 
 class Coalescer:

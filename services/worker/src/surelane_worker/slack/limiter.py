@@ -246,15 +246,15 @@ class Limiter:
         self._question = asyncio.create_task(self._ask(limits, asked))
         # Do not cancel a slow statement: the cancellation would be slow as well.
         await asyncio.wait([self._question], timeout=PATIENCE)
-        if self._question.done() and self._question.exception() is None:
+        error = self._question.exception() if self._question.done() else TimeoutError()
+        if error is None:
             self._is_away = False
             return self._question.result()
-        error = self._question.exception() if self._question.done() else None
         self._away_until = clock() + self.away
         if not self._is_away:
             _log.warning(
                 "could not lease Slack's calls from the database; this worker keeps to its share of the limits",
-                error="slow" if error is None else type(error).__name__,
+                error=type(error).__name__,
                 share=f"1/{self._workers}",
             )
         self._is_away = True

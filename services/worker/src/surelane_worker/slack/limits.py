@@ -97,35 +97,29 @@ def rules_of(method: str, apps: Apps = "on") -> tuple[Rule, ...]:
 
 
 class LeaseWanted(NamedTuple):
-    """Calls that a worker wants to lease.
-
-    Attributes:
-        calls, window: it allows so many calls per so many seconds.
-        wanted: how many will be made as soon as they may.
-        spare, keep: how many more to have at hand, for so many seconds.
-    """
+    """Calls that a worker wants to lease."""
 
     name: str
     calls: int
     window: float
+    """The limit allows so many calls per so many seconds."""
     wanted: int
+    """How many calls will be made as soon as they may."""
     spare: int
     keep: float
+    """The worker has ``spare`` more at hand for so many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """The calls that a worker has leased.
-
-    Attributes:
-        waits: the seconds until each wanted call; fewer than wanted if others begin too late.
-        at_hand: how many calls may be made at any time.
-        later: the seconds until the first call that begins too late.
-    """
+    """The calls that a worker has leased."""
 
     waits: Sequence[float]
+    """The seconds until each wanted call; fewer than wanted if others begin too late."""
     at_hand: int
+    """How many calls may be made at any time."""
     later: float | None
+    """The seconds until the first call that begins too late."""
     workers: int
 
 
@@ -166,15 +160,12 @@ class SlackBusyError(Exception):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Turn:
-    """The right to make one call, by the event loop's clock.
-
-    Attributes:
-        refusals: how often Slack had refused a call of this limit. A further refusal makes the turn void.
-    """
+    """The right to make one call, by the event loop's clock."""
 
     at: float
     until: float
     refusals: int
+    """How often Slack had refused a call of this limit. A further refusal makes the turn void."""
     counts: bool = False
     """Whether ``Limit.counted`` already has this call."""
 

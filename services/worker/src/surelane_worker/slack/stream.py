@@ -41,19 +41,16 @@ Block = dict[str, Any] | JsonObject
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The beginning of one streamed message, which happens once for the event.
-
-    Attributes:
-        sent: finds the message of an earlier attempt.
-        thread: where it stands.
-        owner: whose token ends it if the event ends first, as a job's payload names it.
-    """
+    """The beginning of one streamed message, which happens once for the event."""
 
     notebook: Notebook
     name: Ordinal
     sent: SentReplies
+    """Finds the message of an earlier attempt."""
     thread: Thread
+    """Where it stands."""
     owner: Mapping[str, Any]
+    """Whose token ends it if the event ends first, as a job's payload names it."""
 
     @classmethod
     def of(
