@@ -53,9 +53,6 @@ RESTART = 1.0
 """Seconds until a crashed duty starts again. They double each time, up to a minute."""
 LONGEST_RESTART = 60.0
 
-ClockOffset = Callable[[], Awaitable[timedelta | None]]
-"""Returns how far this worker's clock is ahead of the database's; ``None`` until it is measured."""
-
 Duty = Callable[[], Coroutine[Any, Any, None]]
 
 log = get_logger("surelane_worker.duties")
@@ -73,7 +70,8 @@ class Announcer:
     """Its connection announces."""
     engine: Engine
     """Takes the worker off the list."""
-    clock_offset: ClockOffset
+    clock_offset: Callable[[], Awaitable[timedelta | None]]
+    """Returns how far this worker's clock is ahead of the database's; ``None`` until it is measured."""
     heartbeats: Heartbeats
     _announced: bool = False
 

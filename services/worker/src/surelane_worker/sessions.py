@@ -61,10 +61,6 @@ class Introduction:
     attempts: Mapping[str, int]
     limits: Mapping[str, Mapping[str, Any]]
 
-    async def open(self, engine: Engine) -> bool:
-        """Put the worker on the list before it claims. Return whether the list has it."""
-        return await engine.introduce_worker(self.name, __version__, self.kinds, self.ordered, self.slots)
-
     async def bound(self, engine: Engine) -> None:
         """Record what bounds its claims. It claims nothing before, or more than a limit would run.
 
@@ -117,14 +113,14 @@ class Session:
 
     async def open(self, connection: Connection) -> None:
         """Open it on a connection: no claim goes out before others see that this worker lives, and its kinds."""
-        engine = Engine(connection)
-        opened = not self.locks or await engine.open_session(
-            self.worker.name, __version__, starts=self._starts
-        )
+        engine, worker = Engine(connection), self.worker
+        opened = not self.locks or await engine.open_session(worker.name, __version__, starts=self._starts)
         if opened:
             self._starts = False
             self._key = await engine.session_key() if self.locks else None
-        if opened and await self.worker.open(engine):
+        if opened and await engine.introduce_worker(
+            worker.name, __version__, worker.kinds, worker.ordered, worker.slots
+        ):
             self._unsettled.clear()
         else:
             self._unsettled.set()

@@ -172,7 +172,7 @@ class Settler:
             ):
                 self._outage.goes_on(error)
                 self._resent.update(batch)
-                self._later(batch, self._pause)
+                asyncio.get_running_loop().call_later(self._pause, self._again, batch)
                 self._pause = min(self._pause * 2, self.pace.longest_pause)
             else:
                 self._refused(batch, error)
@@ -228,11 +228,8 @@ class Settler:
         """Send the outcomes of locked events again, each after a pause that doubles."""
         for claim in batch:
             tries = self._tries[claim] = self._tries.get(claim, -1) + 1
-            pause = self.pace.first_pause * 2 ** min(tries, 10)
-            self._later([claim], min(pause, self.pace.longest_pause))
-
-    def _later(self, batch: Sequence[Claim], pause: float) -> None:
-        asyncio.get_running_loop().call_later(pause, self._again, batch)
+            pause = min(self.pace.first_pause * 2 ** min(tries, 10), self.pace.longest_pause)
+            asyncio.get_running_loop().call_later(pause, self._again, [claim])
 
     def _again(self, batch: Sequence[Claim]) -> None:
         now = asyncio.get_running_loop().time()
