@@ -210,7 +210,7 @@ class Assembly:
             Uninstalls(sweeps, settings.erase_uninstalled_after, position.leads, name=settings.name).run,
             self._session.release_late,
             *([] if self.refresher is None else [self.refresher.run]),
-            *(self._session_duties() if settings.notifications else []),
+            *([self._session.keep, self._watcher().run] if settings.notifications else []),
         ]
 
     def _both_sides(self, wakeup: Wakeup, capacity: Capacity) -> list[Side]:
@@ -327,8 +327,8 @@ class Assembly:
         for side in self._sides:
             side.slots.rest(drained)
 
-    def _session_duties(self) -> list[Duty]:
-        watcher = SessionWatcher(
+    def _watcher(self) -> SessionWatcher:
+        return SessionWatcher(
             self._looks,
             self.settings.name,
             self.settings.session_grace,
@@ -336,7 +336,6 @@ class Assembly:
             watches=self._position.stands_by,
             news=self._position.news,
         )
-        return [self._session.keep, watcher.run]
 
 
 def _introduction(settings: WorkerSettings, handlers: Mapping[str, Handler]) -> Introduction:

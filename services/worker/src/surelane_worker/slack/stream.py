@@ -126,7 +126,7 @@ class Message:
             else:
                 await self._streaming(self.client.chat_appendStream(**self._place, chunks=chunks))
 
-    async def end(self, chunks: list[dict[str, Any]], blocks: list[dict[str, Any]], **note: Any) -> None:  # noqa: ANN401 - JSON
+    async def end(self, chunks: list[dict[str, Any]], blocks: list[dict[str, Any]], **note: Any) -> None:
         """Append the last chunks, and blocks below the text. ``note``: what to note besides."""
         if self.ts is None:
             await self.add(chunks)
