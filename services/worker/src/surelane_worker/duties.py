@@ -6,13 +6,13 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
 
 from surelane.encryption.keys import SealedError
-from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict
+from surelane.errors import Conflict, DatabaseRefused, DatabaseUnavailable, TransientConflict
 from surelane_service.cron import Cron, due_times, read_catch_up
 from surelane_service.durations import jittered, parse_duration
 from surelane_service.engine import DEAD_FOR, Engine
@@ -296,7 +296,7 @@ class Hourly(ABC):
             if left_out < FALLBACK and not self.leads():
                 continue
             left_out, blocked = 0, True
-            with excused(log, f"{self.what} failed", self._outage):
+            with excused(log, f"{self.what} failed", self._outage), suppress(Conflict):
                 blocked = await self.pass_once(self.older_than)
             if blocked:
                 pause = BLOCKED

@@ -14,14 +14,21 @@ from typing import Any, cast
 from slack_bolt.async_app import AsyncAck, AsyncApp, AsyncBoltContext, AsyncBoltRequest, AsyncRespond
 from slack_bolt.lazy_listener.asyncio_runner import AsyncioLazyListenerRunner
 from slack_bolt.listener.async_listener_error_handler import AsyncDefaultListenerErrorHandler
-from slack_bolt.listener.async_listener_start_handler import AsyncListenerStartHandler
 from slack_bolt.response import BoltResponse
 from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 from slack_sdk.webhook import WebhookResponse
 
 from surelane.events import Event
-from surelane_worker.bolt.attempt import ERROR_HANDLER, LISTENER, Attempt, OfAttempt, current, message_of
+from surelane_worker.bolt.attempt import (
+    ERROR_HANDLER,
+    LISTENER,
+    Attempt,
+    OfAttempt,
+    Started,
+    current,
+    message_of,
+)
 from surelane_worker.bolt.calls import point_at
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import Call, Given
@@ -32,7 +39,7 @@ def handler_of(app: AsyncApp) -> Call:
     runner = app.listener_runner
     runner.process_before_response = True
     runner.lazy_listener_runner = _Lazy(runner.logger)
-    runner.listener_start_handler = _Started(runner.listener_start_handler)
+    runner.listener_start_handler = cast("Any", Started(runner.listener_start_handler))
     own = runner.listener_error_handler
 
     async def note(error: Exception, request: AsyncBoltRequest, response: BoltResponse) -> None:
@@ -119,18 +126,6 @@ class _Lazy(AsyncioLazyListenerRunner):
 
         with attempt.within(attempt.next_lazy()):
             super().start(noted, request)
-
-
-class _Started(AsyncListenerStartHandler):
-    """Note that Bolt found a listener."""
-
-    def __init__(self, own: AsyncListenerStartHandler) -> None:
-        self._own = own
-
-    async def handle(self, request: AsyncBoltRequest, response: BoltResponse | None) -> None:
-        if (attempt := current.get()) is not None:
-            attempt.ran = True
-        await self._own.handle(request=request, response=response)
 
 
 class _Context(OfAttempt, AsyncBoltContext):

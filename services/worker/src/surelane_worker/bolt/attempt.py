@@ -173,6 +173,18 @@ class Attempt:
         return None
 
 
+class Started:
+    """Stands before Bolt's own start handler, of either sort, and notes that a listener was found."""
+
+    def __init__(self, own: Any) -> None:
+        self._own = own
+
+    def handle(self, *given: Any, **named: Any) -> Any:
+        if (attempt := current.get()) is not None:
+            attempt.ran = True
+        return self._own.handle(*given, **named)
+
+
 class OfAttempt:
     """An object of Bolt that belongs to an attempt. It stays the same when Bolt copies it for each lazy listener."""
 

@@ -16,14 +16,21 @@ from typing import Any, cast
 from slack_bolt import Ack, App, BoltContext, BoltRequest, BoltResponse, Respond
 from slack_bolt.lazy_listener.thread_runner import ThreadLazyListenerRunner
 from slack_bolt.listener.listener_error_handler import DefaultListenerErrorHandler
-from slack_bolt.listener.listener_start_handler import ListenerStartHandler
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 from slack_sdk.web.client import WebClient
 from slack_sdk.web.slack_response import SlackResponse
 from slack_sdk.webhook import WebhookResponse
 
 from surelane.events import Event
-from surelane_worker.bolt.attempt import ERROR_HANDLER, LISTENER, Attempt, OfAttempt, current, message_of
+from surelane_worker.bolt.attempt import (
+    ERROR_HANDLER,
+    LISTENER,
+    Attempt,
+    OfAttempt,
+    Started,
+    current,
+    message_of,
+)
 from surelane_worker.bolt.calls import point_at
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import Call, Given, threaded
@@ -34,7 +41,7 @@ def handler_of(app: App) -> Call:
     runner = app.listener_runner
     runner.process_before_response = True
     runner.lazy_listener_runner = _Lazy(runner.logger, _Threads())
-    runner.listener_start_handler = _Started(runner.listener_start_handler)
+    runner.listener_start_handler = cast("Any", Started(runner.listener_start_handler))
     own = runner.listener_error_handler
 
     def note(error: Exception, request: BoltRequest, response: BoltResponse) -> None:
@@ -107,18 +114,6 @@ class _Lazy(ThreadLazyListenerRunner):
 
         with attempt.within(attempt.next_lazy()):
             super().start(noted, request)
-
-
-class _Started(ListenerStartHandler):
-    """Note that Bolt found a listener."""
-
-    def __init__(self, own: ListenerStartHandler) -> None:
-        self._own = own
-
-    def handle(self, request: BoltRequest, response: BoltResponse | None) -> None:
-        if (attempt := current.get()) is not None:
-            attempt.ran = True
-        self._own.handle(request=request, response=response)
 
 
 class _Context(OfAttempt, BoltContext):

@@ -82,7 +82,7 @@ def excused(log: Logger, failed: str, outage: Outage | None = None, **about: str
         if outage is not None:
             outage.goes_on(error)
     except DatabaseRefused as error:
-        tell = log.debug if isinstance(error, TransientConflict) else log.error
+        tell = log.info if isinstance(error, TransientConflict) else log.error
         tell(failed, **about, error=type(error).__name__)
     else:
         if outage is not None:
