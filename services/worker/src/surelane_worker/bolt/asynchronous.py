@@ -20,15 +20,7 @@ from slack_sdk.web.async_slack_response import AsyncSlackResponse
 from slack_sdk.webhook import WebhookResponse
 
 from surelane.events import Event
-from surelane_worker.bolt.attempt import (
-    ERROR_HANDLER,
-    LISTENER,
-    Attempt,
-    OfAttempt,
-    Started,
-    current,
-    message_of,
-)
+from surelane_worker.bolt.attempt import ERROR_HANDLER, LISTENER, Attempt, Owned, Started, current, message_of
 from surelane_worker.bolt.calls import point_at
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import Call, Given
@@ -128,7 +120,7 @@ class _Lazy(AsyncioLazyListenerRunner):
             super().start(noted, request)
 
 
-class _Context(OfAttempt, AsyncBoltContext):
+class _Context(Owned, AsyncBoltContext):
     """A context that marks the client which Bolt puts into it."""
 
     def __setitem__(self, name: str, value: object) -> None:
@@ -137,7 +129,7 @@ class _Context(OfAttempt, AsyncBoltContext):
         super().__setitem__(name, value)
 
 
-class _Ack(OfAttempt, AsyncAck):
+class _Ack(Owned, AsyncAck):
     """``ack(…)``: answers at once."""
 
     async def __call__(self, *args: Any, **arguments: Any) -> BoltResponse:
@@ -146,7 +138,7 @@ class _Ack(OfAttempt, AsyncAck):
         return response
 
 
-class _Respond(OfAttempt, AsyncRespond):
+class _Respond(Owned, AsyncRespond):
     """``respond(…)``: posts once, through the worker's client, which checks the URL."""
 
     async def __call__(self, *args: Any, **arguments: Any) -> WebhookResponse:

@@ -185,7 +185,7 @@ class Started:
         return self._own.handle(*given, **named)
 
 
-class OfAttempt:
+class Owned:
     """An object of Bolt that belongs to an attempt. It stays the same when Bolt copies it for each lazy listener."""
 
     def __init__(self, attempt: Attempt, *given: Any, **named: Any) -> None:

@@ -22,15 +22,7 @@ from slack_sdk.web.slack_response import SlackResponse
 from slack_sdk.webhook import WebhookResponse
 
 from surelane.events import Event
-from surelane_worker.bolt.attempt import (
-    ERROR_HANDLER,
-    LISTENER,
-    Attempt,
-    OfAttempt,
-    Started,
-    current,
-    message_of,
-)
+from surelane_worker.bolt.attempt import ERROR_HANDLER, LISTENER, Attempt, Owned, Started, current, message_of
 from surelane_worker.bolt.calls import point_at
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import Call, Given, threaded
@@ -116,7 +108,7 @@ class _Lazy(ThreadLazyListenerRunner):
             super().start(noted, request)
 
 
-class _Context(OfAttempt, BoltContext):
+class _Context(Owned, BoltContext):
     """A context that marks the client which Bolt puts into it."""
 
     def __setitem__(self, name: str, value: object) -> None:
@@ -125,7 +117,7 @@ class _Context(OfAttempt, BoltContext):
         super().__setitem__(name, value)
 
 
-class _Ack(OfAttempt, Ack):
+class _Ack(Owned, Ack):
     """``ack(…)``: answers at once."""
 
     def __call__(self, *args: Any, **arguments: Any) -> BoltResponse:
@@ -134,7 +126,7 @@ class _Ack(OfAttempt, Ack):
         return response
 
 
-class _Respond(OfAttempt, Respond):
+class _Respond(Owned, Respond):
     """``respond(…)``: posts once, through the worker's client, which checks the URL."""
 
     def __call__(self, *args: Any, **arguments: Any) -> WebhookResponse:
