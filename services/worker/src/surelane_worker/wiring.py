@@ -26,7 +26,7 @@ from surelane_worker.duties import beside
 from surelane_worker.handling.loading import load_handlers, warn_of_doubts
 from surelane_worker.handling.registry import Handlers, registered_in
 from surelane_worker.observing.metrics import Metrics
-from surelane_worker.observing.readiness import Readiness, until_schema_fits
+from surelane_worker.observing.readiness import until_schema_fits, why_unready
 from surelane_worker.observing.tracing import Observer, Tracing
 from surelane_worker.slack.client import SlackClients, slack_clients
 from surelane_worker.slack.limiter import Limiter
@@ -153,8 +153,7 @@ def with_answers(loaded: Handlers, settings: WorkerSettings) -> Handlers:
 async def _serve(stop: asyncio.Event, assembly: Assembly, sealing: Sealing) -> None:
     worker, settings, queue = assembly.worker(), assembly.settings, Engine(assembly.pools.looks)
     worker.watch.publish()
-    readiness = Readiness(queue, stop.is_set, worker.claimers[0].is_claiming)
-    app = private_app(readiness.unready)
+    app = private_app(partial(why_unready, queue, stop, worker.claimers[0].is_claiming))
     async with serving_private(app, settings) as port:
         await until_schema_fits(queue, stop)
         if sealing.on:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict
@@ -19,22 +18,14 @@ STEADY = 2.0
 log = get_logger("surelane_worker.observing.readiness")
 
 
-@dataclass(frozen=True)
-class Readiness:
-    """Reports a worker as ready while it is not stopping, its schema fits, and its claims succeed."""
-
-    engine: Engine
-    stopping: Callable[[], bool]
-    claiming: Callable[[], bool]
-
-    async def unready(self) -> str | None:
-        """Return why the worker cannot work, or ``None`` if it can."""
-        if self.stopping():
-            return "stopping"
-        reason = await schema_unfit(self.engine.schema_version())
-        if reason is None and not self.claiming():
-            return "claims fail"
-        return reason
+async def why_unready(engine: Engine, stop: asyncio.Event, claiming: Callable[[], bool]) -> str | None:
+    """Return why the worker cannot work: it stops, its schema does not fit, or its claims fail."""
+    if stop.is_set():
+        return "stopping"
+    reason = await schema_unfit(engine.schema_version())
+    if reason is None and not claiming():
+        return "claims fail"
+    return reason
 
 
 class Outage:
