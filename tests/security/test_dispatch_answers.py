@@ -15,7 +15,7 @@ from surelane.calls import Connection
 from surelane_service.probes import serving
 from surelane_service.service_settings import load_settings
 from surelane_service.webhooks import ID, answer_id, sign, task_id
-from surelane_worker.remote_agents import Accepted, RemoteAgents
+from surelane_worker.remote_agents import Accepted, send
 from surelane_worker.worker_settings import WorkerSettings
 from tests.databases import Server, as_role
 from tests.sql.queue_steps import await_answer, claim, ended, pair
@@ -106,7 +106,7 @@ async def test_our_own_request_posted_back_is_no_answer(ingest: Served, connecti
             SURELANE_DISPATCH_PRIVATE="127.0.0.0/8",
             SURELANE_PUBLIC_URL=ingest.url,
         )
-        answer = await RemoteAgents(chosen).send("scribe", identity, "?", datetime.now(UTC) + LATER)
+        answer = await send(chosen, "scribe", identity, "?", datetime.now(UTC) + LATER)
         assert answer == Accepted()
     ((headers, body),) = sent
     assert {name.lower(): value for name, value in headers.items()}[ID] == task_id(identity)

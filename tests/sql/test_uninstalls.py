@@ -10,7 +10,7 @@ from surelane.calls import Connection
 from surelane.encryption.keys import Keyring
 from surelane_service.engine import Engine
 from surelane_service.installations import Installations, Owner
-from surelane_worker.retention import Uninstalls
+from surelane_worker.duties import Uninstalls
 from tests.sql.conftest import Connect
 from tests.sql.test_installations import NEW, installation
 
@@ -46,9 +46,9 @@ class Fleet:
     async def later(self, by: timedelta = GRACE) -> None:
         await self.queue.execute("update agent.test_clock set shift = shift + $1", by)
 
-    async def erase(self, grace: timedelta | None = GRACE) -> bool:
+    async def erase(self, grace: timedelta = GRACE) -> bool:
         """Let a worker do one pass."""
-        return await Uninstalls(Engine(self._worker), grace, "w1", lambda: True).pass_once()
+        return await Uninstalls(Engine(self._worker), grace, lambda: True, name="w1").pass_once(grace)
 
 
 @pytest.fixture
@@ -151,6 +151,6 @@ async def test_an_interrupted_erasure_goes_on_and_one_worker_does_it(fleet: Flee
 async def test_without_the_setting_nothing_is_erased(fleet: Fleet) -> None:
     await fleet.store("T1")
     await fleet.installations.uninstall(T1, None)
-    duty = Uninstalls(Engine(fleet.queue), None, "w1", lambda: True, first=timedelta(0))
+    duty = Uninstalls(Engine(fleet.queue), None, lambda: True, timedelta(0), "w1")
     await asyncio.wait_for(duty.run(), 60)
     assert await fleet.left() == ["T1"]

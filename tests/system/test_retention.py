@@ -11,7 +11,7 @@ import pytest
 from surelane.calls import Connection
 from surelane_operator.doctor import examine
 from surelane_service.engine import Engine
-from surelane_worker.retention import Retention
+from surelane_worker.duties import Retention
 from surelane_worker.worker_settings import WorkerSettings
 from tests.databases import as_role
 from tests.system.test_cli import Command, connection, surelane

@@ -19,7 +19,7 @@ from surelane_worker.remote_agents import (
     Answered,
     RefusedError,
     RemoteAgentError,
-    RemoteAgents,
+    send,
 )
 from surelane_worker.worker_settings import WorkerSettings
 from tests.processes import free_port
@@ -31,16 +31,14 @@ DEADLINE = datetime(2030, 1, 1, tzinfo=UTC)
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def agents(url: str, private: str = "127.0.0.0/8") -> RemoteAgents:
-    return RemoteAgents(
-        load_settings(
-            WorkerSettings,
-            DATABASE_URL="postgresql://",
-            SURELANE_DISPATCH_URLS=f"scribe={url}",
-            SURELANE_DISPATCH_SECRETS=f"scribe={SECRET}",
-            SURELANE_DISPATCH_PRIVATE=private,
-            SURELANE_PUBLIC_URL="https://bot.example",
-        )
+def agents(url: str, private: str = "127.0.0.0/8") -> WorkerSettings:
+    return load_settings(
+        WorkerSettings,
+        DATABASE_URL="postgresql://",
+        SURELANE_DISPATCH_URLS=f"scribe={url}",
+        SURELANE_DISPATCH_SECRETS=f"scribe={SECRET}",
+        SURELANE_DISPATCH_PRIVATE=private,
+        SURELANE_PUBLIC_URL="https://bot.example",
     )
 
 
@@ -54,7 +52,7 @@ async def listening(answer: Answer) -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def agent(answer: Answer) -> AsyncIterator[RemoteAgents]:
+async def agent(answer: Answer) -> AsyncIterator[WorkerSettings]:
     """Run a remote agent that gives a chosen answer, configured in the worker's settings."""
     async with listening(answer) as port:
         yield agents(f"http://127.0.0.1:{port}/tasks")
@@ -77,7 +75,7 @@ async def test_a_task_is_signed_and_says_where_to_answer() -> None:
         return web.Response(status=202)
 
     async with agent(take) as remote:
-        assert await remote.send("scribe", 7, {"write": "this"}, DEADLINE) == Accepted()
+        assert await send(remote, "scribe", 7, {"write": "this"}, DEADLINE) == Accepted()
     assert given == [
         {
             "id": "7",
@@ -99,7 +97,7 @@ async def test_a_task_is_signed_and_says_where_to_answer() -> None:
 )
 async def test_an_agent_may_answer_at_once(answer: Answer, outcome: object) -> None:
     async with agent(answer) as remote:
-        assert await remote.send("scribe", 1, None, DEADLINE) == outcome
+        assert await send(remote, "scribe", 1, None, DEADLINE) == outcome
 
 
 @pytest.mark.parametrize(
@@ -124,18 +122,18 @@ async def test_what_another_attempt_may_mend_is_told_from_what_it_cannot(
 ) -> None:
     async with agent(answer) as remote:
         with pytest.raises(error, match="scribe answered"):
-            await remote.send("scribe", 1, None, DEADLINE)
+            await send(remote, "scribe", 1, None, DEADLINE)
 
 
 async def test_an_agent_that_is_away_may_come_back() -> None:
     with pytest.raises(RemoteAgentError, match="scribe: Client"):
-        await agents(f"http://127.0.0.1:{free_port()}/tasks").send("scribe", 1, None, DEADLINE)
+        await send(agents(f"http://127.0.0.1:{free_port()}/tasks"), "scribe", 1, None, DEADLINE)
 
 
 async def test_a_task_that_is_too_large_is_not_sent() -> None:
     async with agent(answering(202)) as remote:
         with pytest.raises(RefusedError, match="at most"):
-            await remote.send("scribe", 1, "x" * LARGEST, DEADLINE)
+            await send(remote, "scribe", 1, "x" * LARGEST, DEADLINE)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
@@ -143,9 +141,9 @@ async def test_a_private_address_is_called_only_where_it_is_listed(host: str) ->
     """The address is given as a number and as a name that resolves to it."""
     async with listening(answering(202)) as port:
         url = f"http://{host}:{port}/tasks"
-        assert await agents(url).send("scribe", 1, None, DEADLINE) == Accepted()
+        assert await send(agents(url), "scribe", 1, None, DEADLINE) == Accepted()
     with pytest.raises(RefusedError, match="its address is private"):
-        await agents(url, "10.0.0.0/8").send("scribe", 1, None, DEADLINE)
+        await send(agents(url, "10.0.0.0/8"), "scribe", 1, None, DEADLINE)
 
 
 @pytest.mark.parametrize(

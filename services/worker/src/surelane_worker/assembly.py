@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 from surelane.calls import Connection, Pool
 from surelane.encryption.data_keys import DataKeys
@@ -20,7 +21,7 @@ from surelane_service.watch import Watch
 from surelane_worker.claiming.claimer import Claimer, Cursors, SecondClaims
 from surelane_worker.claiming.poller import Poller
 from surelane_worker.claiming.position import CrowdSplitter, Position, PositionKeeper, Side, Wakeup
-from surelane_worker.duties import Announcer, Duty, Scheduler, Sweeper, declare_limits
+from surelane_worker.duties import Announcer, Duty, Retention, Scheduler, Sweeper, Uninstalls
 from surelane_worker.handling.answers import Answers
 from surelane_worker.handling.context import Services
 from surelane_worker.handling.handler import Handler
@@ -30,11 +31,10 @@ from surelane_worker.handling.steps import RETRIES
 from surelane_worker.leasing import Capacity, Leases
 from surelane_worker.observing.readiness import Outage
 from surelane_worker.observing.tracing import Observer, unsampled
-from surelane_worker.retention import Retention, Uninstalls
 from surelane_worker.running.cancels import Cancels
 from surelane_worker.running.runner import Runner
 from surelane_worker.running.slots import Slots
-from surelane_worker.sessions import Heartbeats, Session, SessionKeeper, SessionWatcher
+from surelane_worker.sessions import Heartbeats, Introduction, Session, SessionWatcher
 from surelane_worker.settling import Settler
 from surelane_worker.slack.client import SlackClients
 from surelane_worker.slack.tokens import Refresher, Tokens
@@ -72,7 +72,7 @@ class Pools:
 class Worker:
     """The parts of a worker that run."""
 
-    kinds: list[str]
+    kinds: Sequence[str]
     sides: list[Side]
     claimers: list[Claimer]
     """One per side."""
@@ -112,10 +112,6 @@ class Worker:
             await self.second.connection.close()
         await self.listener.close()
 
-    def is_claiming(self) -> bool:
-        """Return whether the latest claim for the first side succeeded."""
-        return self.claimers[0].is_claiming()
-
     async def claim(self, stop: asyncio.Event) -> None:
         """Claim until ``stop`` is set."""
         async with asyncio.TaskGroup() as group:
@@ -136,188 +132,149 @@ class Worker:
             )
 
 
+@dataclass(eq=False)
 class Assembly:
-    """Puts a worker together: the parts that several others need, and what builds those."""
+    """Puts a worker together: the parts that several others need, and what builds those. Nothing runs yet."""
 
-    def __init__(
-        self,
-        settings: WorkerSettings,
-        registered: Handlers,
-        pools: Pools,
-        slack: SlackClients,
-        observer: Observer,
-        *,
-        step_retries: Backoff = RETRIES,
-        engine: Callable[[Pool], Engine] | None = None,
-        refresher: Refresher | None = None,
-        sealing: Sealing | None = None,
-    ) -> None:
-        """Make the parts that several others need. Nothing runs yet.
+    settings: WorkerSettings
+    registered: Handlers
+    pools: Pools
+    slack: SlackClients
+    observer: Observer
+    step_retries: Backoff = RETRIES
+    """The pauses between the tries of one step."""
+    engine: Callable[[Pool], Engine] | None = None
+    """Makes the calls with which attempts store their steps, notes and outcomes."""
+    refresher: Refresher | None = None
+    """Finds the tokens of installs; ``None``: there is one token for all events."""
+    sealing: Sealing | None = None
+    """Encrypts and decrypts; by default it decrypts nothing, as no keys are set."""
 
-        Args:
-            settings, registered, pools, slack, observer: what to put the worker together from.
-            step_retries: the pauses between the tries of one step.
-            engine: makes the calls with which attempts store their steps, notes and outcomes.
-            refresher: finds the tokens of installs; ``None``: there is one token for all events.
-            sealing: encrypts and decrypts; by default it decrypts nothing, as no keys are set.
-        """
-        sealing = Sealing(DataKeys(pools.looks, None), on=False) if sealing is None else sealing
-        kind = SealedEngine if sealing.on else OpeningEngine
-        engine = partial(kind, sealing=sealing) if engine is None else engine
-        self._settings = settings
-        self._sealing = sealing
-        self._refresher = refresher
-        self._step_retries = step_retries
-        self._registered = registered_in(registered)
-        self._slack = slack
-        self._observer = observer
-        self._metrics = observer.metrics
-        self._pool = pools.handlers
+    def __post_init__(self) -> None:
+        settings, pools, metrics = self.settings, self.pools, self.observer.metrics
+        self._sealing = self.sealing or Sealing(DataKeys(pools.looks, None), on=False)
+        sealed = partial(SealedEngine if self._sealing.on else OpeningEngine, sealing=self._sealing)
         self._looks, self._sweeps = Engine(pools.looks), Engine(pools.sweeps)
-        self._renewals, self._settles = Engine(pools.leases), engine(pools.settles)
-        self._handlers = self._registered.by_kind()
-        self._kinds, self._ordered = sorted(self._handlers), _ordered(self._handlers)
-        self._attempts = {
-            kind: handler.max_attempts
-            for kind, handler in self._handlers.items()
-            if handler.max_attempts is not None
-        }
-        self._limits = {
-            kind: handler.limit.declared(grouped=handler.grouped)
-            for kind, handler in self._handlers.items()
-            if handler.limit is not None
-        }
+        self._renewals, self._settles = Engine(pools.leases), (self.engine or sealed)(pools.settles)
+        self._handlers = registered_in(self.registered).by_kind()
+        self._introduction = _introduction(settings, self._handlers)
         # Claims of both sides move the same cursors, and ask for the same looks ahead.
         self._cursors, self._curious = Cursors(), asyncio.Event()
         wakeup = Wakeup(self._curious)
         capacity = Capacity(wakeup.wake)
-        self._leases = Leases(self._renewals, settings.lease, self._metrics, capacity)
-        self._settler = Settler(self._settles, self._leases, observer)
+        self._leases = Leases(self._renewals, settings.lease, metrics, capacity)
+        self._settler = Settler(self._settles, self._leases, self.observer)
         self._sides = self._both_sides(wakeup, capacity)
-        self._position = Position(
-            self._sides, settings.lease.total_seconds(), notifications=settings.notifications
-        )
-        slots = settings.concurrency, settings.interactive_concurrency
-        known, locks = self._leases.known, settings.notifications
-        self._session = Session(settings.name, self._kinds, self._ordered, slots, known, locks=locks)
-        self._second = self._claiming_twice() if settings.notifications else None
+        self._position = Position(self._sides, settings.lease.total_seconds(), settings.notifications)
         self._listener = self._listening()
+        known, locks = self._leases.known, settings.notifications
+        self._session = Session(self._introduction, self._listener, self._renewals, known, locks)
+        twice = settings.notifications
+        self._second = SecondClaims(self._connecting(introduce=self._session.join)) if twice else None
         self._heartbeats = Heartbeats(settings.name)
 
     def worker(self) -> Worker:
         """Return the parts that run."""
-        splitter = CrowdSplitter(self._sweeps, self._settings.lease)
+        splitter = CrowdSplitter(self._sweeps, self.settings.lease)
         claimers = self._claimers(splitter)
-        scheduler = Scheduler(self._looks, self._registered.schedules(), self._metrics)
+        schedules = registered_in(self.registered).schedules()
+        scheduler = Scheduler(self._looks, schedules, self.observer.metrics)
         poller = self._poller(scheduler)
-        watch = Watch(poller)
+        listens = self.settings.notifications
+        cancels = Cancels(self._settles, self._listener, self._leases, self._settler, notifications=listens)
+        watch, kinds = Watch(poller), self._introduction.kinds
         return Worker(
-            kinds=self._kinds,
+            kinds=kinds,
             sides=self._sides,
             claimers=claimers,
             settler=self._settler,
             leases=self._leases,
             listener=self._listener,
             second=self._second,
-            positions=PositionKeeper(self._position, self._listener, self._kinds),
+            positions=PositionKeeper(self._position, self._listener, kinds),
             scheduler=scheduler,
             watch=watch,
-            announcer=self._announcer(watch),
-            others=[poller.run, splitter.run, self._cancels().run, *self._upkeep(claimers[0])],
-        )
-
-    def _cancels(self) -> Cancels:
-        notifications = self._settings.notifications
-        return Cancels(
-            self._settles, self._listener, self._leases, self._settler, notifications=notifications
+            announcer=Announcer(
+                self._introduction, self._listener, self._renewals, watch.clock_offset, self._heartbeats
+            ),
+            others=[poller.run, splitter.run, cancels.run, *self._upkeep(claimers[0])],
         )
 
     def _upkeep(self, claimer: Claimer) -> list[Duty]:
-        """Return what sweeps, drops and releases. Behind a pooler no worker has a session to keep and to watch."""
-        settings, leads = self._settings, self._position.leads
-        stands_by = self._position.stands_by
+        """Return the duties of no other part. Behind a pooler no worker has a session to keep and to watch."""
+        settings, position, sweeps = self.settings, self._position, self._sweeps
+        kinds, metrics = self._introduction.kinds, self.observer.metrics
         return [
-            Sweeper(self._sweeps, settings, self._kinds, self._metrics, claimer.claiming_for, stands_by).run,
-            Retention(self._sweeps, settings.history_retention, leads).run,
-            Uninstalls(self._sweeps, settings.erase_uninstalled_after, settings.name, leads).run,
-            partial(self._session.release_late, self._renewals),
-            *(self._session_duties() if settings.notifications else []),
+            Sweeper(sweeps, settings, kinds, metrics, claimer.claiming_for, position.stands_by).run,
+            Retention(sweeps, settings.history_retention, position.leads).run,
+            Uninstalls(sweeps, settings.erase_uninstalled_after, position.leads, name=settings.name).run,
+            self._session.release_late,
+            *([] if self.refresher is None else [self.refresher.run]),
+            *([self._session.keep, self._watcher().run] if settings.notifications else []),
         ]
 
     def _both_sides(self, wakeup: Wakeup, capacity: Capacity) -> list[Side]:
         """Return the sides. The first one gets the parts that the leases wake as events are settled."""
-        answers = Answers(self._settles, self._settings.lease)
-        runner = Runner(self._services(answers), self._handlers, self._settler, self._observer)
+        answers = Answers(self._settles, self.settings.lease)
+        runner = Runner(self._services(answers), self._handlers, self._settler, self.observer)
         sides: list[Side] = []
         for interactive in (False, True):
             handlers = {
-                kind: handler
-                for kind, handler in self._handlers.items()
-                if handler.interactive is interactive
+                kind: each for kind, each in self._handlers.items() if each.interactive is interactive
             }
             if not handlers and (self._handlers or sides):
                 continue
             if sides:
                 wakeup = Wakeup(self._curious)
                 capacity = Capacity(wakeup.wake)
-            with nullcontext() if self._observer.tracing is None else unsampled():  # for all its handlers
-                slots = Slots(self._settings, handlers, runner, self._leases, capacity, answers)
+            with nullcontext() if self.observer.tracing is None else unsampled():  # for all its handlers
+                slots = Slots(self.settings, handlers, runner, self._leases, capacity, answers)
             sides.append(Side(wakeup, slots))
         return sides
 
     def _services(self, answers: Answers) -> Services:
+        limit_key = partial(_limit_key, self._handlers)
         return Services(
-            Queue(self._pool, self._metrics.sent, partial(_limit_key, self._handlers), self._sealing),
+            Queue(self.pools.handlers, self.observer.metrics.sent, limit_key, self._sealing),
             self._settles,
             self._leases.hold,
-            self._settings,
-            self._slack,
+            self.settings,
+            self.slack,
             answers,
             get_logger("surelane_worker.handling.handler"),
             asyncio.get_running_loop(),
-            self._step_retries,
+            self.step_retries,
             self._tokens(),
-            self._refresher,
+            self.refresher,
             self._sealing,
         )
 
     def _tokens(self) -> Tokens | None:
-        if self._refresher is None:
+        if self.refresher is None:
             return None
-        stored = self._refresher.installations
-        return Tokens(self._refresher.find, self._slack.with_token, stored.await_one, stored.other_reporter)
+        stored = self.refresher.installations
+        return Tokens(self.refresher.find, self.slack.with_token, stored.await_one, stored.other_reporter)
 
     def _listening(self) -> Listener:
-        return Listener(
-            self._settings.database_url.get_secret_value(),
-            service=SERVICE,
+        return self._connecting(
             on_notice=self._position.heard,
             on_lost=self._lost,
             on_open=self._begin_anew,
             introduce=self._introduce,
-            notifications=self._settings.notifications,
-            within=CLAIM_TIMEOUT,
+            notifications=self.settings.notifications,
         )
 
-    def _claiming_twice(self) -> SecondClaims:
-        return SecondClaims(
-            Listener(
-                self._settings.database_url.get_secret_value(),
-                service=SERVICE,
-                introduce=self._session.join,
-                within=CLAIM_TIMEOUT,
-            )
-        )
+    def _connecting(self, **given: Any) -> Listener:  # noqa: ANN401 - of Listener
+        """Return a connection that claims."""
+        url = self.settings.database_url.get_secret_value()
+        return Listener(url, service=SERVICE, within=CLAIM_TIMEOUT, **given)
 
     async def _introduce(self, connection: Connection) -> None:
         """Open the session on a new connection once the last one claims nothing. Declare what bounds claims."""
         if self._second is not None:
             await self._second.leave()
         await self._session.open(connection)
-        engine, name = Engine(connection), self._settings.name
-        await declare_limits(engine, name, self._kinds, self._limits)
-        if self._attempts:
-            await engine.declare_attempts(name, self._kinds, self._settings.max_attempts, self._attempts)
+        await self._introduction.bound(Engine(connection))
 
     def _lost(self) -> None:
         """Open another connection when it broke, and claim: notifications were missed."""
@@ -336,14 +293,14 @@ class Assembly:
         outage = Outage(get_logger("surelane_worker.claiming.claimer"), "claims")
         return [
             Claimer(
-                self._settings,
+                self.settings,
                 self._listener,
                 side,
                 self._second if side is self._sides[0] else None,
                 cursors=self._cursors,
                 position=self._position,
                 splitter=splitter,
-                observer=self._observer,
+                observer=self.observer,
                 outage=outage,
                 sealing=self._sealing,
             )
@@ -353,13 +310,13 @@ class Assembly:
     def _poller(self, scheduler: Scheduler) -> Poller:
         return Poller(
             self._looks,
-            self._kinds,
+            self._introduction.kinds,
             self._cursors,
             self._sides,
             self._position,
             self._heartbeats,
-            interval=self._settings.poll_interval,
-            max_attempts=self._settings.max_attempts,
+            interval=self.settings.poll_interval,
+            max_attempts=self.settings.max_attempts,
             on_cron=scheduler.due_in,
             on_drained=self._rest,
             on_slow=self._listener.prove,
@@ -370,36 +327,32 @@ class Assembly:
         for side in self._sides:
             side.slots.rest(drained)
 
-    def _session_duties(self) -> list[Duty]:
-        watcher = SessionWatcher(
+    def _watcher(self) -> SessionWatcher:
+        return SessionWatcher(
             self._looks,
-            self._settings.name,
-            self._settings.session_grace,
+            self.settings.name,
+            self.settings.session_grace,
             self._sides[0].wakeup.wake,
             watches=self._position.stands_by,
             news=self._position.news,
         )
-        return [SessionKeeper(self._session, self._listener).run, watcher.run]
-
-    def _announcer(self, watch: Watch) -> Announcer:
-        return Announcer(
-            self._listener,
-            self._renewals,
-            self._settings,
-            self._kinds,
-            self._ordered,
-            watch.clock_offset,
-            self._heartbeats,
-            self._limits,
-            self._attempts,
-        )
 
 
-def _ordered(handlers: Mapping[str, Handler]) -> Sequence[str] | None:
-    """Return the commands and interactions that keep their thread's order; ``None``: it handles none at all."""
-    if not any(handler.waits for handler in handlers.values()):
-        return None
-    return [kind for kind, handler in handlers.items() if handler.waits and handler.ordered]
+def _introduction(settings: WorkerSettings, handlers: Mapping[str, Handler]) -> Introduction:
+    waited = {kind: handler for kind, handler in handlers.items() if handler.waits}
+    return Introduction(
+        settings.name,
+        sorted(handlers),
+        [kind for kind, handler in waited.items() if handler.ordered] if waited else None,
+        (settings.concurrency, settings.interactive_concurrency),
+        settings.max_attempts,
+        {kind: most for kind, handler in handlers.items() if (most := handler.max_attempts) is not None},
+        {
+            kind: handler.limit.declared(grouped=handler.grouped)
+            for kind, handler in handlers.items()
+            if handler.limit is not None
+        },
+    )
 
 
 def _limit_key(handlers: Mapping[str, Handler], job: Job) -> str | None:

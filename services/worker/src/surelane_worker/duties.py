@@ -1,28 +1,29 @@
-"""The duties of a worker besides running handlers: announce, fire schedules and sweep.
+"""The duties of a worker besides running handlers: announce, fire schedules, sweep, and drop for good.
 
 :func:`beside` runs them, and starts one that crashed again.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
-from surelane import __version__
 from surelane.encryption.keys import SealedError
 from surelane.errors import Conflict, DatabaseRefused, DatabaseUnavailable, TransientConflict
 from surelane_service.cron import Cron, due_times, read_catch_up
 from surelane_service.durations import jittered, parse_duration
 from surelane_service.engine import DEAD_FOR, Engine
+from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
 from surelane_service.pool import Listener
 from surelane_service.schedules import DueCron
 from surelane_worker.handling.handler import Schedule
 from surelane_worker.observing.metrics import Metrics
-from surelane_worker.observing.readiness import Outage
-from surelane_worker.sessions import Heartbeats
+from surelane_worker.observing.readiness import Outage, excused
+from surelane_worker.sessions import Heartbeats, Introduction
 from surelane_worker.worker_settings import WorkerSettings
 
 RETRY = timedelta(seconds=1)
@@ -32,7 +33,19 @@ BATCH = 1000
 AGAIN = timedelta(minutes=5)
 """The pause between announcements. Another transaction's lock may have kept a maximum out: the next one stores it."""
 FALLBACK = 20
-"""Sweeps of the responder and the deputy for each one of another worker, which is needed only if both hang."""
+"""Passes of the responder or the deputy for each one of another worker, which is needed only if they hang."""
+
+FIRST = timedelta(minutes=2)
+"""The pause before a worker first drops anything: a worker that fails at its start changes nothing."""
+PAUSE = timedelta(hours=1)
+BLOCKED = timedelta(minutes=5)
+"""The pause after a pass that another transaction or an outage stopped."""
+BREATH = 0.05
+"""Seconds between steps, which leave the connection to sweeps and rescues."""
+WAIT = 1.0
+"""Seconds between looks at events that have not ended yet."""
+PATIENCE = 300
+"""Most such looks of one pass."""
 FAREWELL = 5.0
 """Seconds that a stopping worker waits for the database to take it off the list."""
 
@@ -40,71 +53,33 @@ RESTART = 1.0
 """Seconds until a crashed duty starts again. They double each time, up to a minute."""
 LONGEST_RESTART = 60.0
 
-ClockOffset = Callable[[], Awaitable[timedelta | None]]
-"""Returns how far this worker's clock is ahead of the database's; ``None`` until it is measured."""
-
 Duty = Callable[[], Coroutine[Any, Any, None]]
 
 log = get_logger("surelane_worker.duties")
 
 
-async def declare_limits(
-    engine: Engine, name: str, kinds: Sequence[str], limits: Mapping[str, Mapping[str, Any]]
-) -> None:
-    """Record the limits of a worker's handlers. It claims nothing before, or more than the limit would run.
-
-    Raises:
-        DatabaseUnavailable, DatabaseRefused: they are not recorded.
-    """
-    try:
-        changed = await engine.declare_limits(name, kinds, limits)
-    except Conflict as error:
-        log.warning("nothing is claimed while a limit is locked by another transaction", kinds=list(limits))
-        raise DatabaseUnavailable("another transaction has a limit of these handlers locked") from error
-    if changed:
-        log.info("limits changed", kinds=changed)
-
-
+@dataclass(eq=False)
 class Announcer:
     """Keeps a worker on the list of live workers, and takes it off at its end.
 
     Polls bring its heartbeats after that. It announces itself again if they did not, or if it was taken off the list.
     """
 
-    def __init__(
-        self,
-        listener: Listener,
-        engine: Engine,
-        settings: WorkerSettings,
-        kinds: Sequence[str],
-        ordered: Sequence[str] | None,
-        clock_offset: ClockOffset,
-        heartbeats: Heartbeats,
-        limits: Mapping[str, Mapping[str, Any]],
-        attempts: Mapping[str, int],
-    ) -> None:
-        """Announce over ``listener``, and retire through ``engine``.
-
-        ``settings.max_attempts`` applies to ``kinds``, and ``limits`` and ``attempts`` to some of them. ``ordered`` are
-        the commands and interactions that keep their thread's order; ``None``: there are none at all.
-        """
-        self._listener = listener
-        self._engine = engine
-        self._name = settings.name
-        self._max_attempts = settings.max_attempts
-        self._kinds = kinds
-        self._ordered = ordered
-        self._limits = limits
-        self._attempts = attempts
-        self._clock_offset = clock_offset
-        self._heartbeats = heartbeats
-        self._announced = False
+    worker: Introduction
+    listener: Listener
+    """Its connection announces."""
+    engine: Engine
+    """Takes the worker off the list."""
+    clock_offset: Callable[[], Awaitable[timedelta | None]]
+    """Returns how far this worker's clock is ahead of the database's; ``None`` until it is measured."""
+    heartbeats: Heartbeats
+    _announced: bool = False
 
     async def run(self) -> None:
         """Announce at once, whenever heartbeats are missing, and every five minutes, until cancelled."""
         while True:
             if await self._announce():
-                await self._heartbeats.missing(jittered(AGAIN))
+                await self.heartbeats.missing(jittered(AGAIN))
             else:
                 await asyncio.sleep(jittered(RETRY))
 
@@ -115,21 +90,16 @@ class Announcer:
         """
         try:
             async with asyncio.timeout(FAREWELL):
-                await self._engine.retire_worker(self._name)
+                await self.engine.retire_worker(self.worker.name)
         except (DatabaseUnavailable, DatabaseRefused, TimeoutError) as error:
             log.info("could not retire; the worker counts as dead after 90 s", error=type(error).__name__)
 
     async def _announce(self) -> bool:
         """Announce once. Return whether the database took it, or whether trying again at once is of no use."""
         try:
-            offset = await self._clock_offset()
-            async with self._listener.connection() as connection:
-                await Engine(connection).announce_worker(
-                    self._name, self._kinds, __version__, offset, self._max_attempts, self._attempts
-                )
-                if self._ordered is not None:
-                    await Engine(connection).order_kinds(self._name, self._ordered)
-                await declare_limits(Engine(connection), self._name, self._kinds, self._limits)
+            offset = await self.clock_offset()
+            async with self.listener.connection() as connection:
+                await self.worker.announce(Engine(connection), offset)
                 if not self._announced:
                     await Engine(connection).free_groups()
                 self._announced = True
@@ -137,24 +107,25 @@ class Announcer:
             return False  # the claimer logs the outage
         except DatabaseRefused as error:
             log.error("announcement failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
-        self._heartbeats.sent(announced=True)
+        self.heartbeats.sent(announced=True)
         return True
 
 
+@dataclass(eq=False)
 class Scheduler:
     """Stores the schedules that come with the handlers, then fires every schedule that is due.
 
     Every worker tries, and the database lets one of them fire. The worker's polls say when the next schedule is due.
     """
 
-    def __init__(
-        self, engine: Engine, declared: Sequence[Schedule], metrics: Metrics, *, retry: timedelta = RETRY
-    ) -> None:
-        """``retry`` is the pause after a failure, and the shortest pause between two looks at the schedules."""
-        self._engine = engine
-        self._declared = list(declared)
-        self._metrics = metrics
-        self._retry = retry.total_seconds()
+    engine: Engine
+    declared: Sequence[Schedule]
+    metrics: Metrics
+    retry: timedelta = RETRY
+    """The pause after a failure, and the shortest pause between two looks at the schedules."""
+
+    def __post_init__(self) -> None:
+        self._declared = list(self.declared)
         self._unreadable: set[tuple[str, str, str]] = set()
         self._outage = Outage(log, "schedules")
         self._due: float | None = None
@@ -169,7 +140,7 @@ class Scheduler:
         """Fire schedules until cancelled."""
         while True:
             succeeded = await self._attempt()
-            await asyncio.sleep(self._retry)
+            await asyncio.sleep(self.retry.total_seconds())
             if succeeded:
                 await self._until_due()
 
@@ -190,29 +161,27 @@ class Scheduler:
         while self._declared:
             declared = self._declared[0]
             given = asdict(declared) | {"jitter": parse_duration(declared.jitter)}
-            await self._engine.set_cron(**given, paused=None)
+            await self.engine.set_cron(**given, paused=None)
             self._declared.pop(0)
 
     async def _until_due(self) -> None:
         clock = asyncio.get_running_loop().time
         while self._due is None or self._due > clock():
             self._changed.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(None if self._due is None else self._due - clock()):
-                    await self._changed.wait()
+            await sleep_unless(self._changed, None if self._due is None else self._due - clock())
 
     async def _fire_due(self) -> None:
         self._changed.clear()
         while await self._fire_each():
             pass
-        seconds = await self._engine.next_cron()
+        seconds = await self.engine.next_cron()
         if not self._changed.is_set():  # what was told meanwhile is newer
             self.due_in(seconds)
 
     async def _fire_each(self) -> bool:
         """Fire each due schedule once. Return whether one has more missed times than one firing takes."""
         more = False
-        for due in await self._engine.due_cron():
+        for due in await self.engine.due_cron():
             more = await self._fire(due) or more
         return more
 
@@ -223,9 +192,9 @@ class Scheduler:
         except ValueError as error:
             self._report_unreadable(due, error)
             return False
-        fired = await self._engine.fire_cron(due.name, due.next_at, times, following)
+        fired = await self.engine.fire_cron(due.name, due.next_at, times, following)
         if fired:
-            self._metrics.sent([due.kind] * fired)
+            self.metrics.sent([due.kind] * fired)
             log.info("schedule fired", schedule=due.name, jobs=fired)
         return following <= due.now
 
@@ -237,6 +206,7 @@ class Scheduler:
             log.error("schedule cannot be read", schedule=due.name, reason=str(error))
 
 
+@dataclass(eq=False)
 class Sweeper:
     """Sweeps exhausted events of every kind, and old Slack events of the kinds that this worker handles.
 
@@ -247,78 +217,144 @@ class Sweeper:
     kind, because another team's kinds have other maxima.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        settings: WorkerSettings,
-        kinds: Sequence[str],
-        metrics: Metrics,
-        claiming_for: Callable[[], float],
-        stands_by: Callable[[], bool],
-    ) -> None:
-        """Keep the arguments.
+    engine: Engine
+    settings: WorkerSettings
+    kinds: Sequence[str]
+    metrics: Metrics
+    claiming_for: Callable[[], float]
+    """Returns for how many seconds this worker has been claiming without interruption."""
+    stands_by: Callable[[], bool]
+    """Returns whether this worker does what one or two may do for all."""
 
-        Args:
-            engine, settings, kinds, metrics: what to sweep with.
-            claiming_for: returns for how many seconds this worker has been claiming without interruption.
-            stands_by: returns whether this worker does what one or two may do for all.
-        """
-        self._engine = engine
-        self._kinds = [kind for kind in kinds if kind.startswith("slack.")]
-        self._metrics = metrics
-        self._max_vt_age = settings.max_vt_age
-        self._interval = settings.sweep_interval
-        self._claiming_for = claiming_for
-        self._stands_by = stands_by
+    def __post_init__(self) -> None:
         self._outage = Outage(log, "sweep")
 
     async def run(self) -> None:
         """Rescue at once, then sweep until cancelled. Intervals have jitter: replicas do not act at the same time."""
-        await self._attempt(self._rescue)
+        with excused(log, "rescue failed", self._outage):
+            await self._rescue()
         left_out = 0
         while True:
-            await asyncio.sleep(jittered(self._interval))
+            await asyncio.sleep(jittered(self.settings.sweep_interval))
             left_out += 1
-            if left_out >= FALLBACK or self._stands_by():
-                await self._attempt(self._sweep)
+            if left_out >= FALLBACK or self.stands_by():
                 left_out = 0
-
-    async def _attempt(self, step: Duty) -> None:
-        try:
-            await step()
-            self._outage.is_over()
-        except DatabaseUnavailable as error:
-            self._outage.goes_on(error)
-        except DatabaseRefused as error:
-            log.error("sweep failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
+                with excused(log, "sweep failed", self._outage):
+                    await self._sweep()
 
     async def _rescue(self) -> None:
-        rescued = await self._engine.rescue_events(DEAD_FOR)
+        rescued = await self.engine.rescue_events(DEAD_FOR)
         if rescued:
             log.warning("events of dead workers freed", count=rescued)
 
     async def _sweep(self) -> None:
         await self._rescue()
-        await self._engine.free_groups()
-        by_age = bool(self._kinds) and self._claiming_for() >= self._max_vt_age.total_seconds()
+        await self.engine.free_groups()
+        kinds, age = [kind for kind in self.kinds if kind.startswith("slack.")], self.settings.max_vt_age
+        by_age = bool(kinds) and self.claiming_for() >= age.total_seconds()
         swept, mend = 1, True
         while swept:
-            swept = await self._engine.sweep_events(
-                max_vt_age=self._max_vt_age, kinds=self._kinds, by_age=by_age, limit=BATCH, mend=mend
+            swept = await self.engine.sweep_events(
+                max_vt_age=age, kinds=kinds, by_age=by_age, limit=BATCH, mend=mend
             )
             mend = False
             if swept:
-                self._metrics.expired(swept)
+                self.metrics.expired(swept)
                 log.info("events expired", count=swept)
+
+
+@dataclass(eq=False)
+class Hourly(ABC):
+    """Drops something for good, in a pass of bounded steps every hour, where this worker leads."""
+
+    what: ClassVar[str]
+    """For the log."""
+
+    engine: Engine
+    older_than: timedelta | None
+    """Drop what is older; ``None``: nothing."""
+    leads: Callable[[], bool]
+    """Returns whether this worker does what one worker may do for all."""
+    first: timedelta = FIRST
+    """The pause before the first pass."""
+
+    def __post_init__(self) -> None:
+        self._outage = Outage(log, self.what)
+
+    @abstractmethod
+    async def pass_once(self, older_than: timedelta) -> bool:
+        """Do one pass. Return whether something blocked it."""
+
+    async def run(self) -> None:
+        """Do the first pass soon, and then one every hour, until cancelled."""
+        if self.older_than is None:
+            return
+        pause, left_out = self.first, 0
+        while True:
+            await asyncio.sleep(jittered(pause))
+            pause, left_out = PAUSE, left_out + 1
+            if left_out < FALLBACK and not self.leads():
+                continue
+            left_out, blocked = 0, True
+            with excused(log, f"{self.what} failed", self._outage), suppress(Conflict):
+                blocked = await self.pass_once(self.older_than)
+            if blocked:
+                pause = BLOCKED
+
+
+class Retention(Hourly):
+    """Drops history that is older than this worker's setting, with its steps and signals.
+
+    Workers may have different settings: the shortest one counts, because what it drops is gone for all.
+    """
+
+    what = "retention"
+
+    async def pass_once(self, older_than: timedelta) -> bool:
+        """Drop what is old enough, in bounded steps. Return whether another transaction blocked it."""
+        after: int | None = 0
+        dropped, blocked = 0, False
+        while after is not None:
+            step = await self.engine.drop_history(older_than, after)
+            after, dropped, blocked = step.after, dropped + step.dropped, blocked or step.blocked
+            await asyncio.sleep(BREATH)
+        if dropped:
+            log.info("old history dropped", chunks_or_rows=dropped, older_than=str(older_than))
+        if blocked:
+            log.warning("history is locked by another transaction; retention tries again in five minutes")
+        return blocked
+
+
+@dataclass(eq=False)
+class Uninstalls(Hourly):
+    """Erases what belongs to owners that removed the app for longer than a grace, and did not install it again."""
+
+    what = "erasing after uninstalls"
+
+    name: str = ""
+    """The worker's, for the receipt."""
+
+    async def pass_once(self, older_than: timedelta) -> bool:
+        """Erase what is due, in bounded steps. Return whether events that do not end stopped it."""
+        waits = 0
+        while (step := await self.engine.erase_uninstalled(older_than, f"worker {self.name}")) is not None:
+            if step.done:
+                # The key is in the log alone: it proves whose erasure the receipt is about.
+                named = {"owner": step.owner, "receipt": step.receipt, "key": step.key}
+                log.info("erased what belonged to an owner that removed the app", **named)
+            waits += step.waiting > 0
+            if waits > PATIENCE:
+                log.warning("events of an owner that removed the app do not end", owner=step.owner)
+                return True
+            await asyncio.sleep(WAIT if step.waiting else BREATH)
+        return False
 
 
 @asynccontextmanager
 async def beside(*duties: Duty, restart: float = RESTART) -> AsyncIterator[None]:
     """Run duties for the length of the block. A duty that crashes is logged and starts again; the others go on.
 
-    Args:
-        duties: the functions to run.
-        restart: seconds until a crashed duty starts again, the first time.
+    ``restart``: seconds until a crashed duty starts again, the first time.
     """
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_kept(duty, restart)) for duty in duties]

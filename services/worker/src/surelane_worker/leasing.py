@@ -5,7 +5,7 @@ Work is what one slot runs: a single event, or the events of a group in order.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import takewhile
 from math import isqrt
@@ -16,6 +16,7 @@ from opentelemetry.trace import SpanContext
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, OutcomeUnknown, TransientConflict
 from surelane.events import Event
 from surelane_service.engine import DEAD_FOR, MOST_MEMBERS, Engine, Settled
+from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
 from surelane_worker.handling.context import Stoppable
 from surelane_worker.handling.handler import Handler
@@ -71,12 +72,7 @@ class Capacity:
     async def freed(self, within: float) -> bool:
         """Wait until there may be capacity, at most ``within`` seconds. Return whether there may be."""
         self._freed.clear()
-        try:
-            async with asyncio.timeout(within):
-                await self._freed.wait()
-        except TimeoutError:
-            return False
-        return True
+        return await sleep_unless(self._freed, within)
 
 
 LOST = "lease lost"
@@ -87,39 +83,27 @@ CANCELLED = "cancelled"
 """Why work stops whose event was asked to be cancelled."""
 
 
+@dataclass(eq=False, slots=True)
 class Claim:
     """One claimed event, and the outcome of its attempt once there is one."""
 
-    __slots__ = (
-        "argument",
-        "cancelled",
-        "event",
-        "followers",
-        "lease_ends",
-        "outcome",
-        "settling_since",
-        "size",
-        "span",
-    )
-
-    def __init__(self, event: Event, lease_ends: float) -> None:
-        self.event = event
-        self.lease_ends = lease_ends
-        """The earliest time at which the lease may run out, by the event loop's clock."""
-        self.size = len(event.body)
-        """Characters that it keeps in memory: the event's body, and the outcome's argument while it is settled."""
-        self.outcome: str | None = None
-        """The name of its outcome, from the moment it is handed to the settler. Heartbeats then no longer matter."""
-        self.cancelled = False
-        """Whether the event was asked to be cancelled. Then its lease is not renewed."""
-        self.argument: str | None = None
-        """What the outcome needs besides its name, as JSON text: see ``agent.settle``."""
-        self.followers: Sequence[Claim] = ()
-        """The claims that end with its outcome: the run of its event got their events, too."""
-        self.settling_since = 0
-        """When its outcome was handed over, in nanoseconds since 1970; kept for a sampled attempt."""
-        self.span: SpanContext | None = None
-        """The span of its attempt, if that is sampled."""
+    event: Event
+    lease_ends: float
+    """The earliest time at which the lease may run out, by the event loop's clock."""
+    size: int
+    """Characters that it keeps in memory: the event's body, and the outcome's argument while it is settled."""
+    outcome: str | None = None
+    """The name of its outcome, from the moment it is handed to the settler. Heartbeats then no longer matter."""
+    cancelled: bool = False
+    """Whether the event was asked to be cancelled. Then its lease is not renewed."""
+    argument: str | None = None
+    """What the outcome needs besides its name, as JSON text: see ``agent.settle``."""
+    followers: Sequence["Claim"] = ()
+    """The claims that end with its outcome: the run of its event got their events, too."""
+    settling_since: int = 0
+    """When its outcome was handed over, in nanoseconds since 1970; kept for a sampled attempt."""
+    span: SpanContext | None = None
+    """The span of its attempt, if that is sampled."""
 
 
 class Work:
@@ -130,7 +114,7 @@ class Work:
     def __init__(self, handler: Handler, events: Iterable[Event], lease_ends: float, since: float) -> None:
         self.handler = handler
         """The handler of its next events."""
-        self.claims = [Claim(event, lease_ends) for event in events]
+        self.claims = [Claim(event, lease_ends, len(event.body)) for event in events]
         self.since = since
         """Since when it has waited for a slot, by the event loop's clock."""
         self.task: asyncio.Task[None] | None = None
@@ -204,21 +188,22 @@ WATCH = 0.5
 log = get_logger("surelane_worker.leasing")
 
 
+@dataclass(eq=False)
 class Leases:
     """The claims of this worker, and what they keep in memory."""
 
-    def __init__(
-        self, engine: Engine, lease: timedelta, metrics: Metrics, capacity: Capacity, limit: float = LIMIT
-    ) -> None:
-        """``capacity`` is freed when claims are dropped; a heartbeat may take ``limit`` seconds."""
-        self._engine = engine
-        self._lease = lease
-        self._metrics = metrics
-        self._pause = min(lease / 3, LONGEST_PAUSE).total_seconds()
-        self._limit = min(limit, self._pause)
+    engine: Engine
+    lease: timedelta
+    metrics: Metrics
+    capacity: Capacity
+    """Freed when claims are dropped."""
+    limit: float = LIMIT
+    """Seconds that a heartbeat may take."""
+
+    def __post_init__(self) -> None:
+        self._pause = min(self.lease / 3, LONGEST_PAUSE).total_seconds()
         self._outage = Outage(log, "heartbeats")
         self._soon = asyncio.Event()
-        self.capacity = capacity
         self.bytes = 0
         """Characters that the claims keep in memory: their events' bodies, and arguments of outcomes."""
         self.opening: set[tuple[int, int]] = set()
@@ -231,7 +216,7 @@ class Leases:
 
         That is when its lease runs out, or when a rescue ends it because no heartbeat arrived.
         """
-        return claimed_at + min(self._lease, DEAD_FOR).total_seconds()
+        return claimed_at + min(self.lease, DEAD_FOR).total_seconds()
 
     async def keep(self) -> None:
         """Renew leases until cancelled, and stop work whose lease runs out, even while a heartbeat hangs."""
@@ -255,9 +240,7 @@ class Leases:
     async def _renew(self) -> None:
         pause = self._pause
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._soon.wait()
+            await sleep_unless(self._soon, pause)
             self._soon.clear()
             pause = self._pause if await self._extend_all() else min(self._pause, 1.0)
 
@@ -297,9 +280,9 @@ class Leases:
 
     async def _extend(self, claims: Sequence[Claim]) -> None:
         ends = self.ends(asyncio.get_running_loop().time())
-        async with asyncio.timeout(self._limit):
-            answers = await self._engine.extend_leases(
-                [(claim.event.id, claim.event.claim) for claim in claims], self._lease
+        async with asyncio.timeout(min(self.limit, self._pause)):
+            answers = await self.engine.extend_leases(
+                [(claim.event.id, claim.event.claim) for claim in claims], self.lease
             )
         for claim, answer in zip(claims, answers, strict=True):
             if answer is Settled.DONE:
@@ -318,7 +301,7 @@ class Leases:
         work = self.held.get(claim)
         if work is None or claim.outcome is not None or work.stopped == LOST:
             return
-        self._metrics.lease_lost(claim.event.kind)
+        self.metrics.lease_lost(claim.event.kind)
         log.warning(
             "lease lost", event_id=claim.event.key, kind=claim.event.kind, attempt=claim.event.attempts
         )

@@ -4,7 +4,6 @@ Hosts come from the settings, never from an event. Redirects are not followed. P
 settings list them.
 """
 
-import ipaddress
 import json
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -29,7 +28,7 @@ from surelane_service.outbound import (
     guarded_session,
     post,
 )
-from surelane_service.service_settings import ServiceSettings
+from surelane_service.service_settings import ServiceSettings, split
 from surelane_service.webhooks import Secrets, keys_of, sign, task_id
 
 
@@ -41,12 +40,6 @@ def _pairs(text: object) -> object:
     if not all(name.strip() and value.strip() for name, _, value in pairs):
         raise ValueError("write name=value,name2=value2")
     return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def _networks(text: object) -> object:
-    if not isinstance(text, str):
-        return text
-    return [ipaddress.ip_network(part.strip()) for part in text.split(",") if part.strip()]
 
 
 Pairs = Annotated[dict[str, str], NoDecode, BeforeValidator(_pairs)]
@@ -64,7 +57,7 @@ class DispatchSettings(ServiceSettings):
     dispatch_secrets: Secrets = Field(default_factory=dict, validation_alias="SURELANE_DISPATCH_SECRETS")
     """The secrets that sign calls: ``name=whsec_…|whsec_…``. Ingest verifies answers with the same secrets."""
 
-    dispatch_private: Annotated[list[Network], NoDecode, BeforeValidator(_networks)] = Field(
+    dispatch_private: Annotated[list[Network], NoDecode, BeforeValidator(split)] = Field(
         default_factory=list, validation_alias="SURELANE_DISPATCH_PRIVATE"
     )
     """Private networks that calls may reach: ``10.1.0.0/16,fd00::/8``."""
@@ -125,61 +118,37 @@ class Accepted:
     """The agent took the task and will answer at ``/v1/dispatch/{id}``."""
 
 
-class RemoteAgents:
-    """The remote agents that the settings name."""
+async def send(
+    settings: DispatchSettings, name: str, identity: int, task: object, deadline: datetime
+) -> Answered | Accepted:
+    """Send an event's task, any JSON, to a remote agent. Its answer counts until ``deadline``.
 
-    def __init__(self, settings: DispatchSettings) -> None:
-        self._settings = settings
+    Each attempt of an event sends the same ``webhook-id``, by which the agent recognises a repeated task. An
+    answer must have a different ``webhook-id``: so this request, posted back to ingest, is not taken as an answer.
 
-    async def send(self, name: str, identity: int, task: object, deadline: datetime) -> Answered | Accepted:
-        """Send a task.
-
-        Each attempt of an event sends the same ``webhook-id``, by which the agent recognises a repeated task. An
-        answer must have a different ``webhook-id``: so this request, posted back to ingest, is not taken as an answer.
-
-        Args:
-            name: the agent's name in ``SURELANE_DISPATCH_URLS``.
-            identity: the event's id.
-            task: any JSON.
-            deadline: the time until which an answer counts.
-
-        Raises:
-            RefusedError: the agent is unknown, its address is not allowed, or it refused the task.
-            RemoteAgentError: another attempt may succeed.
-        """
-        url = self._settings.dispatch_urls.get(name)
-        if url is None:
-            raise RefusedError(f"no remote agent is called {name[:LONGEST_NAME]!r}")
-        body = self._body(name, identity, task, deadline)
-        headers = sign(task_id(identity), body, keys_of(self._settings.dispatch_secrets, name))
-        try:
-            return await self._post(name, url, body, headers)
-        except PrivateAddressError as error:
-            raise RefusedError(f"{error}; list the network in SURELANE_DISPATCH_PRIVATE") from None
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise RemoteAgentError(f"{name}: {type(error).__name__}") from error
-
-    def _body(self, name: str, identity: int, task: object, deadline: datetime) -> bytes:
-        body = json.dumps(
-            {
-                "id": str(identity),
-                "agent": name,
-                "task": task,
-                "deadline": deadline.isoformat(),
-                "answer_url": self._settings.answer_url(identity),
-            }
-        ).encode()
-        if len(body) > LARGEST:
-            raise RefusedError(f"a task has at most {LARGEST:,} bytes")
-        return body
-
-    async def _post(self, name: str, url: str, body: bytes, headers: dict[str, str]) -> Answered | Accepted:
-        traceparent = traceparent_of(trace.get_current_span())
-        sent = {**headers, **({"traceparent": traceparent} if traceparent else {})}
-        allowed = self._settings.dispatch_private
+    Raises:
+        RefusedError: the agent is unknown, its address is not allowed, or it refused the task.
+        RemoteAgentError: another attempt may succeed.
+    """
+    url, allowed = settings.dispatch_urls.get(name), settings.dispatch_private
+    if url is None:
+        raise RefusedError(f"no remote agent is called {name[:LONGEST_NAME]!r}")
+    answer_url = settings.answer_url(identity)
+    said = {"id": str(identity), "agent": name, "task": task, "deadline": deadline.isoformat()}
+    body = json.dumps(said | {"answer_url": answer_url}).encode()
+    if len(body) > LARGEST:
+        raise RefusedError(f"a task has at most {LARGEST:,} bytes")
+    headers = sign(task_id(identity), body, keys_of(settings.dispatch_secrets, name))
+    if traceparent := traceparent_of(trace.get_current_span()):
+        headers["traceparent"] = traceparent
+    try:
         check_literal(url, allowed)
         async with guarded_session(Guard(allowed), keep_alive=False) as session:
-            return _read(name, await post(session, url, body, sent))
+            return _read(name, await post(session, url, body, headers))
+    except PrivateAddressError as error:
+        raise RefusedError(f"{error}; list the network in SURELANE_DISPATCH_PRIVATE") from None
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise RemoteAgentError(f"{name}: {type(error).__name__}") from error
 
 
 def _read(name: str, reply: Reply) -> Answered | Accepted:

@@ -8,18 +8,22 @@ no connection can hold a session.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from surelane import __version__
 from surelane.calls import Connection
-from surelane.errors import DatabaseRefused, DatabaseUnavailable
+from surelane.errors import Conflict, DatabaseRefused, DatabaseUnavailable
 from surelane_service.durations import jittered
 from surelane_service.engine import Engine
 from surelane_service.fleet import Sessions
+from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
 from surelane_service.pool import Listener
+from surelane_worker.observing.readiness import excused
 
 RETRY = timedelta(seconds=1)
 LOOKS = 2.0
@@ -42,34 +46,64 @@ Lost = tuple[str, int]
 log = get_logger("surelane_worker.sessions")
 
 
+@dataclass(frozen=True)
+class Introduction:
+    """What a worker tells the database about itself."""
+
+    name: str
+    kinds: Sequence[str]
+    ordered: Sequence[str] | None
+    """The commands and interactions that keep their thread's order; ``None``: it handles none at all."""
+    slots: tuple[int, int]
+    """How many handlers it runs at once, and how many besides for commands and interactions."""
+    max_attempts: int
+    """For its kinds without a maximum in ``attempts``."""
+    attempts: Mapping[str, int]
+    limits: Mapping[str, Mapping[str, Any]]
+
+    async def bound(self, engine: Engine) -> None:
+        """Record what bounds its claims. It claims nothing before, or more than a limit would run.
+
+        Raises:
+            DatabaseUnavailable, DatabaseRefused: it is not recorded.
+        """
+        await self._limit(engine)
+        if self.attempts:
+            await engine.declare_attempts(self.name, self.kinds, self.max_attempts, self.attempts)
+
+    async def announce(self, engine: Engine, clock_offset: timedelta | None) -> None:
+        """Announce that the worker lives, with all that it said before: another transaction may have kept it out."""
+        name, kinds, most = self.name, self.kinds, self.max_attempts
+        await engine.announce_worker(name, kinds, __version__, clock_offset, most, self.attempts)
+        if self.ordered is not None:
+            await engine.order_kinds(name, self.ordered)
+        await self._limit(engine)
+
+    async def _limit(self, engine: Engine) -> None:
+        try:
+            changed = await engine.declare_limits(self.name, self.kinds, self.limits)
+        except Conflict as error:
+            limited = list(self.limits)
+            log.warning("nothing is claimed while a limit is locked by another transaction", kinds=limited)
+            raise DatabaseUnavailable("another transaction has a limit of these handlers locked") from error
+        if changed:
+            log.info("limits changed", kinds=changed)
+
+
+@dataclass(eq=False)
 class Session:
     """This worker's own session: opened on each new listening connection, and gone when that breaks."""
 
-    def __init__(
-        self,
-        name: str,
-        kinds: Sequence[str],
-        ordered: Sequence[str] | None,
-        slots: tuple[int, int],
-        known: Callable[[], Sequence[tuple[int, int]]],
-        *,
-        locks: bool = True,
-    ) -> None:
-        """Keep the arguments.
+    worker: Introduction
+    listener: Listener
+    """Opens the session with its connection."""
+    engine: Engine
+    known: Callable[[], Sequence[tuple[int, int]]]
+    """Returns the claims that the worker knows of, by event and number."""
+    locks: bool = True
+    """False behind a transaction pooler: there a connection holds no session, and the worker is listed."""
 
-        Args:
-            name, kinds: the worker's.
-            known: returns the claims that the worker knows of, by event and number.
-            ordered: the commands and interactions that keep their thread's order; ``None``: it handles none at all.
-            slots: how many handlers it runs at once, and how many besides for commands and interactions.
-            locks: false behind a transaction pooler: there a connection holds no session, and the worker is listed.
-        """
-        self._name = name
-        self._kinds = kinds
-        self._ordered = ordered
-        self._slots = slots
-        self._locks = locks
-        self._known = known
+    def __post_init__(self) -> None:
         self._starts = True
         self._opened = False
         self._before: datetime | None = None
@@ -79,13 +113,13 @@ class Session:
 
     async def open(self, connection: Connection) -> None:
         """Open it on a connection: no claim goes out before others see that this worker lives, and its kinds."""
-        engine = Engine(connection)
-        opened = not self._locks or await engine.open_session(self._name, __version__, starts=self._starts)
+        engine, worker = Engine(connection), self.worker
+        opened = not self.locks or await engine.open_session(worker.name, __version__, starts=self._starts)
         if opened:
             self._starts = False
-            self._key = await engine.session_key() if self._locks else None
+            self._key = await engine.session_key() if self.locks else None
         if opened and await engine.introduce_worker(
-            self._name, __version__, self._kinds, self._ordered, self._slots
+            worker.name, __version__, worker.kinds, worker.ordered, worker.slots
         ):
             self._unsettled.clear()
         else:
@@ -96,12 +130,12 @@ class Session:
         self._opened = True
 
     async def _release_unknown(self, engine: Engine, before: datetime | None) -> datetime:
-        before, released = await engine.release_unknown(self._name, self._known(), before)
+        before, released = await engine.release_unknown(self.worker.name, self.known(), before)
         if released:
             log.warning("claims whose answer was lost are released", count=released)
         return before
 
-    async def release_late(self, engine: Engine) -> None:
+    async def release_late(self) -> None:
         """Release claims that committed after their connection was replaced, until cancelled."""
         while True:
             await self._reopened.wait()
@@ -109,7 +143,7 @@ class Session:
             for pause in LATE:
                 await asyncio.sleep(pause)
                 with suppress(DatabaseUnavailable, DatabaseRefused):
-                    await self._release_unknown(engine, self._before)
+                    await self._release_unknown(self.engine, self._before)
 
     async def join(self, connection: Connection) -> None:
         """Hold the session on another connection, too: it is gone when both have ended.
@@ -125,34 +159,17 @@ class Session:
         self._key = None
         self._unsettled.set()
 
-    async def unsettled(self) -> None:
-        """Wait until the session is gone, or could not be recorded."""
-        await self._unsettled.wait()
-
-
-class SessionKeeper:
-    """Opens a lost session again, also while no slot is free to claim, or while the worker drains."""
-
-    def __init__(self, session: Session, listener: Listener) -> None:
-        """``listener`` opens the session with its connection."""
-        self._session = session
-        self._listener = listener
-
-    async def run(self) -> None:
-        """Keep the session until cancelled."""
+    async def keep(self) -> None:
+        """Open a lost session again, also while no slot is free to claim, or while the worker drains."""
         while True:
-            await self._session.unsettled()
-            try:
-                async with self._listener.connection() as connection:
-                    # On a connection that has a session it is only recorded.
-                    await self._session.open(connection)
-            except DatabaseUnavailable:
-                pass  # the claimer logs the outage
-            except DatabaseRefused as error:
-                log.error("session not opened", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
+            await self._unsettled.wait()
+            with excused(log, "session not opened"):
+                async with self.listener.connection() as connection:
+                    await self.open(connection)  # on a connection that has a session it is only recorded
             await asyncio.sleep(jittered(RETRY))
 
 
+@dataclass(eq=False)
 class SessionWatcher:
     """Takes workers for dead whose sessions are lost for longer than a grace, and ends their claims.
 
@@ -160,34 +177,24 @@ class SessionWatcher:
     worker, is not held against the others.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        name: str,
-        grace: timedelta,
-        wake: Callable[[], None],
-        clock: Callable[[], float] = time.monotonic,
-        *,
-        watches: Callable[[], bool] = lambda: True,
-        news: Callable[[float], Awaitable[object]] = asyncio.sleep,
-    ) -> None:
-        """Look through ``engine``, as worker ``name``. A lost worker has ``grace`` to open another session.
+    engine: Engine
+    name: str
+    grace: timedelta
+    """How long a lost worker has to open another session."""
+    wake: Callable[[], None]
+    """Called after a rescue, and this worker claims the events if it can: the dead one may have been the one
+    that answers notifications.
+    """
+    clock: Callable[[], float] = time.monotonic
+    """Returns seconds."""
+    watches: Callable[[], bool] = lambda: True
+    """Returns whether this worker is one of the few that look."""
+    news: Callable[[float], Awaitable[object]] = asyncio.sleep
+    """Waits so many seconds, or until another worker started, or until ``watches`` may have changed."""
 
-        Args:
-            wake: called after a rescue, and this worker claims the events if it can: the dead one may have been the
-                one that answers notifications.
-            clock: returns seconds.
-            watches: returns whether this worker is one of the few that look.
-            news: waits so many seconds, or until another worker started, or until ``watches`` may have changed.
-        """
-        self._engine = engine
-        self._name = name
-        self._grace = grace.total_seconds()
+    def __post_init__(self) -> None:
+        self._grace = self.grace.total_seconds()
         self._pause = self._grace / LOOKS
-        self._wake = wake
-        self._clock = clock
-        self._watches = watches
-        self._news = news
         self._lost: dict[Lost, float] = {}
         """Since when each session is known to be lost."""
         self._dying: dict[Lost, timedelta] = {}
@@ -198,33 +205,28 @@ class SessionWatcher:
     async def run(self) -> None:
         """Look until cancelled, at once and then as often as it is this worker's part."""
         while True:
-            if self._watches():
+            if self.watches():
                 pause = await self.look()
             else:
                 self._looked_at, pause = None, ALONE
-            await self._news(jittered(timedelta(seconds=pause), JITTER))
+            await self.news(jittered(timedelta(seconds=pause), JITTER))
 
     async def look(self) -> float:
         """Look once, and end the claims of workers that are taken for dead. Return the seconds until the next look."""
-        try:
+        with excused(log, "sessions cannot be watched"):
             pause = await self._see()
             await self._rescue_all()
-        except DatabaseUnavailable:
-            pass  # the claimer logs the outage
-        except DatabaseRefused as error:
-            log.error("sessions cannot be watched", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
-        else:
             return self._pause if self._dying else pause
         self._looked_at = None
         return self._pause
 
     async def _see(self) -> float:
-        began = self._clock()
-        sessions = await self._engine.watch_sessions(self._name)
+        began = self.clock()
+        sessions = await self.engine.watch_sessions(self.name)
         if not self._continues(began, sessions):
             self._lost.clear()
         self._looked_at, self._server_since = began, sessions.server_since
-        now = self._clock()
+        now = self.clock()
         self._lost = {session: self._lost.get(session, now) for session in sessions.lost}
         grace = self._grace * (MANY if len(self._lost) > max(1, sessions.known / 2) else 1)
         for session, since in self._lost.items():
@@ -245,11 +247,9 @@ class SessionWatcher:
 
     async def _rescue_all(self) -> None:
         for (worker, key), lost_for in list(self._dying.items()):
-            rescued, remaining = await self._engine.rescue_worker(
-                worker, key, lost_for=lost_for, by=self._name
-            )
+            rescued, remaining = await self.engine.rescue_worker(worker, key, lost_for=lost_for, by=self.name)
             if rescued:
-                self._wake()
+                self.wake()
             if rescued or not remaining:
                 log.warning(
                     "worker died", worker=worker, lost_for=round(lost_for.total_seconds(), 1), rescued=rescued
@@ -258,11 +258,14 @@ class SessionWatcher:
                 del self._dying[worker, key]
 
 
+@dataclass(eq=False)
 class Heartbeats:
     """Polls bring heartbeats to the database; the announcer announces the worker where they did not."""
 
-    def __init__(self, worker: str) -> None:
-        self.worker = worker
+    worker: str
+    """The worker's name."""
+
+    def __post_init__(self) -> None:
         self._last = float("-inf")
         self._missing = asyncio.Event()
         self.clock_offset: timedelta | None = None
@@ -285,9 +288,5 @@ class Heartbeats:
         clock = asyncio.get_running_loop().time
         end = clock() + within
         while (left := min(self._last + HEARTBEAT_LATE.total_seconds(), end) - clock()) > 0:
-            try:
-                async with asyncio.timeout(left):
-                    await self._missing.wait()
-            except TimeoutError:
-                continue
-            return
+            if await sleep_unless(self._missing, left):
+                return

@@ -10,17 +10,18 @@ No outcome waits for another: a busy or slow one is sent again on its own schedu
 import asyncio
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from time import time_ns
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict, blames_server
 from surelane_service.engine import Engine, Settled
+from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
 from surelane_worker.handling.outcomes import COMPLETE, FanOut, Outcome, Release
 from surelane_worker.handling.records import message_of, storable
 from surelane_worker.leasing import Claim, Leases, is_slow, parts_of
 from surelane_worker.observing.readiness import Outage
-from surelane_worker.observing.tracing import Observer, Tracing, now
+from surelane_worker.observing.tracing import Observer, Tracing
 
 MANY = 32
 """A batch of this size means load: the next one is gathered for a moment."""
@@ -57,19 +58,20 @@ class Pace:
 PACE = Pace()
 
 
+@dataclass(eq=False)
 class Settler:
     """Collect outcomes and report them in batches."""
 
-    def __init__(self, engine: Engine, leases: Leases, observer: Observer, pace: Pace = PACE) -> None:
-        self._engine = engine
-        self._leases = leases
-        self._metrics = observer.metrics
-        self._tracing = observer.tracing
+    engine: Engine
+    leases: Leases
+    observer: Observer
+    pace: Pace = PACE
+
+    def __post_init__(self) -> None:
         self._outage = Outage(log, "settles")
-        self._pace = pace
         self._waiting: list[Claim] = []
         self._unsettled = 0
-        self._pause = pace.first_pause
+        self._pause = self.pace.first_pause
         self._tries: dict[Claim, int] = {}
         """How often an outcome was answered busy, or took too long."""
         self._resent: set[Claim] = set()
@@ -97,10 +99,10 @@ class Settler:
         for follower in followers:
             follower.outcome = COALESCE
         if claim.span is not None:
-            claim.settling_since = now()
+            claim.settling_since = time_ns()
         if argument is not None:
             claim.argument = argument
-            self._leases.weigh(claim, len(argument))
+            self.leases.weigh(claim, len(argument))
             if isinstance(outcome, FanOut):
                 self._jobs[claim] = [job.kind for job in (*outcome.children, outcome.then)]
         if not self._unsettled:
@@ -127,7 +129,7 @@ class Settler:
                 if self._outage.on:
                     await asyncio.sleep(self._pause)
                 elif many:
-                    await self._gather()
+                    await sleep_unless(self._hurried, self.pace.gathering)
                 self._hurried.clear()
                 batch, self._waiting = self._waiting, []
                 many = len(batch) >= MANY
@@ -138,17 +140,12 @@ class Settler:
             for task in self._fresh | self._others:
                 task.cancel()
 
-    async def _gather(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._pace.gathering):
-                await self._hurried.wait()
-
     async def _begin(self, batch: Sequence[Claim]) -> None:
         """Send a batch. Return when it is answered, or after a moment, so that others need not wait for it."""
         task = asyncio.create_task(self._trip(batch))
         self._fresh.add(task)
         task.add_done_callback(self._fresh.discard)
-        await asyncio.wait((task,), timeout=self._pace.patience)
+        await asyncio.wait((task,), timeout=self.pace.patience)
         while len(self._fresh) >= BESIDE:
             await asyncio.wait(self._fresh, return_when=asyncio.FIRST_COMPLETED)
 
@@ -175,14 +172,14 @@ class Settler:
             ):
                 self._outage.goes_on(error)
                 self._resent.update(batch)
-                self._later(batch, self._pause)
-                self._pause = min(self._pause * 2, self._pace.longest_pause)
+                asyncio.get_running_loop().call_later(self._pause, self._again, batch)
+                self._pause = min(self._pause * 2, self.pace.longest_pause)
             else:
                 self._refused(batch, error)
         else:
             if self._outage.on:
                 self._outage.is_over()
-                self._pause = self._pace.first_pause
+                self._pause = self.pace.first_pause
             self._sort(batch, answers)
 
     def _slow(self, batch: Sequence[Claim], error: Exception) -> None:
@@ -231,11 +228,8 @@ class Settler:
         """Send the outcomes of locked events again, each after a pause that doubles."""
         for claim in batch:
             tries = self._tries[claim] = self._tries.get(claim, -1) + 1
-            pause = self._pace.first_pause * 2 ** min(tries, 10)
-            self._later([claim], min(pause, self._pace.longest_pause))
-
-    def _later(self, batch: Sequence[Claim], pause: float) -> None:
-        asyncio.get_running_loop().call_later(pause, self._again, batch)
+            pause = min(self.pace.first_pause * 2 ** min(tries, 10), self.pace.longest_pause)
+            asyncio.get_running_loop().call_later(pause, self._again, [claim])
 
     def _again(self, batch: Sequence[Claim]) -> None:
         now = asyncio.get_running_loop().time()
@@ -264,9 +258,9 @@ class Settler:
                 self._stale(claim)
                 self._part(claim)
             elif claim in self._jobs:
-                self._metrics.sent(self._jobs[claim])
-        if self._tracing is not None:
-            self._trace(self._tracing, batch, answers)
+                self.observer.metrics.sent(self._jobs[claim])
+        if self.observer.tracing is not None:
+            self._trace(self.observer.tracing, batch, answers)
         self._end(settled)
         self._busy(busy)
 
@@ -286,7 +280,7 @@ class Settler:
         if claim in self._resent:  # not counted: an earlier try, whose answer was lost, may have settled it
             log.info("stale settle, sent twice", event_id=claim.event.key, kind=claim.event.kind)
             return
-        self._metrics.stale(claim.event.kind)
+        self.observer.metrics.stale(claim.event.kind)
         log.warning(
             "stale settle", event_id=claim.event.key, kind=claim.event.kind, attempt=claim.event.attempts
         )
@@ -307,21 +301,17 @@ class Settler:
             for claim in claims:
                 self._tries.pop(claim, None)
                 self._jobs.pop(claim, None)
-        self.forget([each for claim in claims for each in (claim, *claim.followers)])
+        self.leases.drop([each for claim in claims for each in (claim, *claim.followers)])
         if not self._unsettled:
             self._idle.set()
-
-    def forget(self, claims: Sequence[Claim]) -> None:
-        """Drop claims that are settled or lost."""
-        self._leases.drop(claims)
 
     async def _call(self, batch: Sequence[Claim]) -> list[Settled]:
         began = asyncio.get_running_loop().time()
         doubled = min(self._tries.get(batch[0], -1) + 1, 3) if len(batch) == 1 else 0
         try:
-            return await self._engine.settle([_item(claim) for claim in batch], self._pace.limit * 2**doubled)
+            return await self.engine.settle([_item(claim) for claim in batch], self.pace.limit * 2**doubled)
         finally:
-            self._metrics.operation.add("settle", asyncio.get_running_loop().time() - began)
+            self.observer.metrics.operation.add("settle", asyncio.get_running_loop().time() - began)
 
 
 def _item(claim: Claim) -> tuple[int, int, str, str | None]:

@@ -3,7 +3,6 @@
 import asyncio
 import gc
 from contextlib import AsyncExitStack, suppress
-from datetime import timedelta
 from functools import partial
 from typing import Any, cast
 
@@ -27,7 +26,7 @@ from surelane_worker.duties import beside
 from surelane_worker.handling.loading import load_handlers, warn_of_doubts
 from surelane_worker.handling.registry import Handlers, registered_in
 from surelane_worker.observing.metrics import Metrics
-from surelane_worker.observing.readiness import Readiness, until_schema_fits
+from surelane_worker.observing.readiness import until_schema_fits, why_unready
 from surelane_worker.observing.tracing import Observer, Tracing
 from surelane_worker.slack.client import SlackClients, slack_clients
 from surelane_worker.slack.limiter import Limiter
@@ -72,7 +71,9 @@ async def main(stop: asyncio.Event) -> None:
         gc.set_threshold(YOUNG)
         refresher = await _refresher(settings, slack, stack)
         sealing = await _sealing(settings, stack)
-        await _serve(stop, settings, handlers, pools, slack, Observer(metrics, tracing), refresher, sealing)
+        observer = Observer(metrics, tracing)
+        assembly = Assembly(settings, handlers, pools, slack, observer, refresher=refresher, sealing=sealing)
+        await _serve(stop, assembly, sealing)
 
 
 async def _refresher(
@@ -85,44 +86,30 @@ async def _refresher(
     keys = settings.encryption_keys
     if settings.client_id is None or settings.client_secret is None or keys is None:
         return None
-    pool = await _pool(settings, stack, 2, LOCK_TIMEOUT)
+    pool = await _pool(settings, stack, 2, lock_timeout=LOCK_TIMEOUT)
     secret = settings.client_secret.get_secret_value()
     return Refresher(Installations(pool, keys), slack.once, settings.client_id, secret)
 
 
 async def _sealing(settings: WorkerSettings, stack: AsyncExitStack) -> Sealing:
     """Return what encrypts and decrypts. Its connection is its own: looks at data keys wait for nothing else."""
-    pool = await _pool(settings, stack, 1, LOCK_TIMEOUT)
+    pool = await _pool(settings, stack, 1, lock_timeout=LOCK_TIMEOUT)
     return Sealing(DataKeys(pool, settings.encryption_keys), on=settings.encrypt_events)
 
 
-async def _pools(settings: WorkerSettings, stack: AsyncExitStack) -> "Pools":
+async def _pools(settings: WorkerSettings, stack: AsyncExitStack) -> Pools:
     return Pools(
-        leases=await _pool(settings, stack, 1, LOCK_TIMEOUT),
-        settles=await _pool(settings, stack, 3, LOCK_TIMEOUT, within=CLAIM_TIMEOUT),
+        leases=await _pool(settings, stack, 1, lock_timeout=LOCK_TIMEOUT),
+        settles=await _pool(settings, stack, 3, lock_timeout=LOCK_TIMEOUT, within=CLAIM_TIMEOUT),
         looks=await _pool(settings, stack, 2, statement_timeout=CLAIM_TIMEOUT),
         sweeps=await _pool(settings, stack, 1),
         handlers=await _pool(settings, stack, 3),
     )
 
 
-async def _pool(
-    settings: WorkerSettings,
-    stack: AsyncExitStack,
-    size: int,
-    lock_timeout: float | None = None,
-    statement_timeout: timedelta = STATEMENT_TIMEOUT,
-    within: timedelta | None = None,
-) -> Pool:
-    opening = opened_pool(
-        settings.database_url,
-        service=SERVICE,
-        max_size=size,
-        statement_timeout=statement_timeout,
-        prepared=settings.notifications,
-        lock_timeout=lock_timeout,
-        within=within,
-    )
+async def _pool(settings: WorkerSettings, stack: AsyncExitStack, size: int, **options: Any) -> Pool:  # noqa: ANN401 - of create_pool
+    options = {"statement_timeout": STATEMENT_TIMEOUT, "prepared": settings.notifications} | options
+    opening = opened_pool(settings.database_url, service=SERVICE, max_size=size, **options)
     return await stack.enter_async_context(opening)
 
 
@@ -163,24 +150,10 @@ def with_answers(loaded: Handlers, settings: WorkerSettings) -> Handlers:
     return together
 
 
-async def _serve(
-    stop: asyncio.Event,
-    settings: WorkerSettings,
-    handlers: Handlers,
-    pools: Pools,
-    slack: SlackClients,
-    observer: Observer,
-    refresher: Refresher | None,
-    sealing: Sealing,
-) -> None:
-    worker = Assembly(
-        settings, handlers, pools, slack, observer, refresher=refresher, sealing=sealing
-    ).worker()
-    duties = worker.duties() if refresher is None else [*worker.duties(), refresher.run]
-    queue = Engine(pools.looks)
+async def _serve(stop: asyncio.Event, assembly: Assembly, sealing: Sealing) -> None:
+    worker, settings, queue = assembly.worker(), assembly.settings, Engine(assembly.pools.looks)
     worker.watch.publish()
-    readiness = Readiness(queue, stop.is_set, worker.is_claiming)
-    app = private_app(readiness.unready)
+    app = private_app(partial(why_unready, queue, stop, worker.claimers[0].is_claiming))
     async with serving_private(app, settings) as port:
         await until_schema_fits(queue, stop)
         if sealing.on:
@@ -188,7 +161,7 @@ async def _serve(
                 await sealing.key_for("")  # for programs, which make none
         _log.info("working", worker=settings.name, kinds=worker.kinds, private_port=port)
         try:
-            async with beside(*duties):
+            async with beside(*worker.duties()):
                 await worker.claim(stop)
                 await worker.positions.resign()
                 await worker.drain(settings.drain_timeout.total_seconds())

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 from pydantic_settings import NoDecode
 
 from surelane_service.durations import Duration, parse_duration
@@ -24,20 +24,20 @@ def _name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
 
 
-def _retention(value: object) -> timedelta | None:
-    """Read how long history is kept: a duration, or ``off``."""
-    if isinstance(value, str) and value.strip().lower() == "off":
-        return None
-    kept = parse_duration(value)
-    if kept < SHORTEST_RETENTION:
+def _kept(value: object) -> timedelta | None:
+    """Read how long something is kept: a duration, or ``off``."""
+    off = value is None or (isinstance(value, str) and value.strip().lower() == "off")
+    return None if off else parse_duration(value)
+
+
+def _long_enough(kept: timedelta | None) -> timedelta | None:
+    if kept is not None and kept < SHORTEST_RETENTION:
         raise ValueError("history is kept for at least 3d, because duplicates are found there; off keeps all")
     return kept
 
 
-def _grace(value: object) -> timedelta | None:
-    """Read how long after an uninstall data is kept: a duration, or ``off``."""
-    off = value is None or (isinstance(value, str) and value.strip().lower() == "off")
-    return None if off else parse_duration(value)
+Kept = Annotated[timedelta | None, BeforeValidator(_kept)]
+Thousand = Annotated[int, Field(ge=1, le=1000)]
 
 
 class WorkerSettings(InstallSettings, DispatchSettings):
@@ -87,9 +87,7 @@ class WorkerSettings(InstallSettings, DispatchSettings):
     model_mcp: Path | None = Field(None, validation_alias="SURELANE_MODEL_MCP")
     """A file that names MCP servers, whose tools the model may call."""
 
-    model_requests: Annotated[int, Field(ge=1, le=1000)] = Field(
-        10, validation_alias="SURELANE_MODEL_REQUESTS"
-    )
+    model_requests: Thousand = Field(10, validation_alias="SURELANE_MODEL_REQUESTS")
     """How often one turn may ask the model."""
 
     model_tokens: Annotated[int, Field(ge=1)] = Field(200_000, validation_alias="SURELANE_MODEL_TOKENS")
@@ -98,12 +96,10 @@ class WorkerSettings(InstallSettings, DispatchSettings):
     model_timeout: Duration = Field("1m", validation_alias="SURELANE_MODEL_TIMEOUT", validate_default=True)
     """How long the model's server may be silent."""
 
-    concurrency: Annotated[int, Field(ge=1, le=1000)] = Field(10, validation_alias="SURELANE_CONCURRENCY")
+    concurrency: Thousand = Field(10, validation_alias="SURELANE_CONCURRENCY")
     """How many handlers run at once in this process."""
 
-    interactive_concurrency: Annotated[int, Field(ge=1, le=1000)] = Field(
-        4, validation_alias="SURELANE_INTERACTIVE_CONCURRENCY"
-    )
+    interactive_concurrency: Thousand = Field(4, validation_alias="SURELANE_INTERACTIVE_CONCURRENCY")
     """How many handlers of commands and interactions run at once, beside those of ``SURELANE_CONCURRENCY``."""
 
     poll_interval: Duration = Field("5s", validation_alias="SURELANE_POLL_INTERVAL", validate_default=True)
@@ -124,9 +120,7 @@ class WorkerSettings(InstallSettings, DispatchSettings):
     A process needs about five times as much: 32 MiB fit into the 512 MiB that a worker has by default.
     """
 
-    max_attempts: Annotated[int, Field(ge=1, le=1000)] = Field(
-        DEFAULT_MAX_ATTEMPTS, validation_alias="SURELANE_MAX_ATTEMPTS"
-    )
+    max_attempts: Thousand = Field(DEFAULT_MAX_ATTEMPTS, validation_alias="SURELANE_MAX_ATTEMPTS")
     """Attempts in total, for events of this worker's kinds that have no maximum of their own.
 
     The worker announces it and the database stores it with the kinds, so every worker's sweep uses it.
@@ -145,14 +139,12 @@ class WorkerSettings(InstallSettings, DispatchSettings):
     sweep_interval: Duration = Field("1m", validation_alias="SURELANE_SWEEP_INTERVAL", validate_default=True)
     """How often the sweep moves exhausted and expired events to history."""
 
-    history_retention: Annotated[timedelta | None, BeforeValidator(_retention)] = Field(
+    history_retention: Annotated[Kept, AfterValidator(_long_enough)] = Field(
         timedelta(days=90), validation_alias="SURELANE_HISTORY_RETENTION"
     )
     """For how long after its event a row of history is kept. ``off``: this worker drops none."""
 
-    erase_uninstalled_after: Annotated[timedelta | None, BeforeValidator(_grace)] = Field(
-        None, validation_alias="SURELANE_ERASE_UNINSTALLED_AFTER"
-    )
+    erase_uninstalled_after: Kept = Field(None, validation_alias="SURELANE_ERASE_UNINSTALLED_AFTER")
     """How long after a workspace removed the app its data is erased. ``off``: never."""
 
     process_span: Literal["child", "linked"] = Field("child", validation_alias="SURELANE_PROCESS_SPAN")

@@ -69,10 +69,10 @@ def _report(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     )
 
 
-async def sleep_unless(stop: asyncio.Event, pause: timedelta) -> bool:
-    """Wait for ``pause`` or until ``stop`` is set; return whether it is set."""
+async def sleep_unless(stop: asyncio.Event, pause: timedelta | float | None) -> bool:
+    """Wait for ``pause`` (a number is in seconds) or until ``stop`` is set; return whether it is set."""
     try:
-        async with asyncio.timeout(pause.total_seconds()):
+        async with asyncio.timeout(pause.total_seconds() if isinstance(pause, timedelta) else pause):
             await stop.wait()
     except TimeoutError:
         return False

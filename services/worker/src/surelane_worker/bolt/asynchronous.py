@@ -7,20 +7,20 @@ error handler and a runner of lazy listeners, which report to the attempt. The r
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, cast
 
 from slack_bolt.async_app import AsyncAck, AsyncApp, AsyncBoltContext, AsyncBoltRequest, AsyncRespond
 from slack_bolt.lazy_listener.asyncio_runner import AsyncioLazyListenerRunner
 from slack_bolt.listener.async_listener_error_handler import AsyncDefaultListenerErrorHandler
-from slack_bolt.listener.async_listener_start_handler import AsyncListenerStartHandler
 from slack_bolt.response import BoltResponse
 from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 from slack_sdk.webhook import WebhookResponse
 
 from surelane.events import Event
-from surelane_worker.bolt.attempt import ERROR_HANDLER, LISTENER, Attempt, Uncopied, current, message_of
+from surelane_worker.bolt.attempt import ERROR_HANDLER, LISTENER, Attempt, Owned, Started, current, message_of
 from surelane_worker.bolt.calls import point_at
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import Call, Given
@@ -31,7 +31,7 @@ def handler_of(app: AsyncApp) -> Call:
     runner = app.listener_runner
     runner.process_before_response = True
     runner.lazy_listener_runner = _Lazy(runner.logger)
-    runner.listener_start_handler = _Started(runner.listener_start_handler)
+    runner.listener_start_handler = cast("Any", Started(runner.listener_start_handler))
     own = runner.listener_error_handler
 
     async def note(error: Exception, request: AsyncBoltRequest, response: BoltResponse) -> None:
@@ -40,11 +40,8 @@ def handler_of(app: AsyncApp) -> Call:
             raise error
         attempt.note_error(error)
         if not isinstance(own, AsyncDefaultListenerErrorHandler):
-            try:
-                with attempt.within(ERROR_HANDLER):
-                    await own.handle(error=error, request=request, response=response)
-            except Exception as another:  # noqa: BLE001 - it must not hide what the listener raised
-                attempt.note_error(another)
+            with attempt.noting_errors(), attempt.within(ERROR_HANDLER):
+                await own.handle(error=error, request=request, response=response)
 
     app.error(note)
     app.client.api_call = _marked(app.client, None)  # type: ignore[method-assign]
@@ -61,7 +58,7 @@ async def _run(app: AsyncApp, event: Event, ctx: Context) -> object:
     request = AsyncBoltRequest(body=dict(event.payload), mode="socket_mode")
     request.context = _Context(attempt, request.context)
     request.context["ack"] = _Ack(attempt)
-    request.context["respond"] = _Respond(attempt, request.context.response_url)
+    request.context["respond"] = _Respond(attempt, response_url=request.context.response_url)
     try:
         with attempt.within(LISTENER):
             response = await app.async_dispatch(request)
@@ -74,15 +71,14 @@ async def _run(app: AsyncApp, event: Event, ctx: Context) -> object:
     return attempt.outcome(response, authorized=request.context.authorize_result is not None)
 
 
+@dataclass(eq=False)
 class _Attempt(Attempt):
     """An attempt, with its lazy listeners."""
 
-    def __init__(self, event: Event, ctx: Context) -> None:
-        super().__init__(event, ctx)
-        self.lazies: list[asyncio.Future[None]] = []
-        """Done when they have ended."""
-        self._tasks = set[asyncio.Task[Any]]()
-        self._stopped = False
+    lazies: list[asyncio.Future[None]] = field(default_factory=list)
+    """Done when they have ended."""
+    _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+    _stopped: bool = False
 
     def begin(self) -> bool:
         """Note that the current task is a lazy listener. Return false if the attempt has been stopped."""
@@ -113,11 +109,9 @@ class _Lazy(AsyncioLazyListenerRunner):
         @wraps(function)
         async def noted(*args: Any, **arguments: Any) -> None:
             try:
-                if not attempt.begin():
-                    return
-                await function(*args, **arguments)
-            except Exception as error:  # noqa: BLE001 - the attempt raises it
-                attempt.note_error(error)
+                with attempt.noting_errors():
+                    if attempt.begin():
+                        await function(*args, **arguments)
             finally:
                 attempt.end()
                 ended.set_result(None)
@@ -126,24 +120,8 @@ class _Lazy(AsyncioLazyListenerRunner):
             super().start(noted, request)
 
 
-class _Started(AsyncListenerStartHandler):
-    """Note that Bolt found a listener."""
-
-    def __init__(self, own: AsyncListenerStartHandler) -> None:
-        self._own = own
-
-    async def handle(self, request: AsyncBoltRequest, response: BoltResponse | None) -> None:
-        if (attempt := current.get()) is not None:
-            attempt.ran = True
-        await self._own.handle(request=request, response=response)
-
-
-class _Context(AsyncBoltContext):
+class _Context(Owned, AsyncBoltContext):
     """A context that marks the client which Bolt puts into it."""
-
-    def __init__(self, attempt: Attempt, given: AsyncBoltContext) -> None:
-        super().__init__(given)
-        self._attempt = attempt
 
     def __setitem__(self, name: str, value: object) -> None:
         if name == "client" and isinstance(value, AsyncWebClient):
@@ -151,12 +129,8 @@ class _Context(AsyncBoltContext):
         super().__setitem__(name, value)
 
 
-class _Ack(Uncopied, AsyncAck):
+class _Ack(Owned, AsyncAck):
     """``ack(…)``: answers at once."""
-
-    def __init__(self, attempt: Attempt) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._attempt = attempt
 
     async def __call__(self, *args: Any, **arguments: Any) -> BoltResponse:
         response = await super().__call__(*args, **arguments)
@@ -164,12 +138,8 @@ class _Ack(Uncopied, AsyncAck):
         return response
 
 
-class _Respond(Uncopied, AsyncRespond):
+class _Respond(Owned, AsyncRespond):
     """``respond(…)``: posts once, through the worker's client, which checks the URL."""
-
-    def __init__(self, attempt: Attempt, response_url: str | None) -> None:
-        super().__init__(response_url=response_url)
-        self._attempt = attempt
 
     async def __call__(self, *args: Any, **arguments: Any) -> WebhookResponse:
         if self.response_url is None:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from slack_bolt.error import BoltUnhandledRequestError
@@ -48,28 +49,23 @@ class RefusedError(Exception):
         super().__init__(f"the app answered {status}")
 
 
-class Uncopied:
-    """Stays the same when Bolt copies the context for each lazy listener."""
-
-    def __deepcopy__(self, memo: object) -> Self:
-        return self
-
-
+@dataclass(eq=False)
 class Attempt:
     """An attempt at one event."""
 
-    def __init__(self, event: Event, ctx: Context) -> None:
-        self.event = event
-        self.ctx = ctx
-        self.calls = Calls(event, ctx)
-        self.errors: list[Exception] = []
-        """The exceptions of the listener, its lazy listeners and the middleware, in the order of time."""
-        self.ran = False
-        """Whether a listener was found."""
-        self.unhandled = False
-        self._lazy = 0
-        self._answered = False
-        self._responded = False
+    event: Event
+    ctx: Context
+    errors: list[Exception] = field(default_factory=list)
+    """The exceptions of the listener, its lazy listeners and the middleware, in the order of time."""
+    ran: bool = False
+    """Whether a listener was found."""
+    unhandled: bool = False
+    _lazy: int = 0
+    _answered: bool = False
+    _responded: bool = False
+
+    def __post_init__(self) -> None:
+        self.calls = Calls(self.event, self.ctx)
 
     @property
     def part(self) -> int:
@@ -93,6 +89,14 @@ class Attempt:
             self.unhandled = True
         else:
             self.errors.append(error)
+
+    @contextmanager
+    def noting_errors(self) -> Iterator[None]:
+        """End the block without its exception: the attempt raises it once all parts have ended."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - of the app, of any kind
+            self.note_error(error)
 
     def unmatched(self, response: BoltResponse) -> bool:
         """Return whether no listener takes the event."""
@@ -167,6 +171,29 @@ class Attempt:
         if not authorized and (response.body or self._responded):
             raise NotAuthorizedError
         return None
+
+
+class Started:
+    """Stands before Bolt's own start handler, of either sort, and notes that a listener was found."""
+
+    def __init__(self, own: Any) -> None:
+        self._own = own
+
+    def handle(self, *given: Any, **named: Any) -> Any:
+        if (attempt := current.get()) is not None:
+            attempt.ran = True
+        return self._own.handle(*given, **named)
+
+
+class Owned:
+    """An object of Bolt that belongs to an attempt. It stays the same when Bolt copies it for each lazy listener."""
+
+    def __init__(self, attempt: Attempt, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._attempt = attempt
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
 
 
 def _body(response: BoltResponse) -> str | Mapping[str, object]:

@@ -90,10 +90,7 @@ class Calls:
     ) -> AsyncSlackResponse:
         """Send one call of ``client``, and return Slack's answer. If an earlier attempt made it, return that answer.
 
-        Args:
-            part: the part of the listener that makes the call.
-            client: the client of the app, with its token.
-            request: the other arguments of slack-sdk's ``api_call``.
+        ``part`` of the listener makes the call. ``request``: the other arguments of slack-sdk's ``api_call``.
 
         Raises:
             SlackApiError: Slack refused it.

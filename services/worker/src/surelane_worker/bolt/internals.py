@@ -15,16 +15,13 @@ from slack_bolt.async_app import AsyncApp, AsyncAssistant
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A registered listener.
-
-    Attributes:
-        sort: the function of slack-bolt that made its matcher, such as ``event`` or ``command``.
-        wanted: what that function was given, such as the command's name, by the names of its variables.
-    """
+    """A registered listener."""
 
     name: str
     sort: str
+    """The function of slack-bolt that made its matcher, such as ``event`` or ``command``."""
     wanted: Mapping[str, Any]
+    """What that function was given, such as the command's name, by the names of its variables."""
 
 
 def registered(app: App | AsyncApp) -> Iterator[Registered]:

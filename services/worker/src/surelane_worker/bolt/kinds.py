@@ -92,11 +92,7 @@ def _takes(wanted: str | re.Pattern[str], subtype: str) -> bool:
 
 
 def _kinds_of(listener: Registered) -> Iterator[str]:
-    """Yield a listener's kinds.
-
-    Raises:
-        ValueError: they cannot be read.
-    """
+    """Yield a listener's kinds. Raise ``ValueError`` if they cannot be read."""
     wanted = listener.wanted
     match listener.sort:
         case "event" | "message_event":

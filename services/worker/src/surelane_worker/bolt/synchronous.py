@@ -9,20 +9,20 @@ import contextvars
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, cast
 
 from slack_bolt import Ack, App, BoltContext, BoltRequest, BoltResponse, Respond
 from slack_bolt.lazy_listener.thread_runner import ThreadLazyListenerRunner
 from slack_bolt.listener.listener_error_handler import DefaultListenerErrorHandler
-from slack_bolt.listener.listener_start_handler import ListenerStartHandler
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 from slack_sdk.web.client import WebClient
 from slack_sdk.web.slack_response import SlackResponse
 from slack_sdk.webhook import WebhookResponse
 
 from surelane.events import Event
-from surelane_worker.bolt.attempt import ERROR_HANDLER, LISTENER, Attempt, Uncopied, current, message_of
+from surelane_worker.bolt.attempt import ERROR_HANDLER, LISTENER, Attempt, Owned, Started, current, message_of
 from surelane_worker.bolt.calls import point_at
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import Call, Given, threaded
@@ -33,7 +33,7 @@ def handler_of(app: App) -> Call:
     runner = app.listener_runner
     runner.process_before_response = True
     runner.lazy_listener_runner = _Lazy(runner.logger, _Threads())
-    runner.listener_start_handler = _Started(runner.listener_start_handler)
+    runner.listener_start_handler = cast("Any", Started(runner.listener_start_handler))
     own = runner.listener_error_handler
 
     def note(error: Exception, request: BoltRequest, response: BoltResponse) -> None:
@@ -42,11 +42,8 @@ def handler_of(app: App) -> Call:
             raise error
         attempt.note_error(error)
         if not isinstance(own, DefaultListenerErrorHandler):
-            try:
-                with attempt.within(ERROR_HANDLER):
-                    own.handle(error=error, request=request, response=response)
-            except Exception as another:  # noqa: BLE001 - it must not hide what the listener raised
-                attempt.note_error(another)
+            with attempt.noting_errors(), attempt.within(ERROR_HANDLER):
+                own.handle(error=error, request=request, response=response)
 
     app.error(note)
     app.client.api_call = _marked(app.client, None)  # type: ignore[method-assign]
@@ -63,7 +60,7 @@ def _run(app: App, event: Event, ctx: Context) -> object:
     request = BoltRequest(body=dict(event.payload), mode="socket_mode")
     request.context = _Context(attempt, request.context)
     request.context["ack"] = _Ack(attempt)
-    request.context["respond"] = _Respond(attempt, request.context.response_url)
+    request.context["respond"] = _Respond(attempt, response_url=request.context.response_url)
     with attempt.within(LISTENER):
         response = app.dispatch(request)
     if (response.status < 300 or attempt.unmatched(response)) and not attempt.errors:
@@ -73,12 +70,11 @@ def _run(app: App, event: Event, ctx: Context) -> object:
     return attempt.outcome(response, authorized=request.context.authorize_result is not None)
 
 
+@dataclass(eq=False)
 class _Attempt(Attempt):
     """An attempt, with the threads of its lazy listeners."""
 
-    def __init__(self, event: Event, ctx: Context) -> None:
-        super().__init__(event, ctx)
-        self.threads: list[threading.Thread] = []
+    threads: list[threading.Thread] = field(default_factory=list)
 
 
 class _Threads(Executor):
@@ -105,33 +101,15 @@ class _Lazy(ThreadLazyListenerRunner):
 
         @wraps(function)
         def noted(*args: Any, **arguments: Any) -> None:
-            try:
+            with attempt.noting_errors():
                 function(*args, **arguments)
-            except Exception as error:  # noqa: BLE001 - the attempt raises it
-                attempt.note_error(error)
 
         with attempt.within(attempt.next_lazy()):
             super().start(noted, request)
 
 
-class _Started(ListenerStartHandler):
-    """Note that Bolt found a listener."""
-
-    def __init__(self, own: ListenerStartHandler) -> None:
-        self._own = own
-
-    def handle(self, request: BoltRequest, response: BoltResponse | None) -> None:
-        if (attempt := current.get()) is not None:
-            attempt.ran = True
-        self._own.handle(request=request, response=response)
-
-
-class _Context(BoltContext):
+class _Context(Owned, BoltContext):
     """A context that marks the client which Bolt puts into it."""
-
-    def __init__(self, attempt: Attempt, given: BoltContext) -> None:
-        super().__init__(given)
-        self._attempt = attempt
 
     def __setitem__(self, name: str, value: object) -> None:
         if name == "client" and isinstance(value, WebClient):
@@ -139,12 +117,8 @@ class _Context(BoltContext):
         super().__setitem__(name, value)
 
 
-class _Ack(Uncopied, Ack):
+class _Ack(Owned, Ack):
     """``ack(…)``: answers at once."""
-
-    def __init__(self, attempt: Attempt) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._attempt = attempt
 
     def __call__(self, *args: Any, **arguments: Any) -> BoltResponse:
         response = super().__call__(*args, **arguments)
@@ -152,12 +126,8 @@ class _Ack(Uncopied, Ack):
         return response
 
 
-class _Respond(Uncopied, Respond):
+class _Respond(Owned, Respond):
     """``respond(…)``: posts once, through the worker's client, which checks the URL."""
-
-    def __init__(self, attempt: Attempt, response_url: str | None) -> None:
-        super().__init__(response_url=response_url)
-        self._attempt = attempt
 
     def __call__(self, *args: Any, **arguments: Any) -> WebhookResponse:
         if self.response_url is None:

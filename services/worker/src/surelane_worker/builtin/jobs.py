@@ -18,7 +18,7 @@ from surelane_worker.builtin.messages import tell
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.outcomes import Await, Complete, Discard, FanOut
 from surelane_worker.handling.registry import Handlers
-from surelane_worker.remote_agents import Accepted, Answered, RefusedError, RemoteAgents
+from surelane_worker.remote_agents import Accepted, Answered, RefusedError, send
 
 handlers = Handlers()
 
@@ -169,7 +169,7 @@ async def execute(event: Event, ctx: Context) -> Complete | Await | Discard:
         return Discard(f"within: {error}")
     name, deadline = str(event.payload.get("agent")), datetime.now(UTC) + within
     try:
-        answer = await RemoteAgents(ctx.settings).send(name, event.id, event.payload.get("task"), deadline)
+        answer = await send(ctx.settings, name, event.id, event.payload.get("task"), deadline)
     except RefusedError as error:
         return Discard(str(error))
     match answer:

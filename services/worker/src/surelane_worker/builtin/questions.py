@@ -132,16 +132,11 @@ def _metadata(payload: Mapping[str, Any]) -> dict[str, Any]:
 async def close_message(event: Event, ctx: Context) -> dict[str, str | None]:
     """Close a message that an ended event left open; the database stores the job (``agent.close_in_slack``).
 
-    The payload has a stored question, or is the note of a stream's beginning.
+    The payload has a stored question, or is the note of a stream's beginning, which may lack the message's ``ts``.
     """
     if question := event.payload.get("value"):
         await asks.close(ctx.slack, question, asks.ENDED)
         return {"closed": question["ts"]}
-    return {"ended": await _end_stream(event, ctx)}
-
-
-async def _end_stream(event: Event, ctx: Context) -> str | None:
-    """End a streamed message with the text that it has. The note may lack the message's ``ts``."""
     channel: str = event.payload["channel"]
     ts: str | None = event.payload["ts"]
     if ts is None:
@@ -151,4 +146,4 @@ async def _end_stream(event: Event, ctx: Context) -> str | None:
         ts = next(iter(await SentReplies(ctx.slack.client, ctx.log).running(thread)), None)
     if ts is not None:
         await allowing(ENDED, ctx.slack.client.chat_stopStream(channel=channel, ts=ts))
-    return ts
+    return {"ended": ts}

@@ -16,18 +16,19 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import zip_longest
 
 from surelane.encryption.sealing import Sealing
-from surelane.errors import DatabaseRefused, DatabaseUnavailable
 from surelane.events import Event
 from surelane_service.engine import LANES, Engine, Peek
+from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
 from surelane_service.pool import Listener
 from surelane_worker.claiming.position import CrowdSplitter, Position, Side
-from surelane_worker.observing.readiness import Outage
+from surelane_worker.observing.readiness import Outage, excused
 from surelane_worker.observing.tracing import Observer
 from surelane_worker.worker_settings import WorkerSettings
 
@@ -83,9 +84,7 @@ class Cursors:
     def advance(self, events: Sequence[Event], corrections: int) -> None:
         """Move cursors forward to the events of a claim, except cursors that moved back since it was sent.
 
-        Args:
-            events: the claimed ones.
-            corrections: the value of :attr:`corrections` when the claim was sent.
+        ``corrections``: the value of :attr:`corrections` when the claim was sent.
         """
         if corrections < self._forgotten:
             return
@@ -108,11 +107,7 @@ class Cursors:
         """Move cursors back to the events that a peek found behind them.
 
         A claim during the peek may have taken such an event, or may have missed it. Both look the same here.
-
-        Args:
-            kinds: those of the peek.
-            before: the cursors when the peek was sent.
-            peek: its answer.
+        ``before``: the cursors when the peek was sent.
         """
         lanes = len(peek.vts) // max(len(kinds), 1)
         self._lanes = max(self._lanes, lanes)
@@ -143,6 +138,7 @@ class Cursors:
         self._forgotten = self._corrections
 
 
+@dataclass(eq=False)
 class SecondClaims:
     """Says when to claim over the second connection: while claims are large and find all that they ask for.
 
@@ -150,9 +146,10 @@ class SecondClaims:
     the worker goes on with the first one alone: the server may have none left.
     """
 
-    def __init__(self, connection: Listener) -> None:
-        """``connection`` is opened at the first need."""
-        self.connection = connection
+    connection: Listener
+    """Opened at the first need."""
+
+    def __post_init__(self) -> None:
         self._wanted = asyncio.Event()
         self._not_before = float("-inf")
         self._stopping = False
@@ -186,10 +183,7 @@ class SecondClaims:
 
     async def wanted(self) -> bool:
         """Wait until a second claim may go out. Return false when the worker stops."""
-        try:
-            async with asyncio.timeout(IDLE):
-                await self._wanted.wait()
-        except TimeoutError:
+        if not await sleep_unless(self._wanted, IDLE):
             await self.connection.close()
             await self._wanted.wait()
         return not self._stopping
@@ -205,40 +199,26 @@ class SecondClaims:
         self._wanted.set()
 
 
+@dataclass(eq=False)
 class Claimer:
-    """Claim events for free slots until the worker stops."""
+    """Claim events for free slots until the worker stops. A worker's claimers share all but ``side`` and ``second``."""
 
-    def __init__(
-        self,
-        settings: WorkerSettings,
-        listener: Listener,
-        side: Side,
-        second: SecondClaims | None,
-        *,
-        cursors: Cursors,
-        position: Position,
-        splitter: CrowdSplitter,
-        observer: Observer,
-        outage: Outage,
-        sealing: Sealing,
-    ) -> None:
-        """Claim over ``listener`` for the slots of ``side``. While the queue is full, ``second`` claims beside it.
+    settings: WorkerSettings
+    listener: Listener
+    side: Side
+    """The slots to claim for."""
+    second: SecondClaims | None
+    """Claims beside it while the queue is full."""
+    cursors: Cursors
+    position: Position
+    splitter: CrowdSplitter
+    observer: Observer
+    outage: Outage
+    sealing: Sealing
 
-        A worker's claimers share all other parts.
-        """
-        self._settings = settings
-        self._listener = listener
-        self._cursors = cursors
-        self._side = side
-        self._second = second
-        self._wakeup = side.wakeup
-        self._position = position
-        self._splitter = splitter
-        self._slots = side.slots
-        self._metrics = observer.metrics
-        self._tracing = observer.tracing
-        self._outage = outage
-        self._sealing = sealing
+    def __post_init__(self) -> None:
+        self._wakeup = self.side.wakeup
+        self._slots = self.side.slots
         self._failures = 0
         self._claiming_since: float | None = None
         self._slept: float | None = None
@@ -251,8 +231,8 @@ class Claimer:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._run())
-                if self._second is not None:
-                    group.create_task(self._run_beside(self._second))
+                if self.second is not None:
+                    group.create_task(self._run_beside(self.second))
         finally:
             stopping.cancel()
 
@@ -283,8 +263,8 @@ class Claimer:
     async def _stop_at(self, stop: asyncio.Event) -> None:
         await stop.wait()
         self._stopping = True
-        if self._second is not None:
-            self._second.stop()
+        if self.second is not None:
+            self.second.stop()
         self._slots.close()
         self._wakeup.wake()
 
@@ -325,23 +305,21 @@ class Claimer:
         """Claim once over the first connection. Return whether there were any events."""
         if self._stopping:
             return False
-        found = 0
+        events: list[Event] | None = None
         began = asyncio.get_running_loop().time()
         slept, self._slept = self._slept, None
         try:
-            events = await self._claim_over(self._listener, kinds, limit, slept)
-            self._succeeded(began)
-            found = len(events)
-        except (DatabaseUnavailable, DatabaseRefused) as error:
-            if isinstance(error, DatabaseUnavailable):
-                self._outage.goes_on(error)
+            with excused(log, "claim failed; the worker tries again", self.outage):
+                events = await self._claim_over(self.listener, kinds, limit, slept)
+            if events is None:
+                await self._pause()
             else:
-                log.error("claim failed; the worker tries again", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
-            await self._pause()
+                self._failures = 0
+                self._claiming_since = self._claiming_since or began
         finally:
-            if self._second is not None:
-                self._second.found(found, limit)
-        return found > 0
+            if self.second is not None:
+                self.second.found(len(events or ()), limit)
+        return bool(events)
 
     async def _claim_over(
         self, listener: Listener, kinds: list[str], limit: int, slept: float | None = None
@@ -349,49 +327,43 @@ class Claimer:
         """Claim once over a connection, hand the events to the slots, and return them."""
         loop = asyncio.get_running_loop()
         began, began_at = loop.time(), time.time_ns()
-        halves = self._second is not None and self._second.is_open
+        halves = self.second is not None and self.second.is_open
         with self._slots.expecting(kinds, limit, halves=halves) as most_bytes:
             events = await self._claim_events(listener, kinds, limit, most_bytes)
-        self._metrics.operation.add("receive", loop.time() - began)
+        self.observer.metrics.operation.add("receive", loop.time() - began)
         if events:
             self._wakeup.found_some()
             if slept is not None:
-                self._metrics.woken(events, self._settings.lease, slept)
-            self._metrics.claimed(events)
-            if self._tracing is not None:
-                self._tracing.received(events, began_at)
-            self._splitter.claimed(events)
+                self.observer.metrics.woken(events, self.settings.lease, slept)
+            self.observer.metrics.claimed(events)
+            if self.observer.tracing is not None:
+                self.observer.tracing.received(events, began_at)
+            self.splitter.claimed(events)
             self._slots.accept(events, began)
-            self._position.claimed(self._side, events, limit)
+            self.position.claimed(self.side, events, limit)
         return events
 
     async def _claim_events(
         self, listener: Listener, kinds: list[str], limit: int, most_bytes: int
     ) -> list[Event]:
         async with listener.bounded() as connection:
-            corrections = self._cursors.corrections
+            corrections = self.cursors.corrections
             events = await Engine(connection).claim_events(
                 kinds,
                 limit,
-                worker=self._settings.name,
-                max_attempts=self._settings.max_attempts,
-                invisible_for=self._settings.lease,
-                cursors=self._cursors.starts(kinds),
+                worker=self.settings.name,
+                max_attempts=self.settings.max_attempts,
+                invisible_for=self.settings.lease,
+                cursors=self.cursors.starts(kinds),
                 member_kinds=self._slots.kinds,
                 most_bytes=most_bytes,
             )
-        self._cursors.advance(events, corrections)
+        self.cursors.advance(events, corrections)
         # Events that are not decrypted in time are tried again before their handlers run.
         with self._slots.opening(events), suppress(TimeoutError):
             async with asyncio.timeout(OPEN_WITHIN):
-                await self._sealing.open_events(events)
+                await self.sealing.open_events(events)
         return events
-
-    def _succeeded(self, began: float) -> None:
-        self._outage.is_over()
-        self._failures = 0
-        if self._claiming_since is None:
-            self._claiming_since = began
 
     async def _pause(self) -> None:
         """Wait after a failure, each time twice as long, before the connection is opened again.
@@ -401,7 +373,7 @@ class Claimer:
         """
         self._claiming_since = None
         self._failures += 1
-        longest = self._settings.poll_interval.total_seconds()
+        longest = self.settings.poll_interval.total_seconds()
         if self._stopping:
             return
         pause = min(FIRST_PAUSE * 2 ** min(self._failures, 10), longest)
@@ -415,5 +387,5 @@ class Claimer:
             return
         began = asyncio.get_running_loop().time()
         await self._wakeup.sleep()
-        if self._settings.notifications:
+        if self.settings.notifications:
             self._slept = asyncio.get_running_loop().time() - began

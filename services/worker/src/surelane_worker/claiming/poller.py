@@ -9,11 +9,11 @@ vacuum is held back, a look at everything reads every dead row; neither a claim 
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import compress, cycle
 from typing import Any
 
-from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict
 from surelane_service.durations import jittered
 from surelane_service.engine import Engine
 from surelane_service.figures import Figures
@@ -21,7 +21,7 @@ from surelane_service.fleet import POSITIONS
 from surelane_service.logs import get_logger
 from surelane_worker.claiming.claimer import Cursors
 from surelane_worker.claiming.position import Position, Side
-from surelane_worker.observing.readiness import Outage
+from surelane_worker.observing.readiness import Outage, excused
 from surelane_worker.sessions import Heartbeats
 
 JITTER = 0.5
@@ -49,51 +49,36 @@ PATIENCE = 60.0
 log = get_logger("surelane_worker.claiming.poller")
 
 
+@dataclass(eq=False)
 class Poller:
     """Report to cursors, wake-ups and schedules what is in the queue, and fetch the queue's figures."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        kinds: Sequence[str],
-        cursors: Cursors,
-        sides: Sequence[Side],
-        position: Position,
-        heartbeats: Heartbeats,
-        *,
-        interval: timedelta,
-        max_attempts: int,
-        on_cron: Callable[[float | None], None],
-        on_drained: Callable[[bool], None],
-        on_slow: Callable[[], Coroutine[Any, Any, None]],
-        patience: float = PATIENCE,
-    ) -> None:
-        """Keep the arguments.
+    engine: Engine
+    kinds: Sequence[str]
+    """Those of all sides."""
+    cursors: Cursors
+    sides: Sequence[Side]
+    """Whose claimers to wake. Their wake-ups share the requests for a look."""
+    position: Position
+    heartbeats: Heartbeats
+    interval: timedelta
+    max_attempts: int
+    on_cron: Callable[[float | None], None]
+    """Gets the seconds until the next named schedule is due, or ``None``."""
+    on_drained: Callable[[bool], None]
+    """Gets, with each poll, whether an operator drained this worker."""
+    on_slow: Callable[[], Coroutine[Any, Any, None]]
+    """Called when a poll takes long: the network may have lost the claimer's connection, too."""
+    patience: float = PATIENCE
+    """Seconds that a call for figures waits for the next poll."""
 
-        Args:
-            engine, cursors, position, heartbeats, interval, max_attempts: what to look with.
-            kinds: those of all sides.
-            sides: whose claimers to wake. Their wake-ups share the requests for a look.
-            on_cron: gets the seconds until the next named schedule is due, or ``None``.
-            on_drained: gets, with each poll, whether an operator drained this worker.
-            on_slow: called when a poll takes long: the network may have lost the claimer's connection, too.
-            patience: seconds that a call for figures waits for the next poll.
-        """
-        self._engine = engine
-        self._kinds = list(kinds)
-        self._cursors = cursors
-        self._wakeup = sides[0].wakeup
-        self._position = position
-        self._heartbeats = heartbeats
-        self._interval = interval
-        self._max_attempts = max_attempts
-        self._on_cron = on_cron
-        self._on_drained = on_drained
-        self._on_slow = on_slow
+    def __post_init__(self) -> None:
+        self._wakeup = self.sides[0].wakeup
         self._proving: asyncio.Task[None] | None = None
         self._outage = Outage(log, "polls")
-        self._patience = patience
-        self._masks = [(side.wakeup, [kind in side.slots.kinds for kind in kinds]) for side in sides]
+        self._masks = [
+            (side.wakeup, [kind in side.slots.kinds for kind in self.kinds]) for side in self.sides
+        ]
         """Which of the kinds each wake-up is for."""
         self._workers = 1
         """Workers that are alive, as last measured."""
@@ -124,8 +109,8 @@ class Poller:
     @property
     def _period(self) -> timedelta:
         """The pause between two polls, without jitter."""
-        interval = self._interval
-        if not self._position.watches():
+        interval = self.interval
+        if not self.position.watches():
             turns = min(max((self._workers - POSITIONS) / RESERVE, 1.0), MOST_INTERVALS)
             interval = max(interval, min(interval * turns, LONGEST_RESERVE))
         return max(interval, self._slow)
@@ -140,60 +125,52 @@ class Poller:
         if self._wanted is None:
             self._wanted = asyncio.get_running_loop().create_future()
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self.patience):
                 return await asyncio.shield(self._wanted)
         except TimeoutError:
-            return await self._engine.figures()
+            return await self.engine.figures()
 
     async def _peek(self, *, full: bool) -> timedelta:
         """Look at everything, or from the cursors on. Return how long the database took."""
         self._wakeup.peeks()
         slow = asyncio.get_running_loop().call_later(SLOW, self._doubt)
         try:
-            took = await self._look(full=full)
-        except DatabaseUnavailable as error:
-            self._outage.goes_on(error)
-        except TransientConflict:
-            pass
-        except DatabaseRefused as error:
-            log.error("poll failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
-        else:
-            self._outage.is_over()
-            return took
+            with excused(log, "poll failed", self._outage):
+                return await self._look(full=full)
         finally:
             slow.cancel()
         return timedelta()
 
     def _doubt(self) -> None:
-        self._proving = asyncio.create_task(self._on_slow())
+        self._proving = asyncio.create_task(self.on_slow())
 
     async def _look(self, *, full: bool) -> timedelta:
-        before = self._cursors.starts(self._kinds)
-        peek = await self._engine.peek_events(
-            self._kinds,
+        before = self.cursors.starts(self.kinds)
+        peek = await self.engine.peek_events(
+            self.kinds,
             2 * self._period,  # no further ahead than until the next poll
-            max_attempts=self._max_attempts,
+            max_attempts=self.max_attempts,
             cursors=None if full else before,
             measure=self._wanted is not None,
-            positions_before=self._position.wanted if full else 0,
-            worker=self._heartbeats.due() if full else None,
-            clock_offset=self._heartbeats.clock_offset,
-            drains=self._heartbeats.worker if full else None,
+            positions_before=self.position.wanted if full else 0,
+            worker=self.heartbeats.due() if full else None,
+            clock_offset=self.heartbeats.clock_offset,
+            drains=self.heartbeats.worker if full else None,
         )
-        self._cursors.correct(self._kinds, before, peek)
-        answers = self._position.answers()
+        self.cursors.correct(self.kinds, before, peek)
+        answers = self.position.answers()
         for wakeup, mask in self._masks:
-            wakeup.peeked(peek.now, compress(peek.vts, cycle(mask)), self._position.due if answers else None)
+            wakeup.peeked(peek.now, compress(peek.vts, cycle(mask)), self.position.due if answers else None)
         # Others fire a schedule only if its time has come and no worker did.
-        self._on_cron(peek.cron_in if answers or peek.cron_in == 0 else None)
+        self.on_cron(peek.cron_in if answers or peek.cron_in == 0 else None)
         if peek.position_free:
-            self._position.seek()
+            self.position.seek()
         if peek.announced is not None:
-            self._heartbeats.sent(announced=peek.announced)
+            self.heartbeats.sent(announced=peek.announced)
         if peek.drained is not None:
-            self._on_drained(peek.drained)
+            self.on_drained(peek.drained)
         if peek.figures is not None:
-            self._heartbeats.clock_offset = peek.figures.clock_offset
+            self.heartbeats.clock_offset = peek.figures.clock_offset
             self._workers = peek.figures.workers
         if self._wanted is not None and peek.figures is not None:
             self._wanted.set_result(peek.figures)

@@ -15,16 +15,17 @@ lanes of its own (:class:`CrowdSplitter`).
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict
+from surelane.errors import DatabaseRefused, DatabaseUnavailable
 from surelane.events import Event
 from surelane_service.engine import Engine
 from surelane_service.fleet import POSITIONS
+from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
 from surelane_service.pool import Listener
+from surelane_worker.observing.readiness import excused
 from surelane_worker.running.slots import Slots
 
 FULL, FREE, TAKEN = "full", "free", "taken"
@@ -86,11 +87,7 @@ class Wakeup:
         """Wait until there is a reason to claim, at most ``within`` seconds."""
         if self._active:
             self.look_ahead()
-        try:
-            async with asyncio.timeout(within):
-                await self._reason.wait()
-        except TimeoutError:
-            return
+        await sleep_unless(self._reason, within)
 
     def look_ahead(self) -> None:
         """Ask for a peek: the event that is due next may have changed."""
@@ -99,12 +96,7 @@ class Wakeup:
 
     async def asked(self, within: float) -> bool:
         """Wait until a peek is asked for, at most ``within`` seconds. Return whether it was."""
-        try:
-            async with asyncio.timeout(within):
-                await self._curious.wait()
-        except TimeoutError:
-            return False
-        return True
+        return await sleep_unless(self._curious, within)
 
     def peeks(self) -> None:
         """Say that a peek begins: it answers everything asked until now."""
@@ -115,10 +107,7 @@ class Wakeup:
     ) -> None:
         """Wake at once if a peek found an event to claim. Call ``on_due`` when the next one is due.
 
-        Args:
-            now: the time of the peek.
-            vts: when the events that it found are visible.
-            on_due: ``None``: another worker claims the next one.
+        ``on_due`` is ``None`` where another worker claims the next one.
         """
         found = [vt for vt in vts if vt is not None]
         if any(vt <= now for vt in found):
@@ -148,38 +137,36 @@ class Side:
         self.wakeup.wake()
 
 
+@dataclass(eq=False)
 class Position:
     """This worker's position, and whether the worker answers notifications."""
 
-    def __init__(self, sides: Sequence[Side], lease: float, *, notifications: bool) -> None:
-        """Keep the arguments.
+    sides: Sequence[Side]
+    """What this worker claims for, the ordinary events first."""
+    lease: float
+    """Seconds that a claim stands."""
+    notifications: bool
+    """False behind a transaction pooler: no worker listens, and every one polls."""
 
-        Args:
-            sides: what this worker claims for, the ordinary events first.
-            lease: seconds that a claim stands.
-            notifications: false behind a transaction pooler: no worker listens, and every one polls.
-        """
-        self._sides = sides
+    def __post_init__(self) -> None:
         self.number: int | None = None
-        self._lease = lease
-        self._notifications = notifications
         self._attentive_until = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
         self._passed_on_at = float("-inf")
         self._logged: int | None = None
         self._resigned = False
-        self._seeks = notifications
+        self._seeks = self.notifications
         self._passes_on = False
         self._changed = asyncio.Event()
         self._news = asyncio.Event()
 
     def leads(self) -> bool:
         """Return whether this worker does what one worker may do for all."""
-        return self.number == 0 or not self._notifications
+        return self.number == 0 or not self.notifications
 
     def stands_by(self) -> bool:
         """Return whether this worker is one of the two that always listen."""
-        return not self._notifications or self.number is not None
+        return not self.notifications or self.number is not None
 
     def answers(self) -> bool:
         """Return whether this worker claims when it is notified, and when an event is due."""
@@ -191,7 +178,7 @@ class Position:
 
     def listens(self) -> bool:
         """Return whether this worker is to hear notifications."""
-        return self._notifications and not self._resigned and self.watches()
+        return self.notifications and not self._resigned and self.watches()
 
     def _is_attentive(self) -> bool:
         return asyncio.get_running_loop().time() < self._attentive_until
@@ -199,7 +186,7 @@ class Position:
     @property
     def wanted(self) -> int:
         """How many positions are better than this worker's; 0 while it is about to try for them."""
-        if self._resigned or self._seeks or not self._notifications:
+        if self._resigned or self._seeks or not self.notifications:
             return 0
         return POSITIONS if self.number is None else self.number
 
@@ -216,7 +203,7 @@ class Position:
             self.seek()
         if not self.answers():
             return
-        ordinary, interactive = self._sides[:1], self._sides[1:]
+        ordinary, interactive = self.sides[:1], self.sides[1:]
         if payload != INTERACTIVE:
             self._answer(ordinary)
         if payload:  # the insert of an ordinary event is not worth a second claim
@@ -224,7 +211,7 @@ class Position:
 
     def due(self) -> None:
         """Claim, because an event is due. The responder passes it on if it has no free slot."""
-        self._answer(self._sides)
+        self._answer(self.sides)
 
     def _answer(self, sides: Sequence[Side]) -> None:
         for side in sides:
@@ -234,14 +221,14 @@ class Position:
 
     def wake(self) -> None:
         """Claim, because this worker may have missed notifications."""
-        for side in self._sides:
+        for side in self.sides:
             side.wake()
 
     def claimed(self, side: Side, events: Sequence[Event], limit: int) -> None:
         """Note a claim's events: whether they were overdue, and whether there may be more than slots."""
         first = events[0]
         if first.prior_vt is not None:
-            age = (first.vt - first.prior_vt).total_seconds() - self._lease
+            age = (first.vt - first.prior_vt).total_seconds() - self.lease
             if age > OVERDUE and not self.leads():
                 self._attend(ATTENTION)
         if self.number == 0 and len(events) >= limit and side.slots.full():
@@ -270,7 +257,7 @@ class Position:
 
     def seek(self) -> None:
         """Try for a better position: one may be free."""
-        if not self._resigned and self._notifications:
+        if not self._resigned and self.notifications:
             self._seeks = True
             self._changed.set()
 
@@ -289,9 +276,7 @@ class Position:
 
     async def news(self, within: float) -> None:
         """Wait ``within`` seconds, or until this worker or another one has taken a position."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(within):
-                await self._news.wait()
+        await sleep_unless(self._news, within)
         self._news.clear()
 
     def lost(self) -> None:
@@ -312,59 +297,55 @@ class Position:
 
     async def changed(self) -> None:
         """Wait until there is something to ask of the database. A worker that listens checks its connection, too."""
-        try:
-            async with asyncio.timeout(CHECKED if self.listens() else None):
-                await self._changed.wait()
-        except TimeoutError:
+        if not await sleep_unless(self._changed, CHECKED if self.listens() else None):
             self._seeks = True
 
 
+@dataclass(eq=False)
 class PositionKeeper:
     """Takes a position when one is free, and listens or stops listening accordingly."""
 
-    def __init__(self, position: Position, listener: Listener, kinds: Sequence[str]) -> None:
-        self._position = position
-        self._listener = listener
-        self._kinds = kinds
+    position: Position
+    listener: Listener
+    kinds: Sequence[str]
 
     async def run(self) -> None:
         """Keep the position until cancelled."""
         while True:
-            await self._position.changed()
-            try:
+            await self.position.changed()
+            with excused(log, "position not taken"):
                 await self._keep()
-            except (DatabaseUnavailable, TransientConflict, DatabaseRefused) as error:
-                if isinstance(error, DatabaseRefused):
-                    log.error("position not taken", error=type(error).__name__)  # noqa: TRY400 - may quote data
-                await asyncio.sleep(RETRY)  # the claimer logs an outage
-                self._position.seek()
+                continue
+            await asyncio.sleep(RETRY)
+            self.position.seek()
 
     async def _keep(self) -> None:
-        seeks, passes_on = self._position.asks()
+        seeks, passes_on = self.position.asks()
         if seeks:
-            async with self._listener.connection() as connection:
-                held = self._position.number
-                self._position.taken(await Engine(connection).take_position(self._kinds, held))
-        if await self._listener.listen(wanted=self._position.listens()):
-            self._position.wake()
+            async with self.listener.connection() as connection:
+                held = self.position.number
+                self.position.taken(await Engine(connection).take_position(self.kinds, held))
+        if await self.listener.listen(wanted=self.position.listens()):
+            self.position.wake()
         if passes_on:
-            async with self._listener.connection() as connection:
+            async with self.listener.connection() as connection:
                 await Engine(connection).pass_on()
 
     async def resign(self) -> None:
         """Give up the position, so that another worker takes it at once. This one claims no longer."""
-        self._position.resign()
-        if self._position.number is None:
+        self.position.resign()
+        if self.position.number is None:
             return
         try:
-            async with asyncio.timeout(FAREWELL), self._listener.connection() as connection:
-                number, self._position.number = self._position.number, None
+            async with asyncio.timeout(FAREWELL), self.listener.connection() as connection:
+                number, self.position.number = self.position.number, None
                 if number is not None:
-                    await Engine(connection).leave_position(self._kinds, number)
+                    await Engine(connection).leave_position(self.kinds, number)
         except (DatabaseUnavailable, DatabaseRefused, TimeoutError):
             log.info("position not given up; it is free when the connection ends")
 
 
+@dataclass(eq=False)
 class CrowdSplitter:
     """Give a workspace with a large backlog of a kind lanes of its own, so that it does not hold up the others.
 
@@ -372,17 +353,18 @@ class CrowdSplitter:
     (``agent.share_kind``). Every worker tries, and the database lets one at a time do it.
     """
 
-    def __init__(self, engine: Engine, lease: timedelta) -> None:
-        """``lease``: how long claims stand; it tells when an event was claimed."""
-        self._engine = engine
-        self._long = lease + LONG
+    engine: Engine
+    lease: timedelta
+    """How long claims stand; it tells when an event was claimed."""
+
+    def __post_init__(self) -> None:
         self._kinds: set[str] = set()
         self._reason = asyncio.Event()
 
     def claimed(self, events: Sequence[Event]) -> None:
         """Note a claim. If its first event has waited long, look at its kind soon."""
         first = events[0]
-        if first.prior_vt is not None and first.vt - first.prior_vt > self._long:
+        if first.prior_vt is not None and first.vt - first.prior_vt > self.lease + LONG:
             self._kinds.add(first.kind)
             self._reason.set()
 
@@ -395,19 +377,13 @@ class CrowdSplitter:
             kinds, self._kinds = self._kinds, set()
             began, pause = loop.time(), SPLIT_PAUSE
             for kind in kinds:
-                again = await self._split(kind)
+                again = None
+                with excused(log, "could not separate workspaces' backlogs", kind=kind):
+                    again = await self.engine.share_kind(
+                        kind
+                    )  # else the next claim of an old event brings the kind
                 if again is not None:
                     self._kinds.add(kind)
                     self._reason.set()
                     pause = min(pause, again.total_seconds())
             await asyncio.sleep(max(pause, (loop.time() - began) * (1 / SPLIT_SHARE - 1)))
-
-    async def _split(self, kind: str) -> timedelta | None:
-        try:
-            return await self._engine.share_kind(kind)
-        except (DatabaseUnavailable, TransientConflict):
-            pass  # the claimer logs the outage; the next claim of an old event brings the kind again
-        except DatabaseRefused as error:
-            # The error's message may quote data.
-            log.error("could not separate workspaces' backlogs", kind=kind, error=type(error).__name__)  # noqa: TRY400
-        return None

@@ -107,12 +107,7 @@ class Metrics(Collector):
         self._distributions = (self.operation, self.process, *latencies, self.slack_wait)
 
     def publish(self, kinds: Sequence[str], *, pushed: bool = False) -> None:
-        """Make these the metrics of the process.
-
-        Args:
-            kinds: those the worker handles, whose counts begin at 0.
-            pushed: whether metrics are also pushed by OTLP.
-        """
+        """Make these the metrics of the process. The counts of ``kinds`` begin at 0. ``pushed``: also by OTLP."""
         meter = metrics.get_meter("surelane_worker", schema_url=SCHEMA_URL)
         for name, description, counted in (
             ("messaging.client.sent.messages", "Jobs stored.", self._sent),

@@ -1,10 +1,11 @@
-"""Decide whether the worker can work now: ``/readyz`` answers with it, and logs report outages."""
+"""Decide whether the worker can work now: ``/readyz`` answers with it, and logs report outages and refusals."""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 
+from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict
 from surelane_service.compatibility import schema_unfit
 from surelane_service.engine import Engine
 from surelane_service.lifecycle import sleep_unless
@@ -17,22 +18,14 @@ STEADY = 2.0
 log = get_logger("surelane_worker.observing.readiness")
 
 
-@dataclass(frozen=True)
-class Readiness:
-    """Reports a worker as ready while it is not stopping, its schema fits, and its claims succeed."""
-
-    engine: Engine
-    stopping: Callable[[], bool]
-    claiming: Callable[[], bool]
-
-    async def unready(self) -> str | None:
-        """Return why the worker cannot work, or ``None`` if it can."""
-        if self.stopping():
-            return "stopping"
-        reason = await schema_unfit(self.engine.schema_version())
-        if reason is None and not self.claiming():
-            return "claims fail"
-        return reason
+async def why_unready(engine: Engine, stop: asyncio.Event, claiming: Callable[[], bool]) -> str | None:
+    """Return why the worker cannot work: it stops, its schema does not fit, or its claims fail."""
+    if stop.is_set():
+        return "stopping"
+    reason = await schema_unfit(engine.schema_version())
+    if reason is None and not claiming():
+        return "claims fail"
+    return reason
 
 
 class Outage:
@@ -64,6 +57,27 @@ class Outage:
     def _end(self) -> None:
         self._log.info("database available again", resumed=self._what)
         self._logged, self._ending = False, None
+
+
+@contextmanager
+def excused(log: Logger, failed: str, outage: Outage | None = None, **about: str) -> Iterator[None]:
+    """Leave the block without an error where the database refused a call or was away: its caller tries again.
+
+    Args:
+        log: where a refusal is logged, as ``failed`` and with ``about``. Its message may quote data, so it is left out.
+        outage: notes that the database is away, and that it is there; by default the claimer's does.
+    """
+    try:
+        yield
+    except DatabaseUnavailable as error:
+        if outage is not None:
+            outage.goes_on(error)
+    except DatabaseRefused as error:
+        tell = log.info if isinstance(error, TransientConflict) else log.error
+        tell(failed, **about, error=type(error).__name__)
+    else:
+        if outage is not None:
+            outage.is_over()
 
 
 async def until_schema_fits(engine: Engine, stop: asyncio.Event) -> None:

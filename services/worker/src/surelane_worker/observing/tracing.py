@@ -4,7 +4,6 @@ Receive and settle are round trips to the queue: one span per trip, however many
 this module is not used.
 """
 
-import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -29,20 +28,20 @@ MIXED = "events"
 Attributes = dict[str, str | int]
 
 
+@dataclass(eq=False)
 class Tracing:
     """Makes the spans of a worker."""
 
-    def __init__(self, tracer: Tracer, *, linked: bool = False) -> None:
-        """``linked``: an attempt starts a trace of its own, with a link to the trace that stored the event."""
-        self._tracer = tracer
-        self._linked = linked
+    tracer: Tracer
+    linked: bool = False
+    """An attempt starts a trace of its own, with a link to the trace that stored the event."""
 
     def received(self, events: Sequence[Event], began: int) -> None:
         """Make the receive span of a claim, with links to the spans that stored the events.
 
         ``began``: when the round trip began, in nanoseconds since 1970.
         """
-        if trace_id := self._tracer.new_trace():
+        if trace_id := self.tracer.new_trace():
             self._round_trip("receive", events, trace_id, _links(events, MOST_OF_A_TRIP), began)
 
     def process(self, events: Sequence[Event]) -> Span | None:
@@ -53,10 +52,10 @@ class Tracing:
         """
         first, links = events[0], []
         above: SpanContext | int | None
-        if self._linked or len(events) > 1:
-            above, links = self._tracer.new_trace(), _links(events)
+        if self.linked or len(events) > 1:
+            above, links = self.tracer.new_trace(), _links(events)
         else:
-            above = sampled(first.traceparent or self._tracer.root(first.key))
+            above = sampled(first.traceparent or self.tracer.root(first.key))
         if not above:
             return None
         for find in (self._rerun, _earlier):
@@ -64,7 +63,7 @@ class Tracing:
         attributes = messaging("process", first.kind) | _which(events) | {"surelane.attempt": first.attempts}
         if first.group_key is not None:
             attributes["messaging.message.conversation_id"] = first.group_key
-        span = self._tracer.start(f"process {first.kind}", SpanKind.CONSUMER, attributes, above, links=links)
+        span = self.tracer.start(f"process {first.kind}", SpanKind.CONSUMER, attributes, above, links=links)
         return span if span.is_recording() else None
 
     def _rerun(self, event: Event) -> SpanContext | None:
@@ -72,22 +71,18 @@ class Tracing:
         if event.claim > 1 or event.notes is None:
             return None
         first = loads(event.notes).get("replay_of") or {}
-        return sampled(first.get("traceparent") or self._tracer.root(str(first.get("key"))))
+        return sampled(first.get("traceparent") or self.tracer.root(str(first.get("key"))))
 
     def settled(
         self, settles: Sequence[tuple[Event, SpanContext]], began: int, outcome: str, answer: Settled
     ) -> None:
         """Make the settle span of sampled attempts with the same outcome and the same answer.
 
-        It is a child of the attempt; several attempts are linked to it instead.
-
-        Args:
-            settles: each event with the span of its attempt.
-            began: when the round trip began, in nanoseconds since 1970.
-            outcome: the outcome's name, such as ``complete``.
+        It is a child of the attempt; several attempts are linked to it instead. ``began``: when the round trip began,
+        in nanoseconds since 1970.
         """
         attempts = list({span.span_id: span for _, span in settles}.values())
-        above = attempts[0] if len(attempts) == 1 else self._tracer.new_trace()
+        above = attempts[0] if len(attempts) == 1 else self.tracer.new_trace()
         links = attempts[:MOST_OF_A_TRIP] if len(attempts) > 1 else []
         if above:
             said: Attributes = {"surelane.settle": outcome, "surelane.answer": answer.value}
@@ -105,7 +100,7 @@ class Tracing:
         kinds = {event.kind for event in events}
         kind = kinds.pop() if len(kinds) == 1 else MIXED
         attributes = messaging(operation, kind) | _which(events) | (said or {})
-        start = self._tracer.start
+        start = self.tracer.start
         start(f"{operation} {kind}", SpanKind.CLIENT, attributes, above, links=links, started=began).end()
 
 
@@ -116,11 +111,6 @@ def unsampled() -> AbstractContextManager[Span]:
     events that are not sampled run in it. One block serves all of them, because one for each costs too much.
     """
     return use_span(NonRecordingSpan(SpanContext(randbits(128), randbits(64), is_remote=False)))
-
-
-def now() -> int:
-    """Return the nanoseconds since 1970, as spans count them."""
-    return time.time_ns()
 
 
 def _which(events: Sequence[Event]) -> Attributes:

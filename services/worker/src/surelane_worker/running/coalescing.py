@@ -28,15 +28,12 @@ log = get_logger("surelane_worker.running.coalescing")
 
 @dataclass(frozen=True, slots=True)
 class Coalesced:
-    """What one run handles.
-
-    Attributes:
-        claims: the head's, then its followers'.
-        events: all events in order, also followers that ended when an earlier run was suspended.
-    """
+    """What one run handles."""
 
     claims: list[Claim]
+    """The head's, then its followers'."""
     events: list[Event]
+    """All events in order, also followers that ended when an earlier run was suspended."""
 
 
 class Coalescer:
@@ -54,11 +51,7 @@ class Coalescer:
         Events may come until ``debounce`` has passed without one. The head is then put off until that time, and its
         group waits behind it. The caller releases the other claims.
 
-        Args:
-            work: what the claims belong to.
-            claims: those of the handler's next events, in order.
-            debounce: the handler's.
-            closed: an event of another handler follows, so the run can get no more.
+        ``closed``: an event of another handler follows, so the run can get no more.
         """
         head = next((claim for claim in claims if claim.event.prior_vt is not None), claims[0])
         others = [claim for claim in claims if claim is not head]

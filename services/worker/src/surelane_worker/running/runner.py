@@ -153,7 +153,7 @@ class Runner:
         """Release the claims that have no outcome yet; forget them if the lease is lost."""
         claims = [claim for claim in work.claims if claim.outcome is None]
         if work.stopped == LOST:
-            self._settler.forget(claims)
+            self._settler.leases.drop(claims)
         else:
             for claim in claims:
                 self._settler.put(claim, Release())

@@ -120,23 +120,21 @@ LONGEST_URL = 2000
 """Most characters of a response URL. Slack's have about a hundred."""
 
 
+@dataclass(eq=False)
 class ResponseUrls:
     """Posts answers to response URLs."""
 
-    def __init__(
-        self, api: URL | None, *, proxy: str | None = None, traces: Sequence[aiohttp.TraceConfig] = ()
-    ) -> None:
-        """Prepare the session. It opens no connection yet.
+    api: URL | None
+    """The Web API's address if it is not Slack's own; its origin is allowed too."""
+    proxy: str | None = None
+    """The HTTP proxy to Slack."""
+    traces: Sequence[aiohttp.TraceConfig] = ()
 
-        Args:
-            api: the Web API's address if it is not Slack's own; its origin is allowed too.
-            proxy: the HTTP proxy to Slack.
-        """
-        own = {api.origin()} if api is not None else set()
+    def __post_init__(self) -> None:
+        own = {self.api.origin()} if self.api is not None else set()
         self._origins = SLACK_ORIGINS | own
-        self._proxy = proxy
-        trusted = [url.host for url in (*own, *([URL(proxy)] if proxy else [])) if url.host]
-        self._session = guarded_session(Guard(trusted=trusted), traces=traces)
+        trusted = [url.host for url in (*own, *([URL(self.proxy)] if self.proxy else [])) if url.host]
+        self._session = guarded_session(Guard(trusted=trusted), traces=self.traces)
 
     async def close(self) -> None:
         await self._session.close()
@@ -152,7 +150,7 @@ class ResponseUrls:
         checked = self._checked(url)
         given = {name: value for name, value in message.items() if value is not None}
         body = json.dumps(given, default=_plain).encode()
-        return await post(self._session, str(checked), body, {}, proxy=self._proxy)
+        return await post(self._session, str(checked), body, {}, proxy=self.proxy)
 
     def _checked(self, url: str) -> URL:
         try:

@@ -11,6 +11,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from hashlib import sha256
 from http import HTTPStatus
 from urllib.parse import parse_qsl
@@ -20,6 +21,7 @@ from aiohttp.hdrs import AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER
 from aiohttp.payload import Payload
 from yarl import URL
 
+from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.slack.limits import (
@@ -58,22 +60,18 @@ LONGEST_DELAY = 3600.0
 _log = get_logger(__name__)
 
 
+@dataclass(eq=False)
 class Limiter:
     """Admits calls of Slack's Web API as its limits allow."""
 
-    def __init__(
-        self,
-        database: SlackLimits,
-        metrics: Metrics,
-        rules: Callable[[str], Sequence[Rule]] = rules_of,
-        *,
-        away: float = AWAY,
-    ) -> None:
-        """``rules`` returns the rules of a method. ``away``: seconds without a statement after an outage."""
-        self._database = database
-        self._metrics = metrics
-        self._rules = rules
-        self._away = away
+    database: SlackLimits
+    metrics: Metrics
+    rules: Callable[[str], Sequence[Rule]] = rules_of
+    """Returns the rules of a method."""
+    away: float = AWAY
+    """Seconds without a statement after an outage."""
+
+    def __post_init__(self) -> None:
         self._limits: dict[str, Limit] = {}
         self._wanted: dict[str, Limit] = {}
         self._most = MOST_KEPT
@@ -92,15 +90,12 @@ class Limiter:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def has_channels(self, method: str) -> bool:
-        return any(rule.per_channel for rule in self._rules(method))
+        return any(rule.per_channel for rule in self.rules(method))
 
     async def admit(self, workspace: str, method: str, channel: str | None = None) -> float:
         """Wait until a call may be made, and return the seconds that it waited.
 
-        Args:
-            workspace: a name of an app in a workspace, such as a digest of its token.
-            method: such as ``chat.postMessage``.
-            channel: the channel's id, for methods that have a limit per channel.
+        ``workspace`` names an app in a workspace, such as a digest of its token.
 
         Raises:
             SlackBusyError: there is no turn within two minutes.
@@ -121,7 +116,7 @@ class Limiter:
             raise
         for limit in limits:
             limit.use(turns[limit], now)
-        self._metrics.slack_admitted(method, now - began)
+        self.metrics.slack_admitted(method, now - began)
         return now - began
 
     async def _turns_come(self, limits: Sequence[Limit], turns: dict[Limit, Turn]) -> float:
@@ -145,7 +140,7 @@ class Limiter:
 
     def refused(self, workspace: str, method: str, channel: str | None, retry_after: float) -> None:
         """Tell all workers that Slack refused a call, and for how many seconds it will refuse others."""
-        self._metrics.slack_refused(method)
+        self.metrics.slack_refused(method)
         now = asyncio.get_running_loop().time()
         limits = self._limits_of(workspace, method, channel, now)
         for limit in limits:
@@ -159,7 +154,7 @@ class Limiter:
 
     def _limits_of(self, workspace: str, method: str, channel: str | None, now: float) -> list[Limit]:
         found = []
-        for rule in self._rules(method):
+        for rule in self.rules(method):
             name = f"{workspace[:80]}/{method[:120]}"
             if rule.per_channel:
                 name += f"/{(channel or '')[:80]}"
@@ -215,9 +210,7 @@ class Limiter:
                 await self._serve(due)
             else:
                 soonest = min(limit.ask_at for limit in self._wanted.values())
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(soonest - clock()):
-                        await self._changed.wait()
+                await sleep_unless(self._changed, soonest - clock())
             self._wanted = {name: limit for name, limit in self._wanted.items() if limit.is_wanted}
 
     async def _serve(self, limits: Sequence[Limit]) -> None:
@@ -238,7 +231,7 @@ class Limiter:
                 limit.lease(leased, wanted, sent, now)
             elif limit.tries >= TRIES:
                 limit.tries = 0
-                limit.share(self._workers, now, now + self._away)
+                limit.share(self._workers, now, now + self.away)
             else:
                 limit.tries += 1
                 limit.retry_at = now + PAUSE * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
@@ -253,15 +246,15 @@ class Limiter:
         self._question = asyncio.create_task(self._ask(limits, asked))
         # Do not cancel a slow statement: the cancellation would be slow as well.
         await asyncio.wait([self._question], timeout=PATIENCE)
-        if self._question.done() and self._question.exception() is None:
+        error = self._question.exception() if self._question.done() else TimeoutError()
+        if error is None:
             self._is_away = False
             return self._question.result()
-        error = self._question.exception() if self._question.done() else None
-        self._away_until = clock() + self._away
+        self._away_until = clock() + self.away
         if not self._is_away:
             _log.warning(
                 "could not lease Slack's calls from the database; this worker keeps to its share of the limits",
-                error="slow" if error is None else type(error).__name__,
+                error=type(error).__name__,
                 share=f"1/{self._workers}",
             )
         self._is_away = True
@@ -273,12 +266,12 @@ class Limiter:
         for limit, wanted in zip(limits, asked, strict=True):
             if limit.delay_until is not None:
                 left = limit.delay_until - clock()
-                if left <= 0 or await self._database.delay_slack_calls(
+                if left <= 0 or await self.database.delay_slack_calls(
                     wanted.name, wanted.calls, wanted.window, left
                 ):
                     limit.delay_until = None
-        leased = await self._database.lease_slack_calls(asked, LONGEST_WAIT)
-        self._metrics.operation.add("lease", clock() - began)
+        leased = await self.database.lease_slack_calls(asked, LONGEST_WAIT)
+        self.metrics.operation.add("lease", clock() - began)
         return leased
 
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from surelane.calls import Calls, Connection, Pool
 
@@ -96,37 +96,30 @@ def rules_of(method: str, apps: Apps = "on") -> tuple[Rule, ...]:
     return _RULES.get(method, (TIER_2,))
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseWanted:
-    """Calls that a worker wants to lease.
-
-    Attributes:
-        calls, window: it allows so many calls per so many seconds.
-        wanted: how many will be made as soon as they may.
-        spare, keep: how many more to have at hand, for so many seconds.
-    """
+class LeaseWanted(NamedTuple):
+    """Calls that a worker wants to lease."""
 
     name: str
     calls: int
     window: float
+    """The limit allows so many calls per so many seconds."""
     wanted: int
+    """How many calls will be made as soon as they may."""
     spare: int
     keep: float
+    """The worker has ``spare`` more at hand for so many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leased:
-    """The calls that a worker has leased.
-
-    Attributes:
-        waits: the seconds until each wanted call; fewer than wanted if others begin too late.
-        at_hand: how many calls may be made at any time.
-        later: the seconds until the first call that begins too late.
-    """
+    """The calls that a worker has leased."""
 
     waits: Sequence[float]
+    """The seconds until each wanted call; fewer than wanted if others begin too late."""
     at_hand: int
+    """How many calls may be made at any time."""
     later: float | None
+    """The seconds until the first call that begins too late."""
     workers: int
 
 
@@ -140,12 +133,7 @@ class SlackLimits:
         """Lease calls that begin ``within`` seconds; ``None`` for a limit that another transaction has locked."""
         rows = await self._database.fetch(
             "select * from agent.lease_slack_calls($1, $2, $3, $4, $5, $6, $7)",
-            [each.name for each in wanted],
-            [each.calls for each in wanted],
-            [each.window for each in wanted],
-            [each.wanted for each in wanted],
-            [each.spare for each in wanted],
-            [each.keep for each in wanted],
+            *map(list, zip(*wanted, strict=True)),  # an array of each field
             within,
         )
         leased: list[Leased | None] = [None] * len(wanted)
@@ -172,15 +160,12 @@ class SlackBusyError(Exception):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Turn:
-    """The right to make one call, by the event loop's clock.
-
-    Attributes:
-        refusals: how often Slack had refused a call of this limit. A further refusal makes the turn void.
-    """
+    """The right to make one call, by the event loop's clock."""
 
     at: float
     until: float
     refusals: int
+    """How often Slack had refused a call of this limit. A further refusal makes the turn void."""
     counts: bool = False
     """Whether ``Limit.counted`` already has this call."""
 

@@ -107,7 +107,7 @@ class Notebook:
     def has_stream(self, ts: str) -> bool:
         return any(noted["ts"] == ts for noted in self._part("streams").values())
 
-    async def note_stream(self, ordinal: Ordinal, ts: str | None, *, stopped: bool, **more: Any) -> None:  # noqa: ANN401 - JSON
+    async def note_stream(self, ordinal: Ordinal, ts: str | None, *, stopped: bool, **more: Any) -> None:
         """Note a streamed message's timestamp; ``None``: it is being begun, and waits as a reply does.
 
         ``more`` says how to end it if the event ends first: the trigger ``event_hist_close`` reads it.
@@ -267,7 +267,7 @@ class SentReplies:
             if not cursor:
                 return
 
-    async def _page(self, thread: Thread, cursor: str | None) -> Any:  # noqa: ANN401 - Slack's answer
+    async def _page(self, thread: Thread, cursor: str | None) -> Any:
         asked: dict[str, Any] = {
             "channel": thread.channel,
             "oldest": thread.since,

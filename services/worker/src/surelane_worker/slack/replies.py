@@ -83,7 +83,7 @@ class Replies:
         """The plain Web API client. Each attempt sends its calls again."""
         return self._client
 
-    async def reply(self, event: Event, text: str | None = None, **arguments: Any) -> str | None:  # noqa: ANN401 - chat.postMessage's
+    async def reply(self, event: Event, text: str | None = None, **arguments: Any) -> str | None:
         """Answer an event in its thread, or a command or an interaction through its ``response_url``.
 
         Slack takes five answers there in thirty minutes. A later one goes to the channel if it has
@@ -204,15 +204,10 @@ class Replies:
         place = place_of(event.payload)
         if not place.channel or not place.message_ts:
             raise NowhereToReplyError
-        try:
-            await self._client.reactions_add(
-                channel=place.channel, timestamp=place.message_ts, name=name.strip(":")
-            )
-        except SlackApiError as error:
-            if slack_error(error) != "already_reacted":
-                raise
+        where = {"channel": place.channel, "timestamp": place.message_ts}
+        await allowing(("already_reacted",), self._client.reactions_add(name=name.strip(":"), **where))
 
-    async def set_status(self, event: Event, status: str, **arguments: Any) -> None:  # noqa: ANN401 - the method's
+    async def set_status(self, event: Event, status: str, **arguments: Any) -> None:
         """Show in the thread what is going on. An empty status removes it. Slack drops it after two minutes.
 
         Raises:
@@ -221,7 +216,7 @@ class Replies:
         """
         await self._client.assistant_threads_setStatus(**_thread_of(event), status=status, **arguments)
 
-    async def set_title(self, event: Event, title: str, **arguments: Any) -> None:  # noqa: ANN401 - the method's
+    async def set_title(self, event: Event, title: str, **arguments: Any) -> None:
         """Give an assistant's thread a title.
 
         Raises:
@@ -230,12 +225,7 @@ class Replies:
         """
         await self._client.assistant_threads_setTitle(**_thread_of(event), title=title, **arguments)
 
-    async def set_suggested_prompts(
-        self,
-        event: Event,
-        prompts: Mapping[str, str],
-        **arguments: Any,  # noqa: ANN401 - the method's
-    ) -> None:
+    async def set_suggested_prompts(self, event: Event, prompts: Mapping[str, str], **arguments: Any) -> None:
         """Offer prompts in an assistant's thread: each title with the message that it sends.
 
         Raises:
@@ -282,12 +272,7 @@ class Replies:
         return opened
 
     async def update_view(
-        self,
-        event: Event,
-        view: dict[str, Any] | View,
-        *,
-        view_id: str | None = None,
-        **arguments: Any,  # noqa: ANN401 - views.update's
+        self, event: Event, view: dict[str, Any] | View, *, view_id: str | None = None, **arguments: Any
     ) -> None:
         """Replace a modal's content. Each attempt does it again, with the same result.
 
@@ -306,7 +291,7 @@ class Replies:
         await self._check_claim()
         await self._client.views_update(view=view, view_id=view_id, **arguments)
 
-    async def publish_home(self, user: str, view: dict[str, Any] | View, **arguments: Any) -> None:  # noqa: ANN401 - views.publish's
+    async def publish_home(self, user: str, view: dict[str, Any] | View, **arguments: Any) -> None:
         """Show a view on a person's *Home* tab of the app. Each attempt does it again, with the same result.
 
         Raises:
@@ -316,12 +301,7 @@ class Replies:
         await self._client.views_publish(user_id=user, view=view, **arguments)
 
     async def upload(
-        self,
-        event: Event,
-        file: str | PathLike[str] | bytes,
-        *,
-        comment: str | None = None,
-        **arguments: Any,  # noqa: ANN401 - files_upload_v2's
+        self, event: Event, file: str | PathLike[str] | bytes, *, comment: str | None = None, **arguments: Any
     ) -> str:
         """Post a file in the event's thread. A later attempt does not repeat an upload that Slack answered.
 
@@ -361,13 +341,7 @@ class Replies:
         await notebook.note_call(name, uploaded)
         return uploaded
 
-    def stream(
-        self,
-        event: Event,
-        *,
-        interval: float = INTERVAL,
-        **arguments: Any,  # noqa: ANN401 - chat.startStream's
-    ) -> Stream:
+    def stream(self, event: Event, *, interval: float = INTERVAL, **arguments: Any) -> Stream:
         """Return a reply that grows: ``async with ctx.slack.stream(event) as stream: await stream.append("…")``.
 
         If an earlier attempt began a stream, this attempt finishes that message.

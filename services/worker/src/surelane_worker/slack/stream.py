@@ -41,19 +41,16 @@ Block = dict[str, Any] | JsonObject
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The beginning of one streamed message, which happens once for the event.
-
-    Attributes:
-        sent: finds the message of an earlier attempt.
-        thread: where it stands.
-        owner: whose token ends it if the event ends first, as a job's payload names it.
-    """
+    """The beginning of one streamed message, which happens once for the event."""
 
     notebook: Notebook
     name: Ordinal
     sent: SentReplies
+    """Finds the message of an earlier attempt."""
     thread: Thread
+    """Where it stands."""
     owner: Mapping[str, Any]
+    """Whose token ends it if the event ends first, as a job's payload names it."""
 
     @classmethod
     def of(
@@ -129,7 +126,7 @@ class Message:
             else:
                 await self._streaming(self.client.chat_appendStream(**self._place, chunks=chunks))
 
-    async def end(self, chunks: list[dict[str, Any]], blocks: list[dict[str, Any]], **note: Any) -> None:  # noqa: ANN401 - JSON
+    async def end(self, chunks: list[dict[str, Any]], blocks: list[dict[str, Any]], **note: Any) -> None:
         """Append the last chunks, and blocks below the text. ``note``: what to note besides."""
         if self.ts is None:
             await self.add(chunks)
@@ -208,9 +205,7 @@ class Stream:
     ) -> None:
         """Begin nothing yet.
 
-        Args:
-            made: makes the message of a number, from 0 on.
-            noted: returns what this or an earlier attempt noted about the message of a number.
+        ``made`` makes the message of a number, from 0 on. ``noted`` returns what an attempt noted about it.
         """
         self._made = made
         self._noted = noted

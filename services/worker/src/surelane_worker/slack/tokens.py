@@ -70,20 +70,17 @@ class _Known:
 
 @dataclass(eq=False)
 class Tokens:
-    """The clients with the bot's token of each installation.
-
-    Attributes:
-        find: returns an installation's rows, with fresh tokens.
-        await_one: records that an event waits for an installation; returns whether it is there by now.
-        find_other: returns an installation that reported an event of a shared channel, too.
-        missing: whose missing installation was logged, the first one first.
-    """
+    """The clients with the bot's token of each installation."""
 
     find: Find
+    """Returns an installation's rows, with fresh tokens."""
     make: Make
     await_one: Await
+    """Records that an event waits for an installation; returns whether it is there by now."""
     find_other: Other
+    """Returns an installation that reported an event of a shared channel, too."""
     missing: dict[Owner, None] = field(default_factory=dict)
+    """Whose missing installation was logged, the first one first."""
     _known: dict[tuple[str, bool], _Known] = field(default_factory=dict, repr=False)
     """By owner, in the order of their lookups. A plain tuple finds an :class:`Owner`, too."""
     _lookups: dict[Owner, asyncio.Task[SlackClients | None]] = field(default_factory=dict, repr=False)
