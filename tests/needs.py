@@ -10,8 +10,8 @@ from typing import NoReturn
 import pytest
 
 PROGRAMS = (
-    "chromium or chromium-browser or google-chrome|docker|Docker's compose plugin|kubectl|kubectl or kustomize|openssl"
-    "|pgbouncer|playwright|prometheus|promtool|schemathesis"
+    "agents|chromium or chromium-browser or google-chrome|docker|Docker's compose plugin|kubectl"
+    "|kubectl or kustomize|langgraph|openssl|pgbouncer|playwright|prometheus|promtool|schemathesis"
 )
 REASONS = re.compile(
     f"({PROGRAMS}) is not installed(: make .*)?|no Docker engine answers|no Kubernetes cluster answers kubectl"

@@ -92,6 +92,8 @@ def optional_in(file: Path, package: str) -> dict[str, str]:
     if extra == "model":
         bundled = ("fastmcp-slim", "openai", "pydantic-core")  # they come with pydantic-ai
         return declared(package, [extra]) | dict.fromkeys(bundled, "")
+    if extra == "frameworks":
+        return dict.fromkeys(pinned(extra), "")  # a team has its framework already
     return declared(package, DRIVERS) if extra == "drivers" else {}
 
 

@@ -81,6 +81,10 @@ class ModelServer:
         if reply.status != 200:
             error = {"message": f"wrong key {KEY}", "code": "any"}
             return web.json_response({"error": error}, status=reply.status, headers=reply.headers)
+        if not body.get("stream"):
+            if reply.pause is not None:
+                await reply.pause.wait()
+            return web.json_response(whole(reply, f"{plan}-{done}"))
         return await self._stream(request, reply, f"{plan}-{done}")
 
     async def _stream(self, request: web.Request, reply: Reply, name: str) -> web.StreamResponse:
@@ -108,6 +112,33 @@ class ModelServer:
             await response.write(chunk(None, usage=usage))
             await response.write(b"data: [DONE]\n\n")
         return response
+
+
+def whole(reply: Reply, name: str) -> dict[str, Any]:
+    """Return a response that is not streamed."""
+    wanted = [
+        {
+            "id": f"{name}-{number}",
+            "type": "function",
+            "function": {"name": tool, "arguments": json.dumps(given)},
+        }
+        for number, (tool, given) in enumerate(reply.calls)
+    ]
+    message = {"role": "assistant", "content": "".join(reply.text) or None}
+    choice = {
+        "index": 0,
+        "message": {**message, **({"tool_calls": wanted} if wanted else {})},
+        "finish_reason": "tool_calls" if wanted else "stop",
+    }
+    usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+    return {
+        "id": "1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "choices": [choice],
+        "usage": usage,
+    }
 
 
 def chunk(delta: Any, finish_reason: str | None = None, **more: Any) -> bytes:

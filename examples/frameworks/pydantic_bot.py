@@ -1,0 +1,18 @@
+"""An agent of pydantic-ai: SURELANE_HANDLERS=examples.frameworks.pydantic_bot:handlers, with OPENAI_API_KEY."""
+
+from examples.frameworks.tickets import INSTRUCTIONS, file_ticket
+from pydantic_ai import Agent
+
+from surelane_worker import Context, Event, Handlers
+from surelane_worker.frameworks.pydantic_agents import durable
+
+handlers = Handlers()
+agent = Agent("openai-chat:gpt-5", instructions=INSTRUCTIONS, tools=[file_ticket])
+
+
+@handlers.on("slack.app_mention", "slack.message.im", timeout="10m")
+async def answer(event: Event, ctx: Context) -> None:
+    """Let the agent answer in the thread."""
+    with durable(agent, ctx):
+        result = await agent.run(event.slack["text"])
+    await ctx.slack.reply(event, result.output)
