@@ -95,14 +95,14 @@ class Audit:
         self,
         action: str,
         target: str,
-        statement: str,
+        function: str,
         *arguments: object,
         told: str | None = None,
         detail: Mapping[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401 - a value of SQL
-        """Make and keep a change of one statement. Return its value, which ``told`` names in the result."""
+        """Make and keep a change of one SQL function. Return its value, which ``told`` names in the result."""
         async with self.keeping(action, target, detail) as kept:
-            value = await kept.calls.fetchval(statement, *arguments)
+            value = await kept.calls.call(function, *arguments)
             kept.result = {} if told is None else {told: value}
         return value
 
@@ -131,12 +131,12 @@ class Audit:
 
         ``target`` names what they are on, such as ``event 7`` or ``kind chat``.
         """
-        rows = await self._calls.fetch("select * from agent.list_actions($1, $2, $3)", before, target, limit)
+        rows = await self._calls.rows("list_actions", before, target, limit)
         return [_parsed(row) for row in rows]
 
     async def read(self, identity: int) -> dict[str, Any] | None:
         """Return one kept action, also while it goes on; ``None`` when there is none of that id."""
-        row = await self._calls.fetchrow("select * from agent.read_action($1)", identity)
+        row = await self._calls.row("read_action", identity)
         return None if row is None else _parsed(row)
 
     @asynccontextmanager
@@ -154,21 +154,13 @@ class Audit:
 
     async def _begin(self, calls: Calls, action: str, target: str | None, detail: Mapping[str, Any]) -> int:
         actor = current_actor()
-        identity: int = await calls.fetchval(
-            "select agent.begin_action($1, $2, $3, $4, $5)",
-            actor.name,
-            actor.via,
-            action,
-            target,
-            _json(detail),
-        )
-        return identity
+        return await calls.call("begin_action", actor.name, actor.via, action, target, _json(detail))
 
     async def _continue(
         self, calls: Calls, identity: int, result: Mapping[str, Any] | None, *, over: bool
     ) -> None:
         text = None if result is None else _json(result)
-        await calls.execute("select agent.continue_action($1, $2, $3)", identity, text, over)
+        await calls.call("continue_action", identity, text, over)
 
     async def _keep_failure(
         self, error: DatabaseRefused, action: str, target: str | None, detail: Mapping[str, Any]

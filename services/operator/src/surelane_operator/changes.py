@@ -212,9 +212,7 @@ class Changes(Reads):
         detail = {"from_step": from_step, "payload": "kept" if payload is None else "edited"}
         text = None if payload is None else await self._edited(identity, payload)
         async with self.audit.keeping("rerun", f"event {identity}", detail) as kept:
-            row = await kept.calls.fetchrow(
-                "select * from agent.rerun_as_new($1, $2, $3)", identity, from_step, text
-            )
+            row = await kept.calls.row("rerun_as_new", identity, from_step, text)
             assert row is not None  # noqa: S101 - one row, always
             kept.result = {"answer": row["answer"], "id": row["rerun"]}
         return Rerun(row["answer"], row["rerun"], row["key"], row["steps"] or ())
@@ -251,19 +249,18 @@ class Changes(Reads):
         detail = {"children": children} | _reason(reason)
         statement = "select agent.cancel_job($1, $2, $3, $4)"
         arguments = identity, by, reason, children
-        answer: str | None = await self.audit.call(
+        return await self.audit.call(
             "cancel", f"event {identity}", statement, *arguments, told="answer", detail=detail
         )
-        return answer
 
     async def pause(self, kind: str) -> None:
         """Pause a kind: its waiting events are neither claimed nor expired."""
-        await self.audit.call("pause", f"kind {kind}", "select agent.pause_kind($1)", kind)
+        await self.audit.call("pause", f"kind {kind}", "pause_kind", kind)
         await free_groups(self.calls)
 
     async def resume(self, kind: str) -> None:
         """Resume a kind."""
-        await self.audit.call("resume", f"kind {kind}", "select agent.resume_kind($1)", kind)
+        await self.audit.call("resume", f"kind {kind}", "resume_kind", kind)
         await free_groups(self.calls)
 
     async def set_limit(
@@ -285,7 +282,7 @@ class Changes(Reads):
         await self.audit.call(
             "set limit",
             f"kind {kind}",
-            "select agent.set_limit($1, $2, $3, $4, $5)",
+            "set_limit",
             kind,
             concurrency,
             rate.count if rate else None,
@@ -296,9 +293,7 @@ class Changes(Reads):
 
     async def reset_limit(self, kind: str) -> bool:
         """Let the limit that workers declare hold again; return false when it did."""
-        return await self._told(
-            "changed", "reset limit", f"kind {kind}", "select agent.reset_limit($1)", kind
-        )
+        return await self._told("changed", "reset limit", f"kind {kind}", "reset_limit", kind)
 
     async def set_cron(
         self,
@@ -384,10 +379,7 @@ class Changes(Reads):
 
     async def run_cron(self, name: str) -> int | None:
         """Enqueue a job of a named schedule now, and return its id; ``None`` when there is none of that name."""
-        identity: int | None = await self.audit.call(
-            "run schedule", f"schedule {name}", "select agent.run_cron($1)", name, told="id"
-        )
-        return identity
+        return await self.audit.call("run schedule", f"schedule {name}", "run_cron", name, told="id")
 
     async def drain_worker(self, name: str) -> bool:
         """Drain a worker: it ends what it runs, and claims nothing until it is resumed; false: there is no such worker.

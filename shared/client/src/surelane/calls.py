@@ -3,6 +3,7 @@
 from asyncio import CancelledError
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 import asyncpg
@@ -71,6 +72,18 @@ class Calls:
         """Return no rows."""
         await self._call("execute", query, arguments)
 
+    async def call(self, function: str, *arguments: object) -> Any:  # noqa: ANN401 - any SQL type
+        """Call a function of the schema ``agent``, and return its value."""
+        return await self.fetchval(_called(function, len(arguments), "select "), *arguments)
+
+    async def row(self, function: str, *arguments: object) -> Row | None:
+        """Call a function of the schema ``agent``, and return its first row."""
+        return await self.fetchrow(_called(function, len(arguments)), *arguments)
+
+    async def rows(self, function: str, *arguments: object) -> list[Row]:
+        """Call a function of the schema ``agent``, and return all its rows."""
+        return await self.fetch(_called(function, len(arguments)), *arguments)
+
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
         """Open a transaction, and yield its connection."""
@@ -108,6 +121,11 @@ class Calls:
         elif isinstance(error, Exception) and blames_server(translated(error)):
             connection.terminate()
             await cast("Pool", self._database).expire_connections()
+
+
+@cache
+def _called(function: str, arguments: int, select: str = "select * from ") -> str:
+    return f"{select}agent.{function}({', '.join(f'${nth}' for nth in range(1, arguments + 1))})"
 
 
 def async_driver(database: object) -> Calls | None:

@@ -261,7 +261,7 @@ class Engine(Schedules, Measured, Fleet):
         Returns:
             The time until the next step; ``None`` where there is no crowd, or another worker sees to it.
         """
-        return await self._database.fetchval("select agent.share_kind($1)", kind)
+        return await self._database.call("share_kind", kind)
 
     async def settle(self, items: Sequence[Item], within: float | None = None) -> list[Settled]:
         """Report outcomes in one call, each fenced by its claim. Return the answers in the order given.
@@ -294,10 +294,10 @@ class Engine(Schedules, Measured, Fleet):
 
     async def note_event(self, identity: int, claim: int, notes: str) -> Settled:
         """Keep ``notes`` (JSON text of an object) on a claimed event, for its later attempts."""
-        return await self._fenced("select agent.note_event($1, $2, $3)", identity, claim, notes)
+        return await self._fenced("note_event", identity, claim, notes)
 
-    async def _fenced(self, query: str, *arguments: object) -> Settled:
-        return Settled(await self._database.fetchval(query, *arguments))
+    async def _fenced(self, function: str, *arguments: object) -> Settled:
+        return Settled(await self._database.call(function, *arguments))
 
     async def answer_requests(self, items: Sequence[tuple[int, int, str]]) -> set[int]:
         """Answer the requests that wait for events: (id, claim, JSON text). Return the ids whose answer was taken."""
@@ -306,9 +306,7 @@ class Engine(Schedules, Measured, Fleet):
             for identity, _, text in items
         ]
         ids, claims = [identity for identity, _, _ in items], [claim for _, claim, _ in items]
-        taken: list[int] = await self._database.fetchval(
-            "select agent.answer_requests($1, $2, $3)", ids, claims, answers
-        )
+        taken: list[int] = await self._database.call("answer_requests", ids, claims, answers)
         return set(taken)
 
     async def store_step(
@@ -334,7 +332,7 @@ class Engine(Schedules, Measured, Fleet):
         """
         arguments, result = await self.sealed_step(identity, name, nth, arguments, result)
         return await self._fenced(
-            "select agent.store_step($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+            "store_step",
             identity,
             claim,
             name,
@@ -348,14 +346,11 @@ class Engine(Schedules, Measured, Fleet):
 
     async def end_sleeps(self, identity: int, claim: int) -> Settled:
         """Store that the sleeps of a claimed event whose time has passed are over."""
-        return await self._fenced("select agent.end_sleeps($1, $2)", identity, claim)
+        return await self._fenced("end_sleeps", identity, claim)
 
     async def read_steps(self, identity: int) -> list[StoredStep]:
         """Return the steps that earlier attempts of an event stored."""
-        return [
-            StoredStep(*row)
-            for row in await self._database.fetch("select * from agent.read_steps($1)", identity)
-        ]
+        return [StoredStep(*row) for row in await self._database.rows("read_steps", identity)]
 
     async def store_progress(self, identity: int, claim: int, text: str) -> Settled:
         """Store how far a claimed event is, in words."""
@@ -367,7 +362,7 @@ class Engine(Schedules, Measured, Fleet):
         return await self._open_step(identity, claim, name, nth, json.dumps({"token": token}))
 
     async def _open_step(self, *step: object) -> Settled:
-        return await self._fenced("select agent.open_step($1, $2, $3, $4, $5)", *step)
+        return await self._fenced("open_step", *step)
 
     async def sealed_step(
         self, _identity: int, _name: str, _nth: int, arguments: str | None, result: str | None
@@ -393,7 +388,7 @@ class Engine(Schedules, Measured, Fleet):
             name: None if value is None else await self._tag(identity, name, value)
             for name, value in tags.items()
         }
-        return await self._fenced("select agent.store_tags($1, $2, $3)", identity, claim, json.dumps(stored))
+        return await self._fenced("store_tags", identity, claim, json.dumps(stored))
 
     async def _tag(self, _identity: int, _name: str, value: str) -> dict[str, Any]:
         """Return a tag as it is stored."""
@@ -401,7 +396,7 @@ class Engine(Schedules, Measured, Fleet):
 
     async def rerun_chain(self, identity: int) -> list[int]:
         """Return the ids of the events that an event runs again: the last one, the one before it, and so on."""
-        return await self._database.fetchval("select agent.rerun_chain($1)", identity)
+        return await self._database.call("rerun_chain", identity)
 
     async def gather(self, identity: int, claim: int, followers: Sequence[int]) -> tuple[str, list[int]]:
         """Note which events a claimed event's run gets beside it, unless an earlier run did.
@@ -410,9 +405,7 @@ class Engine(Schedules, Measured, Fleet):
             ``done``, ``stale``, ``busy`` or ``alone`` (after a lapse it was claimed without its followers), and the
             ids that were noted first.
         """
-        (row,) = await self._database.fetch(
-            "select * from agent.gather($1, $2, $3)", identity, claim, followers
-        )
+        (row,) = await self._database.rows("gather", identity, claim, followers)
         return row["answer"], row["followers"] or []
 
     async def ended_followers(self, identity: int) -> list[Event]:
@@ -423,13 +416,8 @@ class Engine(Schedules, Measured, Fleet):
         self, identity: int, claim: int, name: str, nth: int, seconds: float | None
     ) -> tuple[str, str | None]:
         """Take a signal for a wait of a claimed event: the answer, and the signal as JSON text if there is one."""
-        (row,) = await self._database.fetch(
-            "select * from agent.take_signal($1, $2, $3, $4, $5)",
-            identity,
-            claim,
-            name,
-            nth,
-            None if seconds is None else timedelta(seconds=seconds),
+        (row,) = await self._database.rows(
+            "take_signal", identity, claim, name, nth, None if seconds is None else timedelta(seconds=seconds)
         )
         return row["answer"], row["signal"]
 
@@ -437,14 +425,7 @@ class Engine(Schedules, Measured, Fleet):
         self, identity: int, claim: int, name: str, arguments: str | None, child: Job
     ) -> tuple[str, str | None]:
         """Start a child of a claimed event, once, or take its end; answers as :meth:`take_signal`."""
-        (row,) = await self._database.fetch(
-            "select * from agent.run_child($1, $2, $3, $4, $5)",
-            identity,
-            claim,
-            name,
-            arguments,
-            job_text(child),
-        )
+        (row,) = await self._database.rows("run_child", identity, claim, name, arguments, job_text(child))
         return row["answer"], row["signal"]
 
     async def child_end(self, end: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -459,9 +440,7 @@ class Engine(Schedules, Measured, Fleet):
         Returns:
             ``sent``, ``unknown``, or ``decided`` and the value that counts.
         """
-        (row,) = await self._database.fetch(
-            "select * from agent.send_signal($1, $2, $3, $4, $5)", identity, name, value, once, by
-        )
+        (row,) = await self._database.rows("send_signal", identity, name, value, once, by)
         return row["answer"], row["decided"]
 
     async def is_live(self, identity: int) -> bool:
@@ -477,10 +456,8 @@ class Engine(Schedules, Measured, Fleet):
 
     async def cancelled_claims(self, items: Sequence[tuple[int, int]]) -> set[int]:
         """Return the ids of those (id, claim) pairs that were asked to be cancelled."""
-        rows = await self._database.fetch(
-            "select agent.cancelled_claims($1, $2)",
-            [identity for identity, _ in items],
-            [claim for _, claim in items],
+        rows = await self._database.rows(
+            "cancelled_claims", [identity for identity, _ in items], [claim for _, claim in items]
         )
         return {row[0] for row in rows}
 
@@ -505,7 +482,7 @@ class Engine(Schedules, Measured, Fleet):
             mend: first repair every group and continuation; one call of a series is enough.
         """
         bounds = max_attempts, max_vt_age, kinds, by_age, limit, mend
-        return await self._database.fetchval("select agent.sweep_events($1, $2, $3, $4, $5, $6)", *bounds)
+        return await self._database.call("sweep_events", *bounds)
 
     async def free_groups(self) -> None:
         """Give another head to every group that waits behind an unclaimed one, in bounded steps."""
@@ -513,7 +490,7 @@ class Engine(Schedules, Measured, Fleet):
 
     async def drop_history(self, older_than: timedelta, after: int) -> Dropped:
         """Drop history by its age, in one bounded step that begins after event ``after``."""
-        (row,) = await self._database.fetch("select * from agent.drop_history($1, $2)", older_than, after)
+        (row,) = await self._database.rows("drop_history", older_than, after)
         return Dropped(row["next"], row["dropped"], row["blocked"])
 
     async def erase_uninstalled(self, grace: timedelta, by: str) -> Erased | None:
@@ -521,14 +498,14 @@ class Engine(Schedules, Measured, Fleet):
 
         ``by`` is for the receipt.
         """
-        (row,) = await self._database.fetch("select * from agent.erase_uninstalled($1, $2)", grace, by)
+        (row,) = await self._database.rows("erase_uninstalled", grace, by)
         if row["receipt"] is None:
             return None
         return Erased(row["owner"], row["receipt"], row["key"], row["place"] == "done", row["waiting"])
 
     async def rescue_events(self, dead_for: timedelta = DEAD_FOR) -> int:
         """End the leases of claims without a heartbeat for ``dead_for``: their worker crashed. Return how many."""
-        return await self._database.fetchval("select agent.rescue_events($1)", dead_for)
+        return await self._database.call("rescue_events", dead_for)
 
     async def schema_version(self) -> tuple[str, str]:
         """Return the schema's version and the oldest version of the services that it serves."""

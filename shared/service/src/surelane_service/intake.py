@@ -93,9 +93,7 @@ class Intake(Measured):
         self, name: str, webhook_id: str, payload: str, traceparent: str | None = None
     ) -> Inserted:
         """Store a webhook's call (JSON text) as a ``trigger-fire`` event; a repeated delivery returns the first."""
-        row = await self._database.fetchrow(
-            "select * from agent.fire_trigger($1, $2, $3, $4)", name, webhook_id, payload, traceparent
-        )
+        row = await self._database.row("fire_trigger", name, webhook_id, payload, traceparent)
         if row is None:
             raise LookupError("agent.fire_trigger returned no row")
         return Inserted(row["id"], row["duplicate"])
@@ -105,7 +103,4 @@ class Intake(Measured):
 
         An event that was dispatched to another agent is ``unknown``.
         """
-        answer: str = await self._database.fetchval(
-            "select agent.answer_dispatch($1, $2, $3)", identity, agents, result
-        )
-        return answer
+        return await self._database.call("answer_dispatch", identity, agents, result)

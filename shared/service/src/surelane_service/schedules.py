@@ -63,8 +63,8 @@ class Schedules:
             ValueError: the schedule or the time zone cannot be read.
             InvalidInput: another value cannot be stored.
         """
-        await self._database.execute(
-            "select agent.set_cron($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+        await self._database.call(
+            "set_cron",
             name,
             kind,
             schedule,
@@ -84,11 +84,11 @@ class Schedules:
 
     async def delete_cron(self, name: str) -> bool:
         """Delete a schedule; return false when there is none of that name."""
-        return bool(await self._database.fetchval("select agent.delete_cron($1)", name))
+        return bool(await self._database.call("delete_cron", name))
 
     async def next_cron(self) -> float | None:
         """Return the seconds until the next schedule becomes due; ``None`` where there is none."""
-        return await self._database.fetchval("select agent.next_cron()")
+        return await self._database.call("next_cron")
 
     async def due_cron(self) -> list[DueCron]:
         """Return the schedules that are due, the longest overdue first."""
@@ -107,6 +107,4 @@ class Schedules:
         Returns:
             The number of jobs that were enqueued.
         """
-        return await self._database.fetchval(
-            "select agent.fire_cron($1, $2, $3, $4)", name, due, times, following
-        )
+        return await self._database.call("fire_cron", name, due, times, following)

@@ -52,8 +52,7 @@ def set_cron(
         str, typer.Option(help="The time zone of the fields, such as Europe/Berlin.")
     ] = "UTC",
     catch_up: Annotated[
-        str,
-        typer.Option(help="Missed times to fire: none, one (the last), a number of last ones or all."),
+        str, typer.Option(help="Missed times to fire: none, one (the last), a number of last ones or all.")
     ] = "one",
     paused: Annotated[
         bool, typer.Option(help="Fire nothing until it is set again without --paused.")

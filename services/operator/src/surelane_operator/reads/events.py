@@ -179,7 +179,7 @@ class Reads(Measured):
 
     async def find(self, key: str) -> list[int]:
         """Return the ids of the events with a natural key, or with an id as text; live ones come first."""
-        return [row[0] for row in await self.calls.fetch("select agent.find_events($1)", key)]
+        return [row[0] for row in await self.calls.rows("find_events", key)]
 
     async def look(self, identity: int) -> dict[str, Any] | None:
         """Return one event with what people wrote in it, and keep that somebody looked; ``None``: there is none."""
@@ -207,17 +207,15 @@ class Reads(Measured):
         )
         if row is None:
             return None
-        steps = json.loads(await self.calls.fetchval("select agent.list_steps($1)", identity))
+        steps = json.loads(await self.calls.call("list_steps", identity))
         event = parsed(row)
         rerun_of = [change["id"] for change in event["changes"] if change.get("action") == "replay of"]
         rerun_as = [change["id"] for change in event["changes"] if change.get("action") == "replayed as"]
-        replies = await self.calls.fetch(
-            "select * from agent.list_replies($1, $2)", identity, row["event_ts"]
-        )
+        replies = await self.calls.rows("list_replies", identity, row["event_ts"])
         errors = await self._errors(event["errors"], Place(identity, ERROR), texts=texts)
         chain: Collection[int] = ()
         if texts and rerun_of:
-            chain = await self.calls.fetchval("select agent.rerun_chain($1)", identity)
+            chain = await self.calls.call("rerun_chain", identity)
         by_sort = defaultdict(list)
         for step in steps:
             by_sort[step["sort"] if step["sort"] in ("tag", "progress") else "step"].append(step)
@@ -265,21 +263,21 @@ class Reads(Measured):
         """Return the ids of a message's events, from the first of the workspaces that has one."""
         tried = [*([message.team] if message.team else teams), None]  # last as in a channel that is shared
         place = message.channel, Decimal(message.ts), message.thread
-        rows = await self.calls.fetch("select agent.message_jobs($1, $2, $3, $4)", tried, *place)
+        rows = await self.calls.rows("message_jobs", tried, *place)
         return [row[0] for row in rows]
 
     async def longest_waiting(self, limit: int) -> list[Mapping[str, Any]]:
         """Return the events that have waited the longest, with the reason why."""
-        return [dict(row) for row in await self.calls.fetch("select * from agent.longest_waiting($1)", limit)]
+        return [dict(row) for row in await self.calls.rows("longest_waiting", limit)]
 
     async def recent_figures(self, minutes: int, sample: int = 300) -> list[Mapping[str, Any]]:
         """Return what ended in the last minutes, by kind and outcome: its rate, and its latencies in seconds."""
-        rows = await self.calls.fetch("select * from agent.recent_figures($1, $2)", minutes, sample)
+        rows = await self.calls.rows("recent_figures", minutes, sample)
         return [dict(row) for row in rows]
 
     async def why(self, identity: int) -> tuple[str, str] | None:
         """Return why an event is not running, as a word and a sentence; ``None`` when there is no such event."""
-        row = await self.calls.fetchrow("select * from agent.why_waiting($1)", identity)
+        row = await self.calls.row("why_waiting", identity)
         return None if row is None or row["reason"] is None else (row["reason"], row["detail"])
 
     async def kinds(self) -> list[str]:
@@ -288,13 +286,7 @@ class Reads(Measured):
 
     async def count(self, which: Filter, most: int) -> int:
         """Count the events that match, up to ``most``."""
-        counted: int = await self.calls.fetchval(
-            "select agent.count_jobs($1, $2, $3, $4, $5, $6, $7)",
-            *which.indexed,
-            most,
-            await self._tags(which),
-        )
-        return counted
+        return await self.calls.call("count_jobs", *which.indexed, most, await self._tags(which))
 
     async def _tags(self, which: Filter) -> str | None:
         """Return the tags of a filter as ``agent.list_jobs`` takes them: each with the values by which it is found."""
@@ -308,7 +300,7 @@ class Reads(Measured):
 
     async def stats(self) -> list[dict[str, Any]]:
         """Count events by kind and state, with the time since when the oldest pending one is visible."""
-        return [dict(row) for row in await self.calls.fetch("select * from agent.queue_stats()")]
+        return [dict(row) for row in await self.calls.rows("queue_stats")]
 
     async def workers(self) -> list[dict[str, Any]]:
         """List the workers with their state: ``alive``, ``lost``, ``died`` or ``silent``.
@@ -316,7 +308,7 @@ class Reads(Measured):
         A worker without a session is lost, and may come back. If it did not, it died. A silent worker announces itself
         no longer.
         """
-        return [dict(row) for row in await self.calls.fetch("select * from agent.list_workers()")]
+        return [dict(row) for row in await self.calls.rows("list_workers")]
 
     async def list_limits(self) -> list[dict[str, Any]]:
         """List the kinds that have a limit, or whose limit an operator lifted."""
@@ -328,12 +320,11 @@ class Reads(Measured):
 
     async def clock(self) -> datetime:
         """Return the database's time."""
-        now: datetime = await self.calls.fetchval("select agent.clock()")
-        return now
+        return await self.calls.call("clock")
 
     async def list_cron(self) -> list[dict[str, Any]]:
         """List the named schedules, their payloads decrypted."""
-        rows = [parsed(row) for row in await self.calls.fetch("select * from agent.read_cron()")]
+        rows = [parsed(row) for row in await self.calls.rows("read_cron")]
         return [row | {"payload": await self.sealing.shown(row["payload"])} for row in rows]
 
 

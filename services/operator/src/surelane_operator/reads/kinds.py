@@ -121,6 +121,6 @@ async def _limits(reads: Reads, kinds: list[str]) -> Mapping[str, Mapping[str, A
     limits = {row["kind"]: row for row in await reads.list_limits() if row["kind"] in kinds}
     use: dict[str, list[dict[str, Any]]] = defaultdict(list)
     if limits:
-        for row in await reads.calls.fetch("select * from agent.limit_use($1)", list(limits)):
+        for row in await reads.calls.rows("limit_use", list(limits)):
             use[row["kind"]].append(dict(row))
     return {kind: {**limit, "use": use[kind]} for kind, limit in limits.items()}

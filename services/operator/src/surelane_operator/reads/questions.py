@@ -41,7 +41,7 @@ class QuestionPage(BaseModel):
 
 async def list_questions(reads: Reads, after: Cursor | None = None, limit: int = 50) -> QuestionPage:
     """Return a page of open questions."""
-    rows = await reads.calls.fetch("select * from agent.list_questions($1, $2, $3)", *keyset(after), limit)
+    rows = await reads.calls.rows("list_questions", *keyset(after), limit)
     found: list[Question] = []
     for row in rows:
         posted = json.loads(row["posted"]) if row["posted"] else {}

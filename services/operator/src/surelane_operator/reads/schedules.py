@@ -85,7 +85,7 @@ async def _last_runs(calls: Calls, rows: Sequence[Mapping[str, Any]]) -> dict[st
     if not wanted:
         return {}
     names, times, fired = zip(*wanted, strict=True)
-    found = await calls.fetch("select * from agent.firings($1, $2, $3)", names, times, fired)
+    found = await calls.rows("firings", names, times, fired)
     return {row["name"]: dict(row) for row in sorted(found, key=lambda row: row["scheduled_at"])}
 
 

@@ -74,7 +74,7 @@ async def read_workers(reads: Reads, name: str | None = None, each: int = EACH) 
     """Return the workers, or the one of that name."""
     known = [row for row in await reads.workers() if name in (None, row["name"])]
     runs: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in await reads.calls.fetch("select * from agent.list_running($1, $2)", name, each):
+    for row in await reads.calls.rows("list_running", name, each):
         runs[row["worker"]].append(dict(row))
     rows = await reads.calls.fetch("select name, slots, interactive_slots from agent.worker")
     said = {row["name"]: row for row in rows}

@@ -10,11 +10,7 @@ from django.utils.connection import ConnectionProxy
 
 from surelane.drivers import Driver, Row, positional
 from surelane.drivers.psycopg import DRIVER_ERRORS, translated
-from surelane.errors import (
-    SurelaneError,
-    TransactionAborted,
-    UnsupportedConnection,
-)
+from surelane.errors import SurelaneError, TransactionAborted, UnsupportedConnection
 from surelane.sqlstates import of_connection
 
 

@@ -83,7 +83,7 @@ class Used:
 
     async def _ask(self, claims: Mapping[str, Any], until: datetime | None) -> bool:
         try:
-            unused: bool = await self._database.fetchval("select agent.use_id($1, $2)", claims["jti"], until)
+            unused: bool = await self._database.call("use_id", claims["jti"], until)
         except SurelaneError as error:
             _logger.warning("the database does not say who is signed in", error=type(error).__name__)
             raise NotKnown from error
