@@ -18,8 +18,8 @@ from surelane.jobs import Job, job_text
 from surelane_service.compatibility import schema_version
 from surelane_service.figures import Figures, Measured, read_figures
 from surelane_service.fleet import Fleet
-from surelane_service.groups import free_groups
 from surelane_service.schedules import Schedules
+from surelane_service.sweeping import Sweeping
 
 CANCEL_GRACE = timedelta(seconds=10)
 """How long a handler may go on after its event was asked to be cancelled: ``agent.cancel_grace``."""
@@ -134,41 +134,7 @@ class StoredStep:
         return self.done or bool(self.tried.get("failed"))
 
 
-@dataclass(frozen=True, slots=True)
-class Erased:
-    """One step of an erasure after an uninstall.
-
-    Attributes:
-        owner: the workspace or organization.
-        receipt: the number of the erasure's receipt.
-        key: the key of its hashes.
-        done: this was the last step.
-        waiting: events that have not ended yet, or that another transaction has locked.
-    """
-
-    owner: str
-    receipt: int
-    key: str
-    done: bool
-    waiting: int
-
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """What a step of retention did.
-
-    Attributes:
-        after: where the next step begins; ``None`` at the end.
-        dropped: how many chunks or rows of history went.
-        blocked: whether another transaction locks what is to go.
-    """
-
-    after: int | None
-    dropped: int
-    blocked: bool
-
-
-class Engine(Schedules, Measured, Fleet):
+class Engine(Schedules, Sweeping, Measured, Fleet):
     """The SQL functions of role ``agent_worker``, on a connection or a pool.
 
     Every method raises errors of :mod:`surelane.errors` alone, as :class:`surelane.Queue` does.
@@ -244,15 +210,8 @@ class Engine(Schedules, Measured, Fleet):
         text, now = row["figures"], row["now_at"]
         figures = None if text is None else read_figures(text, sent, time.time(), now.timestamp())
         return Peek(
-            now,
-            row["vts"],
-            frozenset(row["paused"]),
-            row["took"],
-            row["cron_in"],
-            figures,
-            bool(row["position_free"]),
-            row["announced"],
-            row["drained"],
+            *(now, row["vts"], frozenset(row["paused"]), row["took"], row["cron_in"], figures),
+            *(bool(row["position_free"]), row["announced"], row["drained"]),
         )
 
     async def share_kind(self, kind: str) -> timedelta | None:
@@ -331,18 +290,9 @@ class Engine(Schedules, Measured, Fleet):
             final: whether its failure is kept: it is not run again.
         """
         arguments, result = await self.sealed_step(identity, name, nth, arguments, result)
-        return await self._fenced(
-            "store_step",
-            identity,
-            claim,
-            name,
-            nth,
-            arguments,
-            result,
-            await self._errors(errors, step_place(identity, name, nth, ERROR)),
-            took,
-            final or result is not None,
-        )
+        stored = await self._errors(errors, step_place(identity, name, nth, ERROR))
+        step = identity, claim, name, nth, arguments, result, stored, took, final or result is not None
+        return await self._fenced("store_step", *step)
 
     async def end_sleeps(self, identity: int, claim: int) -> Settled:
         """Store that the sleeps of a claimed event whose time has passed are over."""
@@ -460,48 +410,6 @@ class Engine(Schedules, Measured, Fleet):
             "cancelled_claims", [identity for identity, _ in items], [claim for _, claim in items]
         )
         return {row[0] for row in rows}
-
-    async def sweep_events(
-        self,
-        *,
-        max_attempts: int | None = None,
-        max_vt_age: timedelta = timedelta(hours=1),
-        kinds: Sequence[str] | None = None,
-        by_age: bool = True,
-        limit: int = 1000,
-        mend: bool = True,
-    ) -> int:
-        """Sweep one bounded batch: move up to ``limit`` events of each sort to history; return how many.
-
-        Call it again until it returns 0.
-
-        Args:
-            max_attempts: for events that neither have a maximum nor are of a kind that has one; ``None`` keeps them.
-            max_vt_age: with ``by_age``, an event that was visible and unclaimed for longer is too old.
-            kinds: the kinds that may be too old; all of them where ``None``.
-            mend: first repair every group and continuation; one call of a series is enough.
-        """
-        bounds = max_attempts, max_vt_age, kinds, by_age, limit, mend
-        return await self._database.call("sweep_events", *bounds)
-
-    async def free_groups(self) -> None:
-        """Give another head to every group that waits behind an unclaimed one, in bounded steps."""
-        await free_groups(self._database)
-
-    async def drop_history(self, older_than: timedelta, after: int) -> Dropped:
-        """Drop history by its age, in one bounded step that begins after event ``after``."""
-        (row,) = await self._database.rows("drop_history", older_than, after)
-        return Dropped(row["next"], row["dropped"], row["blocked"])
-
-    async def erase_uninstalled(self, grace: timedelta, by: str) -> Erased | None:
-        """Do one bounded step of erasing what belongs to owners that removed the app for so long. ``None``: nothing.
-
-        ``by`` is for the receipt.
-        """
-        (row,) = await self._database.rows("erase_uninstalled", grace, by)
-        if row["receipt"] is None:
-            return None
-        return Erased(row["owner"], row["receipt"], row["key"], row["place"] == "done", row["waiting"])
 
     async def rescue_events(self, dead_for: timedelta = DEAD_FOR) -> int:
         """End the leases of claims without a heartbeat for ``dead_for``: their worker crashed. Return how many."""
