@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 from surelane_migrations.database import Connection, count_history, read_facts, read_history
 from surelane_migrations.files import Script
-from surelane_migrations.locks import ADVISORY_KEY, TABLE_LOCK
-from surelane_migrations.runner import Migration
+from surelane_migrations.runner import ADVISORY_KEY, TABLE_LOCK, Migration
 from surelane_migrations.steps import BASELINE, BOOTSTRAP, steps, version_sql
 
 

@@ -19,8 +19,16 @@ from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane_ingest.app import Bodies, Drain, Refused
-from surelane_ingest.envelope import Subscriptions
-from surelane_ingest.frames import Delivered, Disconnect, Hello, Unknown, acknowledgement, read_frame, word
+from surelane_ingest.envelope import (
+    Delivered,
+    Disconnect,
+    Hello,
+    Subscriptions,
+    Unknown,
+    acknowledgement,
+    read_frame,
+    word,
+)
 from surelane_ingest.ingest_settings import IngestSettings
 from surelane_ingest.limits import Refusals
 from surelane_ingest.metrics import single

@@ -18,7 +18,7 @@ from surelane_operator.audit import some
 from surelane_operator.reads.events import LOOKS_AT, Found, Reads
 from surelane_operator.reads.filters import Cursor, Filter
 from surelane_service.cron import Cron, Overlap
-from surelane_service.rates import Rate, rate_text
+from surelane_service.durations import Rate, rate_text
 from surelane_service.sweeping import free_groups
 
 STEP = 500

@@ -16,9 +16,9 @@ from surelane.encryption.places import ANSWER, ERROR, PROGRESS, Place, step_plac
 from surelane.events import Event
 from surelane.jobs import Job, job_text
 from surelane_service.compatibility import schema_version
+from surelane_service.cron import Schedules
 from surelane_service.figures import Figures, Measured, read_figures
 from surelane_service.fleet import Fleet
-from surelane_service.schedules import Schedules
 from surelane_service.sweeping import Sweeping
 
 CANCEL_GRACE = timedelta(seconds=10)

@@ -29,11 +29,10 @@ from surelane_operator.reads.filters import (
     read_tags,
     split_tags,
 )
-from surelane_operator.reads.kinds import LimitState
+from surelane_operator.reads.queue import LimitState, WorkerState
 from surelane_operator.reads.shown import ListedEvent
-from surelane_operator.reads.workers import WorkerState
 from surelane_service.cron import CatchUpText, Cron, Overlap
-from surelane_service.rates import MOST_AT_ONCE, Rate, parse_rate
+from surelane_service.durations import MOST_AT_ONCE, Rate, parse_rate
 
 
 def digits(text: object) -> object:

@@ -6,11 +6,18 @@ from surelane_operator.api import models
 from surelane_operator.api.endpoint import UNKNOWN, Endpoint
 from surelane_operator.changes import Changes
 from surelane_operator.reads.findings import Examination, Examinations
-from surelane_operator.reads.kinds import KindPage, read_kinds
-from surelane_operator.reads.overview import Overview, read_overview
-from surelane_operator.reads.questions import QuestionPage, list_questions
-from surelane_operator.reads.schedules import ScheduleList, read_schedules
-from surelane_operator.reads.workers import WorkerList, read_workers
+from surelane_operator.reads.queue import (
+    KindPage,
+    Overview,
+    QuestionPage,
+    ScheduleList,
+    WorkerList,
+    list_questions,
+    read_kinds,
+    read_overview,
+    read_schedules,
+    read_workers,
+)
 from surelane_operator.reads.workflows import Workflow, WorkflowPage, list_workflows, read_workflow
 from surelane_service.cron import Cron
 

@@ -13,22 +13,22 @@ from surelane.calls import Connection
 from surelane.trace_context import trace_id_of
 from surelane_operator.audit import acting_as, this_user
 from surelane_operator.changes import Changes
-from surelane_operator.cli import cron, events, keys, kinds
+from surelane_operator.cli import events, keys, queue
 from surelane_operator.cli.doctor import doctor
-from surelane_operator.cli.enqueue import enqueue, orchestrate
 from surelane_operator.cli.erase import erase
-from surelane_operator.cli.find import natural_key
+from surelane_operator.cli.events import natural_key
 from surelane_operator.cli.follow import logs, tail
 from surelane_operator.cli.output import Column, middle, say, show_json, show_table, watched
+from surelane_operator.cli.queue import enqueue, orchestrate
 from surelane_operator.cli.session import EXIT_USAGE, Database, Json, run
 
 app = typer.Typer(help="Operate a Surelane queue.", no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(events.app, name="events")
 app.add_typer(events.app, name="jobs", hidden=True)  # for scripts of 0.2.0
 app.add_typer(keys.app, name="keys")
-app.add_typer(kinds.app, name="kinds")
-app.add_typer(kinds.limits, name="limits")
-app.add_typer(cron.app, name="cron")
+app.add_typer(queue.kinds, name="kinds")
+app.add_typer(queue.limits, name="limits")
+app.add_typer(queue.schedules, name="cron")
 app.command()(logs)
 app.command()(tail)
 app.command()(enqueue)

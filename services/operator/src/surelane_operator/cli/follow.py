@@ -13,10 +13,20 @@ import typer
 from rich.text import Text
 
 from surelane.calls import Connection
-from surelane_operator.cli.find import AnyKey, Key, Kinds, Statuses, filtered, found
-from surelane_operator.cli.output import colour_of, console, end, middle, print_line, short_clock
+from surelane_operator.cli.events import AnyKey, Key, Kinds, Statuses, filtered, found
+from surelane_operator.cli.output import (
+    Story,
+    colour_of,
+    console,
+    end,
+    key_of,
+    middle,
+    print_line,
+    short_clock,
+    took_by,
+    why_of,
+)
 from surelane_operator.cli.session import EXIT_NOT_FOUND, Database, Json, failed, interruptible, run
-from surelane_operator.cli.show import Story, key_of, took_by, why_of
 from surelane_operator.reads.events import Reads
 from surelane_operator.reads.filters import Filter
 

@@ -19,8 +19,8 @@ from surelane.encryption.sealing import Sealing
 from surelane_operator.audit import Audit, some
 from surelane_operator.reads.filters import ENDED, LIVE, STATUSES, Cursor, Filter, keyset
 from surelane_operator.reads.message import Message, read_message
+from surelane_service.durations import rate_text
 from surelane_service.figures import Measured
-from surelane_service.rates import rate_text
 
 LISTED = """id, kind, status, attempts, max_attempts, locked_by, run_at, errors -> -1 ->> 'type' as error
 , left(reason, 1000) as reason, dedupe_key

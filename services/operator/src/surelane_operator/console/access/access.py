@@ -7,11 +7,9 @@ from surelane.calls import Calls
 from surelane_operator.console.access.access_settings import AccessSettings
 from surelane_operator.console.access.guard import Credentials, Guard
 from surelane_operator.console.access.oidc import Provider
-from surelane_operator.console.access.proxy import ProxyHeaders
-from surelane_operator.console.access.sessions import Sessions, Signer, Used
+from surelane_operator.console.access.sessions import ProxyHeaders, Sessions, Signer, Used
 from surelane_operator.console.access.sign_in import CALLBACK, Oidc, Render, SignIn
-from surelane_operator.console.access.tokens import Tokens
-from surelane_operator.console.access.viewer import Groups, Role
+from surelane_operator.console.access.viewer import Groups, Role, Tokens
 
 
 def access_of(

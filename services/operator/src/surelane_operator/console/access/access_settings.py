@@ -8,7 +8,7 @@ from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, Secre
 from pydantic_settings import NoDecode
 
 from surelane_operator.console.access.oidc import is_safe
-from surelane_operator.console.access.proxy import Network
+from surelane_operator.console.access.sessions import Network
 from surelane_operator.console.screen import SLACK_MESSAGE
 from surelane_service.service_settings import SealingSettings, split
 

@@ -12,8 +12,7 @@ from aiohttp import hdrs, web
 from surelane_operator.console.access.guard import AWAY, SIGN_IN, below
 from surelane_operator.console.access.oidc import Provider, ProviderUnavailable, SignInRefused, name_of
 from surelane_operator.console.access.sessions import Sessions, Signer
-from surelane_operator.console.access.tokens import Tokens
-from surelane_operator.console.access.viewer import Groups
+from surelane_operator.console.access.viewer import Groups, Tokens
 from surelane_service.logs import get_logger
 
 HOME = "/console/"

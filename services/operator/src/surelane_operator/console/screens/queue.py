@@ -1,12 +1,28 @@
-"""The queue: kinds, workflows, schedules, workers, questions to people, the doctor's findings, what operators did."""
+"""The overview, kinds, workflows, schedules, workers, questions to people, findings, and what operators did."""
 
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from surelane.errors import NotMeasured
 from surelane_operator.console.screen import Asked, Missing, Sources, Values
-from surelane_operator.reads.filters import MAX_ID, Cursor, read_cursor
-from surelane_operator.reads.kinds import KindLimit, read_kind, read_kinds
-from surelane_operator.reads.questions import list_questions
-from surelane_operator.reads.schedules import read_schedules
-from surelane_operator.reads.workers import ALL, KNOWN_BY, read_workers
+from surelane_operator.reads.filters import MAX_ID, Cursor, Filter, read_cursor
+from surelane_operator.reads.queue import (
+    ALL,
+    KNOWN_BY,
+    MINUTES,
+    UNANSWERED,
+    WEEK,
+    KindLimit,
+    list_questions,
+    read_kind,
+    read_kinds,
+    read_schedules,
+    read_workers,
+)
 from surelane_operator.reads.workflows import PAGE, is_partial, list_workflows, read_workflow
+from surelane_service.figures import Figures
 
 LIST = 50
 WORKFLOWS = 30
@@ -131,3 +147,86 @@ def _address(target: str) -> str | None:
     """Return the path of the screen that shows an action's target; ``None``: none does."""
     sort, _, name = target.partition(" ")
     return f"{sort}s" if name and sort in ("event", "kind", "schedule", "worker") else None
+
+
+BAD = ("problem", "warning")
+
+
+async def overview(sources: Sources, _: Asked) -> Values:
+    """Read the overview."""
+    reads = sources.reads
+    now = await reads.clock()
+    workers = await reads.workers()
+    recent = await reads.recent_figures(MINUTES)
+    figures = await _figures(sources)
+    return {
+        "kinds": _kinds(figures, recent, workers),
+        "totals": _totals(recent),
+        "measured_at": None if figures is None else now - timedelta(seconds=round(figures.age)),
+        "behind": 0 if figures is None else figures.group_waiting,
+        "workers": workers,
+        "alive": sum(worker["alive"] for worker in workers),
+        "findings": await _findings(sources),
+        "unanswered": await reads.list_events(Filter(UNANSWERED, since=now - WEEK), 8),
+        "waiting": await reads.longest_waiting(12),
+        "minutes": MINUTES,
+    }
+
+
+async def _figures(sources: Sources) -> Figures | None:
+    try:
+        return await sources.reads.figures()
+    except NotMeasured:
+        return None
+
+
+async def _findings(sources: Sources) -> list[Any]:
+    """Return what the doctor complains about, the worst first."""
+    examination = await sources.examination()
+    bad = [each for each in examination.findings if each.level in BAD] if examination else []
+    return sorted(bad, key=lambda each: BAD.index(each.level))
+
+
+def _kinds(
+    figures: Figures | None, recent: Sequence[Mapping[str, Any]], workers: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Join what is known of each kind: its depth, what ended, and whether a worker handles it."""
+    handled = {kind for worker in workers if worker["alive"] for kind in worker["kinds"]}
+    ended: dict[str, dict[str, Mapping[str, Any]]] = defaultdict(dict)
+    for row in recent:
+        ended[row["kind"]][row["outcome"]] = row
+    rows = [
+        {
+            "figures": kind,
+            "handled": kind.kind in handled,
+            "per_minute": _rate(ended[kind.kind].values()),
+            "bad": _rate(row for outcome, row in ended[kind.kind].items() if outcome in UNANSWERED),
+            "completed": ended[kind.kind].get("completed"),
+        }
+        for kind in (figures.kinds if figures else ())
+    ]
+    return sorted(rows, key=_activity, reverse=True)
+
+
+def _rate(rows: Iterable[Mapping[str, Any]]) -> float:
+    return float(sum(row["per_minute"] for row in rows))
+
+
+def _activity(row: Mapping[str, Any]) -> tuple[bool, float]:
+    kind = row["figures"]
+    depth = kind.pending + kind.running + kind.scheduled
+    return (depth > 0 or row["per_minute"] > 0, depth)
+
+
+def _totals(recent: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Sum the rates. The latencies are the worst of those kinds that completed: a mean would hide a slow kind."""
+    completed = [row for row in recent if row["outcome"] == "completed"]
+    return {
+        "per_minute": _rate(recent),
+        "failed": _rate(row for row in recent if row["outcome"] == "failed"),
+        "expired": _rate(row for row in recent if row["outcome"] == "expired"),
+        **{
+            name: max((row[name] for row in completed if row[name] is not None), default=None)
+            for name in ("wait_p50", "wait_p99", "run_p50", "run_p99")
+        },
+    }
