@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from surelane.encryption import envelopes
 from surelane.encryption.envelopes import (
     EVENT,
     IDS,

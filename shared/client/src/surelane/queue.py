@@ -169,20 +169,14 @@ class Queue:
         Raises:
             Conflict: another transaction has the event locked; nothing was sent.
         """
-        return await self._value(
-            "select agent.signal($1, $2, $3::text::jsonb)",
-            key,
-            name,
-            await self._text(value, signal_place(None, name)),
-        )
+        text = await self._text(value, signal_place(None, name))
+        return await self._value("select agent.signal($1, $2, $3::text::jsonb)", key, name, text)
 
     async def signal_id(self, identity: int, name: str, value: Any = None) -> str | None:  # noqa: ANN401 - any JSON value
         """Send a value as :meth:`signal` does, to the event with this id."""
+        text = await self._text(value, signal_place(identity, name))
         return await self._value(
-            "select agent.signal_event($1::int8, $2, $3::text::json)",
-            identity,
-            name,
-            await self._text(value, signal_place(identity, name)),
+            "select agent.signal_event($1::int8, $2, $3::text::json)", identity, name, text
         )
 
     async def reschedule(self, item_key: str, run_at: datetime) -> str | None:
@@ -213,14 +207,10 @@ class Queue:
         if self._encryption is None:
             return children
         opened = self._encryption.opened
-        return [
-            replace(
-                child,
-                payload=await opened(child.payload),
-                result=await opened(child.result, Place(child.id, RESULT)),
-            )
-            for child in children
-        ]
+        for nth, child in enumerate(children):
+            result = await opened(child.result, Place(child.id, RESULT))
+            children[nth] = replace(child, payload=await opened(child.payload), result=result)
+        return children
 
     async def answer_event(self, identity: int, result: str) -> str:
         """End an event that awaits an answer: ``done``; ``running`` (try again); ``unknown`` (it awaits none)."""
@@ -273,13 +263,6 @@ def _not_json(name: str) -> None:
 
 
 def _child(row: Row) -> Child:
-    return Child(
-        id=row["id"],
-        kind=row["kind"],
-        item_key=row["item_key"],
-        payload=json.loads(row["payload"]),
-        status=row["status"],
-        result=None if row["result"] is None else json.loads(row["result"]),
-        reason=row["reason"],
-        error=row["error"],
-    )
+    child = Child(*row.values())  # the columns stand in the order of its fields
+    result = None if child.result is None else json.loads(child.result)
+    return replace(child, payload=json.loads(child.payload), result=result)

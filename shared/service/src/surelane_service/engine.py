@@ -243,12 +243,9 @@ class Engine(Schedules, Sweeping, Measured, Fleet):
         self, items: Sequence[tuple[int, int]], invisible_for: timedelta = timedelta(minutes=10)
     ) -> list[Settled]:
         """Renew the leases of (id, claim) pairs; ``stale`` means that the lease is lost."""
-        rows = await self._database.fetch(
-            "select * from agent.extend_leases($1, $2, $3) where answer <> 'done'",
-            [identity for identity, _ in items],
-            [claim for _, claim in items],
-            invisible_for,
-        )
+        ids, claims = _ids_and_claims(items)
+        statement = "select * from agent.extend_leases($1, $2, $3) where answer <> 'done'"
+        rows = await self._database.fetch(statement, ids, claims, invisible_for)
         return _answers(len(items), rows)
 
     async def note_event(self, identity: int, claim: int, notes: str) -> Settled:
@@ -264,9 +261,8 @@ class Engine(Schedules, Sweeping, Measured, Fleet):
             text if text == EMPTY else await self._sealed(text, Place(identity, ANSWER))
             for identity, _, text in items
         ]
-        ids, claims = [identity for identity, _, _ in items], [claim for _, claim, _ in items]
-        taken: list[int] = await self._database.call("answer_requests", ids, claims, answers)
-        return set(taken)
+        ids, claims = _ids_and_claims(items)
+        return set(await self._database.call("answer_requests", ids, claims, answers))
 
     async def store_step(
         self,
@@ -400,16 +396,11 @@ class Engine(Schedules, Sweeping, Measured, Fleet):
 
     async def cancel(self, identity: int, *, by: str, reason: str) -> str | None:
         """Cancel an event by its id; answers as :meth:`surelane.Queue.cancel` does."""
-        return await self._database.fetchval(
-            "select agent.cancel_job($1, $2, $3, false)", identity, by, reason
-        )
+        return await self._database.call("cancel_job", identity, by, reason, False)
 
     async def cancelled_claims(self, items: Sequence[tuple[int, int]]) -> set[int]:
         """Return the ids of those (id, claim) pairs that were asked to be cancelled."""
-        rows = await self._database.rows(
-            "cancelled_claims", [identity for identity, _ in items], [claim for _, claim in items]
-        )
-        return {row[0] for row in rows}
+        return {row[0] for row in await self._database.rows("cancelled_claims", *_ids_and_claims(items))}
 
     async def rescue_events(self, dead_for: timedelta = DEAD_FOR) -> int:
         """End the leases of claims without a heartbeat for ``dead_for``: their worker crashed. Return how many."""
@@ -418,6 +409,10 @@ class Engine(Schedules, Sweeping, Measured, Fleet):
     async def schema_version(self) -> tuple[str, str]:
         """Return the schema's version and the oldest version of the services that it serves."""
         return await schema_version(self._database)
+
+
+def _ids_and_claims(items: Sequence[tuple[int, int, *tuple[str, ...]]]) -> tuple[list[int], list[int]]:
+    return [item[0] for item in items], [item[1] for item in items]
 
 
 def _array(numbers: Sequence[int]) -> str:

@@ -30,6 +30,7 @@ _BOT_DETAILS = (
 _USER_DETAILS = ("user_id", "user_scopes")
 _DETAILS = ("enterprise_id", "enterprise_name", "enterprise_url", "team_id", "team_name", "token_type")
 
+_UNTIL = "coalesce($4::timestamptz, 'infinity')"
 _Row = tuple[str, Sequence[str], Sequence[str], datetime | None]
 """A person's id, the names of the details and of the tokens, and when the access token expires."""
 
@@ -154,17 +155,14 @@ class Installations:
     async def other_reporter(self, event_id: int) -> Owner | None:
         """Return an installation that reported an event, too, and has a bot now; ``None``: there is none."""
         row = await self._database.row("other_reporter", event_id)
-        return None if row is None else Owner(row["owner_id"], row["enterprise_wide"])
+        return None if row is None else _owner(row)
 
     async def delete(
         self, owner: Owner, user_ids: Sequence[str] | None = None, until: datetime | None = None
     ) -> int:
         """Delete an installation's rows, or those of ``user_ids``, installed by ``until``. Return how many."""
         return await self._database.fetchval(
-            "select agent.delete_installation($1, $2, $3, coalesce($4::timestamptz, 'infinity'))",
-            *owner.arguments,
-            user_ids,
-            until,
+            f"select agent.delete_installation($1, $2, $3, {_UNTIL})", *owner.arguments, user_ids, until
         )
 
     async def uninstall(self, owner: Owner, enterprise_id: str | None, until: datetime | None = None) -> int:
@@ -175,24 +173,13 @@ class Installations:
             until: rows that were installed later stay, and nothing is recorded then.
         """
         return await self._database.fetchval(
-            "select agent.uninstall($1, $2, $3, coalesce($4::timestamptz, 'infinity'))",
-            *owner.arguments,
-            enterprise_id,
-            until,
+            f"select agent.uninstall($1, $2, $3, {_UNTIL})", *owner.arguments, enterprise_id, until
         )
 
     async def expiring(self, within: timedelta, limit: int = 100) -> list[Expiring]:
         """Return rows whose tokens expire within a time, the first ones first, and that no process refreshes."""
         rows = await self._database.rows("expiring_installations", within, limit)
-        return [
-            Expiring(
-                Owner(row["owner_id"], row["enterprise_wide"]),
-                row["user_id"],
-                row["version"],
-                row["expires_at"],
-            )
-            for row in rows
-        ]
+        return [Expiring(_owner(row), row["user_id"], row["version"], row["expires_at"]) for row in rows]
 
     async def begin_refresh(
         self, row: Stored | Expiring, lasts: timedelta
@@ -212,13 +199,9 @@ class Installations:
         self, row: Stored | Expiring, version: int, tokens: Mapping[str, Any], expires_at: datetime | None
     ) -> bool:
         """Store refreshed tokens. Return false if the row was installed anew or deleted meanwhile."""
+        sealed = self._sealed(row.owner, row.user_id, tokens)
         return await self._database.call(
-            "end_refresh",
-            *row.owner.arguments,
-            row.user_id,
-            version,
-            self._sealed(row.owner, row.user_id, tokens),
-            expires_at,
+            "end_refresh", *row.owner.arguments, row.user_id, version, sealed, expires_at
         )
 
     async def use_oauth_state(self, state: bytes, expires_at: datetime) -> bool:
@@ -234,15 +217,12 @@ class Installations:
 
     def _stored(self, owner: Owner, row: Row) -> Stored:
         values = json.loads(row["details"]) | self._opened(owner, row["user_id"], row["sealed"])
-        return Stored(
-            owner,
-            row["user_id"],
-            row["app_id"] or None,
-            values,
-            row["expires_at"],
-            row["version"],
-            row["installed_at"],
-        )
+        user, app = row["user_id"], row["app_id"] or None
+        return Stored(owner, user, app, values, row["expires_at"], row["version"], row["installed_at"])
+
+
+def _owner(row: Row) -> Owner:
+    return Owner(row["owner_id"], row["enterprise_wide"])
 
 
 def _part(given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

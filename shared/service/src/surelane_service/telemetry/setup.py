@@ -90,14 +90,11 @@ def _trace_statements(resource: Resource, processor: SpanProcessor) -> None:
     AsyncPGInstrumentor().instrument(tracer_provider=provider)  # type: ignore[no-untyped-call]
 
 
-def messaging(operation: str, destination: str) -> dict[str, str]:
-    """Return the attributes that all spans and metrics about messages have."""
-    return {
-        "messaging.system": "surelane",
-        "messaging.operation.name": operation,
-        "messaging.operation.type": operation,
-        "messaging.destination.name": destination,
-    }
+def messaging(operation: str, destination: str | None = None) -> dict[str, str]:
+    """Return the attributes that all spans and metrics about messages have; ``None``: of several destinations."""
+    names = {"messaging.operation.name": operation, "messaging.operation.type": operation}
+    to = {} if destination is None else {"messaging.destination.name": destination}
+    return {"messaging.system": "surelane"} | names | to
 
 
 def span_exporter() -> SpanExporter | None:
