@@ -247,10 +247,9 @@ class Changes(Reads):
         continuation waits for is cancelled. ``by`` names another than who acts.
         """
         detail = {"children": children} | _reason(reason)
-        statement = "select agent.cancel_job($1, $2, $3, $4)"
         arguments = identity, by, reason, children
         return await self.audit.call(
-            "cancel", f"event {identity}", statement, *arguments, told="answer", detail=detail
+            "cancel", f"event {identity}", "cancel_job", *arguments, told="answer", detail=detail
         )
 
     async def pause(self, kind: str) -> None:
@@ -279,17 +278,9 @@ class Changes(Reads):
         shown = None if rate is None else rate_text(rate.count, rate.period) if rate.count else "none"
         detail = {"concurrency": concurrency, "rate": shown, "per": per}
         given = {name: value for name, value in detail.items() if value is not None}
-        await self.audit.call(
-            "set limit",
-            f"kind {kind}",
-            "set_limit",
-            kind,
-            concurrency,
-            rate.count if rate else None,
-            rate.period if rate and rate.count else None,
-            per,
-            detail=given,
-        )
+        count, period = (rate.count, rate.period if rate.count else None) if rate else (None, None)
+        limit = kind, concurrency, count, period, per
+        await self.audit.call("set limit", f"kind {kind}", "set_limit", *limit, detail=given)
 
     async def reset_limit(self, kind: str) -> bool:
         """Let the limit that workers declare hold again; return false when it did."""
@@ -326,9 +317,8 @@ class Changes(Reads):
         detail |= {"overlap": overlap, "jitter": str(cron.jitter)}
         text = await self._cron_payload(name, payload)
         fields = name, kind, cron.schedule, following, text, cron.time_zone, catch_up, paused, priority
-        statement = "select agent.set_cron($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
         given = (*fields, overlap, cron.jitter)
-        await self.audit.call("set schedule", f"schedule {name}", statement, *given, detail=detail)
+        await self.audit.call("set schedule", f"schedule {name}", "set_cron", *given, detail=detail)
         return following
 
     async def _cron_payload(self, name: str, payload: Mapping[str, Any]) -> str:
@@ -350,13 +340,12 @@ class Changes(Reads):
 
     async def delete_cron(self, name: str) -> bool:
         """Delete a named schedule; return false when there is none of that name."""
-        statement = "select agent.delete_cron($1)"
-        return await self._told("deleted", "delete schedule", f"schedule {name}", statement, name)
+        return await self._told("deleted", "delete schedule", f"schedule {name}", "delete_cron", name)
 
     async def pause_cron(self, name: str) -> bool:
         """Pause a named schedule: it fires nothing. Return false when there is none of that name."""
-        statement = "select agent.pause_cron($1, true, null)"
-        return await self._told("known", "pause schedule", f"schedule {name}", statement, name)
+        paused = name, True, None
+        return await self._told("known", "pause schedule", f"schedule {name}", "pause_cron", *paused)
 
     async def resume_cron(self, name: str) -> bool:
         """Resume a named schedule at its next time from now; return false when there is none of that name.
@@ -373,7 +362,7 @@ class Changes(Reads):
                     following = Cron(*row).next_firing(datetime.now(UTC))
                 except ValueError as error:  # it was edited by hand
                     raise InvalidInput(str(error)) from None
-                await kept.calls.execute("select agent.pause_cron($1, false, $2)", name, following)
+                await kept.calls.call("pause_cron", name, False, following)
             kept.result = {"known": row is not None}
         return row is not None
 
@@ -386,17 +375,17 @@ class Changes(Reads):
 
         It learns of that with its next poll: within a minute, at most.
         """
-        statement = "select agent.drain_worker($1, true)"
-        return await self._told("known", "drain", f"worker {name}", statement, name)
+        return await self._told("known", "drain", f"worker {name}", "drain_worker", name, True)
 
     async def resume_worker(self, name: str) -> bool:
         """Let a drained worker claim again; return false when there is none of that name."""
-        statement = "select agent.drain_worker($1, false)"
-        return await self._told("known", "resume", f"worker {name}", statement, name)
+        return await self._told("known", "resume", f"worker {name}", "drain_worker", name, False)
 
-    async def _told(self, field: str, action: str, target: str, statement: str, name: str) -> bool:
+    async def _told(
+        self, field: str, action: str, target: str, function: str, *arguments: str | bool | None
+    ) -> bool:
         """Make a change that answers whether it changed something, and keep that as ``field`` of the result."""
-        return bool(await self.audit.call(action, target, statement, name, told=field))
+        return bool(await self.audit.call(action, target, function, *arguments, told=field))
 
     async def signal(self, identity: int, name: str, value: Any) -> str | None:  # noqa: ANN401 - any JSON value
         """Send a value to an event whose handler waits for it; ``None`` when the event is not in the queue."""

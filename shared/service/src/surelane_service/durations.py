@@ -80,6 +80,11 @@ def parse_rate(text: object) -> Rate:
     return Rate(count, period)
 
 
+def read_limit_rate(text: str) -> Rate:
+    """Read a rate of a limit: ``none``, which lifts it, has the count 0. It raises as :func:`parse_rate` does."""
+    return Rate(0, timedelta()) if text == "none" else parse_rate(text)
+
+
 def rate_text(count: int, period: timedelta) -> str:
     """Write a rate as :func:`parse_rate` reads it."""
     seconds = period.total_seconds()

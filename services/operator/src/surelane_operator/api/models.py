@@ -1,7 +1,7 @@
 """Models of what the operator's API reads and answers. Its OpenAPI document is made from them."""
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -32,7 +32,7 @@ from surelane_operator.reads.filters import (
 from surelane_operator.reads.queue import LimitState, WorkerState
 from surelane_operator.reads.shown import ListedEvent
 from surelane_service.cron import CatchUpText, Cron, Overlap
-from surelane_service.durations import MOST_AT_ONCE, Rate, parse_rate
+from surelane_service.durations import MOST_AT_ONCE, Rate, read_limit_rate
 
 
 def digits(text: object) -> object:
@@ -223,8 +223,7 @@ class CronBody(Strict):
 
 
 def _readable_rate(text: str) -> str:
-    if text != "none":
-        parse_rate(text)
+    read_limit_rate(text)
     return text
 
 
@@ -249,9 +248,7 @@ class LimitBody(Strict):
 
     def parsed_rate(self) -> Rate | None:
         """Return the rate; a count of 0 lifts it."""
-        if self.rate is None:
-            return None
-        return Rate(0, timedelta()) if self.rate == "none" else parse_rate(self.rate)
+        return None if self.rate is None else read_limit_rate(self.rate)
 
 
 class EventPage(BaseModel):

@@ -18,7 +18,7 @@ from surelane_operator.cli.doctor import doctor
 from surelane_operator.cli.erase import erase
 from surelane_operator.cli.events import natural_key
 from surelane_operator.cli.follow import logs, tail
-from surelane_operator.cli.output import Column, middle, say, show_json, show_table, watched
+from surelane_operator.cli.output import columns, say, show_json, show_table, watched
 from surelane_operator.cli.queue import enqueue, orchestrate
 from surelane_operator.cli.session import EXIT_USAGE, Database, Json, run
 
@@ -38,27 +38,11 @@ app.command()(erase)
 for _command in entry_points(group="surelane.commands"):  # surelane-dev brings some
     app.command(_command.name)(_command.load())
 
-_KINDS = (
-    Column("kind", cut=middle),
-    *map(Column, ("paused", "pending", "scheduled", "running")),
-    Column("oldest_pending", "oldest"),
+_KINDS = columns("kind", "paused", "pending", "scheduled", "running", "oldest_pending=oldest", cut={"kind"})
+_WORKERS = columns(
+    *("name=worker", "state", "version", "started_at=started", "seen_at=seen", "died_at=died"), cut={"name"}
 )
-_WORKERS = (
-    Column("name", "worker", cut=middle),
-    *map(Column, ("state", "version")),
-    Column("started_at", "started"),
-    Column("seen_at", "seen"),
-    Column("died_at", "died"),
-)
-_ACTIONS = (
-    Column("id"),
-    Column("at"),
-    Column("who", cut=middle),
-    Column("via"),
-    Column("action"),
-    Column("target", cut=middle),
-    Column("result", cut=middle),
-)
+_ACTIONS = columns(*("id", "at", "who", "via", "action", "target", "result"), cut={"who", "target", "result"})
 
 
 @app.callback(invoke_without_command=True)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from surelane_operator.audit import this_user
-from surelane_operator.cli.output import Column, say, show_json, show_table
+from surelane_operator.cli.output import columns, say, show_json, show_table
 from surelane_operator.cli.session import EXIT_USAGE, Database, Json, failed, run
 from surelane_operator.erasing import Erasing, Progress, Receipt
 
@@ -25,13 +25,8 @@ _WORDS = {
     "data_key": "data keys",
     "installation": "sets of tokens",
 }
-_RECEIPTS = (
-    Column("id", "receipt"),
-    Column("asked_at", "asked"),
-    Column("asked_by", "by"),
-    Column("filter"),
-    Column("removed"),
-    Column("finished_at", "finished"),
+_RECEIPTS = columns(
+    *("id=receipt", "asked_at=asked", "asked_by=by", "filter", "removed", "finished_at=finished")
 )
 
 

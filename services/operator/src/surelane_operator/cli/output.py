@@ -7,7 +7,7 @@ cause is at the end. Into a pipe or a file everything is written whole.
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -93,11 +93,19 @@ def end(text: str, width: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. Its ``title`` is by default the key. Without ``cut`` no value is cut."""
+    """A column of a table. Without ``cut`` no value is cut."""
 
     key: str
-    title: str | None = None
+    title: str
     cut: Cut | None = None
+
+
+def columns(*named: str, cut: Collection[str] = ()) -> list[Column]:
+    """Return columns, each named by its key, or as ``key=title``. Those of ``cut`` lose the middle of their values."""
+    pairs = [each.partition("=")[::2] for each in named]
+    return [
+        Column(key, title or key.replace("_", " "), middle if key in cut else None) for key, title in pairs
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +124,7 @@ class _Cell:
 
 
 def show_table(
-    columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, empty: str, note: str | None = None
+    shown: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, empty: str, note: str | None = None
 ) -> None:
     """Print a table, or the text ``empty`` when there are no rows.
 
@@ -127,13 +135,12 @@ def show_table(
         screen.print(empty)
         return
     if note is not None and screen.width == _WHOLE:
-        columns, note = [*columns, Column(note)], None
+        shown, note = [*shown, Column(note, note)], None
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        title = column.key.replace("_", " ") if column.title is None else column.title
-        table.add_column(title, no_wrap=column.cut is None)
+    for column in shown:
+        table.add_column(column.title, no_wrap=column.cut is None)
     for row in rows:
-        table.add_row(*(_cell(row.get(column.key), column) for column in columns))
+        table.add_row(*(_cell(row.get(column.key), column) for column in shown))
     heading, *lines = _trimmed(screen.render_lines(table, pad=False))
     screen.print(Segments(heading))
     for row, line in zip(rows, lines, strict=True):
@@ -214,15 +221,7 @@ def short_clock(moment: datetime) -> str:
     return f"{moment.astimezone():%H:%M:%S.%f}"[:-3]
 
 
-_EVENTS = (
-    Column("id"),
-    Column("kind", cut=middle),
-    Column("status"),
-    Column("attempts", "tries"),
-    Column("run_at", "runs"),
-    Column("took"),
-    Column("key", cut=middle),
-)
+_EVENTS = columns("id", "kind", "status", "attempts=tries", "run_at=runs", "took", "key", cut={"kind", "key"})
 _MOMENTS = {"runs": "run_at", "lease until": "lease_until", "deadline": "deadline", "ended": "finished_at"}
 _TEXTS = {"key": "item_key", "group": "group_key", "dedupe key": "dedupe_key", "worker": "locked_by"}
 _TEXTS |= {"waits for": "waits_for", "runs again": "rerun_of"}

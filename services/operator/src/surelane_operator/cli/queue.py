@@ -1,6 +1,6 @@
 """``surelane kinds``, ``limits``, ``cron``, ``enqueue`` and ``orchestrate``: change what the queue runs, and when."""
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any, cast
 
 import typer
@@ -9,7 +9,7 @@ from surelane.calls import Connection
 from surelane.jobs import Priority
 from surelane.queue import Queue
 from surelane_operator.changes import Changes
-from surelane_operator.cli.output import Column, ago, clock, middle, say, show_json, show_table
+from surelane_operator.cli.output import ago, clock, columns, say, show_json, show_table
 from surelane_operator.cli.session import (
     EXIT_NOT_FOUND,
     EXIT_USAGE,
@@ -22,22 +22,16 @@ from surelane_operator.cli.session import (
     run,
 )
 from surelane_service.cron import Cron, Overlap, read_catch_up
-from surelane_service.durations import Rate, parse_duration, parse_rate
+from surelane_service.durations import parse_duration, read_limit_rate
 
 kinds = typer.Typer(help="Pause and resume kinds.", no_args_is_help=True)
 limits = typer.Typer(help="List, change and reset the limits of kinds.", no_args_is_help=True)
 
 Kind = Annotated[str, typer.Argument(help="A kind, such as slack.app_mention.", autocompletion=known_kinds)]
-NONE = "none"
-_LIMITS = (
-    Column("kind", cut=middle),
-    Column("per"),
-    Column("concurrency", "at once"),
-    Column("rate"),
-    Column("declared_concurrency", "(declared)"),
-    Column("declared_rate", "(declared)"),
-    Column("set_at", "set"),
-    Column("set_by", "by", cut=middle),
+_LIMITS = columns(
+    *("kind", "per", "concurrency=at once", "rate"),
+    *("declared_concurrency=(declared)", "declared_rate=(declared)", "set_at=set", "set_by=by"),
+    cut={"kind", "set_by"},
 )
 
 
@@ -80,7 +74,7 @@ def set_limit(
         raise failed("name --concurrency, --rate or --per", EXIT_USAGE)
     try:
         at_once = _count(concurrency)
-        in_period = None if rate is None else Rate(0, timedelta()) if rate == NONE else parse_rate(rate)
+        in_period = None if rate is None else read_limit_rate(rate)
     except ValueError as error:
         raise failed(str(error), EXIT_USAGE) from None
     run(database, lambda changes, _: changes.set_limit(kind, concurrency=at_once, rate=in_period, per=per))
@@ -98,7 +92,7 @@ def reset_limit(kind: Kind, database: Database, as_json: Json = False) -> None:
 
 
 def _count(text: str | None) -> int | None:
-    if text is None or text == NONE:
+    if text is None or text == "none":
         return None if text is None else 0
     if not text.isascii() or not text.isdigit() or int(text) == 0:
         raise ValueError(f"concurrency is a number above 0, or none, not {text}")
@@ -107,16 +101,10 @@ def _count(text: str | None) -> int | None:
 
 schedules = typer.Typer(help="List, set and delete named schedules.", no_args_is_help=True)
 
-_SCHEDULES = (
-    Column("name", cut=middle),
-    Column("kind", cut=middle),
-    Column("schedule", cut=middle),
-    Column("time_zone", "zone", cut=middle),
-    Column("catch_up"),
-    Column("overlap"),
-    Column("paused"),
-    Column("next_at", "next"),
-    Column("last_at", "last"),
+_SCHEDULES = columns(
+    *("name", "kind", "schedule", "time_zone=zone", "catch_up", "overlap", "paused", "next_at=next"),
+    "last_at=last",
+    cut={"name", "kind", "schedule", "time_zone"},
 )
 
 
