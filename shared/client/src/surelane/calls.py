@@ -51,7 +51,6 @@ class Calls:
         self._cuts = cuts
 
     async def fetch(self, query: str, *arguments: object) -> list[Row]:
-        """Return all rows."""
         return await self.fetch_within(None, query, *arguments)
 
     async def fetch_within(self, within: float | None, query: str, *arguments: object) -> list[Row]:
@@ -60,7 +59,6 @@ class Calls:
         return rows
 
     async def fetchrow(self, query: str, *arguments: object) -> Row | None:
-        """Return the first row."""
         row: Row | None = await self._call("fetchrow", query, arguments)
         return row
 
@@ -69,7 +67,6 @@ class Calls:
         return await self._call("fetchval", query, arguments)
 
     async def execute(self, query: str, *arguments: object) -> None:
-        """Return no rows."""
         await self._call("execute", query, arguments)
 
     async def call(self, function: str, *arguments: object) -> Any:  # noqa: ANN401 - any SQL type

@@ -141,7 +141,6 @@ class Engine(Schedules, Sweeping, Measured, Fleet):
     """
 
     def __init__(self, database: Pool | Connection) -> None:
-        """Use a connection or a pool."""
         self._database = Calls(database, cuts=True)
 
     async def claim_events(

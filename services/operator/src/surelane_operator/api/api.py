@@ -34,7 +34,6 @@ class OperatorApi:
     """The routes under ``/v1``. They stand behind the guard, which names the viewer of each request."""
 
     def __init__(self, changes: Changes, examinations: Examinations) -> None:
-        """Answer by ``changes`` and by the doctor's ``examinations``."""
         self._bulk = BulkApi(changes)
         self.endpoints: list[Endpoint] = [
             *EventsApi(changes).endpoints(),
@@ -48,7 +47,6 @@ class OperatorApi:
         await self._bulk.close()
 
     def document(self) -> dict[str, Any]:
-        """Return the OpenAPI document."""
         return document(self.endpoints, __version__)
 
     def routes(self) -> list[web.AbstractRouteDef]:

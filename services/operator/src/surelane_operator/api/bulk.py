@@ -46,7 +46,6 @@ class BulkFilter(Which):
     text: Part | None = Field(None, description="parts of the keys, separated by spaces, in any case")
 
     def filter(self) -> Filter:
-        """Return the filter for :class:`Changes`."""
         return replace(
             super().filter(),
             workspace=self.workspace,
@@ -80,7 +79,6 @@ class BulkTarget(Strict):
         return self
 
     def which(self) -> Filter | list[int]:
-        """Return the filter, or the ids."""
         if self.filter is None:
             return self.ids or []
         wanted = self.filter.filter()
@@ -135,8 +133,6 @@ class ActionPage(BaseModel):
 
 
 class ActionsQuery(Strict):
-    """The query of ``GET /v1/actions``."""
-
     target: Annotated[Text, Field(max_length=300)] | None = Field(None, description="such as event 7")
     limit: int = Field(50, ge=1, le=1000)
     cursor: Annotated[int, Field(ge=1, le=MAX_ID), BeforeValidator(digits)] | None = Field(
@@ -167,7 +163,6 @@ class BulkApi:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def endpoints(self) -> list[Endpoint]:
-        """Return the endpoints."""
         busy = {409: "too many changes go on"}
         unknown = {404: "there is no such action"}
         return [

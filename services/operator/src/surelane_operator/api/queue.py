@@ -30,7 +30,6 @@ class QueueApi:
         self._examinations = examinations
 
     def endpoints(self) -> list[Endpoint]:
-        """Return the endpoints."""
         not_set = {404: "no operator has changed this limit"}
         no_worker = {404: "there is no such worker"}
         no_schedule = {404: "there is no such schedule"}

@@ -155,7 +155,6 @@ def colour_of(word: str) -> str:
 
 
 def one_line(value: object) -> str:
-    """Return a value as text without line breaks."""
     return " ".join(str(value).split())
 
 
@@ -272,7 +271,6 @@ class Story:
         self._day: date | None = None
 
     def begin(self, event: dict[str, Any]) -> None:
-        """Say which event it is."""
         self._screen.print(f"event {event['id']}  {event['kind']}  {event['status']}")
         self._screen.print(f"trace {trace_of(event)}  enqueued {ago(event['enqueued_at'])}")
 
@@ -283,7 +281,6 @@ class Story:
         return steps
 
     def tell(self, step: Step) -> None:
-        """Print a step."""
         for line in self._lines(step):
             self._screen.print(line)
 

@@ -50,7 +50,6 @@ class Console:
         self._static = {path.name: _File(path) for path in STATIC.iterdir() if path.suffix in _TYPES}
 
     def routes(self) -> list[web.AbstractRouteDef]:
-        """Return the routes of the screens, and of the static files."""
         return [
             web.get("/console", to_the_page),
             web.get("/console/static/{name}", self.file),

@@ -91,7 +91,6 @@ async def serving_assistants(
 
 
 def _server(tools: Sequence[Tool], page: str | None) -> Server[Any]:
-    """Make the SDK's server of these tools."""
     named = {tool.name: tool for tool in tools}
 
     async def list_tools(

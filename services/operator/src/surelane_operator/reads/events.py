@@ -60,7 +60,6 @@ def parsed(row: Row) -> dict[str, Any]:
 
 
 def without_texts(errors: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the records of errors without their texts."""
     return [{name: value for name, value in error.items() if name not in _TEXTS} for error in errors]
 
 
@@ -319,7 +318,6 @@ class Reads(Measured):
         return [_limit(row) for row in rows]
 
     async def clock(self) -> datetime:
-        """Return the database's time."""
         return await self.calls.call("clock")
 
     async def list_cron(self) -> list[dict[str, Any]]:

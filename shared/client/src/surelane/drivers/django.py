@@ -26,7 +26,6 @@ class SyncDriver:
         self._connection = connection
 
     async def fetch(self, query: str, *arguments: object) -> Sequence[Row]:
-        """Return all rows."""
         connection, uncertain = self._connection, False
         if connection.vendor != "postgresql" or connection.Database.__name__ != "psycopg":
             raise UnsupportedConnection(

@@ -35,7 +35,6 @@ class AsyncDriver:
         self._connection = connection
 
     async def fetch(self, query: str, *arguments: object) -> Sequence[Row]:
-        """Return all rows."""
         with _translating(self._connection):
             async with self._connection.cursor(row_factory=dict_row) as cursor:
                 await cursor.execute(_written(query, cursor), arguments)
@@ -43,7 +42,6 @@ class AsyncDriver:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-        """Open a transaction, and yield the connection."""
         _check_idle(self._connection)
         async with self._connection.transaction():
             yield self._connection
@@ -56,14 +54,12 @@ class SyncDriver:
         self._connection = connection
 
     async def fetch(self, query: str, *arguments: object) -> Sequence[Row]:
-        """Return all rows."""
         with _translating(self._connection), self._connection.cursor(row_factory=dict_row) as cursor:
             cursor.execute(_written(query, cursor), arguments)
             return cursor.fetchall()
 
     @contextmanager
     def transaction(self) -> Iterator[psycopg.Connection[Any]]:
-        """Open a transaction, and yield the connection."""
         _check_idle(self._connection)
         with self._connection.transaction():
             yield self._connection

@@ -55,12 +55,10 @@ class AsyncDriver:
         self._present = present
 
     async def fetch(self, query: str, *arguments: object) -> Sequence[Row]:
-        """Return all rows."""
         return await self._present().run_sync(partial(_fetch, query=query, arguments=arguments))
 
     @asynccontextmanager
     async def transaction(self) -> "AsyncIterator[AsyncConnection | AsyncSession]":
-        """Open a transaction, and yield its connection or session."""
         present = self._present()
         if present.in_transaction():
             raise InvalidInput(IN_TRANSACTION)
@@ -75,12 +73,10 @@ class SyncDriver:
         self._database = database
 
     async def fetch(self, query: str, *arguments: object) -> Sequence[Row]:
-        """Return all rows."""
         return _fetch(self._database, query, arguments)
 
     @contextmanager
     def transaction(self) -> Iterator[Connection | Session | scoped_session[Any]]:
-        """Open a transaction, and yield its connection or session."""
         try:
             begun = self._database.begin()
         except InvalidRequestError:

@@ -55,7 +55,6 @@ class Ciphers:
     __slots__ = ("_current", "_forks", "_kept", "_left", "_raw", "_salt")
 
     def __init__(self, raw: bytes) -> None:
-        """``raw``: the data key."""
         self._raw = raw
         self._kept: OrderedDict[bytes, AESGCM] = OrderedDict()
         self._left = 0
@@ -162,7 +161,6 @@ class DataKey:
 
     @classmethod
     def new(cls, workspace: str) -> "DataKey":
-        """Make a random key."""
         return cls(os.urandom(ID_BYTES), workspace, os.urandom(KEY_BYTES))
 
     def place(self) -> str:

@@ -55,12 +55,10 @@ class OwnConnections(Calls):
         self.asynchronous = self._pool is not None or iscoroutinefunction(source)
 
     async def fetch(self, query: str, *arguments: object) -> list[Row]:
-        """Return all rows."""
         async with self._driver() as driver:
             return list(await driver.fetch(query, *arguments))  # type: ignore[arg-type]  # rows of any driver
 
     async def fetchrow(self, query: str, *arguments: object) -> Row | None:
-        """Return the first row."""
         rows = await self.fetch(query, *arguments)
         return rows[0] if rows else None
 

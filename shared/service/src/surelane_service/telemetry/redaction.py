@@ -25,15 +25,12 @@ class RedactingExporter(SpanExporter):
         self._exporter = exporter
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Redact the spans and export them."""
         return self._exporter.export([redacted(span) for span in spans])
 
     def shutdown(self) -> None:
-        """Shut down the exporter behind it."""
         self._exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:
-        """Flush the exporter behind it."""
         return self._exporter.force_flush(timeout_millis)
 
 

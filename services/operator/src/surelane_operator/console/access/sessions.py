@@ -114,7 +114,6 @@ class Sessions:
         self.set(response, self.cookie, self.signer.sign(_SESSION, LASTS, values), LASTS)
 
     def forget(self, response: web.StreamResponse, name: str) -> None:
-        """Delete a cookie."""
         response.del_cookie(name, path="/", secure=self._https, httponly=True, samesite="Lax")
 
     async def end(self, request: web.Request, response: web.StreamResponse) -> None:

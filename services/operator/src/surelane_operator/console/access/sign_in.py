@@ -64,7 +64,6 @@ class SignIn:
         self._cookie = sessions.cookie + "-sign-in"
 
     def routes(self) -> list[web.AbstractRouteDef]:
-        """Return the routes."""
         routes: list[web.AbstractRouteDef] = [
             web.get(SIGN_IN, self.page),
             web.post("/console/sign-out", self.leave),
@@ -76,11 +75,9 @@ class SignIn:
         return routes
 
     async def page(self, request: web.Request) -> web.Response:
-        """Show the sign-in page."""
         return self._page(local_path(request.query.get("next", "")))
 
     async def with_token(self, request: web.Request) -> web.Response:
-        """Sign in a person who typed a token."""
         form = await request.post()
         following, token, name = (str(form.get(field, "")) for field in ("next", "token", "name"))
         assert self._tokens is not None  # noqa: S101 - it is routed with them only
@@ -93,7 +90,6 @@ class SignIn:
         return response
 
     async def with_link(self, request: web.Request) -> web.Response:
-        """Sign in a person who followed a link with a code."""
         following = local_path(request.query.get("next", ""))
         code = self._links.read(_LINK, request.query.get("code", "")) if self._links else None
         if code is None or not await self._sessions.used.use(code):

@@ -56,7 +56,6 @@ VIEWER = web.RequestKey("viewer", Viewer)
 
 
 def viewer_of(request: web.Request) -> Viewer:
-    """Return the viewer behind a guarded request."""
     return request[VIEWER]
 
 
@@ -90,7 +89,6 @@ class WrongTokens:
             )
 
     def add(self, address: str) -> None:
-        """Count a wrong token."""
         since, count = self._counted(address)
         self._wrong[address] = (since, count + 1)
         if len(self._wrong) > MOST_ADDRESSES:
@@ -106,7 +104,6 @@ class Tokens:
     """The API's tokens."""
 
     def __init__(self, tokens: Mapping[Role, str]) -> None:
-        """``tokens`` has the token of each role."""
         self._roles = {token.encode(): role for role, token in tokens.items()}
         self._wrong = WrongTokens()
 

@@ -183,7 +183,6 @@ class Told:
 
 
 async def event(sources: Sources, asked: Asked) -> Values:
-    """Read one event."""
     identity = asked.path["id"]
     found = None
     if identity.isascii() and identity.isdigit() and int(identity) <= MAX_ID:

@@ -44,7 +44,6 @@ async def kinds(sources: Sources, asked: Asked) -> Values:
 
 
 async def kind(sources: Sources, asked: Asked) -> Values:
-    """Read one kind."""
     found = await read_kind(sources.reads, asked.path["kind"])
     if found is None:
         raise Missing(f"No event of the kind {asked.path['kind']} was ever stored, and no worker handles it.")
@@ -75,7 +74,6 @@ async def schedules(sources: Sources, _: Asked) -> Values:
 
 
 async def schedule(sources: Sources, asked: Asked) -> Values:
-    """Read one schedule."""
     for each in (await read_schedules(sources.reads)).schedules:
         if each.name == asked.path["name"]:
             return {"schedule": each}
@@ -88,7 +86,6 @@ async def workers(sources: Sources, _: Asked) -> Values:
 
 
 async def worker(sources: Sources, asked: Asked) -> Values:
-    """Read one worker."""
     found = (await read_workers(sources.reads, asked.path["name"], ALL)).workers
     if not found:
         raise Missing(f"There is no worker {asked.path['name']}. Workers that ended are taken off the list.")
@@ -153,7 +150,6 @@ BAD = ("problem", "warning")
 
 
 async def overview(sources: Sources, _: Asked) -> Values:
-    """Read the overview."""
     reads = sources.reads
     now = await reads.clock()
     workers = await reads.workers()
