@@ -11,9 +11,19 @@ A refusal of a request without a valid signature ends its connection, so that on
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Protocol
 
 from aiohttp import ClientPayloadError, hdrs, web
 from aiohttp.typedefs import Handler
@@ -90,10 +100,9 @@ class Bodies:
         held_bytes: bytes that the bodies of unanswered requests take now.
     """
 
-    def __init__(self, largest: int, memory: int, read_within: float = READ_WITHIN) -> None:
-        """Set the bounds: ``memory`` in bytes for all bodies together, ``read_within`` in seconds for each."""
-        self.largest = largest
-        self.read_within = read_within
+    def __init__(self, largest: int, memory: int) -> None:
+        """Set the bounds, in bytes: ``largest`` for each body, ``memory`` for all together."""
+        self.largest, self.read_within = largest, READ_WITHIN
         self.held_bytes = 0
         self._memory = memory
         self._large_memory = max(int(memory * LARGE_SHARE), largest)
@@ -115,9 +124,34 @@ class Bodies:
     def too_large(self) -> Refused:
         return Refused(413, f"the body is larger than {self.largest} bytes")
 
-    def body(self) -> "Body":
-        """Return one request's body, which counts until the end of its block."""
-        return Body(self)
+    @asynccontextmanager
+    async def read(self, request: web.Request) -> AsyncIterator[bytes]:
+        """Read the raw body of a request, which counts until the end of the block.
+
+        Raises:
+            Refused: it is cut short (400), too slow (408) or too large (413), or no memory is left (503).
+            ConnectionError: the client went away, so no request is left to answer.
+        """
+        size = 0
+        pieces: list[bytes] = []
+        try:
+            try:
+                async with asyncio.timeout(self.read_within):
+                    while piece := await request.content.readany():
+                        if size + len(piece) > self.largest:
+                            raise self.too_large()
+                        if not self.take(size, size + len(piece)):
+                            raise Refused(503, "too many requests at once")
+                        size += len(piece)
+                        pieces.append(piece)
+            except TimeoutError:
+                raise Refused(408, f"the body took longer than {self.read_within:.0f} seconds") from None
+            except (web.RequestPayloadError, ClientPayloadError):
+                raise Refused(400, "the body is cut short or garbled") from None
+            body, pieces = b"".join(pieces), []  # the body alone takes memory from here on
+            yield body
+        finally:
+            self.free(size)
 
     def take(self, before: int, after: int) -> bool:
         """Count a body that grew from ``before`` to ``after`` bytes; return false if there is no memory for it."""
@@ -136,49 +170,6 @@ class Bodies:
         self.held_bytes -= size
         if size > SMALL:
             self._large_bytes -= size
-
-
-class Body:
-    """One request's body. Use it as a context manager: its bytes count until the end of the block."""
-
-    __slots__ = ("_bodies", "_size")
-
-    def __init__(self, bodies: Bodies) -> None:
-        self._bodies = bodies
-        self._size = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bodies.free(self._size)
-
-    async def read(self, request: web.Request) -> bytes:
-        """Read the raw body.
-
-        Raises:
-            Refused: it is cut short (400), too slow (408) or too large (413), or no memory is left (503).
-            ConnectionError: the client went away, so no request is left to answer.
-        """
-        try:
-            async with asyncio.timeout(self._bodies.read_within):
-                return await self._read(request)
-        except TimeoutError:
-            raise Refused(408, f"the body took longer than {self._bodies.read_within:.0f} seconds") from None
-        except (web.RequestPayloadError, ClientPayloadError):
-            raise Refused(400, "the body is cut short or garbled") from None
-
-    async def _read(self, request: web.Request) -> bytes:
-        body = bytearray()
-        while piece := await request.content.readany():
-            size = len(body) + len(piece)
-            if size > self._bodies.largest:
-                raise self._bodies.too_large()
-            if not self._bodies.take(self._size, size):
-                raise Refused(503, "too many requests at once")
-            self._size = size
-            body += piece
-        return bytes(body)
 
 
 @dataclass
@@ -251,8 +242,7 @@ class App:
             verified = False
             try:
                 self._check(endpoint, request)
-                with self.bodies.body() as arriving:
-                    body = await arriving.read(request)
+                async with self.bodies.read(request) as body:
                     senders = endpoint.senders(request, body)
                     if not senders:
                         raise unsigned()
@@ -321,7 +311,8 @@ def _within_span(tracer: Tracer, route: web.RouteDef) -> Handler:
             "http.request.method": method,
             "http.route": route.path,
             "url.scheme": "http",
-            "url.path": _bounded(request.path),
+            # As an exporter can encode it: a client may send any bytes.
+            "url.path": request.path[:MAX_PATH].encode("utf-8", "replace").decode(),
         }
         # Linked, not continued. Otherwise any client could choose the trace and have each of its requests sampled.
         remote = span_context_of(request.headers.get("traceparent"))
@@ -335,8 +326,3 @@ def _within_span(tracer: Tracer, route: web.RouteDef) -> Handler:
             return response
 
     return answer
-
-
-def _bounded(path: str) -> str:
-    """Return a path that an exporter can encode: a client may send any bytes."""
-    return path[:MAX_PATH].encode("utf-8", "replace").decode()

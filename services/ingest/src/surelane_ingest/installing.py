@@ -13,8 +13,8 @@ import binascii
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
@@ -32,7 +32,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 from surelane.encryption.data_keys import DataKeys
 from surelane.encryption.keys import Keyring, SealedError
 from surelane.errors import SettingsError, SurelaneError
-from surelane.slack import Payload, reporter_of
+from surelane.slack import Payload, object_in, reporter_of
 from surelane_ingest.app import RETRY_AFTER, Answering, Drain, Refused
 from surelane_ingest.connections import Connections
 from surelane_ingest.envelope import Removed
@@ -147,8 +147,8 @@ class Installer:
     def _answering(self, answer: Answering) -> Answering:
         async def answering(request: web.Request) -> web.Response:
             try:
-                self._check_running()
-                response = await answer(request)
+                stopping = NotInstalledError("stopping", "This server is stopping. Try again.", status=503)
+                response = self._failed(stopping) if self._drain.started else await answer(request)
             except NotInstalledError as error:
                 response = self._failed(error)
             self._metrics.answers[request.path, response.status] += 1
@@ -156,10 +156,6 @@ class Installer:
             return response
 
         return answering
-
-    def _check_running(self) -> None:
-        if self._drain.started:
-            raise NotInstalledError("stopping", "This server is stopping. Try again.", status=503)
 
     async def _install(self, request: web.Request) -> web.Response:
         team = request.query.get("team", "")
@@ -190,10 +186,14 @@ class Installer:
         if self._turns.locked():
             raise NotInstalledError("busy", "Too many installs run at this moment. Try again.", status=503)
         async with self._turns:
-            if not await self._stored(lambda each: each.use_oauth_state(name, ends)):
+            away = NotInstalledError("database", "Our database does not answer. Try again soon.", status=503)
+            async with self._installations(away) as installations:
+                is_unused = await installations.use_oauth_state(name, ends)
+            if not is_unused:
                 raise NotInstalledError("used_state", "This link has been used. An install needs a new one.")
             installation = await self._exchanged(code)
-            await self._stored(lambda each: each.save(installation))
+            async with self._installations(away) as installations:
+                await installations.save(installation)
             await self._make_data_key(installation.team_id or "")
         owner = installation.enterprise_id if installation.is_enterprise_install else installation.team_id
         _logger.info("the app was installed", owner=owner, enterprise_wide=installation.is_enterprise_install)
@@ -205,15 +205,15 @@ class Installer:
         response.headers["Set-Cookie"] = self._cookies.build_set_cookie_for_deletion()
         return response
 
-    async def _stored(self, call: Callable[[Installations], Awaitable[Any]]) -> Any:  # noqa: ANN401 - the call's
+    @asynccontextmanager
+    async def _installations(self, refusal: Exception) -> AsyncIterator[Installations]:
+        """Lend the calls about installations, within the budget. ``refusal`` is raised if the database fails."""
         try:
             async with self._connections.lend() as connection, asyncio.timeout(self._connections.budget):
-                return await call(Installations(connection, self._keys))
+                yield Installations(connection, self._keys)
         except (SurelaneError, TimeoutError) as error:
-            _logger.warning("an install could not be stored", error=type(error).__name__)
-            raise NotInstalledError(
-                "database", "Our database does not answer. Try again soon.", status=503
-            ) from None
+            _logger.warning("an installation could not be stored", error=type(error).__name__)
+            raise refusal from None
 
     async def _make_data_key(self, workspace: str) -> None:
         """Make a workspace's data key for programs, which make none. If that fails, its first event makes it."""
@@ -232,15 +232,11 @@ class Installer:
         if owner is None:
             return
         until = None if removed.at is None else datetime.fromtimestamp(removed.at + 1, UTC)
-        try:
-            async with self._connections.lend() as connection, asyncio.timeout(self._connections.budget):
-                installations = Installations(connection, self._keys)
-                if removed.users is None and not removed.from_team:
-                    deleted = await installations.uninstall(owner, removed.enterprise_id, until)
-                else:
-                    deleted = await installations.delete(owner, removed.users, until)
-        except (SurelaneError, TimeoutError):
-            raise Refused(503, "tokens are not known to be deleted") from None
+        async with self._installations(Refused(503, "tokens are not known to be deleted")) as installations:
+            if removed.users is None and not removed.from_team:
+                deleted = await installations.uninstall(owner, removed.enterprise_id, until)
+            else:
+                deleted = await installations.delete(owner, removed.users, until)
         _logger.info("tokens of an installation were deleted", owner=owner.identity, rows=deleted)
 
     async def note_report(self, event_id: int, envelope: Payload) -> None:
@@ -250,13 +246,11 @@ class Installer:
             Refused: the database does not answer (503), so that Slack says it again.
         """
         owner = Owner.of(*reporter_of(envelope))
-        if owner is None:
-            return
-        try:
-            async with self._connections.lend() as connection, asyncio.timeout(self._connections.budget):
-                await Installations(connection, self._keys).note_report(event_id, owner)
-        except (SurelaneError, TimeoutError):
-            raise Refused(503, "a report is not known to be noted") from None
+        if owner is not None:
+            async with self._installations(
+                Refused(503, "a report is not known to be noted")
+            ) as installations:
+                await installations.note_report(event_id, owner)
 
     async def _exchanged(self, code: str) -> Installation:
         try:
@@ -268,7 +262,7 @@ class Installer:
                 given = await self._client.api_call("oauth.v2.access", data=fields)
                 answer = _checked(given.data, self._app_id)
                 token = answer.get("access_token")
-                tested = _object((await self._client.auth_test(token=token)).data) if token else {}
+                tested = object_in((await self._client.auth_test(token=token)).data) if token else {}
         except SlackApiError as error:
             refused = error.response.get("error") if hasattr(error.response, "get") else None
             raise _refused_by_slack(refused) from None
@@ -293,10 +287,6 @@ class Installer:
         if error.status == 503:
             response.headers["Retry-After"] = RETRY_AFTER
         return response
-
-
-def _object(answer: object) -> Mapping[str, Any]:
-    return answer if isinstance(answer, dict) else {}
 
 
 def _refused_by_slack(error: object) -> NotInstalledError:

@@ -58,6 +58,20 @@ class Rerun:
 
 
 @dataclass(frozen=True, slots=True)
+class ManyChange:
+    """A change to up to ``limit`` events: to those with ids, or to the newest that match a filter.
+
+    ``reason`` is kept with the action. Where the filter narrows, the change begins ``after`` a place.
+    """
+
+    verb: Verb
+    which: Filter | Sequence[int]
+    limit: int
+    reason: str | None = None
+    after: Cursor | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class _Page:
     """The next events of a change to many. ``looked`` and ``next`` are those of a change that looks for its events."""
 
@@ -82,54 +96,37 @@ class Changes(Reads):
             kept.result = _tally(answers)
         return answers
 
-    async def begin_change(
-        self,
-        verb: Verb,
-        which: Filter | Sequence[int],
-        limit: int,
-        *,
-        reason: str | None = None,
-        after: Cursor | None = None,
-    ) -> int:
+    async def begin_change(self, change: ManyChange) -> int:
         """Keep that many events will be changed, and return the action's id for :meth:`change_all`."""
-        detail = _reason(reason)
-        if isinstance(which, Filter):
-            detail |= {"filter": _given(which), "limit": limit} | ({"after": after.text()} if after else {})
+        detail = _reason(change.reason)
+        if isinstance(change.which, Filter):
+            detail |= {"filter": _given(change.which), "limit": change.limit}
+            detail |= {"after": change.after.text()} if change.after else {}
         else:
-            detail |= some(which)
-        return await self.audit.begin(verb, detail)
+            detail |= some(change.which)
+        return await self.audit.begin(change.verb, detail)
 
-    async def change_all(
-        self,
-        verb: Verb,
-        which: Filter | Sequence[int],
-        limit: int,
-        *,
-        reason: str | None = None,
-        after: Cursor | None = None,
-        action: int | None = None,
-    ) -> dict[int, str]:
-        """Change up to ``limit`` events, :data:`STEP` per transaction, and return :meth:`change`'s answer to each.
+    async def change_all(self, change: ManyChange, action: int | None = None) -> dict[int, str]:
+        """Change many events, :data:`STEP` per transaction, and return :meth:`change`'s answer to each.
 
         Each step stores how many events got which answer, so that the action shows the progress. Where no index has
         the filter, the change looks at :data:`MOST_LOOKED` events at most, a thousand per statement. Then the result
         also has ``looked``, and ``next``, the cursor from which another change goes on.
 
-        Of a filter the newest events are changed, or those ``after`` where it narrows. ``action`` is that of
-        :meth:`begin_change`; ``None`` begins one.
+        ``action`` is that of :meth:`begin_change`; ``None`` begins one.
         """
         if action is None:
-            action = await self.begin_change(verb, which, limit, reason=reason, after=after)
+            action = await self.begin_change(change)
         answers: dict[int, str] = {}
         outcome: dict[str, Any] = {"stopped": True}
         place: dict[str, Any] = {}
         told = 0
         try:
-            async for page in self._pages(which, limit, after):
+            async for page in self._pages(change.which, change.limit, change.after):
                 if page.ids or page.looked >= told + TELLS_EVERY:
                     async with self.audit.going_on(action) as kept:
                         if page.ids:
-                            answers |= await _step(kept.calls, verb, page.ids, reason)
+                            answers |= await _step(kept.calls, change.verb, page.ids, change.reason)
                         place, told = _place(page), page.looked
                         kept.result = _tally(answers) | place
                 else:
@@ -150,14 +147,14 @@ class Changes(Reads):
 
     async def rerun_all(self, which: Filter | Sequence[int], limit: int) -> list[int]:
         """Run up to ``limit`` ended events that match again, newest first; return the ids of these."""
-        return _with("rerun", await self.change_all("rerun", which, limit))
+        return _with("rerun", await self.change_all(ManyChange("rerun", which, limit)))
 
     async def cancel_all(self, which: Filter, limit: int, reason: str | None = None) -> dict[int, str]:
         """Cancel up to ``limit`` live events that match, and return :meth:`cancel`'s answer to each.
 
         It waits for no lock. ``busy`` means that another transaction locks the event, which was not changed.
         """
-        return await self.change_all("cancel", which, limit, reason=reason)
+        return await self.change_all(ManyChange("cancel", which, limit, reason))
 
     async def _pages(
         self, which: Filter | Sequence[int], limit: int, after: Cursor | None
@@ -178,10 +175,10 @@ class Changes(Reads):
             if after is None:
                 return
 
-    async def look_for(self, which: Filter, most: int, after: Cursor | None = None) -> Found:
+    async def look_for(self, which: Filter, most: int) -> Found:
         """Return the matches among the first ``most`` events, in statements of a thousand each."""
         events: list[dict[str, Any]] = []
-        looked = 0
+        looked, after = 0, None
         while looked < most:
             found = await self.find_events(which, LOOKS_AT, after)
             events += found.events
@@ -417,7 +414,11 @@ def _place(page: _Page) -> dict[str, Any]:
 
 def _given(which: Filter) -> dict[str, Any]:
     """Return the fields of a filter that were given."""
-    return {name: _plain(value) for name, value in asdict(which).items() if value}
+    return {
+        name: value.isoformat() if isinstance(value, datetime) else value
+        for name, value in asdict(which).items()
+        if value
+    }
 
 
 def _with(answer: str, answers: Mapping[int, str]) -> list[int]:
@@ -426,7 +427,3 @@ def _with(answer: str, answers: Mapping[int, str]) -> list[int]:
 
 def _reason(reason: str | None) -> dict[str, Any]:
     return {} if reason is None else {"reason": reason}
-
-
-def _plain(value: object) -> object:
-    return value.isoformat() if isinstance(value, datetime) else value

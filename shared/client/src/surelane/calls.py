@@ -154,10 +154,8 @@ def translated(error: Exception, *, uncertain: bool = False) -> SurelaneError:
     # The first argument alone: the rest of a PostgresError quotes the row.
     message = f"{type(error).__name__}: {error.args[0] if error.args else error}"
     if isinstance(error, asyncpg.PostgresError):
-        return of_server(message, str(error.sqlstate or ""), _severity(error), uncertain=uncertain)
+        severity = (
+            error.severity_en or error.severity
+        )  # the latter is in the language of the server's messages
+        return of_server(message, str(error.sqlstate or ""), severity, uncertain=uncertain)
     return of_connection(message, uncertain=uncertain)
-
-
-def _severity(error: asyncpg.PostgresError) -> str | None:
-    """Return the severity. ``severity`` alone is in the language of the server's messages."""
-    return error.severity_en or error.severity

@@ -1,7 +1,7 @@
 """Changes to many events, kept actions and payloads: endpoints of ``/v1``."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from surelane.errors import DatabaseRefused, DatabaseUnavailable
 from surelane_operator.api.endpoint import UNKNOWN, Endpoint, Refused
 from surelane_operator.api.models import EventPath, Place, Strict, Text, Which, digits
-from surelane_operator.changes import Changes, Verb
+from surelane_operator.changes import Changes, ManyChange, Verb
 from surelane_operator.reads.filters import ENDED, LIVE, MAX_ID, Filter
 from surelane_operator.reads.shown import ListedEvent
 from surelane_service.logs import get_logger
@@ -207,11 +207,9 @@ class BulkApi:
         """
         if len(self._tasks) >= AT_ONCE:
             raise Refused(409, f"{AT_ONCE} changes to many events go on: wait until one ends")
-        which = body.which()
-        action = await self._changes.begin_change(
-            body.action, which, body.limit, reason=body.reason, after=body.cursor
-        )
-        task = asyncio.create_task(self._change(action, which, body))
+        change = ManyChange(body.action, body.which(), body.limit, body.reason, body.cursor)
+        action = await self._changes.begin_change(change)
+        task = asyncio.create_task(self._change(change, action))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         await asyncio.wait([task], timeout=PATIENCE)
@@ -235,10 +233,8 @@ class BulkApi:
             return None
         return Payload(payload=event["payload"], errors=[*event["errors"], *_of_steps(event["steps"])])
 
-    async def _change(self, action: int, which: Filter | Sequence[int], body: Bulk) -> None:
+    async def _change(self, change: ManyChange, action: int) -> None:
         try:
-            await self._changes.change_all(
-                body.action, which, body.limit, reason=body.reason, after=body.cursor, action=action
-            )
+            await self._changes.change_all(change, action)
         except (DatabaseRefused, DatabaseUnavailable) as error:
             _logger.warning("a change to many events stopped", action=action, error=type(error).__name__)

@@ -93,10 +93,7 @@ class Reads(Measured):
         columns = f"{LISTED}, {LATEST}" if texts else LISTED
         rows = await self.calls.fetch(
             f"select {columns} from agent.list_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9)",  # noqa: S608 - constants
-            *which.indexed,
-            *keyset(after),
-            limit,
-            await self._tags(which),
+            *(*which.indexed, *keyset(after), limit, await self._tags(which)),
         )
         events = [parsed(row) for row in rows]
         if texts:
@@ -114,15 +111,7 @@ class Reads(Measured):
         rows = await self.calls.fetch(
             f"select nth, matches, {LISTED} from (select m.nth, m.matches, (m.job).* from agent.narrow_jobs("  # noqa: S608 - a constant
             "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) as m) as found order by nth",
-            *which.indexed,
-            *keyset(after),
-            most,
-            which.workspace,
-            which.channel,
-            which.user,
-            which.error,
-            list(which.words),
-            await self._tags(which),
+            *(*which.indexed, *keyset(after), most, *which.narrowing, await self._tags(which)),
         )
         matching = [row for row in rows if row["matches"]][:limit]
         is_cut = len(matching) == limit
@@ -140,11 +129,7 @@ class Reads(Measured):
         """
         rows = await self.calls.fetch(
             f"select {LISTED} from agent.search_jobs($1, $2, $3, $4, $5)",  # noqa: S608 - a constant
-            words_of(text),
-            which.kinds,
-            which.since,
-            limit,
-            await self._tags(which),
+            *(words_of(text), which.kinds, which.since, limit, await self._tags(which)),
         )
         return [parsed(row) for row in rows]
 
@@ -158,12 +143,7 @@ class Reads(Measured):
         rows = await self.calls.fetch(
             f"select {LISTED} from agent.list_jobs($1, $3, $4, null, null, null, null, $6)"  # noqa: S608 - a constant
             f" union all select {LISTED} from agent.list_jobs($2, $3, $4, $5, null, null, null, $6)",
-            live,
-            ended,
-            which.kinds,
-            which.key,
-            since,
-            limit,
+            *(live, ended, which.kinds, which.key, since, limit),
         )
         return [parsed(row) for row in rows]
 
@@ -269,10 +249,9 @@ class Reads(Measured):
         """Return the events that have waited the longest, with the reason why."""
         return [dict(row) for row in await self.calls.rows("longest_waiting", limit)]
 
-    async def recent_figures(self, minutes: int, sample: int = 300) -> list[Mapping[str, Any]]:
+    async def recent_figures(self, minutes: int) -> list[Mapping[str, Any]]:
         """Return what ended in the last minutes, by kind and outcome: its rate, and its latencies in seconds."""
-        rows = await self.calls.rows("recent_figures", minutes, sample)
-        return [dict(row) for row in rows]
+        return [dict(row) for row in await self.calls.rows("recent_figures", minutes, 300)]
 
     async def why(self, identity: int) -> tuple[str, str] | None:
         """Return why an event is not running, as a word and a sentence; ``None`` when there is no such event."""

@@ -49,9 +49,14 @@ class Filter:
         return self.statuses, self.kinds, self.key, self.since, self.until
 
     @property
+    def narrowing(self) -> tuple[object, ...]:
+        """Return what no index has, as the SQL functions take it."""
+        return self.workspace, self.channel, self.user, self.error, list(self.words)
+
+    @property
     def narrows(self) -> bool:
         """Return whether it filters by what no index has."""
-        return bool(self.workspace or self.channel or self.user or self.error or self.words)
+        return any(self.narrowing)
 
 
 def split_tags(text: str) -> list[str]:

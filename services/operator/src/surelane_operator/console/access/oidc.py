@@ -5,7 +5,6 @@ import base64
 import hashlib
 import json
 import time
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -49,10 +48,9 @@ class Provider:
         redirect_uri: str,
         *,
         scopes: str = "openid profile email",
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._issuer, self._client_id, self._client_secret = issuer, client_id, client_secret
-        self._redirect_uri, self._scopes, self._clock = redirect_uri, scopes, clock
+        self._redirect_uri, self._scopes = redirect_uri, scopes
         self._metadata: tuple[float, dict[str, Any]] | None = None
         self._keys: tuple[float, list[dict[str, Any]]] | None = None
         self._reading = asyncio.Lock()
@@ -149,7 +147,7 @@ class Provider:
     async def _read_keys(self, *, reread: bool) -> list[dict[str, Any]]:
         async with self._reading:
             lasts = REREAD if reread else FRESH
-            if self._keys is None or self._clock() - self._keys[0] >= lasts:
+            if self._keys is None or time.monotonic() - self._keys[0] >= lasts:
                 address = (await self._configuration())["jwks_uri"]
                 _, answer = await _request("GET", address)
                 found = answer.get("keys")
@@ -162,11 +160,11 @@ class Provider:
                     and key.get("kty") in ("RSA", "EC", "OKP")
                     and key.get("use", "sig") == "sig"
                 ]
-                self._keys = (self._clock(), signing)
+                self._keys = (time.monotonic(), signing)
             return self._keys[1]
 
     async def _configuration(self) -> dict[str, Any]:
-        if self._metadata is None or self._clock() - self._metadata[0] >= FRESH:
+        if self._metadata is None or time.monotonic() - self._metadata[0] >= FRESH:
             address = self._issuer.rstrip("/") + "/.well-known/openid-configuration"
             _, found = await _request("GET", address)
             if found.get("issuer") != self._issuer:
@@ -174,7 +172,7 @@ class Provider:
             for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
                 if not isinstance(found.get(name), str) or not is_safe(found[name]):
                     raise ProviderUnavailable(f"{address} has no {name} that can be used")
-            self._metadata = (self._clock(), found)
+            self._metadata = (time.monotonic(), found)
         return self._metadata[1]
 
 

@@ -4,7 +4,7 @@ import hmac
 import json
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -70,8 +70,7 @@ MOST_ADDRESSES = 1000
 class WrongTokens:
     """Bounds how often an address may try wrong tokens."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._wrong: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def check(self, address: str) -> None:
@@ -85,7 +84,7 @@ class WrongTokens:
             raise web.HTTPTooManyRequests(
                 text=json.dumps({"error": "too many wrong tokens came from this address"}),
                 content_type="application/json",
-                headers={hdrs.RETRY_AFTER: str(int(since + WINDOW - self._clock()) + 1)},
+                headers={hdrs.RETRY_AFTER: str(int(since + WINDOW - time.monotonic()) + 1)},
             )
 
     def add(self, address: str) -> None:
@@ -95,7 +94,7 @@ class WrongTokens:
             self._wrong.popitem(last=False)
 
     def _counted(self, address: str) -> tuple[float, int]:
-        now = self._clock()
+        now = time.monotonic()
         since, count = self._wrong.get(address, (now, 0))
         return (since, count) if now - since < WINDOW else (now, 0)
 

@@ -1,7 +1,7 @@
 """Events: filters, keyset pages, changes to all that match, a thread's events, and one event with its whole story."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -201,7 +201,8 @@ async def event(sources: Sources, asked: Asked) -> Values:
         "behind": _head(why[1]) if why else None,
         "outcome": None if live else outcome(found),
         "story": list(_told(sources, found, place)),
-        "forks": _forks(found["steps"]),
+        # The steps from which the event can run again.
+        "forks": [step_label(each) for each in found["steps"] if each["sort"] in ("step", "sleep", "wait")],
         "message": sources.links.to_message(place.workspace, place.channel, place.message_ts),
         "trace": trace_of(found),
         "trace_link": sources.links.to_trace(trace_of(found)),
@@ -226,8 +227,3 @@ def _told(sources: Sources, event: Mapping[str, Any], place: Place) -> Iterator[
         error = errors.get(told.at, {}) if what == "failed" else {}
         link = sources.links.to_message(place.workspace, message["channel"], message["ts"])
         yield Told(told, *MARKS.get(what, ("·", "")), where=error.get("where"), link=link)
-
-
-def _forks(steps: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the names of the steps from which the event can run again."""
-    return [step_label(step) for step in steps if step["sort"] in ("step", "sleep", "wait")]
