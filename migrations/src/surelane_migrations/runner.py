@@ -1,4 +1,4 @@
-"""Apply a release's scripts in one transaction, under two locks, as the schema's owner.
+"""Apply a release's scripts in one transaction, under two locks, as the schema's owner; or write the SQL of that.
 
 If a script fails or the process is killed, the database is as it was before. The advisory lock excludes other runners,
 even before there is a schema. The lock of ``agent.migration`` excludes programs that do not know the advisory lock.
@@ -6,7 +6,7 @@ even before there is a schema. The lock of ``agent.migration`` excludes programs
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import asyncpg
@@ -17,8 +17,10 @@ from surelane_migrations.database import (
     Facts,
     SchemaVersion,
     connected,
+    count_history,
     read_applied,
     read_facts,
+    read_history,
     read_version,
     wait_until_there,
 )
@@ -260,3 +262,45 @@ def require_owner(facts: Facts) -> None:
             f"schema agent belongs to {facts.owner}, not to {facts.role}; only its owner migrates it. "
             f"Set DATABASE_URL to log in as {facts.owner}."
         )
+
+
+async def plan(connection: Connection, migration: Migration) -> str:
+    """Return the SQL of the whole migration, or a comment if there is nothing to do.
+
+    Raises:
+        MigrationError: ``apply`` would raise it before its first statement.
+    """
+    header = [f"-- Database {(await read_facts(connection)).database}, {await _conversion(connection)}"]
+    if await migration.nothing_to_do(connection):
+        return f"{header[0]}\n-- The schema is at {migration.target}: nothing to do without --again.\n"
+    bootstrapped = (await read_facts(connection)).bootstrapped
+    before, comparison = await migration.compare(connection)
+    header.append(f"-- From {before.version if before else 'nothing'} to {migration.target}.")
+    parts = ["\n".join(header), *_transaction(migration, comparison.pending, bootstrapped)]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _transaction(migration: Migration, pending: tuple[Script, ...], bootstrapped: bool) -> Iterator[str]:
+    """Yield the statements of :meth:`Migration.apply`, in its order."""
+    yield "begin;"
+    yield f"select pg_advisory_xact_lock({ADVISORY_KEY});"
+    yield f"{BASELINE}set local lock_timeout = {migration.locks.timeout_ms};"
+    if not bootstrapped:
+        yield BOOTSTRAP
+    yield f"{TABLE_LOCK};"
+    for step in steps(migration.scripts, pending, migration.target):
+        text = step.script.sql.rstrip()
+        end = "" if text.endswith(";") else "\n;"  # a comment may be the last line
+        yield f"-- {step.script.label}\n{text}{end}\n{step.record or ''}"
+    yield version_sql(migration.target, migration.min_compatible)
+    yield "commit;"
+
+
+async def _conversion(connection: Connection) -> str:
+    """Describe the effect on history: a conversion rewrites every row of it."""
+    history = await read_history(connection)
+    if not history.converts:
+        return f"history stays as it is ({history.form or 'none yet'})"
+    version = history.installed or history.available
+    rows = await count_history(connection)
+    return f"history becomes a hypertable of TimescaleDB {version}, which rewrites {rows} rows"

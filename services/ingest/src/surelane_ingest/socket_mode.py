@@ -18,7 +18,7 @@ from opentelemetry.metrics import CallbackOptions, Observation
 from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.web.async_client import AsyncWebClient
 
-from surelane_ingest.app import Bodies, Drain, Refused
+from surelane_ingest.app import Bodies, Drain, Refusals, Refused
 from surelane_ingest.envelope import (
     Delivered,
     Disconnect,
@@ -30,7 +30,6 @@ from surelane_ingest.envelope import (
     word,
 )
 from surelane_ingest.ingest_settings import IngestSettings
-from surelane_ingest.limits import Refusals
 from surelane_ingest.metrics import single
 from surelane_ingest.taking import Taker
 from surelane_service.durations import jittered

@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Any, cast
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from surelane.errors import IN_TRANSACTION, InvalidInput, SurelaneError, blames_server
-from surelane.sqlstates import of_connection, of_server
+from surelane.errors import (
+    IN_TRANSACTION,
+    InvalidInput,
+    SurelaneError,
+    blames_server,
+    of_connection,
+    of_server,
+)
 
 if TYPE_CHECKING:
     Connection = asyncpg.Connection[asyncpg.Record]
@@ -50,17 +56,12 @@ class Calls:
         self._database = database
         self._cuts = cuts
 
-    async def fetch(self, query: str, *arguments: object) -> list[Row]:
-        return await self.fetch_within(None, query, *arguments)
-
-    async def fetch_within(self, within: float | None, query: str, *arguments: object) -> list[Row]:
+    async def fetch(self, query: str, *arguments: object, within: float | None = None) -> list[Row]:
         """Return all rows. ``within``: seconds for the answer; ``None``: the pool's or the connection's own bound."""
-        rows: list[Row] = await self._call("fetch", query, arguments, timeout=within)
-        return rows
+        return await self._call("fetch", query, arguments, timeout=within)
 
     async def fetchrow(self, query: str, *arguments: object) -> Row | None:
-        row: Row | None = await self._call("fetchrow", query, arguments)
-        return row
+        return await self._call("fetchrow", query, arguments)
 
     async def fetchval(self, query: str, *arguments: object) -> Any:  # noqa: ANN401 - any SQL type
         """Return the first value of the first row."""

@@ -228,13 +228,13 @@ class Engine(Schedules, Sweeping, Measured, Fleet):
         """
         outcomes = [item[2] for item in items]
         arguments = [item[3] for item in items]
-        rows = await self._database.fetch_within(
-            within,
+        rows = await self._database.fetch(
             "select * from agent.settle($1::text::int8[], $2::text::int4[], $3, $4) where answer <> 'done'",
             _array([item[0] for item in items]),
             _array([item[1] for item in items]),
             None if all(outcome == "complete" for outcome in outcomes) else outcomes,
             arguments if any(argument is not None for argument in arguments) else None,
+            within=within,
         )
         return _answers(len(items), rows)
 

@@ -3,10 +3,14 @@
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 the database is away, too old, or refuses the role.
 """
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.metadata import entry_points
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.text import Text
 
 from surelane import __version__
 from surelane.calls import Connection
@@ -14,13 +18,51 @@ from surelane.trace_context import trace_id_of
 from surelane_operator.audit import acting_as, this_user
 from surelane_operator.changes import Changes
 from surelane_operator.cli import events, keys, queue
-from surelane_operator.cli.doctor import doctor
 from surelane_operator.cli.erase import erase
 from surelane_operator.cli.events import natural_key
 from surelane_operator.cli.follow import logs, tail
 from surelane_operator.cli.output import columns, say, show_json, show_table, watched
 from surelane_operator.cli.queue import enqueue, orchestrate
-from surelane_operator.cli.session import EXIT_USAGE, Database, Json, run
+from surelane_operator.cli.session import EXIT_FAILED, EXIT_USAGE, Database, Json, run
+from surelane_operator.doctor import Finding, Level, examine
+
+_STYLES = {
+    Level.OK: "green",
+    Level.UNKNOWN: "bright_black",
+    Level.WARNING: "yellow",
+    Level.PROBLEM: "bold red",
+}
+
+
+def doctor(
+    database: Database,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
+) -> None:
+    """Check schema, roles, notifications, clocks, vacuum, indexes, workers and backlog; it exits with 1 on a problem.
+
+    Every service's role may run it. It reports what the role may not see as unknown.
+    """
+    findings = run(database, lambda _, connection: examine(database, connection))
+    healthy = all(finding.level is not Level.PROBLEM for finding in findings)
+    if as_json:
+        show_json({"healthy": healthy, "findings": [asdict(finding) for finding in findings]})
+    else:
+        _show_findings(findings)
+    if not healthy:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _show_findings(findings: Sequence[Finding]) -> None:
+    console = Console(soft_wrap=True, highlight=False)
+    for finding in findings:
+        console.print(
+            Text(f"{finding.level:<8}", _STYLES[finding.level]),
+            f"{finding.check}: {finding.found}",
+            markup=False,
+        )
+        if finding.advice and finding.level is not Level.OK:
+            console.print(f"         -> {finding.advice}", markup=False)
+
 
 app = typer.Typer(help="Operate a Surelane queue.", no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(events.app, name="events")

@@ -179,8 +179,8 @@ def _said(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if (moment := moment_of(value)) is not None:
-        return ago(moment)
+    if isinstance(value, datetime):
+        return ago(value)
     if isinstance(value, (list, tuple)):
         return ", ".join(str(part) for part in value)
     return one_line(value)
@@ -188,11 +188,6 @@ def _said(value: object) -> str:
 
 def _plain(value: object) -> str:
     return value.isoformat() if isinstance(value, datetime) else str(value)
-
-
-def moment_of(value: object) -> datetime | None:
-    """Return a value that is a time; ``None`` for others."""
-    return value if isinstance(value, datetime) else None
 
 
 def ago(moment: datetime, now: datetime | None = None) -> str:
@@ -325,8 +320,8 @@ def _fields(event: dict[str, Any]) -> Iterator[tuple[str, str]]:
     most = f" of {event['max_attempts']}" if event["max_attempts"] else ""
     yield "tries", f"{event['attempts']}{most}"
     for name, key in _MOMENTS.items():
-        if moment := moment_of(event[key]):
-            yield name, ago(moment)
+        if event[key] is not None:
+            yield name, ago(event[key])
     if event["priority"] != 1:
         yield "priority", str(event["priority"])
     for name, key in _TEXTS.items():

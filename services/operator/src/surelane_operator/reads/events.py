@@ -17,8 +17,16 @@ from surelane.encryption.keys import SealedError
 from surelane.encryption.places import ERROR, PROGRESS, RESULT, Place, step_place, tag_place
 from surelane.encryption.sealing import Sealing
 from surelane_operator.audit import Audit, some
-from surelane_operator.reads.filters import ENDED, LIVE, STATUSES, Cursor, Filter, keyset
-from surelane_operator.reads.message import Message, read_message
+from surelane_operator.reads.filters import (
+    ENDED,
+    LIVE,
+    STATUSES,
+    Cursor,
+    Filter,
+    Message,
+    keyset,
+    read_message,
+)
 from surelane_service.durations import rate_text
 from surelane_service.figures import Measured
 

@@ -10,8 +10,7 @@ from django.utils.connection import ConnectionProxy
 
 from surelane.drivers import Driver, Row, positional
 from surelane.drivers.psycopg import DRIVER_ERRORS, translated
-from surelane.errors import SurelaneError, TransactionAborted, UnsupportedConnection
-from surelane.sqlstates import of_connection
+from surelane.errors import SurelaneError, TransactionAborted, UnsupportedConnection, of_connection
 
 
 def sync_driver(database: object) -> Driver | None:

@@ -9,8 +9,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 
 from surelane.drivers import Driver, Row, positional
-from surelane.errors import IN_TRANSACTION, InvalidInput, SurelaneError
-from surelane.sqlstates import of_connection, of_server
+from surelane.errors import IN_TRANSACTION, InvalidInput, SurelaneError, of_connection, of_server
 
 DRIVER_ERRORS = (psycopg.Error, UnicodeError)
 """All that psycopg raises when a call fails. Text that UTF-8 cannot hold raises the second."""

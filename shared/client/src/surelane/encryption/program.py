@@ -54,7 +54,7 @@ class OwnConnections(Calls):
         self._connect: Callable[[], Any] = source
         self.asynchronous = self._pool is not None or iscoroutinefunction(source)
 
-    async def fetch(self, query: str, *arguments: object) -> list[Row]:
+    async def fetch(self, query: str, *arguments: object, within: float | None = None) -> list[Row]:  # noqa: ARG002
         async with self._driver() as driver:
             return list(await driver.fetch(query, *arguments))  # type: ignore[arg-type]  # rows of any driver
 

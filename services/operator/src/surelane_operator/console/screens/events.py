@@ -16,12 +16,12 @@ from surelane_operator.reads.filters import (
     STATUSES,
     Cursor,
     Filter,
+    parts_of,
     read_cursor,
     read_tags,
     split_tags,
 )
 from surelane_operator.reads.lookup import lost_message, matches_of
-from surelane_operator.reads.message import parts_of
 from surelane_operator.reads.timeline import (
     Step,
     moment_of,
