@@ -162,7 +162,7 @@ def access_of(
     browser: Credentials = (sessions := Sessions(signer, Used(database), ways, https=https))
     if settings.sign_in == "proxy":
         names = settings.proxy_user_header or "", settings.proxy_groups_header
-        browser = ProxyHeaders(*names, settings.proxy_networks, groups, signer)
+        browser = ProxyHeaders(*names, settings.proxy_addresses, groups, signer)
     sign_in = SignIn(sessions, render, headers, tokens=tokens if links else None, links=links, oidc=oidc)
     return Guard(tokens, browser, sign_in.away), sign_in.routes()
 

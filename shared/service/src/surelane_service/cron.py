@@ -187,20 +187,10 @@ class Schedules:
             ValueError: the schedule or the time zone cannot be read.
             InvalidInput: another value cannot be stored.
         """
-        await self._database.call(
-            "set_cron",
-            name,
-            kind,
-            schedule,
-            next_at or Cron(schedule, time_zone, jitter, name).next_firing(datetime.now(UTC)),
-            await self._cron_payload(payload or {}),
-            time_zone,
-            str(catch_up),
-            paused,
-            priority,
-            overlap,
-            jitter,
-        )
+        following = next_at or Cron(schedule, time_zone, jitter, name).next_firing(datetime.now(UTC))
+        text = await self._cron_payload(payload or {})
+        rules = time_zone, str(catch_up), paused, priority, overlap, jitter
+        await self._database.call("set_cron", name, kind, schedule, following, text, *rules)
 
     async def _cron_payload(self, payload: Mapping[str, Any]) -> str:
         """Return a schedule's payload as it is stored, JSON text."""

@@ -46,14 +46,8 @@ class BulkFilter(Which):
     text: Part | None = Field(None, description="parts of the keys, separated by spaces, in any case")
 
     def filter(self) -> Filter:
-        return replace(
-            super().filter(),
-            workspace=self.workspace,
-            channel=self.channel,
-            user=self.user,
-            error=self.error,
-            words=(self.text or "").split(),
-        )
+        texts = self.model_dump(include={"workspace", "channel", "user", "error"})
+        return replace(super().filter(), **texts, words=(self.text or "").split())
 
 
 class BulkTarget(Strict):

@@ -6,7 +6,10 @@ cost nothing measurable. Names follow OpenTelemetry's semantic conventions for m
 
 import os
 import threading
+from collections.abc import Collection
 from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any
 
 from opentelemetry import metrics, trace
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
@@ -15,7 +18,7 @@ from opentelemetry.sdk.metrics.export import MetricExporter, MetricReader, Perio
 from opentelemetry.sdk.metrics.view import DropAggregation, View
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 
 from surelane_service.telemetry.redaction import RedactingExporter
@@ -99,35 +102,24 @@ def messaging(operation: str, destination: str | None = None) -> dict[str, str]:
 
 def span_exporter() -> SpanExporter | None:
     """Return the exporter of spans, or ``None`` if traces are off."""
-    exporter: SpanExporter
-    match _named("traces"):
-        case "otlp" if _protocol("traces") == "grpc":
-            # Each exporter imports large libraries: import the one in use alone.
-            from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as Grpc  # noqa: PLC0415
-
-            exporter = Grpc()
-        case "otlp":
-            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as Http  # noqa: PLC0415
-
-            exporter = Http()
-        case "console":
-            exporter = ConsoleSpanExporter()
-        case _:
-            return None
-    return RedactingExporter(exporter)
+    exporter = _exporter("traces", ("otlp", "console"))
+    return None if exporter is None else RedactingExporter(exporter)
 
 
 def metric_exporter() -> MetricExporter | None:
     """Return the exporter that pushes metrics, or ``None`` if they are not pushed."""
-    if _named("metrics") != "otlp":
+    exporter: MetricExporter | None = _exporter("metrics", ("otlp",))
+    return exporter
+
+
+def _exporter(signal: str, known: Collection[str]) -> Any:  # noqa: ANN401 - of any signal
+    """Load the exporter of a signal, and no other one: each imports large libraries."""
+    if (name := _named(signal)) not in known:
         return None
-    if _protocol("metrics") == "grpc":
-        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter as Grpc  # noqa: PLC0415
-
-        return Grpc()
-    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter as Http  # noqa: PLC0415
-
-    return Http()
+    if name == "otlp":
+        name += "_proto_grpc" if _protocol(signal) == "grpc" else "_proto_http"
+    (found,) = entry_points(group=f"opentelemetry_{signal}_exporter", name=name)
+    return found.load()()
 
 
 def _named(signal: str) -> str:

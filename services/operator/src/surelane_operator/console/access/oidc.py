@@ -12,6 +12,7 @@ import aiohttp
 import jwt
 
 from surelane.errors import SurelaneError
+from surelane_service.outbound import bounded
 
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 """Signatures by a private key only: our secret must not sign what we take for the provider's."""
@@ -24,8 +25,6 @@ REREAD = 30.0
 LONGEST_EMAIL = 100
 LONGEST_SUB = 255
 """Characters of a person's identifier, at most, as OpenID Connect bounds it."""
-LARGEST = 1_000_000
-"""Bytes of an answer, at most."""
 TIMEOUT = aiohttp.ClientTimeout(total=10)
 
 
@@ -211,12 +210,9 @@ async def _request(method: str, address: str, **options: Any) -> tuple[int, dict
             aiohttp.ClientSession(timeout=TIMEOUT, cookie_jar=aiohttp.DummyCookieJar()) as session,
             session.request(method, address, allow_redirects=False, **options) as response,
         ):
-            body = bytearray()
-            async for piece in response.content.iter_any():
-                body += piece
-                if len(body) > LARGEST:
-                    raise ProviderUnavailable("the provider's answer is too large")
-            return response.status, _object(bytes(body))
+            if (body := await bounded(response)) is None:
+                raise ProviderUnavailable("the provider's answer is too large")
+            return response.status, _object(body)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise ProviderUnavailable(f"the provider does not answer: {type(error).__name__}") from None
 
