@@ -9,9 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import asyncpg
-
-from surelane.calls import DRIVER_ERRORS, Calls, Connection, Pool, translated
+from surelane.calls import DRIVER_ERRORS, Calls, Connection, Pool, Row, translated
 from surelane.errors import DatabaseRefused, DatabaseUnavailable
 
 MOST_IDS = 100
@@ -70,7 +68,6 @@ class Audit:
     """Keeps actions, and lists them."""
 
     def __init__(self, database: Pool | Connection) -> None:
-        self._database = database
         self._calls = Calls(database)
 
     @asynccontextmanager
@@ -143,12 +140,8 @@ class Audit:
     async def _transaction(self) -> AsyncIterator[Connection]:
         """Lend a connection in a transaction, which ends with the block."""
         try:
-            if isinstance(self._database, asyncpg.Pool):
-                async with self._database.acquire() as lent, lent.transaction():
-                    yield lent  # type: ignore[misc]  # the proxy has all of a connection's methods
-            else:
-                async with self._database.transaction():
-                    yield self._database
+            async with self._calls.lent() as connection, connection.transaction():
+                yield connection
         except DRIVER_ERRORS as error:
             raise translated(error, uncertain=True) from error
 
@@ -182,7 +175,7 @@ def _json(value: Mapping[str, Any]) -> str:
     return json.dumps(value, default=str).replace("\\u0000", "")
 
 
-def _parsed(row: asyncpg.Record) -> dict[str, Any]:
+def _parsed(row: Row) -> dict[str, Any]:
     return {
         name: json.loads(value) if name in ("detail", "result") and value is not None else value
         for name, value in row.items()

@@ -85,7 +85,7 @@ class Calls:
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
         """Open a transaction, and yield its connection."""
-        async with self._lent() as connection:
+        async with self.lent() as connection:
             if connection.is_in_transaction():
                 raise InvalidInput(IN_TRANSACTION)
             async with connection.transaction():
@@ -94,14 +94,15 @@ class Calls:
     async def _call(self, method: str, query: str, arguments: Sequence[object], **bound: float | None) -> Any:  # noqa: ANN401
         uncertain = False
         try:
-            async with self._lent() as connection:
+            async with self.lent() as connection:
                 uncertain = not (connection.is_closed() or connection.is_in_transaction())
                 return await getattr(connection, method)(query, *arguments, **bound)
         except DRIVER_ERRORS as error:
             raise translated(error, uncertain=uncertain) from error
 
     @asynccontextmanager
-    async def _lent(self) -> AsyncIterator[Connection]:
+    async def lent(self) -> AsyncIterator[Connection]:
+        """Lend a connection for the length of the block. Its errors are the driver's."""
         if not isinstance(self._database, asyncpg.Pool):
             yield self._database
             return

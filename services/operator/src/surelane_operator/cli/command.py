@@ -71,12 +71,8 @@ app.add_typer(keys.app, name="keys")
 app.add_typer(queue.kinds, name="kinds")
 app.add_typer(queue.limits, name="limits")
 app.add_typer(queue.schedules, name="cron")
-app.command()(logs)
-app.command()(tail)
-app.command()(enqueue)
-app.command()(orchestrate)
-app.command()(doctor)
-app.command()(erase)
+for _own in (logs, tail, enqueue, orchestrate, doctor, erase):
+    app.command()(_own)
 for _command in entry_points(group="surelane.commands"):  # surelane-dev brings some
     app.command(_command.name)(_command.load())
 

@@ -163,8 +163,9 @@ Application = Callable[
 async def answered(
     application: Application, request: web.Request, state: Mapping[str, Any]
 ) -> web.StreamResponse:
-    """Return the application's answer. It finds ``state`` in the request's.
+    """Return the answer of an ASGI application, as the protocol's SDK is one. It finds ``state`` in the request's.
 
+    Only what the SDK needs is here: one answer that is not streamed, no WebSocket and no lifespan.
     The body is read as the application asks for it. So a large one is refused before it is read.
     """
     response = web.Response(status=500)
