@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.text import Text
+from typer import Argument, Option
 
 from surelane import __version__
 from surelane.calls import Connection
@@ -36,7 +37,7 @@ _STYLES = {
 
 def doctor(
     database: Database,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print JSON instead of lines.")] = False,
 ) -> None:
     """Check schema, roles, notifications, clocks, vacuum, indexes, workers and backlog; it exits with 1 on a problem.
 
@@ -88,11 +89,11 @@ def main(
     context: typer.Context,
     name: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--as", envvar="SURELANE_AS", help="The name to keep changes under. Default: your user and host."
         ),
     ] = None,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+    version: Annotated[bool, Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
     """Operate a Surelane queue."""
     if version:
@@ -108,7 +109,7 @@ def main(
 def stats(
     database: Database,
     as_json: Json = False,
-    watch: Annotated[bool, typer.Option(help="Print it again every two seconds.")] = False,
+    watch: Annotated[bool, Option(help="Print it again every two seconds.")] = False,
 ) -> None:
     """Count events by kind and state, and list the workers."""
 
@@ -129,10 +130,9 @@ def stats(
 
 @app.command()
 def trace(
-    key: Annotated[str, typer.Argument(help="Slack's event_id, another natural key, or the event's id.")],
+    key: Annotated[str, Argument(help="Slack's event_id, another natural key, or the event's id.")],
     url: Annotated[
-        str | None,
-        typer.Option(envvar="SURELANE_TRACE_URL", help="A URL with {trace_id} in it, to print a link."),
+        str | None, Option(envvar="SURELANE_TRACE_URL", help="A URL with {trace_id} in it, to print a link.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -147,10 +147,10 @@ def trace(
 def list_actions(
     database: Database,
     target: Annotated[
-        str | None, typer.Option(help="Only actions on this, such as: event 7, kind chat, schedule daily.")
+        str | None, Option(help="Only actions on this, such as: event 7, kind chat, schedule daily.")
     ] = None,
-    before: Annotated[int | None, typer.Option(help="Only actions with a smaller id: the next page.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many to list.")] = 50,
+    before: Annotated[int | None, Option(help="Only actions with a smaller id: the next page.")] = None,
+    limit: Annotated[int, Option(min=1, max=1000, help="How many to list.")] = 50,
     as_json: Json = False,
 ) -> None:
     """List what operators did, newest first: who, when, what, and what came of it."""

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from surelane_operator.audit import this_user
 from surelane_operator.cli.output import columns, say, show_json, show_table
@@ -32,13 +33,13 @@ _RECEIPTS = columns(
 
 def erase(
     database: Database,
-    user: Annotated[str | None, typer.Option(help="A person's id, such as U012AB3CD.")] = None,
-    team: Annotated[str | None, typer.Option(help="A workspace's id, such as T012AB3CD.")] = None,
-    channel: Annotated[str | None, typer.Option(help="A channel's id, such as C012AB3CD.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count only. This is the default.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Erase. There is no way back.")] = False,
-    by: Annotated[str | None, typer.Option(help="Who asks, for the receipt. Default: you.")] = None,
-    receipts: Annotated[bool, typer.Option("--receipts", help="List the erasures so far.")] = False,
+    user: Annotated[str | None, Option(help="A person's id, such as U012AB3CD.")] = None,
+    team: Annotated[str | None, Option(help="A workspace's id, such as T012AB3CD.")] = None,
+    channel: Annotated[str | None, Option(help="A channel's id, such as C012AB3CD.")] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="Count only. This is the default.")] = False,
+    yes: Annotated[bool, Option("--yes", help="Erase. There is no way back.")] = False,
+    by: Annotated[str | None, Option(help="Who asks, for the receipt. Default: you.")] = None,
+    receipts: Annotated[bool, Option("--receipts", help="List the erasures so far.")] = False,
     as_json: Json = False,
 ) -> None:
     """Remove every event in which the given ids stand together, with its steps, signals and results.

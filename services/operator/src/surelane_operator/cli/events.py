@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from surelane.calls import Connection
 from surelane_operator.changes import Changes
@@ -29,11 +30,11 @@ from surelane_operator.reads.filters import STATUSES, Filter, read_tags
 from surelane_operator.reads.timeline import story_of, trace_of
 
 Key = Annotated[
-    str, typer.Argument(help="An event's id or natural key: Slack's event_id, or the trigger_id of a click.")
+    str, Argument(help="An event's id or natural key: Slack's event_id, or the trigger_id of a click.")
 ]
 Statuses = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--status",
         help=f"Only events that are {', '.join(STATUSES[:-1])} or {STATUSES[-1]}; repeatable.",
         autocompletion=lambda: list(STATUSES),
@@ -41,23 +42,18 @@ Statuses = Annotated[
 ]
 Kinds = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--kind", help="Only this kind, or a command such as /deploy; repeatable.", autocompletion=known_kinds
     ),
 ]
 
 Tags = Annotated[
-    list[str] | None,
-    typer.Option("--tag", help="Only events with this tag, such as customer=acme; repeatable."),
+    list[str] | None, Option("--tag", help="Only events with this tag, such as customer=acme; repeatable.")
 ]
-Since = Annotated[
-    datetime | None, typer.Option(help="Only events that were enqueued, or ended, at or after this.")
-]
-Until = Annotated[
-    datetime | None, typer.Option(help="Only events that were enqueued, or ended, before this.")
-]
-Limit = Annotated[int, typer.Option(min=1, max=1000, help="Show this many at most.")]
-AnyKey = Annotated[str | None, typer.Option(help="Only events with this item key, group key or dedupe key.")]
+Since = Annotated[datetime | None, Option(help="Only events that were enqueued, or ended, at or after this.")]
+Until = Annotated[datetime | None, Option(help="Only events that were enqueued, or ended, before this.")]
+Limit = Annotated[int, Option(min=1, max=1000, help="Show this many at most.")]
+AnyKey = Annotated[str | None, Option(help="Only events with this item key, group key or dedupe key.")]
 
 _TRIGGER = re.compile(r"\d+\.\d+\.[0-9a-f]+")
 
@@ -122,7 +118,7 @@ app = typer.Typer(
     help="Find events, see why one waits; run events again, cancel, signal.", no_args_is_help=True
 )
 
-Most = Annotated[int, typer.Option(min=1, help="With --status: change this many at most.")]
+Most = Annotated[int, Option(min=1, help="With --status: change this many at most.")]
 
 
 @app.command("list")
@@ -136,7 +132,7 @@ def list_events(
     tag: Tags = None,
     limit: Limit = 20,
     as_json: Json = False,
-    watch: Annotated[bool, typer.Option(help="Print it again every two seconds.")] = False,
+    watch: Annotated[bool, Option(help="Print it again every two seconds.")] = False,
 ) -> None:
     """List events, newest first: live ones, then ended ones.
 
@@ -153,12 +149,10 @@ def list_events(
 
 @app.command("search")
 def search(
-    words: Annotated[
-        list[str], typer.Argument(help="Words that people saw, or a link to a message in Slack.")
-    ],
+    words: Annotated[list[str], Argument(help="Words that people saw, or a link to a message in Slack.")],
     database: Database,
     kind: Kinds = None,
-    since: Annotated[datetime | None, typer.Option(help="Look no further back than this.")] = None,
+    since: Annotated[datetime | None, Option(help="Look no further back than this.")] = None,
     tag: Tags = None,
     limit: Limit = 20,
     as_json: Json = False,
@@ -206,21 +200,21 @@ def history(key: Key, database: Database, as_json: Json = False) -> None:
 @app.command("rerun")
 def rerun(
     database: Database,
-    keys: Annotated[list[str] | None, typer.Argument(help="Ids or natural keys.")] = None,
+    keys: Annotated[list[str] | None, Argument(help="Ids or natural keys.")] = None,
     from_step: Annotated[
         str | None,
-        typer.Option(help="With one key: run a new event, with the steps that were stored before this one."),
+        Option(help="With one key: run a new event, with the steps that were stored before this one."),
     ] = None,
     payload: Annotated[
         typer.FileText | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             encoding="utf-8",
             help="With one key: run a new event with this payload, JSON; - reads standard input.",
         ),
     ] = None,
     status: Annotated[
-        list[str] | None, typer.Option(help="Instead of keys: all events that ended with this status.")
+        list[str] | None, Option(help="Instead of keys: all events that ended with this status.")
     ] = None,
     kind: Kinds = None,
     since: Since = None,
@@ -291,17 +285,17 @@ def _read_json(file: typer.FileText) -> object:
 @app.command("cancel")
 def cancel(
     database: Database,
-    key: Annotated[str | None, typer.Argument(help="An id or a natural key.")] = None,
+    key: Annotated[str | None, Argument(help="An id or a natural key.")] = None,
     status: Annotated[
-        list[str] | None, typer.Option(help="Instead of a key: all events with this status, such as pending.")
+        list[str] | None, Option(help="Instead of a key: all events with this status, such as pending.")
     ] = None,
     kind: Kinds = None,
     since: Since = None,
     until: Until = None,
     limit: Most = 100,
-    reason: Annotated[str | None, typer.Option(help="Why; it is kept in history.")] = None,
+    reason: Annotated[str | None, Option(help="Why; it is kept in history.")] = None,
     children: Annotated[
-        bool, typer.Option("--children", help="With a key: also the children that the event waits for.")
+        bool, Option("--children", help="With a key: also the children that the event waits for.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -329,9 +323,9 @@ def cancel(
 @app.command("signal")
 def signal(
     key: Key,
-    name: Annotated[str, typer.Argument(help="The name that the event's handler waits for.")],
+    name: Annotated[str, Argument(help="The name that the event's handler waits for.")],
     database: Database,
-    value: Annotated[str, typer.Argument(help="The value as JSON.")] = "null",
+    value: Annotated[str, Argument(help="The value as JSON.")] = "null",
     as_json: Json = False,
 ) -> None:
     """Send a value to an event whose handler waits for it, now or later."""

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
-import typer
 from rich.text import Text
+from typer import Option
 
 from surelane.calls import Connection
 from surelane_operator.cli.events import AnyKey, Key, Kinds, Statuses, filtered, found
@@ -68,7 +68,7 @@ def tail(
     kind: Kinds = None,
     status: Statuses = None,
     key: AnyKey = None,
-    last: Annotated[int, typer.Option(min=0, max=MOST, help="Begin with the last so many.")] = 10,
+    last: Annotated[int, Option(min=0, max=MOST, help="Begin with the last so many.")] = 10,
     as_json: Json = False,
 ) -> None:
     """Follow all events as they come, run and end. With --json, a line for each."""

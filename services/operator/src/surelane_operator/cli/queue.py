@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Annotated, Any, cast
 
 import typer
+from typer import Argument, Option
 
 from surelane.calls import Connection
 from surelane.jobs import Priority
@@ -27,7 +28,7 @@ from surelane_service.durations import parse_duration, read_limit_rate
 kinds = typer.Typer(help="Pause and resume kinds.", no_args_is_help=True)
 limits = typer.Typer(help="List, change and reset the limits of kinds.", no_args_is_help=True)
 
-Kind = Annotated[str, typer.Argument(help="A kind, such as slack.app_mention.", autocompletion=known_kinds)]
+Kind = Annotated[str, Argument(help="A kind, such as slack.app_mention.", autocompletion=known_kinds)]
 _LIMITS = columns(
     *("kind", "per", "concurrency=at once", "rate"),
     *("declared_concurrency=(declared)", "declared_rate=(declared)", "set_at=set", "set_by=by"),
@@ -60,12 +61,10 @@ def list_limits(database: Database, as_json: Json = False) -> None:
 def set_limit(
     kind: Kind,
     database: Database,
-    concurrency: Annotated[str | None, typer.Option(help="How many run at once, or none.")] = None,
-    rate: Annotated[
-        str | None, typer.Option(help="How many begin in a period, such as 60/1m, or none.")
-    ] = None,
+    concurrency: Annotated[str | None, Option(help="How many run at once, or none.")] = None,
+    rate: Annotated[str | None, Option(help="How many begin in a period, such as 60/1m, or none.")] = None,
     per: Annotated[
-        str | None, typer.Option(help="What has a limit of its own: kind, workspace, channel or user.")
+        str | None, Option(help="What has a limit of its own: kind, workspace, channel or user.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -118,26 +117,20 @@ def list_cron(database: Database, as_json: Json = False) -> None:
 @schedules.command("set")
 def set_cron(
     name: str,
-    kind: Annotated[str, typer.Argument(help="The kind of the jobs that it enqueues.")],
-    schedule: Annotated[str, typer.Argument(help="Five cron fields in quotes: '*/5 * * * *'.")],
+    kind: Annotated[str, Argument(help="The kind of the jobs that it enqueues.")],
+    schedule: Annotated[str, Argument(help="Five cron fields in quotes: '*/5 * * * *'.")],
     database: Database,
-    payload: Annotated[str, typer.Option(help="The jobs' payload, a JSON object.")] = "{}",
-    time_zone: Annotated[
-        str, typer.Option(help="The time zone of the fields, such as Europe/Berlin.")
-    ] = "UTC",
+    payload: Annotated[str, Option(help="The jobs' payload, a JSON object.")] = "{}",
+    time_zone: Annotated[str, Option(help="The time zone of the fields, such as Europe/Berlin.")] = "UTC",
     catch_up: Annotated[
-        str, typer.Option(help="Missed times to fire: none, one (the last), a number of last ones or all.")
+        str, Option(help="Missed times to fire: none, one (the last), a number of last ones or all.")
     ] = "one",
-    paused: Annotated[
-        bool, typer.Option(help="Fire nothing until it is set again without --paused.")
-    ] = False,
+    paused: Annotated[bool, Option(help="Fire nothing until it is set again without --paused.")] = False,
     priority: PriorityOption = 1,
     overlap: Annotated[
-        Overlap, typer.Option(help="What a firing does while an earlier job of the schedule is live.")
+        Overlap, Option(help="What a firing does while an earlier job of the schedule is live.")
     ] = "allow",
-    jitter: Annotated[
-        str, typer.Option(help="How long after its time a firing comes at most, such as 5m.")
-    ] = "0",
+    jitter: Annotated[str, Option(help="How long after its time a firing comes at most, such as 5m.")] = "0",
     as_json: Json = False,
 ) -> None:
     """Create or change a schedule."""
@@ -174,19 +167,19 @@ def delete_cron(name: str, database: Database, as_json: Json = False) -> None:
     say(f"{name} is deleted", {"name": name, "deleted": True}, as_json=as_json)
 
 
-DedupeKey = Annotated[str | None, typer.Option(help="Add no job while another one with this key is pending.")]
+DedupeKey = Annotated[str | None, Option(help="Add no job while another one with this key is pending.")]
 
 
 def enqueue(
-    kind: Annotated[str, typer.Argument(help="The job's kind, such as agent-turn.")],
+    kind: Annotated[str, Argument(help="The job's kind, such as agent-turn.")],
     database: Database,
-    payload: Annotated[str, typer.Option(help="The job's payload, any JSON value.")] = "{}",
-    run_at: Annotated[datetime | None, typer.Option(help="Run it no earlier than this local time.")] = None,
+    payload: Annotated[str, Option(help="The job's payload, any JSON value.")] = "{}",
+    run_at: Annotated[datetime | None, Option(help="Run it no earlier than this local time.")] = None,
     key: Annotated[
-        str | None, typer.Option(help="The job's natural key, to find, cancel or reschedule it.")
+        str | None, Option(help="The job's natural key, to find, cancel or reschedule it.")
     ] = None,
     group_key: Annotated[
-        str | None, typer.Option(help="The job's group. One worker at a time runs a group's jobs, in order.")
+        str | None, Option(help="The job's group. One worker at a time runs a group's jobs, in order.")
     ] = None,
     dedupe_key: DedupeKey = None,
     priority: PriorityOption = 1,
@@ -207,10 +200,10 @@ def enqueue(
 
 
 def orchestrate(
-    goal: Annotated[str, typer.Argument(help="The goal of the plan.")],
+    goal: Annotated[str, Argument(help="The goal of the plan.")],
     database: Database,
     subtask: Annotated[
-        list[str] | None, typer.Option(help="A part of the plan; repeatable. Without any, a handler plans.")
+        list[str] | None, Option(help="A part of the plan; repeatable. Without any, a handler plans.")
     ] = None,
     dedupe_key: DedupeKey = None,
     as_json: Json = False,

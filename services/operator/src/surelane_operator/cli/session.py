@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import asyncpg
 import typer
+from typer import Option
 
 from surelane.calls import Connection, translating
 from surelane.encryption.data_keys import DataKeys
@@ -55,7 +56,7 @@ def _told() -> str | None:
 
 Database = Annotated[
     str,
-    typer.Option(
+    Option(
         default_factory=development,
         show_default=False,
         envvar=_DATABASES,
@@ -64,8 +65,8 @@ Database = Annotated[
     ),
 ]
 """The option of every command that asks the database."""
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-PriorityOption = Annotated[int, typer.Option(min=0, max=3, help="0 runs first, 3 last.")]
+Json = Annotated[bool, Option("--json", help="Print JSON instead of a table.")]
+PriorityOption = Annotated[int, Option(min=0, max=3, help="0 runs first, 3 last.")]
 
 
 def run(
