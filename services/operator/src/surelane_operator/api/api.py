@@ -7,7 +7,6 @@ from aiohttp import web
 from surelane import __version__
 from surelane_operator.api.bulk import BulkApi
 from surelane_operator.api.endpoint import Endpoint, document
-from surelane_operator.api.events import EventsApi
 from surelane_operator.api.queue import QueueApi
 from surelane_operator.changes import Changes
 from surelane_operator.console.access.guard import refusal
@@ -36,7 +35,6 @@ class OperatorApi:
     def __init__(self, changes: Changes, examinations: Examinations) -> None:
         self._bulk = BulkApi(changes)
         self.endpoints: list[Endpoint] = [
-            *EventsApi(changes).endpoints(),
             *QueueApi(changes, examinations).endpoints(),
             *self._bulk.endpoints(),
         ]
