@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 from surelane.errors import InvalidInput
 from surelane.slack import Place, place_of
 from surelane_operator.console.screen import Asked, Missing, Moved, Sources, Values
+from surelane_operator.reads import timeline
 from surelane_operator.reads.filters import (
     LIVE,
     MAX_ID,
@@ -22,15 +23,6 @@ from surelane_operator.reads.filters import (
     split_tags,
 )
 from surelane_operator.reads.lookup import lost_message, matches_of
-from surelane_operator.reads.timeline import (
-    Step,
-    moment_of,
-    outcome,
-    sentence,
-    step_label,
-    story_of,
-    trace_of,
-)
 
 PAGE = 50
 OF_A_THREAD = 200
@@ -170,7 +162,7 @@ MARKS = {
 class Told:
     """A step of the timeline as the page shows it."""
 
-    step: Step
+    step: timeline.Step
     mark: str
     state: str
     where: str | None = None
@@ -196,16 +188,18 @@ async def event(sources: Sources, asked: Asked) -> Values:
         "job": found,
         "live": live,
         "place": place,
-        "why": None if why is None else sentence(*why),
+        "why": None if why is None else timeline.sentence(*why),
         "reason": why[0] if why else None,
         "behind": _head(why[1]) if why else None,
-        "outcome": None if live else outcome(found),
+        "outcome": None if live else timeline.outcome(found),
         "story": list(_told(sources, found, place)),
         # The steps from which the event can run again.
-        "forks": [step_label(each) for each in found["steps"] if each["sort"] in ("step", "sleep", "wait")],
+        "forks": [
+            timeline.step_label(each) for each in found["steps"] if each["sort"] in ("step", "sleep", "wait")
+        ],
         "message": sources.links.to_message(place.workspace, place.channel, place.message_ts),
-        "trace": trace_of(found),
-        "trace_link": sources.links.to_trace(trace_of(found)),
+        "trace": timeline.trace_of(found),
+        "trace_link": sources.links.to_trace(timeline.trace_of(found)),
     }
 
 
@@ -216,12 +210,12 @@ def _head(detail: str) -> int | None:
 
 
 def _told(sources: Sources, event: Mapping[str, Any], place: Place) -> Iterator[Told]:
-    errors = {moment_of(error.get("at")): error for error in event["errors"]}
+    errors = {timeline.moment_of(error.get("at")): error for error in event["errors"]}
     posted = {("replied", reply["at"]): reply for reply in event["replies"]}
     for step in event["steps"]:
         if step.get("posted"):
-            posted["step", moment_of(step["finished_at"])] = step["posted"]
-    for told in story_of(event):
+            posted["step", timeline.moment_of(step["finished_at"])] = step["posted"]
+    for told in timeline.story_of(event):
         what = told.what.removesuffix(" (kept)")
         message = posted.get((what, told.at), {"channel": None, "ts": None})
         error = errors.get(told.at, {}) if what == "failed" else {}

@@ -7,20 +7,8 @@ from typing import Any
 
 from surelane.errors import NotMeasured
 from surelane_operator.console.screen import Asked, Missing, Sources, Values
+from surelane_operator.reads import queue
 from surelane_operator.reads.filters import MAX_ID, Cursor, Filter, read_cursor
-from surelane_operator.reads.queue import (
-    ALL,
-    KNOWN_BY,
-    MINUTES,
-    UNANSWERED,
-    WEEK,
-    KindLimit,
-    list_questions,
-    read_kind,
-    read_kinds,
-    read_schedules,
-    read_workers,
-)
 from surelane_operator.reads.workflows import PAGE, is_partial, list_workflows, read_workflow
 from surelane_service.figures import Figures
 
@@ -32,7 +20,7 @@ LEVELS = ("problem", "warning", "unknown", "ok")
 async def waiting(sources: Sources, asked: Asked) -> Values:
     """Read the questions that handlers asked with ``ctx.ask``, and that have no answer yet."""
     cursor = _begin(asked)
-    page = await list_questions(sources.reads, cursor, LIST)
+    page = await queue.list_questions(sources.reads, cursor, LIST)
     asks = [(each, sources.links.to_message(None, each.channel, each.ts)) for each in page.questions]
     return {"questions": asks, "next": page.next, "first": cursor is None}
 
@@ -40,11 +28,15 @@ async def waiting(sources: Sources, asked: Asked) -> Values:
 async def kinds(sources: Sources, asked: Asked) -> Values:
     """Read the kinds: what waits, runs and failed of each, who handles it, its limit."""
     after = asked.word("after")
-    return {"page": await read_kinds(sources.reads, after), "limit_text": _limit_text, "first": after is None}
+    return {
+        "page": await queue.read_kinds(sources.reads, after),
+        "limit_text": _limit_text,
+        "first": after is None,
+    }
 
 
 async def kind(sources: Sources, asked: Asked) -> Values:
-    found = await read_kind(sources.reads, asked.path["kind"])
+    found = await queue.read_kind(sources.reads, asked.path["kind"])
     if found is None:
         raise Missing(f"No event of the kind {asked.path['kind']} was ever stored, and no worker handles it.")
     return {"kind": found, "limit_text": _limit_text}
@@ -70,11 +62,11 @@ async def workflow(sources: Sources, asked: Asked) -> Values:
 
 async def schedules(sources: Sources, _: Asked) -> Values:
     """Read the named schedules: when each fires next, and what became of its last run."""
-    return {"schedules": (await read_schedules(sources.reads)).schedules}
+    return {"schedules": (await queue.read_schedules(sources.reads)).schedules}
 
 
 async def schedule(sources: Sources, asked: Asked) -> Values:
-    for each in (await read_schedules(sources.reads)).schedules:
+    for each in (await queue.read_schedules(sources.reads)).schedules:
         if each.name == asked.path["name"]:
             return {"schedule": each}
     raise Missing(f"There is no schedule {asked.path['name']}.")
@@ -82,14 +74,14 @@ async def schedule(sources: Sources, asked: Asked) -> Values:
 
 async def workers(sources: Sources, _: Asked) -> Values:
     """Read the workers: whether each is alive and how that is known, what it handles, what it runs now."""
-    return {"workers": (await read_workers(sources.reads, each=3)).workers, "known_by": KNOWN_BY}
+    return {"workers": (await queue.read_workers(sources.reads, each=3)).workers, "known_by": queue.KNOWN_BY}
 
 
 async def worker(sources: Sources, asked: Asked) -> Values:
-    found = (await read_workers(sources.reads, asked.path["name"], ALL)).workers
+    found = (await queue.read_workers(sources.reads, asked.path["name"], queue.ALL)).workers
     if not found:
         raise Missing(f"There is no worker {asked.path['name']}. Workers that ended are taken off the list.")
-    return {"worker": found[0], "known_by": KNOWN_BY}
+    return {"worker": found[0], "known_by": queue.KNOWN_BY}
 
 
 async def doctor(sources: Sources, _: Asked) -> Values:
@@ -129,7 +121,7 @@ def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and int(text) <= MAX_ID else None
 
 
-def _limit_text(limit: KindLimit) -> str:
+def _limit_text(limit: queue.KindLimit) -> str:
     """Say a limit in words: ``3 at once, 60/1m per workspace``."""
     bounds = []
     if limit.concurrency is not None:
@@ -153,7 +145,7 @@ async def overview(sources: Sources, _: Asked) -> Values:
     reads = sources.reads
     now = await reads.clock()
     workers = await reads.workers()
-    recent = await reads.recent_figures(MINUTES)
+    recent = await reads.recent_figures(queue.MINUTES)
     figures = await _figures(sources)
     return {
         "kinds": _kinds(figures, recent, workers),
@@ -163,9 +155,9 @@ async def overview(sources: Sources, _: Asked) -> Values:
         "workers": workers,
         "alive": sum(worker["alive"] for worker in workers),
         "findings": await _findings(sources),
-        "unanswered": await reads.list_events(Filter(UNANSWERED, since=now - WEEK), 8),
+        "unanswered": await reads.list_events(Filter(queue.UNANSWERED, since=now - queue.WEEK), 8),
         "waiting": await reads.longest_waiting(12),
-        "minutes": MINUTES,
+        "minutes": queue.MINUTES,
     }
 
 
@@ -196,7 +188,7 @@ def _kinds(
             "figures": kind,
             "handled": kind.kind in handled,
             "per_minute": _rate(ended[kind.kind].values()),
-            "bad": _rate(row for outcome, row in ended[kind.kind].items() if outcome in UNANSWERED),
+            "bad": _rate(row for outcome, row in ended[kind.kind].items() if outcome in queue.UNANSWERED),
             "completed": ended[kind.kind].get("completed"),
         }
         for kind in (figures.kinds if figures else ())
