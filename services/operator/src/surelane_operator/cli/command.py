@@ -24,7 +24,7 @@ from surelane_operator.cli.events import natural_key
 from surelane_operator.cli.follow import logs, tail
 from surelane_operator.cli.output import columns, say, show_json, show_table, watched
 from surelane_operator.cli.queue import enqueue, orchestrate
-from surelane_operator.cli.session import EXIT_FAILED, EXIT_USAGE, Database, Json, run
+from surelane_operator.cli.session import Database, ExitCode, Json, run
 from surelane_operator.doctor import Finding, Level, examine
 
 _STYLES = {
@@ -50,7 +50,7 @@ def doctor(
     else:
         _show_findings(findings)
     if not healthy:
-        raise typer.Exit(EXIT_FAILED)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 def _show_findings(findings: Sequence[Finding]) -> None:
@@ -101,7 +101,7 @@ def main(
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
-        raise typer.Exit(EXIT_USAGE)
+        raise typer.Exit(ExitCode.USAGE)
     context.with_resource(acting_as(name or this_user(), "command"))
 
 

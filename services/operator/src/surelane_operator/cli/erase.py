@@ -10,7 +10,7 @@ from typer import Option
 
 from surelane_operator.audit import this_user
 from surelane_operator.cli.output import columns, say, show_json, show_table
-from surelane_operator.cli.session import EXIT_USAGE, Database, Json, failed, run
+from surelane_operator.cli.session import Database, ExitCode, Json, failed, run
 from surelane_operator.erasing import Erasing, Progress, Receipt
 
 _EVERY = 2.0
@@ -54,9 +54,9 @@ def erase(
         return
     names = {"user": user, "team": team, "channel": channel}
     if not any(names.values()):
-        raise failed("give --user, --team or --channel", EXIT_USAGE)
+        raise failed("give --user, --team or --channel", ExitCode.USAGE)
     if yes and dry_run:
-        raise failed("give --yes or --dry-run, not both", EXIT_USAGE)
+        raise failed("give --yes or --dry-run, not both", ExitCode.USAGE)
     told = _progress()
     if not yes:
         counts = run(database, lambda _, connection: Erasing(connection).preview(names, told), within=None)

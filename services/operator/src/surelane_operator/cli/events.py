@@ -14,17 +14,7 @@ from typer import Argument, Option
 from surelane.calls import Connection
 from surelane_operator.changes import Changes
 from surelane_operator.cli.output import Story, say, show_events, show_json, show_sheet, watched
-from surelane_operator.cli.session import (
-    EXIT_FAILED,
-    EXIT_NOT_FOUND,
-    EXIT_USAGE,
-    Database,
-    Json,
-    failed,
-    known_kinds,
-    read_json,
-    run,
-)
+from surelane_operator.cli.session import Database, ExitCode, Json, failed, known_kinds, read_json, run
 from surelane_operator.reads.events import Reads
 from surelane_operator.reads.filters import STATUSES, Filter, read_tags
 from surelane_operator.reads.timeline import story_of, trace_of
@@ -73,7 +63,7 @@ def find(database: str, key: str, *, texts: bool = False) -> dict[str, Any]:
 
     event = run(database, work)
     if event is None:
-        raise failed(f"there is no event {key}", EXIT_NOT_FOUND)
+        raise failed(f"there is no event {key}", ExitCode.NOT_FOUND)
     return event
 
 
@@ -95,12 +85,12 @@ def filtered(
     """Return a filter. A command with an unknown status or another tag than ``name=value`` ends."""
     for status in statuses or ():
         if status not in STATUSES:
-            raise failed(f"{status} is not a status; write one of {', '.join(STATUSES)}", EXIT_USAGE)
+            raise failed(f"{status} is not a status; write one of {', '.join(STATUSES)}", ExitCode.USAGE)
     named = [_kind(kind) for kind in kinds or ()]
     try:
         read = read_tags(tags)
     except ValueError as error:
-        raise failed(str(error), EXIT_USAGE) from None
+        raise failed(str(error), ExitCode.USAGE) from None
     known = key and natural_key(key)
     return Filter(statuses or None, named or None, known, aware(since), aware(until), tags=read)
 
@@ -179,7 +169,7 @@ def why(key: Key, database: Database, as_json: Json = False) -> None:
     identity = find(database, key)["id"]
     found = run(database, lambda changes, _: changes.why(identity))
     if found is None:
-        raise failed(f"there is no event {key}", EXIT_NOT_FOUND)
+        raise failed(f"there is no event {key}", ExitCode.NOT_FOUND)
     say(f"{found[0]}: {found[1]}", {"reason": found[0], "detail": found[1]}, as_json=as_json)
 
 
@@ -228,10 +218,10 @@ def rerun(
     event runs, and the old one stays in history.
     """
     if bool(keys) == bool(status):
-        raise failed("give events, or --status to run all events again that ended with it", EXIT_USAGE)
+        raise failed("give events, or --status to run all events again that ended with it", ExitCode.USAGE)
     if from_step is not None or payload is not None:
         if not keys or len(keys) > 1:
-            raise failed("give one event with --from-step or --payload", EXIT_USAGE)
+            raise failed("give one event with --from-step or --payload", ExitCode.USAGE)
         _rerun_as_new(database, keys[0], from_step, payload, as_json=as_json)
         return
     ids = [find(database, key)["id"] for key in keys or ()]
@@ -245,7 +235,7 @@ def rerun(
     told = {"rerun": moved, "rerun_of": None, "key": None, "kept": []}
     say(f"{len(moved)} run again{named}", told, as_json=as_json)
     if not moved and ids:
-        raise failed("the events have not ended, or their keys are live again", EXIT_FAILED)
+        raise failed("the events have not ended, or their keys are live again", ExitCode.FAILED)
 
 
 def _rerun_as_new(
@@ -258,12 +248,12 @@ def _rerun_as_new(
     )
     match done.answer:
         case "unknown":
-            raise failed(f"there is no event {key}", EXIT_NOT_FOUND)
+            raise failed(f"there is no event {key}", ExitCode.NOT_FOUND)
         case "live":
             wrong = f"event {event['id']} is {event['status']}: cancel it, or wait until it ends"
-            raise failed(wrong, EXIT_FAILED)
+            raise failed(wrong, ExitCode.FAILED)
         case "no_step":
-            raise failed(done.no_step(from_step), EXIT_NOT_FOUND)
+            raise failed(done.no_step(from_step), ExitCode.NOT_FOUND)
     kept = f", with the steps {', '.join(done.steps)}" if done.steps else ""
     say(
         f"event {event['id']} runs again as event {done.id} ({done.key}){kept}",
@@ -276,9 +266,9 @@ def _read_json(file: typer.FileText) -> object:
     try:
         value = json.load(file)
     except ValueError as error:
-        raise failed(f"the payload in {file.name} is not JSON: {error}", EXIT_USAGE) from None
+        raise failed(f"the payload in {file.name} is not JSON: {error}", ExitCode.USAGE) from None
     if value is None:
-        raise failed("the payload is null; leave --payload out to keep the old one", EXIT_USAGE)
+        raise failed("the payload is null; leave --payload out to keep the old one", ExitCode.USAGE)
     return value
 
 
@@ -301,7 +291,7 @@ def cancel(
 ) -> None:
     """Cancel events. The handler of a running event is stopped, and it gets no other attempt."""
     if (key is None) == (not status):
-        raise failed("give an event, or --status to cancel all events that have it", EXIT_USAGE)
+        raise failed("give an event, or --status to cancel all events that have it", ExitCode.USAGE)
     if key is None:
         which = filtered(status, kind, None, since, until)
         answers = run(database, lambda changes, _: changes.cancel_all(which, limit, reason), within=None)
@@ -312,9 +302,9 @@ def cancel(
     event = find(database, key)
     answer = run(database, lambda changes, _: changes.cancel(event["id"], reason=reason, children=children))
     if answer is None:
-        raise failed(f"event {event['id']} has ended as {event['status']}", EXIT_FAILED)
+        raise failed(f"event {event['id']} has ended as {event['status']}", ExitCode.FAILED)
     if answer == "busy":
-        raise failed("another transaction has the event locked; try again", EXIT_FAILED)
+        raise failed("another transaction has the event locked; try again", ExitCode.FAILED)
     stopped = "running: its handler is stopped, no other attempt follows"
     told = stopped if answer == "running" else answer
     say(told, {"id": event["id"], "status": answer}, as_json=as_json)
@@ -333,5 +323,5 @@ def signal(
     event = find(database, key)
     answer = run(database, lambda changes, _: changes.signal(event["id"], name, parsed))
     if answer is None:
-        raise failed(f"event {event['id']} has ended as {event['status']}", EXIT_FAILED)
+        raise failed(f"event {event['id']} has ended as {event['status']}", ExitCode.FAILED)
     say("sent", {"id": event["id"], "status": answer}, as_json=as_json)

@@ -12,9 +12,8 @@ from surelane.queue import Queue
 from surelane_operator.changes import Changes
 from surelane_operator.cli.output import ago, clock, columns, say, show_json, show_table
 from surelane_operator.cli.session import (
-    EXIT_NOT_FOUND,
-    EXIT_USAGE,
     Database,
+    ExitCode,
     Json,
     PriorityOption,
     failed,
@@ -70,12 +69,12 @@ def set_limit(
 ) -> None:
     """Change the limit of a kind, until it is reset. What is not named stays as it is."""
     if concurrency is None and rate is None and per is None:
-        raise failed("name --concurrency, --rate or --per", EXIT_USAGE)
+        raise failed("name --concurrency, --rate or --per", ExitCode.USAGE)
     try:
         at_once = _count(concurrency)
         in_period = None if rate is None else read_limit_rate(rate)
     except ValueError as error:
-        raise failed(str(error), EXIT_USAGE) from None
+        raise failed(str(error), ExitCode.USAGE) from None
     run(database, lambda changes, _: changes.set_limit(kind, concurrency=at_once, rate=in_period, per=per))
     told = f"the limit of {kind} is changed; surelane limits reset {kind} takes that back"
     say(told, {"kind": kind, "changed": True}, as_json=as_json)
@@ -85,7 +84,7 @@ def set_limit(
 def reset_limit(kind: Kind, database: Database, as_json: Json = False) -> None:
     """Let the limit that the workers declare hold again."""
     if not run(database, lambda changes, _: changes.reset_limit(kind)):
-        raise failed(f"no operator has changed the limit of {kind}", EXIT_NOT_FOUND)
+        raise failed(f"no operator has changed the limit of {kind}", ExitCode.NOT_FOUND)
     told = f"the limit of {kind} is as its workers declare it"
     say(told, {"kind": kind, "changed": False}, as_json=as_json)
 
@@ -136,12 +135,12 @@ def set_cron(
     """Create or change a schedule."""
     fields = read_json(payload, "the payload is not a JSON object")
     if not isinstance(fields, dict):
-        raise failed("the payload is not a JSON object", EXIT_USAGE)
+        raise failed("the payload is not a JSON object", ExitCode.USAGE)
     try:
         read_catch_up(catch_up)
         cron = Cron(schedule, time_zone, parse_duration(jitter), name)
     except ValueError as error:
-        raise failed(str(error), EXIT_USAGE) from None
+        raise failed(str(error), ExitCode.USAGE) from None
     following = run(
         database,
         lambda changes, _: changes.set_cron(
@@ -163,7 +162,7 @@ def set_cron(
 def delete_cron(name: str, database: Database, as_json: Json = False) -> None:
     """Delete a schedule. Jobs that it has enqueued stay in the queue."""
     if not run(database, lambda changes, _: changes.delete_cron(name)):
-        raise failed(f"there is no schedule {name}", EXIT_NOT_FOUND)
+        raise failed(f"there is no schedule {name}", ExitCode.NOT_FOUND)
     say(f"{name} is deleted", {"name": name, "deleted": True}, as_json=as_json)
 
 

@@ -10,18 +10,7 @@ from urllib.parse import quote, urlencode
 from surelane.errors import InvalidInput
 from surelane.slack import Place, place_of
 from surelane_operator.console.screen import Asked, Missing, Moved, Sources, Values
-from surelane_operator.reads import timeline
-from surelane_operator.reads.filters import (
-    LIVE,
-    MAX_ID,
-    STATUSES,
-    Cursor,
-    Filter,
-    parts_of,
-    read_cursor,
-    read_tags,
-    split_tags,
-)
+from surelane_operator.reads import filters, timeline
 from surelane_operator.reads.lookup import lost_message, matches_of
 
 PAGE = 50
@@ -42,7 +31,7 @@ async def events(sources: Sources, asked: Asked) -> Values:
     return {
         "given": given,
         "wrong": wrong,
-        "statuses": STATUSES,
+        "statuses": filters.STATUSES,
         "kinds": await sources.reads.kinds(),
         "jobs": found.events if found else [],
         "looked": found.looked if found and which.narrows else None,
@@ -75,7 +64,7 @@ async def thread(sources: Sources, asked: Asked) -> Values:
     key = asked.word("key")
     if key is None:
         raise Missing("Open a thread from one of its events.")
-    workspace, channel, ts = parts_of(key)
+    workspace, channel, ts = filters.parts_of(key)
     return {
         "key": key,
         "jobs": await sources.reads.group_events(key, OF_A_THREAD),
@@ -86,7 +75,7 @@ async def thread(sources: Sources, asked: Asked) -> Values:
     }
 
 
-def read_filter(given: Mapping[str, str]) -> tuple[Filter, str | None]:
+def read_filter(given: Mapping[str, str]) -> tuple[filters.Filter, str | None]:
     """Read the fields of an address; the last value says what is wrong with them."""
     wrong = None
     try:
@@ -95,17 +84,17 @@ def read_filter(given: Mapping[str, str]) -> tuple[Filter, str | None]:
         since = until = None
         wrong = "Write times as 2026-01-31 12:00, in UTC."
     statuses = given["status"].split(",") if "status" in given else None
-    if statuses and not set(statuses) <= set(STATUSES):
-        statuses, wrong = None, f"A state is one of {', '.join(STATUSES)}."
+    if statuses and not set(statuses) <= set(filters.STATUSES):
+        statuses, wrong = None, f"A state is one of {', '.join(filters.STATUSES)}."
     tags = None
     try:
-        tags = read_tags(split_tags(given.get("tag", "")))
+        tags = filters.read_tags(filters.split_tags(given.get("tag", "")))
     except ValueError:
         wrong = "Write tags as customer:acme, separated by commas."
     kinds = given["kind"].split(",") if "kind" in given else None
     words = given.get("text", "").split()
     texts = {name: given.get(name) for name in TEXTS}
-    return Filter(statuses, kinds, since=since, until=until, words=words, tags=tags, **texts), wrong
+    return filters.Filter(statuses, kinds, since=since, until=until, words=words, tags=tags, **texts), wrong
 
 
 def _moment(text: str | None) -> datetime | None:
@@ -115,14 +104,14 @@ def _moment(text: str | None) -> datetime | None:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _cursor(text: str | None) -> Cursor | None:
+def _cursor(text: str | None) -> filters.Cursor | None:
     try:
-        return None if text is None else read_cursor(text)
+        return None if text is None else filters.read_cursor(text)
     except ValueError as error:
         raise InvalidInput(str(error)) from None
 
 
-def _matching(which: Filter) -> dict[str, Any]:
+def _matching(which: filters.Filter) -> dict[str, Any]:
     """Return the filter as the API takes it for a change to all that match."""
     given = {name: getattr(which, name) for name in TEXTS} | {
         "status": which.statuses,
@@ -177,12 +166,12 @@ class Told:
 async def event(sources: Sources, asked: Asked) -> Values:
     identity = asked.path["id"]
     found = None
-    if identity.isascii() and identity.isdigit() and int(identity) <= MAX_ID:
+    if identity.isascii() and identity.isdigit() and int(identity) <= filters.MAX_ID:
         found = await sources.reads.get(int(identity))
     if found is None:
         raise Missing(f"There is no event {identity}. Retention may have removed it.")
     place = place_of(found["payload"])
-    live = found["status"] in LIVE
+    live = found["status"] in filters.LIVE
     why = await sources.reads.why(found["id"]) if live else None
     return {
         "job": found,
