@@ -6,15 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from surelane_migrations.database import (
-    Connection,
-    SchemaVersion,
-    connected,
-    read_applied,
-    read_facts,
-    read_history,
-    read_version,
-)
+from surelane_migrations import database
 from surelane_migrations.errors import (
     DifferentError,
     IncompatibleError,
@@ -70,17 +62,19 @@ class Status:
         return "\n".join(lines)
 
 
-async def read_status(connection: Connection, scripts: Scripts, release: Version = RELEASE) -> Status:
+async def read_status(
+    connection: database.Connection, scripts: Scripts, release: Version = RELEASE
+) -> Status:
     """Read the status. Change and lock nothing.
 
     Raises:
         ForbiddenError: this role may not read the runner's tables.
     """
-    facts = await read_facts(connection)
-    found = await read_version(connection) if facts.owner else None
-    applied = await read_applied(connection) if facts.bootstrapped else ()
+    facts = await database.read_facts(connection)
+    found = await database.read_version(connection) if facts.owner else None
+    applied = await database.read_applied(connection) if facts.bootstrapped else ()
     comparison = compare(scripts, applied)
-    history = await read_history(connection)
+    history = await database.read_history(connection)
     return Status(
         state=_state(found, comparison, release),
         database=facts.database,
@@ -97,7 +91,7 @@ async def read_status(connection: Connection, scripts: Scripts, release: Version
     )
 
 
-def _state(found: SchemaVersion | None, comparison: Comparison, release: Version) -> str:
+def _state(found: database.SchemaVersion | None, comparison: Comparison, release: Version) -> str:
     if found is None:
         return "absent"
     if found.version > release:
@@ -132,7 +126,7 @@ class Differences:
     unexpected: tuple[str, ...]
 
 
-async def describe_schema(connection: Connection) -> tuple[str, ...]:
+async def describe_schema(connection: database.Connection) -> tuple[str, ...]:
     """Return one line per column, constraint, index, trigger, function and grant of the schema."""
     async with connection.transaction(readonly=True):
         # PostgreSQL writes a schema's name in a definition if that schema is not on the path.
@@ -154,20 +148,20 @@ def expected_schema(directory: Path = PACKAGED) -> tuple[str, ...]:
 
 
 async def verify(
-    connection: Connection, scripts: Scripts, expected: tuple[str, ...], release: Version = RELEASE
+    connection: database.Connection, scripts: Scripts, expected: tuple[str, ...], release: Version = RELEASE
 ) -> Differences:
     """Compare the database with ``schema.txt``. Change nothing.
 
     Raises:
         DifferentError: the schema is not at ``release``, or its incremental scripts are not this release's.
     """
-    found = await read_version(connection)
+    found = await database.read_version(connection)
     if found is None or found.version != release:
         raise DifferentError(
             f"the schema is at {found.version if found else 'no version'}, and this release knows what "
             f"{release} looks like. Run apply, or verify with the release that was applied."
         )
-    comparison = compare(scripts, await read_applied(connection))
+    comparison = compare(scripts, await database.read_applied(connection))
     comparison.require_unchanged()
     if comparison.pending:
         raise DifferentError(
@@ -211,8 +205,10 @@ async def wait_for_schema(
 async def _reason_to_wait(dsn: str, release: Version, deadline: float) -> str | None:
     """Return why services of ``release`` cannot start yet; ``None`` if they can."""
     try:
-        async with connected(dsn, answers_within=max(1.0, deadline - time.monotonic())) as connection:
-            found = await read_version(connection)
+        async with database.connected(
+            dsn, answers_within=max(1.0, deadline - time.monotonic())
+        ) as connection:
+            found = await database.read_version(connection)
     except SettingsError:
         raise
     except MigrationError as error:
