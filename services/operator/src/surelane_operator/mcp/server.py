@@ -10,19 +10,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import hdrs, web
-from mcp import MCPError
+from mcp import MCPError, types
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp.types import (
-    INVALID_PARAMS,
-    CallToolRequestParams,
-    CallToolResult,
-    ListToolsResult,
-    PaginatedRequestParams,
-    TextContent,
-    ToolAnnotations,
-)
 from mcp.types import Tool as ListedTool
 
 from surelane import __version__
@@ -94,18 +85,18 @@ def _server(tools: Sequence[Tool], page: str | None) -> Server[Any]:
     named = {tool.name: tool for tool in tools}
 
     async def list_tools(
-        context: ServerRequestContext[Any, Any], _: PaginatedRequestParams | None
-    ) -> ListToolsResult:
+        context: ServerRequestContext[Any, Any], _: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
         viewer = _viewer(context)
-        return ListToolsResult(tools=[_listed(tool) for tool in tools if viewer.may(tool.role)])
+        return types.ListToolsResult(tools=[_listed(tool) for tool in tools if viewer.may(tool.role)])
 
     async def call_tool(
-        context: ServerRequestContext[Any, Any], params: CallToolRequestParams
-    ) -> CallToolResult:
+        context: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
         viewer = _viewer(context)
         tool = named.get(params.name)
         if tool is None:
-            raise MCPError(INVALID_PARAMS, _no_tool(params.name))
+            raise MCPError(types.INVALID_PARAMS, _no_tool(params.name))
         try:
             with acting_as(viewer.name, "mcp"):
                 return _said(await tool.call(viewer, params.arguments or {}))
@@ -136,7 +127,7 @@ def _viewer(context: ServerRequestContext[Any, Any]) -> Viewer:
 
 
 def _listed(tool: Tool) -> ListedTool:
-    hints = ToolAnnotations(
+    hints = types.ToolAnnotations(
         read_only_hint=tool.reads, destructive_hint=tool.destroys, idempotent_hint=True, open_world_hint=False
     )
     return ListedTool(
@@ -150,8 +141,8 @@ def _no_tool(name: str) -> str:
     return f"there is no tool {name[:100]}"
 
 
-def _said(text: str, *, is_error: bool = False) -> CallToolResult:
-    return CallToolResult(content=[TextContent(text=text)], is_error=is_error)
+def _said(text: str, *, is_error: bool = False) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(text=text)], is_error=is_error)
 
 
 Message = MutableMapping[str, Any]

@@ -8,19 +8,13 @@ from inspect import isawaitable, iscoroutinefunction
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
+from surelane import errors
 from surelane.calls import Calls, Row
 from surelane.drivers import Driver, async_driver, sync_driver
 from surelane.encryption.data_keys import DataKeys
 from surelane.encryption.envelopes import DataKey
 from surelane.encryption.keys import Keyring, SealedError
 from surelane.encryption.sealing import Sealing
-from surelane.errors import (
-    DatabaseUnavailable,
-    EncryptionFailed,
-    OutcomeUnknown,
-    SurelaneError,
-    UnsupportedConnection,
-)
 
 if TYPE_CHECKING:
     from surelane.calls import Pool
@@ -47,7 +41,7 @@ class OwnConnections(Calls):
         """
         self._pool: Any = source if hasattr(source, "acquire") else None
         if self._pool is None and not callable(source):
-            raise UnsupportedConnection(
+            raise errors.UnsupportedConnection(
                 f"data keys need an asyncpg pool, or a function that returns a new connection, not a"
                 f" {type(source).__module__}.{type(source).__qualname__}"
             )
@@ -73,7 +67,7 @@ class OwnConnections(Calls):
             connection = await made if isawaitable(made) else made
             driver = async_driver(connection) if isawaitable(made) else sync_driver(connection)
             if _in_transaction(connection):
-                raise UnsupportedConnection(
+                raise errors.UnsupportedConnection(
                     "data keys need a new connection: this one is in a transaction, whose rollback would"
                     " take a key away that other events already have"
                 )
@@ -106,12 +100,12 @@ def _translating() -> Iterator[None]:
     """Raise our error where a connection cannot be made, committed or closed."""
     try:
         yield
-    except SurelaneError:
+    except errors.SurelaneError:
         raise
     except Exception as error:
         libraries = {base.__module__.partition(".")[0] for base in type(error).__mro__}
         if libraries & _LIBRARIES or isinstance(error, OSError | EOFError):
-            raise DatabaseUnavailable(f"{type(error).__name__}: {error}") from error
+            raise errors.DatabaseUnavailable(f"{type(error).__name__}: {error}") from error
         raise
 
 
@@ -125,9 +119,9 @@ def _failing(
         try:
             return await method(*arguments, **named)
         except SealedError as error:
-            raise EncryptionFailed(str(error)) from error
-        except OutcomeUnknown as error:
-            raise DatabaseUnavailable(str(error)) from error
+            raise errors.EncryptionFailed(str(error)) from error
+        except errors.OutcomeUnknown as error:
+            raise errors.DatabaseUnavailable(str(error)) from error
 
     return call
 
@@ -157,9 +151,9 @@ class Encryption(Sealing):
         try:
             keyring = Keyring.read(keys) if isinstance(keys, str) else Keyring(keys)
         except ValueError as error:
-            raise EncryptionFailed(str(error)) from None
+            raise errors.EncryptionFailed(str(error)) from None
         if keyring is None:
-            raise EncryptionFailed("there is no key: make one with surelane keys new")
+            raise errors.EncryptionFailed("there is no key: make one with surelane keys new")
         source = OwnConnections(database)
         self.asynchronous = source.asynchronous
         super().__init__(_DataKeys(source, keyring), on=on)
