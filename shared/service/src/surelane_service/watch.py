@@ -135,7 +135,8 @@ class Watch:
         return self._all(lambda figures: [Observation(getattr(figures, field))])
 
     def _one_each(self, field: str) -> Observe:
-        return self._each_kind(lambda kind, name: [Observation(getattr(kind, field), name)])
+        # The sign makes a number of a flag: OTLP has no booleans for metrics.
+        return self._each_kind(lambda kind, name: [Observation(+getattr(kind, field), name)])
 
     def _all(self, observe: Callable[[Figures], Iterable[Observation]]) -> Observe:
         def now(_: CallbackOptions) -> Iterable[Observation]:
