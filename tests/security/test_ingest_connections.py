@@ -12,8 +12,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 
+from surelane_ingest.app import MAX_FIELD, MAX_HEADERS, Refusals
 from surelane_ingest.ingest_settings import IngestSettings
-from surelane_ingest.limits import MAX_FIELD, MAX_HEADERS, Refusals
 from surelane_ingest.wiring import running
 from surelane_service.service_settings import load_settings
 from surelane_service.telemetry.spans import Tracer

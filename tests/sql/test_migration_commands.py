@@ -11,7 +11,7 @@ import pytest
 
 from surelane_migrations.errors import IncompatibleError, UnreachableError, WaitTimedOutError
 from surelane_migrations.migration_settings import parse_duration
-from surelane_migrations.wait import wait_for_schema
+from surelane_migrations.status import wait_for_schema
 from tests.databases import Server, as_role
 from tests.processes import free_port
 from tests.sql.migrations import (

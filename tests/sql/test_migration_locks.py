@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from surelane_migrations.errors import LockedError
-from surelane_migrations.locks import ADVISORY_KEY
+from surelane_migrations.runner import ADVISORY_KEY
 from tests.databases import Server
 from tests.sql.migrations import (
     BLOCKED,

@@ -9,7 +9,7 @@ from surelane.calls import Connection
 from surelane.errors import DatabaseUnavailable, InvalidInput
 from surelane_operator import changes
 from surelane_operator.audit import acting_as
-from surelane_operator.changes import Changes
+from surelane_operator.changes import Changes, ManyChange
 from surelane_operator.reads.filters import LIVE, Filter, read_cursor
 from surelane_service.cron import Cron
 from tests.sql.conftest import Connect
@@ -72,11 +72,11 @@ async def test_a_change_to_many_shows_its_progress_and_each_answer(
     queue: Connection, operator: Changes
 ) -> None:
     await queue.execute("select agent.enqueue('job') from generate_series(1, 1200)")
-    action = await operator.begin_change("expire", Filter(kinds=["job"]), 1100, reason="stale")
+    action = await operator.begin_change(ManyChange("expire", Filter(kinds=["job"]), 1100, "stale"))
     assert (await operator.audit.read(action) or {})["finished_at"] is None
     with acting_as("ada", "page"):
         answers = await operator.change_all(
-            "expire", Filter(kinds=["job"]), 1100, reason="stale", action=action
+            ManyChange("expire", Filter(kinds=["job"]), 1100, "stale"), action
         )
     assert list(answers.values()) == ["expired"] * 1100
     assert await operator.count(Filter(kinds=["job"], statuses=["pending"]), 5000) == 100
@@ -94,7 +94,7 @@ async def test_a_change_that_looks_for_its_events_is_bounded_and_goes_on_where_i
         "select agent.enqueue('job', jsonb_build_object('team_id', 'T' || n % 100)) from generate_series(1, 3000) as n"
     )
     which = Filter(LIVE, ["job"], workspace="T7")
-    assert len(await operator.change_all("cancel", which, 1000)) == 20
+    assert len(await operator.change_all(ManyChange("cancel", which, 1000))) == 20
     (first,) = await operator.audit.list_actions()
     assert first["detail"] == {
         "filter": {"statuses": list(LIVE), "kinds": ["job"], "workspace": "T7"},
@@ -102,7 +102,7 @@ async def test_a_change_that_looks_for_its_events_is_bounded_and_goes_on_where_i
     }
     place = first["result"].pop("next")
     assert first["result"] == {"cancelled": 20, "looked": 2000}
-    rest = await operator.change_all("cancel", which, 1000, after=read_cursor(place))
+    rest = await operator.change_all(ManyChange("cancel", which, 1000, after=read_cursor(place)))
     assert len(rest) == 10
     second, _ = await operator.audit.list_actions()
     assert second["result"] == {"cancelled": 10, "looked": 1000}
@@ -121,10 +121,10 @@ async def test_steps_that_were_done_stay_done_and_are_counted_when_a_later_one_f
         "create trigger full_volume before insert on agent.event_hist for each row"
         f" when (new.id = {ids[-1]}) execute function public.fill_up()"
     )
-    action = await operator.begin_change("cancel", ids, 1000)
+    action = await operator.begin_change(ManyChange("cancel", ids, 1000))
     other = await connect()
     await other.execute("select pg_advisory_lock(1)")
-    changing = asyncio.create_task(operator.change_all("cancel", ids, 1000, action=action))
+    changing = asyncio.create_task(operator.change_all(ManyChange("cancel", ids, 1000), action))
     async with asyncio.timeout(60):
         while (kept := await Changes(other).audit.read(action)) is None or not kept["result"]:  # noqa: ASYNC110 - no event says so
             await asyncio.sleep(0.01)

@@ -12,15 +12,12 @@ from surelane.calls import Calls, Connection
 from surelane.jobs import Continuation, Job
 from surelane_operator.changes import Changes
 from surelane_operator.reads.filters import Cursor
-from surelane_operator.reads.kinds import KindPage, read_kinds
-from surelane_operator.reads.questions import list_questions
-from surelane_operator.reads.schedules import read_schedules
+from surelane_operator.reads.queue import KindPage, list_questions, read_kinds, read_schedules, read_workers
 from surelane_operator.reads.timeline import story_of
-from surelane_operator.reads.workers import read_workers
 from surelane_operator.reads.workflows import Tree, Workflow, list_workflows, read_workflow
 from surelane_service.cron import Cron
+from surelane_service.durations import Rate
 from surelane_service.engine import Engine
-from surelane_service.rates import Rate
 from tests.databases import Server
 from tests.sql.queue_steps import claim, complete, continue_with, enqueue, pair
 from tests.sql.test_plans import pages_read

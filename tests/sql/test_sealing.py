@@ -25,7 +25,7 @@ from surelane_operator.cli.command import app
 from surelane_operator.console.pages import Pages
 from surelane_operator.console.screen import Asked, Sources
 from surelane_operator.console.screens import SCREENS
-from surelane_operator.reads.schedules import read_schedules
+from surelane_operator.reads.queue import read_schedules
 from surelane_service.cron import Cron
 from surelane_service.engine import Engine, Settled
 from surelane_service.intake import Intake

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from slack_sdk.signature import SignatureVerifier
 
-from surelane_service.telemetry.redaction import plain_url
+from surelane_service.telemetry.setup import plain_url
 from tests.otlp import PROTOCOLS
 from tests.processes import until
 from tests.scenario import System, new_mention, send

@@ -3,7 +3,7 @@
 import pytest
 
 from surelane_operator.console.screen import Links
-from surelane_operator.reads.message import Message, parts_of, read_message
+from surelane_operator.reads.filters import Message, parts_of, read_message
 
 READ = {
     "https://acme.slack.com/archives/C024BE91L/p1767225600000100": Message("C024BE91L", "1767225600.000100"),

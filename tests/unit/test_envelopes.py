@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surelane.encryption import ciphers
-from surelane.encryption.ciphers import MOST_KEPT, SALT_BYTES
+from surelane.encryption import envelopes
 from surelane.encryption.envelopes import (
     EVENT,
     IDS,
+    MOST_KEPT,
+    SALT_BYTES,
     SEALED,
     VALUE,
     DamagedError,
@@ -255,7 +256,7 @@ def salts(values: list[str]) -> list[bytes]:
 
 
 def test_a_salt_is_used_for_a_bounded_number_of_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ciphers, "MOST_VALUES", 3)
+    monkeypatch.setattr(envelopes, "MOST_VALUES", 3)
     key = DataKey.new("T0ACME")
     used = salts([key.seal("1") for _ in range(7)])
     assert [used.count(salt) for salt in dict.fromkeys(used)] == [3, 3, 1]

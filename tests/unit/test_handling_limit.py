@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from surelane_service.rates import Rate, parse_rate, rate_text
+from surelane_service.durations import Rate, parse_rate, rate_text
 from surelane_worker import Context, Event, Handlers, HandlersError, Job, Limit
 from surelane_worker.handling.registry import registered_in
 

@@ -27,7 +27,7 @@ from surelane.trace_context import span_context_of, trace_id_of, traceparent_of
 from surelane_ingest.writer import send_span
 from surelane_operator.reads.timeline import trace_of
 from surelane_service.engine import Settled
-from surelane_service.telemetry.redaction import RedactingExporter
+from surelane_service.telemetry.setup import RedactingExporter
 from surelane_service.telemetry.spans import Ids, Tracer, sampled, within
 from surelane_worker.observing.tracing import Tracing
 

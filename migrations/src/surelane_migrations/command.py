@@ -19,13 +19,11 @@ from surelane_migrations.database import Connection, connected
 from surelane_migrations.errors import DifferentError, MigrationError
 from surelane_migrations.files import PACKAGED, discover
 from surelane_migrations.migration_settings import load_database_url, load_lock_settings, parse_duration
-from surelane_migrations.plan import plan as plan_migration
 from surelane_migrations.runner import Migration
-from surelane_migrations.status import read_status
-from surelane_migrations.verify import expected_schema
-from surelane_migrations.verify import verify as verify_schema
+from surelane_migrations.runner import plan as plan_migration
+from surelane_migrations.status import expected_schema, read_status, wait_for_schema
+from surelane_migrations.status import verify as verify_schema
 from surelane_migrations.version import RELEASE
-from surelane_migrations.wait import wait_for_schema
 
 app = typer.Typer(
     name="surelane-migrations",

@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING
 
 import asyncpg
 
-from surelane_migrations.errors import (
-    AbsentError,
-    ForbiddenError,
-    MigrationError,
-    SettingsError,
-    UnreachableError,
-)
+from surelane_migrations import errors
 from surelane_migrations.files import Applied
 from surelane_migrations.version import Version
 
@@ -131,12 +125,12 @@ async def connected(dsn: str, answers_within: float | None = None) -> AsyncItera
     try:
         yield connection
     except UNREACHABLE as error:
-        raise UnreachableError(
+        raise errors.UnreachableError(
             f"the connection to the database was lost: {_one_line(error)}. Nothing is left halfway: unless "
             "it was lost during the commit, nothing was applied. Run the command again; it finds out."
         ) from error
     except asyncpg.PostgresError as error:
-        raise MigrationError(
+        raise errors.MigrationError(
             f"the database refused: {_one_line(error)} ({error.sqlstate}). Nothing was applied."
         ) from error
     finally:
@@ -155,7 +149,7 @@ async def wait_until_there(dsn: str, within: timedelta, report: Callable[[str], 
     while True:
         try:
             connection = await _connect(dsn, max(1.0, deadline - time.monotonic()))
-        except AbsentError as error:
+        except errors.AbsentError as error:
             if within and not said:
                 report(f"waiting up to {within.total_seconds():g} s: {error}")
                 said = True
@@ -179,13 +173,13 @@ async def _connect(dsn: str, answers_within: float | None) -> Connection:
         )
     except (asyncpg.ClientConfigurationError, ValueError):
         # Leave the reason out: it may quote a part of the password, the usual cause of a malformed URI.
-        raise SettingsError(
+        raise errors.SettingsError(
             "DATABASE_URL is not a PostgreSQL URI: write postgresql://user:password@host:5432/database, "
             "special characters in the password as %XX"
         ) from None
     except (*UNREACHABLE, asyncpg.PostgresError) as error:
         absent = isinstance(error, _ABSENT) and not isinstance(error, ssl.SSLError)
-        raise (AbsentError if absent else UnreachableError)(
+        raise (errors.AbsentError if absent else errors.UnreachableError)(
             f"cannot connect to the database: {_one_line(error)}. Check that it is up and DATABASE_URL right."
         ) from error
 
@@ -229,7 +223,7 @@ async def read_version(connection: Connection) -> SchemaVersion | None:
             continue
         return _schema_version(row) if row else None
     if refusal:
-        raise ForbiddenError(
+        raise errors.ForbiddenError(
             f"this role may not read the schema's version: {refusal}. Connect as the schema's owner, "
             "or grant the role membership in agent_ingest or agent_worker."
         )
@@ -240,7 +234,7 @@ def _schema_version(row: asyncpg.Record) -> SchemaVersion:
     try:
         return SchemaVersion(Version.parse(row["version"]), Version.parse(row["min_compatible"]))
     except ValueError as error:
-        raise MigrationError(
+        raise errors.MigrationError(
             f"agent.version cannot be understood: {error}; correct it to the release applied"
         ) from None
 
@@ -256,7 +250,7 @@ async def read_applied(connection: Connection) -> tuple[Applied, ...]:
     except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
         return ()
     except asyncpg.InsufficientPrivilegeError as error:
-        raise ForbiddenError(
+        raise errors.ForbiddenError(
             f"this role may not read agent.migration: {error}. Connect as the schema's owner."
         ) from None
 

@@ -1,45 +1,66 @@
-"""Apply a release's scripts in one transaction, under two locks, as the schema's owner.
+"""Apply a release's scripts in one transaction, under two locks, as the schema's owner; or write the SQL of that.
 
-If a script fails or the process is killed, the database is as it was before.
+If a script fails or the process is killed, the database is as it was before. The advisory lock excludes other runners,
+even before there is a schema. The lock of ``agent.migration`` excludes programs that do not know the advisory lock.
 """
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import asyncpg
 
-from surelane_migrations import files
-from surelane_migrations.database import (
-    Connection,
-    Facts,
-    SchemaVersion,
-    connected,
-    read_applied,
-    read_facts,
-    read_version,
-    wait_until_there,
-)
-from surelane_migrations.errors import (
-    DeadlockError,
-    DifferentError,
-    ForbiddenError,
-    IncompatibleError,
-    LockedError,
-    MigrationError,
-)
+from surelane_migrations import database, errors, files
 from surelane_migrations.files import Comparison, Script, Scripts
-from surelane_migrations.locks import (
-    ADVISORY_KEY,
-    TABLE_LOCK,
-    TRY_ADVISORY_LOCK,
-    advisory_holder,
-    table_locked,
-)
 from surelane_migrations.migration_settings import LockSettings
 from surelane_migrations.steps import BASELINE, BOOTSTRAP, run_script, show_notices, steps, version_sql
 from surelane_migrations.version import MIN_COMPATIBLE, RELEASE, Version
+
+ADVISORY_KEY = 31321898691465844
+
+_HOLDERS = """
+select l.pid, a.application_name, a.usename, host(a.client_addr) as address, a.xact_start
+from pg_locks l left join pg_stat_activity a on a.pid = l.pid
+where l.granted and l.database = (select oid from pg_database where datname = current_database())
+"""
+_HOLDER = f"""{_HOLDERS}
+and l.locktype = 'advisory' and l.objsubid = 1 and ((l.classid::int8 << 32) | l.objid::int8) = $1
+"""
+_TABLE_HOLDER = f"""{_HOLDERS}
+and l.locktype = 'relation' and l.pid <> pg_backend_pid()
+and l.mode not in ('AccessShareLock', 'RowShareLock') and l.relation = to_regclass('agent.migration')
+limit 1
+"""
+TRY_ADVISORY_LOCK = "select pg_try_advisory_xact_lock($1)"
+"""It does not wait. The lock is released when the transaction ends, in any way."""
+TABLE_LOCK = "lock table agent.migration in exclusive mode"
+"""It locks against everything but reading, and waits for ``lock_timeout`` at most."""
+
+
+async def advisory_holder(connection: database.Connection) -> str:
+    return _describe(await connection.fetchrow(_HOLDER, ADVISORY_KEY))
+
+
+async def table_locked(connection: database.Connection, settings: LockSettings) -> errors.LockedError:
+    """Return the error for a table lock that timed out; it names the session that has the lock, if still there."""
+    holder = _describe(await connection.fetchrow(_TABLE_HOLDER))
+    return errors.LockedError(
+        f"agent.migration was locked for {settings.timeout.total_seconds():g} s by {holder}. Nothing was "
+        "applied. End that session, or raise SURELANE_MIGRATION_LOCK_TIMEOUT, and run this again."
+    )
+
+
+def _describe(row: asyncpg.Record | None) -> str:
+    if row is None:
+        return "a session that has just gone"
+    since = (
+        f"{row['xact_start']:%Y-%m-%d %H:%M:%S %Z}" if row["xact_start"] else "a time hidden from this role"
+    )
+    address = f" from {row['address']}" if row["address"] else ""
+    name = row["application_name"] or "no application name"
+    return f"process {row['pid']} ({name}, role {row['usename'] or 'hidden'}{address}, since {since})"
+
 
 OLDEST_SERVER = 16
 """The oldest supported major version of PostgreSQL."""
@@ -92,13 +113,13 @@ class Migration:
         Raises:
             MigrationError: the migration failed; its subclasses say why. The database is then as it was before.
         """
-        await wait_until_there(dsn, self.locks.connect, self.report)
+        await database.wait_until_there(dsn, self.locks.connect, self.report)
         for attempt in range(1, self.locks.attempts + 1):
             # Connect anew each time: a session whose `create extension` was rolled back cannot run it again.
-            async with connected(dsn) as connection:
+            async with database.connected(dsn) as connection:
                 try:
                     outcome = await self._attempt(connection)
-                except DeadlockError as error:
+                except errors.DeadlockError as error:
                     if attempt == self.locks.attempts:
                         raise
                     self.report(f"{error} Attempt {attempt} of {self.locks.attempts}; it begins anew.")
@@ -111,12 +132,12 @@ class Migration:
             )
             if attempt < self.locks.attempts:
                 await asyncio.sleep(self.locks.delay.total_seconds())
-        raise LockedError(
+        raise errors.LockedError(
             f"another migration is still running: {holder}. Nothing was applied here. Run this again when it "
             "is done; if it hangs, end it with select pg_terminate_backend(pid)."
         )
 
-    async def _attempt(self, connection: Connection) -> Outcome | None:
+    async def _attempt(self, connection: database.Connection) -> Outcome | None:
         """Migrate if the advisory lock is free; return ``None`` if another runner has it."""
         if await self.nothing_to_do(connection):
             return Outcome(before=self.target, after=self.target)
@@ -127,40 +148,42 @@ class Migration:
         except asyncpg.LockNotAvailableError:
             raise (await table_locked(connection, self.locks)) from None
         except asyncpg.ReadOnlySQLTransactionError:
-            raise MigrationError(
+            raise errors.MigrationError(
                 "the database is read-only; set DATABASE_URL to the primary, not a standby"
             ) from None
 
-    async def nothing_to_do(self, connection: Connection) -> bool:
+    async def nothing_to_do(self, connection: database.Connection) -> bool:
         """Return whether the schema has this version already. Only read, and take no lock that others wait for."""
         before, comparison = await self.compare(connection)
         if self.again or before is None or before.version != self.target:
             return False
         if comparison.pending:
-            raise DifferentError(
+            raise errors.DifferentError(
                 f"the schema is at {self.target} without {comparison.pending[0].label}, which was added to "
                 "this release after it was applied. Give the release a new version, or run apply --again."
             )
         return True
 
-    async def compare(self, connection: Connection) -> tuple[SchemaVersion | None, Comparison]:
+    async def compare(
+        self, connection: database.Connection
+    ) -> tuple[database.SchemaVersion | None, Comparison]:
         """Compare the applied scripts with this release's. Raise if a migration is impossible."""
         _require_server(connection)
-        facts = await read_facts(connection)
+        facts = await database.read_facts(connection)
         require_owner(facts)
         if not facts.bootstrapped:
             return None, files.compare(self.scripts, ())
-        before = await read_version(connection)
+        before = await database.read_version(connection)
         if before and before.version > self.target:
-            raise IncompatibleError(
+            raise errors.IncompatibleError(
                 f"the schema is at {before.version}, newer than this release, {self.target}. Nothing "
                 f"was applied: run {before.version} or later; services from {before.min_compatible} on work."
             )
-        comparison = files.compare(self.scripts, await read_applied(connection))
+        comparison = files.compare(self.scripts, await database.read_applied(connection))
         comparison.require_unchanged()
         return before, comparison
 
-    async def _migrate(self, connection: Connection) -> Outcome:
+    async def _migrate(self, connection: database.Connection) -> Outcome:
         """Migrate under the advisory lock. Repeat the checks first: another runner may have finished meanwhile."""
         if await self.nothing_to_do(connection):
             return Outcome(before=self.target, after=self.target)
@@ -177,15 +200,15 @@ class Migration:
             seconds=time.monotonic() - started,
         )
 
-    async def _prepare(self, connection: Connection) -> None:
+    async def _prepare(self, connection: database.Connection) -> None:
         await connection.execute(BASELINE)
         await connection.execute(_NOTICE_LOST_CLIENT)
         await connection.execute("select set_config('lock_timeout', $1, true)", str(self.locks.timeout_ms))
-        if not (await read_facts(connection)).bootstrapped:
+        if not (await database.read_facts(connection)).bootstrapped:
             await connection.execute(BOOTSTRAP)
         await connection.execute(TABLE_LOCK)
 
-    async def _run(self, connection: Connection, pending: tuple[Script, ...]) -> None:
+    async def _run(self, connection: database.Connection, pending: tuple[Script, ...]) -> None:
         with show_notices(connection, self.report):
             for step in steps(self.scripts, pending, self.target):
                 started = time.monotonic()
@@ -196,28 +219,72 @@ class Migration:
         await connection.execute(version_sql(self.target, self.min_compatible))
 
 
-def _require_server(connection: Connection) -> None:
+def _require_server(connection: database.Connection) -> None:
     found = connection.get_server_version()
     if found.major < OLDEST_SERVER:
-        raise IncompatibleError(
+        raise errors.IncompatibleError(
             f"PostgreSQL {found.major}.{found.minor} is older than {OLDEST_SERVER}, the oldest supported version. "
             "Nothing was applied: upgrade the server."
         )
 
 
-def require_owner(facts: Facts) -> None:
+def require_owner(facts: database.Facts) -> None:
     """Raise ForbiddenError unless this role owns the schema, or may create it if there is none.
 
         A superuser or a member of the owner's role could migrate too, but would create objects that the owner cannot
     change.
     """
     if facts.owner is None and not facts.may_create:
-        raise ForbiddenError(
+        raise errors.ForbiddenError(
             f"role {facts.role} may not create schema agent. Run as the database's owner, or have an "
             f'administrator run: grant create on database "{facts.database}" to "{facts.role}"'
         )
     if facts.owner is not None and facts.owner != facts.role:
-        raise ForbiddenError(
+        raise errors.ForbiddenError(
             f"schema agent belongs to {facts.owner}, not to {facts.role}; only its owner migrates it. "
             f"Set DATABASE_URL to log in as {facts.owner}."
         )
+
+
+async def plan(connection: database.Connection, migration: Migration) -> str:
+    """Return the SQL of the whole migration, or a comment if there is nothing to do.
+
+    Raises:
+        MigrationError: ``apply`` would raise it before its first statement.
+    """
+    header = [
+        f"-- Database {(await database.read_facts(connection)).database}, {await _conversion(connection)}"
+    ]
+    if await migration.nothing_to_do(connection):
+        return f"{header[0]}\n-- The schema is at {migration.target}: nothing to do without --again.\n"
+    bootstrapped = (await database.read_facts(connection)).bootstrapped
+    before, comparison = await migration.compare(connection)
+    header.append(f"-- From {before.version if before else 'nothing'} to {migration.target}.")
+    parts = ["\n".join(header), *_transaction(migration, comparison.pending, bootstrapped)]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _transaction(migration: Migration, pending: tuple[Script, ...], bootstrapped: bool) -> Iterator[str]:
+    """Yield the statements of :meth:`Migration.apply`, in its order."""
+    yield "begin;"
+    yield f"select pg_advisory_xact_lock({ADVISORY_KEY});"
+    yield f"{BASELINE}set local lock_timeout = {migration.locks.timeout_ms};"
+    if not bootstrapped:
+        yield BOOTSTRAP
+    yield f"{TABLE_LOCK};"
+    for step in steps(migration.scripts, pending, migration.target):
+        text = step.script.sql.rstrip()
+        end = "" if text.endswith(";") else "\n;"  # a comment may be the last line
+        yield f"-- {step.script.label}\n{text}{end}\n{step.record or ''}"
+    yield version_sql(migration.target, migration.min_compatible)
+    yield "commit;"
+
+
+async def _conversion(connection: database.Connection) -> str:
+    """Describe the effect on history: a conversion rewrites every row of it."""
+    history = await database.read_history(connection)
+    if not history.converts:
+        return f"history stays as it is ({history.form or 'none yet'})"
+    version = history.installed or history.available
+    rows = await database.count_history(connection)
+    return f"history becomes a hypertable of TimescaleDB {version}, which rewrites {rows} rows"

@@ -1,17 +1,22 @@
-"""Report a database's schema beside this release's, for people and for programs."""
+"""Look at a database's schema and change nothing: report it, compare it with this release's, wait until it serves."""
 
+import asyncio
+import time
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from pathlib import Path
 
-from surelane_migrations.database import (
-    Connection,
-    SchemaVersion,
-    read_applied,
-    read_facts,
-    read_history,
-    read_version,
+from surelane_migrations import database
+from surelane_migrations.errors import (
+    DifferentError,
+    IncompatibleError,
+    MigrationError,
+    ScriptsError,
+    SettingsError,
+    WaitTimedOutError,
 )
-from surelane_migrations.files import Applied, Comparison, Scripts, compare
+from surelane_migrations.files import PACKAGED, Applied, Comparison, Scripts, compare
+from surelane_migrations.runner import Report, silent
 from surelane_migrations.version import RELEASE, Version
 
 
@@ -57,17 +62,19 @@ class Status:
         return "\n".join(lines)
 
 
-async def read_status(connection: Connection, scripts: Scripts, release: Version = RELEASE) -> Status:
+async def read_status(
+    connection: database.Connection, scripts: Scripts, release: Version = RELEASE
+) -> Status:
     """Read the status. Change and lock nothing.
 
     Raises:
         ForbiddenError: this role may not read the runner's tables.
     """
-    facts = await read_facts(connection)
-    found = await read_version(connection) if facts.owner else None
-    applied = await read_applied(connection) if facts.bootstrapped else ()
+    facts = await database.read_facts(connection)
+    found = await database.read_version(connection) if facts.owner else None
+    applied = await database.read_applied(connection) if facts.bootstrapped else ()
     comparison = compare(scripts, applied)
-    history = await read_history(connection)
+    history = await database.read_history(connection)
     return Status(
         state=_state(found, comparison, release),
         database=facts.database,
@@ -84,7 +91,7 @@ async def read_status(connection: Connection, scripts: Scripts, release: Version
     )
 
 
-def _state(found: SchemaVersion | None, comparison: Comparison, release: Version) -> str:
+def _state(found: database.SchemaVersion | None, comparison: Comparison, release: Version) -> str:
     if found is None:
         return "absent"
     if found.version > release:
@@ -106,3 +113,111 @@ def _script_states(applied: tuple[Applied, ...], comparison: Comparison) -> list
 def _script_line(script: ScriptStatus) -> str:
     when = f"  by {script.version} at {script.applied_at:%Y-%m-%d %H:%M:%S %Z}" if script.applied_at else ""
     return f"{script.state:<10} {script.file_name}{when}"
+
+
+CATALOG = Path(__file__).with_name("catalog.sql").read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Differences:
+    """Objects that are missing from the database, and objects that should not be there."""
+
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+
+
+async def describe_schema(connection: database.Connection) -> tuple[str, ...]:
+    """Return one line per column, constraint, index, trigger, function and grant of the schema."""
+    async with connection.transaction(readonly=True):
+        # PostgreSQL writes a schema's name in a definition if that schema is not on the path.
+        await connection.execute("set local search_path = pg_catalog")
+        return tuple(row["line"] for row in await connection.fetch(CATALOG))
+
+
+def expected_schema(directory: Path = PACKAGED) -> tuple[str, ...]:
+    """Return the lines of ``schema.txt``: the objects that the scripts create.
+
+    Raises:
+        ScriptsError: the file cannot be read.
+    """
+    try:
+        text = (directory / "schema.txt").read_text(encoding="utf-8")
+    except OSError as error:
+        raise ScriptsError(f"{directory / 'schema.txt'} cannot be read: {error.strerror}") from error
+    return tuple(line for line in text.splitlines() if line and not line.startswith("#"))
+
+
+async def verify(
+    connection: database.Connection, scripts: Scripts, expected: tuple[str, ...], release: Version = RELEASE
+) -> Differences:
+    """Compare the database with ``schema.txt``. Change nothing.
+
+    Raises:
+        DifferentError: the schema is not at ``release``, or its incremental scripts are not this release's.
+    """
+    found = await database.read_version(connection)
+    if found is None or found.version != release:
+        raise DifferentError(
+            f"the schema is at {found.version if found else 'no version'}, and this release knows what "
+            f"{release} looks like. Run apply, or verify with the release that was applied."
+        )
+    comparison = compare(scripts, await database.read_applied(connection))
+    comparison.require_unchanged()
+    if comparison.pending:
+        raise DifferentError(
+            f"incremental/{comparison.pending[0].file_name} was not applied; run apply --again"
+        )
+    actual = await describe_schema(connection)
+    return Differences(
+        missing=tuple(sorted(set(expected) - set(actual))),
+        unexpected=tuple(sorted(set(actual) - set(expected))),
+    )
+
+
+_PAUSE = 1.0
+
+
+async def wait_for_schema(
+    dsn: str, *, timeout: timedelta, release: Version = RELEASE, report: Report = silent
+) -> None:
+    """Return once the schema is at ``release`` or newer. The database need not be there yet.
+
+    Raises:
+        IncompatibleError: the schema no longer serves this release, and waiting would not help.
+        SettingsError: ``dsn`` cannot be read.
+        WaitTimedOutError: the time is up; the message says why services cannot start yet.
+    """
+    deadline = time.monotonic() + timeout.total_seconds()
+    reported = None
+    while (reason := await _reason_to_wait(dsn, release, deadline)) is not None:
+        if reason != reported:
+            report(f"waiting: {reason}")
+            reported = reason
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise WaitTimedOutError(
+                f"gave up after {timeout.total_seconds():g} s: {reason}. The migration has to be applied "
+                "first; see what it says."
+            )
+        await asyncio.sleep(min(_PAUSE, left))
+
+
+async def _reason_to_wait(dsn: str, release: Version, deadline: float) -> str | None:
+    """Return why services of ``release`` cannot start yet; ``None`` if they can."""
+    try:
+        async with database.connected(
+            dsn, answers_within=max(1.0, deadline - time.monotonic())
+        ) as connection:
+            found = await database.read_version(connection)
+    except SettingsError:
+        raise
+    except MigrationError as error:
+        return str(error)
+    if found is None:
+        return "there is no schema yet"
+    if found.min_compatible > release:
+        raise IncompatibleError(
+            f"the schema is at {found.version} and serves {found.min_compatible} and later; this is "
+            f"{release}. Deploy a later one."
+        )
+    return f"the schema is at {found.version}, before {release}" if found.version < release else None

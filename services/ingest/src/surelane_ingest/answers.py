@@ -169,7 +169,6 @@ class Answers:
             self._news.set()
 
     def close(self, request: Request) -> None:
-        """Forget a request."""
         self._requests.discard(request)
         if request.event is not None and (others := self._waiting.get(request.event)) is not None:
             others.remove(request)

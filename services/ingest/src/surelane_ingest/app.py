@@ -11,20 +11,132 @@ A refusal of a request without a valid signature ends its connection, so that on
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol, Self
+from datetime import timedelta
+from typing import Any, Protocol
 
 from aiohttp import ClientPayloadError, hdrs, web
+from aiohttp.http import HttpProcessingError
 from aiohttp.typedefs import Handler
 from opentelemetry.trace import SpanKind
 
 from surelane.trace_context import span_context_of
-from surelane_ingest.limits import Refusals
 from surelane_ingest.metrics import Metrics
 from surelane_service.logs import get_logger
 from surelane_service.probes import ConnectionLimit
 from surelane_service.telemetry.spans import Tracer, failed, within
+
+KEEP_ALIVE = 75.0
+"""Seconds an idle connection is kept: longer than the usual 60 of load balancers, so that they close it first.
+
+A server that closed first could do so while the load balancer sends the next request.
+"""
+
+MAX_HEADERS, MAX_FIELD = 64, 4096
+"""The most headers of a request, and the most bytes of each and of the request line.
+
+Slack and the proxies on the way send about thirty, of about a hundred bytes. aiohttp holds the headers twice.
+"""
+
+LINGER = 1.0
+"""Seconds for which the rest of a refused body is read and dropped, so that the client can read its answer."""
+
+INTERVAL = 10.0
+"""Seconds that one log line covers. A sender without a secret can cause thousands of refusals per second."""
+
+_logger = get_logger(__name__)
+
+_Sort = tuple[str, str, int, str]
+
+
+class Refusals:
+    """Log the first refusal of a sort at once, then one line per interval with the number of further ones.
+
+    A sort is a route, a status and a reason. All three are ours, so there are few sorts. The metric
+    ``surelane.ingest.answers`` counts every refusal.
+    """
+
+    def __init__(self, interval: float = INTERVAL) -> None:
+        self._interval = interval
+        self._further: dict[_Sort, int] = {}
+
+    def note(self, path: str, status: int, reason: str, message: str = "request refused") -> None:
+        """Note a request, or with an empty path bytes that were none."""
+        sort = (message, path, status, reason)
+        if sort in self._further:
+            self._further[sort] += 1
+        else:
+            _write(sort)
+            self._begin(sort)
+
+    def close(self) -> None:
+        """Log the refusals that no line has counted yet."""
+        for sort, further in self._further.items():
+            _write(sort, further)
+        self._further.clear()
+
+    def _begin(self, sort: _Sort) -> None:
+        self._further[sort] = 0
+        asyncio.get_running_loop().call_later(self._interval, self._end, sort)
+
+    def _end(self, sort: _Sort) -> None:
+        if further := self._further.pop(sort, 0):
+            _write(sort, further)
+            self._begin(sort)
+
+
+def _write(sort: _Sort, further: int | None = None) -> None:
+    if further == 0:
+        return
+    message, path, status, reason = sort
+    level = logging.WARNING if path else logging.INFO
+    about = {"path": path, "status": status} if path else {}
+    more = {} if further is None else {"further": further}
+    _logger.log(level, message, reason=reason, **about, **more)
+
+
+def server_options(drain_timeout: timedelta, refusals: Refusals) -> Mapping[str, Any]:
+    """Return the options of aiohttp's ``AppRunner`` for the public port."""
+    logger = logging.getLogger("surelane_ingest.http")
+    logger.filters[:] = [_WithoutGarbled(refusals)]
+    return {
+        "auto_decompress": False,  # compressed bodies are refused, and never inflated
+        "keepalive_timeout": KEEP_ALIVE,
+        "lingering_time": LINGER,
+        "max_headers": MAX_HEADERS,
+        "max_field_size": MAX_FIELD,
+        "max_line_size": MAX_FIELD,
+        "shutdown_timeout": drain_timeout.total_seconds(),
+        "logger": logger,
+    }
+
+
+class _WithoutGarbled(logging.Filter):
+    """Count garbled HTTP without its bytes. aiohttp's own line would quote them, with a stack trace."""
+
+    def __init__(self, refusals: Refusals) -> None:
+        super().__init__()
+        self._refusals = refusals
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, HttpProcessingError):
+            return True
+        self._refusals.note("", 400, type(error).__name__, "garbled HTTP")
+        return False
+
 
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
@@ -48,8 +160,6 @@ MAX_PATH = 200
 
 Answering = Callable[[web.Request], Awaitable[web.Response]]
 """Answers the requests of a route."""
-
-_logger = get_logger(__name__)
 
 
 class Refused(Exception):  # noqa: N818 - it is an answer, not a failure
@@ -90,10 +200,9 @@ class Bodies:
         held_bytes: bytes that the bodies of unanswered requests take now.
     """
 
-    def __init__(self, largest: int, memory: int, read_within: float = READ_WITHIN) -> None:
-        """Set the bounds: ``memory`` in bytes for all bodies together, ``read_within`` in seconds for each."""
-        self.largest = largest
-        self.read_within = read_within
+    def __init__(self, largest: int, memory: int) -> None:
+        """Set the bounds, in bytes: ``largest`` for each body, ``memory`` for all together."""
+        self.largest, self.read_within = largest, READ_WITHIN
         self.held_bytes = 0
         self._memory = memory
         self._large_memory = max(int(memory * LARGE_SHARE), largest)
@@ -115,9 +224,34 @@ class Bodies:
     def too_large(self) -> Refused:
         return Refused(413, f"the body is larger than {self.largest} bytes")
 
-    def body(self) -> "Body":
-        """Return one request's body, which counts until the end of its block."""
-        return Body(self)
+    @asynccontextmanager
+    async def read(self, request: web.Request) -> AsyncIterator[bytes]:
+        """Read the raw body of a request, which counts until the end of the block.
+
+        Raises:
+            Refused: it is cut short (400), too slow (408) or too large (413), or no memory is left (503).
+            ConnectionError: the client went away, so no request is left to answer.
+        """
+        size = 0
+        pieces: list[bytes] = []
+        try:
+            try:
+                async with asyncio.timeout(self.read_within):
+                    while piece := await request.content.readany():
+                        if size + len(piece) > self.largest:
+                            raise self.too_large()
+                        if not self.take(size, size + len(piece)):
+                            raise Refused(503, "too many requests at once")
+                        size += len(piece)
+                        pieces.append(piece)
+            except TimeoutError:
+                raise Refused(408, f"the body took longer than {self.read_within:.0f} seconds") from None
+            except (web.RequestPayloadError, ClientPayloadError):
+                raise Refused(400, "the body is cut short or garbled") from None
+            body, pieces = b"".join(pieces), []  # the body alone takes memory from here on
+            yield body
+        finally:
+            self.free(size)
 
     def take(self, before: int, after: int) -> bool:
         """Count a body that grew from ``before`` to ``after`` bytes; return false if there is no memory for it."""
@@ -136,49 +270,6 @@ class Bodies:
         self.held_bytes -= size
         if size > SMALL:
             self._large_bytes -= size
-
-
-class Body:
-    """One request's body. Use it as a context manager: its bytes count until the end of the block."""
-
-    __slots__ = ("_bodies", "_size")
-
-    def __init__(self, bodies: Bodies) -> None:
-        self._bodies = bodies
-        self._size = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bodies.free(self._size)
-
-    async def read(self, request: web.Request) -> bytes:
-        """Read the raw body.
-
-        Raises:
-            Refused: it is cut short (400), too slow (408) or too large (413), or no memory is left (503).
-            ConnectionError: the client went away, so no request is left to answer.
-        """
-        try:
-            async with asyncio.timeout(self._bodies.read_within):
-                return await self._read(request)
-        except TimeoutError:
-            raise Refused(408, f"the body took longer than {self._bodies.read_within:.0f} seconds") from None
-        except (web.RequestPayloadError, ClientPayloadError):
-            raise Refused(400, "the body is cut short or garbled") from None
-
-    async def _read(self, request: web.Request) -> bytes:
-        body = bytearray()
-        while piece := await request.content.readany():
-            size = len(body) + len(piece)
-            if size > self._bodies.largest:
-                raise self._bodies.too_large()
-            if not self._bodies.take(self._size, size):
-                raise Refused(503, "too many requests at once")
-            self._size = size
-            body += piece
-        return bytes(body)
 
 
 @dataclass
@@ -251,8 +342,7 @@ class App:
             verified = False
             try:
                 self._check(endpoint, request)
-                with self.bodies.body() as arriving:
-                    body = await arriving.read(request)
+                async with self.bodies.read(request) as body:
                     senders = endpoint.senders(request, body)
                     if not senders:
                         raise unsigned()
@@ -321,7 +411,8 @@ def _within_span(tracer: Tracer, route: web.RouteDef) -> Handler:
             "http.request.method": method,
             "http.route": route.path,
             "url.scheme": "http",
-            "url.path": _bounded(request.path),
+            # As an exporter can encode it: a client may send any bytes.
+            "url.path": request.path[:MAX_PATH].encode("utf-8", "replace").decode(),
         }
         # Linked, not continued. Otherwise any client could choose the trace and have each of its requests sampled.
         remote = span_context_of(request.headers.get("traceparent"))
@@ -335,8 +426,3 @@ def _within_span(tracer: Tracer, route: web.RouteDef) -> Handler:
             return response
 
     return answer
-
-
-def _bounded(path: str) -> str:
-    """Return a path that an exporter can encode: a client may send any bytes."""
-    return path[:MAX_PATH].encode("utf-8", "replace").decode()

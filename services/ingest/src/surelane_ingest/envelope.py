@@ -1,11 +1,14 @@
-"""Read Slack's payloads: pure functions from the bytes that Slack signed to a value. None of them raises.
+"""Read Slack's payloads and Socket Mode's frames: pure functions from what Slack sends to a value. None of them raises.
 
 The database derives an event's kind and key when it stores it (``agent.event_kind``, ``agent.event_item_key``).
 :mod:`surelane.slack` repeats that for logs, metrics and traces, which name an event before it is stored.
 """
 
 import json
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import parse_qsl
 from uuid import uuid4
 
@@ -311,3 +314,115 @@ def _form(body: bytes) -> dict[str, str] | Malformed:
         return dict(parse_qsl(_text(body), keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS))
     except ValueError:
         return Malformed("too many fields")
+
+
+KINDS = ("events_api", "slash_commands", "interactive")
+MAX_ID = 200
+_WORD = re.compile(r"[a-z_]{1,50}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first frame of a connection. ``connections`` is how many the app has now, this one included."""
+
+    connections: int
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    """Slack will end the connection soon. ``reason`` is Slack's word for why."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """An envelope.
+
+    Attributes:
+        identity: names it in the acknowledgement.
+        kind: one of :data:`KINDS`, or ``other``.
+        retry: the number of Slack's retry; ``None``: it is none.
+        takes_answer: whether the acknowledgement may carry a handler's answer.
+    """
+
+    identity: str
+    kind: str
+    content: Envelope
+    retry: str | None = None
+    takes_answer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A frame that nothing follows from. ``reason`` quotes nothing of it."""
+
+    reason: str
+
+
+Frame = Hello | Disconnect | Delivered | Unknown
+
+
+def read_frame(text: str, subscriptions: Subscriptions) -> Frame:
+    try:
+        parsed = read_json(text)
+    except NotJsonError as error:
+        return Unknown(str(error))
+    frame = parsed.value
+    if not isinstance(frame, dict):
+        return Unknown("not a JSON object")
+    identity = frame.get("envelope_id")
+    if isinstance(identity, str) and 0 < len(identity) <= MAX_ID:
+        return _delivered(identity, frame, subscriptions, altered=parsed.altered)
+    match frame.get("type"):
+        case "hello":
+            count = frame.get("num_connections")
+            return Hello(count if isinstance(count, int) else 1)
+        case "disconnect":
+            return Disconnect(word(frame.get("reason")))
+        case _:
+            return Unknown("no envelope")
+
+
+def acknowledgement(delivered: Delivered, answer: str | None) -> str:
+    """Return the text that acknowledges an envelope, with a handler's answer, JSON text, where Slack takes one."""
+    acknowledged = {"envelope_id": delivered.identity}
+    if answer is None or not delivered.takes_answer:
+        return json.dumps(acknowledged)
+    payload = json.loads(answer)
+    if isinstance(payload, str):
+        payload = {"text": payload}
+    return json.dumps({**acknowledged, "payload": payload} if isinstance(payload, dict) else acknowledged)
+
+
+def word(value: object) -> str:
+    """Return a name that Slack gave for a reason or an error; what is no such name becomes ``unknown``."""
+    return value if isinstance(value, str) and _WORD.fullmatch(value) else "unknown"
+
+
+def _delivered(
+    identity: str, frame: Mapping[str, Any], subscriptions: Subscriptions, *, altered: bool
+) -> Delivered:
+    kind, payload, retry = frame.get("type"), frame.get("payload"), frame.get("retry_attempt")
+    known = kind in KINDS
+    return Delivered(
+        identity,
+        str(kind) if known else "other",
+        _content(kind, payload, subscriptions, altered=altered) if known else Malformed("an unknown type"),
+        str(retry) if isinstance(retry, int) and 0 < retry < 1000 else None,
+        frame.get("accepts_response_payload") is True,
+    )
+
+
+def _content(kind: object, payload: object, subscriptions: Subscriptions, *, altered: bool) -> Envelope:
+    if not isinstance(payload, dict):
+        return Malformed("no payload")
+    # Reading has made the text safe to store; what Slack put around the payload is left out.
+    parsed = Json(json.dumps(payload), payload, altered)
+    match kind:
+        case "events_api":
+            return event_of(parsed, subscriptions)
+        case "slash_commands":
+            return command_of(parsed)
+        case _:
+            return interaction_of(parsed)

@@ -13,9 +13,12 @@ import binascii
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
+from html import escape
+from pathlib import Path
+from string import Template
 from typing import Any
 from urllib.parse import urljoin
 
@@ -28,14 +31,13 @@ from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.encryption.data_keys import DataKeys
 from surelane.encryption.keys import Keyring, SealedError
-from surelane.errors import SurelaneError
-from surelane.slack import Payload, reporter_of
+from surelane.errors import SettingsError, SurelaneError
+from surelane.slack import Payload, object_in, reporter_of
 from surelane_ingest.app import RETRY_AFTER, Answering, Drain, Refused
 from surelane_ingest.connections import Connections
 from surelane_ingest.envelope import Removed
 from surelane_ingest.ingest_settings import IngestSettings
 from surelane_ingest.metrics import Metrics
-from surelane_ingest.pages import HEADERS, SLACK_CLIENT, Pages
 from surelane_service.installations import Installations, Owner
 from surelane_service.logs import get_logger
 from surelane_service.service_settings import is_slack
@@ -145,8 +147,8 @@ class Installer:
     def _answering(self, answer: Answering) -> Answering:
         async def answering(request: web.Request) -> web.Response:
             try:
-                self._check_running()
-                response = await answer(request)
+                stopping = NotInstalledError("stopping", "This server is stopping. Try again.", status=503)
+                response = self._failed(stopping) if self._drain.started else await answer(request)
             except NotInstalledError as error:
                 response = self._failed(error)
             self._metrics.answers[request.path, response.status] += 1
@@ -154,10 +156,6 @@ class Installer:
             return response
 
         return answering
-
-    def _check_running(self) -> None:
-        if self._drain.started:
-            raise NotInstalledError("stopping", "This server is stopping. Try again.", status=503)
 
     async def _install(self, request: web.Request) -> web.Response:
         team = request.query.get("team", "")
@@ -188,10 +186,14 @@ class Installer:
         if self._turns.locked():
             raise NotInstalledError("busy", "Too many installs run at this moment. Try again.", status=503)
         async with self._turns:
-            if not await self._stored(lambda each: each.use_oauth_state(name, ends)):
+            away = NotInstalledError("database", "Our database does not answer. Try again soon.", status=503)
+            async with self._installations(away) as installations:
+                is_unused = await installations.use_oauth_state(name, ends)
+            if not is_unused:
                 raise NotInstalledError("used_state", "This link has been used. An install needs a new one.")
             installation = await self._exchanged(code)
-            await self._stored(lambda each: each.save(installation))
+            async with self._installations(away) as installations:
+                await installations.save(installation)
             await self._make_data_key(installation.team_id or "")
         owner = installation.enterprise_id if installation.is_enterprise_install else installation.team_id
         _logger.info("the app was installed", owner=owner, enterprise_wide=installation.is_enterprise_install)
@@ -203,15 +205,15 @@ class Installer:
         response.headers["Set-Cookie"] = self._cookies.build_set_cookie_for_deletion()
         return response
 
-    async def _stored(self, call: Callable[[Installations], Awaitable[Any]]) -> Any:  # noqa: ANN401 - the call's
+    @asynccontextmanager
+    async def _installations(self, refusal: Exception) -> AsyncIterator[Installations]:
+        """Lend the calls about installations, within the budget. ``refusal`` is raised if the database fails."""
         try:
             async with self._connections.lend() as connection, asyncio.timeout(self._connections.budget):
-                return await call(Installations(connection, self._keys))
+                yield Installations(connection, self._keys)
         except (SurelaneError, TimeoutError) as error:
-            _logger.warning("an install could not be stored", error=type(error).__name__)
-            raise NotInstalledError(
-                "database", "Our database does not answer. Try again soon.", status=503
-            ) from None
+            _logger.warning("an installation could not be stored", error=type(error).__name__)
+            raise refusal from None
 
     async def _make_data_key(self, workspace: str) -> None:
         """Make a workspace's data key for programs, which make none. If that fails, its first event makes it."""
@@ -230,15 +232,11 @@ class Installer:
         if owner is None:
             return
         until = None if removed.at is None else datetime.fromtimestamp(removed.at + 1, UTC)
-        try:
-            async with self._connections.lend() as connection, asyncio.timeout(self._connections.budget):
-                installations = Installations(connection, self._keys)
-                if removed.users is None and not removed.from_team:
-                    deleted = await installations.uninstall(owner, removed.enterprise_id, until)
-                else:
-                    deleted = await installations.delete(owner, removed.users, until)
-        except (SurelaneError, TimeoutError):
-            raise Refused(503, "tokens are not known to be deleted") from None
+        async with self._installations(Refused(503, "tokens are not known to be deleted")) as installations:
+            if removed.users is None and not removed.from_team:
+                deleted = await installations.uninstall(owner, removed.enterprise_id, until)
+            else:
+                deleted = await installations.delete(owner, removed.users, until)
         _logger.info("tokens of an installation were deleted", owner=owner.identity, rows=deleted)
 
     async def note_report(self, event_id: int, envelope: Payload) -> None:
@@ -248,13 +246,11 @@ class Installer:
             Refused: the database does not answer (503), so that Slack says it again.
         """
         owner = Owner.of(*reporter_of(envelope))
-        if owner is None:
-            return
-        try:
-            async with self._connections.lend() as connection, asyncio.timeout(self._connections.budget):
-                await Installations(connection, self._keys).note_report(event_id, owner)
-        except (SurelaneError, TimeoutError):
-            raise Refused(503, "a report is not known to be noted") from None
+        if owner is not None:
+            async with self._installations(
+                Refused(503, "a report is not known to be noted")
+            ) as installations:
+                await installations.note_report(event_id, owner)
 
     async def _exchanged(self, code: str) -> Installation:
         try:
@@ -266,7 +262,7 @@ class Installer:
                 given = await self._client.api_call("oauth.v2.access", data=fields)
                 answer = _checked(given.data, self._app_id)
                 token = answer.get("access_token")
-                tested = _object((await self._client.auth_test(token=token)).data) if token else {}
+                tested = object_in((await self._client.auth_test(token=token)).data) if token else {}
         except SlackApiError as error:
             refused = error.response.get("error") if hasattr(error.response, "get") else None
             raise _refused_by_slack(refused) from None
@@ -291,10 +287,6 @@ class Installer:
         if error.status == 503:
             response.headers["Retry-After"] = RETRY_AFTER
         return response
-
-
-def _object(answer: object) -> Mapping[str, Any]:
-    return answer if isinstance(answer, dict) else {}
 
 
 def _refused_by_slack(error: object) -> NotInstalledError:
@@ -351,3 +343,75 @@ def installation_of(answer: Mapping[str, Any], tested: Mapping[str, Any]) -> Ins
         is_enterprise_install=wide,
         token_type=answer.get("token_type"),
     )
+
+
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline' https:; img-src https: data:; font-src https:;"
+    " form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
+)
+SLACK_CLIENT = "https://app.slack.com/client/"
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+_FRAME = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>$title</title>
+<style>body {{ font: 18px/1.5 system-ui, sans-serif; max-width: 36rem; margin: 4rem auto; padding: 0 1rem }}</style>
+</head><body><h1>$title</h1>
+{body}
+</body></html>
+"""
+_SUCCESS = _FRAME.format(
+    body='<p>The app is installed in $workspace. <a href="$open_url">Open Slack</a>,'
+    ' or <a href="$browser_url">open it in the browser</a>.</p>'
+)
+_FAILURE = _FRAME.format(
+    body='<p>$reason</p>\n<p>Nothing was stored. <a href="$install_url">Try again</a>.</p>\n<p><small>$code</small></p>'
+)
+
+
+class Pages:
+    """Make the pages from templates with ``$names``. Each value is escaped for HTML."""
+
+    def __init__(self, directory: Path | None = None, client: str = SLACK_CLIENT) -> None:
+        """Read the templates.
+
+        Args:
+            directory: the team's own pages.
+            client: the address of Slack in the browser; the id of a workspace follows it.
+
+        Raises:
+            SettingsError: the directory lacks one, or it cannot be read.
+        """
+        self._success = Template(_SUCCESS if directory is None else _read(directory / "success.html"))
+        self._client = client
+        self._failure = Template(_FAILURE if directory is None else _read(directory / "failure.html"))
+
+    def success(self, *, workspace: str, app_id: str, owner_id: str) -> web.Response:
+        return _page(
+            self._success,
+            200,
+            title="Thank you",
+            workspace=workspace,
+            open_url=f"slack://app?team={owner_id}&id={app_id}",
+            browser_url=f"{self._client}{owner_id}",
+        )
+
+    def failure(self, status: int, *, title: str, reason: str, code: str, install_url: str) -> web.Response:
+        """Return the page after an install that failed. ``code`` is a word for support."""
+        return _page(self._failure, status, title=title, reason=reason, code=code, install_url=install_url)
+
+
+def _page(template: Template, status: int, **values: str) -> web.Response:
+    text = template.safe_substitute({name: escape(value) for name, value in values.items()})
+    return web.Response(text=text, status=status, content_type="text/html", headers=HEADERS)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"SURELANE_INSTALL_PAGES: {path} cannot be read: {error}") from error

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
-from opentelemetry.util.types import AttributeValue
 
 from surelane_service.figures import MOST_KINDS
 from surelane_service.probes import Bounded
@@ -41,35 +40,17 @@ class Metrics:
             "Duration of one insert of a batch of events, commit included.",
             explicit_bucket_boundaries_advisory=_SECONDS,
         )
-        for name, observe, unit, description in (
-            ("messaging.client.sent.messages", self._observe_sent, "{message}", "Events stored."),
-            ("surelane.ingest.answers", self._observe_answers, "{answer}", "Answers by route and status."),
-            (
-                "surelane.ingest.ignored",
-                self._observe_ignored,
-                "{request}",
-                "Sound requests that were not taken.",
-            ),
-            (
-                "surelane.ingest.duplicates",
-                single(lambda: self.duplicates),
-                "{event}",
-                "Events stored before.",
-            ),
-            (
-                "surelane.ingest.altered",
-                single(lambda: self.altered),
-                "{event}",
-                "Events with replaced text.",
-            ),
-            (
-                "surelane.ingest.rate_limited",
-                single(lambda: self.rate_limited),
-                "{notice}",
-                "Slack's notices.",
-            ),
+        for name, unit, description, observe in (
+            ("answers", "{answer}", "Answers by route and status.", self._observe_answers),
+            ("ignored", "{request}", "Sound requests that were not taken.", self._observe_ignored),
+            ("duplicates", "{event}", "Events stored before.", single(lambda: self.duplicates)),
+            ("altered", "{event}", "Events with replaced text.", single(lambda: self.altered)),
+            ("rate_limited", "{notice}", "Slack's notices.", single(lambda: self.rate_limited)),
         ):
-            meter.create_observable_counter(name, [observe], unit, description)
+            meter.create_observable_counter(f"surelane.ingest.{name}", [observe], unit, description)
+        meter.create_observable_counter(
+            "messaging.client.sent.messages", [self._observe_sent], "{message}", "Events stored."
+        )
         meter.create_observable_gauge(
             "surelane.ingest.waiting", [single(waiting)], "{event}", "Events waiting for the database."
         )
@@ -80,13 +61,7 @@ class Metrics:
 
     def inserted(self, seconds: float, error: str = "") -> None:
         """Record one insert of a batch: its duration in seconds, and the error where it failed."""
-        attributes: dict[str, AttributeValue] = {
-            "messaging.system": "surelane",
-            "messaging.operation.name": "send",
-            "messaging.operation.type": "send",
-        }
-        if error:
-            attributes["error.type"] = error
+        attributes = messaging("send") | ({"error.type": error} if error else {})
         self._duration.record(seconds, attributes)
 
     def _observe_sent(self, _: CallbackOptions) -> Iterable[Observation]:

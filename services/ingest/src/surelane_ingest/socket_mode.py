@@ -18,11 +18,9 @@ from opentelemetry.metrics import CallbackOptions, Observation
 from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.web.async_client import AsyncWebClient
 
-from surelane_ingest.app import Bodies, Drain, Refused
-from surelane_ingest.envelope import Subscriptions
-from surelane_ingest.frames import Delivered, Disconnect, Hello, Unknown, acknowledgement, read_frame, word
+from surelane_ingest import envelope
+from surelane_ingest.app import Bodies, Drain, Refusals, Refused
 from surelane_ingest.ingest_settings import IngestSettings
-from surelane_ingest.limits import Refusals
 from surelane_ingest.metrics import single
 from surelane_ingest.taking import Taker
 from surelane_service.durations import jittered
@@ -150,7 +148,7 @@ class Shared:
     """
 
     taker: Taker
-    subscriptions: Subscriptions
+    subscriptions: envelope.Subscriptions
     bodies: Bodies
     links: Links
     refusals: Refusals
@@ -210,24 +208,24 @@ class Link:
         """Take a frame. Return whether Slack says that the connection will end."""
         if self.shared.drain.started:
             return False  # Slack sends it again, to another connection
-        frame = read_frame(text, self.shared.subscriptions)
+        frame = envelope.read_frame(text, self.shared.subscriptions)
         match frame:
-            case Delivered():
+            case envelope.Delivered():
                 self._begin(frame, len(text))
-            case Disconnect(reason):
+            case envelope.Disconnect(reason):
                 self.reason = reason
                 self.leaving.set()
                 return True
-            case Unknown(reason):
+            case envelope.Unknown(reason):
                 self.shared.links.envelopes["other", "ignored"] += 1
                 self.shared.refusals.note(PATH, 400, reason)
-            case Hello():
+            case envelope.Hello():
                 pass
             case _:
                 assert_never(frame)
         return False
 
-    def _begin(self, delivered: Delivered, size: int) -> None:
+    def _begin(self, delivered: envelope.Delivered, size: int) -> None:
         if not self.shared.bodies.take(0, size):
             self.shared.links.envelopes[delivered.kind, "unavailable"] += 1
             self.shared.refusals.note(PATH, 503, "too many requests at once")
@@ -243,7 +241,7 @@ class Link:
 
         task.add_done_callback(done)
 
-    async def _take(self, delivered: Delivered) -> None:
+    async def _take(self, delivered: envelope.Delivered) -> None:
         try:
             outcome = await self._outcome(delivered)
         except Exception:
@@ -251,7 +249,7 @@ class Link:
             outcome = "failed"
         self.shared.links.envelopes[delivered.kind, outcome] += 1
 
-    async def _outcome(self, delivered: Delivered) -> str:
+    async def _outcome(self, delivered: envelope.Delivered) -> str:
         """Store an envelope's event, and then acknowledge it.
 
         Without an acknowledgement Slack sends an event again, and tells a person that a command failed.
@@ -269,7 +267,7 @@ class Link:
             outcome = "refused"  # never storable, so Slack need not try again
         try:
             async with asyncio.timeout(CLOSES_WITHIN):
-                await self.socket.send_str(acknowledgement(delivered, answer))
+                await self.socket.send_str(envelope.acknowledgement(delivered, answer))
         except (TimeoutError, aiohttp.ClientError, OSError):
             return "lost"
         return outcome
@@ -365,18 +363,18 @@ class SocketMode:
             raise NotConnectedError("Slack's answer names no address")
         return url
 
-    async def _hello(self, socket: aiohttp.ClientWebSocketResponse, place: int) -> Hello:
+    async def _hello(self, socket: aiohttp.ClientWebSocketResponse, place: int) -> envelope.Hello:
         message = await socket.receive()
         if message.type is not aiohttp.WSMsgType.TEXT:
             raise NotConnectedError("Slack ended the connection at once")
-        match read_frame(message.data, self._shared.subscriptions):
-            case Hello(connections) if place and connections >= MOST:
+        match envelope.read_frame(message.data, self._shared.subscriptions):
+            case envelope.Hello(connections) if place and connections >= MOST:
                 raise NotConnectedError(FULL, REFUSED_PAUSE)
-            case Hello() as hello:
+            case envelope.Hello() as hello:
                 return hello
-            case Disconnect("too_many_websockets"):
+            case envelope.Disconnect("too_many_websockets"):
                 raise NotConnectedError(FULL, REFUSED_PAUSE if place else None)
-            case Disconnect(reason):
+            case envelope.Disconnect(reason):
                 raise NotConnectedError(f"Slack ended the connection at once: {reason}")
             case _:
                 raise NotConnectedError("Slack did not say hello")
@@ -384,7 +382,7 @@ class SocketMode:
 
 def _refused(error: SlackApiError) -> NotConnectedError:
     response = error.response
-    code = word(response.get("error")) if hasattr(response, "get") else "unknown"
+    code = envelope.word(response.get("error")) if hasattr(response, "get") else "unknown"
     if code in ("ratelimited", "rate_limited"):
         after = getattr(response, "headers", {}).get("Retry-After", "")
         seconds = int(after) if after.isascii() and after.isdigit() and len(after) < 5 else 30

@@ -18,17 +18,11 @@ from typing import TypeVar
 from aiohttp import web
 from pydantic import SecretBytes
 
+from surelane import errors
 from surelane.encryption.envelopes import VALUE
 from surelane.encryption.keys import SealedError
 from surelane.encryption.places import RESULT, Place
 from surelane.encryption.sealing import Sealing
-from surelane.errors import (
-    DatabaseRefused,
-    DatabaseUnavailable,
-    InvalidInput,
-    SurelaneError,
-    TransientConflict,
-)
 from surelane_ingest.app import JSON, Refused
 from surelane_ingest.connections import Connections
 from surelane_ingest.json_text import Json, NotJsonError, read_json
@@ -67,12 +61,12 @@ class Turns:
         try:
             async with asyncio.timeout(self._connections.budget), self._turn, lend() as connection:
                 return await call(Intake(connection))
-        except (DatabaseUnavailable, TransientConflict, TimeoutError) as error:
+        except (errors.DatabaseUnavailable, errors.TransientConflict, TimeoutError) as error:
             _logger.warning(NotStored.UNAVAILABLE.value, error=type(error).__name__)
             raise Refused(503, NotStored.UNAVAILABLE.value) from None
-        except InvalidInput:
+        except errors.InvalidInput:
             raise Refused(400, NotStored.UNSTORABLE.value) from None
-        except DatabaseRefused as error:
+        except errors.DatabaseRefused as error:
             _logger.warning(NotStored.REFUSED.value, error=type(error).__name__)
             raise Refused(503, NotStored.REFUSED.value) from None
 
@@ -184,7 +178,7 @@ async def _encrypted(sealing: Sealing | None, given: Json, place: Place | None =
         return given.text
     try:
         return json.dumps(await sealing.payload(given.value, "", VALUE, place))
-    except (SurelaneError, SealedError) as error:
+    except (errors.SurelaneError, SealedError) as error:
         _logger.warning(NotStored.NO_KEY.value, error=type(error).__name__)
         raise Refused(503, NotStored.NO_KEY.value) from None
 

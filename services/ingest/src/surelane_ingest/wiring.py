@@ -15,12 +15,11 @@ from surelane.calls import Pool
 from surelane.encryption.data_keys import DataKeys
 from surelane.encryption.sealing import Sealing
 from surelane_ingest.answers import PATIENCE, Answers, Patience
-from surelane_ingest.app import App, Bodies, Drain, traced
+from surelane_ingest.app import App, Bodies, Drain, Refusals, server_options, traced
 from surelane_ingest.connections import Connections
 from surelane_ingest.envelope import Subscriptions
 from surelane_ingest.ingest_settings import IngestSettings
 from surelane_ingest.installing import SLACK_WITHIN, Installer
-from surelane_ingest.limits import Refusals, server_options
 from surelane_ingest.slack import PATHS, SWITCHED_OFF, Signatures, slack_urls
 from surelane_ingest.socket_mode import Links, Shared, socket_mode
 from surelane_ingest.taking import Taker

@@ -9,9 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import asyncpg
-
-from surelane.calls import DRIVER_ERRORS, Calls, Connection, Pool, translated
+from surelane.calls import DRIVER_ERRORS, Calls, Connection, Pool, Row, translated
 from surelane.errors import DatabaseRefused, DatabaseUnavailable
 
 MOST_IDS = 100
@@ -70,7 +68,6 @@ class Audit:
     """Keeps actions, and lists them."""
 
     def __init__(self, database: Pool | Connection) -> None:
-        self._database = database
         self._calls = Calls(database)
 
     @asynccontextmanager
@@ -95,14 +92,14 @@ class Audit:
         self,
         action: str,
         target: str,
-        statement: str,
+        function: str,
         *arguments: object,
         told: str | None = None,
         detail: Mapping[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401 - a value of SQL
-        """Make and keep a change of one statement. Return its value, which ``told`` names in the result."""
+        """Make and keep a change of one SQL function. Return its value, which ``told`` names in the result."""
         async with self.keeping(action, target, detail) as kept:
-            value = await kept.calls.fetchval(statement, *arguments)
+            value = await kept.calls.call(function, *arguments)
             kept.result = {} if told is None else {told: value}
         return value
 
@@ -131,44 +128,32 @@ class Audit:
 
         ``target`` names what they are on, such as ``event 7`` or ``kind chat``.
         """
-        rows = await self._calls.fetch("select * from agent.list_actions($1, $2, $3)", before, target, limit)
+        rows = await self._calls.rows("list_actions", before, target, limit)
         return [_parsed(row) for row in rows]
 
     async def read(self, identity: int) -> dict[str, Any] | None:
         """Return one kept action, also while it goes on; ``None`` when there is none of that id."""
-        row = await self._calls.fetchrow("select * from agent.read_action($1)", identity)
+        row = await self._calls.row("read_action", identity)
         return None if row is None else _parsed(row)
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[Connection]:
         """Lend a connection in a transaction, which ends with the block."""
         try:
-            if isinstance(self._database, asyncpg.Pool):
-                async with self._database.acquire() as lent, lent.transaction():
-                    yield lent  # type: ignore[misc]  # the proxy has all of a connection's methods
-            else:
-                async with self._database.transaction():
-                    yield self._database
+            async with self._calls.lent() as connection, connection.transaction():
+                yield connection
         except DRIVER_ERRORS as error:
             raise translated(error, uncertain=True) from error
 
     async def _begin(self, calls: Calls, action: str, target: str | None, detail: Mapping[str, Any]) -> int:
         actor = current_actor()
-        identity: int = await calls.fetchval(
-            "select agent.begin_action($1, $2, $3, $4, $5)",
-            actor.name,
-            actor.via,
-            action,
-            target,
-            _json(detail),
-        )
-        return identity
+        return await calls.call("begin_action", actor.name, actor.via, action, target, _json(detail))
 
     async def _continue(
         self, calls: Calls, identity: int, result: Mapping[str, Any] | None, *, over: bool
     ) -> None:
         text = None if result is None else _json(result)
-        await calls.execute("select agent.continue_action($1, $2, $3)", identity, text, over)
+        await calls.call("continue_action", identity, text, over)
 
     async def _keep_failure(
         self, error: DatabaseRefused, action: str, target: str | None, detail: Mapping[str, Any]
@@ -190,7 +175,7 @@ def _json(value: Mapping[str, Any]) -> str:
     return json.dumps(value, default=str).replace("\\u0000", "")
 
 
-def _parsed(row: asyncpg.Record) -> dict[str, Any]:
+def _parsed(row: Row) -> dict[str, Any]:
     return {
         name: json.loads(value) if name in ("detail", "result") and value is not None else value
         for name, value in row.items()

@@ -18,8 +18,8 @@ from surelane_operator.audit import some
 from surelane_operator.reads.events import LOOKS_AT, Found, Reads
 from surelane_operator.reads.filters import Cursor, Filter
 from surelane_service.cron import Cron, Overlap
-from surelane_service.groups import free_groups
-from surelane_service.rates import Rate, rate_text
+from surelane_service.durations import Rate, rate_text
+from surelane_service.sweeping import free_groups
 
 STEP = 500
 """Events per statement of a change to many. Each step is kept when a later one fails."""
@@ -58,6 +58,20 @@ class Rerun:
 
 
 @dataclass(frozen=True, slots=True)
+class ManyChange:
+    """A change to up to ``limit`` events: to those with ids, or to the newest that match a filter.
+
+    ``reason`` is kept with the action. Where the filter narrows, the change begins ``after`` a place.
+    """
+
+    verb: Verb
+    which: Filter | Sequence[int]
+    limit: int
+    reason: str | None = None
+    after: Cursor | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class _Page:
     """The next events of a change to many. ``looked`` and ``next`` are those of a change that looks for its events."""
 
@@ -82,54 +96,37 @@ class Changes(Reads):
             kept.result = _tally(answers)
         return answers
 
-    async def begin_change(
-        self,
-        verb: Verb,
-        which: Filter | Sequence[int],
-        limit: int,
-        *,
-        reason: str | None = None,
-        after: Cursor | None = None,
-    ) -> int:
+    async def begin_change(self, change: ManyChange) -> int:
         """Keep that many events will be changed, and return the action's id for :meth:`change_all`."""
-        detail = _reason(reason)
-        if isinstance(which, Filter):
-            detail |= {"filter": _given(which), "limit": limit} | ({"after": after.text()} if after else {})
+        detail = _reason(change.reason)
+        if isinstance(change.which, Filter):
+            detail |= {"filter": _given(change.which), "limit": change.limit}
+            detail |= {"after": change.after.text()} if change.after else {}
         else:
-            detail |= some(which)
-        return await self.audit.begin(verb, detail)
+            detail |= some(change.which)
+        return await self.audit.begin(change.verb, detail)
 
-    async def change_all(
-        self,
-        verb: Verb,
-        which: Filter | Sequence[int],
-        limit: int,
-        *,
-        reason: str | None = None,
-        after: Cursor | None = None,
-        action: int | None = None,
-    ) -> dict[int, str]:
-        """Change up to ``limit`` events, :data:`STEP` per transaction, and return :meth:`change`'s answer to each.
+    async def change_all(self, change: ManyChange, action: int | None = None) -> dict[int, str]:
+        """Change many events, :data:`STEP` per transaction, and return :meth:`change`'s answer to each.
 
         Each step stores how many events got which answer, so that the action shows the progress. Where no index has
         the filter, the change looks at :data:`MOST_LOOKED` events at most, a thousand per statement. Then the result
         also has ``looked``, and ``next``, the cursor from which another change goes on.
 
-        Of a filter the newest events are changed, or those ``after`` where it narrows. ``action`` is that of
-        :meth:`begin_change`; ``None`` begins one.
+        ``action`` is that of :meth:`begin_change`; ``None`` begins one.
         """
         if action is None:
-            action = await self.begin_change(verb, which, limit, reason=reason, after=after)
+            action = await self.begin_change(change)
         answers: dict[int, str] = {}
         outcome: dict[str, Any] = {"stopped": True}
         place: dict[str, Any] = {}
         told = 0
         try:
-            async for page in self._pages(which, limit, after):
+            async for page in self._pages(change.which, change.limit, change.after):
                 if page.ids or page.looked >= told + TELLS_EVERY:
                     async with self.audit.going_on(action) as kept:
                         if page.ids:
-                            answers |= await _step(kept.calls, verb, page.ids, reason)
+                            answers |= await _step(kept.calls, change.verb, page.ids, change.reason)
                         place, told = _place(page), page.looked
                         kept.result = _tally(answers) | place
                 else:
@@ -150,14 +147,14 @@ class Changes(Reads):
 
     async def rerun_all(self, which: Filter | Sequence[int], limit: int) -> list[int]:
         """Run up to ``limit`` ended events that match again, newest first; return the ids of these."""
-        return _with("rerun", await self.change_all("rerun", which, limit))
+        return _with("rerun", await self.change_all(ManyChange("rerun", which, limit)))
 
     async def cancel_all(self, which: Filter, limit: int, reason: str | None = None) -> dict[int, str]:
         """Cancel up to ``limit`` live events that match, and return :meth:`cancel`'s answer to each.
 
         It waits for no lock. ``busy`` means that another transaction locks the event, which was not changed.
         """
-        return await self.change_all("cancel", which, limit, reason=reason)
+        return await self.change_all(ManyChange("cancel", which, limit, reason))
 
     async def _pages(
         self, which: Filter | Sequence[int], limit: int, after: Cursor | None
@@ -178,10 +175,10 @@ class Changes(Reads):
             if after is None:
                 return
 
-    async def look_for(self, which: Filter, most: int, after: Cursor | None = None) -> Found:
+    async def look_for(self, which: Filter, most: int) -> Found:
         """Return the matches among the first ``most`` events, in statements of a thousand each."""
         events: list[dict[str, Any]] = []
-        looked = 0
+        looked, after = 0, None
         while looked < most:
             found = await self.find_events(which, LOOKS_AT, after)
             events += found.events
@@ -212,9 +209,7 @@ class Changes(Reads):
         detail = {"from_step": from_step, "payload": "kept" if payload is None else "edited"}
         text = None if payload is None else await self._edited(identity, payload)
         async with self.audit.keeping("rerun", f"event {identity}", detail) as kept:
-            row = await kept.calls.fetchrow(
-                "select * from agent.rerun_as_new($1, $2, $3)", identity, from_step, text
-            )
+            row = await kept.calls.row("rerun_as_new", identity, from_step, text)
             assert row is not None  # noqa: S101 - one row, always
             kept.result = {"answer": row["answer"], "id": row["rerun"]}
         return Rerun(row["answer"], row["rerun"], row["key"], row["steps"] or ())
@@ -249,21 +244,19 @@ class Changes(Reads):
         continuation waits for is cancelled. ``by`` names another than who acts.
         """
         detail = {"children": children} | _reason(reason)
-        statement = "select agent.cancel_job($1, $2, $3, $4)"
         arguments = identity, by, reason, children
-        answer: str | None = await self.audit.call(
-            "cancel", f"event {identity}", statement, *arguments, told="answer", detail=detail
+        return await self.audit.call(
+            "cancel", f"event {identity}", "cancel_job", *arguments, told="answer", detail=detail
         )
-        return answer
 
     async def pause(self, kind: str) -> None:
         """Pause a kind: its waiting events are neither claimed nor expired."""
-        await self.audit.call("pause", f"kind {kind}", "select agent.pause_kind($1)", kind)
+        await self.audit.call("pause", f"kind {kind}", "pause_kind", kind)
         await free_groups(self.calls)
 
     async def resume(self, kind: str) -> None:
         """Resume a kind."""
-        await self.audit.call("resume", f"kind {kind}", "select agent.resume_kind($1)", kind)
+        await self.audit.call("resume", f"kind {kind}", "resume_kind", kind)
         await free_groups(self.calls)
 
     async def set_limit(
@@ -282,23 +275,13 @@ class Changes(Reads):
         shown = None if rate is None else rate_text(rate.count, rate.period) if rate.count else "none"
         detail = {"concurrency": concurrency, "rate": shown, "per": per}
         given = {name: value for name, value in detail.items() if value is not None}
-        await self.audit.call(
-            "set limit",
-            f"kind {kind}",
-            "select agent.set_limit($1, $2, $3, $4, $5)",
-            kind,
-            concurrency,
-            rate.count if rate else None,
-            rate.period if rate and rate.count else None,
-            per,
-            detail=given,
-        )
+        count, period = (rate.count, rate.period if rate.count else None) if rate else (None, None)
+        limit = kind, concurrency, count, period, per
+        await self.audit.call("set limit", f"kind {kind}", "set_limit", *limit, detail=given)
 
     async def reset_limit(self, kind: str) -> bool:
         """Let the limit that workers declare hold again; return false when it did."""
-        return await self._told(
-            "changed", "reset limit", f"kind {kind}", "select agent.reset_limit($1)", kind
-        )
+        return await self._told("changed", "reset limit", f"kind {kind}", "reset_limit", kind)
 
     async def set_cron(
         self,
@@ -331,9 +314,8 @@ class Changes(Reads):
         detail |= {"overlap": overlap, "jitter": str(cron.jitter)}
         text = await self._cron_payload(name, payload)
         fields = name, kind, cron.schedule, following, text, cron.time_zone, catch_up, paused, priority
-        statement = "select agent.set_cron($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
         given = (*fields, overlap, cron.jitter)
-        await self.audit.call("set schedule", f"schedule {name}", statement, *given, detail=detail)
+        await self.audit.call("set schedule", f"schedule {name}", "set_cron", *given, detail=detail)
         return following
 
     async def _cron_payload(self, name: str, payload: Mapping[str, Any]) -> str:
@@ -355,13 +337,12 @@ class Changes(Reads):
 
     async def delete_cron(self, name: str) -> bool:
         """Delete a named schedule; return false when there is none of that name."""
-        statement = "select agent.delete_cron($1)"
-        return await self._told("deleted", "delete schedule", f"schedule {name}", statement, name)
+        return await self._told("deleted", "delete schedule", f"schedule {name}", "delete_cron", name)
 
     async def pause_cron(self, name: str) -> bool:
         """Pause a named schedule: it fires nothing. Return false when there is none of that name."""
-        statement = "select agent.pause_cron($1, true, null)"
-        return await self._told("known", "pause schedule", f"schedule {name}", statement, name)
+        paused = name, True, None
+        return await self._told("known", "pause schedule", f"schedule {name}", "pause_cron", *paused)
 
     async def resume_cron(self, name: str) -> bool:
         """Resume a named schedule at its next time from now; return false when there is none of that name.
@@ -378,33 +359,30 @@ class Changes(Reads):
                     following = Cron(*row).next_firing(datetime.now(UTC))
                 except ValueError as error:  # it was edited by hand
                     raise InvalidInput(str(error)) from None
-                await kept.calls.execute("select agent.pause_cron($1, false, $2)", name, following)
+                await kept.calls.call("pause_cron", name, False, following)
             kept.result = {"known": row is not None}
         return row is not None
 
     async def run_cron(self, name: str) -> int | None:
         """Enqueue a job of a named schedule now, and return its id; ``None`` when there is none of that name."""
-        identity: int | None = await self.audit.call(
-            "run schedule", f"schedule {name}", "select agent.run_cron($1)", name, told="id"
-        )
-        return identity
+        return await self.audit.call("run schedule", f"schedule {name}", "run_cron", name, told="id")
 
     async def drain_worker(self, name: str) -> bool:
         """Drain a worker: it ends what it runs, and claims nothing until it is resumed; false: there is no such worker.
 
         It learns of that with its next poll: within a minute, at most.
         """
-        statement = "select agent.drain_worker($1, true)"
-        return await self._told("known", "drain", f"worker {name}", statement, name)
+        return await self._told("known", "drain", f"worker {name}", "drain_worker", name, True)
 
     async def resume_worker(self, name: str) -> bool:
         """Let a drained worker claim again; return false when there is none of that name."""
-        statement = "select agent.drain_worker($1, false)"
-        return await self._told("known", "resume", f"worker {name}", statement, name)
+        return await self._told("known", "resume", f"worker {name}", "drain_worker", name, False)
 
-    async def _told(self, field: str, action: str, target: str, statement: str, name: str) -> bool:
+    async def _told(
+        self, field: str, action: str, target: str, function: str, *arguments: str | bool | None
+    ) -> bool:
         """Make a change that answers whether it changed something, and keep that as ``field`` of the result."""
-        return bool(await self.audit.call(action, target, statement, name, told=field))
+        return bool(await self.audit.call(action, target, function, *arguments, told=field))
 
     async def signal(self, identity: int, name: str, value: Any) -> str | None:  # noqa: ANN401 - any JSON value
         """Send a value to an event whose handler waits for it; ``None`` when the event is not in the queue."""
@@ -436,7 +414,11 @@ def _place(page: _Page) -> dict[str, Any]:
 
 def _given(which: Filter) -> dict[str, Any]:
     """Return the fields of a filter that were given."""
-    return {name: _plain(value) for name, value in asdict(which).items() if value}
+    return {
+        name: value.isoformat() if isinstance(value, datetime) else value
+        for name, value in asdict(which).items()
+        if value
+    }
 
 
 def _with(answer: str, answers: Mapping[int, str]) -> list[int]:
@@ -445,7 +427,3 @@ def _with(answer: str, answers: Mapping[int, str]) -> list[int]:
 
 def _reason(reason: str | None) -> dict[str, Any]:
     return {} if reason is None else {"reason": reason}
-
-
-def _plain(value: object) -> object:
-    return value.isoformat() if isinstance(value, datetime) else value

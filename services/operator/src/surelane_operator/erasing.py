@@ -70,7 +70,7 @@ class Erasing:
         counts, at, seen, of = Counter[str](), None, 0, 0
         while True:
             given = json.dumps(names), at and json.dumps(at)
-            step = json.loads(await self._database.fetchval("select agent.preview_erasure($1, $2)", *given))
+            step = json.loads(await self._database.call("preview_erasure", *given))
             counts.update(step["counts"])
             seen, of, at = seen + step["seen"], step.get("of", of), step.get("at")
             told(Progress(seen, of))
@@ -91,7 +91,7 @@ class Erasing:
             InvalidInput: no name is given, or one is not an id.
         """
         given = json.dumps(names)
-        begun = await self._database.fetchrow("select * from agent.begin_erasure($1, $2)", given, by)
+        begun = await self._database.row("begin_erasure", given, by)
         assert begun is not None  # noqa: S101 - one row, always
         seen, place = 0, ""
         while place != "done":
@@ -109,7 +109,7 @@ class Erasing:
     async def _step(self, identity: int, given: str) -> Any:  # noqa: ANN401 - a row of the driver
         """Do one step; return nothing if another transaction kept it waiting."""
         try:
-            return await self._database.fetchrow("select * from agent.erase_step($1, $2)", identity, given)
+            return await self._database.row("erase_step", identity, given)
         except Conflict:
             return None
 
@@ -117,5 +117,5 @@ class Erasing:
         """Return the receipts of the last hundred erasures, newest first."""
         return [
             Receipt(**{**row, "filter": json.loads(row["filter"]), "counts": json.loads(row["counts"])})
-            for row in await self._database.fetch("select * from agent.list_erasures()")
+            for row in await self._database.rows("list_erasures")
         ]

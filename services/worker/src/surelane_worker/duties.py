@@ -13,13 +13,12 @@ from typing import Any, ClassVar
 
 from surelane.encryption.keys import SealedError
 from surelane.errors import Conflict, DatabaseRefused, DatabaseUnavailable, TransientConflict
-from surelane_service.cron import Cron, due_times, read_catch_up
+from surelane_service.cron import Cron, DueCron, due_times, read_catch_up
 from surelane_service.durations import jittered, parse_duration
 from surelane_service.engine import DEAD_FOR, Engine
 from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
 from surelane_service.pool import Listener
-from surelane_service.schedules import DueCron
 from surelane_worker.handling.handler import Schedule
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.readiness import Outage, excused

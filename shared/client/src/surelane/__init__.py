@@ -21,8 +21,7 @@ from surelane.errors import (
 )
 from surelane.events import Event, Inserted
 from surelane.jobs import Child, Continuation, Job
-from surelane.queue import Queue
-from surelane.sync_queue import SyncQueue
+from surelane.queue import Queue, SyncQueue
 
 __all__ = [
     "Child",

@@ -3,13 +3,20 @@
 from asyncio import CancelledError
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from surelane.errors import IN_TRANSACTION, InvalidInput, SurelaneError, blames_server
-from surelane.sqlstates import of_connection, of_server
+from surelane.errors import (
+    IN_TRANSACTION,
+    InvalidInput,
+    SurelaneError,
+    blames_server,
+    of_connection,
+    of_server,
+)
 
 if TYPE_CHECKING:
     Connection = asyncpg.Connection[asyncpg.Record]
@@ -49,32 +56,36 @@ class Calls:
         self._database = database
         self._cuts = cuts
 
-    async def fetch(self, query: str, *arguments: object) -> list[Row]:
-        """Return all rows."""
-        return await self.fetch_within(None, query, *arguments)
-
-    async def fetch_within(self, within: float | None, query: str, *arguments: object) -> list[Row]:
+    async def fetch(self, query: str, *arguments: object, within: float | None = None) -> list[Row]:
         """Return all rows. ``within``: seconds for the answer; ``None``: the pool's or the connection's own bound."""
-        rows: list[Row] = await self._call("fetch", query, arguments, timeout=within)
-        return rows
+        return await self._call("fetch", query, arguments, timeout=within)
 
     async def fetchrow(self, query: str, *arguments: object) -> Row | None:
-        """Return the first row."""
-        row: Row | None = await self._call("fetchrow", query, arguments)
-        return row
+        return await self._call("fetchrow", query, arguments)
 
     async def fetchval(self, query: str, *arguments: object) -> Any:  # noqa: ANN401 - any SQL type
         """Return the first value of the first row."""
         return await self._call("fetchval", query, arguments)
 
     async def execute(self, query: str, *arguments: object) -> None:
-        """Return no rows."""
         await self._call("execute", query, arguments)
+
+    async def call(self, function: str, *arguments: object) -> Any:  # noqa: ANN401 - any SQL type
+        """Call a function of the schema ``agent``, and return its value."""
+        return await self.fetchval(_called(function, len(arguments), "select "), *arguments)
+
+    async def row(self, function: str, *arguments: object) -> Row | None:
+        """Call a function of the schema ``agent``, and return its first row."""
+        return await self.fetchrow(_called(function, len(arguments)), *arguments)
+
+    async def rows(self, function: str, *arguments: object) -> list[Row]:
+        """Call a function of the schema ``agent``, and return all its rows."""
+        return await self.fetch(_called(function, len(arguments)), *arguments)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
         """Open a transaction, and yield its connection."""
-        async with self._lent() as connection:
+        async with self.lent() as connection:
             if connection.is_in_transaction():
                 raise InvalidInput(IN_TRANSACTION)
             async with connection.transaction():
@@ -83,14 +94,15 @@ class Calls:
     async def _call(self, method: str, query: str, arguments: Sequence[object], **bound: float | None) -> Any:  # noqa: ANN401
         uncertain = False
         try:
-            async with self._lent() as connection:
+            async with self.lent() as connection:
                 uncertain = not (connection.is_closed() or connection.is_in_transaction())
                 return await getattr(connection, method)(query, *arguments, **bound)
         except DRIVER_ERRORS as error:
             raise translated(error, uncertain=uncertain) from error
 
     @asynccontextmanager
-    async def _lent(self) -> AsyncIterator[Connection]:
+    async def lent(self) -> AsyncIterator[Connection]:
+        """Lend a connection for the length of the block. Its errors are the driver's."""
         if not isinstance(self._database, asyncpg.Pool):
             yield self._database
             return
@@ -108,6 +120,11 @@ class Calls:
         elif isinstance(error, Exception) and blames_server(translated(error)):
             connection.terminate()
             await cast("Pool", self._database).expire_connections()
+
+
+@cache
+def _called(function: str, arguments: int, select: str = "select * from ") -> str:
+    return f"{select}agent.{function}({', '.join(f'${nth}' for nth in range(1, arguments + 1))})"
 
 
 def async_driver(database: object) -> Calls | None:
@@ -139,10 +156,8 @@ def translated(error: Exception, *, uncertain: bool = False) -> SurelaneError:
     # The first argument alone: the rest of a PostgresError quotes the row.
     message = f"{type(error).__name__}: {error.args[0] if error.args else error}"
     if isinstance(error, asyncpg.PostgresError):
-        return of_server(message, str(error.sqlstate or ""), _severity(error), uncertain=uncertain)
+        severity = (
+            error.severity_en or error.severity
+        )  # the latter is in the language of the server's messages
+        return of_server(message, str(error.sqlstate or ""), severity, uncertain=uncertain)
     return of_connection(message, uncertain=uncertain)
-
-
-def _severity(error: asyncpg.PostgresError) -> str | None:
-    """Return the severity. ``severity`` alone is in the language of the server's messages."""
-    return error.severity_en or error.severity

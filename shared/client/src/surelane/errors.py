@@ -1,6 +1,7 @@
 """Surelane's errors. A class's docstring is its message unless one is given.
 
-The clients raise these and no error of the driver. The driver's error is the cause (``__cause__``).
+The clients raise these and no error of the driver. The driver's error is the cause (``__cause__``). PostgreSQL's errors
+become ours by their SQLSTATE, which is the same over every driver.
 """
 # ruff: noqa: N818 - a class is named for what happened
 
@@ -81,3 +82,54 @@ class SettingsError(SurelaneError):
 
 class NotMeasured(SurelaneError):
     """The queue is being measured for the first time."""
+
+
+_AWAY = ("08", "28", "3D", "53", "57")
+"""Classes of errors of a server that is away, going away, coming back, or out of connections."""
+_READ_ONLY = "25006"
+"""A standby, or a server that was set to refuse writes."""
+_BY_SQLSTATE: dict[str, type[DatabaseRefused]] = {
+    "25P02": TransactionAborted,
+    "40P01": TransientConflict,
+    "40001": TransientConflict,
+    "23505": Conflict,
+    "55P03": Conflict,
+    "42501": Forbidden,
+    "42883": SchemaMissing,
+    "42P01": SchemaMissing,
+    "3F000": SchemaMissing,
+}
+_BY_CLASS: dict[str, type[DatabaseRefused]] = {"22": InvalidInput, "23": InvalidInput, "54": InvalidInput}
+_UNKNOWN_CLASSES = ("08", "57")
+_COMPLETION_UNKNOWN = "40003"
+_ENDS_SESSION = ("FATAL", "PANIC")
+
+
+def of_server(message: str, sqlstate: str, severity: str | None, *, uncertain: bool) -> SurelaneError:
+    """Return our error for an error that the server reported.
+
+    Args:
+        message: the error's message, without the details that quote the row.
+        sqlstate: its code.
+        severity: its severity in English.
+        uncertain: the call was sent outside of a transaction, so a break leaves its outcome unknown.
+    """
+    if uncertain and _may_follow_a_commit(sqlstate, severity):
+        return OutcomeUnknown(message)
+    if sqlstate[:2] in _AWAY or sqlstate == _READ_ONLY:
+        return DatabaseUnavailable(message)
+    by_class = _BY_CLASS.get(sqlstate[:2], DatabaseRefused)
+    return _BY_SQLSTATE.get(sqlstate, by_class)(message, sqlstate)
+
+
+def of_connection(message: str, *, uncertain: bool) -> SurelaneError:
+    """Return our error for a connection that broke, or that could not be made."""
+    return (OutcomeUnknown if uncertain else DatabaseUnavailable)(message)
+
+
+def _may_follow_a_commit(sqlstate: str, severity: str | None) -> bool:
+    """Return whether an error may come after the commit.
+
+    An ``ERROR`` rolls back. The end of a session may follow a commit, and so may a cancel request that arrives late.
+    """
+    return severity in _ENDS_SESSION or sqlstate[:2] in _UNKNOWN_CLASSES or sqlstate == _COMPLETION_UNKNOWN

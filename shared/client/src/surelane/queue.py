@@ -1,14 +1,15 @@
-"""The queue's client for programs and handlers. Each method is one call of a documented SQL function."""
+"""The queue's clients for programs and handlers. Each method is one call of a documented SQL function."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from surelane.drivers import Row, async_driver
+from surelane.drivers import Row, async_driver, sync_driver
 from surelane.encryption.places import RESULT, Place, signal_place
-from surelane.errors import InvalidInput
+from surelane.errors import InvalidInput, UnsupportedConnection
 from surelane.events import Inserted
 from surelane.jobs import Child, Continuation, Job, OnDuplicate, Priority, job_text, jobs_text
 from surelane.json_text import json_text
@@ -169,20 +170,14 @@ class Queue:
         Raises:
             Conflict: another transaction has the event locked; nothing was sent.
         """
-        return await self._value(
-            "select agent.signal($1, $2, $3::text::jsonb)",
-            key,
-            name,
-            await self._text(value, signal_place(None, name)),
-        )
+        text = await self._text(value, signal_place(None, name))
+        return await self._value("select agent.signal($1, $2, $3::text::jsonb)", key, name, text)
 
     async def signal_id(self, identity: int, name: str, value: Any = None) -> str | None:  # noqa: ANN401 - any JSON value
         """Send a value as :meth:`signal` does, to the event with this id."""
+        text = await self._text(value, signal_place(identity, name))
         return await self._value(
-            "select agent.signal_event($1::int8, $2, $3::text::json)",
-            identity,
-            name,
-            await self._text(value, signal_place(identity, name)),
+            "select agent.signal_event($1::int8, $2, $3::text::json)", identity, name, text
         )
 
     async def reschedule(self, item_key: str, run_at: datetime) -> str | None:
@@ -213,14 +208,10 @@ class Queue:
         if self._encryption is None:
             return children
         opened = self._encryption.opened
-        return [
-            replace(
-                child,
-                payload=await opened(child.payload),
-                result=await opened(child.result, Place(child.id, RESULT)),
-            )
-            for child in children
-        ]
+        for nth, child in enumerate(children):
+            result = await opened(child.result, Place(child.id, RESULT))
+            children[nth] = replace(child, payload=await opened(child.payload), result=result)
+        return children
 
     async def answer_event(self, identity: int, result: str) -> str:
         """End an event that awaits an answer: ``done``; ``running`` (try again); ``unknown`` (it awaits none)."""
@@ -273,13 +264,71 @@ def _not_json(name: str) -> None:
 
 
 def _child(row: Row) -> Child:
-    return Child(
-        id=row["id"],
-        kind=row["kind"],
-        item_key=row["item_key"],
-        payload=json.loads(row["payload"]),
-        status=row["status"],
-        result=None if row["result"] is None else json.loads(row["result"]),
-        reason=row["reason"],
-        error=row["error"],
-    )
+    child = Child(*row.values())  # the columns stand in the order of its fields
+    result = None if child.result is None else json.loads(child.result)
+    return replace(child, payload=json.loads(child.payload), result=result)
+
+
+if TYPE_CHECKING:
+    from surelane.drivers import SyncDatabase
+    from surelane.encryption import Encryption
+
+Parameters = ParamSpec("Parameters")
+Answer = TypeVar("Answer")
+_NOT_SYNC = "SyncQueue cannot wait: give Encryption a function that returns a synchronous connection"
+
+
+class _Blocking(Queue):
+    """A queue whose coroutines never suspend, because its driver blocks."""
+
+    _driver_of = staticmethod(sync_driver)
+
+
+def _blocking(
+    method: Callable[Concatenate[Queue, Parameters], Coroutine[Any, Any, Answer]],
+) -> "Callable[Concatenate[SyncQueue, Parameters], Answer]":
+    """Return a method that runs one of :class:`Queue`'s to its end."""
+
+    @wraps(method)
+    def call(self: "SyncQueue", /, *arguments: Parameters.args, **named: Parameters.kwargs) -> Answer:
+        try:
+            method(self._queue, *arguments, **named).send(None)
+        except StopIteration as ended:
+            answer: Answer = ended.value
+            return answer
+        raise UnsupportedConnection(_NOT_SYNC)
+
+    return call
+
+
+class SyncQueue:
+    """Put jobs into the queue from a synchronous program. The methods are those of :class:`Queue`; they block.
+
+    Calls join the transaction of the caller's connection or session.
+    """
+
+    def __init__(self, database: "SyncDatabase", encryption: "Encryption | None" = None) -> None:
+        """Use a connection.
+
+        Args:
+            database: a psycopg ``Connection``, a ``Connection`` or ``Session`` of SQLAlchemy over psycopg, or Django's
+                ``connection``.
+            encryption: encrypts what is stored. Its ``database`` is a function that returns a synchronous connection.
+
+        Raises:
+            UnsupportedConnection: one of them is something else.
+        """
+        if encryption is not None and encryption.asynchronous:
+            raise UnsupportedConnection(_NOT_SYNC)
+        self._queue = _Blocking(database, encryption=encryption)  # type: ignore[arg-type]  # its driver takes these
+
+    insert_event = _blocking(Queue.insert_event)
+    enqueue = _blocking(Queue.enqueue)
+    enqueue_many = _blocking(Queue.enqueue_many)
+    cancel = _blocking(Queue.cancel)
+    signal = _blocking(Queue.signal)
+    signal_id = _blocking(Queue.signal_id)
+    reschedule = _blocking(Queue.reschedule)
+    fan_out = _blocking(Queue.fan_out)
+    children = _blocking(Queue.children)
+    answer_event = _blocking(Queue.answer_event)

@@ -16,10 +16,10 @@ from surelane.encryption.places import ANSWER, ERROR, PROGRESS, Place, step_plac
 from surelane.events import Event
 from surelane.jobs import Job, job_text
 from surelane_service.compatibility import schema_version
+from surelane_service.cron import Schedules
 from surelane_service.figures import Figures, Measured, read_figures
 from surelane_service.fleet import Fleet
-from surelane_service.groups import free_groups
-from surelane_service.schedules import Schedules
+from surelane_service.sweeping import Sweeping
 
 CANCEL_GRACE = timedelta(seconds=10)
 """How long a handler may go on after its event was asked to be cancelled: ``agent.cancel_grace``."""
@@ -134,48 +134,13 @@ class StoredStep:
         return self.done or bool(self.tried.get("failed"))
 
 
-@dataclass(frozen=True, slots=True)
-class Erased:
-    """One step of an erasure after an uninstall.
-
-    Attributes:
-        owner: the workspace or organization.
-        receipt: the number of the erasure's receipt.
-        key: the key of its hashes.
-        done: this was the last step.
-        waiting: events that have not ended yet, or that another transaction has locked.
-    """
-
-    owner: str
-    receipt: int
-    key: str
-    done: bool
-    waiting: int
-
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """What a step of retention did.
-
-    Attributes:
-        after: where the next step begins; ``None`` at the end.
-        dropped: how many chunks or rows of history went.
-        blocked: whether another transaction locks what is to go.
-    """
-
-    after: int | None
-    dropped: int
-    blocked: bool
-
-
-class Engine(Schedules, Measured, Fleet):
+class Engine(Schedules, Sweeping, Measured, Fleet):
     """The SQL functions of role ``agent_worker``, on a connection or a pool.
 
     Every method raises errors of :mod:`surelane.errors` alone, as :class:`surelane.Queue` does.
     """
 
     def __init__(self, database: Pool | Connection) -> None:
-        """Use a connection or a pool."""
         self._database = Calls(database, cuts=True)
 
     async def claim_events(
@@ -244,15 +209,8 @@ class Engine(Schedules, Measured, Fleet):
         text, now = row["figures"], row["now_at"]
         figures = None if text is None else read_figures(text, sent, time.time(), now.timestamp())
         return Peek(
-            now,
-            row["vts"],
-            frozenset(row["paused"]),
-            row["took"],
-            row["cron_in"],
-            figures,
-            bool(row["position_free"]),
-            row["announced"],
-            row["drained"],
+            *(now, row["vts"], frozenset(row["paused"]), row["took"], row["cron_in"], figures),
+            *(bool(row["position_free"]), row["announced"], row["drained"]),
         )
 
     async def share_kind(self, kind: str) -> timedelta | None:
@@ -261,7 +219,7 @@ class Engine(Schedules, Measured, Fleet):
         Returns:
             The time until the next step; ``None`` where there is no crowd, or another worker sees to it.
         """
-        return await self._database.fetchval("select agent.share_kind($1)", kind)
+        return await self._database.call("share_kind", kind)
 
     async def settle(self, items: Sequence[Item], within: float | None = None) -> list[Settled]:
         """Report outcomes in one call, each fenced by its claim. Return the answers in the order given.
@@ -270,13 +228,13 @@ class Engine(Schedules, Measured, Fleet):
         """
         outcomes = [item[2] for item in items]
         arguments = [item[3] for item in items]
-        rows = await self._database.fetch_within(
-            within,
+        rows = await self._database.fetch(
             "select * from agent.settle($1::text::int8[], $2::text::int4[], $3, $4) where answer <> 'done'",
             _array([item[0] for item in items]),
             _array([item[1] for item in items]),
             None if all(outcome == "complete" for outcome in outcomes) else outcomes,
             arguments if any(argument is not None for argument in arguments) else None,
+            within=within,
         )
         return _answers(len(items), rows)
 
@@ -284,20 +242,17 @@ class Engine(Schedules, Measured, Fleet):
         self, items: Sequence[tuple[int, int]], invisible_for: timedelta = timedelta(minutes=10)
     ) -> list[Settled]:
         """Renew the leases of (id, claim) pairs; ``stale`` means that the lease is lost."""
-        rows = await self._database.fetch(
-            "select * from agent.extend_leases($1, $2, $3) where answer <> 'done'",
-            [identity for identity, _ in items],
-            [claim for _, claim in items],
-            invisible_for,
-        )
+        ids, claims = _ids_and_claims(items)
+        statement = "select * from agent.extend_leases($1, $2, $3) where answer <> 'done'"
+        rows = await self._database.fetch(statement, ids, claims, invisible_for)
         return _answers(len(items), rows)
 
     async def note_event(self, identity: int, claim: int, notes: str) -> Settled:
         """Keep ``notes`` (JSON text of an object) on a claimed event, for its later attempts."""
-        return await self._fenced("select agent.note_event($1, $2, $3)", identity, claim, notes)
+        return await self._fenced("note_event", identity, claim, notes)
 
-    async def _fenced(self, query: str, *arguments: object) -> Settled:
-        return Settled(await self._database.fetchval(query, *arguments))
+    async def _fenced(self, function: str, *arguments: object) -> Settled:
+        return Settled(await self._database.call(function, *arguments))
 
     async def answer_requests(self, items: Sequence[tuple[int, int, str]]) -> set[int]:
         """Answer the requests that wait for events: (id, claim, JSON text). Return the ids whose answer was taken."""
@@ -305,11 +260,8 @@ class Engine(Schedules, Measured, Fleet):
             text if text == EMPTY else await self._sealed(text, Place(identity, ANSWER))
             for identity, _, text in items
         ]
-        ids, claims = [identity for identity, _, _ in items], [claim for _, claim, _ in items]
-        taken: list[int] = await self._database.fetchval(
-            "select agent.answer_requests($1, $2, $3)", ids, claims, answers
-        )
-        return set(taken)
+        ids, claims = _ids_and_claims(items)
+        return set(await self._database.call("answer_requests", ids, claims, answers))
 
     async def store_step(
         self,
@@ -333,29 +285,17 @@ class Engine(Schedules, Measured, Fleet):
             final: whether its failure is kept: it is not run again.
         """
         arguments, result = await self.sealed_step(identity, name, nth, arguments, result)
-        return await self._fenced(
-            "select agent.store_step($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-            identity,
-            claim,
-            name,
-            nth,
-            arguments,
-            result,
-            await self._errors(errors, step_place(identity, name, nth, ERROR)),
-            took,
-            final or result is not None,
-        )
+        stored = await self._errors(errors, step_place(identity, name, nth, ERROR))
+        step = identity, claim, name, nth, arguments, result, stored, took, final or result is not None
+        return await self._fenced("store_step", *step)
 
     async def end_sleeps(self, identity: int, claim: int) -> Settled:
         """Store that the sleeps of a claimed event whose time has passed are over."""
-        return await self._fenced("select agent.end_sleeps($1, $2)", identity, claim)
+        return await self._fenced("end_sleeps", identity, claim)
 
     async def read_steps(self, identity: int) -> list[StoredStep]:
         """Return the steps that earlier attempts of an event stored."""
-        return [
-            StoredStep(*row)
-            for row in await self._database.fetch("select * from agent.read_steps($1)", identity)
-        ]
+        return [StoredStep(*row) for row in await self._database.rows("read_steps", identity)]
 
     async def store_progress(self, identity: int, claim: int, text: str) -> Settled:
         """Store how far a claimed event is, in words."""
@@ -367,7 +307,7 @@ class Engine(Schedules, Measured, Fleet):
         return await self._open_step(identity, claim, name, nth, json.dumps({"token": token}))
 
     async def _open_step(self, *step: object) -> Settled:
-        return await self._fenced("select agent.open_step($1, $2, $3, $4, $5)", *step)
+        return await self._fenced("open_step", *step)
 
     async def sealed_step(
         self, _identity: int, _name: str, _nth: int, arguments: str | None, result: str | None
@@ -393,7 +333,7 @@ class Engine(Schedules, Measured, Fleet):
             name: None if value is None else await self._tag(identity, name, value)
             for name, value in tags.items()
         }
-        return await self._fenced("select agent.store_tags($1, $2, $3)", identity, claim, json.dumps(stored))
+        return await self._fenced("store_tags", identity, claim, json.dumps(stored))
 
     async def _tag(self, _identity: int, _name: str, value: str) -> dict[str, Any]:
         """Return a tag as it is stored."""
@@ -401,7 +341,7 @@ class Engine(Schedules, Measured, Fleet):
 
     async def rerun_chain(self, identity: int) -> list[int]:
         """Return the ids of the events that an event runs again: the last one, the one before it, and so on."""
-        return await self._database.fetchval("select agent.rerun_chain($1)", identity)
+        return await self._database.call("rerun_chain", identity)
 
     async def gather(self, identity: int, claim: int, followers: Sequence[int]) -> tuple[str, list[int]]:
         """Note which events a claimed event's run gets beside it, unless an earlier run did.
@@ -410,9 +350,7 @@ class Engine(Schedules, Measured, Fleet):
             ``done``, ``stale``, ``busy`` or ``alone`` (after a lapse it was claimed without its followers), and the
             ids that were noted first.
         """
-        (row,) = await self._database.fetch(
-            "select * from agent.gather($1, $2, $3)", identity, claim, followers
-        )
+        (row,) = await self._database.rows("gather", identity, claim, followers)
         return row["answer"], row["followers"] or []
 
     async def ended_followers(self, identity: int) -> list[Event]:
@@ -423,13 +361,8 @@ class Engine(Schedules, Measured, Fleet):
         self, identity: int, claim: int, name: str, nth: int, seconds: float | None
     ) -> tuple[str, str | None]:
         """Take a signal for a wait of a claimed event: the answer, and the signal as JSON text if there is one."""
-        (row,) = await self._database.fetch(
-            "select * from agent.take_signal($1, $2, $3, $4, $5)",
-            identity,
-            claim,
-            name,
-            nth,
-            None if seconds is None else timedelta(seconds=seconds),
+        (row,) = await self._database.rows(
+            "take_signal", identity, claim, name, nth, None if seconds is None else timedelta(seconds=seconds)
         )
         return row["answer"], row["signal"]
 
@@ -437,14 +370,7 @@ class Engine(Schedules, Measured, Fleet):
         self, identity: int, claim: int, name: str, arguments: str | None, child: Job
     ) -> tuple[str, str | None]:
         """Start a child of a claimed event, once, or take its end; answers as :meth:`take_signal`."""
-        (row,) = await self._database.fetch(
-            "select * from agent.run_child($1, $2, $3, $4, $5)",
-            identity,
-            claim,
-            name,
-            arguments,
-            job_text(child),
-        )
+        (row,) = await self._database.rows("run_child", identity, claim, name, arguments, job_text(child))
         return row["answer"], row["signal"]
 
     async def child_end(self, end: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -459,9 +385,7 @@ class Engine(Schedules, Measured, Fleet):
         Returns:
             ``sent``, ``unknown``, or ``decided`` and the value that counts.
         """
-        (row,) = await self._database.fetch(
-            "select * from agent.send_signal($1, $2, $3, $4, $5)", identity, name, value, once, by
-        )
+        (row,) = await self._database.rows("send_signal", identity, name, value, once, by)
         return row["answer"], row["decided"]
 
     async def is_live(self, identity: int) -> bool:
@@ -471,68 +395,23 @@ class Engine(Schedules, Measured, Fleet):
 
     async def cancel(self, identity: int, *, by: str, reason: str) -> str | None:
         """Cancel an event by its id; answers as :meth:`surelane.Queue.cancel` does."""
-        return await self._database.fetchval(
-            "select agent.cancel_job($1, $2, $3, false)", identity, by, reason
-        )
+        return await self._database.call("cancel_job", identity, by, reason, False)
 
     async def cancelled_claims(self, items: Sequence[tuple[int, int]]) -> set[int]:
         """Return the ids of those (id, claim) pairs that were asked to be cancelled."""
-        rows = await self._database.fetch(
-            "select agent.cancelled_claims($1, $2)",
-            [identity for identity, _ in items],
-            [claim for _, claim in items],
-        )
-        return {row[0] for row in rows}
-
-    async def sweep_events(
-        self,
-        *,
-        max_attempts: int | None = None,
-        max_vt_age: timedelta = timedelta(hours=1),
-        kinds: Sequence[str] | None = None,
-        by_age: bool = True,
-        limit: int = 1000,
-        mend: bool = True,
-    ) -> int:
-        """Sweep one bounded batch: move up to ``limit`` events of each sort to history; return how many.
-
-        Call it again until it returns 0.
-
-        Args:
-            max_attempts: for events that neither have a maximum nor are of a kind that has one; ``None`` keeps them.
-            max_vt_age: with ``by_age``, an event that was visible and unclaimed for longer is too old.
-            kinds: the kinds that may be too old; all of them where ``None``.
-            mend: first repair every group and continuation; one call of a series is enough.
-        """
-        bounds = max_attempts, max_vt_age, kinds, by_age, limit, mend
-        return await self._database.fetchval("select agent.sweep_events($1, $2, $3, $4, $5, $6)", *bounds)
-
-    async def free_groups(self) -> None:
-        """Give another head to every group that waits behind an unclaimed one, in bounded steps."""
-        await free_groups(self._database)
-
-    async def drop_history(self, older_than: timedelta, after: int) -> Dropped:
-        """Drop history by its age, in one bounded step that begins after event ``after``."""
-        (row,) = await self._database.fetch("select * from agent.drop_history($1, $2)", older_than, after)
-        return Dropped(row["next"], row["dropped"], row["blocked"])
-
-    async def erase_uninstalled(self, grace: timedelta, by: str) -> Erased | None:
-        """Do one bounded step of erasing what belongs to owners that removed the app for so long. ``None``: nothing.
-
-        ``by`` is for the receipt.
-        """
-        (row,) = await self._database.fetch("select * from agent.erase_uninstalled($1, $2)", grace, by)
-        if row["receipt"] is None:
-            return None
-        return Erased(row["owner"], row["receipt"], row["key"], row["place"] == "done", row["waiting"])
+        return {row[0] for row in await self._database.rows("cancelled_claims", *_ids_and_claims(items))}
 
     async def rescue_events(self, dead_for: timedelta = DEAD_FOR) -> int:
         """End the leases of claims without a heartbeat for ``dead_for``: their worker crashed. Return how many."""
-        return await self._database.fetchval("select agent.rescue_events($1)", dead_for)
+        return await self._database.call("rescue_events", dead_for)
 
     async def schema_version(self) -> tuple[str, str]:
         """Return the schema's version and the oldest version of the services that it serves."""
         return await schema_version(self._database)
+
+
+def _ids_and_claims(items: Sequence[tuple[int, int, *tuple[str, ...]]]) -> tuple[list[int], list[int]]:
+    return [item[0] for item in items], [item[1] for item in items]
 
 
 def _array(numbers: Sequence[int]) -> str:

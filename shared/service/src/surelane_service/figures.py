@@ -83,7 +83,7 @@ class Measured:
             NotMeasured: they are being measured for the first time.
         """
         sent = time.time()
-        text = await self._database.fetchval("select agent.measure_queue()")
+        text = await self._database.call("measure_queue")
         if text is None:
             raise NotMeasured
         return read_figures(text, sent, time.time())

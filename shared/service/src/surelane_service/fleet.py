@@ -39,7 +39,7 @@ class Fleet:
         Returns:
             Whether the worker's row says so. Call it again where another transaction has that locked.
         """
-        return await self._database.fetchval("select agent.open_session($1, $2, $3)", name, version, starts)
+        return await self._database.call("open_session", name, version, starts)
 
     async def session_key(self) -> int | None:
         """Return the key of the session that this connection opened; ``None`` if it opened none."""
@@ -49,7 +49,7 @@ class Fleet:
 
     async def join_session(self, key: int) -> bool:
         """Hold a session on this connection, too. Return false, and hold nothing, where no other connection does."""
-        return bool(await self._database.fetchval("select agent.join_session($1)", key))
+        return bool(await self._database.call("join_session", key))
 
     async def introduce_worker(
         self,
@@ -68,18 +68,13 @@ class Fleet:
         Returns:
             Whether it is listed. Call it again where another transaction has the worker's row locked.
         """
-        return await self._database.fetchval(
-            "select agent.introduce_worker($1, $2, $3, $4, $5, $6)",
-            name,
-            version,
-            kinds,
-            ordered,
-            *(slots or (None, None)),
+        return await self._database.call(
+            "introduce_worker", name, version, kinds, ordered, *(slots or (None, None))
         )
 
     async def watch_sessions(self, name: str) -> Sessions:
         """Look which workers have lost their sessions, as worker ``name``."""
-        (row,) = await self._database.fetch("select * from agent.watch_sessions($1)", name)
+        (row,) = await self._database.rows("watch_sessions", name)
         lost = list(zip(row["names"], row["sessions"], strict=True))
         return Sessions(lost, row["known"], row["server_since"])
 
@@ -91,9 +86,7 @@ class Fleet:
         Returns:
             How many claims ended, and how many remain because another transaction has them locked: call it again.
         """
-        (row,) = await self._database.fetch(
-            "select * from agent.rescue_worker($1, $2, $3, $4)", worker, session, lost_for, by
-        )
+        (row,) = await self._database.rows("rescue_worker", worker, session, lost_for, by)
         return row["rescued"], row["remaining"]
 
     async def release_unknown(
@@ -107,9 +100,7 @@ class Fleet:
             That moment, and how many claims were released.
         """
         ids, claims = zip(*known, strict=True) if known else ((), ())
-        (row,) = await self._database.fetch(
-            "select * from agent.release_unknown($1, $2, $3, $4)", name, ids, claims, before
-        )
+        (row,) = await self._database.rows("release_unknown", name, ids, claims, before)
         return row["before"], row["released"]
 
     async def announce_worker(
@@ -127,14 +118,8 @@ class Fleet:
             max_attempts: becomes the maximum of its kinds, for events that have none of their own.
             of_kinds: the maximum of kinds whose handler has one.
         """
-        await self._database.execute(
-            "select agent.announce_worker($1, $2, $3, $4, $5, $6)",
-            name,
-            kinds,
-            version,
-            clock_offset,
-            max_attempts,
-            json_text(of_kinds or {}),
+        await self._database.call(
+            "announce_worker", name, kinds, version, clock_offset, max_attempts, json_text(of_kinds or {})
         )
 
     async def declare_attempts(
@@ -142,11 +127,11 @@ class Fleet:
     ) -> None:
         """Record the maximum of the kinds' events, as :meth:`announce_worker` does."""
         given = name, kinds, max_attempts, json_text(of_kinds)
-        await self._database.execute("select agent.declare_attempts($1, $2, $3, $4)", *given)
+        await self._database.call("declare_attempts", *given)
 
     async def order_kinds(self, name: str, ordered: Sequence[str]) -> None:
         """Record which of a worker's commands and interactions keep their thread's order; the others need not."""
-        await self._database.execute("select agent.order_kinds($1, $2)", name, ordered)
+        await self._database.call("order_kinds", name, ordered)
 
     async def declare_limits(
         self, name: str, kinds: Sequence[str], limits: Mapping[str, Mapping[str, Any]]
@@ -156,22 +141,20 @@ class Fleet:
         Returns:
             The kinds whose limit changed.
         """
-        return await self._database.fetchval(
-            "select agent.declare_limits($1, $2, $3)", name, kinds, json_text(limits)
-        )
+        return await self._database.call("declare_limits", name, kinds, json_text(limits))
 
     async def retire_worker(self, name: str) -> None:
         """Record that a worker has ended, unless claims stand under its name: its lost session ends those."""
-        await self._database.execute("select agent.retire_worker($1)", name)
+        await self._database.call("retire_worker", name)
 
     async def take_position(self, kinds: Sequence[str], held: int | None) -> int | None:
         """Take the first free position before ``held``, on this connection. Return the position it holds then."""
-        return await self._database.fetchval("select agent.take_position($1, $2)", kinds, held)
+        return await self._database.call("take_position", kinds, held)
 
     async def leave_position(self, kinds: Sequence[str], held: int) -> None:
         """Give up a position of this connection. Another worker that listens takes it at once."""
-        await self._database.execute("select agent.leave_position($1, $2)", kinds, held)
+        await self._database.call("leave_position", kinds, held)
 
     async def pass_on(self) -> None:
         """Tell the workers that listen that the first of them has no free slot."""
-        await self._database.execute("select agent.pass_on()")
+        await self._database.call("pass_on")

@@ -6,9 +6,9 @@ Both stores hand out no refresh tokens: workers refresh tokens, each once.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from logging import Logger
-from typing import Any, TypeVar
+from typing import Any
 
 from slack_sdk.oauth.installation_store import Bot, Installation, InstallationStore
 from slack_sdk.oauth.installation_store.async_installation_store import AsyncInstallationStore
@@ -16,7 +16,6 @@ from slack_sdk.oauth.installation_store.async_installation_store import AsyncIns
 from surelane_service.installations import BOT, Installations, Owner, Stored, bot_of, installation_of
 
 Find = Callable[[Owner, str | None], Awaitable[dict[str, Stored]]]
-Result = TypeVar("Result")
 
 PATIENCE = 30.0
 """Seconds for which a synchronous call waits."""
@@ -79,6 +78,16 @@ class AsyncInstallations(AsyncInstallationStore):
             await self._installations.delete(owner, users)
 
 
+def _blocking(name: str) -> Any:
+    """Return a method that waits for the one of that name of the asynchronous store."""
+
+    def call(self: "SyncInstallations", *given: Any, **named: Any) -> Any:
+        coroutine = getattr(self._store, f"async_{name}")(*given, **named)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE)
+
+    return call
+
+
 class SyncInstallations(InstallationStore):
     """The same for synchronous Bolt apps, whose listeners run in threads. It calls the asynchronous store."""
 
@@ -91,26 +100,10 @@ class SyncInstallations(InstallationStore):
     def logger(self) -> Logger:
         return self._store.logger
 
-    def save(self, installation: Installation) -> None:
-        self._wait(self._store.async_save(installation))
-
-    def save_bot(self, bot: Bot) -> None:
-        self._wait(self._store.async_save_bot(bot))
-
-    def find_bot(self, **asked: Any) -> Bot | None:
-        return self._wait(self._store.async_find_bot(**asked))
-
-    def find_installation(self, **asked: Any) -> Installation | None:
-        return self._wait(self._store.async_find_installation(**asked))
-
-    def delete_bot(self, **named: Any) -> None:
-        self._wait(self._store.async_delete_bot(**named))
-
-    def delete_installation(self, **named: Any) -> None:
-        self._wait(self._store.async_delete_installation(**named))
-
-    def delete_all(self, **named: Any) -> None:
-        self._wait(self._store.async_delete_all(**named))
-
-    def _wait(self, call: Coroutine[Any, Any, Result]) -> Result:
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result(PATIENCE)
+    save = _blocking("save")
+    save_bot = _blocking("save_bot")
+    find_bot = _blocking("find_bot")
+    find_installation = _blocking("find_installation")
+    delete_bot = _blocking("delete_bot")
+    delete_installation = _blocking("delete_installation")
+    delete_all = _blocking("delete_all")

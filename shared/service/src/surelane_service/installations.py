@@ -30,6 +30,7 @@ _BOT_DETAILS = (
 _USER_DETAILS = ("user_id", "user_scopes")
 _DETAILS = ("enterprise_id", "enterprise_name", "enterprise_url", "team_id", "team_name", "token_type")
 
+_UNTIL = "coalesce($4::timestamptz, 'infinity')"
 _Row = tuple[str, Sequence[str], Sequence[str], datetime | None]
 """A person's id, the names of the details and of the tokens, and when the access token expires."""
 
@@ -128,8 +129,8 @@ class Installations:
     async def _save(self, owner: Owner | None, given: Mapping[str, Any], rows: Sequence[_Row]) -> None:
         if owner is None:
             raise ValueError("an installation needs the id of a workspace or of an organization")
-        await self._database.execute(
-            "select agent.save_installation($1, $2, $3, $4, $5, $6, $7)",
+        await self._database.call(
+            "save_installation",
             *owner.arguments,
             given["app_id"],
             [user for user, _, _, _ in rows],
@@ -140,38 +141,29 @@ class Installations:
 
     async def find(self, owner: Owner, user_id: str | None = None) -> dict[str, Stored]:
         """Return the bot's row and a person's by their user ids; ``None``: the person who installed last."""
-        rows = await self._database.fetch(
-            "select * from agent.find_installation($1, $2, $3)", *owner.arguments, user_id
-        )
+        rows = await self._database.rows("find_installation", *owner.arguments, user_id)
         return {row["user_id"]: self._stored(owner, row) for row in rows}
 
     async def await_one(self, event_id: int, owner: Owner, until: datetime) -> bool:
         """Record that an event waits for an installation until then. Return whether it is there by now."""
-        there: bool = await self._database.fetchval(
-            "select agent.await_installation($1, $2, $3, $4)", event_id, *owner.arguments, until
-        )
-        return there
+        return await self._database.call("await_installation", event_id, *owner.arguments, until)
 
     async def note_report(self, event_id: int, owner: Owner) -> None:
         """Note that an installation reported a stored event, too: its token may answer the event."""
-        await self._database.execute("select agent.note_report($1, $2, $3)", event_id, *owner.arguments)
+        await self._database.call("note_report", event_id, *owner.arguments)
 
     async def other_reporter(self, event_id: int) -> Owner | None:
         """Return an installation that reported an event, too, and has a bot now; ``None``: there is none."""
-        row = await self._database.fetchrow("select * from agent.other_reporter($1)", event_id)
-        return None if row is None else Owner(row["owner_id"], row["enterprise_wide"])
+        row = await self._database.row("other_reporter", event_id)
+        return None if row is None else _owner(row)
 
     async def delete(
         self, owner: Owner, user_ids: Sequence[str] | None = None, until: datetime | None = None
     ) -> int:
         """Delete an installation's rows, or those of ``user_ids``, installed by ``until``. Return how many."""
-        deleted: int = await self._database.fetchval(
-            "select agent.delete_installation($1, $2, $3, coalesce($4::timestamptz, 'infinity'))",
-            *owner.arguments,
-            user_ids,
-            until,
+        return await self._database.fetchval(
+            f"select agent.delete_installation($1, $2, $3, {_UNTIL})", *owner.arguments, user_ids, until
         )
-        return deleted
 
     async def uninstall(self, owner: Owner, enterprise_id: str | None, until: datetime | None = None) -> int:
         """Delete an installation that was removed from Slack, and record that. Return how many rows there were.
@@ -180,26 +172,14 @@ class Installations:
             enterprise_id: a workspace's organization.
             until: rows that were installed later stay, and nothing is recorded then.
         """
-        deleted: int = await self._database.fetchval(
-            "select agent.uninstall($1, $2, $3, coalesce($4::timestamptz, 'infinity'))",
-            *owner.arguments,
-            enterprise_id,
-            until,
+        return await self._database.fetchval(
+            f"select agent.uninstall($1, $2, $3, {_UNTIL})", *owner.arguments, enterprise_id, until
         )
-        return deleted
 
     async def expiring(self, within: timedelta, limit: int = 100) -> list[Expiring]:
         """Return rows whose tokens expire within a time, the first ones first, and that no process refreshes."""
-        rows = await self._database.fetch("select * from agent.expiring_installations($1, $2)", within, limit)
-        return [
-            Expiring(
-                Owner(row["owner_id"], row["enterprise_wide"]),
-                row["user_id"],
-                row["version"],
-                row["expires_at"],
-            )
-            for row in rows
-        ]
+        rows = await self._database.rows("expiring_installations", within, limit)
+        return [Expiring(_owner(row), row["user_id"], row["version"], row["expires_at"]) for row in rows]
 
     async def begin_refresh(
         self, row: Stored | Expiring, lasts: timedelta
@@ -208,12 +188,8 @@ class Installations:
 
         ``None``: another process refreshes them, or they have changed.
         """
-        begun = await self._database.fetchrow(
-            "select * from agent.begin_refresh($1, $2, $3, $4, $5)",
-            *row.owner.arguments,
-            row.user_id,
-            row.version,
-            lasts,
+        begun = await self._database.row(
+            "begin_refresh", *row.owner.arguments, row.user_id, row.version, lasts
         )
         if begun is None:
             return None
@@ -223,19 +199,14 @@ class Installations:
         self, row: Stored | Expiring, version: int, tokens: Mapping[str, Any], expires_at: datetime | None
     ) -> bool:
         """Store refreshed tokens. Return false if the row was installed anew or deleted meanwhile."""
-        stored: bool = await self._database.fetchval(
-            "select agent.end_refresh($1, $2, $3, $4, $5, $6)",
-            *row.owner.arguments,
-            row.user_id,
-            version,
-            self._sealed(row.owner, row.user_id, tokens),
-            expires_at,
+        sealed = self._sealed(row.owner, row.user_id, tokens)
+        return await self._database.call(
+            "end_refresh", *row.owner.arguments, row.user_id, version, sealed, expires_at
         )
-        return stored
 
     async def use_oauth_state(self, state: bytes, expires_at: datetime) -> bool:
         """Record that the state of an OAuth install is used; return false if it was before."""
-        return bool(await self._database.fetchval("select agent.use_oauth_state($1, $2)", state, expires_at))
+        return bool(await self._database.call("use_oauth_state", state, expires_at))
 
     def _sealed(self, owner: Owner, user_id: str, tokens: Mapping[str, Any]) -> bytes:
         return self._keys.seal(json.dumps(tokens).encode(), owner.place(user_id))
@@ -246,15 +217,12 @@ class Installations:
 
     def _stored(self, owner: Owner, row: Row) -> Stored:
         values = json.loads(row["details"]) | self._opened(owner, row["user_id"], row["sealed"])
-        return Stored(
-            owner,
-            row["user_id"],
-            row["app_id"] or None,
-            values,
-            row["expires_at"],
-            row["version"],
-            row["installed_at"],
-        )
+        user, app = row["user_id"], row["app_id"] or None
+        return Stored(owner, user, app, values, row["expires_at"], row["version"], row["installed_at"])
+
+
+def _owner(row: Row) -> Owner:
+    return Owner(row["owner_id"], row["enterprise_wide"])
 
 
 def _part(given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

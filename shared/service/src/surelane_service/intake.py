@@ -35,12 +35,8 @@ class Intake(Measured):
             Conflict: another transaction blocks one of them: insert them one by one.
             InvalidInput: PostgreSQL cannot hold one of them as jsonb: insert them one by one to find out which.
         """
-        rows = await self._database.fetch(
-            "select id, duplicate from agent.insert_events($1, $2, $3) order by ordinal",
-            events,
-            traceparents,
-            item_keys,
-        )
+        statement = "select id, duplicate from agent.insert_events($1, $2, $3) order by ordinal"
+        rows = await self._database.fetch(statement, events, traceparents, item_keys)
         return [Inserted(row["id"], row["duplicate"]) for row in rows]
 
     async def insert_requests(
@@ -62,14 +58,10 @@ class Intake(Measured):
         Raises:
             Conflict, InvalidInput: as for :meth:`insert_events`.
         """
-        rows = await self._database.fetch(
-            "select id, duplicate, waits from agent.insert_requests($1, $2, $3, $4, $5) order by ordinal",
-            events,
-            traceparents,
-            item_keys,
-            waits,
-            channel,
+        statement = (
+            "select id, duplicate, waits from agent.insert_requests($1, $2, $3, $4, $5) order by ordinal"
         )
+        rows = await self._database.fetch(statement, events, traceparents, item_keys, waits, channel)
         return [(Inserted(row["id"], row["duplicate"]), row["waits"]) for row in rows]
 
     async def take_answers(
@@ -84,20 +76,14 @@ class Intake(Measured):
         Returns:
             The answers (JSON text) of the requests that ended; ``None`` for one without an answer.
         """
-        rows = await self._database.fetch(
-            "select event_id, answer from agent.take_answers($1, $2, $3)", channel, requests, ending
-        )
+        rows = await self._database.rows("take_answers", channel, requests, ending)
         return {row["event_id"]: row["answer"] for row in rows}
 
     async def fire_trigger(
         self, name: str, webhook_id: str, payload: str, traceparent: str | None = None
     ) -> Inserted:
         """Store a webhook's call (JSON text) as a ``trigger-fire`` event; a repeated delivery returns the first."""
-        row = await self._database.fetchrow(
-            "select * from agent.fire_trigger($1, $2, $3, $4)", name, webhook_id, payload, traceparent
-        )
-        if row is None:
-            raise LookupError("agent.fire_trigger returned no row")
+        (row,) = await self._database.rows("fire_trigger", name, webhook_id, payload, traceparent)
         return Inserted(row["id"], row["duplicate"])
 
     async def answer_dispatch(self, identity: int, agents: Sequence[str], result: str) -> str:
@@ -105,7 +91,4 @@ class Intake(Measured):
 
         An event that was dispatched to another agent is ``unknown``.
         """
-        answer: str = await self._database.fetchval(
-            "select agent.answer_dispatch($1, $2, $3)", identity, agents, result
-        )
-        return answer
+        return await self._database.call("answer_dispatch", identity, agents, result)

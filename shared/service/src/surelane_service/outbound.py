@@ -101,11 +101,12 @@ async def post(
             response.status,
             response.headers.get("Content-Encoding", "identity").lower(),
             int(asked) if (asked := response.headers.get("Retry-After", "")).isdecimal() else 1,
-            await _bounded(response),
+            await bounded(response),
         )
 
 
-async def _bounded(response: aiohttp.ClientResponse) -> bytes | None:
+async def bounded(response: aiohttp.ClientResponse) -> bytes | None:
+    """Return the body of an answer; ``None``: it is larger than :data:`LARGEST`, and the rest was not read."""
     read = bytearray()
     async for chunk in response.content.iter_chunked(65536):
         read += chunk

@@ -81,14 +81,10 @@ class Bounded:
 
     def __call__(self, name: str) -> str:
         if name not in self._names:
-            if len(self._names) >= self._most or not _encodable(name):
+            if len(self._names) >= self._most or any("\ud800" <= each <= "\udfff" for each in name):
                 return OTHER
             self._names.add(name)
         return name
-
-
-def _encodable(name: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 class ConnectionLimit:

@@ -38,7 +38,6 @@ class OpeningEngine(Engine):
         return answer, await self._text(identity, signal, signal_place(identity, name))
 
     async def child_end(self, end: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return how a child ended, as :meth:`Engine.child_end` does."""
         child: int = end["id"]
         errors = await self._sealing.shown_errors([end["error"]] if end["error"] else [], Place(child, ERROR))
         result = await self._sealing.opened(end["result"], Place(child, RESULT))
@@ -120,7 +119,6 @@ class SealedEngine(OpeningEngine):
     async def sealed_step(
         self, identity: int, name: str, nth: int, arguments: str | None, result: str | None
     ) -> tuple[str | None, str | None]:
-        """Return a step's arguments and result as they are stored."""
         if result is not None:
             result = await self._sealed(result, step_place(identity, name, nth))
         if arguments is not None:  # a hash of what was given: others could guess that by it

@@ -103,11 +103,11 @@ class ServiceSettings(BaseSettings):
             )
 
 
-def _keyring(value: object) -> object:
-    return Keyring.read(value) if isinstance(value, str) else value
-
-
-EncryptionKeys = Annotated[Keyring | None, NoDecode, BeforeValidator(_keyring)]
+EncryptionKeys = Annotated[
+    Keyring | None,
+    NoDecode,
+    BeforeValidator(lambda value: Keyring.read(value) if isinstance(value, str) else value),
+]
 """A settings field that takes keys separated by commas, as :meth:`Keyring.read` does."""
 
 

@@ -113,48 +113,30 @@ class Watch:
     def publish(self) -> None:
         """Register the figures as metrics of this process."""
         meter = metrics.get_meter("surelane", schema_url=SCHEMA_URL)
+        each, one = self._one_each, self._one
         for name, unit, description, observe in (
             ("queue.depth", "{event}", "Events in the queue.", self._each_kind(_depths)),
-            (
-                "queue.oldest_pending.age",
-                "s",
-                "For how long the oldest waits.",
-                self._one_each(lambda kind: kind.oldest_pending_age),
-            ),
-            ("queue.paused", "", "Whether a kind is paused.", self._one_each(lambda kind: int(kind.paused))),
-            (
-                "queue.group_waiting",
-                "{event}",
-                "Behind their group's head.",
-                self._one(lambda each: each.group_waiting),
-            ),
-            ("queue.workers", "{worker}", "Workers that are alive.", self._one(lambda each: each.workers)),
-            ("queue.measurement.age", "s", "Since all these were measured.", self._one(self._age)),
-            ("vacuum.dead_rows", "{row}", "Rows waiting for vacuum.", self._one(lambda each: each.dead_rows)),
-            (
-                "vacuum.held",
-                "s",
-                "Age of what holds back vacuum the longest.",
-                self._one(lambda each: each.holder.age if each.holder else 0.0),
-            ),
+            ("queue.oldest_pending.age", "s", "For how long the oldest waits.", each("oldest_pending_age")),
+            ("queue.paused", "", "Whether a kind is paused.", each("paused")),
+            ("queue.group_waiting", "{event}", "Behind their group's head.", one("group_waiting")),
+            ("queue.workers", "{worker}", "Workers that are alive.", one("workers")),
+            ("queue.measurement.age", "s", "Since all these were measured.", self._all(self._age)),
+            ("vacuum.dead_rows", "{row}", "Rows waiting for vacuum.", one("dead_rows")),
+            ("vacuum.held", "s", "Age of what holds back vacuum the longest.", self._all(_held)),
             ("vacuum.holder.since", "s", "Since when, by name.", self._all(_holder)),
-            (
-                "clock.offset",
-                "s",
-                "Our clock less the database's.",
-                self._one(lambda each: each.clock_offset.total_seconds()),
-            ),
+            ("clock.offset", "s", "Our clock less the database's.", self._all(_clock_offset)),
         ):
             meter.create_observable_gauge(f"surelane.{name}", [observe], unit, description)
 
-    def _age(self, figures: Figures) -> float:
-        return figures.age + time.monotonic() - self._read_at
+    def _age(self, figures: Figures) -> Iterable[Observation]:
+        yield Observation(figures.age + time.monotonic() - self._read_at)
 
-    def _one(self, value: Callable[[Figures], float]) -> Observe:
-        return self._all(lambda figures: [Observation(value(figures))])
+    def _one(self, field: str) -> Observe:
+        return self._all(lambda figures: [Observation(getattr(figures, field))])
 
-    def _one_each(self, value: Callable[[KindFigures], float]) -> Observe:
-        return self._each_kind(lambda kind, name: [Observation(value(kind), name)])
+    def _one_each(self, field: str) -> Observe:
+        # The sign makes a number of a flag: OTLP has no booleans for metrics.
+        return self._each_kind(lambda kind, name: [Observation(+getattr(kind, field), name)])
 
     def _all(self, observe: Callable[[Figures], Iterable[Observation]]) -> Observe:
         def now(_: CallbackOptions) -> Iterable[Observation]:
@@ -175,6 +157,14 @@ def _depths(kind: KindFigures, name: Kind) -> Iterable[Observation]:
     yield Observation(kind.pending, {**name, "state": "pending"})
     yield Observation(kind.scheduled, {**name, "state": "scheduled"})
     yield Observation(kind.running, {**name, "state": "running"})
+
+
+def _held(figures: Figures) -> Iterable[Observation]:
+    yield Observation(figures.holder.age if figures.holder else 0.0)
+
+
+def _clock_offset(figures: Figures) -> Iterable[Observation]:
+    yield Observation(figures.clock_offset.total_seconds())
 
 
 def _holder(figures: Figures) -> Iterable[Observation]:

@@ -7,7 +7,6 @@ from aiohttp import web
 from surelane import __version__
 from surelane_operator.api.bulk import BulkApi
 from surelane_operator.api.endpoint import Endpoint, document
-from surelane_operator.api.events import EventsApi
 from surelane_operator.api.queue import QueueApi
 from surelane_operator.changes import Changes
 from surelane_operator.console.access.guard import refusal
@@ -34,10 +33,8 @@ class OperatorApi:
     """The routes under ``/v1``. They stand behind the guard, which names the viewer of each request."""
 
     def __init__(self, changes: Changes, examinations: Examinations) -> None:
-        """Answer by ``changes`` and by the doctor's ``examinations``."""
         self._bulk = BulkApi(changes)
         self.endpoints: list[Endpoint] = [
-            *EventsApi(changes).endpoints(),
             *QueueApi(changes, examinations).endpoints(),
             *self._bulk.endpoints(),
         ]
@@ -48,7 +45,6 @@ class OperatorApi:
         await self._bulk.close()
 
     def document(self) -> dict[str, Any]:
-        """Return the OpenAPI document."""
         return document(self.endpoints, __version__)
 
     def routes(self) -> list[web.AbstractRouteDef]:

@@ -1,7 +1,7 @@
 """Changes to many events, kept actions and payloads: endpoints of ``/v1``."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from surelane.errors import DatabaseRefused, DatabaseUnavailable
 from surelane_operator.api.endpoint import UNKNOWN, Endpoint, Refused
 from surelane_operator.api.models import EventPath, Place, Strict, Text, Which, digits
-from surelane_operator.changes import Changes, Verb
+from surelane_operator.changes import Changes, ManyChange, Verb
 from surelane_operator.reads.filters import ENDED, LIVE, MAX_ID, Filter
 from surelane_operator.reads.shown import ListedEvent
 from surelane_service.logs import get_logger
@@ -46,15 +46,8 @@ class BulkFilter(Which):
     text: Part | None = Field(None, description="parts of the keys, separated by spaces, in any case")
 
     def filter(self) -> Filter:
-        """Return the filter for :class:`Changes`."""
-        return replace(
-            super().filter(),
-            workspace=self.workspace,
-            channel=self.channel,
-            user=self.user,
-            error=self.error,
-            words=(self.text or "").split(),
-        )
+        texts = self.model_dump(include={"workspace", "channel", "user", "error"})
+        return replace(super().filter(), **texts, words=(self.text or "").split())
 
 
 class BulkTarget(Strict):
@@ -80,7 +73,6 @@ class BulkTarget(Strict):
         return self
 
     def which(self) -> Filter | list[int]:
-        """Return the filter, or the ids."""
         if self.filter is None:
             return self.ids or []
         wanted = self.filter.filter()
@@ -135,8 +127,6 @@ class ActionPage(BaseModel):
 
 
 class ActionsQuery(Strict):
-    """The query of ``GET /v1/actions``."""
-
     target: Annotated[Text, Field(max_length=300)] | None = Field(None, description="such as event 7")
     limit: int = Field(50, ge=1, le=1000)
     cursor: Annotated[int, Field(ge=1, le=MAX_ID), BeforeValidator(digits)] | None = Field(
@@ -167,7 +157,6 @@ class BulkApi:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def endpoints(self) -> list[Endpoint]:
-        """Return the endpoints."""
         busy = {409: "too many changes go on"}
         unknown = {404: "there is no such action"}
         return [
@@ -212,11 +201,9 @@ class BulkApi:
         """
         if len(self._tasks) >= AT_ONCE:
             raise Refused(409, f"{AT_ONCE} changes to many events go on: wait until one ends")
-        which = body.which()
-        action = await self._changes.begin_change(
-            body.action, which, body.limit, reason=body.reason, after=body.cursor
-        )
-        task = asyncio.create_task(self._change(action, which, body))
+        change = ManyChange(body.action, body.which(), body.limit, body.reason, body.cursor)
+        action = await self._changes.begin_change(change)
+        task = asyncio.create_task(self._change(change, action))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         await asyncio.wait([task], timeout=PATIENCE)
@@ -240,10 +227,8 @@ class BulkApi:
             return None
         return Payload(payload=event["payload"], errors=[*event["errors"], *_of_steps(event["steps"])])
 
-    async def _change(self, action: int, which: Filter | Sequence[int], body: Bulk) -> None:
+    async def _change(self, change: ManyChange, action: int) -> None:
         try:
-            await self._changes.change_all(
-                body.action, which, body.limit, reason=body.reason, after=body.cursor, action=action
-            )
+            await self._changes.change_all(change, action)
         except (DatabaseRefused, DatabaseUnavailable) as error:
             _logger.warning("a change to many events stopped", action=action, error=type(error).__name__)

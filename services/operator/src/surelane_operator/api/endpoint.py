@@ -140,7 +140,6 @@ class Endpoint:
         return found if isinstance(found, BaseModel) else None
 
     def description(self) -> str:
-        """Return the function's docstring."""
         return inspect.getdoc(self._call) or self.id
 
     def models(self) -> list[type[BaseModel]]:
@@ -148,7 +147,6 @@ class Endpoint:
         return [model for model in (self.parts.get("body"), self._answer) if model]
 
     def described(self) -> dict[str, Any]:
-        """Return the OpenAPI description."""
         answer: dict[str, Any] = {"description": "done"}
         if self._answer:
             description = inspect.getdoc(self._answer) or self._answer.__name__

@@ -1,7 +1,7 @@
 """Models of what the operator's API reads and answers. Its OpenAPI document is made from them."""
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -29,11 +29,10 @@ from surelane_operator.reads.filters import (
     read_tags,
     split_tags,
 )
-from surelane_operator.reads.kinds import LimitState
+from surelane_operator.reads.queue import LimitState, WorkerState
 from surelane_operator.reads.shown import ListedEvent
-from surelane_operator.reads.workers import WorkerState
 from surelane_service.cron import CatchUpText, Cron, Overlap
-from surelane_service.rates import MOST_AT_ONCE, Rate, parse_rate
+from surelane_service.durations import MOST_AT_ONCE, Rate, read_limit_rate
 
 
 def digits(text: object) -> object:
@@ -83,14 +82,10 @@ class Strict(BaseModel):
 
 
 class EventPath(BaseModel):
-    """The path of one event."""
-
     id: Annotated[int, Field(ge=1, le=MAX_ID), BeforeValidator(digits)]
 
 
 class EventQuery(Strict):
-    """The query of ``GET /v1/jobs/{id}``."""
-
     payload: bool = Field(
         True,
         description="with the payload, the result and the texts of errors; that you looked at them is kept",
@@ -98,14 +93,10 @@ class EventQuery(Strict):
 
 
 class KindPath(BaseModel):
-    """The path of one kind."""
-
     kind: Name
 
 
 class NamePath(BaseModel):
-    """The path of one worker or schedule."""
-
     name: Name
 
 
@@ -122,7 +113,6 @@ class Newest(Strict):
     )
 
     def filter(self) -> Filter:
-        """Return the filter for :class:`Reads`."""
         return Filter(kinds=self.kind, since=self.since, tags=read_tags(self.tag))
 
 
@@ -136,13 +126,10 @@ class Which(Newest):
     until: Moment | None = Field(None, description="enqueued, or ended if it has, before")
 
     def filter(self) -> Filter:
-        """Return the filter for :class:`Reads`."""
         return replace(super().filter(), statuses=self.status, key=self.key, until=self.until)
 
 
 class EventsQuery(Which):
-    """The query of ``GET /v1/jobs``."""
-
     limit: int = Field(20, ge=1, le=1000)
     cursor: Place | None = Field(None, description="`next` of the page before")
     errors: bool = Field(
@@ -151,8 +138,6 @@ class EventsQuery(Which):
 
 
 class SearchQuery(Newest):
-    """The query of ``GET /v1/jobs/search``."""
-
     text: Annotated[Text, StringConstraints(min_length=1, max_length=1000)] = Field(
         description="words that people saw, each of them in the event, in any case; or a link to a message in Slack"
     )
@@ -160,30 +145,22 @@ class SearchQuery(Newest):
 
 
 class FindQuery(Strict):
-    """The query of ``GET /v1/find``."""
-
     text: Annotated[Text, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)] = Field(
         description="a link to a message in Slack, a channel and a ts, an event's id, Slack's event_id, or a whole key"
     )
 
 
 class KindsQuery(Strict):
-    """The query of ``GET /v1/kinds``."""
-
     after: Kind | None = Field(None, description="`next` of the page before")
     limit: int = Field(100, ge=1, le=1000)
 
 
 class PageQuery(Strict):
-    """The query of a list."""
-
     limit: int = Field(20, ge=1, le=200)
     cursor: Place | None = Field(None, description="`next` of the page before")
 
 
 class WorkflowQuery(Strict):
-    """The query of ``GET /v1/workflows/{id}``."""
-
     after: int = Field(0, ge=0, le=2**63 - 1, description="begin with the child after this id")
 
 
@@ -224,8 +201,7 @@ class CronBody(Strict):
 
 
 def _readable_rate(text: str) -> str:
-    if text != "none":
-        parse_rate(text)
+    read_limit_rate(text)
     return text
 
 
@@ -250,9 +226,7 @@ class LimitBody(Strict):
 
     def parsed_rate(self) -> Rate | None:
         """Return the rate; a count of 0 lifts it."""
-        if self.rate is None:
-            return None
-        return Rate(0, timedelta()) if self.rate == "none" else parse_rate(self.rate)
+        return None if self.rate is None else read_limit_rate(self.rate)
 
 
 class EventPage(BaseModel):

@@ -3,62 +3,85 @@
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 the database is away, too old, or refuses the role.
 """
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.metadata import entry_points
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.text import Text
+from typer import Argument, Option
 
 from surelane import __version__
 from surelane.calls import Connection
 from surelane.trace_context import trace_id_of
 from surelane_operator.audit import acting_as, this_user
 from surelane_operator.changes import Changes
-from surelane_operator.cli import cron, events, keys, kinds
-from surelane_operator.cli.doctor import doctor
-from surelane_operator.cli.enqueue import enqueue, orchestrate
+from surelane_operator.cli import events, keys, queue
 from surelane_operator.cli.erase import erase
-from surelane_operator.cli.find import natural_key
+from surelane_operator.cli.events import natural_key
 from surelane_operator.cli.follow import logs, tail
-from surelane_operator.cli.output import Column, middle, say, show_json, show_table, watched
-from surelane_operator.cli.session import EXIT_USAGE, Database, Json, run
+from surelane_operator.cli.output import columns, say, show_json, show_table, watched
+from surelane_operator.cli.queue import enqueue, orchestrate
+from surelane_operator.cli.session import Database, ExitCode, Json, run
+from surelane_operator.doctor import Finding, Level, examine
+
+_STYLES = {
+    Level.OK: "green",
+    Level.UNKNOWN: "bright_black",
+    Level.WARNING: "yellow",
+    Level.PROBLEM: "bold red",
+}
+
+
+def doctor(
+    database: Database,
+    as_json: Annotated[bool, Option("--json", help="Print JSON instead of lines.")] = False,
+) -> None:
+    """Check schema, roles, notifications, clocks, vacuum, indexes, workers and backlog; it exits with 1 on a problem.
+
+    Every service's role may run it. It reports what the role may not see as unknown.
+    """
+    findings = run(database, lambda _, connection: examine(database, connection))
+    healthy = all(finding.level is not Level.PROBLEM for finding in findings)
+    if as_json:
+        show_json({"healthy": healthy, "findings": [asdict(finding) for finding in findings]})
+    else:
+        _show_findings(findings)
+    if not healthy:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _show_findings(findings: Sequence[Finding]) -> None:
+    console = Console(soft_wrap=True, highlight=False)
+    for finding in findings:
+        console.print(
+            Text(f"{finding.level:<8}", _STYLES[finding.level]),
+            f"{finding.check}: {finding.found}",
+            markup=False,
+        )
+        if finding.advice and finding.level is not Level.OK:
+            console.print(f"         -> {finding.advice}", markup=False)
+
 
 app = typer.Typer(help="Operate a Surelane queue.", no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(events.app, name="events")
 app.add_typer(events.app, name="jobs", hidden=True)  # for scripts of 0.2.0
 app.add_typer(keys.app, name="keys")
-app.add_typer(kinds.app, name="kinds")
-app.add_typer(kinds.limits, name="limits")
-app.add_typer(cron.app, name="cron")
-app.command()(logs)
-app.command()(tail)
-app.command()(enqueue)
-app.command()(orchestrate)
-app.command()(doctor)
-app.command()(erase)
+app.add_typer(queue.kinds, name="kinds")
+app.add_typer(queue.limits, name="limits")
+app.add_typer(queue.schedules, name="cron")
+for _own in (logs, tail, enqueue, orchestrate, doctor, erase):
+    app.command()(_own)
 for _command in entry_points(group="surelane.commands"):  # surelane-dev brings some
     app.command(_command.name)(_command.load())
 
-_KINDS = (
-    Column("kind", cut=middle),
-    *map(Column, ("paused", "pending", "scheduled", "running")),
-    Column("oldest_pending", "oldest"),
+_KINDS = columns("kind", "paused", "pending", "scheduled", "running", "oldest_pending=oldest", cut={"kind"})
+_WORKERS = columns(
+    *("name=worker", "state", "version", "started_at=started", "seen_at=seen", "died_at=died"), cut={"name"}
 )
-_WORKERS = (
-    Column("name", "worker", cut=middle),
-    *map(Column, ("state", "version")),
-    Column("started_at", "started"),
-    Column("seen_at", "seen"),
-    Column("died_at", "died"),
-)
-_ACTIONS = (
-    Column("id"),
-    Column("at"),
-    Column("who", cut=middle),
-    Column("via"),
-    Column("action"),
-    Column("target", cut=middle),
-    Column("result", cut=middle),
-)
+_ACTIONS = columns(*("id", "at", "who", "via", "action", "target", "result"), cut={"who", "target", "result"})
 
 
 @app.callback(invoke_without_command=True)
@@ -66,11 +89,11 @@ def main(
     context: typer.Context,
     name: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--as", envvar="SURELANE_AS", help="The name to keep changes under. Default: your user and host."
         ),
     ] = None,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+    version: Annotated[bool, Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
     """Operate a Surelane queue."""
     if version:
@@ -78,7 +101,7 @@ def main(
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
-        raise typer.Exit(EXIT_USAGE)
+        raise typer.Exit(ExitCode.USAGE)
     context.with_resource(acting_as(name or this_user(), "command"))
 
 
@@ -86,7 +109,7 @@ def main(
 def stats(
     database: Database,
     as_json: Json = False,
-    watch: Annotated[bool, typer.Option(help="Print it again every two seconds.")] = False,
+    watch: Annotated[bool, Option(help="Print it again every two seconds.")] = False,
 ) -> None:
     """Count events by kind and state, and list the workers."""
 
@@ -107,10 +130,9 @@ def stats(
 
 @app.command()
 def trace(
-    key: Annotated[str, typer.Argument(help="Slack's event_id, another natural key, or the event's id.")],
+    key: Annotated[str, Argument(help="Slack's event_id, another natural key, or the event's id.")],
     url: Annotated[
-        str | None,
-        typer.Option(envvar="SURELANE_TRACE_URL", help="A URL with {trace_id} in it, to print a link."),
+        str | None, Option(envvar="SURELANE_TRACE_URL", help="A URL with {trace_id} in it, to print a link.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -125,10 +147,10 @@ def trace(
 def list_actions(
     database: Database,
     target: Annotated[
-        str | None, typer.Option(help="Only actions on this, such as: event 7, kind chat, schedule daily.")
+        str | None, Option(help="Only actions on this, such as: event 7, kind chat, schedule daily.")
     ] = None,
-    before: Annotated[int | None, typer.Option(help="Only actions with a smaller id: the next page.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many to list.")] = 50,
+    before: Annotated[int | None, Option(help="Only actions with a smaller id: the next page.")] = None,
+    limit: Annotated[int, Option(min=1, max=1000, help="How many to list.")] = 50,
     as_json: Json = False,
 ) -> None:
     """List what operators did, newest first: who, when, what, and what came of it."""

@@ -6,10 +6,11 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from surelane_operator.audit import this_user
-from surelane_operator.cli.output import Column, say, show_json, show_table
-from surelane_operator.cli.session import EXIT_USAGE, Database, Json, failed, run
+from surelane_operator.cli.output import columns, say, show_json, show_table
+from surelane_operator.cli.session import Database, ExitCode, Json, failed, run
 from surelane_operator.erasing import Erasing, Progress, Receipt
 
 _EVERY = 2.0
@@ -25,25 +26,20 @@ _WORDS = {
     "data_key": "data keys",
     "installation": "sets of tokens",
 }
-_RECEIPTS = (
-    Column("id", "receipt"),
-    Column("asked_at", "asked"),
-    Column("asked_by", "by"),
-    Column("filter"),
-    Column("removed"),
-    Column("finished_at", "finished"),
+_RECEIPTS = columns(
+    *("id=receipt", "asked_at=asked", "asked_by=by", "filter", "removed", "finished_at=finished")
 )
 
 
 def erase(
     database: Database,
-    user: Annotated[str | None, typer.Option(help="A person's id, such as U012AB3CD.")] = None,
-    team: Annotated[str | None, typer.Option(help="A workspace's id, such as T012AB3CD.")] = None,
-    channel: Annotated[str | None, typer.Option(help="A channel's id, such as C012AB3CD.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count only. This is the default.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Erase. There is no way back.")] = False,
-    by: Annotated[str | None, typer.Option(help="Who asks, for the receipt. Default: you.")] = None,
-    receipts: Annotated[bool, typer.Option("--receipts", help="List the erasures so far.")] = False,
+    user: Annotated[str | None, Option(help="A person's id, such as U012AB3CD.")] = None,
+    team: Annotated[str | None, Option(help="A workspace's id, such as T012AB3CD.")] = None,
+    channel: Annotated[str | None, Option(help="A channel's id, such as C012AB3CD.")] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="Count only. This is the default.")] = False,
+    yes: Annotated[bool, Option("--yes", help="Erase. There is no way back.")] = False,
+    by: Annotated[str | None, Option(help="Who asks, for the receipt. Default: you.")] = None,
+    receipts: Annotated[bool, Option("--receipts", help="List the erasures so far.")] = False,
     as_json: Json = False,
 ) -> None:
     """Remove every event in which the given ids stand together, with its steps, signals and results.
@@ -58,9 +54,9 @@ def erase(
         return
     names = {"user": user, "team": team, "channel": channel}
     if not any(names.values()):
-        raise failed("give --user, --team or --channel", EXIT_USAGE)
+        raise failed("give --user, --team or --channel", ExitCode.USAGE)
     if yes and dry_run:
-        raise failed("give --yes or --dry-run, not both", EXIT_USAGE)
+        raise failed("give --yes or --dry-run, not both", ExitCode.USAGE)
     told = _progress()
     if not yes:
         counts = run(database, lambda _, connection: Erasing(connection).preview(names, told), within=None)

@@ -1,35 +1,114 @@
-"""``surelane events``: find events, see why one waits, run again, cancel, signal."""
+"""``surelane events``: find events by a key or a filter, see why one waits, run again, cancel, signal."""
 
+import hashlib
 import json
+import re
 from collections import Counter
 from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from surelane.calls import Connection
 from surelane_operator.changes import Changes
-from surelane_operator.cli.find import AnyKey, Key, Kinds, Limit, Since, Statuses, Tags, Until, filtered, find
-from surelane_operator.cli.output import say, show_json, watched
-from surelane_operator.cli.session import (
-    EXIT_FAILED,
-    EXIT_NOT_FOUND,
-    EXIT_USAGE,
-    Database,
-    Json,
-    failed,
-    read_json,
-    run,
-)
-from surelane_operator.cli.show import Story, show_events, show_sheet
+from surelane_operator.cli.output import Story, say, show_events, show_json, show_sheet, watched
+from surelane_operator.cli.session import Database, ExitCode, Json, failed, known_kinds, read_json, run
+from surelane_operator.reads.events import Reads
+from surelane_operator.reads.filters import STATUSES, Filter, read_tags
 from surelane_operator.reads.timeline import story_of, trace_of
+
+Key = Annotated[
+    str, Argument(help="An event's id or natural key: Slack's event_id, or the trigger_id of a click.")
+]
+Statuses = Annotated[
+    list[str] | None,
+    Option(
+        "--status",
+        help=f"Only events that are {', '.join(STATUSES[:-1])} or {STATUSES[-1]}; repeatable.",
+        autocompletion=lambda: list(STATUSES),
+    ),
+]
+Kinds = Annotated[
+    list[str] | None,
+    Option(
+        "--kind", help="Only this kind, or a command such as /deploy; repeatable.", autocompletion=known_kinds
+    ),
+]
+
+Tags = Annotated[
+    list[str] | None, Option("--tag", help="Only events with this tag, such as customer=acme; repeatable.")
+]
+Since = Annotated[datetime | None, Option(help="Only events that were enqueued, or ended, at or after this.")]
+Until = Annotated[datetime | None, Option(help="Only events that were enqueued, or ended, before this.")]
+Limit = Annotated[int, Option(min=1, max=1000, help="Show this many at most.")]
+AnyKey = Annotated[str | None, Option(help="Only events with this item key, group key or dedupe key.")]
+
+_TRIGGER = re.compile(r"\d+\.\d+\.[0-9a-f]+")
+
+
+def natural_key(text: str) -> str:
+    """Return the natural key that a person means: a command or a click has a hash of its ``trigger_id``."""
+    if _TRIGGER.fullmatch(text):
+        return f"trigger:{hashlib.sha256(text.encode()).hexdigest()}"
+    return text
+
+
+def find(database: str, key: str, *, texts: bool = False) -> dict[str, Any]:
+    """Return the event with a key; with ``texts`` also what people wrote. A command that finds none ends."""
+
+    async def work(changes: Changes, _: Connection) -> dict[str, Any] | None:
+        return await found(changes, key, texts=texts)
+
+    event = run(database, work)
+    if event is None:
+        raise failed(f"there is no event {key}", ExitCode.NOT_FOUND)
+    return event
+
+
+async def found(reads: Reads, key: str, *, texts: bool = False) -> dict[str, Any] | None:
+    """Return the event with a key; ``None`` if there is none. The look at what people wrote is kept."""
+    ids = await reads.find(natural_key(key))
+    read = reads.look if texts else reads.get
+    return await read(ids[0]) if ids else None
+
+
+def filtered(
+    statuses: list[str] | None,
+    kinds: list[str] | None,
+    key: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    tags: list[str] | None = None,
+) -> Filter:
+    """Return a filter. A command with an unknown status or another tag than ``name=value`` ends."""
+    for status in statuses or ():
+        if status not in STATUSES:
+            raise failed(f"{status} is not a status; write one of {', '.join(STATUSES)}", ExitCode.USAGE)
+    named = [_kind(kind) for kind in kinds or ()]
+    try:
+        read = read_tags(tags)
+    except ValueError as error:
+        raise failed(str(error), ExitCode.USAGE) from None
+    known = key and natural_key(key)
+    return Filter(statuses or None, named or None, known, aware(since), aware(until), tags=read)
+
+
+def aware(moment: datetime | None) -> datetime | None:
+    """Return a time of the terminal's zone."""
+    return None if moment is None else moment.astimezone()
+
+
+def _kind(kind: str) -> str:
+    return f"slack.command.{kind[1:]}" if kind.startswith("/") else kind
+
 
 app = typer.Typer(
     help="Find events, see why one waits; run events again, cancel, signal.", no_args_is_help=True
 )
 
-Most = Annotated[int, typer.Option(min=1, help="With --status: change this many at most.")]
+Most = Annotated[int, Option(min=1, help="With --status: change this many at most.")]
 
 
 @app.command("list")
@@ -43,7 +122,7 @@ def list_events(
     tag: Tags = None,
     limit: Limit = 20,
     as_json: Json = False,
-    watch: Annotated[bool, typer.Option(help="Print it again every two seconds.")] = False,
+    watch: Annotated[bool, Option(help="Print it again every two seconds.")] = False,
 ) -> None:
     """List events, newest first: live ones, then ended ones.
 
@@ -60,12 +139,10 @@ def list_events(
 
 @app.command("search")
 def search(
-    words: Annotated[
-        list[str], typer.Argument(help="Words that people saw, or a link to a message in Slack.")
-    ],
+    words: Annotated[list[str], Argument(help="Words that people saw, or a link to a message in Slack.")],
     database: Database,
     kind: Kinds = None,
-    since: Annotated[datetime | None, typer.Option(help="Look no further back than this.")] = None,
+    since: Annotated[datetime | None, Option(help="Look no further back than this.")] = None,
     tag: Tags = None,
     limit: Limit = 20,
     as_json: Json = False,
@@ -92,7 +169,7 @@ def why(key: Key, database: Database, as_json: Json = False) -> None:
     identity = find(database, key)["id"]
     found = run(database, lambda changes, _: changes.why(identity))
     if found is None:
-        raise failed(f"there is no event {key}", EXIT_NOT_FOUND)
+        raise failed(f"there is no event {key}", ExitCode.NOT_FOUND)
     say(f"{found[0]}: {found[1]}", {"reason": found[0], "detail": found[1]}, as_json=as_json)
 
 
@@ -113,21 +190,21 @@ def history(key: Key, database: Database, as_json: Json = False) -> None:
 @app.command("rerun")
 def rerun(
     database: Database,
-    keys: Annotated[list[str] | None, typer.Argument(help="Ids or natural keys.")] = None,
+    keys: Annotated[list[str] | None, Argument(help="Ids or natural keys.")] = None,
     from_step: Annotated[
         str | None,
-        typer.Option(help="With one key: run a new event, with the steps that were stored before this one."),
+        Option(help="With one key: run a new event, with the steps that were stored before this one."),
     ] = None,
     payload: Annotated[
         typer.FileText | None,
-        typer.Option(
+        Option(
             metavar="FILE",
             encoding="utf-8",
             help="With one key: run a new event with this payload, JSON; - reads standard input.",
         ),
     ] = None,
     status: Annotated[
-        list[str] | None, typer.Option(help="Instead of keys: all events that ended with this status.")
+        list[str] | None, Option(help="Instead of keys: all events that ended with this status.")
     ] = None,
     kind: Kinds = None,
     since: Since = None,
@@ -141,10 +218,10 @@ def rerun(
     event runs, and the old one stays in history.
     """
     if bool(keys) == bool(status):
-        raise failed("give events, or --status to run all events again that ended with it", EXIT_USAGE)
+        raise failed("give events, or --status to run all events again that ended with it", ExitCode.USAGE)
     if from_step is not None or payload is not None:
         if not keys or len(keys) > 1:
-            raise failed("give one event with --from-step or --payload", EXIT_USAGE)
+            raise failed("give one event with --from-step or --payload", ExitCode.USAGE)
         _rerun_as_new(database, keys[0], from_step, payload, as_json=as_json)
         return
     ids = [find(database, key)["id"] for key in keys or ()]
@@ -158,7 +235,7 @@ def rerun(
     told = {"rerun": moved, "rerun_of": None, "key": None, "kept": []}
     say(f"{len(moved)} run again{named}", told, as_json=as_json)
     if not moved and ids:
-        raise failed("the events have not ended, or their keys are live again", EXIT_FAILED)
+        raise failed("the events have not ended, or their keys are live again", ExitCode.FAILED)
 
 
 def _rerun_as_new(
@@ -171,12 +248,12 @@ def _rerun_as_new(
     )
     match done.answer:
         case "unknown":
-            raise failed(f"there is no event {key}", EXIT_NOT_FOUND)
+            raise failed(f"there is no event {key}", ExitCode.NOT_FOUND)
         case "live":
             wrong = f"event {event['id']} is {event['status']}: cancel it, or wait until it ends"
-            raise failed(wrong, EXIT_FAILED)
+            raise failed(wrong, ExitCode.FAILED)
         case "no_step":
-            raise failed(done.no_step(from_step), EXIT_NOT_FOUND)
+            raise failed(done.no_step(from_step), ExitCode.NOT_FOUND)
     kept = f", with the steps {', '.join(done.steps)}" if done.steps else ""
     say(
         f"event {event['id']} runs again as event {done.id} ({done.key}){kept}",
@@ -189,32 +266,32 @@ def _read_json(file: typer.FileText) -> object:
     try:
         value = json.load(file)
     except ValueError as error:
-        raise failed(f"the payload in {file.name} is not JSON: {error}", EXIT_USAGE) from None
+        raise failed(f"the payload in {file.name} is not JSON: {error}", ExitCode.USAGE) from None
     if value is None:
-        raise failed("the payload is null; leave --payload out to keep the old one", EXIT_USAGE)
+        raise failed("the payload is null; leave --payload out to keep the old one", ExitCode.USAGE)
     return value
 
 
 @app.command("cancel")
 def cancel(
     database: Database,
-    key: Annotated[str | None, typer.Argument(help="An id or a natural key.")] = None,
+    key: Annotated[str | None, Argument(help="An id or a natural key.")] = None,
     status: Annotated[
-        list[str] | None, typer.Option(help="Instead of a key: all events with this status, such as pending.")
+        list[str] | None, Option(help="Instead of a key: all events with this status, such as pending.")
     ] = None,
     kind: Kinds = None,
     since: Since = None,
     until: Until = None,
     limit: Most = 100,
-    reason: Annotated[str | None, typer.Option(help="Why; it is kept in history.")] = None,
+    reason: Annotated[str | None, Option(help="Why; it is kept in history.")] = None,
     children: Annotated[
-        bool, typer.Option("--children", help="With a key: also the children that the event waits for.")
+        bool, Option("--children", help="With a key: also the children that the event waits for.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Cancel events. The handler of a running event is stopped, and it gets no other attempt."""
     if (key is None) == (not status):
-        raise failed("give an event, or --status to cancel all events that have it", EXIT_USAGE)
+        raise failed("give an event, or --status to cancel all events that have it", ExitCode.USAGE)
     if key is None:
         which = filtered(status, kind, None, since, until)
         answers = run(database, lambda changes, _: changes.cancel_all(which, limit, reason), within=None)
@@ -225,9 +302,9 @@ def cancel(
     event = find(database, key)
     answer = run(database, lambda changes, _: changes.cancel(event["id"], reason=reason, children=children))
     if answer is None:
-        raise failed(f"event {event['id']} has ended as {event['status']}", EXIT_FAILED)
+        raise failed(f"event {event['id']} has ended as {event['status']}", ExitCode.FAILED)
     if answer == "busy":
-        raise failed("another transaction has the event locked; try again", EXIT_FAILED)
+        raise failed("another transaction has the event locked; try again", ExitCode.FAILED)
     stopped = "running: its handler is stopped, no other attempt follows"
     told = stopped if answer == "running" else answer
     say(told, {"id": event["id"], "status": answer}, as_json=as_json)
@@ -236,9 +313,9 @@ def cancel(
 @app.command("signal")
 def signal(
     key: Key,
-    name: Annotated[str, typer.Argument(help="The name that the event's handler waits for.")],
+    name: Annotated[str, Argument(help="The name that the event's handler waits for.")],
     database: Database,
-    value: Annotated[str, typer.Argument(help="The value as JSON.")] = "null",
+    value: Annotated[str, Argument(help="The value as JSON.")] = "null",
     as_json: Json = False,
 ) -> None:
     """Send a value to an event whose handler waits for it, now or later."""
@@ -246,5 +323,5 @@ def signal(
     event = find(database, key)
     answer = run(database, lambda changes, _: changes.signal(event["id"], name, parsed))
     if answer is None:
-        raise failed(f"event {event['id']} has ended as {event['status']}", EXIT_FAILED)
+        raise failed(f"event {event['id']} has ended as {event['status']}", ExitCode.FAILED)
     say("sent", {"id": event["id"], "status": answer}, as_json=as_json)

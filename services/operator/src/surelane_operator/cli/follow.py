@@ -9,14 +9,13 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
-import typer
 from rich.text import Text
+from typer import Option
 
 from surelane.calls import Connection
-from surelane_operator.cli.find import AnyKey, Key, Kinds, Statuses, filtered, found
-from surelane_operator.cli.output import colour_of, console, end, middle, print_line, short_clock
-from surelane_operator.cli.session import EXIT_NOT_FOUND, Database, Json, failed, interruptible, run
-from surelane_operator.cli.show import Story, key_of, took_by, why_of
+from surelane_operator.cli import output
+from surelane_operator.cli.events import AnyKey, Key, Kinds, Statuses, filtered, found
+from surelane_operator.cli.session import Database, ExitCode, Json, failed, interruptible, run
 from surelane_operator.reads.events import Reads
 from surelane_operator.reads.filters import Filter
 
@@ -37,13 +36,13 @@ def logs(key: Key, database: Database, as_json: Json = False) -> None:
     async def work(reads: Reads, _: Connection) -> None:
         event = await found(reads, key, texts=True)
         if event is None:
-            raise failed(f"there is no event {key}", EXIT_NOT_FOUND)
-        story = Story()
+            raise failed(f"there is no event {key}", ExitCode.NOT_FOUND)
+        story = output.Story()
         if not as_json:
             story.begin(event)
         while event is not None:
             for step in story.news(event):
-                print_line(asdict(step)) if as_json else story.tell(step)
+                output.print_line(asdict(step)) if as_json else story.tell(step)
             if event["finished_at"] is not None:
                 return
             await asyncio.sleep(PAUSE)
@@ -58,7 +57,7 @@ def tail(
     kind: Kinds = None,
     status: Statuses = None,
     key: AnyKey = None,
-    last: Annotated[int, typer.Option(min=0, max=MOST, help="Begin with the last so many.")] = 10,
+    last: Annotated[int, Option(min=0, max=MOST, help="Begin with the last so many.")] = 10,
     as_json: Json = False,
 ) -> None:
     """Follow all events as they come, run and end. With --json, a line for each."""
@@ -121,14 +120,16 @@ def moment_of(event: dict[str, Any]) -> datetime:
 
 def _show(event: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        print_line(event)
+        output.print_line(event)
         return
-    screen = console()
+    screen = output.console()
     wide = max((screen.width - 39) // 2, 8)
-    line = Text(f"{short_clock(moment_of(event))}  ")
-    line.append(f"{event['status']:<9}", colour_of(event["status"]))
-    line.append(f"  {middle(event['kind'], wide)}  {middle(key_of(event) or str(event['id']), wide)}")
-    line.append(f"  {took_by(event)}".rstrip())
+    line = Text(f"{output.short_clock(moment_of(event))}  ")
+    line.append(f"{event['status']:<9}", output.colour_of(event["status"]))
+    line.append(
+        f"  {output.middle(event['kind'], wide)}  {output.middle(output.key_of(event) or str(event['id']), wide)}"
+    )
+    line.append(f"  {output.took_by(event)}".rstrip())
     screen.print(line)
-    if why := why_of(event):
-        screen.print(Text(f"  {end(why, screen.width - 2)}", "bright_black"))
+    if why := output.why_of(event):
+        screen.print(Text(f"  {output.end(why, screen.width - 2)}", "bright_black"))

@@ -8,7 +8,7 @@ import typer
 from surelane.calls import Connection
 from surelane.encryption.keys import SETTING, Keyring, new_key
 from surelane_operator.cli.output import say
-from surelane_operator.cli.session import EXIT_FAILED, EXIT_USAGE, Database, Json, failed, run
+from surelane_operator.cli.session import Database, ExitCode, Json, failed, run
 from surelane_operator.rotating import BATCH, Rotation
 
 app = typer.Typer(help=f"Make and rotate the keys of {SETTING}.", no_args_is_help=True)
@@ -31,9 +31,9 @@ def rotate(database: Database, as_json: Json = False) -> None:
     try:
         keys = Keyring.read(os.environ.get(SETTING, ""))
     except ValueError as error:
-        raise failed(f"{SETTING}: {error}", EXIT_USAGE) from None
+        raise failed(f"{SETTING}: {error}", ExitCode.USAGE) from None
     if keys is None:
-        raise failed(f"{SETTING} is not set", EXIT_USAGE)
+        raise failed(f"{SETTING} is not set", ExitCode.USAGE)
     rotation = run(database, lambda _, connection: _rotated(connection, keys), within=None)
     for name, why in rotation.lost.items():
         typer.echo(f"cannot be opened: {name} ({why})", err=True)
@@ -44,7 +44,7 @@ def rotate(database: Database, as_json: Json = False) -> None:
         as_json=as_json,
     )
     if rotation.lost:
-        raise typer.Exit(EXIT_FAILED)
+        raise typer.Exit(ExitCode.FAILED)
 
 
 async def _rotated(connection: Connection, keys: Keyring) -> Rotation:

@@ -1,4 +1,4 @@
-"""The output of a command: tables that fit the terminal for people, JSON for scripts.
+"""The output of a command: events and tables that fit the terminal for people, JSON for scripts.
 
 A table wraps nothing. Where the terminal is too narrow, keys lose their middle and errors their beginning, because the
 cause is at the end. Into a pipe or a file everything is written whole.
@@ -7,9 +7,9 @@ cause is at the end. Into a pipe or a file everything is written whole.
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from surelane_operator.cli.session import interruptible
+from surelane_operator.reads.timeline import Step, story_of, trace_of
 
 _COLOURS = {
     "completed": "green",
@@ -92,11 +93,19 @@ def end(text: str, width: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. Its ``title`` is by default the key. Without ``cut`` no value is cut."""
+    """A column of a table. Without ``cut`` no value is cut."""
 
     key: str
-    title: str | None = None
+    title: str
     cut: Cut | None = None
+
+
+def columns(*named: str, cut: Collection[str] = ()) -> list[Column]:
+    """Return columns, each named by its key, or as ``key=title``. Those of ``cut`` lose the middle of their values."""
+    pairs = [each.partition("=")[::2] for each in named]
+    return [
+        Column(key, title or key.replace("_", " "), middle if key in cut else None) for key, title in pairs
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +124,7 @@ class _Cell:
 
 
 def show_table(
-    columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, empty: str, note: str | None = None
+    shown: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, empty: str, note: str | None = None
 ) -> None:
     """Print a table, or the text ``empty`` when there are no rows.
 
@@ -126,13 +135,12 @@ def show_table(
         screen.print(empty)
         return
     if note is not None and screen.width == _WHOLE:
-        columns, note = [*columns, Column(note)], None
+        shown, note = [*shown, Column(note, note)], None
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        title = column.key.replace("_", " ") if column.title is None else column.title
-        table.add_column(title, no_wrap=column.cut is None)
+    for column in shown:
+        table.add_column(column.title, no_wrap=column.cut is None)
     for row in rows:
-        table.add_row(*(_cell(row.get(column.key), column) for column in columns))
+        table.add_row(*(_cell(row.get(column.key), column) for column in shown))
     heading, *lines = _trimmed(screen.render_lines(table, pad=False))
     screen.print(Segments(heading))
     for row, line in zip(rows, lines, strict=True):
@@ -147,7 +155,6 @@ def colour_of(word: str) -> str:
 
 
 def one_line(value: object) -> str:
-    """Return a value as text without line breaks."""
     return " ".join(str(value).split())
 
 
@@ -172,8 +179,8 @@ def _said(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if (moment := moment_of(value)) is not None:
-        return ago(moment)
+    if isinstance(value, datetime):
+        return ago(value)
     if isinstance(value, (list, tuple)):
         return ", ".join(str(part) for part in value)
     return one_line(value)
@@ -181,11 +188,6 @@ def _said(value: object) -> str:
 
 def _plain(value: object) -> str:
     return value.isoformat() if isinstance(value, datetime) else str(value)
-
-
-def moment_of(value: object) -> datetime | None:
-    """Return a value that is a time; ``None`` for others."""
-    return value if isinstance(value, datetime) else None
 
 
 def ago(moment: datetime, now: datetime | None = None) -> str:
@@ -211,3 +213,132 @@ def clock(moment: datetime) -> str:
 def short_clock(moment: datetime) -> str:
     """Return a time of day in the terminal's zone, with milliseconds."""
     return f"{moment.astimezone():%H:%M:%S.%f}"[:-3]
+
+
+_EVENTS = columns("id", "kind", "status", "attempts=tries", "run_at=runs", "took", "key", cut={"kind", "key"})
+_MOMENTS = {"runs": "run_at", "lease until": "lease_until", "deadline": "deadline", "ended": "finished_at"}
+_TEXTS = {"key": "item_key", "group": "group_key", "dedupe key": "dedupe_key", "worker": "locked_by"}
+_TEXTS |= {"waits for": "waits_for", "runs again": "rerun_of"}
+_TEXTS |= {name: name for name in ("progress", "reason", "error")}
+_WHAT = 11
+_BY = 24
+_UNDER = " " * 14
+_LINES = 40
+"""Lines of a payload or a result that a terminal shows."""
+_NAME = 14
+"""The width of the fields' names."""
+
+
+def show_events(found: Sequence[dict[str, Any]], *, as_json: bool) -> None:
+    """Print events as JSON, or as a table with the error or the reason of each."""
+    if as_json:
+        show_json(found)
+        return
+    rows = [event | {"key": key_of(event), "took": took_by(event), "why": why_of(event)} for event in found]
+    show_table(_EVENTS, rows, empty="no such events", note="why")
+
+
+def key_of(event: dict[str, Any]) -> str:
+    """Return the key under which people know an event: its own, or else its group's or its dedupe key."""
+    return event["item_key"] or event["dedupe_key"] or event["group_key"] or ""
+
+
+def took_by(event: dict[str, Any]) -> str:
+    """Return how long the last attempt of an ended event took."""
+    if event["finished_at"] is None or not event["attempts"] or event["run_at"] > event["finished_at"]:
+        return ""
+    return f"{(event['finished_at'] - event['run_at']).total_seconds():.2f} s"
+
+
+def why_of(event: dict[str, Any]) -> str:
+    """Return why an event ended as it did, or why it is tried again."""
+    if event["status"] == "completed":
+        return ""
+    return one_line(": ".join(part for part in (event["reason"], event["error"]) if part))
+
+
+class Story:
+    """The story of one event on a terminal."""
+
+    def __init__(self) -> None:
+        self._screen = console()
+        self._told: set[Step] = set()
+        self._day: date | None = None
+
+    def begin(self, event: dict[str, Any]) -> None:
+        self._screen.print(f"event {event['id']}  {event['kind']}  {event['status']}")
+        self._screen.print(f"trace {trace_of(event)}  enqueued {ago(event['enqueued_at'])}")
+
+    def news(self, event: dict[str, Any]) -> list[Step]:
+        """Return the steps that were not returned yet."""
+        steps = [step for step in story_of(event) if step not in self._told]
+        self._told.update(steps)
+        return steps
+
+    def tell(self, step: Step) -> None:
+        for line in self._lines(step):
+            self._screen.print(line)
+
+    def _lines(self, step: Step) -> Iterator[Text]:
+        moment = step.at.astimezone()
+        if moment.date() != self._day:
+            self._day = moment.date()
+            yield Text(f"{clock(moment)[:10]} {moment:%Z}", "bold")
+        by = middle(step.by or "", _BY)
+        said = Text(f"{short_clock(moment)}  ", end="")
+        said.append(step.what.ljust(_WHAT), colour_of(step.what))
+        said.append(f"  {by}" if by else "")
+        detail = one_line(step.detail or "")
+        if detail and said.cell_len + 2 + len(detail) <= self._screen.width:
+            yield said.append(f"  {detail}")
+            return
+        said.rstrip()
+        yield said
+        if detail:
+            yield Text(_UNDER + end(detail, self._screen.width - len(_UNDER)))
+
+
+def show_sheet(event: dict[str, Any]) -> None:
+    """Print an event. A terminal gets what fits it, a pipe or a file gets everything."""
+    screen, story = console(), Story()
+    story.begin(event)
+    for name, value in _fields(event):
+        shown = end(value, screen.width - _NAME)
+        screen.print(Text(name.ljust(_NAME), "bold").append(shown, "none"))
+    for name in ("payload", "result"):
+        if event[name] is not None:
+            screen.print(Text(name, "bold"))
+            for line in _document(event[name], screen.width, whole=not screen.is_terminal):
+                screen.print(line)
+    screen.print(Text("history", "bold"))
+    for step in story.news(event):
+        story.tell(step)
+
+
+def _fields(event: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the fields that say something, with their values as text."""
+    most = f" of {event['max_attempts']}" if event["max_attempts"] else ""
+    yield "tries", f"{event['attempts']}{most}"
+    for name, key in _MOMENTS.items():
+        if event[key] is not None:
+            yield name, ago(event[key])
+    if event["priority"] != 1:
+        yield "priority", str(event["priority"])
+    for name, key in _TEXTS.items():
+        if event[key] is not None:
+            yield name, one_line(event[key])
+    if event["tags"]:
+        yield "tags", one_line(", ".join(f"{name}={value}" for name, value in event["tags"].items()))
+    if event["rerun_as"]:
+        yield "run again as", ", ".join(map(str, event["rerun_as"]))
+
+
+def _document(value: object, width: int, *, whole: bool) -> Iterator[Text]:
+    """Yield a JSON value as indented lines."""
+    lines = json.dumps(value, ensure_ascii=False, indent=2).splitlines()
+    shown = lines if whole else lines[:_LINES]
+    for line in shown:
+        cut = line if len(line) + 2 <= width else line[: width - 3] + "…"
+        yield Text(f"  {cut}")
+    if left := len(lines) - len(shown):
+        yield Text(f"  … {left} more lines: --json shows them", "bright_black")

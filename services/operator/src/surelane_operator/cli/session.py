@@ -6,11 +6,13 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from enum import IntEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import asyncpg
 import typer
+from typer import Option
 
 from surelane.calls import Connection, translating
 from surelane.encryption.data_keys import DataKeys
@@ -19,11 +21,16 @@ from surelane.encryption.sealing import Sealing
 from surelane.errors import DatabaseUnavailable, Forbidden, OutcomeUnknown, SchemaMissing, SurelaneError
 from surelane_operator.changes import Changes
 
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_NOT_FOUND = 3
-EXIT_DATABASE = 4
-EXIT_INTERRUPTED = 130
+
+class ExitCode(IntEnum):
+    """How a command ended."""
+
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    DATABASE = 4
+    INTERRUPTED = 130
+
 
 Result = TypeVar("Result")
 
@@ -41,7 +48,7 @@ def development() -> str:
     if (told := _told()) is not None:
         return told
     advice = "set SURELANE_OPERATOR_DATABASE_URL or DATABASE_URL, give --database, or start: surelane dev"
-    raise failed(f"no database is named: {advice}", EXIT_USAGE)
+    raise failed(f"no database is named: {advice}", ExitCode.USAGE)
 
 
 def _told() -> str | None:
@@ -55,7 +62,7 @@ def _told() -> str | None:
 
 Database = Annotated[
     str,
-    typer.Option(
+    Option(
         default_factory=development,
         show_default=False,
         envvar=_DATABASES,
@@ -64,8 +71,8 @@ Database = Annotated[
     ),
 ]
 """The option of every command that asks the database."""
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-PriorityOption = Annotated[int, typer.Option(min=0, max=3, help="0 runs first, 3 last.")]
+Json = Annotated[bool, Option("--json", help="Print JSON instead of a table.")]
+PriorityOption = Annotated[int, Option(min=0, max=3, help="0 runs first, 3 last.")]
 
 
 def run(
@@ -79,18 +86,20 @@ def run(
         with translating():
             return asyncio.run(_connected(dsn, work, within))
     except OutcomeUnknown as error:
-        raise failed(f"no answer came; the command may have taken effect: {error}", EXIT_DATABASE) from None
+        raise failed(
+            f"no answer came; the command may have taken effect: {error}", ExitCode.DATABASE
+        ) from None
     except DatabaseUnavailable as error:
-        raise failed(f"cannot reach the database: {error}", EXIT_DATABASE) from None
+        raise failed(f"cannot reach the database: {error}", ExitCode.DATABASE) from None
     except Forbidden as error:
-        raise failed(f"{error}; connect as a member of agent_operator", EXIT_DATABASE) from None
+        raise failed(f"{error}; connect as a member of agent_operator", ExitCode.DATABASE) from None
     except SchemaMissing:
         raise failed(
             "the database has no schema of this release; run: python -m surelane_migrations apply",
-            EXIT_DATABASE,
+            ExitCode.DATABASE,
         ) from None
     except (SurelaneError, ValueError) as error:
-        raise failed(str(error), EXIT_FAILED) from None
+        raise failed(str(error), ExitCode.FAILED) from None
 
 
 async def _connected(
@@ -137,7 +146,7 @@ def interruptible() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
     except BrokenPipeError:
         sys.stderr.close()  # the interpreter would complain at its end
         raise typer.Exit(0) from None
@@ -148,7 +157,7 @@ def read_json(text: str, wrong: str) -> Any:  # noqa: ANN401 - any JSON value
     try:
         return json.loads(text)
     except ValueError:
-        raise failed(wrong, EXIT_USAGE) from None
+        raise failed(wrong, ExitCode.USAGE) from None
 
 
 def failed(message: str, code: int) -> typer.Exit:

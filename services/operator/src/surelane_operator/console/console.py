@@ -1,7 +1,6 @@
 """The routes of the operator's page: its screens, live or not, and its static files."""
 
 import asyncio
-import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
@@ -36,6 +35,7 @@ EVENT_STREAM = "text/event-stream"
 SPELL = timedelta(minutes=1)
 """For so long a stream goes on. The next one passes the guard again, so open pages end with their session."""
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+FILES = {path.name: path for path in STATIC.iterdir() if path.suffix in _TYPES}
 _logger = get_logger(__name__)
 
 
@@ -47,10 +47,8 @@ class Console:
         self._pages = Pages(SCREENS)
         self._live = live or Live()
         self._spell = spell.total_seconds()
-        self._static = {path.name: _File(path) for path in STATIC.iterdir() if path.suffix in _TYPES}
 
     def routes(self) -> list[web.AbstractRouteDef]:
-        """Return the routes of the screens, and of the static files."""
         return [
             web.get("/console", to_the_page),
             web.get("/console/static/{name}", self.file),
@@ -61,12 +59,15 @@ class Console:
         """End the streams of open pages, for ``Application.on_shutdown``. The service's end would wait for them."""
         await self._live.close()
 
-    async def file(self, request: web.Request) -> web.Response:
+    async def file(self, request: web.Request) -> web.FileResponse:
         """Answer a static file. It holds nothing that must be kept from people who are not signed in."""
-        found = self._static.get(request.match_info["name"])
-        if found is None:
+        name = request.match_info["name"]
+        if name not in FILES:
             raise web.HTTPNotFound
-        return found.answer(request)
+        kind = f"{_TYPES[FILES[name].suffix]}; charset=utf-8"
+        return web.FileResponse(
+            FILES[name], headers={**HEADERS, "Cache-Control": "no-cache", "Content-Type": kind}
+        )
 
     def _answering(self, screen: Screen) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def answer(request: web.Request) -> web.StreamResponse:
@@ -129,21 +130,6 @@ class Console:
 async def to_the_page(_: web.Request) -> web.Response:
     """Send a person to the first screen."""
     raise web.HTTPFound("/console/")
-
-
-class _File:
-    """A static file, read once."""
-
-    def __init__(self, path: Path) -> None:
-        self._body = path.read_bytes()
-        self._tag = f'"{hashlib.sha256(self._body).hexdigest()[:20]}"'
-        self._type = _TYPES[path.suffix]
-
-    def answer(self, request: web.Request) -> web.Response:
-        headers = {**HEADERS, "Cache-Control": "no-cache", "ETag": self._tag}
-        if request.headers.get(hdrs.IF_NONE_MATCH) == self._tag:
-            return web.Response(status=304, headers=headers)
-        return web.Response(body=self._body, content_type=self._type, charset="utf-8", headers=headers)
 
 
 def _html(text: str, status: int = 200) -> web.Response:

@@ -53,7 +53,6 @@ class Live:
 
     @property
     def topics(self) -> int:
-        """Return how many addresses are being read."""
         return len(self._topics)
 
     @asynccontextmanager

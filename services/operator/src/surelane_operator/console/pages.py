@@ -4,7 +4,6 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
@@ -38,7 +37,7 @@ class Pages:
             "reason": in_words,
             "readable": readable,
             "span": span,
-            "part": _part,
+            "part": lambda value: quote(str(value), safe=""),  # one part of an address
         }
         self._environment.globals |= {
             "navigation": [screen for screen in screens if screen.listed],
@@ -82,8 +81,3 @@ def readable(text: str) -> str:
 def iso(at: datetime) -> str:
     """Format a time for programs, in UTC."""
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _part(value: Any) -> str:  # noqa: ANN401 - an id or a text
-    """Quote a value as one part of an address."""
-    return quote(str(value), safe="")

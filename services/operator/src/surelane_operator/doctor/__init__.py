@@ -7,18 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from surelane.calls import Connection, translating
 from surelane.errors import Forbidden, NotMeasured
+from surelane_operator.doctor import server
 from surelane_operator.doctor.finding import Finding, Level
 from surelane_operator.doctor.queue import backlog, retention, vacuum, workers
-from surelane_operator.doctor.server import (
-    clock,
-    connected,
-    dead_rows,
-    indexes,
-    notifications,
-    roles,
-    schema,
-    timeline,
-)
 from surelane_operator.reads.events import Reads
 
 __all__ = ["Finding", "Level", "examine", "examine_at"]
@@ -28,7 +19,7 @@ Check = Callable[[], Awaitable[Sequence[Finding]]]
 
 async def examine_at(dsn: str) -> list[Finding]:
     """Run all checks on a connection of their own; raise DatabaseUnavailable or DatabaseRefused without one."""
-    async with connected(dsn) as connection:
+    async with server.connected(dsn) as connection:
         return await examine(dsn, connection)
 
 
@@ -38,16 +29,16 @@ async def examine(dsn: str, connection: Connection) -> list[Finding]:
     A second connection to ``dsn`` sends a notification to the first.
     """
     reads = Reads(connection)
-    found = await _answered("schema", lambda: schema(connection))
+    found = await _answered("schema", lambda: server.schema(connection))
     if not any(finding.level is Level.PROBLEM for finding in found):
-        found += await _answered("roles", lambda: roles(connection))
-        found += await _answered("timeline", lambda: timeline(connection))
-    found += await _answered("notifications", lambda: notifications(dsn, connection))
-    found += await _answered("clock", lambda: clock(connection))
+        found += await _answered("roles", lambda: server.roles(connection))
+        found += await _answered("timeline", lambda: server.timeline(connection))
+    found += await _answered("notifications", lambda: server.notifications(dsn, connection))
+    found += await _answered("clock", lambda: server.clock(connection))
     if any(finding.level is Level.PROBLEM for finding in found if finding.check == "schema"):
         return found
-    found += await _answered("dead rows", lambda: dead_rows(connection))
-    found += await _answered("indexes", lambda: indexes(connection))
+    found += await _answered("dead rows", lambda: server.dead_rows(connection))
+    found += await _answered("indexes", lambda: server.indexes(connection))
     found += await _answered("vacuum", lambda: vacuum(reads))
     found += await _answered("workers", lambda: workers(reads))
     found += await _answered("queue", lambda: backlog(reads))

@@ -5,31 +5,21 @@ could lose, and no open stream that the service's end would wait for. The guard 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from aiohttp import web
-from mcp import MCPError
+from aiohttp import hdrs, web
+from mcp import MCPError, types
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp.types import (
-    INVALID_PARAMS,
-    CallToolRequestParams,
-    CallToolResult,
-    ListToolsResult,
-    PaginatedRequestParams,
-    TextContent,
-    ToolAnnotations,
-)
 from mcp.types import Tool as ListedTool
 
 from surelane import __version__
 from surelane_operator.api.endpoint import Endpoint, Refused
 from surelane_operator.audit import acting_as
 from surelane_operator.console.access.viewer import Viewer, viewer_of
-from surelane_operator.mcp.bridge import answered
 from surelane_operator.mcp.tools import CHANGES, Tool, tools_of
 from surelane_service.logs import get_logger
 
@@ -92,22 +82,21 @@ async def serving_assistants(
 
 
 def _server(tools: Sequence[Tool], page: str | None) -> Server[Any]:
-    """Make the SDK's server of these tools."""
     named = {tool.name: tool for tool in tools}
 
     async def list_tools(
-        context: ServerRequestContext[Any, Any], _: PaginatedRequestParams | None
-    ) -> ListToolsResult:
+        context: ServerRequestContext[Any, Any], _: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
         viewer = _viewer(context)
-        return ListToolsResult(tools=[_listed(tool) for tool in tools if viewer.may(tool.role)])
+        return types.ListToolsResult(tools=[_listed(tool) for tool in tools if viewer.may(tool.role)])
 
     async def call_tool(
-        context: ServerRequestContext[Any, Any], params: CallToolRequestParams
-    ) -> CallToolResult:
+        context: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
         viewer = _viewer(context)
         tool = named.get(params.name)
         if tool is None:
-            raise MCPError(INVALID_PARAMS, _no_tool(params.name))
+            raise MCPError(types.INVALID_PARAMS, _no_tool(params.name))
         try:
             with acting_as(viewer.name, "mcp"):
                 return _said(await tool.call(viewer, params.arguments or {}))
@@ -138,7 +127,7 @@ def _viewer(context: ServerRequestContext[Any, Any]) -> Viewer:
 
 
 def _listed(tool: Tool) -> ListedTool:
-    hints = ToolAnnotations(
+    hints = types.ToolAnnotations(
         read_only_hint=tool.reads, destructive_hint=tool.destroys, idempotent_hint=True, open_world_hint=False
     )
     return ListedTool(
@@ -152,5 +141,65 @@ def _no_tool(name: str) -> str:
     return f"there is no tool {name[:100]}"
 
 
-def _said(text: str, *, is_error: bool = False) -> CallToolResult:
-    return CallToolResult(content=[TextContent(text=text)], is_error=is_error)
+def _said(text: str, *, is_error: bool = False) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(text=text)], is_error=is_error)
+
+
+Message = MutableMapping[str, Any]
+Application = Callable[
+    [Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
+]
+
+
+async def answered(
+    application: Application, request: web.Request, state: Mapping[str, Any]
+) -> web.StreamResponse:
+    """Return the answer of an ASGI application, as the protocol's SDK is one. It finds ``state`` in the request's.
+
+    Only what the SDK needs is here: one answer that is not streamed, no WebSocket and no lifespan.
+    The body is read as the application asks for it. So a large one is refused before it is read.
+    """
+    response = web.Response(status=500)
+    body = bytearray()
+    is_read = False
+
+    async def receive() -> Message:
+        nonlocal is_read
+        if is_read:
+            # The next message would say that the client went away.
+            await asyncio.get_running_loop().create_future()
+        chunk = await request.content.readany()
+        is_read = not chunk
+        return {"type": "http.request", "body": chunk, "more_body": not is_read}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            response.set_status(message["status"])
+            for name, value in message.get("headers", ()):
+                response.headers.add(name.decode("latin-1"), value.decode("latin-1"))
+        else:
+            body.extend(message.get("body", b""))
+
+    await application(_scope(request, state), receive, send)
+    # aiohttp writes the length itself.
+    response.headers.popall(hdrs.CONTENT_LENGTH, None)
+    response.body = bytes(body)
+    return response
+
+
+def _scope(request: web.Request, state: Mapping[str, Any]) -> Message:
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": f"{request.version.major}.{request.version.minor}",
+        "method": request.method,
+        "scheme": request.scheme,
+        "path": request.path,
+        "raw_path": request.rel_url.raw_path.encode(),
+        "query_string": request.rel_url.raw_query_string.encode(),
+        "root_path": "",
+        "headers": [(name.lower(), value) for name, value in request.raw_headers],
+        "client": None,
+        "server": None,
+        "state": dict(state),
+    }

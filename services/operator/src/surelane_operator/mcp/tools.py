@@ -29,7 +29,6 @@ class Tool:
     """A tool: an endpoint whose arguments are the fields of its path, query and body."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        """Make it from an endpoint."""
         self._endpoint = endpoint
         self._fixed = FIXED.get(endpoint.name, {})
         self.name = endpoint.name

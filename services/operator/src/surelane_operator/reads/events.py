@@ -17,10 +17,18 @@ from surelane.encryption.keys import SealedError
 from surelane.encryption.places import ERROR, PROGRESS, RESULT, Place, step_place, tag_place
 from surelane.encryption.sealing import Sealing
 from surelane_operator.audit import Audit, some
-from surelane_operator.reads.filters import ENDED, LIVE, STATUSES, Cursor, Filter, keyset
-from surelane_operator.reads.message import Message, read_message
+from surelane_operator.reads.filters import (
+    ENDED,
+    LIVE,
+    STATUSES,
+    Cursor,
+    Filter,
+    Message,
+    keyset,
+    read_message,
+)
+from surelane_service.durations import rate_text
 from surelane_service.figures import Measured
-from surelane_service.rates import rate_text
 
 LISTED = """id, kind, status, attempts, max_attempts, locked_by, run_at, errors -> -1 ->> 'type' as error
 , left(reason, 1000) as reason, dedupe_key
@@ -60,7 +68,6 @@ def parsed(row: Row) -> dict[str, Any]:
 
 
 def without_texts(errors: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the records of errors without their texts."""
     return [{name: value for name, value in error.items() if name not in _TEXTS} for error in errors]
 
 
@@ -94,10 +101,7 @@ class Reads(Measured):
         columns = f"{LISTED}, {LATEST}" if texts else LISTED
         rows = await self.calls.fetch(
             f"select {columns} from agent.list_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9)",  # noqa: S608 - constants
-            *which.indexed,
-            *keyset(after),
-            limit,
-            await self._tags(which),
+            *(*which.indexed, *keyset(after), limit, await self._tags(which)),
         )
         events = [parsed(row) for row in rows]
         if texts:
@@ -115,15 +119,7 @@ class Reads(Measured):
         rows = await self.calls.fetch(
             f"select nth, matches, {LISTED} from (select m.nth, m.matches, (m.job).* from agent.narrow_jobs("  # noqa: S608 - a constant
             "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) as m) as found order by nth",
-            *which.indexed,
-            *keyset(after),
-            most,
-            which.workspace,
-            which.channel,
-            which.user,
-            which.error,
-            list(which.words),
-            await self._tags(which),
+            *(*which.indexed, *keyset(after), most, *which.narrowing, await self._tags(which)),
         )
         matching = [row for row in rows if row["matches"]][:limit]
         is_cut = len(matching) == limit
@@ -141,11 +137,7 @@ class Reads(Measured):
         """
         rows = await self.calls.fetch(
             f"select {LISTED} from agent.search_jobs($1, $2, $3, $4, $5)",  # noqa: S608 - a constant
-            words_of(text),
-            which.kinds,
-            which.since,
-            limit,
-            await self._tags(which),
+            *(words_of(text), which.kinds, which.since, limit, await self._tags(which)),
         )
         return [parsed(row) for row in rows]
 
@@ -159,12 +151,7 @@ class Reads(Measured):
         rows = await self.calls.fetch(
             f"select {LISTED} from agent.list_jobs($1, $3, $4, null, null, null, null, $6)"  # noqa: S608 - a constant
             f" union all select {LISTED} from agent.list_jobs($2, $3, $4, $5, null, null, null, $6)",
-            live,
-            ended,
-            which.kinds,
-            which.key,
-            since,
-            limit,
+            *(live, ended, which.kinds, which.key, since, limit),
         )
         return [parsed(row) for row in rows]
 
@@ -179,7 +166,7 @@ class Reads(Measured):
 
     async def find(self, key: str) -> list[int]:
         """Return the ids of the events with a natural key, or with an id as text; live ones come first."""
-        return [row[0] for row in await self.calls.fetch("select agent.find_events($1)", key)]
+        return [row[0] for row in await self.calls.rows("find_events", key)]
 
     async def look(self, identity: int) -> dict[str, Any] | None:
         """Return one event with what people wrote in it, and keep that somebody looked; ``None``: there is none."""
@@ -207,17 +194,15 @@ class Reads(Measured):
         )
         if row is None:
             return None
-        steps = json.loads(await self.calls.fetchval("select agent.list_steps($1)", identity))
+        steps = json.loads(await self.calls.call("list_steps", identity))
         event = parsed(row)
         rerun_of = [change["id"] for change in event["changes"] if change.get("action") == "replay of"]
         rerun_as = [change["id"] for change in event["changes"] if change.get("action") == "replayed as"]
-        replies = await self.calls.fetch(
-            "select * from agent.list_replies($1, $2)", identity, row["event_ts"]
-        )
+        replies = await self.calls.rows("list_replies", identity, row["event_ts"])
         errors = await self._errors(event["errors"], Place(identity, ERROR), texts=texts)
         chain: Collection[int] = ()
         if texts and rerun_of:
-            chain = await self.calls.fetchval("select agent.rerun_chain($1)", identity)
+            chain = await self.calls.call("rerun_chain", identity)
         by_sort = defaultdict(list)
         for step in steps:
             by_sort[step["sort"] if step["sort"] in ("tag", "progress") else "step"].append(step)
@@ -265,21 +250,20 @@ class Reads(Measured):
         """Return the ids of a message's events, from the first of the workspaces that has one."""
         tried = [*([message.team] if message.team else teams), None]  # last as in a channel that is shared
         place = message.channel, Decimal(message.ts), message.thread
-        rows = await self.calls.fetch("select agent.message_jobs($1, $2, $3, $4)", tried, *place)
+        rows = await self.calls.rows("message_jobs", tried, *place)
         return [row[0] for row in rows]
 
     async def longest_waiting(self, limit: int) -> list[Mapping[str, Any]]:
         """Return the events that have waited the longest, with the reason why."""
-        return [dict(row) for row in await self.calls.fetch("select * from agent.longest_waiting($1)", limit)]
+        return [dict(row) for row in await self.calls.rows("longest_waiting", limit)]
 
-    async def recent_figures(self, minutes: int, sample: int = 300) -> list[Mapping[str, Any]]:
+    async def recent_figures(self, minutes: int) -> list[Mapping[str, Any]]:
         """Return what ended in the last minutes, by kind and outcome: its rate, and its latencies in seconds."""
-        rows = await self.calls.fetch("select * from agent.recent_figures($1, $2)", minutes, sample)
-        return [dict(row) for row in rows]
+        return [dict(row) for row in await self.calls.rows("recent_figures", minutes, 300)]
 
     async def why(self, identity: int) -> tuple[str, str] | None:
         """Return why an event is not running, as a word and a sentence; ``None`` when there is no such event."""
-        row = await self.calls.fetchrow("select * from agent.why_waiting($1)", identity)
+        row = await self.calls.row("why_waiting", identity)
         return None if row is None or row["reason"] is None else (row["reason"], row["detail"])
 
     async def kinds(self) -> list[str]:
@@ -288,13 +272,7 @@ class Reads(Measured):
 
     async def count(self, which: Filter, most: int) -> int:
         """Count the events that match, up to ``most``."""
-        counted: int = await self.calls.fetchval(
-            "select agent.count_jobs($1, $2, $3, $4, $5, $6, $7)",
-            *which.indexed,
-            most,
-            await self._tags(which),
-        )
-        return counted
+        return await self.calls.call("count_jobs", *which.indexed, most, await self._tags(which))
 
     async def _tags(self, which: Filter) -> str | None:
         """Return the tags of a filter as ``agent.list_jobs`` takes them: each with the values by which it is found."""
@@ -308,7 +286,7 @@ class Reads(Measured):
 
     async def stats(self) -> list[dict[str, Any]]:
         """Count events by kind and state, with the time since when the oldest pending one is visible."""
-        return [dict(row) for row in await self.calls.fetch("select * from agent.queue_stats()")]
+        return [dict(row) for row in await self.calls.rows("queue_stats")]
 
     async def workers(self) -> list[dict[str, Any]]:
         """List the workers with their state: ``alive``, ``lost``, ``died`` or ``silent``.
@@ -316,7 +294,7 @@ class Reads(Measured):
         A worker without a session is lost, and may come back. If it did not, it died. A silent worker announces itself
         no longer.
         """
-        return [dict(row) for row in await self.calls.fetch("select * from agent.list_workers()")]
+        return [dict(row) for row in await self.calls.rows("list_workers")]
 
     async def list_limits(self) -> list[dict[str, Any]]:
         """List the kinds that have a limit, or whose limit an operator lifted."""
@@ -327,13 +305,11 @@ class Reads(Measured):
         return [_limit(row) for row in rows]
 
     async def clock(self) -> datetime:
-        """Return the database's time."""
-        now: datetime = await self.calls.fetchval("select agent.clock()")
-        return now
+        return await self.calls.call("clock")
 
     async def list_cron(self) -> list[dict[str, Any]]:
         """List the named schedules, their payloads decrypted."""
-        rows = [parsed(row) for row in await self.calls.fetch("select * from agent.read_cron()")]
+        rows = [parsed(row) for row in await self.calls.rows("read_cron")]
         return [row | {"payload": await self.sealing.shown(row["payload"])} for row in rows]
 
 

@@ -8,8 +8,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from surelane_operator.reads.events import Reads
-from surelane_operator.reads.filters import LIVE, Filter
-from surelane_operator.reads.message import Message, parts_of, read_message
+from surelane_operator.reads.filters import LIVE, Filter, Message, parts_of, read_message
 from surelane_operator.reads.shown import ListedEvent
 from surelane_operator.reads.timeline import outcome, sentence
 

@@ -80,7 +80,7 @@ class WorkflowPage(BaseModel):
 
 async def list_workflows(calls: Calls, after: Cursor | None = None, limit: int = 20) -> WorkflowPage:
     """Return a page of workflows, by their outermost continuations."""
-    rows = await calls.fetch("select agent.list_workflows($1, $2, $3)", *keyset(after), limit)
+    rows = await calls.rows("list_workflows", *keyset(after), limit)
     nodes = [Node.model_validate(json.loads(row[0])) for row in rows]
     following = Cursor(nodes[-1].id, nodes[-1].finished_at).text() if len(nodes) == limit else None
     return WorkflowPage(workflows=nodes, next=following)
@@ -91,7 +91,7 @@ async def read_workflow(calls: Calls, identity: int, after: int = 0) -> Workflow
 
     The event is a continuation, fanned out, or is below such an event.
     """
-    text = await calls.fetchval("select agent.workflow($1)", identity)
+    text = await calls.call("workflow", identity)
     if text is None:
         return None
     row = json.loads(text)
@@ -117,7 +117,7 @@ async def _read_below(calls: Calls, root: Tree, after: int) -> None:
 async def _read_children(calls: Calls, node: Tree, after: int, limit: int) -> None:
     if not node.children:
         return
-    rows = await calls.fetch("select agent.workflow_below($1, $2, $3)", node.id, after, limit)
+    rows = await calls.rows("workflow_below", node.id, after, limit)
     node.below = [Tree.model_validate(json.loads(row[0])) for row in rows]
     node.more = node.below[-1].id if len(node.below) == limit else None
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from surelane.jobs import Job
-from surelane_service.rates import MOST_AT_ONCE, Rate, parse_rate
+from surelane_service.durations import MOST_AT_ONCE, Rate, parse_rate
 
 Per = Literal["workspace", "channel", "user"]
 KeyOf = Callable[[Any], object]

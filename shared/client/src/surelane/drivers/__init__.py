@@ -102,15 +102,11 @@ def _driver(database: object, queue: str, sort: str) -> Driver:
     """Ask the module of the connection's library. Libraries subclass each other's connections."""
     libraries = (base.__module__.partition(".")[0] for base in database.__class__.__mro__)  # as a proxy says
     for module in dict.fromkeys(_MODULES[library] for library in libraries if library in _MODULES):
-        choose: Callable[[object], Driver | None] = getattr(import_module(module), sort, _none)
-        if (driver := choose(database)) is not None:
+        choose: Callable[[object], Driver | None] | None = getattr(import_module(module), sort, None)
+        if choose is not None and (driver := choose(database)) is not None:
             return driver
     given = f"{type(database).__module__}.{type(database).__qualname__}"
     raise UnsupportedConnection(f"{queue} cannot use a {given}. {_TAKEN}")
-
-
-def _none(_: object) -> None:
-    return None
 
 
 def positional(query: str) -> str:

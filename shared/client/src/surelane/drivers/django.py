@@ -10,12 +10,7 @@ from django.utils.connection import ConnectionProxy
 
 from surelane.drivers import Driver, Row, positional
 from surelane.drivers.psycopg import DRIVER_ERRORS, translated
-from surelane.errors import (
-    SurelaneError,
-    TransactionAborted,
-    UnsupportedConnection,
-)
-from surelane.sqlstates import of_connection
+from surelane.errors import SurelaneError, TransactionAborted, UnsupportedConnection, of_connection
 
 
 def sync_driver(database: object) -> Driver | None:
@@ -30,7 +25,6 @@ class SyncDriver:
         self._connection = connection
 
     async def fetch(self, query: str, *arguments: object) -> Sequence[Row]:
-        """Return all rows."""
         connection, uncertain = self._connection, False
         if connection.vendor != "postgresql" or connection.Database.__name__ != "psycopg":
             raise UnsupportedConnection(

@@ -9,8 +9,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 
 from surelane.drivers import Driver, Row, positional
-from surelane.errors import IN_TRANSACTION, InvalidInput, SurelaneError
-from surelane.sqlstates import of_connection, of_server
+from surelane.errors import IN_TRANSACTION, InvalidInput, SurelaneError, of_connection, of_server
 
 DRIVER_ERRORS = (psycopg.Error, UnicodeError)
 """All that psycopg raises when a call fails. Text that UTF-8 cannot hold raises the second."""
@@ -35,7 +34,6 @@ class AsyncDriver:
         self._connection = connection
 
     async def fetch(self, query: str, *arguments: object) -> Sequence[Row]:
-        """Return all rows."""
         with _translating(self._connection):
             async with self._connection.cursor(row_factory=dict_row) as cursor:
                 await cursor.execute(_written(query, cursor), arguments)
@@ -43,7 +41,6 @@ class AsyncDriver:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-        """Open a transaction, and yield the connection."""
         _check_idle(self._connection)
         async with self._connection.transaction():
             yield self._connection
@@ -56,14 +53,12 @@ class SyncDriver:
         self._connection = connection
 
     async def fetch(self, query: str, *arguments: object) -> Sequence[Row]:
-        """Return all rows."""
         with _translating(self._connection), self._connection.cursor(row_factory=dict_row) as cursor:
             cursor.execute(_written(query, cursor), arguments)
             return cursor.fetchall()
 
     @contextmanager
     def transaction(self) -> Iterator[psycopg.Connection[Any]]:
-        """Open a transaction, and yield the connection."""
         _check_idle(self._connection)
         with self._connection.transaction():
             yield self._connection

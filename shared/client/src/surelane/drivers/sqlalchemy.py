@@ -10,16 +10,8 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, InvalidRequestError, PendingRollbackError, SQLAlchemyError
 from sqlalchemy.orm import Session, scoped_session
 
-from surelane import calls
+from surelane import calls, errors
 from surelane.drivers import Driver, Row, positional
-from surelane.errors import (
-    IN_TRANSACTION,
-    DatabaseUnavailable,
-    InvalidInput,
-    SurelaneError,
-    TransactionAborted,
-    UnsupportedConnection,
-)
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
@@ -55,15 +47,13 @@ class AsyncDriver:
         self._present = present
 
     async def fetch(self, query: str, *arguments: object) -> Sequence[Row]:
-        """Return all rows."""
         return await self._present().run_sync(partial(_fetch, query=query, arguments=arguments))
 
     @asynccontextmanager
     async def transaction(self) -> "AsyncIterator[AsyncConnection | AsyncSession]":
-        """Open a transaction, and yield its connection or session."""
         present = self._present()
         if present.in_transaction():
-            raise InvalidInput(IN_TRANSACTION)
+            raise errors.InvalidInput(errors.IN_TRANSACTION)
         async with present.begin():
             yield present
 
@@ -75,16 +65,14 @@ class SyncDriver:
         self._database = database
 
     async def fetch(self, query: str, *arguments: object) -> Sequence[Row]:
-        """Return all rows."""
         return _fetch(self._database, query, arguments)
 
     @contextmanager
     def transaction(self) -> Iterator[Connection | Session | scoped_session[Any]]:
-        """Open a transaction, and yield its connection or session."""
         try:
             begun = self._database.begin()
         except InvalidRequestError:
-            raise InvalidInput(IN_TRANSACTION) from None
+            raise errors.InvalidInput(errors.IN_TRANSACTION) from None
         with begun:
             yield self._database
 
@@ -97,7 +85,7 @@ def _fetch(
         connection = database if isinstance(database, Connection) else database.connection()
         dialect = connection.dialect
         if dialect.name != "postgresql" or dialect.driver not in (_ASYNCPG, *_PSYCOPG):
-            raise UnsupportedConnection(
+            raise errors.UnsupportedConnection(
                 f"SQLAlchemy over {dialect.name}+{dialect.driver}: the queue needs postgresql+psycopg or"
                 " postgresql+asyncpg"
             )
@@ -118,12 +106,12 @@ def _driver_error(error: Exception) -> Exception:
     return found if isinstance(found, Exception) else error
 
 
-def _translated(error: Exception, *, uncertain: bool) -> SurelaneError:
+def _translated(error: Exception, *, uncertain: bool) -> errors.SurelaneError:
     if isinstance(error, PendingRollbackError):
-        return TransactionAborted()
+        return errors.TransactionAborted()
     if isinstance(error, calls.DRIVER_ERRORS):
         return calls.translated(error, uncertain=uncertain)
     if isinstance(error, SQLAlchemyError):
-        return DatabaseUnavailable(f"{type(error).__name__}: {error}")
-    translated: Callable[..., SurelaneError] = import_module("surelane.drivers.psycopg").translated
+        return errors.DatabaseUnavailable(f"{type(error).__name__}: {error}")
+    translated: Callable[..., errors.SurelaneError] = import_module("surelane.drivers.psycopg").translated
     return translated(error, uncertain=uncertain)

@@ -93,7 +93,7 @@ class DataKeys:
     async def _look_up(self, workspace: str) -> DataKey:
         keys = self._keyring()
         until = monotonic() + KEPT_FOR.total_seconds()  # from before the look: see UNUSED_AFTER
-        row = await self._database.fetchrow("select * from agent.data_key($1)", workspace)
+        row = await self._database.row("data_key", workspace)
         if row is None:
             row = await self._made(DataKey.new(workspace), keys)
         if row is None:
@@ -106,11 +106,8 @@ class DataKeys:
     async def _made(self, new: DataKey, keys: Keyring) -> Row | None:
         """Store a workspace's first data key, and return the one that counts."""
         try:
-            return await self._database.fetchrow(
-                "select * from agent.add_data_key($1, $2, $3)",
-                new.workspace,
-                new.id,
-                keys.seal(new.raw, new.place()),
+            return await self._database.row(
+                "add_data_key", new.workspace, new.id, keys.seal(new.raw, new.place())
             )
         except Forbidden:
             raise NoKeyError(
@@ -129,7 +126,7 @@ class DataKeys:
     async def _look_for(self, ids: Collection[bytes]) -> dict[bytes, DataKey]:
         until = monotonic() + KEPT_FOR.total_seconds()
         found: dict[bytes, DataKey] = {}
-        for row in await self._database.fetch("select * from agent.find_data_keys($1)", list(ids)):
+        for row in await self._database.rows("find_data_keys", list(ids)):
             try:
                 key = self._opened(row, row["workspace"])
             except SealedError:
@@ -140,7 +137,7 @@ class DataKeys:
 
     async def why_missing(self, identity: bytes) -> SealedError:
         """Return why a data key cannot be used: it was destroyed, or this process lacks the key that opens it."""
-        row = await self._database.fetchrow("select * from agent.find_data_keys($1)", [identity])
+        row = await self._database.row("find_data_keys", [identity])
         if row is None:
             return KeyDestroyedError()
         try:

@@ -1,21 +1,129 @@
 """The encryption of a program's jobs: :class:`Encryption`. See ADR 0071."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import wraps
+from inspect import isawaitable, iscoroutinefunction
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
+from surelane import errors
+from surelane.calls import Calls, Row
+from surelane.drivers import Driver, async_driver, sync_driver
 from surelane.encryption.data_keys import DataKeys
-from surelane.encryption.envelopes import EVENT, DataKey
+from surelane.encryption.envelopes import DataKey
 from surelane.encryption.keys import Keyring, SealedError
-from surelane.encryption.own_connections import OwnConnections
-from surelane.encryption.places import Place
 from surelane.encryption.sealing import Sealing
-from surelane.errors import DatabaseUnavailable, EncryptionFailed, OutcomeUnknown
 
 if TYPE_CHECKING:
     from surelane.calls import Pool
+
+Parameters = ParamSpec("Parameters")
+Answer = TypeVar("Answer")
+_LIBRARIES = frozenset(("asyncpg", "psycopg", "sqlalchemy", "django"))
+_LENT_WITHIN = 30
+"""Seconds. The caller may hold the pool's last connection, and would wait for itself."""
+
+
+class OwnConnections(Calls):
+    """Calls, each on a connection that is made or lent for it, and committed at once.
+
+    Attributes:
+        asynchronous: whether calls suspend their caller for sure.
+    """
+
+    def __init__(self, source: Any) -> None:  # noqa: ANN401 - see below
+        """Take an asyncpg pool, or a function that returns a new connection, or an awaitable of one.
+
+        Raises:
+            UnsupportedConnection: it is something else.
+        """
+        self._pool: Any = source if hasattr(source, "acquire") else None
+        if self._pool is None and not callable(source):
+            raise errors.UnsupportedConnection(
+                f"data keys need an asyncpg pool, or a function that returns a new connection, not a"
+                f" {type(source).__module__}.{type(source).__qualname__}"
+            )
+        self._connect: Callable[[], Any] = source
+        self.asynchronous = self._pool is not None or iscoroutinefunction(source)
+
+    async def fetch(self, query: str, *arguments: object, within: float | None = None) -> list[Row]:  # noqa: ARG002
+        async with self._driver() as driver:
+            return list(await driver.fetch(query, *arguments))  # type: ignore[arg-type]  # rows of any driver
+
+    async def fetchrow(self, query: str, *arguments: object) -> Row | None:
+        rows = await self.fetch(query, *arguments)
+        return rows[0] if rows else None
+
+    @asynccontextmanager
+    async def _driver(self) -> AsyncIterator[Driver]:
+        with _translating():
+            if self._pool is not None:
+                async with self._pool.acquire(timeout=_LENT_WITHIN) as connection:
+                    yield async_driver(connection)
+                return
+            made = self._connect()
+            connection = await made if isawaitable(made) else made
+            driver = async_driver(connection) if isawaitable(made) else sync_driver(connection)
+            if _in_transaction(connection):
+                raise errors.UnsupportedConnection(
+                    "data keys need a new connection: this one is in a transaction, whose rollback would"
+                    " take a key away that other events already have"
+                )
+            try:
+                yield driver
+                await _done(getattr(connection, "commit", None))
+            finally:
+                await _done(connection.close)
+
+
+async def _done(method: Callable[[], Any] | None) -> None:
+    """Call a method that may be a coroutine function."""
+    answer = None if method is None else method()
+    if isawaitable(answer):
+        await answer
+
+
+def _in_transaction(connection: Any) -> bool:  # noqa: ANN401 - any library's
+    """Return whether a connection is in a transaction, as its library says."""
+    for name in ("in_transaction", "is_in_transaction"):  # SQLAlchemy, asyncpg
+        if hasattr(connection, name):
+            return bool(getattr(connection, name)())
+    if hasattr(connection, "in_atomic_block"):  # Django
+        return bool(connection.in_atomic_block)
+    return bool(connection.info.transaction_status)  # psycopg: 0 is idle
+
+
+@contextmanager
+def _translating() -> Iterator[None]:
+    """Raise our error where a connection cannot be made, committed or closed."""
+    try:
+        yield
+    except errors.SurelaneError:
+        raise
+    except Exception as error:
+        libraries = {base.__module__.partition(".")[0] for base in type(error).__mro__}
+        if libraries & _LIBRARIES or isinstance(error, OSError | EOFError):
+            raise errors.DatabaseUnavailable(f"{type(error).__name__}: {error}") from error
+        raise
+
+
+def _failing(
+    method: Callable[Parameters, Coroutine[Any, Any, Answer]],
+) -> Callable[Parameters, Coroutine[Any, Any, Answer]]:
+    """Return a method that raises our errors. None says that the job may have been stored: it was not sent yet."""
+
+    @wraps(method)
+    async def call(*arguments: Parameters.args, **named: Parameters.kwargs) -> Answer:
+        try:
+            return await method(*arguments, **named)
+        except SealedError as error:
+            raise errors.EncryptionFailed(str(error)) from error
+        except errors.OutcomeUnknown as error:
+            raise errors.DatabaseUnavailable(str(error)) from error
+
+    return call
 
 
 class Encryption(Sealing):
@@ -43,40 +151,17 @@ class Encryption(Sealing):
         try:
             keyring = Keyring.read(keys) if isinstance(keys, str) else Keyring(keys)
         except ValueError as error:
-            raise EncryptionFailed(str(error)) from None
+            raise errors.EncryptionFailed(str(error)) from None
         if keyring is None:
-            raise EncryptionFailed("there is no key: make one with surelane keys new")
+            raise errors.EncryptionFailed("there is no key: make one with surelane keys new")
         source = OwnConnections(database)
         self.asynchronous = source.asynchronous
         super().__init__(_DataKeys(source, keyring), on=on)
 
-    async def event(
-        self, text: str, key: str | None, payload: Mapping[str, Any] | None = None
-    ) -> tuple[str, str | None]:
-        """Encrypt an event of Slack's, as :meth:`Sealing.event` does."""
-        with _translating():
-            return await super().event(text, key, payload)
-
-    async def payload(
-        self,
-        value: Any,  # noqa: ANN401 - any JSON value
-        workspace: str | None = None,
-        purpose: bytes = EVENT,
-        place: Place | None = None,
-    ) -> dict[str, Any]:
-        """Encrypt a job's payload, as :meth:`Sealing.payload` does."""
-        with _translating():
-            return await super().payload(value, workspace, purpose, place)
-
-    async def value(self, text: str, workspace: str | None = None, place: Place | None = None) -> str:
-        """Encrypt another value of an event, as :meth:`Sealing.value` does."""
-        with _translating():
-            return await super().value(text, workspace, place)
-
-    async def opened(self, value: Any, place: Place | None = None) -> Any:  # noqa: ANN401 - any JSON value
-        """Decrypt a stored JSON value, as :meth:`Sealing.opened` does."""
-        with _translating():
-            return await super().opened(value, place)
+    event = _failing(Sealing.event)
+    payload = _failing(Sealing.payload)
+    value = _failing(Sealing.value)
+    opened = _failing(Sealing.opened)
 
 
 class _DataKeys(DataKeys):
@@ -93,14 +178,3 @@ class _DataKeys(DataKeys):
             return self.kept(workspace) or await self._look_up(workspace)
         async with self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
             return self.kept(workspace) or await self._look_up(workspace)
-
-
-@contextmanager
-def _translating() -> Iterator[None]:
-    """Raise our errors, of which none says that the job may have been stored: it was not sent yet."""
-    try:
-        yield
-    except SealedError as error:
-        raise EncryptionFailed(str(error)) from error
-    except OutcomeUnknown as error:
-        raise DatabaseUnavailable(str(error)) from error

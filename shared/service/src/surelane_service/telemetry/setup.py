@@ -6,19 +6,24 @@ cost nothing measurable. Names follow OpenTelemetry's semantic conventions for m
 
 import os
 import threading
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any
+from urllib.parse import urlsplit
 
 from opentelemetry import metrics, trace
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.export import MetricExporter, MetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.metrics.view import DropAggregation, View
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace import Event, ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
+from opentelemetry.trace import Status
+from opentelemetry.util.types import AttributeValue
 
-from surelane_service.telemetry.exporters import metric_exporter, span_exporter
 from surelane_service.telemetry.spans import Ids, Tracer
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.37.0"
@@ -90,11 +95,115 @@ def _trace_statements(resource: Resource, processor: SpanProcessor) -> None:
     AsyncPGInstrumentor().instrument(tracer_provider=provider)  # type: ignore[no-untyped-call]
 
 
-def messaging(operation: str, destination: str) -> dict[str, str]:
-    """Return the attributes that all spans and metrics about messages have."""
+def messaging(operation: str, destination: str | None = None) -> dict[str, str]:
+    """Return the attributes that all spans and metrics about messages have; ``None``: of several destinations."""
+    names = {"messaging.operation.name": operation, "messaging.operation.type": operation}
+    to = {} if destination is None else {"messaging.destination.name": destination}
+    return {"messaging.system": "surelane"} | names | to
+
+
+def span_exporter() -> SpanExporter | None:
+    """Return the exporter of spans, or ``None`` if traces are off."""
+    exporter = _exporter("traces", ("otlp", "console"))
+    return None if exporter is None else RedactingExporter(exporter)
+
+
+def metric_exporter() -> MetricExporter | None:
+    """Return the exporter that pushes metrics, or ``None`` if they are not pushed."""
+    exporter: MetricExporter | None = _exporter("metrics", ("otlp",))
+    return exporter
+
+
+def _exporter(signal: str, known: Collection[str]) -> Any:  # noqa: ANN401 - of any signal
+    """Load the exporter of a signal, and no other one: each imports large libraries."""
+    if (name := _named(signal)) not in known:
+        return None
+    if name == "otlp":
+        name += "_proto_grpc" if _protocol(signal) == "grpc" else "_proto_http"
+    (found,) = entry_points(group=f"opentelemetry_{signal}_exporter", name=name)
+    return found.load()()
+
+
+def _named(signal: str) -> str:
+    """Return the name of a signal's exporter: the one that is set, OTLP if only an endpoint is set, else ``none``."""
+    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return "none"
+    named = os.environ.get(f"OTEL_{signal.upper()}_EXPORTER")
+    if named:
+        return named.strip().lower()
+    endpoints = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT")
+    return "otlp" if any(os.environ.get(name) for name in endpoints) else "none"
+
+
+def _protocol(signal: str) -> str:
+    specific = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL")
+    return specific or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL") or "http/protobuf"
+
+
+URLS = ("http.url", "http.target", "url.full")
+QUERY = "url.query"
+MESSAGES = ("exception.message", "exception.stacktrace")
+
+
+class RedactingExporter(SpanExporter):
+    """Pass all spans on to an exporter without private content, also those of libraries and handlers.
+
+    Exceptions keep their type only: their messages, and the stack traces that end in them, quote what people wrote and
+    the data of a statement. URLs lose their query, which may hold an OAuth ``code``. URLs of Slack's hook hosts lose
+    their path too, because a ``response_url`` is a secret.
+    """
+
+    def __init__(self, exporter: SpanExporter) -> None:
+        self._exporter = exporter
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        return self._exporter.export([redacted(span) for span in spans])
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30000) -> bool:
+        return self._exporter.force_flush(timeout_millis)
+
+
+def redacted(span: ReadableSpan) -> ReadableSpan:
+    """Return the span itself if it has no private part, as most do; else a copy without the private parts."""
+    attributes = span.attributes or {}
+    has_url = any(name in attributes for name in (*URLS, QUERY))
+    if not has_url and not span.events and span.status.description is None:
+        return span
+    return ReadableSpan(
+        name=span.name,
+        context=span.context,
+        parent=span.parent,
+        resource=span.resource,
+        attributes=_without_secrets(attributes) if has_url else attributes,
+        events=[_without_message(event) for event in span.events],
+        links=span.links,
+        kind=span.kind,
+        status=Status(span.status.status_code),
+        start_time=span.start_time,
+        end_time=span.end_time,
+        instrumentation_scope=span.instrumentation_scope,
+    )
+
+
+def _without_message(event: Event) -> Event:
+    kept = {name: value for name, value in (event.attributes or {}).items() if name not in MESSAGES}
+    return Event(event.name, kept, event.timestamp)
+
+
+def _without_secrets(attributes: Mapping[str, AttributeValue]) -> dict[str, AttributeValue]:
     return {
-        "messaging.system": "surelane",
-        "messaging.operation.name": operation,
-        "messaging.operation.type": operation,
-        "messaging.destination.name": destination,
+        name: plain_url(str(value)) if name in URLS else value
+        for name, value in attributes.items()
+        if name != QUERY
     }
+
+
+def plain_url(url: str) -> str:
+    """Return a URL without user, query and fragment, and without its path if the path is a secret."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    path = "" if host.startswith("hooks.") else parts.path
+    return parts._replace(netloc=host, path=path, query="", fragment="").geturl()

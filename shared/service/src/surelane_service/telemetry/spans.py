@@ -29,7 +29,6 @@ class Ids(RandomIdGenerator):
     """Choose random ids. A trace of :meth:`Tracer.new_trace` keeps the id about which the sampler was asked."""
 
     def generate_trace_id(self) -> int:
-        """Return the id of the trace that begins."""
         return _trace_id.get() or super().generate_trace_id()
 
 

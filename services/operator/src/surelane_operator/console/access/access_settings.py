@@ -4,11 +4,19 @@ import ipaddress
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field, SecretStr, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    SecretStr,
+    model_validator,
+)
 from pydantic_settings import NoDecode
 
 from surelane_operator.console.access.oidc import is_safe
-from surelane_operator.console.access.proxy import Network
+from surelane_operator.console.access.sessions import Network
 from surelane_operator.console.screen import SLACK_MESSAGE
 from surelane_service.service_settings import SealingSettings, split
 
@@ -16,11 +24,11 @@ SHORTEST = 16
 """Characters of a token or a key, at least."""
 
 
-def _networks(names: list[str]) -> list[str]:
-    for name in names:
-        if ipaddress.ip_network(name, strict=False).prefixlen == 0:
-            raise ValueError(f"{name} is every address: name the proxy's")
-    return names
+def _network(name: str) -> Network:
+    network = ipaddress.ip_network(name, strict=False)
+    if network.prefixlen == 0:
+        raise ValueError(f"{name} is every address: name the proxy's")
+    return network
 
 
 def _base(address: str) -> str:
@@ -89,9 +97,9 @@ class AccessSettings(SealingSettings):
     proxy_groups_header: str | None = Field(None, validation_alias="SURELANE_CONSOLE_PROXY_GROUPS_HEADER")
     """The header in which the proxy lists the person's groups, separated by commas."""
 
-    proxy_addresses: Annotated[list[str], NoDecode, BeforeValidator(split), AfterValidator(_networks)] = (
-        Field([], validation_alias="SURELANE_CONSOLE_PROXY_ADDRESSES")
-    )
+    proxy_addresses: Annotated[
+        list[Annotated[Network, PlainValidator(_network)]], NoDecode, BeforeValidator(split)
+    ] = Field([], validation_alias="SURELANE_CONSOLE_PROXY_ADDRESSES")
     """The proxy's addresses or networks. The headers are refused from all others."""
 
     mcp: Literal["read", "change"] | None = Field(None, validation_alias="SURELANE_MCP")
@@ -102,11 +110,6 @@ class AccessSettings(SealingSettings):
 
     message_url: str = Field(SLACK_MESSAGE, validation_alias="SURELANE_MESSAGE_URL")
     """The address of a message, with ``{team}``, ``{channel}`` and ``{ts}`` in it."""
-
-    @property
-    def proxy_networks(self) -> list[Network]:
-        """The proxy's networks."""
-        return [ipaddress.ip_network(name, strict=False) for name in self.proxy_addresses]
 
     @property
     def known_hosts(self) -> frozenset[str]:

@@ -6,6 +6,7 @@ It is a middleware, so a new address below a guarded path is guarded too. A furt
 
 import hmac
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import quote
 
@@ -41,20 +42,17 @@ class Credentials(Protocol):
         ...
 
 
+@dataclass(frozen=True)
 class Guard:
-    """Puts the viewer on each guarded request, as ``request[VIEWER]``, or refuses it."""
+    """Puts the viewer on each guarded request, as ``request[VIEWER]``, or refuses it.
 
-    def __init__(
-        self,
-        bearer: Credentials | None = None,
-        browser: Credentials | None = None,
-        away: Callable[[web.Request], web.Response] | None = None,
-    ) -> None:
-        """Know programs by ``bearer``, a header that no browser adds by itself, and people by ``browser``.
+    It knows programs by ``bearer``, a header that no browser adds by itself, and people by ``browser``. ``away``
+    answers people while the database does not.
+    """
 
-        ``away`` answers people while the database does not.
-        """
-        self._bearer, self._browser, self._away = bearer, browser, away
+    bearer: Credentials | None = None
+    browser: Credentials | None = None
+    away: Callable[[web.Request], web.Response] | None = None
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -62,18 +60,18 @@ class Guard:
         try:
             return await self._guard(request, handler)
         except NotKnown:
-            if self._away and request.method in SAFE and below(request.path, ("/console",)):
-                return self._away(request)
+            if self.away and request.method in SAFE and below(request.path, ("/console",)):
+                return self.away(request)
             return refusal(503, AWAY)
 
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if not below(request.path, GUARDED) or below(request.path, OPEN):
             return await handler(request)
-        if self._browser is None and below(request.path, ("/console",)):
+        if self.browser is None and below(request.path, ("/console",)):
             return await handler(request)  # the page is off, and says so
-        viewer = await self._bearer.viewer(request) if self._bearer else None
-        if viewer is None and self._browser is not None and not below(request.path, PROGRAMS):
-            viewer = await self._browser.viewer(request)
+        viewer = await self.bearer.viewer(request) if self.bearer else None
+        if viewer is None and self.browser is not None and not below(request.path, PROGRAMS):
+            viewer = await self.browser.viewer(request)
             if viewer is not None and request.method not in SAFE and not _is_own(request, viewer):
                 return refusal(403, "the request is not one of the signed-in page: reload the page")
         if viewer is None:

@@ -5,7 +5,6 @@ import base64
 import hashlib
 import json
 import time
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -13,6 +12,7 @@ import aiohttp
 import jwt
 
 from surelane.errors import SurelaneError
+from surelane_service.outbound import bounded
 
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 """Signatures by a private key only: our secret must not sign what we take for the provider's."""
@@ -25,8 +25,6 @@ REREAD = 30.0
 LONGEST_EMAIL = 100
 LONGEST_SUB = 255
 """Characters of a person's identifier, at most, as OpenID Connect bounds it."""
-LARGEST = 1_000_000
-"""Bytes of an answer, at most."""
 TIMEOUT = aiohttp.ClientTimeout(total=10)
 
 
@@ -49,10 +47,9 @@ class Provider:
         redirect_uri: str,
         *,
         scopes: str = "openid profile email",
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._issuer, self._client_id, self._client_secret = issuer, client_id, client_secret
-        self._redirect_uri, self._scopes, self._clock = redirect_uri, scopes, clock
+        self._redirect_uri, self._scopes = redirect_uri, scopes
         self._metadata: tuple[float, dict[str, Any]] | None = None
         self._keys: tuple[float, list[dict[str, Any]]] | None = None
         self._reading = asyncio.Lock()
@@ -149,7 +146,7 @@ class Provider:
     async def _read_keys(self, *, reread: bool) -> list[dict[str, Any]]:
         async with self._reading:
             lasts = REREAD if reread else FRESH
-            if self._keys is None or self._clock() - self._keys[0] >= lasts:
+            if self._keys is None or time.monotonic() - self._keys[0] >= lasts:
                 address = (await self._configuration())["jwks_uri"]
                 _, answer = await _request("GET", address)
                 found = answer.get("keys")
@@ -162,11 +159,11 @@ class Provider:
                     and key.get("kty") in ("RSA", "EC", "OKP")
                     and key.get("use", "sig") == "sig"
                 ]
-                self._keys = (self._clock(), signing)
+                self._keys = (time.monotonic(), signing)
             return self._keys[1]
 
     async def _configuration(self) -> dict[str, Any]:
-        if self._metadata is None or self._clock() - self._metadata[0] >= FRESH:
+        if self._metadata is None or time.monotonic() - self._metadata[0] >= FRESH:
             address = self._issuer.rstrip("/") + "/.well-known/openid-configuration"
             _, found = await _request("GET", address)
             if found.get("issuer") != self._issuer:
@@ -174,7 +171,7 @@ class Provider:
             for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
                 if not isinstance(found.get(name), str) or not is_safe(found[name]):
                     raise ProviderUnavailable(f"{address} has no {name} that can be used")
-            self._metadata = (self._clock(), found)
+            self._metadata = (time.monotonic(), found)
         return self._metadata[1]
 
 
@@ -213,12 +210,9 @@ async def _request(method: str, address: str, **options: Any) -> tuple[int, dict
             aiohttp.ClientSession(timeout=TIMEOUT, cookie_jar=aiohttp.DummyCookieJar()) as session,
             session.request(method, address, allow_redirects=False, **options) as response,
         ):
-            body = bytearray()
-            async for piece in response.content.iter_any():
-                body += piece
-                if len(body) > LARGEST:
-                    raise ProviderUnavailable("the provider's answer is too large")
-            return response.status, _object(bytes(body))
+            if (body := await bounded(response)) is None:
+                raise ProviderUnavailable("the provider's answer is too large")
+            return response.status, _object(body)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise ProviderUnavailable(f"the provider does not answer: {type(error).__name__}") from None
 

@@ -1,4 +1,4 @@
-"""Sessions in signed cookies, and the other small signed values of a sign-in.
+"""Sessions in signed cookies, the other small signed values of a sign-in, and people whom a trusted proxy names.
 
 All are JWTs. The audience tells them apart, so that none is taken for another. Each has an id of its own, and the
 database keeps the ids that were used. So a link signs in once, and a session ends, for all replicas.
@@ -6,8 +6,11 @@ database keeps the ids that were used. So a link signs in once, and a session en
 
 import hashlib
 import hmac
+import ipaddress
+import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,7 +19,7 @@ from aiohttp import web
 
 from surelane.calls import Calls
 from surelane.errors import SurelaneError
-from surelane_operator.console.access.viewer import Role, Viewer
+from surelane_operator.console.access.viewer import Groups, Role, Viewer
 from surelane_service.logs import get_logger
 
 LASTS = timedelta(hours=12)
@@ -83,7 +86,7 @@ class Used:
 
     async def _ask(self, claims: Mapping[str, Any], until: datetime | None) -> bool:
         try:
-            unused: bool = await self._database.fetchval("select agent.use_id($1, $2)", claims["jti"], until)
+            unused: bool = await self._database.call("use_id", claims["jti"], until)
         except SurelaneError as error:
             _logger.warning("the database does not say who is signed in", error=type(error).__name__)
             raise NotKnown from error
@@ -111,7 +114,6 @@ class Sessions:
         self.set(response, self.cookie, self.signer.sign(_SESSION, LASTS, values), LASTS)
 
     def forget(self, response: web.StreamResponse, name: str) -> None:
-        """Delete a cookie."""
         response.del_cookie(name, path="/", secure=self._https, httponly=True, samesite="Lax")
 
     async def end(self, request: web.Request, response: web.StreamResponse) -> None:
@@ -146,3 +148,55 @@ class Sessions:
             httponly=True,
             samesite="Lax",
         )
+
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+LONGEST_NAME = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyHeaders:
+    """People by a proxy's headers: ``user`` names a person, and ``groups_header`` their groups, separated by commas.
+
+    Headers from elsewhere than the proxies' ``addresses`` are refused. ``signer`` makes the CSRF tokens.
+    """
+
+    user: str
+    groups_header: str | None
+    addresses: Sequence[Network]
+    groups: Groups
+    signer: Signer
+
+    async def viewer(self, request: web.Request) -> Viewer | None:
+        """Return whom the proxy names; ``None`` where no header came.
+
+        Raises:
+            web.HTTPForbidden: the header does not come from the proxy, or names a person who may not see the page.
+        """
+        names = request.headers.getall(self.user, [])
+        if not names:
+            return None
+        if not self._is_proxy(request.remote or ""):
+            raise _forbidden(f"{self.user} is taken from the trusted proxy alone")
+        if len(names) > 1 or not names[0].strip() or len(names[0]) > LONGEST_NAME:
+            raise _forbidden(f"{self.user} does not name one person")
+        name = names[0].strip()
+        listed = request.headers.getall(self.groups_header, []) if self.groups_header else []
+        groups = {group.strip() for line in listed for group in line.split(",")}
+        role = self.groups.role(groups)
+        if role is None:
+            raise _forbidden(f"{name} is in no group that may see this page")
+        return Viewer(name, role, self.signer.digest("csrf", name))
+
+    def _is_proxy(self, address: str) -> bool:
+        try:
+            parsed = ipaddress.ip_address(address.partition("%")[0])
+        except ValueError:
+            return False
+        if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped:
+            parsed = parsed.ipv4_mapped
+        return any(parsed.version == network.version and parsed in network for network in self.addresses)
+
+
+def _forbidden(error: str) -> web.HTTPForbidden:
+    return web.HTTPForbidden(text=json.dumps({"error": error}), content_type="application/json")

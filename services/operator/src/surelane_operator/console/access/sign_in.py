@@ -12,8 +12,7 @@ from aiohttp import hdrs, web
 from surelane_operator.console.access.guard import AWAY, SIGN_IN, below
 from surelane_operator.console.access.oidc import Provider, ProviderUnavailable, SignInRefused, name_of
 from surelane_operator.console.access.sessions import Sessions, Signer
-from surelane_operator.console.access.tokens import Tokens
-from surelane_operator.console.access.viewer import Groups
+from surelane_operator.console.access.viewer import Groups, Tokens
 from surelane_service.logs import get_logger
 
 HOME = "/console/"
@@ -43,64 +42,53 @@ class Oidc:
     claim: str
 
 
+@dataclass(frozen=True)
 class SignIn:
-    """The routes below ``/console/sign-in``, and ``/console/sign-out``."""
+    """The routes below ``/console/sign-in``, and ``/console/sign-out``.
 
-    def __init__(
-        self,
-        sessions: Sessions,
-        render: Render,
-        headers: dict[str, str],
-        *,
-        tokens: Tokens | None = None,
-        links: Signer | None = None,
-        oidc: Oidc | None = None,
-    ) -> None:
-        """Let people in by ``tokens`` and ``links``, or by ``oidc``; by none: a proxy does it.
+    People come in by ``tokens`` and ``links``, or by ``oidc``; by none: a proxy does it. ``headers`` go with each page.
+    """
 
-        ``headers`` go with each page.
-        """
-        self._sessions, self._render, self._headers = sessions, render, headers
-        self._tokens, self._links, self._oidc = tokens, links, oidc
-        self._cookie = sessions.cookie + "-sign-in"
+    sessions: Sessions
+    render: Render
+    headers: dict[str, str]
+    tokens: Tokens | None = None
+    links: Signer | None = None
+    oidc: Oidc | None = None
 
     def routes(self) -> list[web.AbstractRouteDef]:
-        """Return the routes."""
         routes: list[web.AbstractRouteDef] = [
             web.get(SIGN_IN, self.page),
             web.post("/console/sign-out", self.leave),
         ]
-        if self._tokens is not None:
+        if self.tokens is not None:
             routes += [web.post(SIGN_IN, self.with_token), web.get(LINK, self.with_link)]
-        if self._oidc is not None:
+        if self.oidc is not None:
             routes += [web.get(SIGN_IN + "/oidc", self.start), web.get(CALLBACK, self.come_back)]
         return routes
 
     async def page(self, request: web.Request) -> web.Response:
-        """Show the sign-in page."""
         return self._page(local_path(request.query.get("next", "")))
 
     async def with_token(self, request: web.Request) -> web.Response:
-        """Sign in a person who typed a token."""
         form = await request.post()
         following, token, name = (str(form.get(field, "")) for field in ("next", "token", "name"))
-        assert self._tokens is not None  # noqa: S101 - it is routed with them only
-        role = self._tokens.role(request, token)
+        assert self.tokens is not None  # noqa: S101 - it is routed with them only
+        role = self.tokens.role(request, token)
         if role is None:
             return self._page(local_path(following), "This token is wrong.", 403)
         shown = " ".join("".join(filter(str.isprintable, name)).split())[:LONGEST_NAME]
         response = _to(local_path(following))
-        self._sessions.begin(response, f"{shown} ({role} token)" if shown else f"{role} token", role)
+        self.sessions.begin(response, f"{shown} ({role} token)" if shown else f"{role} token", role)
         return response
 
     async def with_link(self, request: web.Request) -> web.Response:
-        """Sign in a person who followed a link with a code."""
         following = local_path(request.query.get("next", ""))
-        code = self._links.read(_LINK, request.query.get("code", "")) if self._links else None
-        if code is None or not await self._sessions.used.use(code):
+        code = self.links.read(_LINK, request.query.get("code", "")) if self.links else None
+        if code is None or not await self.sessions.used.use(code):
             return self._page(following, "This link was used before, or is too old.", 403)
         response = _to(following)
-        self._sessions.begin(response, "sign-in link", "operator")
+        self.sessions.begin(response, "sign-in link", "operator")
         return response
 
     async def start(self, request: web.Request) -> web.Response:
@@ -113,19 +101,17 @@ class SignIn:
             return self._unavailable(following, error)
         response = _to(address)
         values = {"state": state, "nonce": nonce, "verifier": verifier, "next": following}
-        self._sessions.set(
-            response, self._cookie, self._sessions.signer.sign(_STATE, STARTED, values), STARTED
-        )
+        self.sessions.set(response, self.cookie, self.sessions.signer.sign(_STATE, STARTED, values), STARTED)
         return response
 
     async def come_back(self, request: web.Request) -> web.Response:
         """Sign in a person whom the provider sends back."""
-        started = self._sessions.signer.read(_STATE, request.cookies.get(self._cookie, ""))
+        started = self.sessions.signer.read(_STATE, request.cookies.get(self.cookie, ""))
         if started is None or not secrets.compare_digest(
             request.query.get("state", "").encode(), str(started["state"]).encode()
         ):
             return self._page(HOME, "This sign-in began elsewhere, or too long ago. Begin it again.", 403)
-        if not await self._sessions.used.use(started):
+        if not await self.sessions.used.use(started):
             return self._page(HOME, "This sign-in was used before. Begin it again.", 403)
         following = local_path(str(started["next"]))
         try:
@@ -135,7 +121,7 @@ class SignIn:
             response = self._page(following, "The provider did not sign you in. Begin again.", 403)
         except ProviderUnavailable as error:
             response = self._unavailable(following, error)
-        self._sessions.forget(response, self._cookie)
+        self.sessions.forget(response, self.cookie)
         return response
 
     async def _let_in(self, request: web.Request, started: dict[str, Any], following: str) -> web.Response:
@@ -152,13 +138,13 @@ class SignIn:
             _logger.warning("sign-in refused", reason="no group of this person may see the page")
             return self._page(following, f"{name} is in no group that may see this page.", 403)
         response = _to(following)
-        self._sessions.begin(response, name, role)
+        self.sessions.begin(response, name, role)
         return response
 
     async def leave(self, request: web.Request) -> web.Response:
         """Sign out. The guard has checked that the page itself asks for it."""
         response = web.json_response({"signed_out": True})
-        await self._sessions.end(request, response)
+        await self.sessions.end(request, response)
         return response
 
     def away(self, request: web.Request) -> web.Response:
@@ -166,21 +152,26 @@ class SignIn:
         return self._page(local_path(request.path_qs), AWAY, 503)
 
     @property
+    def cookie(self) -> str:
+        """The name of the cookie that holds a sign-in at a provider until it ends."""
+        return self.sessions.cookie + "-sign-in"
+
+    @property
     def _known(self) -> Oidc:
-        assert self._oidc is not None  # noqa: S101 - it is routed with it only
-        return self._oidc
+        assert self.oidc is not None  # noqa: S101 - it is routed with it only
+        return self.oidc
 
     def _unavailable(self, following: str, error: ProviderUnavailable) -> web.Response:
         _logger.warning("the sign-in provider is away", reason=str(error))
         return self._page(following, "The provider does not answer. Try again in a minute.", 503)
 
     def _page(self, following: str, error: str = "", status: int = 200) -> web.Response:
-        way = "oidc" if self._oidc else "token" if self._tokens else "proxy"
-        provider = self._oidc.provider.name if self._oidc else ""
+        way = "oidc" if self.oidc else "token" if self.tokens else "proxy"
+        provider = self.oidc.provider.name if self.oidc else ""
         start = f"{SIGN_IN}/oidc?{urlencode({'next': following})}"
         values = {"way": way, "next": following, "error": error, "provider": provider, "start": start}
-        text = self._render(values)
-        return web.Response(text=text, status=status, content_type="text/html", headers=self._headers)
+        text = self.render(values)
+        return web.Response(text=text, status=status, content_type="text/html", headers=self.headers)
 
 
 def sign_in_link(base: str, token: str) -> str:

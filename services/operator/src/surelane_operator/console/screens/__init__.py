@@ -2,9 +2,8 @@
 
 from surelane_operator.console.screen import Screen
 from surelane_operator.console.screens import queue
-from surelane_operator.console.screens.event import event
-from surelane_operator.console.screens.events import events, find, thread
-from surelane_operator.console.screens.overview import overview
+from surelane_operator.console.screens.events import event, events, find, thread
+from surelane_operator.console.screens.queue import overview
 
 SCREENS = (
     Screen("overview", "/", "Overview", overview, every=2.0),

@@ -1,15 +1,17 @@
-"""The events: filters, keyset pages, changes to some or to all that match; a message's events, and a thread's."""
+"""Events: filters, keyset pages, changes to all that match, a thread's events, and one event with its whole story."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from surelane.errors import InvalidInput
+from surelane.slack import Place, place_of
 from surelane_operator.console.screen import Asked, Missing, Moved, Sources, Values
-from surelane_operator.reads.filters import STATUSES, Cursor, Filter, read_cursor, read_tags, split_tags
+from surelane_operator.reads import filters, timeline
 from surelane_operator.reads.lookup import lost_message, matches_of
-from surelane_operator.reads.message import parts_of
 
 PAGE = 50
 OF_A_THREAD = 200
@@ -29,7 +31,7 @@ async def events(sources: Sources, asked: Asked) -> Values:
     return {
         "given": given,
         "wrong": wrong,
-        "statuses": STATUSES,
+        "statuses": filters.STATUSES,
         "kinds": await sources.reads.kinds(),
         "jobs": found.events if found else [],
         "looked": found.looked if found and which.narrows else None,
@@ -62,7 +64,7 @@ async def thread(sources: Sources, asked: Asked) -> Values:
     key = asked.word("key")
     if key is None:
         raise Missing("Open a thread from one of its events.")
-    workspace, channel, ts = parts_of(key)
+    workspace, channel, ts = filters.parts_of(key)
     return {
         "key": key,
         "jobs": await sources.reads.group_events(key, OF_A_THREAD),
@@ -73,7 +75,7 @@ async def thread(sources: Sources, asked: Asked) -> Values:
     }
 
 
-def read_filter(given: Mapping[str, str]) -> tuple[Filter, str | None]:
+def read_filter(given: Mapping[str, str]) -> tuple[filters.Filter, str | None]:
     """Read the fields of an address; the last value says what is wrong with them."""
     wrong = None
     try:
@@ -82,17 +84,17 @@ def read_filter(given: Mapping[str, str]) -> tuple[Filter, str | None]:
         since = until = None
         wrong = "Write times as 2026-01-31 12:00, in UTC."
     statuses = given["status"].split(",") if "status" in given else None
-    if statuses and not set(statuses) <= set(STATUSES):
-        statuses, wrong = None, f"A state is one of {', '.join(STATUSES)}."
+    if statuses and not set(statuses) <= set(filters.STATUSES):
+        statuses, wrong = None, f"A state is one of {', '.join(filters.STATUSES)}."
     tags = None
     try:
-        tags = read_tags(split_tags(given.get("tag", "")))
+        tags = filters.read_tags(filters.split_tags(given.get("tag", "")))
     except ValueError:
         wrong = "Write tags as customer:acme, separated by commas."
     kinds = given["kind"].split(",") if "kind" in given else None
     words = given.get("text", "").split()
     texts = {name: given.get(name) for name in TEXTS}
-    return Filter(statuses, kinds, since=since, until=until, words=words, tags=tags, **texts), wrong
+    return filters.Filter(statuses, kinds, since=since, until=until, words=words, tags=tags, **texts), wrong
 
 
 def _moment(text: str | None) -> datetime | None:
@@ -102,14 +104,14 @@ def _moment(text: str | None) -> datetime | None:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _cursor(text: str | None) -> Cursor | None:
+def _cursor(text: str | None) -> filters.Cursor | None:
     try:
-        return None if text is None else read_cursor(text)
+        return None if text is None else filters.read_cursor(text)
     except ValueError as error:
         raise InvalidInput(str(error)) from None
 
 
-def _matching(which: Filter) -> dict[str, Any]:
+def _matching(which: filters.Filter) -> dict[str, Any]:
     """Return the filter as the API takes it for a change to all that match."""
     given = {name: getattr(which, name) for name in TEXTS} | {
         "status": which.statuses,
@@ -120,3 +122,91 @@ def _matching(which: Filter) -> dict[str, Any]:
         "text": " ".join(which.words),
     }
     return {name: value for name, value in given.items() if value}
+
+
+MARKS = {
+    "enqueued": ("+", ""),
+    "claimed": ("▸", "claimed"),
+    "failed": ("!", "failed"),
+    "step failed": ("!", "failed"),
+    "step failed for good": ("!", "failed"),
+    "step": ("✓", "completed"),
+    "sleeps": ("z", "waits"),
+    "waits": ("?", "waits"),
+    "waited": ("✓", "completed"),
+    "signalled": ("↓", ""),
+    "replied": ("↑", ""),
+    "completed": ("✓", "completed"),
+    "cancelled": ("✕", ""),
+    "expired": ("✕", "expired"),
+    "died": ("†", "died"),
+    "lapsed": ("†", "died"),
+    "rescued": ("↺", ""),
+    "run again": ("↺", ""),
+}
+"""The timeline's marks and their colours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A step of the timeline as the page shows it."""
+
+    step: timeline.Step
+    mark: str
+    state: str
+    where: str | None = None
+    link: str | None = None
+
+    @property
+    def inline(self) -> bool:
+        """Return whether the detail fits on the line of what happened."""
+        return bool(self.step.detail) and len(self.step.detail or "") <= 24 and self.state != "failed"
+
+
+async def event(sources: Sources, asked: Asked) -> Values:
+    identity = asked.path["id"]
+    found = None
+    if identity.isascii() and identity.isdigit() and int(identity) <= filters.MAX_ID:
+        found = await sources.reads.get(int(identity))
+    if found is None:
+        raise Missing(f"There is no event {identity}. Retention may have removed it.")
+    place = place_of(found["payload"])
+    live = found["status"] in filters.LIVE
+    why = await sources.reads.why(found["id"]) if live else None
+    return {
+        "job": found,
+        "live": live,
+        "place": place,
+        "why": None if why is None else timeline.sentence(*why),
+        "reason": why[0] if why else None,
+        "behind": _head(why[1]) if why else None,
+        "outcome": None if live else timeline.outcome(found),
+        "story": list(_told(sources, found, place)),
+        # The steps from which the event can run again.
+        "forks": [
+            timeline.step_label(each) for each in found["steps"] if each["sort"] in ("step", "sleep", "wait")
+        ],
+        "message": sources.links.to_message(place.workspace, place.channel, place.message_ts),
+        "trace": timeline.trace_of(found),
+        "trace_link": sources.links.to_trace(timeline.trace_of(found)),
+    }
+
+
+def _head(detail: str) -> int | None:
+    """Return the event that comes first, which the detail of a group's reason names."""
+    found = re.match(r"event (\d+) of its group", detail)
+    return int(found[1]) if found else None
+
+
+def _told(sources: Sources, event: Mapping[str, Any], place: Place) -> Iterator[Told]:
+    errors = {timeline.moment_of(error.get("at")): error for error in event["errors"]}
+    posted = {("replied", reply["at"]): reply for reply in event["replies"]}
+    for step in event["steps"]:
+        if step.get("posted"):
+            posted["step", timeline.moment_of(step["finished_at"])] = step["posted"]
+    for told in timeline.story_of(event):
+        what = told.what.removesuffix(" (kept)")
+        message = posted.get((what, told.at), {"channel": None, "ts": None})
+        error = errors.get(told.at, {}) if what == "failed" else {}
+        link = sources.links.to_message(place.workspace, message["channel"], message["ts"])
+        yield Told(told, *MARKS.get(what, ("·", "")), where=error.get("where"), link=link)

@@ -1,12 +1,16 @@
-"""The queue: kinds, workflows, schedules, workers, questions to people, the doctor's findings, what operators did."""
+"""The overview, kinds, workflows, schedules, workers, questions to people, findings, and what operators did."""
 
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from surelane.errors import NotMeasured
 from surelane_operator.console.screen import Asked, Missing, Sources, Values
-from surelane_operator.reads.filters import MAX_ID, Cursor, read_cursor
-from surelane_operator.reads.kinds import KindLimit, read_kind, read_kinds
-from surelane_operator.reads.questions import list_questions
-from surelane_operator.reads.schedules import read_schedules
-from surelane_operator.reads.workers import ALL, KNOWN_BY, read_workers
+from surelane_operator.reads import queue
+from surelane_operator.reads.filters import MAX_ID, Cursor, Filter, read_cursor
 from surelane_operator.reads.workflows import PAGE, is_partial, list_workflows, read_workflow
+from surelane_service.figures import Figures
 
 LIST = 50
 WORKFLOWS = 30
@@ -16,7 +20,7 @@ LEVELS = ("problem", "warning", "unknown", "ok")
 async def waiting(sources: Sources, asked: Asked) -> Values:
     """Read the questions that handlers asked with ``ctx.ask``, and that have no answer yet."""
     cursor = _begin(asked)
-    page = await list_questions(sources.reads, cursor, LIST)
+    page = await queue.list_questions(sources.reads, cursor, LIST)
     asks = [(each, sources.links.to_message(None, each.channel, each.ts)) for each in page.questions]
     return {"questions": asks, "next": page.next, "first": cursor is None}
 
@@ -24,12 +28,15 @@ async def waiting(sources: Sources, asked: Asked) -> Values:
 async def kinds(sources: Sources, asked: Asked) -> Values:
     """Read the kinds: what waits, runs and failed of each, who handles it, its limit."""
     after = asked.word("after")
-    return {"page": await read_kinds(sources.reads, after), "limit_text": _limit_text, "first": after is None}
+    return {
+        "page": await queue.read_kinds(sources.reads, after),
+        "limit_text": _limit_text,
+        "first": after is None,
+    }
 
 
 async def kind(sources: Sources, asked: Asked) -> Values:
-    """Read one kind."""
-    found = await read_kind(sources.reads, asked.path["kind"])
+    found = await queue.read_kind(sources.reads, asked.path["kind"])
     if found is None:
         raise Missing(f"No event of the kind {asked.path['kind']} was ever stored, and no worker handles it.")
     return {"kind": found, "limit_text": _limit_text}
@@ -55,12 +62,11 @@ async def workflow(sources: Sources, asked: Asked) -> Values:
 
 async def schedules(sources: Sources, _: Asked) -> Values:
     """Read the named schedules: when each fires next, and what became of its last run."""
-    return {"schedules": (await read_schedules(sources.reads)).schedules}
+    return {"schedules": (await queue.read_schedules(sources.reads)).schedules}
 
 
 async def schedule(sources: Sources, asked: Asked) -> Values:
-    """Read one schedule."""
-    for each in (await read_schedules(sources.reads)).schedules:
+    for each in (await queue.read_schedules(sources.reads)).schedules:
         if each.name == asked.path["name"]:
             return {"schedule": each}
     raise Missing(f"There is no schedule {asked.path['name']}.")
@@ -68,15 +74,14 @@ async def schedule(sources: Sources, asked: Asked) -> Values:
 
 async def workers(sources: Sources, _: Asked) -> Values:
     """Read the workers: whether each is alive and how that is known, what it handles, what it runs now."""
-    return {"workers": (await read_workers(sources.reads, each=3)).workers, "known_by": KNOWN_BY}
+    return {"workers": (await queue.read_workers(sources.reads, each=3)).workers, "known_by": queue.KNOWN_BY}
 
 
 async def worker(sources: Sources, asked: Asked) -> Values:
-    """Read one worker."""
-    found = (await read_workers(sources.reads, asked.path["name"], ALL)).workers
+    found = (await queue.read_workers(sources.reads, asked.path["name"], queue.ALL)).workers
     if not found:
         raise Missing(f"There is no worker {asked.path['name']}. Workers that ended are taken off the list.")
-    return {"worker": found[0], "known_by": KNOWN_BY}
+    return {"worker": found[0], "known_by": queue.KNOWN_BY}
 
 
 async def doctor(sources: Sources, _: Asked) -> Values:
@@ -116,7 +121,7 @@ def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and int(text) <= MAX_ID else None
 
 
-def _limit_text(limit: KindLimit) -> str:
+def _limit_text(limit: queue.KindLimit) -> str:
     """Say a limit in words: ``3 at once, 60/1m per workspace``."""
     bounds = []
     if limit.concurrency is not None:
@@ -131,3 +136,85 @@ def _address(target: str) -> str | None:
     """Return the path of the screen that shows an action's target; ``None``: none does."""
     sort, _, name = target.partition(" ")
     return f"{sort}s" if name and sort in ("event", "kind", "schedule", "worker") else None
+
+
+BAD = ("problem", "warning")
+
+
+async def overview(sources: Sources, _: Asked) -> Values:
+    reads = sources.reads
+    now = await reads.clock()
+    workers = await reads.workers()
+    recent = await reads.recent_figures(queue.MINUTES)
+    figures = await _figures(sources)
+    return {
+        "kinds": _kinds(figures, recent, workers),
+        "totals": _totals(recent),
+        "measured_at": None if figures is None else now - timedelta(seconds=round(figures.age)),
+        "behind": 0 if figures is None else figures.group_waiting,
+        "workers": workers,
+        "alive": sum(worker["alive"] for worker in workers),
+        "findings": await _findings(sources),
+        "unanswered": await reads.list_events(Filter(queue.UNANSWERED, since=now - queue.WEEK), 8),
+        "waiting": await reads.longest_waiting(12),
+        "minutes": queue.MINUTES,
+    }
+
+
+async def _figures(sources: Sources) -> Figures | None:
+    try:
+        return await sources.reads.figures()
+    except NotMeasured:
+        return None
+
+
+async def _findings(sources: Sources) -> list[Any]:
+    """Return what the doctor complains about, the worst first."""
+    examination = await sources.examination()
+    bad = [each for each in examination.findings if each.level in BAD] if examination else []
+    return sorted(bad, key=lambda each: BAD.index(each.level))
+
+
+def _kinds(
+    figures: Figures | None, recent: Sequence[Mapping[str, Any]], workers: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Join what is known of each kind: its depth, what ended, and whether a worker handles it."""
+    handled = {kind for worker in workers if worker["alive"] for kind in worker["kinds"]}
+    ended: dict[str, dict[str, Mapping[str, Any]]] = defaultdict(dict)
+    for row in recent:
+        ended[row["kind"]][row["outcome"]] = row
+    rows = [
+        {
+            "figures": kind,
+            "handled": kind.kind in handled,
+            "per_minute": _rate(ended[kind.kind].values()),
+            "bad": _rate(row for outcome, row in ended[kind.kind].items() if outcome in queue.UNANSWERED),
+            "completed": ended[kind.kind].get("completed"),
+        }
+        for kind in (figures.kinds if figures else ())
+    ]
+    return sorted(rows, key=_activity, reverse=True)
+
+
+def _rate(rows: Iterable[Mapping[str, Any]]) -> float:
+    return float(sum(row["per_minute"] for row in rows))
+
+
+def _activity(row: Mapping[str, Any]) -> tuple[bool, float]:
+    kind = row["figures"]
+    depth = kind.pending + kind.running + kind.scheduled
+    return (depth > 0 or row["per_minute"] > 0, depth)
+
+
+def _totals(recent: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Sum the rates. The latencies are the worst of those kinds that completed: a mean would hide a slow kind."""
+    completed = [row for row in recent if row["outcome"] == "completed"]
+    return {
+        "per_minute": _rate(recent),
+        "failed": _rate(row for row in recent if row["outcome"] == "failed"),
+        "expired": _rate(row for row in recent if row["outcome"] == "expired"),
+        **{
+            name: max((row[name] for row in completed if row[name] is not None), default=None)
+            for name in ("wait_p50", "wait_p99", "run_p50", "run_p99")
+        },
+    }
