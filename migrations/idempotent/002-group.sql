@@ -47,12 +47,7 @@ language plpgsql volatile security definer
 set enable_seqscan = off
 as $$
 begin
-    while _group_key is not null loop
-        perform from agent.event where group_key = _group_key and head for update;
-        -- Not found, though there is one: another row became the head while we waited; the next
-        -- statement sees it.
-        exit when found or not exists (select from agent.event where group_key = _group_key and head);
-    end loop;
+    perform agent.lock_head(_group_key, null, null, true);
 end
 $$;
 

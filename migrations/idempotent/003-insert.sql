@@ -42,9 +42,6 @@ as $$
 declare
     _new text;
 begin
-    if not exists (select from unnest(_kinds) as given where not exists (select from agent.kind where kind = given)) then
-        return;
-    end if;
     for _new in
         select distinct given from unnest(_kinds) as given where not exists (select from agent.kind where kind = given) order by given
     loop
@@ -478,35 +475,27 @@ end
 $$;
 
 -- Enqueues a job; returns its id, or the id of the job that has its dedupe key or item key.
--- _on_duplicate says what becomes of that job: skip, replace or earliest.
-create or replace function agent.enqueue
-( _kind text, _payload jsonb default '{}', _dedupe_key text default null, _run_at timestamptz default null, _max_attempts int4 default null
-, _group_key text default null, _item_key text default null, _enqueued_by text default null, _deadline timestamptz default null
-, _traceparent text default null, _on_duplicate text default 'skip'
-) returns int8
-language plpgsql volatile security definer
-as $$
-begin
-    return agent.enqueue(_kind, _payload, null::int4, _dedupe_key, _run_at, _max_attempts, _group_key, _item_key, _enqueued_by, _deadline
-    , _traceparent, _on_duplicate);
-end
-$$;
-
--- The same with a priority, 0 (first) to 3 (last); null is 1. A form of its own: with one more
--- default, calls of the form above would be ambiguous.
+-- _on_duplicate says what becomes of that job: skip, replace or earliest. _priority: 0 (first) to 3
+-- (last); null is 1. It has no default, or calls of the form below would be ambiguous.
 create or replace function agent.enqueue
 ( _kind text, _payload jsonb, _priority int4, _dedupe_key text default null, _run_at timestamptz default null, _max_attempts int4 default null
 , _group_key text default null, _item_key text default null, _enqueued_by text default null, _deadline timestamptz default null
 , _traceparent text default null, _on_duplicate text default 'skip'
 ) returns int8
-language plpgsql volatile security definer
-as $$
-begin
-    return (select id from agent.enqueue_job(agent.job_from_json(jsonb_build_object('kind', _kind, 'payload', _payload, 'dedupe_key', _dedupe_key
-        , 'run_at', _run_at, 'max_attempts', _max_attempts, 'group_key', _group_key, 'item_key', _item_key, 'enqueued_by', _enqueued_by
-        , 'deadline', _deadline, 'traceparent', _traceparent, 'priority', _priority)), _on_duplicate));
-end
-$$;
+language sql volatile security definer
+return (select id from agent.enqueue_job(agent.job_from_json(jsonb_build_object('kind', _kind, 'payload', _payload, 'dedupe_key', _dedupe_key
+    , 'run_at', _run_at, 'max_attempts', _max_attempts, 'group_key', _group_key, 'item_key', _item_key, 'enqueued_by', _enqueued_by
+    , 'deadline', _deadline, 'traceparent', _traceparent, 'priority', _priority)), _on_duplicate));
+
+-- The same with priority 1.
+create or replace function agent.enqueue
+( _kind text, _payload jsonb default '{}', _dedupe_key text default null, _run_at timestamptz default null, _max_attempts int4 default null
+, _group_key text default null, _item_key text default null, _enqueued_by text default null, _deadline timestamptz default null
+, _traceparent text default null, _on_duplicate text default 'skip'
+) returns int8
+language sql volatile security definer
+return agent.enqueue(_kind, _payload, null::int4, _dedupe_key, _run_at, _max_attempts, _group_key, _item_key, _enqueued_by, _deadline
+    , _traceparent, _on_duplicate);
 
 -- Adds jobs in one statement, in the order given, each under its id, once its group has been
 -- entered. Returns the ids that it added. Left out: a job whose item key or dedupe key is taken, in

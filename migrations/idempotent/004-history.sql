@@ -5,8 +5,8 @@
 --   end_events: moves events to history, under the fence if asked; settles, archive_events
 --   archive_events: the same for events that the caller has locked; settles, sweeps, operators
 --   note_outlier: trigger: it ended far from its event_ts
---   call_failure_hook: trigger: a job for the hook of an event that ended failed or expired
---   open_questions, close_in_slack: trigger: a worker closes what is open in Slack
+--   event_hist_failed: trigger: a job for the hook of an event that ended failed or expired
+--   open_questions, event_hist_close: trigger: a worker closes what is open in Slack
 --   live_job, ended_job, job: every event under one status; operators' lists
 --   schedule_queue: the same under a schedule's names; people
 
@@ -216,7 +216,7 @@ $$;
 -- Stores the job of a failure hook for an event that ended failed or expired, if a worker has ever
 -- announced a hook for its kind. The job has the event's payload, and its end under "failure". It
 -- expires after a day: by then the hook may be gone.
-create or replace function agent.call_failure_hook() returns trigger
+create or replace function agent.event_hist_failed() returns trigger
 language plpgsql security definer
 as $$
 declare
@@ -236,36 +236,23 @@ begin
 end
 $$;
 
-do $$
-begin
-    if not exists (select from pg_trigger where tgrelid = 'agent.event_hist'::regclass and tgname = 'event_hist_failed') then
-        create trigger event_hist_failed before insert on agent.event_hist
-        for each row when (new.outcome in ('failed', 'expired') and jsonb_typeof(new.event) = 'object' and not starts_with(new.kind, 'surelane.'))
-        execute function agent.call_failure_hook();
-    end if;
-end
-$$;
-
 -- The questions and Stop buttons of an event that still have buttons in Slack: none was answered
 -- or closed. asked is what the step stored. surelane_worker.handling.asks has the names.
 create or replace function agent.open_questions(_id int8) returns table (question text, asked jsonb)
-language plpgsql stable security definer
+language sql stable security definer
 set enable_seqscan = off
-as $$
-begin
-    return query
+begin atomic
     select q.name, a.result::jsonb
     from agent.step as a cross join lateral (select left(a.name, -length(' asked')) as name) as q
     where a.event_id = _id and a.name like '%:% asked' and a.finished_at is not null
     and not exists (select from agent.step as c where c.event_id = _id and c.name = q.name || ' closed' and c.finished_at is not null)
     and not exists (select from agent.signal as s where s.event_id = _id and s.name = q.name and s.decides);
-end
-$$;
+end;
 
 -- Stores a job for each streamed reply, question and Stop button that an ended event leaves open.
 -- A worker then closes the message (surelane_worker.builtin.questions). The click that stopped the
 -- event closes its Stop button itself.
-create or replace function agent.close_in_slack() returns trigger
+create or replace function agent.event_hist_close() returns trigger
 language plpgsql security definer
 as $$
 declare
@@ -289,18 +276,6 @@ begin
         perform agent.enqueue_job(_job, 'skip');
     end loop;
     return new;
-end
-$$;
-
--- A question is a reply in a step, and so its note has the step's name.
-do $$
-begin
-    if not exists (select from pg_trigger where tgrelid = 'agent.event_hist'::regclass and tgname = 'event_hist_close') then
-        create trigger event_hist_close before insert on agent.event_hist
-        for each row when (jsonb_path_exists(new.notes, '$.streams.*.stopped ? (@ == false)')
-            or jsonb_path_exists(new.notes, '$.replies.keyvalue().key ? (@ like_regex ":[0-9]+ asked:")'))
-        execute function agent.close_in_slack();
-    end if;
 end
 $$;
 

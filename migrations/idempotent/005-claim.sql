@@ -408,7 +408,8 @@ begin
     , changes = case when e.claimed_by is null then e.changes else agent.after_lapse(e.changes, e.claimed_by, e.vt) end
     from unnest(_held.places, _held.vts) as held (place, vt)
     where e.ctid = held.place
-    returning e.id, e.kind, case when e.lane < 0 then agent.claimed_lane(e.lane) else e.lane end, e.event_ts, e.attempts, array_upper(e.claimed, 1), e.vt, held.vt
+    -- Of a parked event, an ordinary lane of its priority.
+    returning e.id, e.kind, case when e.lane >= 0 then e.lane when e.lane = -1 then 0 else 8 - 4 * e.lane end::int2, e.event_ts, e.attempts, array_upper(e.claimed, 1), e.vt, held.vt
     , e.event, e.item_key, e.group_key, coalesce(e.max_attempts, _same, _most[array_position(_kinds, e.kind)]), e.enqueued_at, e.errors, e.notes, e.traceparent;
 end
 $$;
@@ -647,12 +648,8 @@ $$;
 -- Tells the workers that listen that the responder has no free slot: another one answers for a
 -- moment.
 create or replace function agent.pass_on() returns void
-language plpgsql volatile security definer
-as $$
-begin
-    perform pg_notify('agent_event', 'full');
-end
-$$;
+language sql volatile security definer
+as $$ select pg_notify('agent_event', 'full') $$;
 
 -- Records that an announced worker is still alive, and its clock less ours. Returns whether it is
 -- announced. Waits for no one who has its row locked.

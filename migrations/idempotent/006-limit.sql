@@ -5,10 +5,9 @@
 --   limits: the limits that hold; claims, lists
 --   without_parked: kinds with ordinary lanes; claims
 --   limit_key, with_limit_key: the key of an event; inserts, parking
---   claimed_lane: the lane that a claim reports for a parked event; claim_events
 --   note_key, note_parked, note_freed: notes for claims; all that move a parked event, settles
 --   event_parked: trigger: a parked event gets its key and a note
---   heartbeat_lock, heartbeat_open: renewals under way; heartbeats, limit_room
+--   heartbeat_lock: renewals under way; heartbeats, limit_room
 --   limit_room: how many more may begin; hold_key, lists
 --   hold_key, await_limit: claim the events of one key; hold_limited
 --   hold_limited, hold_mixed: claim limited kinds; claims
@@ -65,11 +64,6 @@ create or replace function agent.with_limit_key(_changes jsonb, _key text) retur
 language sql immutable parallel safe
 set search_path = pg_catalog, pg_temp
 return jsonb_build_array(jsonb_build_object('limit_key', _key)) || case when _changes #> '{0,limit_key}' is null then _changes else _changes - 0 end;
-
--- Returns the lane that claims report for a parked event: an ordinary lane of its priority.
-create or replace function agent.claimed_lane(_lane int2) returns int2
-language sql immutable parallel safe
-return case when _lane >= 0 then _lane when _lane = -1 then 0 else 8 - 4 * _lane end::int2;
 
 -- Notes a key for claims to look at, from a moment on. One note of a key that is visible by now is
 -- enough for a transaction: a claim that looks at the key finds all that the transaction stored
@@ -142,26 +136,32 @@ begin
 end
 $$;
 
--- The queue's triggers, each created once: doing it again would keep inserts waiting until the
--- migration ends.
-do $$
+-- The triggers of queue and history, each created once: doing it again would keep inserts waiting
+-- until the migration ends. A question is a reply in a step, so its note has the step's name.
+do $do$
 declare
     _missing record;
 begin
     for _missing in
         select * from (values
-            ('trigger', 'event_defaults', 'before insert', 'for each row when (new.kind is null or new.lane is null or new.head is null)')
-            , ('trigger', 'event_parked', 'before insert', 'for each row when (new.lane < 0)')
-            , ('trigger', 'event_inserted', 'after insert', 'for each statement')
-            , ('constraint trigger', 'member_joins', 'after insert', 'deferrable initially deferred for each row when (not new.head)')
-            , ('trigger', 'event_deleted', 'after delete', 'for each row when (old.head and old.group_key is not null)')
+            ('trigger', 'event_defaults', 'before insert on agent.event'
+                , 'for each row when (new.kind is null or new.lane is null or new.head is null)')
+            , ('trigger', 'event_parked', 'before insert on agent.event', 'for each row when (new.lane < 0)')
+            , ('trigger', 'event_inserted', 'after insert on agent.event', 'for each statement')
+            , ('constraint trigger', 'member_joins', 'after insert on agent.event', 'deferrable initially deferred for each row when (not new.head)')
+            , ('trigger', 'event_deleted', 'after delete on agent.event', 'for each row when (old.head and old.group_key is not null)')
+            , ('trigger', 'event_hist_failed', 'before insert on agent.event_hist', $$for each row when (new.outcome in ('failed', 'expired')
+                and jsonb_typeof(new.event) = 'object' and not starts_with(new.kind, 'surelane.'))$$)
+            , ('trigger', 'event_hist_close', 'before insert on agent.event_hist'
+                , $$for each row when (jsonb_path_exists(new.notes, '$.streams.*.stopped ? (@ == false)')
+                or jsonb_path_exists(new.notes, '$.replies.keyvalue().key ? (@ like_regex ":[0-9]+ asked:")'))$$)
         ) as known (sort, name, moment, rows)
-        where not exists (select from pg_trigger where tgrelid = 'agent.event'::regclass and tgname = name)
+        where not exists (select from pg_trigger where tgrelid in ('agent.event'::regclass, 'agent.event_hist'::regclass) and tgname = name)
     loop
-        execute format('create %s %I %s on agent.event %s execute function agent.%2$I()', _missing.sort, _missing.name, _missing.moment, _missing.rows);
+        execute format('create %s %I %s %s execute function agent.%2$I()', _missing.sort, _missing.name, _missing.moment, _missing.rows);
     end loop;
 end
-$$;
+$do$;
 
 -- Notes keys under which runs have ended, for claims to look at, and wakes a worker: those for
 -- whose slots events wait, as the last claim that looked at the key recorded. Where such a claim is
@@ -184,19 +184,6 @@ $$;
 create or replace function agent.heartbeat_lock() returns int8
 language sql immutable parallel safe
 return hashtextextended('agent.heartbeat', 0);
-
--- Whether a heartbeat of another session has not committed yet. It locks nothing.
-create or replace function agent.heartbeat_open() returns boolean
-language plpgsql volatile security definer
-as $$
-begin
-    return exists (
-        select from pg_locks as l
-        where l.locktype = 'advisory' and l.objsubid = 1 and l.granted and l.pid <> pg_backend_pid()
-        and l.database = (select d.oid from pg_database as d where d.datname = current_database())
-        and l.classid::int8 << 32 | l.objid::int8 = agent.heartbeat_lock());
-end
-$$;
 
 -- How many more events of a key may begin now (null: any number), what runs, and until when the
 -- rate alone forbids more (null: it does not). _state as the caller read it. A caller that wants no
@@ -226,8 +213,13 @@ begin
         , array_agg(e.id) filter (where e.vt <= _now) into running, lapses_at, _lapsed
         from agent.event as e where e.id = any(_state.running) and e.claimed_by is not null;
         if _lapsed is not null and _most is not null then
-            -- Heartbeats first: the next statement sees a lease that is committed meanwhile.
-            if agent.heartbeat_open() then
+            -- Heartbeats first: the next statement sees a lease that is committed meanwhile. A look at
+            -- pg_locks locks nothing.
+            if exists (
+                select from pg_locks as l where l.locktype = 'advisory' and l.objsubid = 1 and l.granted and l.pid <> pg_backend_pid()
+                and l.database = (select d.oid from pg_database as d where d.datname = current_database())
+                and l.classid::int8 << 32 | l.objid::int8 = agent.heartbeat_lock())
+            then
                 _lapsed := array(
                     select lapsed from unnest(_lapsed) as lapsed
                     where lapsed <> all(array(select e.id from agent.event as e where e.id = any(_lapsed) and e.vt <= _now for update skip locked)));

@@ -54,40 +54,27 @@ $$;
 
 -- Deletes a named schedule; false when there is none of that name.
 create or replace function agent.delete_cron(_name text) returns boolean
-language plpgsql volatile security definer
-as $$
-begin
-    delete from agent.cron where name = _name;
-    return found;
-end
-$$;
+language sql volatile security definer
+begin atomic
+    with deleted as (delete from agent.cron where name = _name returning 1) select exists (select from deleted);
+end;
 
 -- The named schedules whose time has come, and the database's own now: a worker's clock decides
 -- nothing.
 create or replace function agent.due_cron()
 returns table (name text, kind text, schedule text, time_zone text, catch_up text, jitter interval, next_at timestamptz, now_at timestamptz)
-language plpgsql volatile security definer
-as $$
-declare
-    _now timestamptz := agent.clock();
-begin
-    return query
-    select c.name, c.kind, c.schedule, c.time_zone, c.catch_up, c.jitter, c.next_at, _now from agent.cron as c
-    where not c.paused and c.next_at <= _now order by c.next_at;
-end
-$$;
+language sql volatile security definer
+begin atomic
+    select c.name, c.kind, c.schedule, c.time_zone, c.catch_up, c.jitter, c.next_at, n.now_at
+    from (select agent.clock() as now_at offset 0) as n join agent.cron as c on not c.paused and c.next_at <= n.now_at order by c.next_at;
+end;
 
 -- Seconds until the next named schedule that is not due yet will be, by the database's clock; null
 -- where there is none.
 create or replace function agent.next_cron() returns float8
-language plpgsql volatile security definer
-as $$
-declare
-    _now timestamptz := agent.clock();
-begin
-    return (select extract(epoch from min(next_at) - _now) from agent.cron where not paused and next_at > _now);
-end
-$$;
+language sql volatile security definer
+return (select extract(epoch from min(next_at) - n.now_at)
+    from (select agent.clock() as now_at offset 0) as n join agent.cron on not paused and next_at > n.now_at group by n.now_at);
 
 -- Stores the job of a schedule's time, and returns its id; null: it is skipped. Jobs whose overlap
 -- is not allowed share a group, so one runs at a time. A replaced job that runs is stopped first,
@@ -133,12 +120,8 @@ $$;
 
 -- The named schedules.
 create or replace function agent.read_cron() returns setof agent.cron
-language plpgsql stable security definer
-as $$
-begin
-    return query select * from agent.cron order by name;
-end
-$$;
+language sql stable security definer
+as $$ select * from agent.cron order by name $$;
 
 -- Pauses or resumes a named schedule; false when there is none of that name. _next_at: its next
 -- firing where it is resumed, which the caller computes.

@@ -68,16 +68,12 @@ return 1937077859;
 
 -- The sessions of workers that are open on this database. Every role may read pg_locks.
 create or replace function agent.open_sessions() returns int4[]
-language plpgsql volatile security definer
+language sql volatile security definer
 set jit = off
-as $$
-begin
-    return array(
-        select l.objid::int8::int4 from pg_locks as l
-        where l.locktype = 'advisory' and l.classid = agent.session_class()::oid and l.objsubid = 2 and l.granted
-        and l.database = (select d.oid from pg_database as d where d.datname = current_database()));
-end
-$$;
+return array(
+    select l.objid::int8::int4 from pg_locks as l
+    where l.locktype = 'advisory' and l.classid = agent.session_class()::oid and l.objsubid = 2 and l.granted
+    and l.database = (select d.oid from pg_database as d where d.datname = current_database()));
 
 -- Opens a worker's session on this connection, if it has none: a lock under a key of its own, which
 -- PostgreSQL drops as the connection ends. Others see by it that the worker lives. It is shared:

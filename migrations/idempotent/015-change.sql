@@ -38,18 +38,6 @@ exception when others then
 end
 $$;
 
--- Cancels an event by its item key. Answers 'cancelled' (in history now), 'running' (its handler is
--- stopped; if the attempt completes all the same, the event is completed), 'busy' (another
--- transaction has it locked: try again), or null: no such event is in the queue.
-create or replace function agent.cancel_event(_item_key text) returns text
-language plpgsql volatile security definer
-set enable_seqscan = off
-as $$
-begin
-    return agent.cancel_job((select id from agent.event where item_key = agent.bounded_key(_item_key)), null, null, false);
-end
-$$;
-
 -- Some events with their live children that handlers await, and with _all those of continuations,
 -- and theirs.
 create or replace function agent.with_live_children(_ids int8[], _all boolean) returns int8[]
@@ -170,16 +158,20 @@ $$;
 
 -- The id of the live event with this natural key, else with this id.
 create or replace function agent.live_event(_key text) returns int8
-language plpgsql stable security definer
+language sql stable security definer
 set enable_seqscan = off
-as $$
-begin
-    return coalesce((select id from agent.event where item_key = agent.bounded_key(_key))
-        , case when _key ~ '^\d{1,18}$' then (select id from agent.event where id = _key::int8) end);
-end
-$$;
+return coalesce((select id from agent.event where item_key = agent.bounded_key(_key))
+    , case when _key ~ '^\d{1,18}$' then (select id from agent.event where id = _key::int8) end);
 
--- The same by the natural key or the id of a live event.
+-- Cancels an event by its item key. Answers 'cancelled' (in history now), 'running' (its handler is
+-- stopped; if the attempt completes all the same, the event is completed), 'busy' (another
+-- transaction has it locked: try again), or null: no such event is in the queue.
+create or replace function agent.cancel_event(_item_key text) returns text
+language sql volatile security definer
+set enable_seqscan = off
+as $$ select agent.cancel_job((select id from agent.event where item_key = agent.bounded_key(_item_key)), null, null, false) $$;
+
+-- The same by its natural key or its id.
 create or replace function agent.cancel_live(_key text, _by text, _why text, _children boolean) returns text
 language sql volatile security definer
 as $$ select agent.cancel_job(agent.live_event(_key), _by, _why, _children) $$;
@@ -303,11 +295,9 @@ $$;
 -- has an answer. It is done once it is gone.
 create or replace function agent.kept_steps(_id int8, _from text)
 returns table (name text, nth int4, label text, kept boolean)
-language plpgsql stable security definer
+language sql stable security definer
 set enable_seqscan = off
-as $$
-begin
-    return query
+begin atomic
     with stored as (
         select s.name, s.nth, s.sort, coalesce(s.finished_at, s.started_at) as stored_at, s.finished_at
         , s.name || case when s.nth > 1 then format(' (%s)', s.nth) else '' end as label
@@ -328,8 +318,7 @@ begin
         select from before as f where f.question = b.question and f.done and (f.name = b.question || ' closed'
             or f.name = b.question and not exists (select from stored as j where j.name = b.question || ' may')))), false)
     from before as b order by b.stored_at, b.name, b.nth;
-end
-$$;
+end;
 
 -- Runs an ended event again as a new event: with its kind, group, priority and payload (or
 -- _payload), and with the steps that were stored before the step _from; without _from with none.
@@ -424,30 +413,21 @@ $$;
 -- The events that an event runs again: the last one, the one before it, and so on. Its steps and
 -- signals may be theirs. Of those whose history was dropped, the first one is known.
 create or replace function agent.rerun_chain(_id int8) returns int8[]
-language plpgsql stable security definer
+language sql stable security definer
 set enable_seqscan = off
-as $$
-begin
-    return array(
-        with recursive run (id) as (
-            select _id
-            union
-            select unnest(array[(change ->> 'id')::int8, (change ->> 'first')::int8]) from run
-            cross join lateral jsonb_array_elements((agent.job_of(run.id)).changes) as change where change ->> 'action' = 'replay of'
-        )
-        select run.id from run where run.id <> _id);
-end
-$$;
+return array(
+    with recursive run (id) as (
+        select _id
+        union
+        select unnest(array[(change ->> 'id')::int8, (change ->> 'first')::int8]) from run
+        cross join lateral jsonb_array_elements((agent.job_of(run.id)).changes) as change where change ->> 'action' = 'replay of'
+    )
+    select run.id from run where run.id <> _id);
 
 -- The first event that an event runs again, directly or through others, by its changes; null: none.
 create or replace function agent.rerun_first(_changes jsonb) returns int8
-language plpgsql immutable parallel safe
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    return (select (change -> 'first')::int8 from jsonb_array_elements(_changes) as change where change ->> 'action' = 'replay of' limit 1);
-end
-$$;
+language sql immutable parallel safe
+return (select (change -> 'first')::int8 from jsonb_array_elements(_changes) as change where change ->> 'action' = 'replay of' limit 1);
 
 -- The names by which operators' services of 0.2.0 call rerun_events and rerun_as_new.
 create or replace function agent.requeue_events(_ids int8[]) returns setof int8

@@ -113,10 +113,8 @@ $$;
 -- by its index. Of a group all are read, and for a dedupe key all that run or have failed: a held
 -- event is in no index of dedupe keys, as that would cost each claim.
 create or replace function agent.live_events_of(_key text) returns setof int8
-language plpgsql stable security definer
-as $$
-begin
-    return query
+language sql stable security definer
+begin atomic
     select e.id from agent.event as e where e.item_key = _key
     union all select e.id from agent.event as e where e.group_key = _key and e.head
     union all select e.id from agent.event as e where e.group_key = _key and not e.head and e.claimed_by is not null
@@ -124,8 +122,7 @@ begin
     union all select e.id from agent.event as e where e.dedupe_key = _key and e.claimed = '{}'
     union all select e.id from agent.event as e where e.dedupe_key = _key and e.claimed <> '{}' and e.claimed_by is null
     union all select e.id from agent.event as e where e.dedupe_key = _key and e.attempts > 0 and e.claimed_by is not null;
-end
-$$;
+end;
 
 -- The newest events that have all tags and match a filter, by id. _tags names the values by which
 -- each tag is found: {"customer": ["acme"]}. Reads the events of the first tag in steps, until the
@@ -186,8 +183,7 @@ set enable_bitmapscan = off
 as $$
 declare
     _left int4 := least(greatest(_limit, 1), 1000);
-    _found int4;
-    _row record;
+    _found int4 := 0;
 begin
     if _tags is not null then
         return query select * from agent.tagged_jobs(_tags, _statuses, _kinds, _key, _since, _until, _after_id, _left);
@@ -202,20 +198,16 @@ begin
         and (_after_id is null or j.id < _after_id)
         order by j.id desc limit _left;
         get diagnostics _found = row_count;
-        _left := _left - _found;
     else
-        for _row in
-            select e.id from agent.event as e
-            where (_statuses is null or case when e.vt <= now() then 'pending' when e.claimed_by is null then 'scheduled' else 'running' end = any(_statuses))
-            and (_kinds is null or e.kind = any(_kinds))
-            and (_since is null or e.enqueued_at >= _since) and (_until is null or e.enqueued_at < _until)
-            and (_after_id is null or e.id < _after_id)
-            order by e.id desc limit _left
-        loop
-            return query select j.* from agent.live_job as j where j.id = _row.id;
-            _left := _left - 1;
-        end loop;
+        return query
+        select j.* from agent.live_job as j
+        where (_statuses is null or j.status = any(_statuses)) and (_kinds is null or j.kind = any(_kinds))
+        and (_since is null or j.enqueued_at >= _since) and (_until is null or j.enqueued_at < _until)
+        and (_after_id is null or j.id < _after_id)
+        order by j.id desc limit _left;
+        get diagnostics _found = row_count;
     end if;
+    _left := _left - _found;
     if _left > 0 then
         return query select * from agent.list_ended(_statuses, _kinds, _key, _since, _until, _after, _after_id, _left);
     end if;
@@ -237,17 +229,14 @@ return concat_ws(' ', _event ->> 'command', _event ->> 'text', _event #>> '{even
 -- Events in which people saw all of these words, in any case, newest first. Looks at the newest
 -- 1,000 events of the kinds since a time.
 create or replace function agent.search_jobs(_words text[], _kinds text[], _since timestamptz, _limit int4, _tags jsonb default null) returns setof agent.job
-language plpgsql volatile security definer
+language sql volatile security definer
 set jit = off
 as $$
-begin
-    return query
     select j.* from agent.list_jobs(null, _kinds, null, _since, null, null, null, 1000, _tags) as j
     where not exists (
         select from unnest(_words) as word
         where position(lower(word) in lower(concat_ws(' ', agent.seen_text(j.payload), j.item_key, j.group_key))) = 0)
-    limit least(greatest(_limit, 1), 1000);
-end
+    limit least(greatest(_limit, 1), 1000)
 $$;
 
 -- Narrows the events of list_jobs by their payloads, errors and keys. Looks at _most events from
@@ -258,11 +247,9 @@ create or replace function agent.narrow_jobs
 ( _statuses text[], _kinds text[], _key text, _since timestamptz, _until timestamptz, _after timestamptz, _after_id int8, _most int4
 , _workspace text, _channel text, _user text, _error text, _words text[], _tags jsonb default null
 ) returns table (nth int8, matches boolean, job agent.job)
-language plpgsql volatile security definer
+language sql volatile security definer
 set jit = off
 as $$
-begin
-    return query
     with looked as materialized (
         select row_number() over () as nth, j::agent.job as job from agent.list_jobs(_statuses, _kinds, _key, _since, _until, _after, _after_id, _most, _tags) as j
     ), judged as materialized (
@@ -276,8 +263,7 @@ begin
                 where position(lower(word) in lower(concat_ws(' ', (l.job).item_key, (l.job).group_key, (l.job).dedupe_key))) = 0) as matches
         from looked as l
     )
-    select j.nth, j.matches, j.job from judged as j where j.matches or j.nth = (select max(l.nth) from looked as l) order by j.nth;
-end
+    select j.nth, j.matches, j.job from judged as j where j.matches or j.nth = (select max(l.nth) from looked as l) order by j.nth
 $$;
 
 -- The events of a group: the newest _limit that ended, and the oldest _limit live ones.
