@@ -5,7 +5,6 @@
 --   insert_requests: ingest, for a batch with commands or interactions
 --   answer_requests: a worker answers
 --   take_answers: ingest takes answers, and ends requests
---   sweep_requests: what a dead ingest process left; sweep_events
 --   order_kinds: interactions that keep their thread's order; a worker's announcement
 
 -- Inserts a batch as insert_events does. _waits: for how long the request of each event waits for
@@ -113,18 +112,6 @@ begin
         for update skip locked
     ) as held
     where r.event_id = held.event_id and r.channel = _channel returning r.event_id, r.answer;
-end
-$$;
-
--- Removes the requests that an ingest process left behind as it died.
-create or replace function agent.sweep_requests() returns void
-language plpgsql volatile security definer
-as $$
-begin
-    delete from agent.request as r using (
-        select event_id, channel from agent.request where waits_until < agent.clock() - interval '1 minute' for update skip locked
-    ) as held
-    where r.event_id = held.event_id and r.channel = held.channel;
 end
 $$;
 

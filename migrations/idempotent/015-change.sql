@@ -297,7 +297,7 @@ create or replace function agent.kept_steps(_id int8, _from text)
 returns table (name text, nth int4, label text, kept boolean)
 language sql stable security definer
 set enable_seqscan = off
-begin atomic
+as $$
     with stored as (
         select s.name, s.nth, s.sort, coalesce(s.finished_at, s.started_at) as stored_at, s.finished_at
         , s.name || case when s.nth > 1 then format(' (%s)', s.nth) else '' end as label
@@ -317,8 +317,8 @@ begin atomic
     , coalesce(b.done and (b.question is null or exists (
         select from before as f where f.question = b.question and f.done and (f.name = b.question || ' closed'
             or f.name = b.question and not exists (select from stored as j where j.name = b.question || ' may')))), false)
-    from before as b order by b.stored_at, b.name, b.nth;
-end;
+    from before as b order by b.stored_at, b.name, b.nth
+$$;
 
 -- Runs an ended event again as a new event: with its kind, group, priority and payload (or
 -- _payload), and with the steps that were stored before the step _from; without _from with none.

@@ -6,7 +6,7 @@
 --   drop_history: one step of retention; workers
 --   given_names, as_words, find_named, erase_names: what an erasure looks for; the ones below
 --   about_events, named_installation, whole_workspace, data_key_lingers: parts of erasing
---   hashed, added_counts: parts of its receipt
+--   hashed: the names in its receipt
 --   preview_erasure: operators, before
 --   begin_erasure, erase_step: operators, and workers after an uninstall
 --   list_erasures: operators
@@ -390,7 +390,10 @@ begin
         end if;
         _e.after := 0;
     end if;
-    _e.counts := agent.added_counts(_e.counts, _removed);
+    _e.counts := (
+        select coalesce(jsonb_object_agg(name, total), '{}')
+        from (select key as name, sum(value::int8) as total from (
+            select * from jsonb_each_text(_e.counts) union all select * from jsonb_each_text(_removed)) as c group by key) as summed);
     update agent.erasure as e set place = _e.place, part = _e.part, after = _e.after, found = _e.found, waiting = _e.waiting, checking = _e.checking
     , until = _e.until, counts = _e.counts, key = _e.key, finished_at = _e.finished_at
     where e.id = _id;
@@ -400,14 +403,6 @@ begin
     counts := _e.counts;
 end
 $$;
-
--- Adds counts by name.
-create or replace function agent.added_counts(_counts jsonb, _more jsonb) returns jsonb
-language sql immutable parallel safe
-return (
-    select coalesce(jsonb_object_agg(name, total), '{}')
-    from (select key as name, sum(value::int8) as total from (
-        select * from jsonb_each_text(_counts) union all select * from jsonb_each_text(_more)) as c group by key) as summed);
 
 -- Removes the schedules in which all names stand, and what limits and crowds remember of them where
 -- no live event needs it: keys of limits, and workspaces. Skips what other transactions have

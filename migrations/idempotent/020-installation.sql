@@ -263,16 +263,8 @@ end;
 -- Record that the state of an OAuth install was used, and forget some that have expired. False: it
 -- was used before.
 create or replace function agent.use_oauth_state(_state bytea, _expires_at timestamptz) returns boolean
-language plpgsql volatile security definer
-set jit = off
-as $$
-begin
-    delete from agent.used_oauth_state where state in (
-        select state from agent.used_oauth_state where expires_at < agent.clock() - interval '1 hour' limit 20 for update skip locked);
-    insert into agent.used_oauth_state (state, expires_at) values (_state, _expires_at) on conflict do nothing;
-    return found;
-end
-$$;
+language sql volatile security definer
+return agent.use_id('oauth ' || encode(_state, 'hex'), _expires_at);
 
 -- The data key with which a workspace's values are encrypted now. No row: it has none yet.
 create or replace function agent.data_key(_workspace text) returns table (id bytea, sealed bytea)
