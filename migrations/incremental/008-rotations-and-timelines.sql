@@ -40,7 +40,7 @@ alter table agent.cron
 -- has one form.
 drop function if exists agent.list_jobs, agent.search_jobs, agent.count_jobs, agent.narrow_jobs, agent.due_cron, agent.peek_events
 , agent.fence_members, agent.give_back, agent.hold_heads, agent.hold_members, agent.hold_parked, agent.sweep_groups, agent.requeued
-, agent.replayed_first, agent.claimed_lane, agent.heartbeat_open, agent.sweep_requests, agent.added_counts
+, agent.replayed_first, agent.claimed_lane, agent.heartbeat_open, agent.sweep_requests, agent.added_counts, agent.actions_kept
 -- Programs of the operator alone rotate now: ingest and workers could destroy keys.
 , agent.data_keys_to_seal, agent.installations_to_seal, agent.seal_installation;
 drop function if exists agent.announce_worker(text, text[], text, interval), agent.announce_worker(text, text[], text, interval, int4);
