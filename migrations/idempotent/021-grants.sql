@@ -1,9 +1,9 @@
 -- The settings that all functions share, and who may call what. No functions are made here.
 
 -- No function states these settings. A function that runs as its owner pins its search path: a
--- caller's brings nothing in. Where bitmap scans are off, sequential scans are off, too. A plan that
--- is pinned to indexes is not compiled: an unavoidable scan has a huge estimated cost then, and JIT
--- would take 100 ms per call. A function that no role may call runs with its caller's settings.
+-- caller's brings nothing in. Where bitmap scans are off, sequential scans are off, too. A plan
+-- that is pinned to indexes is not compiled: an unavoidable scan has a huge estimated cost then,
+-- and JIT would take 100 ms per call. A function that no role may call runs with its caller's.
 do $$
 declare
     _function record;
