@@ -88,7 +88,8 @@ begin
 end
 $$;
 
--- Gives a parked event its key, and notes it. The note of a duplicate costs one look in vain.
+-- Gives a parked event its key, and notes it. The note of a duplicate costs a look that finds
+-- nothing.
 create or replace function agent.event_parked() returns trigger
 language plpgsql security definer
 as $$
@@ -211,8 +212,8 @@ begin
         , array_agg(e.id) filter (where e.vt <= _now) into running, lapses_at, _lapsed
         from agent.event as e where e.id = any(_state.running) and e.claimed_by is not null;
         if _lapsed is not null and _most is not null then
-            -- Heartbeats first: the next statement sees a lease that is committed meanwhile. A look at
-            -- pg_locks locks nothing.
+            -- Heartbeats first: the next statement sees a lease that is committed meanwhile. This
+            -- locks nothing.
             if exists (
                 select from pg_locks as l where l.locktype = 'advisory' and l.objsubid = 1 and l.granted and l.pid <> pg_backend_pid()
                 and l.database = (select d.oid from pg_database as d where d.datname = current_database())
@@ -686,8 +687,8 @@ begin
 end
 $$;
 
--- Changes the limit of a kind until agent.reset_limit, whatever workers declare. Null leaves a
--- field as it is; 0 lifts a bound.
+-- Changes the limit of a kind until agent.reset_limit, even if workers declare another. Null leaves
+-- a field as it is; 0 lifts a bound.
 create or replace function agent.set_limit(_kind text, _concurrency int4, _rate int4, _period interval, _per text) returns void
 language plpgsql volatile security definer
 as $$

@@ -36,8 +36,8 @@ alter table agent.cron
 , drop constraint cron_catch_up_check
 , add constraint cron_catch_up_check check (catch_up in ('none', 'one', 'all') or catch_up ~ '^[1-9][0-9]{0,2}$' or catch_up = '1000');
 
--- Forms that now have defaults instead, and steps of earlier calls. Of some names the release before
--- has one form.
+-- Forms that now have defaults instead, and steps of earlier calls. A name without arguments has
+-- one form in the release before.
 drop function if exists agent.list_jobs, agent.search_jobs, agent.count_jobs, agent.narrow_jobs, agent.due_cron, agent.peek_events
 , agent.fence_members, agent.give_back, agent.hold_heads, agent.hold_members, agent.hold_parked, agent.sweep_groups, agent.requeued
 , agent.replayed_first, agent.claimed_lane, agent.heartbeat_open, agent.sweep_requests, agent.added_counts, agent.actions_kept
