@@ -67,11 +67,10 @@ end
 $$;
 
 -- The group key of a Slack event: team, channel and thread. A message that starts no thread yet has
--- the key of the thread that its replies will be in. Of a top-level direct message the key is team
--- and channel; clicks and reactions on it share that key. The id of a direct message's channel
--- begins with D. An event without a channel has no group. Organizations that share a channel (Slack
--- Connect) name it by one id, and the author's or the installation's team beside it: the key of
--- such an event has no team.
+-- the key of its replies' thread. The key of a top-level direct message (its channel's id begins
+-- with D) is team and channel; clicks and reactions on it share that key. An event without a
+-- channel has no group. Organizations that share a channel (Slack Connect) name different teams
+-- beside it: such a key has no team.
 create or replace function agent.event_group_key(_event jsonb) returns text
 language plpgsql immutable parallel safe
 set search_path = pg_catalog, pg_temp
@@ -107,9 +106,8 @@ return _kind like 'slack.command.%' or _kind in ('slack.block_actions', 'slack.b
     , 'slack.dialog_submission', 'slack.dialog_suggestion', 'slack.interactive_message', 'slack.message_action', 'slack.shortcut'
     , 'slack.view_closed', 'slack.view_submission', 'slack.workflow_step_edit', 'surelane.answer', 'slack.agent_session_stopped');
 
--- The key of an event that comes from outside. Keys of named schedules and of webhooks are theirs
--- alone: an event under such a key would be found in place of a firing, which would then be
--- skipped.
+-- The key of an event from outside. The keys of schedules and webhooks are theirs alone: a firing
+-- would be skipped if an event under its key were found.
 create or replace function agent.outside_key(_key text) returns text
 language sql immutable parallel safe
 return case when left(_key, 5) = 'cron:' or left(_key, 8) = 'webhook:' then agent.bounded_key('event:' || _key) else _key end;
@@ -129,8 +127,7 @@ end
 $$;
 
 -- When an event happened: its event_ts, else the envelope's event_time, else now; exact says which.
--- A timestamp counts if it is well-formed, not before 2013 and not more than a day ahead: each
--- stray one would open a chunk of history.
+-- Timestamps before 2013 or more than a day ahead do not count: each would open a chunk of history.
 create or replace function agent.event_time(_event jsonb, _now timestamptz, out event_ts timestamptz, out exact boolean)
 language plpgsql stable parallel safe
 set search_path = pg_catalog, pg_temp
@@ -161,29 +158,18 @@ return coalesce(agent.text_at(_event, 'team_id'), agent.text_at(_event -> 'team'
 -- The channel of an event: Slack's events, interactions and commands name it in different places.
 -- Empty where there is none.
 create or replace function agent.event_channel(_event jsonb) returns text
-language plpgsql immutable parallel safe
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    _inner jsonb := agent.slack_event(_event);
-begin
-    return coalesce(agent.text_at(_inner, 'channel'), agent.text_at(_inner -> 'channel', 'id'), agent.text_at(_inner -> 'item', 'channel')
-        , agent.text_at(_inner, 'channel_id'), agent.text_at(_inner -> 'assistant_thread', 'channel_id'), agent.text_at(_inner -> 'container', 'channel_id'), '');
-end
-$$;
+language sql immutable parallel safe
+return (
+    select coalesce(agent.text_at(e, 'channel'), agent.text_at(e -> 'channel', 'id'), agent.text_at(e -> 'item', 'channel')
+    , agent.text_at(e, 'channel_id'), agent.text_at(e -> 'assistant_thread', 'channel_id'), agent.text_at(e -> 'container', 'channel_id'), '')
+    from (select agent.slack_event(_event) offset 0) as given (e));
 
 -- The user whom an event comes from. Empty where there is none.
 create or replace function agent.event_user(_event jsonb) returns text
-language plpgsql immutable parallel safe
-set search_path = pg_catalog, pg_temp
-as $$
-declare
-    _inner jsonb := agent.slack_event(_event);
-begin
-    return coalesce(agent.text_at(_inner, 'user'), agent.text_at(_inner -> 'user', 'id'), agent.text_at(_inner, 'user_id')
-        , agent.text_at(_inner -> 'message', 'user'), '');
-end
-$$;
+language sql immutable parallel safe
+return (
+    select coalesce(agent.text_at(e, 'user'), agent.text_at(e -> 'user', 'id'), agent.text_at(e, 'user_id'), agent.text_at(e -> 'message', 'user'), '')
+    from (select agent.slack_event(_event) offset 0) as given (e));
 
 -- A lane of a band: a group's own, else a random one. Band 0 has lanes 0 to 15, the others have
 -- four each: band 1 lanes 16 to 19, and so on up to band 11.
@@ -208,10 +194,9 @@ create or replace function agent.lane(_group_key text) returns int2
 language sql volatile parallel safe
 return agent.lane_in(0, _group_key);
 
--- The lane of a new event, or of a member that becomes the head of its group. Priority 1 has band
--- 0, unless a workspace has a backlog there (agent.share_kind); priorities 0, 2 and 3 have bands 1,
--- 2 and 3. The first event of such a band records it, for claims to look there. Events of a limited
--- kind are parked.
+-- The lane of a new event, or of a member that becomes its group's head. Priority 1 has band 0,
+-- unless a workspace has a backlog there (agent.share_kind); 0, 2 and 3 have bands 1, 2 and 3, and
+-- the first event records the band for claims. Events of a limited kind are parked.
 create or replace function agent.lane_for(_kind text, _priority int2, _group_key text, _event jsonb) returns int2
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
@@ -237,8 +222,8 @@ begin
 end
 $$;
 
--- Records that a kind has events in a band. Never waits for another transaction that records the
--- same: then both do, and each one's events are found as soon as it commits.
+-- Records that a kind has events in a band. Waits for no transaction that records the same: then
+-- both do.
 create or replace function agent.use_band(_kind text, _band int4) returns void
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan

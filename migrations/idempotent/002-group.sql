@@ -20,10 +20,10 @@ create or replace function agent.alive_for() returns interval
 language sql immutable parallel safe
 return interval '90 seconds';
 
--- The kinds whose events workers claim: not paused and, once workers have announced themselves,
--- handled by a worker that is alive or has just retired. As workers are replaced, a kind may have
--- none for some seconds. Counted from the last announcement or retirement, not from now: while no
--- worker runs, the last ones hold. A retirement is forgotten after a day, as a silent worker is.
+-- The kinds that workers claim: not paused and, once workers have announced themselves, handled by
+-- a worker that is alive or has just retired: a kind may have none for some seconds as workers are
+-- replaced. Counted from the last announcement or retirement, not from now: while no worker runs,
+-- the last ones hold. A retirement is forgotten after a day.
 create or replace function agent.claimable_kinds() returns text[]
 language plpgsql stable security definer
 set enable_seqscan = on
@@ -39,33 +39,27 @@ begin
 end
 $$;
 
--- Locks the head of a group: only this transaction changes the group then. Waits while another
--- transaction has it locked. For update from the start: a weaker lock, raised when the head is
--- deleted, would deadlock with an insert that raises its own.
+-- Locks the head of a group: only this transaction changes the group then. Waits for a transaction
+-- that has it locked. For update at once: raising a weaker lock would deadlock with an insert that
+-- raises its own.
 create or replace function agent.hold_group(_group_key text) returns void
 language plpgsql volatile security definer
 set enable_seqscan = off
 as $$
 begin
-    while _group_key is not null loop
-        perform from agent.event where group_key = _group_key and head for update;
-        -- Not found, though there is one: another row became the head while we waited; the next
-        -- statement sees it.
-        exit when found or not exists (select from agent.event where group_key = _group_key and head);
-    end loop;
+    perform agent.lock_head(_group_key, null, null, true);
 end
 $$;
 
 -- Gives a group without a head its next one: a member still held, if there is one. Else, among
 -- kinds that workers claim before all others: a retry (it blocks its group), the first visible one
--- by (event_ts, id), or the next to be visible. Each by index. An event that becomes visible gets a
--- vt ahead of every claim cursor. Steps over waiting members that another transaction has locked.
--- Waits only for a held member, as its group may not go to another worker meanwhile, and where all
--- are locked. Settles bound that by their lock_timeout.
+-- by (event_ts, id), or the next to be visible. Each by index. Its vt is ahead of every claim
+-- cursor. Steps over waiting members that another transaction has locked. Waits only for a held
+-- member, as its group may not go to another worker meanwhile, and where all are locked; settles
+-- bound that by lock_timeout.
 create or replace function agent.promote(_group_key text) returns void
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 declare
@@ -139,10 +133,9 @@ begin
 end
 $$;
 
--- Makes the first event in order the head of each group that was empty before this batch. Rows are
--- stored in the order of their keys, against deadlocks, and the first one stored is the head. A
--- claim of less than the whole group would else begin with it. The head is this transaction's own,
--- so this waits for no other one.
+-- Makes the first event in order the head of each group that was empty before this batch: rows are
+-- stored by key, against deadlocks, so another is the head, and a claim of a part of the group
+-- would begin with it. The head is this transaction's own: this waits for no other one.
 create or replace function agent.lead_with_first(_ids int8[]) returns void
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
@@ -184,10 +177,9 @@ begin
 end
 $$;
 
--- A new member joins its group as its transaction commits. It locks the head, which cannot leave
--- before the election sees the member. If there is no head, or it yields, the group elects another:
--- this member, or an earlier one of its transaction. Until then it holds no lock, so a transaction
--- that stays open delays neither the group's claims nor its settles.
+-- A member joins its group as its transaction commits. It locks the head, which cannot leave before
+-- the election sees the member. Without a head, or if the head yields, the group elects another.
+-- Until then it holds no lock: a transaction that stays open delays neither claims nor settles.
 create or replace function agent.member_joins() returns trigger
 language plpgsql security definer
 set enable_seqscan = off
@@ -240,8 +232,8 @@ end
 $$;
 
 -- Whether the present head of a group yields to a waiting member. A held head never does. A head of
--- a kind that no worker claims yields to a claimed kind. Otherwise it yields to a member that is
--- visible earlier, unless it waits for a retry.
+-- a kind that no worker claims yields to a claimed kind; any other, unless it waits for a retry, to
+-- a member that is visible earlier.
 create or replace function agent.head_yields(_group_key text, _kind text, _vt timestamptz) returns boolean
 language plpgsql volatile security definer
 as $$
@@ -276,13 +268,12 @@ begin
 end
 $$;
 
--- Locks the head of a group for a new member until the transaction ends. The head cannot leave
--- before the election sees the member. Returns false if the group has no head. The lock is `for key
--- share`, so any number of members join at once. It is `for update` where the head steps down for
--- this member, or where the caller asks for it (_alone): raising a lock later could deadlock with
--- another newcomer. Everything that changes a head locks it `for update`. With a weaker lock, an
--- update that moves the row to another page forgets the key share locks taken meanwhile (PostgreSQL
--- 17 and 18 at least).
+-- Locks the head of a group for a new member: it cannot leave before the election sees the member.
+-- Returns false if there is no head. The lock is `for key share`, so any number of members join at
+-- once; it is `for update` where the head steps down for this member, or for _alone, as raising a
+-- lock later could deadlock with another newcomer. Everything that changes a head locks it `for
+-- update`: with a weaker lock, an update that moves the row to another page forgets the key share
+-- locks taken meanwhile (PostgreSQL 17 and 18 at least).
 create or replace function agent.lock_head(_group_key text, _kind text, _vt timestamptz, _alone boolean default false) returns boolean
 language plpgsql volatile security definer
 as $$
@@ -296,8 +287,7 @@ begin
         if found then
             return true;
         end if;
-        -- It left, or stepped down, while we waited for it: the next statement sees who came after
-        -- it.
+        -- It left or stepped down meanwhile: the next statement sees who came after it.
     end loop;
     return false;
 end

@@ -18,9 +18,8 @@
 --   enqueue_jobs: Queue.enqueue, for one job or many
 --   fire_trigger: ingest, for a webhook's call
 
--- Raises an error outside of READ COMMITTED. After an insert we look again for a duplicate that has
--- just moved to history; at a higher isolation level that look would not see what was committed
--- meanwhile.
+-- Raises an error outside of READ COMMITTED: at a higher level, the look into history after an
+-- insert would not see a duplicate that moved there meanwhile.
 create or replace function agent.require_read_committed() returns void
 language plpgsql volatile
 as $$
@@ -33,30 +32,22 @@ end
 $$;
 
 -- Adds kinds that are new to agent.kind. A kind that another transaction is just adding is left to
--- it: an insert would wait until that transaction ends. If it rolls back, the next insert of the
--- kind or the next sweep adds it.
+-- it, without waiting. If that rolls back, the next insert of the kind or the next sweep adds it.
 create or replace function agent.register_kinds(_kinds text[]) returns void
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
 as $$
-declare
-    _new text;
 begin
-    if not exists (select from unnest(_kinds) as given where not exists (select from agent.kind where kind = given)) then
-        return;
-    end if;
-    for _new in
-        select distinct given from unnest(_kinds) as given where not exists (select from agent.kind where kind = given) order by given
-    loop
-        if pg_try_advisory_xact_lock(hashtextextended('agent.kind ' || _new, 0)) then
-            insert into agent.kind (kind) values (_new) on conflict do nothing;
-        end if;
-    end loop;
+    insert into agent.kind (kind)
+    select new.kind from (
+        select distinct given as kind from unnest(_kinds) as given where not exists (select from agent.kind where kind = given) order by given offset 0
+    ) as new
+    where pg_try_advisory_xact_lock(hashtextextended('agent.kind ' || new.kind, 0)) on conflict do nothing;
 end
 $$;
 
--- How many attempts an event of each of these kinds may have, where it has no maximum of its own:
--- what the workers of the kind announced, else what is given, else 3.
+-- How many attempts an event of each kind may have without a maximum of its own: what the kind's
+-- workers announced, else what is given, else 3.
 create or replace function agent.attempts_of(_kinds text[], _given int4) returns int4[]
 language plpgsql stable security definer
 set plan_cache_mode = force_generic_plan
@@ -69,8 +60,8 @@ end
 $$;
 
 -- Puts one row into the queue, or finds the row with its item key (_in_history: also in history) or
--- dedupe key. All our inserts end here, except the batches of store_new_events and add_new_jobs.
--- The trigger member_joins lets the row take over as head of its group where it should.
+-- dedupe key. All inserts end here, except the batches of store_new_events and add_new_jobs. The
+-- trigger member_joins lets the row take over as its group's head where it should.
 create or replace function agent.add_event(_new agent.event, _exact boolean, _in_history boolean, out id int8, out duplicate boolean)
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
@@ -110,13 +101,11 @@ begin
         if duplicate then
             return;
         end if;
-        -- The duplicate has just moved to history, or another row has just become the group's head:
-        -- look again.
+        -- The duplicate has moved to history, or another row has become the head: look again.
     end loop;
     if _in_history then
         declare
-            -- In a new statement, after the insert: it sees a duplicate that was moving to history
-            -- meanwhile.
+            -- In a new statement: it sees a duplicate that was moving to history meanwhile.
             _known int8 := agent.find_in_history(_new.item_key, _new.event_ts, _exact);
         begin
             if _known is not null then
@@ -164,8 +153,8 @@ begin
 end
 $$;
 
--- The id of an event that is in the queue or in history under the natural key of this one. The
--- queue first: an event moves from there to history.
+-- The id of an event with the natural key of this one, in the queue or in history. The queue first:
+-- an event moves from there to history.
 create or replace function agent.known_event(_event jsonb, _item_key text) returns int8
 language plpgsql volatile security definer
 as $$
@@ -186,14 +175,13 @@ create or replace function agent.insert_event(_event jsonb) returns int8
 language sql volatile security definer
 as $$ select id from agent.store_event(_event, null, null) $$;
 
--- Stores the new events of a batch in one statement and returns their ids (of _ids). _kinds are the
--- events' kinds, and _apart the kinds without a group. Rows go in group by group, and within a
--- group in the order in which they happened. So its first event becomes its head, and a claim that
--- read the clock meanwhile sees the first ones. Each locks the head of its group first, so batches
--- wait in one order. Events of one moment, or without a group, go by key; events without a time of
--- their own as they arrived. Left out: an event with a duplicate in the queue, in history or
--- earlier in the batch, and the first event of a group to which another transaction has just given
--- a head.
+-- Stores the new events of a batch in one statement and returns their ids (of _ids). _apart: the
+-- kinds without a group. Rows go in group by group, and within a group in the order in which they
+-- happened: its first event becomes its head, and a claim meanwhile sees the first ones. Each locks
+-- the head of its group first, so batches wait in one order. Events of one moment, or without a
+-- group, go by key; events without a time of their own as they arrived. Left out: an event with a
+-- duplicate in the queue, in history or earlier in the batch, and the first event of a group to
+-- which another transaction has just given a head.
 create or replace function agent.store_new_events
 ( _ids int8[], _events jsonb[], _traceparents text[], _item_keys text[], _kinds text[], _apart text[]) returns int8[]
 language plpgsql volatile security definer
@@ -234,8 +222,8 @@ begin
         on conflict do nothing returning id, item_key, event_ts
     )
     select coalesce(array_agg(id), '{}'), array_agg(item_key), min(event_ts), max(event_ts) into _stored, _stored_keys, _first, _last from stored;
-    -- In a new statement, after the insert: it sees a duplicate that was moving to history
-    -- meanwhile. First whether there may be any.
+    -- In a new statement: it sees a duplicate that was moving to history meanwhile. First whether
+    -- there may be any.
     _first := _first - interval '3 days';
     _last := _last + interval '1 hour';
     if agent.history_has_chunks() then
@@ -257,10 +245,9 @@ end
 $$;
 
 -- Inserts a batch in one transaction; answers each event by its place. Gives up after waiting 500
--- ms for a lock (55P03); the caller then inserts singly, and one blocked event delays no other.
--- Batches lock groups and keys in one order, so they cannot deadlock. An event that lost the race
--- to be the first of its group cannot go in out of order: the batch is rolled back to its start and
--- stored again.
+-- ms for a lock (55P03): then the caller inserts singly, and one blocked event delays no other.
+-- Batches lock groups and keys in one order, so they cannot deadlock. If an event lost the race to
+-- be the first of its group, the batch is rolled back and stored again, in order.
 create or replace function agent.insert_events(_events jsonb[], _traceparents text[] default null, _item_keys text[] default null)
 returns table (ordinal int4, id int8, duplicate boolean)
 language plpgsql volatile security definer
@@ -322,9 +309,9 @@ begin
 end
 $$;
 
--- Raises an error where the caller may not store or move events of a kind. Events of Slack's, and
--- answers to questions, stand for what a person did: ingest stores them, and of programs workers.
--- A job that closes a message edits what the bot said: the end of its event alone stores it.
+-- Raises an error where the caller may not store or move events of a kind. Slack's events and
+-- answers to questions stand for a person: ingest stores them, and of programs workers. Jobs that
+-- close a message or call a failure hook are stored by the end of an event alone.
 create or replace function agent.require_kind(_kind text) returns void
 language plpgsql stable
 as $$
@@ -396,8 +383,7 @@ begin
         raise invalid_parameter_value using message = format('on a duplicate: skip, replace or earliest, not %L', _on_duplicate);
     end if;
     loop
-        -- For update from the start: adding locks the group's head for key share, and two that
-        -- raise that lock deadlock.
+        -- For update at once: adding locks the head for key share, and two that raise it deadlock.
         if _on_duplicate <> 'skip' then
             perform agent.hold_group(_new.group_key);
         end if;
@@ -430,9 +416,9 @@ begin
 end
 $$;
 
--- Adds a change to the changes of an event. At most 51 entries are kept: the first ten, the last 40
--- and, between them, a count of the dropped ones. Otherwise an event that is moved thousands of
--- times would be rewritten with all of them each time.
+-- Adds a change to those of an event: the first ten and the last 40 are kept, with a count of the
+-- dropped ones between. Otherwise an event that moves thousands of times is rewritten with all of
+-- them each time.
 create or replace function agent.add_change(_changes jsonb, _change jsonb) returns jsonb
 language sql immutable parallel safe
 set search_path = pg_catalog, pg_temp
@@ -445,8 +431,8 @@ return case when jsonb_array_length(_changes) < 50 then _changes || jsonb_build_
     || jsonb_build_array(_change)
 end;
 
--- The changes of an event whose claim is replaced. A claim that lapsed, as its worker died or was
--- cut off, is recorded, unless its rescue was.
+-- The changes of an event whose claim is replaced: a claim that lapsed is recorded, unless its
+-- rescue was.
 create or replace function agent.after_lapse(_changes jsonb, _claimed_by text, _vt timestamptz) returns jsonb
 language sql stable parallel safe
 set search_path = pg_catalog, pg_temp
@@ -454,8 +440,7 @@ return case when _claimed_by is null or _changes -> -1 ->> 'action' = 'rescued' 
     else agent.add_change(_changes, jsonb_build_object('action', 'lapsed', 'at', _vt, 'by', _claimed_by)) end;
 
 -- Gives an event that is not running (a claim that lapsed ends here) another time, and perhaps
--- another payload and the lane in _old, and records the change. The caller holds its lock and its
--- head's.
+-- another payload and the lane in _old, and records it. The caller holds its lock and its head's.
 create or replace function agent.move_event(_old agent.event, _vt timestamptz, _event jsonb, _action text, _by text) returns void
 language plpgsql volatile security definer
 as $$
@@ -478,40 +463,31 @@ end
 $$;
 
 -- Enqueues a job; returns its id, or the id of the job that has its dedupe key or item key.
--- _on_duplicate says what becomes of that job: skip, replace or earliest.
-create or replace function agent.enqueue
-( _kind text, _payload jsonb default '{}', _dedupe_key text default null, _run_at timestamptz default null, _max_attempts int4 default null
-, _group_key text default null, _item_key text default null, _enqueued_by text default null, _deadline timestamptz default null
-, _traceparent text default null, _on_duplicate text default 'skip'
-) returns int8
-language plpgsql volatile security definer
-as $$
-begin
-    return agent.enqueue(_kind, _payload, null::int4, _dedupe_key, _run_at, _max_attempts, _group_key, _item_key, _enqueued_by, _deadline
-    , _traceparent, _on_duplicate);
-end
-$$;
-
--- The same with a priority, 0 (first) to 3 (last); null is 1. A form of its own: with one more
--- default, calls of the form above would be ambiguous.
+-- _on_duplicate says what becomes of that job: skip, replace or earliest. _priority: 0 (first) to 3
+-- (last); null is 1. It has no default, or calls of the form below would be ambiguous.
 create or replace function agent.enqueue
 ( _kind text, _payload jsonb, _priority int4, _dedupe_key text default null, _run_at timestamptz default null, _max_attempts int4 default null
 , _group_key text default null, _item_key text default null, _enqueued_by text default null, _deadline timestamptz default null
 , _traceparent text default null, _on_duplicate text default 'skip'
 ) returns int8
-language plpgsql volatile security definer
-as $$
-begin
-    return (select id from agent.enqueue_job(agent.job_from_json(jsonb_build_object('kind', _kind, 'payload', _payload, 'dedupe_key', _dedupe_key
-        , 'run_at', _run_at, 'max_attempts', _max_attempts, 'group_key', _group_key, 'item_key', _item_key, 'enqueued_by', _enqueued_by
-        , 'deadline', _deadline, 'traceparent', _traceparent, 'priority', _priority)), _on_duplicate));
-end
-$$;
+language sql volatile security definer
+return (select id from agent.enqueue_job(agent.job_from_json(jsonb_build_object('kind', _kind, 'payload', _payload, 'dedupe_key', _dedupe_key
+    , 'run_at', _run_at, 'max_attempts', _max_attempts, 'group_key', _group_key, 'item_key', _item_key, 'enqueued_by', _enqueued_by
+    , 'deadline', _deadline, 'traceparent', _traceparent, 'priority', _priority)), _on_duplicate));
+
+-- The same with priority 1.
+create or replace function agent.enqueue
+( _kind text, _payload jsonb default '{}', _dedupe_key text default null, _run_at timestamptz default null, _max_attempts int4 default null
+, _group_key text default null, _item_key text default null, _enqueued_by text default null, _deadline timestamptz default null
+, _traceparent text default null, _on_duplicate text default 'skip'
+) returns int8
+language sql volatile security definer
+return agent.enqueue(_kind, _payload, null::int4, _dedupe_key, _run_at, _max_attempts, _group_key, _item_key, _enqueued_by, _deadline
+    , _traceparent, _on_duplicate);
 
 -- Adds jobs in one statement, in the order given, each under its id, once its group has been
--- entered. Returns the ids that it added. Left out: a job whose item key or dedupe key is taken, in
--- the queue or earlier in the batch, and the first job of a group that another transaction is just
--- giving a head.
+-- entered. Returns the ids that it added. Left out: a job whose item key or dedupe key is taken,
+-- and the first job of a group that another transaction is just giving a head.
 create or replace function agent.add_new_jobs(_ids int8[], _jobs agent.event[]) returns int8[]
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
@@ -539,11 +515,10 @@ begin
 end
 $$;
 
--- Enqueues a batch of jobs, a JSON array of what enqueue takes, in one transaction; answers each by
--- its place. Locks are taken in one order, that of the jobs' groups and keys as they are stored, so
--- batches that overlap wait for each other and do not deadlock. Two batches that pair the same keys
--- differently (item key 1 with dedupe key 2, and 2 with 1) still can. For a kind that another
--- transaction is just adding, a batch does not wait.
+-- Enqueues a JSON array of jobs as enqueue does, in one transaction; answers each by its place.
+-- Locks are taken in the order of groups and keys, so batches that overlap do not deadlock, unless
+-- they pair the same keys differently (item key 1 with dedupe key 2, and 2 with 1). A batch does
+-- not wait for a kind that another transaction is just adding.
 create or replace function agent.enqueue_jobs(_jobs jsonb, _on_duplicate text default 'skip')
 returns table (ordinal int4, id int8, duplicate boolean)
 language plpgsql volatile security definer
@@ -572,9 +547,8 @@ begin
     ) as read;
     perform agent.register_kinds(array(select j.kind from unnest(_new) as j));
 
-    -- Batches that move duplicates take turns in a group. A batch that lost the race to be its
-    -- first holds the head for key share, and two that raise that lock deadlock. 1,024 turns, as
-    -- each is a lock of the server's table of locks.
+    -- Batches that move duplicates take turns in a group: one that lost the race to be its first
+    -- holds the head for key share, and two that raise that deadlock. 1,024 turns: each is a lock.
     if _on_duplicate <> 'skip' then
         perform pg_advisory_xact_lock(hashtext('agent.enqueue_jobs'), turn)
         from (select distinct hashtext(j.group_key) & 1023 as turn from unnest(_new) as j where j.group_key is not null order by turn) as turns;
@@ -583,8 +557,7 @@ begin
     -- one by one.
     if _on_duplicate = 'skip' or not exists (select from unnest(_new) as j where j.item_key is not null or j.dedupe_key is not null) then
         -- A job that was left out without a duplicate lost the race to be the first of its group.
-        -- Going back to it would take a lock out of order: the batch is rolled back and stored
-        -- again.
+        -- Going back to it would take a lock out of order: the batch is stored again.
         for _turn in 1..10 loop
             begin
                 _added := agent.add_new_jobs(_ids, _new);
@@ -629,10 +602,10 @@ begin
 end
 $$;
 
--- Stores a webhook's call as an event of kind trigger-fire; the webhook's id makes a repeated
--- delivery find the first. Where name and id would be too long for a key, or a colon in the name
--- would make two calls equal, the key has their hash. Its prefix stays: agent.find_in_history
--- searches longer for it.
+-- Stores a webhook's call as an event of kind trigger-fire; a repeated delivery finds the first by
+-- its key. Where name and id are too long for a key, or a colon in the name could make two calls
+-- equal, the key has their hash, and keeps its prefix: agent.find_in_history searches longer for
+-- it.
 create or replace function agent.fire_trigger(_name text, _webhook_id text, _payload jsonb, _traceparent text default null, out id int8, out duplicate boolean)
 language plpgsql volatile security definer
 as $$

@@ -5,15 +5,14 @@
 --   end_events: moves events to history, under the fence if asked; settles, archive_events
 --   archive_events: the same for events that the caller has locked; settles, sweeps, operators
 --   note_outlier: trigger: it ended far from its event_ts
---   call_failure_hook: trigger: a job for the hook of an event that ended failed or expired
---   open_questions, close_in_slack: trigger: a worker closes what is open in Slack
+--   event_hist_failed: trigger: a job for the hook of an event that ended failed or expired
+--   open_questions, event_hist_close: trigger: a worker closes what is open in Slack
 --   live_job, ended_job, job: every event under one status; operators' lists
 --   schedule_queue: the same under a schedule's names; people
 
 -- The id of an event in history by its item key. An exact event_ts narrows the search to one chunk.
--- If it was replaced, now or perhaps at the first delivery, the last 25 hours are searched: Slack
--- retries for 24. For webhooks it is three days. Planned at each call, with its values: one plan
--- for all values would lock and open every chunk of history (ADR 0001).
+-- If it was replaced, the last 25 hours are searched (Slack retries for 24), for webhooks three
+-- days. Planned at each call: one plan for all values would open every chunk of history (ADR 0001).
 create or replace function agent.find_in_history(_item_key text, _event_ts timestamptz, _exact boolean) returns int8
 language plpgsql volatile security definer
 set plan_cache_mode = force_custom_plan
@@ -23,7 +22,7 @@ declare
     _first timestamptz := _event_ts;
     _last timestamptz := _event_ts;
 begin
-    -- A timestamp more than a day ahead is replaced, and the same one is not a little later: as it
+    -- A timestamp more than a day ahead is replaced, and the same one is not a little later. As it
     -- then lies ahead still, or only just behind, older ones need not be searched for.
     if _event_ts > _now - interval '1 hour' then
         _first := _now - case when _item_key like 'webhook:%' then interval '3 days' else interval '25 hours' end;
@@ -52,10 +51,9 @@ return exists (select from pg_catalog.pg_inherits where inhparent = 'agent.event
 -- Moves events to history with how they ended, each locked, copied and deleted in one pass. Returns
 -- the ids that moved, and the continuations that waited for them. Without _claims the caller holds
 -- the locks. With _claims this is the fence: an event moves only if its claim stands and no other
--- transaction has it locked. An event that was asked to be cancelled does not move once its lease
--- has ended. Members of groups move only if _groups has their group, and children only if
--- _continuations has their continuation: the caller has locked those. Null, for plain events:
--- neither.
+-- transaction has it locked, and not if it was asked to be cancelled and its lease has ended.
+-- Members and children move only if the caller has locked their groups (_groups) and continuations
+-- (_continuations).
 create or replace function agent.end_events
 ( _ids int8[], _claims int4[], _groups text[], _outcome text, _reasons text[], _results jsonb[], _continuations int8[]
 , out ended int8[], out continuations int8[])
@@ -65,38 +63,8 @@ set enable_seqscan = off
 as $$
 declare
     _now timestamptz := agent.clock();
-    _id int8;
-    _continuation int8;
     _freed text[];
 begin
-    if cardinality(_ids) = 1 then
-        insert into agent.event_hist
-        ( id, event_ts, attempts, vt, claimed, event, kind, item_key, dedupe_key, group_key, head, lane, max_attempts, deadline, enqueued_at
-        , enqueued_by, claimed_by, heartbeat_at, retrying, cancelled_by, errors, notes, traceparent, continuation_id, waits_for
-        , fails_with_children, changes, outcome, reason, result, finished_at, finished_by)
-        select e.id, e.event_ts, e.attempts, e.vt, e.claimed, e.event, e.kind, e.item_key, e.dedupe_key, e.group_key, e.head, e.lane
-        , e.max_attempts, e.deadline, e.enqueued_at, e.enqueued_by, e.claimed_by, e.heartbeat_at, e.retrying, e.cancelled_by, e.errors, e.notes
-        , e.traceparent, e.continuation_id, e.waits_for, e.fails_with_children, e.changes, _outcome, _reasons[1], _results[1], _now
-        , coalesce(e.claimed_by, session_user)
-        from agent.event as e
-        where id = _ids[1] and (_claims is null or claimed_by is not null and array_upper(claimed, 1) = _claims[1]
-            and (cancelled_by is null or vt > _now)
-            and (group_key is null or group_key = any(_groups)) and (continuation_id is null or continuation_id = any(_continuations)))
-        for update skip locked
-        returning id, continuation_id, case when lane < 0 and claimed_by is not null then array[kind, changes #>> '{0,limit_key}'] end
-        into _id, _continuation, _freed;
-        if _id is not null then
-            ended := array[_id];
-            delete from agent.event where id = _id;
-            if _continuation is not null then
-                continuations := array[_continuation];
-            end if;
-            if _freed is not null then
-                perform agent.note_freed(_freed[1:1], _freed[2:2]);
-            end if;
-        end if;
-        return;
-    end if;
     with moved as (
         insert into agent.event_hist
         ( id, event_ts, attempts, vt, claimed, event, kind, item_key, dedupe_key, group_key, head, lane, max_attempts, deadline, enqueued_at
@@ -107,8 +75,7 @@ begin
         , e.traceparent, e.continuation_id, e.waits_for, e.fails_with_children, e.changes, _outcome, item.reason, item.result, _now
         , coalesce(e.claimed_by, session_user)
         from unnest(_ids, _claims, _reasons, _results) as item (id, claim, reason, result)
-        -- One probe an item: a join would walk the whole index, dead rows and all, whenever the
-        -- table was last seen empty.
+        -- One probe an item: a join would walk the whole index where the table was last seen empty.
         cross join lateral (
             select * from agent.event
             where id = item.id and (_claims is null or claimed_by is not null and array_upper(claimed, 1) = item.claim
@@ -187,9 +154,8 @@ begin
 end
 $$;
 
--- Created once, with the outliers and the kinds that history has by then. Events that end meanwhile
--- wait until the migration commits. A trigger also sees what running calls of the previous
--- release's functions end after that.
+-- Created once, with the outliers and kinds of history. Events that end meanwhile wait until the
+-- migration commits; the trigger also sees what running calls of the previous release end then.
 do $$
 begin
     if not exists (select from pg_trigger where tgrelid = 'agent.event_hist'::regclass and tgname = 'event_hist_outlier') then
@@ -214,9 +180,9 @@ end
 $$;
 
 -- Stores the job of a failure hook for an event that ended failed or expired, if a worker has ever
--- announced a hook for its kind. The job has the event's payload, and its end under "failure". It
--- expires after a day: by then the hook may be gone.
-create or replace function agent.call_failure_hook() returns trigger
+-- announced one for its kind: with the event's payload, and its end under "failure". It expires
+-- after a day.
+create or replace function agent.event_hist_failed() returns trigger
 language plpgsql security definer
 as $$
 declare
@@ -236,36 +202,23 @@ begin
 end
 $$;
 
-do $$
-begin
-    if not exists (select from pg_trigger where tgrelid = 'agent.event_hist'::regclass and tgname = 'event_hist_failed') then
-        create trigger event_hist_failed before insert on agent.event_hist
-        for each row when (new.outcome in ('failed', 'expired') and jsonb_typeof(new.event) = 'object' and not starts_with(new.kind, 'surelane.'))
-        execute function agent.call_failure_hook();
-    end if;
-end
-$$;
-
 -- The questions and Stop buttons of an event that still have buttons in Slack: none was answered
 -- or closed. asked is what the step stored. surelane_worker.handling.asks has the names.
 create or replace function agent.open_questions(_id int8) returns table (question text, asked jsonb)
-language plpgsql stable security definer
+language sql stable security definer
 set enable_seqscan = off
-as $$
-begin
-    return query
+begin atomic
     select q.name, a.result::jsonb
     from agent.step as a cross join lateral (select left(a.name, -length(' asked')) as name) as q
     where a.event_id = _id and a.name like '%:% asked' and a.finished_at is not null
     and not exists (select from agent.step as c where c.event_id = _id and c.name = q.name || ' closed' and c.finished_at is not null)
     and not exists (select from agent.signal as s where s.event_id = _id and s.name = q.name and s.decides);
-end
-$$;
+end;
 
--- Stores a job for each streamed reply, question and Stop button that an ended event leaves open.
--- A worker then closes the message (surelane_worker.builtin.questions). The click that stopped the
--- event closes its Stop button itself.
-create or replace function agent.close_in_slack() returns trigger
+-- Stores a job for each streamed reply, question and Stop button that an ended event leaves open: a
+-- worker closes the message (surelane_worker.builtin.questions). The click that stopped the event
+-- closes its Stop button itself.
+create or replace function agent.event_hist_close() returns trigger
 language plpgsql security definer
 as $$
 declare
@@ -289,18 +242,6 @@ begin
         perform agent.enqueue_job(_job, 'skip');
     end loop;
     return new;
-end
-$$;
-
--- A question is a reply in a step, and so its note has the step's name.
-do $$
-begin
-    if not exists (select from pg_trigger where tgrelid = 'agent.event_hist'::regclass and tgname = 'event_hist_close') then
-        create trigger event_hist_close before insert on agent.event_hist
-        for each row when (jsonb_path_exists(new.notes, '$.streams.*.stopped ? (@ == false)')
-            or jsonb_path_exists(new.notes, '$.replies.keyvalue().key ? (@ like_regex ":[0-9]+ asked:")'))
-        execute function agent.close_in_slack();
-    end if;
 end
 $$;
 
@@ -329,8 +270,7 @@ begin
 end
 $$;
 
--- The two halves of agent.job, for functions that know in which one they look: where history is a
--- hypertable, a look at agent.job opens its chunks.
+-- The two halves of agent.job, for functions that look in one: agent.job opens history's chunks.
 create or replace view agent.live_job as
 select id, kind, case when vt <= now() then 'pending' when claimed_by is null then 'scheduled' else 'running' end as status
 , event as payload, attempts, max_attempts, claimed_by as locked_by, case when claimed_by is not null and vt > now() then claimed[array_upper(claimed, 1)] else vt end as run_at, errors -> -1 ->> 'message' as error, errors
@@ -351,8 +291,7 @@ from agent.event_hist;
 create or replace view agent.job with (security_barrier) as
 select * from agent.live_job union all select * from agent.ended_job;
 
--- The schedule under the names of a classic schedule queue: what is in the queue and what has left
--- it.
+-- The schedule under the names of a classic schedule queue: live jobs, and ended ones.
 create or replace view agent.schedule_queue with (security_barrier) as
 select id as schedule_queue_item_id, enqueued_at as enqueued_on, enqueued_by, finished_at as dequeued_on, finished_by as dequeued_by
 , case when claimed = '{}' then run_at else event_ts end as schedule_on, payload as data, item_key, greatest(attempts - 1, 0) as redeliver_count, claimed[array_upper(claimed, 1)] as claimed_on

@@ -11,27 +11,25 @@
 --   position_lock, take_position, position_free, leave_position, pass_on: who answers; workers
 --   touch_worker: a worker's sign of life; its polls
 
--- About how many bytes an event takes as text. A small one is taken for as large as its row says:
--- only large ones are turned into text for it.
+-- About how many bytes an event takes as text. Only large ones are turned into text for it: a small
+-- one counts as large as its row says.
 create or replace function agent.text_size(_event jsonb) returns int4
 language sql stable parallel safe
 return case when pg_column_compression(_event) is null and pg_column_size(_event) < 2000 then pg_column_size(_event) else octet_length(_event::text) end;
 
 -- The lanes that a claim probes where a kind uses several bands, in order, and the position of the
 -- kind in each. _most: as in take_heads.
---
 -- The walk goes over priority 0, then 1, without and with crowds (agent.share_kind), then 2 and 3.
 -- Within a band it starts at a random lane and takes a lane's kinds in random order. One claim in
 -- eight walks over the bands in random order: each band in use is the first one in at least one of
--- 96 claims, however much the others hold.
+-- 96 claims.
 create or replace function agent.walk_lanes(_kinds text[], _most int4[], out lanes int4[], out nths int4[])
 language plpgsql volatile security definer
 as $$
 declare
     _first int4 := floor(random() * 16);
     _in_turn boolean := random() < 0.125;
-    -- Multiplied by it, the bands (plus 1) are in another order modulo 13, and each is first for
-    -- one.
+    -- Multiplied by it, the bands (plus 1) are in another order modulo 13; each is first for one.
     _factor int4 := 1 + floor(random() * 12);
 begin
     select array_agg(walk.lane), array_agg(walk.nth) into lanes, nths
@@ -55,14 +53,13 @@ $$;
 
 -- Locks up to _limit visible, unexhausted heads of some kinds: the oldest of a lane, one index
 -- probe a (lane, kind), from its cursor on where one is given. Their places (ctid) cannot change
--- while they are locked, so the caller updates them by place, without the index. bytes: what their
--- events come to as text, or more. most: how many attempts an event of each kind may have; -1 where
--- the kind is paused. Where all kinds have one band, the walk starts at a random lane and takes the
--- kinds of each lane in the same random order; else see walk_lanes.
---
+-- while they are locked, so the caller updates them by place. bytes: what their events come to as
+-- text, or more. most: how many attempts an event of each kind may have; -1 where the kind is
+-- paused. Where all kinds have one band, the walk starts at a random lane and takes the kinds of
+-- each lane in the same random order; else see walk_lanes.
 -- Exhausted heads are last attempts that lapsed, or lapsed ones that were asked to be cancelled. A
 -- claim that meets only those looks at 100 more; then it has 1,000 of them swept and passes over
--- the others, each a row read: however many there are, it finds what lies behind them.
+-- the others, each a row read, to what lies behind them.
 create or replace function agent.take_heads
 ( _kinds text[], _limit int4, _max_attempts int4, _now timestamptz, _cursors timestamptz[]
 , out places tid[], out vts timestamptz[], out group_keys text[], out lapsed boolean[], out bytes int8, out most int4[]
@@ -89,10 +86,8 @@ begin
         -- The kinds in random order, sixteen times: once for each lane.
         _nths := array(select nth from generate_subscripts(most, 1) as nth where most[nth] >= 0 order by random());
         _open := cardinality(_nths);
-        _nths := _nths || _nths;
-        _nths := _nths || _nths;
-        _nths := _nths || _nths;
-        _nths := _nths || _nths;
+        _nths := _nths || _nths || _nths || _nths;
+        _nths := _nths || _nths || _nths || _nths;
     elsif most[1] >= 0 then
         _nths := array_fill(1, array[16]);
     end if;
@@ -139,9 +134,9 @@ $$;
 -- After a group's lease lapsed: its other held members go back unspent, and their claims no longer
 -- stand. So the head is tried alone, and an event that kills its worker exhausts alone. The caller
 -- has locked the heads. Steps over members that another transaction has locked, and returns their
--- groups. A head that a retry holds back goes back unspent, too: its worker reported the failure of
--- an earlier event, and died before it released this one. The retry becomes the head, and the group
--- is returned, as there is nothing to claim.
+-- groups. A head that a retry holds back goes back unspent, too: its worker reported an earlier
+-- event's failure and died. The retry becomes the head; its group is returned, as there is nothing
+-- to claim.
 create or replace function agent.fence_groups(_group_keys text[], _now timestamptz) returns text[]
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
@@ -195,11 +190,10 @@ $$;
 
 -- What to claim with held heads: each head, then the visible members of its group in order, up to
 -- _limit and to the end of the group that reaches it. Members end before an event of another claim:
--- a retry whose time has not come, or a visible event of another kind that workers claim, such as a
--- limited one. A group whose lease lapsed is fenced, and its head comes alone. Members have no
--- prior vt. Steps over members that another transaction has locked; a lapsed group with such a
--- member is left alone. bytes: what the events come to as text, or more; _head_bytes: the same of
--- the heads.
+-- a retry whose time has not come, or a visible event of another claimed kind, such as a limited
+-- one. Of a lapsed group the head comes alone, after fencing. Members have no prior vt. Steps over
+-- members that another transaction has locked; a lapsed group with such a member is left alone.
+-- bytes: what the events come to as text, or more; _head_bytes: the same of the heads.
 create or replace function agent.take_members
 ( _heads tid[], _head_vts timestamptz[], _group_keys text[], _lapsed boolean[], _kinds text[], _limit int4, _max_attempts int4, _now timestamptz, _head_bytes int8
 , out places tid[], out vts timestamptz[], out bytes int8
@@ -279,7 +273,7 @@ begin
 end
 $$;
 
--- The moments of an event's claims with one more: the last 100. They keep their subscripts, so the
+-- The moments of an event's claims with one more: the last 100. They keep their subscripts: the
 -- upper bound is the number of the claim, by which settles are fenced.
 create or replace function agent.last_claims(_claimed timestamptz[], _now timestamptz) returns timestamptz[]
 language plpgsql immutable
@@ -296,12 +290,10 @@ $$;
 -- Claims one visible event, chosen at random among the lanes, of any kind that is not paused: one
 -- row as it is after the claim, or none. Of a group it is the head, alone. Sends no heartbeats: the
 -- claim stands until its vt. Sequential scans are off here as elsewhere: plans made while the queue
--- is short must be right when it is long. JIT is off: with scans disabled the planner's cost
--- estimate is inflated and would trigger JIT on every call.
+-- is short must be right when it is long.
 create or replace function agent.claim_event(_max_attempts int4 default 3, _invisible_for interval default '10m') returns setof agent.event
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 declare
@@ -341,13 +333,13 @@ $$;
 -- Claims up to _limit visible events of the kinds given. A group comes whole: its head and up to
 -- 100 visible members in order, the last group also beyond _limit. Of a group whose lease lapsed
 -- the head comes alone. prior_vt is a head's vt before the claim: the highest one seen in a (lane,
--- kind) is where the next claim may start there. Steps over locked rows. PostgreSQL waits all the
--- same for a row that is being updated at that moment, for 100 ms at most (55P03: claim again).
--- _cursors: for each lane and kind, at lane * cardinality(_kinds) + position. _member_kinds: which
--- kinds' members a group brings along, by default _kinds. So a worker without slots for some kinds
--- claims heads of the others alone, and their groups still come in order. _most_bytes: stops before
--- the event whose text would exceed this many bytes, but never before the first. They are counted
--- only where all that could be claimed comes to more.
+-- kind) is where the next claim may start. Steps over locked rows, but PostgreSQL waits for a row
+-- that is being updated at that moment, for 100 ms at most (55P03: claim again). _cursors: by lane
+-- and kind, at lane * cardinality(_kinds) + position. _member_kinds: which kinds' members a group
+-- brings along, by default _kinds: a worker without slots for some kinds claims the others' heads
+-- alone, and groups still come in order. _most_bytes: stops before the event whose text would
+-- exceed this many bytes, but never before the first. They are counted only where all that could be
+-- claimed comes to more.
 create or replace function agent.claim_events
 ( _kinds text[], _limit int4 default 100, _max_attempts int4 default null, _invisible_for interval default '10m'
 , _claimed_by text default session_user, _cursors timestamptz[] default null, _member_kinds text[] default null, _most_bytes int8 default null
@@ -356,7 +348,6 @@ create or replace function agent.claim_events
 , group_key text, max_attempts int4, enqueued_at timestamptz, errors jsonb, notes jsonb, traceparent text)
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
 set enable_bitmapscan = off
 set lock_timeout = '100ms'
 as $$
@@ -384,7 +375,7 @@ begin
         return;
     end if;
     _most := _held.most;
-    -- Of most workers' kinds. Finding the position of its kind for each event would slow claims.
+    -- Of most workers' kinds: finding each event's position would slow claims.
     _same := case when _most[1] = all(_most) then _most[1] end;
     if array_remove(_held.group_keys, null) <> '{}' then
         select * into _held
@@ -404,11 +395,12 @@ begin
     set attempts = e.attempts + 1, vt = _now + _invisible_for, claimed_by = _claimed_by, heartbeat_at = _now
     , claimed = case when cardinality(e.claimed) < 100 then e.claimed || _now else agent.last_claims(e.claimed, _now) end
     , retrying = false
-    -- Few claims follow a lapsed one. Calling the function for each row would slow all claims.
+    -- Few claims follow a lapsed one: the function would slow all others.
     , changes = case when e.claimed_by is null then e.changes else agent.after_lapse(e.changes, e.claimed_by, e.vt) end
     from unnest(_held.places, _held.vts) as held (place, vt)
     where e.ctid = held.place
-    returning e.id, e.kind, case when e.lane < 0 then agent.claimed_lane(e.lane) else e.lane end, e.event_ts, e.attempts, array_upper(e.claimed, 1), e.vt, held.vt
+    -- Of a parked event, an ordinary lane of its priority.
+    returning e.id, e.kind, case when e.lane >= 0 then e.lane when e.lane = -1 then 0 else 8 - 4 * e.lane end::int2, e.event_ts, e.attempts, array_upper(e.claimed, 1), e.vt, held.vt
     , e.event, e.item_key, e.group_key, coalesce(e.max_attempts, _same, _most[array_position(_kinds, e.kind)]), e.enqueued_at, e.errors, e.notes, e.traceparent;
 end
 $$;
@@ -421,8 +413,8 @@ begin atomic
 end;
 
 -- The workspaces that make up most of what waits in a band, null where there are none. Judged by
--- the oldest 512 visible heads of the kind; fewer than 256 that have waited for two seconds are no
--- crowd. Each has an eighth of them at least, and all together half.
+-- the oldest 512 visible heads that have waited for two seconds; fewer than 256 are no crowd. Each
+-- has an eighth of them at least, and all together half.
 create or replace function agent.crowds_in(_kind text, _band int4, _now timestamptz) returns text[]
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
@@ -448,9 +440,9 @@ end
 $$;
 
 -- Moves events of other workspaces out of a band that has a crowd, in one bounded step: up to 1,000
--- heads of each lane are looked at, from where the last step ended. Their vt becomes now, ahead of
--- every claim cursor; their order in a group stays. Steps over locked rows. The last two seconds
--- are looked at again, as transactions may commit late. Returns whether there is more to look at.
+-- heads of each lane, from where the last step ended. Their vt becomes now, ahead of every claim
+-- cursor; their order in a group stays. Steps over locked rows. The last two seconds are looked at
+-- again, for late commits. Returns whether there is more to look at.
 create or replace function agent.move_others(_kind text, _band int4, _now timestamptz) returns boolean
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
@@ -493,13 +485,12 @@ $$;
 
 -- Keeps a workspace with a backlog of a kind from holding up the others. If few workspaces make up
 -- most of what waits in the band of priority 1, that band becomes theirs. All other events go into
--- a free band from now on, which claims look at first. Other workspaces' events that wait behind
--- the crowd move there in bounded steps. A band with a crowd is shared again once nothing waits in
--- it. One transaction at a time does this for a kind; the others return at once. Returns when to
--- call it again; null: when a claim finds events that have waited long.
+-- a free band, which claims look at first; those that wait behind the crowd move there in bounded
+-- steps. The band is shared again once nothing waits in it. One transaction at a time does this for
+-- a kind; the others return at once. Returns when to call it again; null: when a claim finds events
+-- that have waited long.
 create or replace function agent.share_kind(_kind text) returns interval
 language plpgsql volatile security definer
-set enable_seqscan = off
 set enable_bitmapscan = off
 set lock_timeout = '100ms'
 as $$
@@ -548,16 +539,14 @@ $$;
 
 -- What a worker waits for: the vt of the first event of each lane and kind, at lane *
 -- cardinality(_kinds) + position, that can be claimed now or within _within. Null: none, or the
--- kind is paused. It looks at lanes up to the highest one that the kinds use, and no further ahead
--- than needed, which spares the dead entries of leases. It claims and locks nothing, so it delays
--- no other session, even where it walks over many dead entries. _cursors as in claim_events.
+-- kind is paused. It looks no further ahead than needed, which spares the dead entries of leases.
+-- It claims and locks nothing, so it delays no other session. _cursors as in claim_events.
 create or replace function agent.peek_lanes
 ( _kinds text[], _within interval, _max_attempts int4, _cursors timestamptz[]
 , out now_at timestamptz, out vts timestamptz[], out paused text[], out took interval
 )
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 declare
@@ -598,8 +587,8 @@ begin atomic
 end;
 
 -- Takes the first free position before _held, the session's own (null: none), which it gives up
--- then. Returns the position that the session has now. PostgreSQL frees it when the session ends,
--- however it ends. Tells the workers that listen that another one has come.
+-- then. Returns the session's position now; PostgreSQL frees it when the session ends. Tells the
+-- workers that listen that another one has come.
 create or replace function agent.take_position(_kinds text[], _held int4) returns int4
 language plpgsql volatile security definer
 as $$
@@ -619,20 +608,11 @@ end
 $$;
 
 -- Whether a position before _below is free; workers of 0.2.0 ask about four. For a moment it holds
--- a lock that no other question excludes: a session that tries to take the position just then tries
--- again at its next poll.
+-- a lock that excludes no other question; a session that just tries to take it tries again.
 create or replace function agent.position_free(_kinds text[], _below int4) returns boolean
-language plpgsql volatile security definer
-as $$
-begin
-    for _position in 0..least(_below, 2) - 1 loop
-        if pg_try_advisory_xact_lock_shared(agent.position_lock(_kinds, _position)) then
-            return true;
-        end if;
-    end loop;
-    return false;
-end
-$$;
+language sql volatile security definer
+return exists (
+    select from generate_series(0, least(_below, 2) - 1) as p (place) where pg_try_advisory_xact_lock_shared(agent.position_lock(_kinds, place)));
 
 -- Gives up a position, and tells the workers that listen: one of them takes it at once.
 create or replace function agent.leave_position(_kinds text[], _held int4) returns void
@@ -644,18 +624,13 @@ begin
 end
 $$;
 
--- Tells the workers that listen that the responder has no free slot: another one answers for a
--- moment.
+-- Tells the workers that listen that the responder is full: another one answers for a moment.
 create or replace function agent.pass_on() returns void
-language plpgsql volatile security definer
-as $$
-begin
-    perform pg_notify('agent_event', 'full');
-end
-$$;
+language sql volatile security definer
+as $$ select pg_notify('agent_event', 'full') $$;
 
--- Records that an announced worker is still alive, and its clock less ours. Returns whether it is
--- announced. Waits for no one who has its row locked.
+-- Records that a worker is alive, and its clock less ours. Returns whether it is announced. Does
+-- not wait for its row.
 create or replace function agent.touch_worker(_name text, _clock_offset interval) returns boolean
 language plpgsql volatile security definer
 as $$

@@ -5,10 +5,9 @@
 --   limits: the limits that hold; claims, lists
 --   without_parked: kinds with ordinary lanes; claims
 --   limit_key, with_limit_key: the key of an event; inserts, parking
---   claimed_lane: the lane that a claim reports for a parked event; claim_events
 --   note_key, note_parked, note_freed: notes for claims; all that move a parked event, settles
 --   event_parked: trigger: a parked event gets its key and a note
---   heartbeat_lock, heartbeat_open: renewals under way; heartbeats, limit_room
+--   heartbeat_lock: renewals under way; heartbeats, limit_room
 --   limit_room: how many more may begin; hold_key, lists
 --   hold_key, await_limit: claim the events of one key; hold_limited
 --   hold_limited, hold_mixed: claim limited kinds; claims
@@ -66,15 +65,10 @@ language sql immutable parallel safe
 set search_path = pg_catalog, pg_temp
 return jsonb_build_array(jsonb_build_object('limit_key', _key)) || case when _changes #> '{0,limit_key}' is null then _changes else _changes - 0 end;
 
--- Returns the lane that claims report for a parked event: an ordinary lane of its priority.
-create or replace function agent.claimed_lane(_lane int2) returns int2
-language sql immutable parallel safe
-return case when _lane >= 0 then _lane when _lane = -1 then 0 else 8 - 4 * _lane end::int2;
-
--- Notes a key for claims to look at, from a moment on. One note of a key that is visible by now is
--- enough for a transaction: a claim that looks at the key finds all that the transaction stored
--- from that moment on. Settings that end with the transaction, or its savepoint, remember hashes of
--- such keys, and the latest of their moments. An older event gets a note of its own.
+-- Notes a key for claims to look at, from a moment on. One visible note is enough for a
+-- transaction: a claim that looks at the key finds all that the transaction stored from then on.
+-- Settings that end with the transaction, or its savepoint, remember hashes of such keys, and the
+-- latest of their moments. An older event gets a note of its own.
 create or replace function agent.note_key(_kind text, _key text, _due_at timestamptz) returns void
 language plpgsql volatile security definer
 as $$
@@ -94,8 +88,8 @@ begin
 end
 $$;
 
--- Gives a parked event its key, and notes it. If the event turns out to be a duplicate, its note
--- stays, and costs one look that finds nothing.
+-- Gives a parked event its key, and notes it. The note of a duplicate costs a look that finds
+-- nothing.
 create or replace function agent.event_parked() returns trigger
 language plpgsql security definer
 as $$
@@ -110,8 +104,8 @@ $$;
 
 -- Notes the parked ones among some events, for claims now or at their vt. Each function that
 -- changes vt, head, lane or claimed_by of a parked event, except a claim, calls it: a trigger would
--- slow down all claims. An event that was stored before its kind had a limit gets its key. _freed:
--- claims of them ended, so their slots are free.
+-- slow all claims. An event from before the limit gets its key. _freed: claims of them ended, so
+-- their slots are free.
 create or replace function agent.note_parked(_ids int8[], _freed boolean) returns void
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
@@ -142,30 +136,36 @@ begin
 end
 $$;
 
--- The queue's triggers, each created once: doing it again would keep inserts waiting until the
--- migration ends.
-do $$
+-- The triggers of queue and history, each created once: doing it again would keep inserts waiting
+-- until the migration ends. A question is a reply in a step, so its note has the step's name.
+do $do$
 declare
     _missing record;
 begin
     for _missing in
         select * from (values
-            ('trigger', 'event_defaults', 'before insert', 'for each row when (new.kind is null or new.lane is null or new.head is null)')
-            , ('trigger', 'event_parked', 'before insert', 'for each row when (new.lane < 0)')
-            , ('trigger', 'event_inserted', 'after insert', 'for each statement')
-            , ('constraint trigger', 'member_joins', 'after insert', 'deferrable initially deferred for each row when (not new.head)')
-            , ('trigger', 'event_deleted', 'after delete', 'for each row when (old.head and old.group_key is not null)')
+            ('trigger', 'event_defaults', 'before insert on agent.event'
+                , 'for each row when (new.kind is null or new.lane is null or new.head is null)')
+            , ('trigger', 'event_parked', 'before insert on agent.event', 'for each row when (new.lane < 0)')
+            , ('trigger', 'event_inserted', 'after insert on agent.event', 'for each statement')
+            , ('constraint trigger', 'member_joins', 'after insert on agent.event', 'deferrable initially deferred for each row when (not new.head)')
+            , ('trigger', 'event_deleted', 'after delete on agent.event', 'for each row when (old.head and old.group_key is not null)')
+            , ('trigger', 'event_hist_failed', 'before insert on agent.event_hist', $$for each row when (new.outcome in ('failed', 'expired')
+                and jsonb_typeof(new.event) = 'object' and not starts_with(new.kind, 'surelane.'))$$)
+            , ('trigger', 'event_hist_close', 'before insert on agent.event_hist'
+                , $$for each row when (jsonb_path_exists(new.notes, '$.streams.*.stopped ? (@ == false)')
+                or jsonb_path_exists(new.notes, '$.replies.keyvalue().key ? (@ like_regex ":[0-9]+ asked:")'))$$)
         ) as known (sort, name, moment, rows)
-        where not exists (select from pg_trigger where tgrelid = 'agent.event'::regclass and tgname = name)
+        where not exists (select from pg_trigger where tgrelid in ('agent.event'::regclass, 'agent.event_hist'::regclass) and tgname = name)
     loop
-        execute format('create %s %I %s on agent.event %s execute function agent.%2$I()', _missing.sort, _missing.name, _missing.moment, _missing.rows);
+        execute format('create %s %I %s %s execute function agent.%2$I()', _missing.sort, _missing.name, _missing.moment, _missing.rows);
     end loop;
 end
-$$;
+$do$;
 
--- Notes keys under which runs have ended, for claims to look at, and wakes a worker: those for
--- whose slots events wait, as the last claim that looked at the key recorded. Where such a claim is
--- just under way, and still counts these runs, it looks again by itself (agent.hold_key).
+-- Notes keys under which runs have ended and events wait, as the last claim of the key recorded,
+-- and wakes a worker. A claim that is just under way, and still counts these runs, looks again by
+-- itself (agent.hold_key).
 create or replace function agent.note_freed(_kinds text[], _keys text[]) returns void
 language plpgsql volatile security definer
 as $$
@@ -185,25 +185,11 @@ create or replace function agent.heartbeat_lock() returns int8
 language sql immutable parallel safe
 return hashtextextended('agent.heartbeat', 0);
 
--- Whether a heartbeat of another session has not committed yet. It locks nothing.
-create or replace function agent.heartbeat_open() returns boolean
-language plpgsql volatile security definer
-as $$
-begin
-    return exists (
-        select from pg_locks as l
-        where l.locktype = 'advisory' and l.objsubid = 1 and l.granted and l.pid <> pg_backend_pid()
-        and l.database = (select d.oid from pg_database as d where d.datname = current_database())
-        and l.classid::int8 << 32 | l.objid::int8 = agent.heartbeat_lock());
-end
-$$;
-
 -- How many more events of a key may begin now (null: any number), what runs, and until when the
--- rate alone forbids more (null: it does not). _state as the caller read it. A caller that wants no
--- more than _most is spared the look at what runs while the list leaves room for so many. What has
--- ended then stays in the list for a while. A caller without _most only looks, and locks nothing.
--- Callers set the planner's settings, here and in agent.hold_key: setting them anew for each key
--- would take longer than the rest.
+-- rate alone forbids more (null: it does not). _state as the caller read it. For a caller that
+-- wants no more than _most, the list of runs may do without a look at what has ended. A caller
+-- without _most only looks, and locks nothing. Callers set the planner's settings, here and in
+-- agent.hold_key: setting them for each key would take longer than the rest.
 create or replace function agent.limit_room
 ( _limit agent.limits, _state agent.limit_state, _now timestamptz, _most int4
 , out room int4, out free_at timestamptz, out lapses_at timestamptz, out running int8[], out long int4)
@@ -221,13 +207,18 @@ begin
     else
         -- What has ended or lapsed no longer counts. A heartbeat that is not committed yet may have
         -- renewed a run before it lapsed: it has the row locked, so such a run counts. A heartbeat
-        -- that begins after this look reads a later clock, and renews none of these.
+        -- after this look reads a later clock, and renews none of these.
         select coalesce(array_agg(e.id) filter (where e.vt > _now), '{}'), min(e.vt) filter (where e.vt > _now)
         , array_agg(e.id) filter (where e.vt <= _now) into running, lapses_at, _lapsed
         from agent.event as e where e.id = any(_state.running) and e.claimed_by is not null;
         if _lapsed is not null and _most is not null then
-            -- Heartbeats first: the next statement sees a lease that is committed meanwhile.
-            if agent.heartbeat_open() then
+            -- Heartbeats first: the next statement sees a lease that is committed meanwhile. This
+            -- locks nothing.
+            if exists (
+                select from pg_locks as l where l.locktype = 'advisory' and l.objsubid = 1 and l.granted and l.pid <> pg_backend_pid()
+                and l.database = (select d.oid from pg_database as d where d.datname = current_database())
+                and l.classid::int8 << 32 | l.objid::int8 = agent.heartbeat_lock())
+            then
                 _lapsed := array(
                     select lapsed from unnest(_lapsed) as lapsed
                     where lapsed <> all(array(select e.id from agent.event as e where e.id = any(_lapsed) and e.vt <= _now for update skip locked)));
@@ -262,8 +253,8 @@ end
 $$;
 
 -- Locks up to _most visible heads of a key, as far as its limit goes, and records them as runs. The
--- caller holds the lock of the key, so the count is exact. Returns when to look at the key again
--- (null: after another note), and about how many bytes the events have.
+-- caller holds the key's lock, so the count is exact. Returns when to look at the key again (null:
+-- after another note), and about how many bytes the events have.
 create or replace function agent.hold_key
 ( _limit agent.limits, _key text, _most int4, _most_bytes int8, _attempts int4, _lease interval, _noted_at timestamptz
 , out places tid[], out vts timestamptz[], out group_keys text[], out lapsed boolean[], out bytes int8, out look_at timestamptz
@@ -356,9 +347,9 @@ begin
         elsif _limit.rate is not null and _taken > 0 then
             look_at := _now; -- whether the rate allows the next one
         else
-            -- Until a run ends or lapses. A run that ends from now on leaves a note. A run that is
-            -- just ending in another transaction may not: it does not know yet that events wait. So
-            -- this looks by itself, too, each time after as long as events have waited.
+            -- Until a run ends or lapses. A run that ends from now on leaves a note. One that is
+            -- just ending may not: it does not know yet that events wait. So this looks by itself,
+            -- too, each time after as long as events have waited.
             _blocked_at := coalesce(_state.blocked_at, _now);
             look_at := least(_room.lapses_at, _now + least(_lease, greatest(_now - _blocked_at, interval '100 milliseconds'), interval '1 minute'));
         end if;
@@ -392,8 +383,7 @@ begin
         _state.noted := look_at;
     end if;
     if _known then
-        -- An older event has come, such as one stored before the limit. Its note is gone, so the
-        -- state must say how far back to look.
+        -- An older event has come: its note is gone, so the state says how far back to look.
         if _taken > 0 or look_at > _now or _state.blocked_at is distinct from _blocked_at or _state.seen < _seen then
             update agent.limit_state as s
             set at = greatest(_now, _last + interval '1 microsecond'), running = _room.running
@@ -421,10 +411,10 @@ end
 $$;
 
 -- Locks up to _limit parked heads, of keys that have a note and room. It looks at keys in the order
--- of their notes, at up to 64 per turn, and takes another turn if one found no event. It skips a
--- key that another claim looks at, unless there is no other key. If a kind got its limit after some
--- of its events were stored, it parks some of them. It locks a head without its group, because each
--- event is a run, unless the handler takes groups.
+-- of their notes, up to 64 per turn, and takes another turn if one found no event. It skips a key
+-- that another claim looks at, unless there is no other. It parks some events from before the
+-- limit. It locks a head without its group, because each event is a run, unless the handler takes
+-- groups.
 create or replace function agent.hold_limited
 ( _kinds text[], _limit int4, _most_bytes int8, _max_attempts int4, _lease interval, _now timestamptz, _cursors timestamptz[], _all text[]
 , out places tid[], out vts timestamptz[], out group_keys text[], out lapsed boolean[], out bytes int8
@@ -513,10 +503,9 @@ begin
 end
 $$;
 
--- Returns the events of a claim if some of its kinds are limited: parked events, and events of the
--- other kinds with their groups. Each sort is looked for first in half of the claims. The list
--- begins with the parked ones: they count as running by now, and a claim of too many bytes leaves
--- out the end. See agent.claim_events.
+-- The events of a claim with limited kinds: parked events, and events of the other kinds with their
+-- groups, either sort first in half of the claims. The list begins with the parked ones: they count
+-- as running by now, and a claim of too many bytes leaves out the end. See agent.claim_events.
 create or replace function agent.hold_mixed
 ( _limited text[], _kinds text[], _member_kinds text[], _limit int4, _most_bytes int8, _max_attempts int4, _lease interval, _now timestamptz, _cursors timestamptz[]
 , out places tid[], out vts timestamptz[], out bytes int8
@@ -569,8 +558,8 @@ begin
 end
 $$;
 
--- Parks up to _most events that were stored before their kind had a limit. Gives a new key to
--- events whose key follows an older rule. Skips locked rows. Returns the number of events.
+-- Parks up to _most events from before their kind's limit, and gives new keys to events whose key
+-- follows an older rule. Skips locked rows. Returns the number of events.
 create or replace function agent.park_events(_kind text, _most int4) returns int4
 language plpgsql volatile security definer
 as $$
@@ -612,12 +601,11 @@ begin
 end
 $$;
 
--- Notes up to _most keys of a kind under which events wait, and notes events that must be parked.
--- Wakes a worker. It runs after a limit changed, and in sweeps. A sweep repairs missing notes:
--- after changes by hand, and for events that were stored before a limit and committed after it.
+-- Notes up to _most keys of a kind under which events wait, and that events must be parked. Wakes a
+-- worker. Runs after a limit changed, and in sweeps, which so repair missing notes: after changes
+-- by hand, and for events stored before a limit and committed after it.
 create or replace function agent.note_keys(_kind text, _most int4) returns int4
 language plpgsql volatile security definer
-set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 declare
@@ -660,9 +648,9 @@ $$;
 
 -- Records the limits of a worker's handlers: {"kind": {"per": …, "concurrency": …, "rate": …,
 -- "period": seconds, "grouped": …}}. The worker's other kinds have no limit. If workers differ, the
--- one that started last decides. Waits up to 100 ms for a changed limit that another transaction
--- has locked (55P03: nothing was recorded, and the worker may not claim yet). Returns the kinds
--- whose limit it changed.
+-- last one that started decides. Waits up to 100 ms for a limit that another transaction changes
+-- (55P03: nothing was recorded, and the worker may not claim yet). Returns the kinds whose limit it
+-- changed.
 create or replace function agent.declare_limits(_name text, _kinds text[], _limits jsonb) returns text[]
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -699,8 +687,8 @@ begin
 end
 $$;
 
--- Changes the limit of a kind. Null leaves a field as it is; 0 lifts a bound. The change holds
--- until agent.reset_limit, even if workers declare another limit.
+-- Changes the limit of a kind until agent.reset_limit, even if workers declare another. Null leaves
+-- a field as it is; 0 lifts a bound.
 create or replace function agent.set_limit(_kind text, _concurrency int4, _rate int4, _period interval, _per text) returns void
 language plpgsql volatile security definer
 as $$
@@ -720,8 +708,8 @@ begin
 end
 $$;
 
--- Removes an operator's changes to the limit of a kind: the limit that workers declare holds again.
--- Returns whether there were changes.
+-- Removes an operator's changes to a limit: the declared one holds again. Returns whether there
+-- were changes.
 create or replace function agent.reset_limit(_kind text) returns boolean
 language plpgsql volatile security definer
 as $$
@@ -769,23 +757,18 @@ begin
 end
 $$;
 
--- Sweeps the limits in bounded steps: notes keys whose note is missing, and deletes idle keys and
--- limits.
+-- Sweeps the limits in bounded steps: adds missing notes, deletes idle keys and limits.
 create or replace function agent.sweep_limits(_lanes int4[], _found text[]) returns void
 language plpgsql volatile security definer
 as $$
-declare
-    _unknown text;
 begin
     -- These are parked although the kind has no limit.
-    for _unknown in
+    insert into agent.kind_limit (kind)
+    select unknown.kind from (
         select distinct seen.kind from unnest(_lanes, _found) as seen (lane, kind)
-        where seen.lane < 0 and not exists (select from agent.kind_limit as l where l.kind = seen.kind)
-    loop
-        if pg_try_advisory_xact_lock(hashtextextended('agent.kind_limit ' || _unknown, 0)) then
-            insert into agent.kind_limit (kind) values (_unknown) on conflict do nothing;
-        end if;
-    end loop;
+        where seen.lane < 0 and not exists (select from agent.kind_limit as l where l.kind = seen.kind) offset 0
+    ) as unknown
+    where pg_try_advisory_xact_lock(hashtextextended('agent.kind_limit ' || unknown.kind, 0)) on conflict do nothing;
     perform agent.note_keys(l.kind, 1000) from agent.kind_limit as l;
     delete from agent.kind_limit as l where l.kind in (
         select idle.kind from agent.kind_limit as idle where not idle.parks and idle.set_at is null

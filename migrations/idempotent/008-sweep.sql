@@ -22,10 +22,10 @@ begin
 end
 $$;
 
--- Archives events whose locks the caller holds; returns how many. An event that history refuses (a
--- unique index, a constraint, a trigger of the owner's) stays in the queue with a warning. An event
--- whose continuation or next head another transaction has locked waits 30 ms, and stays for the
--- next sweep. Neither delays the others: halving finds it in few subtransactions.
+-- Archives events whose locks the caller holds; returns how many. An event that history refuses (an
+-- index, a constraint, a trigger of the owner's) stays in the queue with a warning. An event whose
+-- continuation or next head is locked waits 30 ms, and stays for the next sweep. Neither delays the
+-- others: halving finds it in few subtransactions.
 create or replace function agent.archive_possible(_ids int8[], _outcome text, _reason text) returns int4
 language plpgsql volatile security definer
 set lock_timeout = '30ms'
@@ -44,8 +44,7 @@ begin
             return 0;
         end if;
     when others then
-        -- A conflict with another transaction, a lack of resources, a timeout: that is not the
-        -- event's fault.
+        -- A conflict, a lack of resources, a timeout: not the event's fault.
         if left(sqlstate, 2) in ('40', '53', '55', '57', '58', 'XX') then
             raise;
         elsif _half = 0 then
@@ -59,10 +58,9 @@ end
 $$;
 
 -- Moves up to _limit lapsed events to history: as expired after their last attempt, as cancelled if
--- that was asked for. Returns how many. An attempt that is still running is never among them: its
--- vt lies ahead. Of a group only the head is judged: what was held with it goes back unspent. The
--- maximum is the event's own, else its kind's, else _max_attempts. Where _kinds are given,
--- _max_attempts holds for them alone: other teams' events are not judged by it.
+-- that was asked for. Returns how many. An attempt that still runs is never among them: its vt lies
+-- ahead. Of a group only the head is judged: what was held with it goes back unspent. The maximum
+-- is the event's own, else its kind's, else _max_attempts, for _kinds alone where they are given.
 create or replace function agent.sweep_exhausted(_max_attempts int4, _limit int4, _kinds text[]) returns int4
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -84,8 +82,7 @@ begin
         and (e.attempts >= coalesce(e.max_attempts, _most[array_position(_known, e.kind)]) or e.cancelled_by is not null)
         and not exists (select from agent.kind where kind = e.kind and paused)
         order by e.vt limit _limit));
-    -- Again, now that they are locked: a lease may have been renewed, or a claim released,
-    -- meanwhile.
+    -- Again, now that they are locked: a lease may have been renewed, a claim released.
     _ids := array(
         select e.id from agent.event as e where e.id = any(_ids) and e.vt <= _now and e.head
         and (e.attempts >= coalesce(e.max_attempts, _most[array_position(_known, e.kind)]) or e.cancelled_by is not null));
@@ -97,13 +94,11 @@ begin
 end
 $$;
 
--- Moves up to _limit events that have been visible and unclaimed for longer than _max_vt_age to
--- history, as expired; returns how many. _kinds null: of every kind that is not paused. The waiting
--- members of a head's group that are as old go with it, and before it: a head that left earlier
--- would make the next one look young.
+-- Moves up to _limit events to history, as expired, that have been visible and unclaimed for longer
+-- than _max_vt_age; returns how many. _kinds null: of every kind that is not paused. Waiting
+-- members that are as old go with their head, and before it: the next head would look young.
 create or replace function agent.sweep_by_age(_max_vt_age interval, _kinds text[], _limit int4) returns int4
 language plpgsql volatile security definer
-set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 declare
@@ -128,9 +123,8 @@ begin
 end
 $$;
 
--- Moves up to _limit events whose own deadline has passed to history, as expired; returns how many.
--- An attempt that is still running may go on past the deadline; one whose lease has lapsed is not
--- begun again.
+-- Moves up to _limit events whose deadline has passed to history, as expired; returns how many. A
+-- running attempt may go on past it; a lapsed one is not begun again.
 create or replace function agent.sweep_by_deadline(_limit int4) returns int4
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -150,11 +144,11 @@ end
 $$;
 
 -- Goes over groups in the order of their keys, after _after, and elects another head where one is
--- needed. Such a head is idle, and: of a kind that no worker claims, while members of other kinds
--- wait; ahead of a retry, as no worker claimed the retry's kind; or visible later than a member of
--- a claimed kind, and no retry. A group without a head, which the rules of groups exclude, gets
--- one, too. One bounded step: it ends after _limit of them, or 20 times as many groups. Returns
--- where the next step begins (null at the end), and how many it freed. Waits for no group.
+-- needed: of a group without one, which the rules exclude; and of an idle head of a kind that no
+-- worker claims, while members of other kinds wait; ahead of a retry whose kind no worker claimed
+-- before; or visible later than a member of a claimed kind, and no retry. One bounded step: it ends
+-- after _limit of them, or 20 times as many groups. Returns where the next step begins (null at the
+-- end), and how many it freed. Waits for no group.
 create or replace function agent.free_groups(_after text default '', _limit int4 default 1000, out next text, out freed int4)
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -207,9 +201,8 @@ begin
 end
 $$;
 
--- Counts up to _limit continuations anew, by the children that are really there; returns how many
--- had to be set right. Ended children are counted off as they end; this is the net below, for
--- children that an owner deleted by hand.
+-- Counts up to _limit continuations anew, by their living children; returns how many had to be set
+-- right: ended children are counted off as they end, but not those deleted by hand.
 create or replace function agent.sweep_waiting(_limit int4 default 1000) returns int4
 language plpgsql volatile security definer
 set lock_timeout = '30ms'
@@ -244,9 +237,8 @@ $$;
 
 -- What a worker's sweep does in one bounded batch: lapsed last attempts, passed deadlines and,
 -- where _by_age, events of _kinds that are too old, up to _limit of each. Returns how many it moved
--- to history: call it again until that is none. Beforehand, where _mend, what moves no event: the
--- first step of agent.free_groups, continuations whose children are gone, kinds that are not known.
--- Of many calls in a row only the first needs it.
+-- to history: call it again until that is none. Before, where _mend (only the first of many calls
+-- needs it): groups without a claimable head, continuations without children, unknown kinds.
 -- _max_attempts holds for events that neither have a maximum nor are of a kind that has one; null
 -- leaves those to others. Sweeps step over each other's locks.
 create or replace function agent.sweep_events
@@ -257,19 +249,22 @@ language plpgsql volatile security definer
 as $$
 begin
     if _mend then
-        perform agent.sweep_kinds(), agent.free_groups('', _limit), agent.sweep_waiting(_limit), agent.sweep_requests();
+        perform agent.sweep_kinds(), agent.free_groups('', _limit), agent.sweep_waiting(_limit);
+        -- Requests that an ingest process left behind as it died.
+        delete from agent.request as r where r.ctid = any(array(
+            select left_behind.ctid from agent.request as left_behind
+            where left_behind.waits_until < agent.clock() - interval '1 minute' for update skip locked));
     end if;
     return agent.sweep_exhausted(_max_attempts, _limit, null) + agent.sweep_by_deadline(_limit)
         + case when _by_age then agent.sweep_by_age(_max_vt_age, _kinds, _limit) else 0 end;
 end
 $$;
 
--- Registers the kinds of queued events that agent.kind lacks: their first insert left that to a
--- transaction that rolled back. Records the bands that their events are in, should one be missing:
--- an owner may have inserted rows with their old lanes. Removes surplus records.
+-- Registers kinds of queued events that agent.kind lacks: their first insert left that to a
+-- transaction that rolled back. Records missing bands, as of rows that an owner inserted with their
+-- old lanes. Removes surplus records.
 create or replace function agent.sweep_kinds() returns void
 language plpgsql volatile security definer
-set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 declare
@@ -303,11 +298,11 @@ begin
 end
 $$;
 
--- Moves to history, as expired, the events that had _max_attempts attempts or more (or their own
--- maximum or their kind's), and the events that have been visible and unclaimed for longer than
+-- Moves to history, as expired, events that had _max_attempts attempts or more (or their own
+-- maximum or their kind's), and events that have been visible and unclaimed for longer than
 -- _max_vt_age. Never a live lease, a scheduled event or a paused kind. Returns how many. Stops
--- after about a second, or half the statement timeout: so its work is kept, and inserts into its
--- groups do not wait for long. Call it again until it returns 0.
+-- after about a second, or half the statement timeout, to keep its work. Call it again until it
+-- returns 0.
 create or replace function agent.delete_expired_events(_max_attempts int default 3, _max_vt_age interval default '1h') returns int8
 language plpgsql volatile security definer
 as $$
@@ -326,10 +321,9 @@ begin
 end
 $$;
 
--- Ends claims whose worker has died: their events are visible at once. Their attempts count, and
--- they are claimed again as lapsed leases are. Events without another attempt go to history at
--- once, as their groups wait for that. _rescue says who found it out, and how; the events remember
--- that with the worker and the claim. Steps over locked rows. Returns how many.
+-- Ends claims whose worker has died: their events are visible at once, the attempts counted, as
+-- after a lapse. Events without another attempt go to history at once. _rescue says who found it
+-- out, and how; the events remember it. Steps over locked rows. Returns how many.
 create or replace function agent.end_claims(_ids int8[], _rescue jsonb) returns int4
 language plpgsql volatile security definer
 as $$
@@ -350,10 +344,10 @@ begin
 end
 $$;
 
--- Ends the claims that have sent no heartbeat for _dead_for: their worker hangs, or has lost the
--- network. A worker takes a claim for lost as long after its last heartbeat
--- (surelane.events.DEAD_FOR, the same five minutes), so that none works on what is freed here.
--- Claims that send no heartbeats are left to their vt. Returns how many.
+-- Ends the claims without a heartbeat for _dead_for: their worker hangs, or has lost the network.
+-- It takes a claim for lost as long after its last heartbeat (surelane.events.DEAD_FOR), so none
+-- works on what is freed here. Claims that send no heartbeats are left to their vt. Returns how
+-- many.
 create or replace function agent.rescue_events(_dead_for interval default '5m') returns int4
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -369,9 +363,8 @@ $$;
 
 -- Takes a worker for dead whose session has been gone for _lost_for, and ends its claims, at the
 -- word of worker _by. Does nothing where that session is open, or the worker has opened another.
--- Returns how many claims it ended and how many are left, as another transaction has them locked:
--- call it again. Where no worker was left to see the death, it counts as of the time at which the
--- silence would have shown it.
+-- Returns how many claims it ended and how many are left locked: call it again. Where no worker was
+-- left to see the death, it counts from when the silence would have shown it.
 create or replace function agent.rescue_worker(_name text, _session int4, _lost_for interval, _by text, out rescued int4, out remaining int4)
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -398,9 +391,9 @@ end
 $$;
 
 -- Releases claims of a living worker that it does not know of, as the answer to its claim was lost:
--- all that were made before a moment, by default now, except _ids. The worker calls it over a new
--- connection, while no claim is under way. It calls once more with the moment that the first call
--- returned, for a claim that committed later. Skips locked events.
+-- all before a moment, by default now, except _ids. The worker calls it over a new connection, with
+-- no claim under way, and once more with the moment returned, for a claim that committed later.
+-- Skips locked events.
 create or replace function agent.release_unknown
 ( _name text, _ids int8[], _claims int4[], _before timestamptz default null, out before timestamptz, out released int4)
 language plpgsql volatile security definer

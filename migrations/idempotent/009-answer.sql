@@ -5,17 +5,15 @@
 --   insert_requests: ingest, for a batch with commands or interactions
 --   answer_requests: a worker answers
 --   take_answers: ingest takes answers, and ends requests
---   sweep_requests: what a dead ingest process left; sweep_events
 --   order_kinds: interactions that keep their thread's order; a worker's announcement
 
 -- Inserts a batch as insert_events does. _waits: for how long the request of each event waits for
 -- an answer; null: it does not wait. _channel: the channel on which this ingest process listens.
--- Returns in waits whether an answer is possible: the event is live, and a worker that knows of
--- answers handles its kind. It is alive, or has just retired and may have a successor. A request
--- that repeats a live event waits beside the first one. A menu's question has one attempt, and a
--- deadline when its request stops waiting: its answer is of no use later. A command or a modal of a
--- kind that no live worker handles, though others live, gets the answer false at once: the request
--- is refused, and the event expires unhandled.
+-- waits: whether an answer is possible: the event is live, and a worker that knows of answers
+-- handles its kind, and is alive or has just retired. A request that repeats a live event waits
+-- beside the first one. A menu's question has one attempt, and a deadline when its request stops
+-- waiting. A command or a modal that no live worker handles, though others live, gets the answer
+-- false at once: the request is refused, and the event expires unhandled.
 create or replace function agent.insert_requests
 ( _events jsonb[], _traceparents text[], _item_keys text[], _waits interval[], _channel text
 ) returns table (ordinal int4, id int8, duplicate boolean, waits boolean)
@@ -65,9 +63,9 @@ end
 $$;
 
 -- Answers the requests that wait for these events, each with JSON: null, a text or an object. The
--- claim must stand; after the event's end, only null is taken. Each request takes one answer.
--- Returns the ids whose answer was taken. A small answer travels in the notification; ingest
--- fetches a large one. Waits for no lock: another transaction is answering or ending that request.
+-- claim must stand; after the event's end, only null is taken. Returns the ids whose answer was
+-- taken: one per request. A small answer travels in the notification; ingest fetches a large one.
+-- Waits for no lock: another transaction is answering or ending that request.
 create or replace function agent.answer_requests(_ids int8[], _claims int4[], _answers text[]) returns int8[]
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
@@ -97,39 +95,21 @@ end
 $$;
 
 -- Takes the answers to requests of one ingest process, and ends the requests of _ending, answered
--- or not. Requests that ended take no answer. Skips requests that a worker is answering at this
--- moment.
+-- or not: they take no answer then. Skips requests that a worker is just answering.
 create or replace function agent.take_answers(_channel text, _ids int8[], _ending int8[]) returns table (event_id int8, answer text)
-language plpgsql volatile security definer
-set plan_cache_mode = force_generic_plan
+language sql volatile security definer
 set enable_seqscan = off
 as $$
-#variable_conflict use_column
-begin
-    return query
     delete from agent.request as r using (
         select held.event_id from agent.request as held
         where held.event_id = any(_ids || _ending) and held.channel = _channel and (held.answer is not null or held.event_id = any(_ending))
         for update skip locked
     ) as held
-    where r.event_id = held.event_id and r.channel = _channel returning r.event_id, r.answer;
-end
+    where r.event_id = held.event_id and r.channel = _channel returning r.event_id, r.answer
 $$;
 
--- Removes the requests that an ingest process left behind as it died.
-create or replace function agent.sweep_requests() returns void
-language plpgsql volatile security definer
-as $$
-begin
-    delete from agent.request as r using (
-        select event_id, channel from agent.request where waits_until < agent.clock() - interval '1 minute' for update skip locked
-    ) as held
-    where r.event_id = held.event_id and r.channel = held.channel;
-end
-$$;
-
--- Records which of a worker's kinds keep their thread's order. If workers differ, the one that
--- started last decides, so a rollout changes it. Call it after announce_worker.
+-- Records which of a worker's kinds keep their thread's order. If workers differ, the last one that
+-- started decides. Call it after announce_worker.
 create or replace function agent.order_kinds(_name text, _ordered text[]) returns void
 language plpgsql volatile security definer
 as $$

@@ -6,12 +6,10 @@
 --   store_firing: stores the job of one time, by the schedule's overlap; the next two
 --   read_cron, pause_cron, run_cron: operators
 
--- Creates or changes a named schedule. Its next firing is computed by the caller, who reads cron
--- and time zones. _paused null leaves an existing one as it is. Wakes the workers, who then know
--- when it is due.
--- _priority of its jobs: 0 (first) to 3 (last), null for 1. _overlap, what a firing does while an
--- earlier job of the schedule is live, and _jitter, which the caller has added to _next_at: null
--- leaves an existing one's as they are.
+-- Creates or changes a named schedule, and wakes the workers. Its next firing is computed by the
+-- caller, who reads cron and time zones. _priority of its jobs: 0 (first) to 3 (last), null for 1.
+-- Null leaves as they are: _paused, _overlap (what a firing does while an earlier job of the
+-- schedule is live) and _jitter, which the caller has added to _next_at.
 create or replace function agent.set_cron
 ( _name text, _kind text, _schedule text, _next_at timestamptz, _payload jsonb default '{}', _time_zone text default 'UTC', _catch_up text default 'one'
 , _paused boolean default false, _priority int4 default null, _overlap text default null, _jitter interval default null
@@ -21,8 +19,7 @@ as $$
 begin
     if jsonb_typeof(_payload) is distinct from 'object' then
         raise invalid_parameter_value using message = 'the payload of a schedule is a JSON object';
-    -- Not left to the constraints, whose violations quote the row, payload and all, in PostgreSQL's
-    -- log.
+    -- Not left to constraints, whose violations quote the row, payload and all, in the log.
     elsif _name is null or _name = '' or length(_name) > 200 then
         raise invalid_parameter_value using message = 'the name of a schedule has 1 to 200 characters';
     elsif _kind is null or _kind = '' or length(_kind) > 200 then
@@ -45,8 +42,7 @@ begin
     set kind = excluded.kind, payload = excluded.payload, schedule = excluded.schedule, time_zone = excluded.time_zone
     , catch_up = excluded.catch_up, paused = coalesce(_paused, c.paused), priority = excluded.priority
     , overlap = coalesce(_overlap, c.overlap), jitter = coalesce(_jitter, c.jitter), updated_at = agent.clock(), updated_by = agent.acting()
-    -- An unchanged schedule keeps its next firing: declaring it again at every start must not skip
-    -- one.
+    -- An unchanged schedule keeps its next firing: a declaration at each start skips none.
     , next_at = case when (c.schedule, c.time_zone, c.paused, c.jitter) = (excluded.schedule, excluded.time_zone, coalesce(_paused, c.paused), coalesce(_jitter, c.jitter)) then c.next_at else excluded.next_at end;
     perform pg_notify('agent_event', '');
 end
@@ -54,44 +50,29 @@ $$;
 
 -- Deletes a named schedule; false when there is none of that name.
 create or replace function agent.delete_cron(_name text) returns boolean
-language plpgsql volatile security definer
-as $$
-begin
-    delete from agent.cron where name = _name;
-    return found;
-end
-$$;
+language sql volatile security definer
+begin atomic
+    with deleted as (delete from agent.cron where name = _name returning 1) select exists (select from deleted);
+end;
 
--- The named schedules whose time has come, and the database's own now: a worker's clock decides
--- nothing.
+-- The named schedules whose time has come, and the database's own now.
 create or replace function agent.due_cron()
 returns table (name text, kind text, schedule text, time_zone text, catch_up text, jitter interval, next_at timestamptz, now_at timestamptz)
-language plpgsql volatile security definer
-as $$
-declare
-    _now timestamptz := agent.clock();
-begin
-    return query
-    select c.name, c.kind, c.schedule, c.time_zone, c.catch_up, c.jitter, c.next_at, _now from agent.cron as c
-    where not c.paused and c.next_at <= _now order by c.next_at;
-end
-$$;
+language sql volatile security definer
+begin atomic
+    select c.name, c.kind, c.schedule, c.time_zone, c.catch_up, c.jitter, c.next_at, n.now_at
+    from (select agent.clock() as now_at offset 0) as n join agent.cron as c on not c.paused and c.next_at <= n.now_at order by c.next_at;
+end;
 
--- Seconds until the next named schedule that is not due yet will be, by the database's clock; null
--- where there is none.
+-- Seconds until the next schedule is due, by the database's clock; null: there is none.
 create or replace function agent.next_cron() returns float8
-language plpgsql volatile security definer
-as $$
-declare
-    _now timestamptz := agent.clock();
-begin
-    return (select extract(epoch from min(next_at) - _now) from agent.cron where not paused and next_at > _now);
-end
-$$;
+language sql volatile security definer
+return (select extract(epoch from min(next_at) - n.now_at)
+    from (select agent.clock() as now_at offset 0) as n join agent.cron on not paused and next_at > n.now_at group by n.now_at);
 
 -- Stores the job of a schedule's time, and returns its id; null: it is skipped. Jobs whose overlap
--- is not allowed share a group, so one runs at a time. A replaced job that runs is stopped first,
--- and its successor waits for its end, for ten seconds at most.
+-- is not allowed share a group, so one runs at a time. A replaced job that runs is stopped first;
+-- its successor waits for its end, for ten seconds at most.
 create or replace function agent.store_firing(_cron agent.cron, _time timestamptz, _by text) returns int8
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -113,8 +94,7 @@ end
 $$;
 
 -- Fires a schedule for the times given and sets its next one, if its next firing is still _due: of
--- all the workers that try, one does. Returns how many jobs it enqueued; each carries its scheduled
--- time, by which it is known.
+-- all the workers that try, one does. Returns how many jobs it enqueued.
 create or replace function agent.fire_cron(_name text, _due timestamptz, _times timestamptz[], _next_at timestamptz) returns int4
 language plpgsql volatile security definer
 as $$
@@ -133,12 +113,8 @@ $$;
 
 -- The named schedules.
 create or replace function agent.read_cron() returns setof agent.cron
-language plpgsql stable security definer
-as $$
-begin
-    return query select * from agent.cron order by name;
-end
-$$;
+language sql stable security definer
+as $$ select * from agent.cron order by name $$;
 
 -- Pauses or resumes a named schedule; false when there is none of that name. _next_at: its next
 -- firing where it is resumed, which the caller computes.
@@ -158,8 +134,8 @@ end
 $$;
 
 -- Enqueues a job of a named schedule now, paused or not, and returns its id; its next firing stays.
--- Once per second at most: a second call finds the first one's job. Where an overlap is skipped, a
--- call finds the live job. null: there is none of that name.
+-- A second call in the same second, or where an overlap is skipped, finds the live job. null: there
+-- is none of that name.
 create or replace function agent.run_cron(_name text) returns int8
 language plpgsql volatile security definer
 as $$

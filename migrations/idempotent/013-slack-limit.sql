@@ -7,8 +7,8 @@
 --   delay_slack_calls: a worker that Slack refused
 
 -- Lock a limit's row, and return the ends of its calls that still count, in order. Null: another
--- transaction has locked the row. It waits for no locked row. It may wait for a transaction that
--- has just inserted the same row, so its callers set lock_timeout.
+-- transaction has locked it. It may wait for one that has just inserted the row, so its callers set
+-- lock_timeout.
 create or replace function agent.lock_slack_limit(_name text, _now timestamptz) returns timestamptz[]
 language plpgsql volatile
 set jit = off
@@ -36,7 +36,7 @@ $$;
 -- are leased only while a quarter of the limit is free.
 -- A row has the seconds from now until each wanted call that was leased; the number of spare calls;
 -- the seconds until the first call that was not leased (null: all were); and the number of live
--- workers. If another transaction has locked a limit, the answer has no row for it: ask again.
+-- workers. If another transaction has locked a limit, it has no row: ask again.
 create or replace function agent.lease_slack_calls
 ( _names text[], _calls int4[], _windows float8[], _wanted int4[], _spare int4[], _keep float8[], _within float8
 ) returns table (ordinal int4, waits float8[], at_hand int4, later float8, workers int4)

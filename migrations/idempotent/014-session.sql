@@ -18,9 +18,9 @@ begin atomic
     select v.version::text, v.min_compatible::text from agent.version as v;
 end;
 
--- The server's system identifier, its timeline, and the newest timeline that it was told of. A
--- failover begins a new timeline: a server below the newest was the primary before it. A standby
--- answers nothing, nor does a server that does not tell.
+-- The server's system identifier, its timeline, and the newest one that it was told of: a server
+-- below that was the primary before a failover. A standby answers nothing, nor a server that does
+-- not tell.
 create or replace function agent.own_timeline(out system_identifier int8, out timeline int4, out newest int4)
 language plpgsql volatile security definer
 as $$
@@ -38,8 +38,8 @@ begin
 end
 $$;
 
--- Keeps the newest timeline of a server and returns it. A service that saw a newer one elsewhere
--- tells the former primary by it, and so every other service.
+-- Keeps the newest timeline of a server and returns it: so a service tells the former primary, and
+-- through it every other service.
 create or replace function agent.note_timeline(_system_identifier int8, _timeline int4) returns int4
 language plpgsql volatile security definer
 as $$
@@ -68,24 +68,20 @@ return 1937077859;
 
 -- The sessions of workers that are open on this database. Every role may read pg_locks.
 create or replace function agent.open_sessions() returns int4[]
-language plpgsql volatile security definer
+language sql volatile security definer
 set jit = off
-as $$
-begin
-    return array(
-        select l.objid::int8::int4 from pg_locks as l
-        where l.locktype = 'advisory' and l.classid = agent.session_class()::oid and l.objsubid = 2 and l.granted
-        and l.database = (select d.oid from pg_database as d where d.datname = current_database()));
-end
-$$;
+return array(
+    select l.objid::int8::int4 from pg_locks as l
+    where l.locktype = 'advisory' and l.classid = agent.session_class()::oid and l.objsubid = 2 and l.granted
+    and l.database = (select d.oid from pg_database as d where d.datname = current_database()));
 
 -- Opens a worker's session on this connection, if it has none: a lock under a key of its own, which
 -- PostgreSQL drops as the connection ends. Others see by it that the worker lives. It is shared:
 -- another connection of the worker may hold it as well (join_session). A worker that opens a
--- session again after its connection broke keeps its claims, unless it has been taken for dead
--- meanwhile. _starts: this process has had none before. A process of the same name whose session is
--- gone was its predecessor, and its claims end. Returns false where another transaction has the
--- worker's row locked. Then call it again.
+-- session again keeps its claims, unless it has been taken for dead meanwhile. _starts: this
+-- process has had none before; a process of the same name whose session is gone was its
+-- predecessor, and its claims end. Returns false where the worker's row is locked. Then call it
+-- again.
 create or replace function agent.open_session(_name text, _version text, _starts boolean) returns boolean
 language plpgsql volatile security definer
 set lock_timeout = '100ms'
@@ -112,10 +108,10 @@ begin
 end
 $$;
 
--- Holds a worker's session on this connection, too, over which the worker sends its second claims:
--- the session is gone when both connections have ended. Returns false, and holds nothing, if no
--- other connection holds it: then its worker may have been taken for dead. If the network is lost,
--- this connection's end is seen within half a minute, so it keeps no dead worker alive.
+-- Holds a worker's session on this connection, too, for the second claims: the session is gone when
+-- both connections have ended. Returns false, and holds nothing, if no other connection holds it:
+-- then its worker may have been taken for dead. If the network is lost, this connection's end is
+-- seen within half a minute.
 create or replace function agent.join_session(_session int4) returns boolean
 language plpgsql volatile security definer
 as $$
@@ -137,10 +133,10 @@ begin
 end
 $$;
 
--- Puts a worker on the list, with its kinds, the ones that keep a thread's order (order_kinds),
--- and how many handlers it runs at once; announce_worker says the rest. A worker calls it on each
--- new connection before it claims there, because ingest waits for the answers of listed workers
--- alone. Returns false where another transaction has the worker's row locked. Then call it again.
+-- Puts a worker on the list, with its kinds, those that keep a thread's order (order_kinds), and
+-- how many handlers it runs at once; announce_worker says the rest. A worker calls it on each new
+-- connection before it claims: ingest waits for the answers of listed workers alone. Returns false
+-- where the worker's row is locked. Then call it again.
 create or replace function agent.introduce_worker
 ( _name text, _version text, _kinds text[], _ordered text[], _slots int4, _interactive_slots int4
 ) returns boolean
@@ -158,34 +154,27 @@ exception when lock_not_available then
 end
 $$;
 
--- The workers, and in which state each is: alive; drained, so it claims nothing; lost, as its
--- session is gone and it may come back; died, as it did not; silent, as it has announced nothing
--- for too long. A worker behind a transaction pooler has no session: alive, drained or silent.
+-- The workers, and the state of each: alive; drained, so it claims nothing; lost, as its session is
+-- gone and it may come back; died, as it did not; silent, as it has announced nothing for too long.
+-- A worker behind a transaction pooler has no session: it is neither lost nor died.
 create or replace function agent.list_workers()
 returns table
 ( name text, kinds text[], version text, state text, alive boolean, started_at timestamptz, seen_at timestamptz, died_at timestamptz
 , clock_offset interval, max_attempts int4
 )
-language plpgsql volatile security definer
+language sql volatile security definer
 set jit = off
 as $$
-#variable_conflict use_column
-declare
-    _open int4[] := agent.open_sessions();
-begin
-    return query
     select w.name, w.kinds, w.version, s.state, s.state in ('alive', 'drained'), w.started_at, w.seen_at, w.died_at, w.clock_offset, w.max_attempts
-    from agent.worker as w cross join lateral (
-        select case when w.died_at is not null then 'died' when w.session is not null and w.session <> all(_open) then 'lost'
+    from (select agent.open_sessions() as sessions offset 0) as open cross join agent.worker as w cross join lateral (
+        select case when w.died_at is not null then 'died' when w.session is not null and w.session <> all(open.sessions) then 'lost'
             when not agent.worker_alive(w.seen_at) then 'silent' when w.drained_at is not null then 'drained' else 'alive' end as state
     ) as s
-    order by w.name;
-end
+    order by w.name
 $$;
 
 -- One look at all sessions, by worker _name: which workers have lost theirs and have not been taken
--- for dead (by name, with the key), and how many workers have one or had.
--- server_since changes as the server starts: sessions that were lost before say nothing.
+-- for dead, and how many have one or had. Sessions lost before server_since say nothing.
 create or replace function agent.watch_sessions
 ( _name text, out names text[], out sessions int4[], out known int4, out server_since timestamptz
 )
@@ -205,10 +194,9 @@ begin
 end
 $$;
 
--- Records how many attempts events of a listed worker's kinds may have that have no maximum of
--- their own: _max_attempts, or that of their kind in _of_kinds. A worker whose handlers have one
--- calls it on each new connection, before it claims there. Of several settings for a kind, that of
--- the worker which started last holds: so a change of it prevails as workers roll.
+-- Records how many attempts events of a listed worker's kinds may have without a maximum of their
+-- own: _max_attempts, or that of their kind in _of_kinds. A worker calls it on each new connection
+-- before it claims. If workers differ, the last one that started decides.
 create or replace function agent.declare_attempts(_name text, _kinds text[], _max_attempts int4, _of_kinds jsonb) returns void
 language plpgsql volatile security definer
 as $$
@@ -226,10 +214,9 @@ end
 $$;
 
 -- Records that a worker is alive, its kinds, and its session on this connection, if it has opened
--- one. Groups that waited behind a kind without a worker, or behind one of its kinds, get their
--- heads accordingly. _max_attempts: what its events without a maximum of their own may have;
--- _of_kinds: the same by kind, where its handler has one. A worker that has been silent for a day
--- is forgotten. _clock_offset: its clock less ours.
+-- one. New kinds change the heads of groups that waited. _max_attempts, _of_kinds: see
+-- declare_attempts. A worker that has been silent for a day is forgotten. _clock_offset: its clock
+-- less ours.
 create or replace function agent.announce_worker
 ( _name text, _kinds text[], _version text, _clock_offset interval default null, _max_attempts int4 default null
 , _of_kinds jsonb default '{}'
@@ -254,8 +241,7 @@ end
 $$;
 
 -- Removes a worker that ends. Its kinds count as handled as long as if it were alive; another may
--- take its place. Does nothing while claims stand under its name: rescue_worker ends them once its
--- session is gone, and needs its row for that.
+-- take its place. Does nothing while claims stand under its name: rescue_worker needs its row.
 create or replace function agent.retire_worker(_name text) returns void
 language plpgsql volatile security definer
 set enable_seqscan = off

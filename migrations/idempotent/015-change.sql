@@ -18,8 +18,7 @@ set search_path = pg_catalog, pg_temp
 return coalesce(case when has_function_privilege(session_user, 'agent.begin_action(text, text, text, text, jsonb)', 'execute')
     then nullif(current_setting('surelane.acting', true), '') end, session_user);
 
--- How long an attempt may go on after its event was asked to be cancelled. Then its claim lapses: a
--- worker that hangs is fenced, and the next sweep ends the event.
+-- How long an attempt may go on after its event was asked to be cancelled. Then its claim lapses.
 create or replace function agent.cancel_grace() returns interval
 language sql immutable parallel safe
 return interval '10 seconds';
@@ -35,18 +34,6 @@ begin
         where e.id = _id and e.cancelled_by is not null and (change ->> 'named')::boolean);
 exception when others then
     return null;
-end
-$$;
-
--- Cancels an event by its item key. Answers 'cancelled' (in history now), 'running' (its handler is
--- stopped; if the attempt completes all the same, the event is completed), 'busy' (another
--- transaction has it locked: try again), or null: no such event is in the queue.
-create or replace function agent.cancel_event(_item_key text) returns text
-language plpgsql volatile security definer
-set enable_seqscan = off
-as $$
-begin
-    return agent.cancel_job((select id from agent.event where item_key = agent.bounded_key(_item_key)), null, null, false);
 end
 $$;
 
@@ -68,9 +55,9 @@ end
 $$;
 
 -- Cancels events by their ids; answers each as cancel_event does, or busy where another transaction
--- has it or its group locked. An unknown id is left out. One pass that steps over locks, so
--- operators can cancel many in bounded steps. _by and _why: who asked for it, and why. Includes the
--- children that handlers await; with _children also those of continuations, and theirs.
+-- has it or its group locked. An unknown id is left out. It steps over locks, so operators can
+-- cancel many in bounded steps. _by and _why: who asked for it, and why. Includes the children that
+-- handlers await; with _children also those of continuations, and theirs.
 create or replace function agent.cancel_jobs(_ids int8[], _by text default null, _why text default null, _children boolean default false) returns table (id int8, answer text)
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -99,9 +86,8 @@ begin
 end
 $$;
 
--- Moves events that an operator names into history as expired; answers each: expired, running (it
--- was left alone), or busy, where another transaction has it or its group locked. An unknown id is
--- left out. _why says why.
+-- Moves events into history as expired, and says _why; answers each: expired, running (it was left
+-- alone), or busy, where it or its group is locked. An unknown id is left out.
 create or replace function agent.expire_jobs(_ids int8[], _why text) returns table (id int8, answer text)
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -130,8 +116,8 @@ declare
     _known int8[];
     _left int8[];
 begin
-    -- As where a claim finds them: members that were held with a head whose lease lapsed go back
-    -- unspent. A head with a member that another transaction has locked stays.
+    -- As where a claim finds them: members that were held with a lapsed head go back unspent. A
+    -- head with a member that another transaction has locked stays.
     _unfenced := agent.fence_groups(array(
         select e.group_key from agent.event as e where e.id = any(_held) and e.head and e.claimed_by is not null and e.vt <= _now
         and e.group_key is not null order by e.group_key), _now);
@@ -148,8 +134,8 @@ begin
 end
 $$;
 
--- Cancels an event by its id; answers as cancel_event does. Where another transaction has locked
--- the event or its group, it waits for two seconds, then answers busy.
+-- Cancels an event by its id, as cancel_event does. Waits two seconds for a lock, then answers
+-- busy.
 create or replace function agent.cancel_job(_id int8, _by text default null, _why text default null, _children boolean default false) returns text
 language plpgsql volatile security definer
 set lock_timeout = '2s'
@@ -170,16 +156,20 @@ $$;
 
 -- The id of the live event with this natural key, else with this id.
 create or replace function agent.live_event(_key text) returns int8
-language plpgsql stable security definer
+language sql stable security definer
 set enable_seqscan = off
-as $$
-begin
-    return coalesce((select id from agent.event where item_key = agent.bounded_key(_key))
-        , case when _key ~ '^\d{1,18}$' then (select id from agent.event where id = _key::int8) end);
-end
-$$;
+return coalesce((select id from agent.event where item_key = agent.bounded_key(_key))
+    , case when _key ~ '^\d{1,18}$' then (select id from agent.event where id = _key::int8) end);
 
--- The same by the natural key or the id of a live event.
+-- Cancels an event by its item key. Answers 'cancelled' (in history now), 'running' (its handler is
+-- stopped; if the attempt completes all the same, the event is completed), 'busy' (another
+-- transaction has it locked: try again), or null: no such event is in the queue.
+create or replace function agent.cancel_event(_item_key text) returns text
+language sql volatile security definer
+set enable_seqscan = off
+as $$ select agent.cancel_job((select id from agent.event where item_key = agent.bounded_key(_item_key)), null, null, false) $$;
+
+-- The same by its natural key or its id.
 create or replace function agent.cancel_live(_key text, _by text, _why text, _children boolean) returns text
 language sql volatile security definer
 as $$ select agent.cancel_job(agent.live_event(_key), _by, _why, _children) $$;
@@ -210,8 +200,8 @@ begin
 end
 $$;
 
--- The row with which an ended event returns to the queue: its id, claims and errors, and all its
--- attempts before it. The words of its changes are those of 0.2.0, whose services read them.
+-- The row with which an ended event returns: its id, claims and errors, and all its attempts before
+-- it. Its changes are named as in 0.2.0, whose services read them.
 create or replace function agent.rerun_row(_old agent.event_hist) returns agent.event
 language plpgsql volatile
 set search_path = pg_catalog, pg_temp
@@ -240,9 +230,8 @@ end
 $$;
 
 -- Moves events from history back into the queue, 500 in one statement. Returns the ids that were
--- moved. An event whose item key is live again stays in history. No continuation waits for a
--- child that runs again. A call is one transaction, and others that enter its groups wait for it:
--- give 500 ids at a time, as the clients do.
+-- moved. An event whose item key is live again stays in history. No continuation waits for a child
+-- that runs again. Others that enter the groups wait for this transaction: give 500 ids at a time.
 create or replace function agent.rerun_events(_ids int8[]) returns setof int8
 language plpgsql volatile security definer
 set jit = off
@@ -297,17 +286,15 @@ end
 $$;
 
 -- The stored steps of an event as a new run from the step _from may keep them: in the order of
--- their storing, with the name that operators read, and whether each is kept. Kept is what was
--- done before _from was stored. What ctx.ask stores belongs together: a question without an answer
--- is asked again, and so is one of whose steps _from is one. A Stop button is a question that never
--- has an answer. It is done once it is gone.
+-- their storing, with the name that operators read, and whether each is kept: it was done before
+-- _from was stored. What ctx.ask stores belongs together: a question without an answer is asked
+-- again, and so is one of whose steps _from is one. A Stop button has no answer; it is done once it
+-- is gone.
 create or replace function agent.kept_steps(_id int8, _from text)
 returns table (name text, nth int4, label text, kept boolean)
-language plpgsql stable security definer
+language sql stable security definer
 set enable_seqscan = off
 as $$
-begin
-    return query
     with stored as (
         select s.name, s.nth, s.sort, coalesce(s.finished_at, s.started_at) as stored_at, s.finished_at
         , s.name || case when s.nth > 1 then format(' (%s)', s.nth) else '' end as label
@@ -327,16 +314,15 @@ begin
     , coalesce(b.done and (b.question is null or exists (
         select from before as f where f.question = b.question and f.done and (f.name = b.question || ' closed'
             or f.name = b.question and not exists (select from stored as j where j.name = b.question || ' may')))), false)
-    from before as b order by b.stored_at, b.name, b.nth;
-end
+    from before as b order by b.stored_at, b.name, b.nth
 $$;
 
 -- Runs an ended event again as a new event: with its kind, group, priority and payload (or
 -- _payload), and with the steps that were stored before the step _from; without _from with none.
 -- Signals that no wait had taken go with kept steps. The new event comes after what its group has,
--- waits for its own end alone, and knows the old one; the old one knows it. Answers rerun, with
--- the new event's id and key and the steps that were kept; live; unknown: no such event; no_step,
--- with the steps that there are. Raises 55P03 where the event stays locked for two seconds.
+-- and both events know each other. Answers rerun, with the new event's id and key and the steps
+-- that were kept; live; unknown: no such event; no_step, with the steps that there are. Raises
+-- 55P03 where the event stays locked for two seconds.
 create or replace function agent.rerun_as_new
 ( _id int8, _from text, _payload jsonb, out answer text, out rerun int8, out key text, out steps text[]
 )
@@ -421,33 +407,24 @@ begin
 end
 $$;
 
--- The events that an event runs again: the last one, the one before it, and so on. Its steps and
--- signals may be theirs. Of those whose history was dropped, the first one is known.
+-- The events that an event runs again, the last one first: its steps and signals may be theirs. Of
+-- those whose history was dropped, the first one is known.
 create or replace function agent.rerun_chain(_id int8) returns int8[]
-language plpgsql stable security definer
+language sql stable security definer
 set enable_seqscan = off
-as $$
-begin
-    return array(
-        with recursive run (id) as (
-            select _id
-            union
-            select unnest(array[(change ->> 'id')::int8, (change ->> 'first')::int8]) from run
-            cross join lateral jsonb_array_elements((agent.job_of(run.id)).changes) as change where change ->> 'action' = 'replay of'
-        )
-        select run.id from run where run.id <> _id);
-end
-$$;
+return array(
+    with recursive run (id) as (
+        select _id
+        union
+        select unnest(array[(change ->> 'id')::int8, (change ->> 'first')::int8]) from run
+        cross join lateral jsonb_array_elements((agent.job_of(run.id)).changes) as change where change ->> 'action' = 'replay of'
+    )
+    select run.id from run where run.id <> _id);
 
 -- The first event that an event runs again, directly or through others, by its changes; null: none.
 create or replace function agent.rerun_first(_changes jsonb) returns int8
-language plpgsql immutable parallel safe
-set search_path = pg_catalog, pg_temp
-as $$
-begin
-    return (select (change -> 'first')::int8 from jsonb_array_elements(_changes) as change where change ->> 'action' = 'replay of' limit 1);
-end
-$$;
+language sql immutable parallel safe
+return (select (change -> 'first')::int8 from jsonb_array_elements(_changes) as change where change ->> 'action' = 'replay of' limit 1);
 
 -- The names by which operators' services of 0.2.0 call rerun_events and rerun_as_new.
 create or replace function agent.requeue_events(_ids int8[]) returns setof int8
@@ -460,9 +437,9 @@ create or replace function agent.replay_event
 language sql volatile security definer
 as $$ select replace(r.answer, 'rerun', 'replayed'), r.rerun, r.key, r.steps from agent.rerun_as_new(_id, _from, _payload) as r $$;
 
--- Pauses a kind: its waiting events are neither claimed nor expired until it is resumed; running
--- ones end as they would. They do not hold up other kinds of their groups: this call frees 1,000
--- such groups. The clients then call agent.free_groups until it frees none; else sweeps do.
+-- Pauses a kind: its waiting events are neither claimed nor expired until it is resumed. They do
+-- not hold up other kinds of their groups: this call frees 1,000 such groups, the clients call
+-- agent.free_groups for more, and so do sweeps.
 create or replace function agent.pause_kind(_kind text) returns void
 language plpgsql volatile security definer
 as $$
@@ -480,11 +457,8 @@ $$;
 
 -- Resumes a paused kind and wakes the workers.
 create or replace function agent.resume_kind(_kind text) returns void
-language plpgsql volatile security definer
+language sql volatile security definer
 as $$
-begin
     update agent.kind set paused = false, paused_at = null, paused_by = null where kind = _kind and paused;
-    perform agent.free_groups();
-    perform pg_notify('agent_event', '');
-end
+    select agent.free_groups(), pg_notify('agent_event', '')
 $$;

@@ -10,18 +10,13 @@
 -- How many events of each kind are in each state, and since when the oldest of them is visible.
 create or replace function agent.queue_stats()
 returns table (kind text, paused boolean, pending int8, scheduled int8, running int8, oldest_pending timestamptz)
-language plpgsql volatile security definer
+language sql volatile security definer
 set jit = off
 as $$
-#variable_conflict use_column
-declare
-    _now timestamptz := agent.clock();
-begin
-    return query
-    select k.kind, k.paused, count(e.id) filter (where e.vt <= _now), count(e.id) filter (where e.vt > _now and e.claimed_by is null)
-    , count(e.id) filter (where e.vt > _now and e.claimed_by is not null), min(e.vt) filter (where e.vt <= _now)
-    from agent.kind as k left join agent.event as e on e.kind = k.kind group by k.kind order by k.kind;
-end
+    select k.kind, k.paused, count(e.id) filter (where e.vt <= n.now), count(e.id) filter (where e.vt > n.now and e.claimed_by is null)
+    , count(e.id) filter (where e.vt > n.now and e.claimed_by is not null), min(e.vt) filter (where e.vt <= n.now)
+    from (select agent.clock() as now offset 0) as n cross join agent.kind as k left join agent.event as e on e.kind = k.kind
+    group by k.kind order by k.kind
 $$;
 
 -- The ids under a natural key, live ones first, then history from its newest; also takes an id as
@@ -40,12 +35,11 @@ end
 $$;
 
 -- The newest ended events that a filter wants. Reads the last day, then 30 days, then all that is
--- left, until the page is full. The first two steps open the chunks of history in which their
--- events can be: around their days, and the outliers'. They are planned with their
--- values, as one plan for all values would open every chunk (ADR 0001). The last step opens every
--- chunk, so it keeps its plan. Each filter has an index that is sorted by when events ended. The
--- planner expects few rows here, so it would rather sort all rows of several chunks than merge
--- their indexes: it must not sort.
+-- left, until the page is full. The first two steps open the chunks of history around their days,
+-- and the outliers'. They are planned with their values: one plan for all values would open every
+-- chunk (ADR 0001). The last step opens every chunk, so it keeps its plan. Each filter has an index
+-- sorted by when events ended. The planner expects few rows, so it would rather sort all rows of
+-- several chunks than merge their indexes: it must not sort.
 create or replace function agent.list_ended
 ( _statuses text[], _kinds text[], _key text, _since timestamptz, _until timestamptz, _after timestamptz, _after_id int8, _limit int4
 ) returns setof agent.ended_job
@@ -109,14 +103,12 @@ begin
 end
 $$;
 
--- The ids of the live events with a key: their natural key, their group's or their dedupe key, each
--- by its index. Of a group all are read, and for a dedupe key all that run or have failed: a held
--- event is in no index of dedupe keys, as that would cost each claim.
+-- The ids of the live events with a natural key, a group key or a dedupe key, each by its index.
+-- For a dedupe key all that run or have failed are read: a held event is in no index of them, as
+-- that would cost each claim.
 create or replace function agent.live_events_of(_key text) returns setof int8
-language plpgsql stable security definer
-as $$
-begin
-    return query
+language sql stable security definer
+begin atomic
     select e.id from agent.event as e where e.item_key = _key
     union all select e.id from agent.event as e where e.group_key = _key and e.head
     union all select e.id from agent.event as e where e.group_key = _key and not e.head and e.claimed_by is not null
@@ -124,18 +116,15 @@ begin
     union all select e.id from agent.event as e where e.dedupe_key = _key and e.claimed = '{}'
     union all select e.id from agent.event as e where e.dedupe_key = _key and e.claimed <> '{}' and e.claimed_by is null
     union all select e.id from agent.event as e where e.dedupe_key = _key and e.attempts > 0 and e.claimed_by is not null;
-end
-$$;
+end;
 
--- The newest events that have all tags and match a filter, by id. _tags names the values by which
--- each tag is found: {"customer": ["acme"]}. Reads the events of the first tag in steps, until the
--- page is full.
+-- The newest events that have all tags and match a filter, by id. _tags names the values of each
+-- tag: {"customer": ["acme"]}. Reads the events of the first tag in steps, until the page is full.
 create or replace function agent.tagged_jobs
 ( _tags jsonb, _statuses text[], _kinds text[], _key text, _since timestamptz, _until timestamptz, _after_id int8, _limit int4
 ) returns setof agent.job
 language plpgsql stable security definer
 set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 declare
@@ -181,13 +170,11 @@ create or replace function agent.list_jobs
 ) returns setof agent.job
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 declare
     _left int4 := least(greatest(_limit, 1), 1000);
-    _found int4;
-    _row record;
+    _found int4 := 0;
 begin
     if _tags is not null then
         return query select * from agent.tagged_jobs(_tags, _statuses, _kinds, _key, _since, _until, _after_id, _left);
@@ -202,20 +189,16 @@ begin
         and (_after_id is null or j.id < _after_id)
         order by j.id desc limit _left;
         get diagnostics _found = row_count;
-        _left := _left - _found;
     else
-        for _row in
-            select e.id from agent.event as e
-            where (_statuses is null or case when e.vt <= now() then 'pending' when e.claimed_by is null then 'scheduled' else 'running' end = any(_statuses))
-            and (_kinds is null or e.kind = any(_kinds))
-            and (_since is null or e.enqueued_at >= _since) and (_until is null or e.enqueued_at < _until)
-            and (_after_id is null or e.id < _after_id)
-            order by e.id desc limit _left
-        loop
-            return query select j.* from agent.live_job as j where j.id = _row.id;
-            _left := _left - 1;
-        end loop;
+        return query
+        select j.* from agent.live_job as j
+        where (_statuses is null or j.status = any(_statuses)) and (_kinds is null or j.kind = any(_kinds))
+        and (_since is null or j.enqueued_at >= _since) and (_until is null or j.enqueued_at < _until)
+        and (_after_id is null or j.id < _after_id)
+        order by j.id desc limit _left;
+        get diagnostics _found = row_count;
     end if;
+    _left := _left - _found;
     if _left > 0 then
         return query select * from agent.list_ended(_statuses, _kinds, _key, _since, _until, _after, _after_id, _left);
     end if;
@@ -237,32 +220,26 @@ return concat_ws(' ', _event ->> 'command', _event ->> 'text', _event #>> '{even
 -- Events in which people saw all of these words, in any case, newest first. Looks at the newest
 -- 1,000 events of the kinds since a time.
 create or replace function agent.search_jobs(_words text[], _kinds text[], _since timestamptz, _limit int4, _tags jsonb default null) returns setof agent.job
-language plpgsql volatile security definer
+language sql volatile security definer
 set jit = off
 as $$
-begin
-    return query
     select j.* from agent.list_jobs(null, _kinds, null, _since, null, null, null, 1000, _tags) as j
     where not exists (
         select from unnest(_words) as word
         where position(lower(word) in lower(concat_ws(' ', agent.seen_text(j.payload), j.item_key, j.group_key))) = 0)
-    limit least(greatest(_limit, 1), 1000);
-end
+    limit least(greatest(_limit, 1), 1000)
 $$;
 
 -- Narrows the events of list_jobs by their payloads, errors and keys. Looks at _most events from
--- the cursor on, at most 1,000. Returns the matches, and the last event that it looked at, from
--- which the next call goes on. _words are parts of keys, and _error is part of the error or the
--- reason, in any case.
+-- the cursor on, at most 1,000. Returns the matches, and the last event that it looked at, for the
+-- next call. _words are parts of keys, _error is part of the error or the reason, in any case.
 create or replace function agent.narrow_jobs
 ( _statuses text[], _kinds text[], _key text, _since timestamptz, _until timestamptz, _after timestamptz, _after_id int8, _most int4
 , _workspace text, _channel text, _user text, _error text, _words text[], _tags jsonb default null
 ) returns table (nth int8, matches boolean, job agent.job)
-language plpgsql volatile security definer
+language sql volatile security definer
 set jit = off
 as $$
-begin
-    return query
     with looked as materialized (
         select row_number() over () as nth, j::agent.job as job from agent.list_jobs(_statuses, _kinds, _key, _since, _until, _after, _after_id, _most, _tags) as j
     ), judged as materialized (
@@ -276,30 +253,25 @@ begin
                 where position(lower(word) in lower(concat_ws(' ', (l.job).item_key, (l.job).group_key, (l.job).dedupe_key))) = 0) as matches
         from looked as l
     )
-    select j.nth, j.matches, j.job from judged as j where j.matches or j.nth = (select max(l.nth) from looked as l) order by j.nth;
-end
+    select j.nth, j.matches, j.job from judged as j where j.matches or j.nth = (select max(l.nth) from looked as l) order by j.nth
 $$;
 
 -- The events of a group: the newest _limit that ended, and the oldest _limit live ones.
 create or replace function agent.group_jobs(_group_key text, _limit int4) returns setof agent.job
-language plpgsql stable security definer
-set enable_seqscan = off
+language sql stable security definer
 set enable_bitmapscan = off
 as $$
-begin
-    return query
     select j.* from (
         select e.id from agent.event as e where e.group_key = _group_key and e.head
         union all (select e.id from agent.event as e where e.group_key = _group_key and not e.head and e.claimed_by is not null limit _limit)
         union all (select e.id from agent.event as e where e.group_key = _group_key and not e.head and e.claimed_by is null order by e.event_ts, e.id limit _limit)
-    ) as found join agent.live_job as j on j.id = found.id;
-    return query select j.* from agent.ended_job as j where j.group_key = _group_key order by j.finished_at desc limit _limit;
-end
+    ) as found join agent.live_job as j on j.id = found.id
+    union all (select j.* from agent.ended_job as j where j.group_key = _group_key order by j.finished_at desc limit _limit)
 $$;
 
--- The messages with which handlers replied to an event, the oldest first: at most 100 of them, as
--- the notes of its row say (surelane_worker.slack.notes). A reply stands in the event's channel,
--- unless its note names another.
+-- The messages with which handlers replied to an event, the oldest first, at most 100, by its notes
+-- (surelane_worker.slack.notes). A reply stands in the event's channel, or in one that its note
+-- names.
 create or replace function agent.list_replies(_id int8, _event_ts timestamptz) returns table (at timestamptz, channel text, ts text)
 language plpgsql stable security definer
 set plan_cache_mode = force_custom_plan
@@ -322,12 +294,10 @@ begin
 end
 $$;
 
--- The events of a Slack message: the events of its thread that happened with it. _thread is the ts
--- of the message that began the thread, if the message is a reply. Returns the events of the first
--- of _teams that has one.
+-- The events of a Slack message: those of its thread that happened with it, for the first of _teams
+-- that has one. _thread is the ts of the message that began the thread, if it is a reply.
 create or replace function agent.message_jobs(_teams text[], _channel text, _ts numeric, _thread text) returns setof int8
 language plpgsql stable security definer
-set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 declare
@@ -351,55 +321,16 @@ begin
 end
 $$;
 
--- The events that have waited the longest, at most three of a kind, and why each waits: visible
--- ones, and events that wait for another attempt or an answer. Looks at the oldest 500 live events,
--- and at the oldest visible head of each kind.
-create or replace function agent.longest_waiting(_limit int4)
-returns table (id int8, kind text, group_key text, enqueued_at timestamptz, reason text, detail text)
-language plpgsql volatile security definer
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-set enable_bitmapscan = off
-as $$
-#variable_conflict use_column
-declare
-    _now timestamptz := agent.clock();
-begin
-    return query
-    with oldest as materialized (
-        select e.id, e.kind, e.vt, e.claimed_by, e.retrying from agent.event as e order by e.id limit 500
-    ), found as (
-        select o.id, o.kind from oldest as o
-        where not (o.claimed_by is not null and o.vt > _now) and (o.vt <= _now or o.vt = 'infinity' or o.retrying
-            or exists (select from agent.step as s where s.event_id = o.id and s.sort = 'wait' and s.finished_at is null))
-        union
-        select probe.id, k.kind from agent.kind as k
-        cross join lateral (
-            select first.id from generate_series(-4, 59) as lanes (number) cross join lateral (
-                select e.id, e.vt from agent.event as e where e.head and e.lane = lanes.number and e.kind = k.kind and e.vt <= _now order by e.vt limit 1
-            ) as first order by first.vt limit 1
-        ) as probe
-    ), ranked as (
-        select f.id, row_number() over (partition by f.kind order by f.id) as nth from found as f
-    )
-    select e.id, e.kind, e.group_key, e.enqueued_at, w.reason, w.detail
-    from (select r.id, r.nth from ranked as r where r.nth <= 3 order by r.nth, r.id limit _limit) as chosen
-    join agent.event as e on e.id = chosen.id cross join lateral agent.why_waiting(e.id) as w
-    where w.reason not in ('running', 'ended', 'future') order by e.enqueued_at;
-end
-$$;
-
 -- How many events of each kind and outcome ended in the last _minutes, how long they waited for
 -- their first claim, and how long the last attempt ran: the median and the 99th percentile, in
--- seconds. Looks at the newest _sample of each; if there are more, the rate is that of these
--- (counted is then null). Events that happened more than a week ago do not count.
+-- seconds. Looks at the newest _sample of each; of more the rate is that of these, and counted is
+-- null. Leaves out events that happened more than a week ago.
 create or replace function agent.recent_figures(_minutes int4, _sample int4)
 returns table
 ( kind text, outcome text, per_minute float8, counted int8, wait_p50 float8, wait_p99 float8, run_p50 float8, run_p99 float8
 )
 language plpgsql volatile security definer
 set plan_cache_mode = force_custom_plan
-set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_sort = off
 as $$
@@ -498,6 +429,36 @@ begin
         (true, 'due', 'visible; a worker claims it next' || coalesce('; ' || _rescued, ''))
     ) as c (holds, reason, detail) where c.holds limit 1;
 end
+$$;
+
+-- The events that have waited the longest, at most three of a kind, and why: visible ones, and
+-- those that wait for another attempt or an answer. Looks at the oldest 500 live events, and at the
+-- oldest visible head of each kind.
+create or replace function agent.longest_waiting(_limit int4)
+returns table (id int8, kind text, group_key text, enqueued_at timestamptz, reason text, detail text)
+language sql volatile security definer
+set enable_bitmapscan = off
+as $$
+    with oldest as materialized (
+        select e.id, e.kind, e.vt, e.claimed_by, e.retrying from agent.event as e order by e.id limit 500
+    ), found as (
+        select o.id, o.kind from oldest as o
+        where not (o.claimed_by is not null and o.vt > (select agent.clock())) and (o.vt <= (select agent.clock()) or o.vt = 'infinity' or o.retrying
+            or exists (select from agent.step as s where s.event_id = o.id and s.sort = 'wait' and s.finished_at is null))
+        union
+        select probe.id, k.kind from agent.kind as k
+        cross join lateral (
+            select first.id from generate_series(-4, 59) as lanes (number) cross join lateral (
+                select e.id, e.vt from agent.event as e where e.head and e.lane = lanes.number and e.kind = k.kind and e.vt <= (select agent.clock()) order by e.vt limit 1
+            ) as first order by first.vt limit 1
+        ) as probe
+    ), ranked as (
+        select f.id, row_number() over (partition by f.kind order by f.id) as nth from found as f
+    )
+    select e.id, e.kind, e.group_key, e.enqueued_at, w.reason, w.detail
+    from (select r.id, r.nth from ranked as r where r.nth <= 3 order by r.nth, r.id limit _limit) as chosen
+    join agent.event as e on e.id = chosen.id cross join lateral agent.why_waiting(e.id) as w
+    where w.reason not in ('running', 'ended', 'future') order by e.enqueued_at
 $$;
 
 -- How many events a filter finds, up to _most; list_jobs has the filter.

@@ -1,7 +1,7 @@
 -- What is kept of operators: their actions, and which sessions and links count no more.
 --
 --   use_id: sessions that were signed out, links and sign-ins that were used; the page
---   actions_kept, begin_action, continue_action: keep what operators do; every change
+--   begin_action, continue_action: keep what operators do; every change
 --   list_actions, read_action: operators
 
 -- Whether an id of the operator's page is unused. With _until it is used from now on. It is kept
@@ -21,14 +21,9 @@ begin
 end
 $$;
 
--- How long kept actions stay.
-create or replace function agent.actions_kept() returns interval
-language sql immutable parallel safe
-return interval '400 days';
-
 -- Begins an action of an operator: keeps who does what, and names them for what this transaction
 -- changes. A work of many transactions calls it in the first one, and continue_action in the
--- others. Returns the action's id. Actions that are older than actions_kept go, some at a time.
+-- others. Returns the action's id. Actions that are older than 400 days go, some at a time.
 create or replace function agent.begin_action(_who text, _via text, _action text, _target text, _detail jsonb) returns int8
 language plpgsql volatile security definer
 as $$
@@ -38,7 +33,7 @@ begin
     delete from agent.operator_action
     where id in (
         select id from (select id, at from agent.operator_action order by id limit 100) as oldest
-        where at < agent.clock() - agent.actions_kept() for update skip locked);
+        where at < agent.clock() - interval '400 days' for update skip locked);
     insert into agent.operator_action (at, who, via, role, action, target, detail)
     values (agent.clock(), left(coalesce(nullif(_who, ''), session_user), 200), _via, session_user, left(_action, 100), left(_target, 300), coalesce(_detail, '{}'))
     returning id into _id;
@@ -50,14 +45,12 @@ $$;
 -- Stores what an action has done so far, and names who acts for what this transaction changes.
 -- _over: it has ended. Nothing can be added to an action after that.
 create or replace function agent.continue_action(_id int8, _result jsonb, _over boolean) returns void
-language plpgsql volatile security definer
-as $$
-begin
+language sql volatile security definer
+begin atomic
     update agent.operator_action set result = coalesce(_result, result), seen_at = agent.clock(), finished_at = case when _over then agent.clock() end
     where id = _id and finished_at is null;
-    perform set_config('surelane.acting', (select who from agent.operator_action where id = _id), true);
-end
-$$;
+    select set_config('surelane.acting', (select who from agent.operator_action where id = _id), true);
+end;
 
 -- A page of kept actions, newest first: those before _before, of one target or of all.
 create or replace function agent.list_actions(_before int8, _target text, _limit int4) returns setof agent.operator_action

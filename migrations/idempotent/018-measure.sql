@@ -6,8 +6,8 @@
 
 -- How many heads of a kind are visible and how many will be later, and since when the oldest is: by
 -- index alone. Counts each band lane by lane until there are 10,000 and takes its other lanes to be
--- like those, as events fall into lanes at random: exact below, within about two percent above. Of
--- parked events it counts up to 100,000 a priority.
+-- like those: exact below, within about two percent above. Of parked events it counts up to 100,000
+-- a priority.
 create or replace function agent.count_heads(_kind text, _now timestamptz, out pending int8, out later int8, out oldest timestamptz)
 language plpgsql stable
 set plan_cache_mode = force_generic_plan
@@ -47,10 +47,9 @@ end
 $$;
 
 -- What holds back vacuum the longest: a session's transaction, a prepared one or a replication
--- slot. No row: nothing does. A transaction of another database does so too once it has written, as
--- new snapshots wait for it. anchor is what it holds. state and since are null where they are
--- hidden from the owner of the schema: of other roles' sessions, to who is not a member of
--- pg_read_all_stats; a slot has no since.
+-- slot. No row: nothing does. A transaction of another database does so too once it has written.
+-- anchor is what it holds. state and since are null where they are hidden from the owner of the
+-- schema, who is not a member of pg_read_all_stats; a slot has no since.
 create or replace function agent.vacuum_holder()
 returns table (holder text, pid int4, application text, state text, since timestamptz, anchor text)
 language sql volatile security definer
@@ -72,8 +71,8 @@ as $$
 $$;
 
 -- The figures that operators watch, at a cost that hardly grows with the queue. _last: the holder
--- of vacuum as it was seen before; where since when it holds is hidden, that is since when it has
--- been seen holding the same.
+-- of vacuum as it was seen before; where since when it holds is hidden, it is since when it was
+-- seen.
 create or replace function agent.queue_figures(_last jsonb) returns jsonb
 language plpgsql volatile
 set enable_seqscan = off
@@ -105,10 +104,9 @@ end
 $$;
 
 -- The queue's figures, measured once for all callers: again after 15 seconds, or later where
--- measuring takes long. So it costs one percent of a processor at most, given up or not. The first
--- caller after that time measures (fresh); others get what was measured before. Null: nothing was
--- yet. began and ended are when this call did, by the database's clock, for the caller to compare
--- its own with.
+-- measuring takes long, so it costs one percent of a processor at most. The first caller after that
+-- time measures (fresh); others get what was measured before. Null: nothing was yet. began and
+-- ended are when this call did, by the database's clock, for the caller to compare its own with.
 create or replace function agent.measure_queue() returns jsonb
 language plpgsql volatile security definer
 as $$
@@ -134,15 +132,14 @@ end
 $$;
 
 -- A page of kinds for operators, by name: those after _after, or _kind alone. failed: how many of
--- its events failed in the last day, up to 1,000. Planned with its values, so that it opens the
--- chunks of history in which they can be (ADR 0001).
+-- its events failed in the last day, up to 1,000. Planned with its values, for the chunks of
+-- history.
 create or replace function agent.list_kinds(_kind text, _after text, _limit int4)
 returns table
 ( kind text, paused boolean, paused_at timestamptz, paused_by text, max_attempts int4, ordered boolean, handled_at timestamptz, failed int8
 )
 language plpgsql stable security definer
 set plan_cache_mode = force_custom_plan
-set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 declare
@@ -206,7 +203,6 @@ create or replace function agent.firings(_names text[], _times timestamptz[], _f
 returns table (name text, scheduled_at timestamptz, id int8, status text, reason text, error text, finished_at timestamptz)
 language plpgsql stable security definer
 set plan_cache_mode = force_custom_plan
-set enable_seqscan = off
 set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
@@ -233,51 +229,35 @@ create or replace function agent.list_running(_worker text, _each int4)
 returns table
 ( worker text, running int8, id int8, kind text, item_key text, group_key text, attempts int4, claimed_at timestamptz, lease_until timestamptz
 )
-language plpgsql volatile security definer
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
+language sql volatile security definer
 set enable_bitmapscan = off
 as $$
-#variable_conflict use_column
-declare
-    _now timestamptz := agent.clock();
-begin
-    return query
     select r.claimed_by, r.running, r.id, r.kind, r.item_key, r.group_key, r.attempts, r.claimed_at, r.vt
     from (
         select e.*, count(*) over (partition by e.claimed_by) as running
         , row_number() over (partition by e.claimed_by order by e.claimed_at, e.id) as nth
         from (
             select f.claimed_by, f.id, f.kind, f.item_key, f.group_key, f.attempts, f.vt, f.claimed[array_upper(f.claimed, 1)] as claimed_at
-            from (select * from agent.event as a where a.attempts > 0 and a.vt > _now order by a.vt limit 20000) as f
+            from (select * from agent.event as a where a.attempts > 0 and a.vt > (select agent.clock()) order by a.vt limit 20000) as f
             where f.claimed_by is not null and f.head and (_worker is null or f.claimed_by = _worker)
         ) as e
     ) as r
-    where r.nth <= least(greatest(_each, 1), 500) order by r.claimed_by, r.nth;
-end
+    where r.nth <= least(greatest(_each, 1), 500) order by r.claimed_by, r.nth
 $$;
 
 -- A page of the questions that ctx.ask has open, the newest first: of live events that wait for a
 -- person's answer. posted is what the step stored: the message's place, the people who may answer.
 create or replace function agent.list_questions(_after timestamptz, _after_id int8, _limit int4)
 returns table (id int8, kind text, item_key text, group_key text, question text, posted json, asked_at timestamptz, until timestamptz)
-language plpgsql volatile security definer
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
+language sql volatile security definer
 set enable_bitmapscan = off
 as $$
-#variable_conflict use_column
-declare
-    _now timestamptz := agent.clock();
-begin
-    return query
     select w.event_id, e.kind, e.item_key, e.group_key, w.name, a.result, w.started_at, w.due_at
     from agent.step as w
-    join agent.event as e on e.id = w.event_id and e.claimed_by is null and e.vt > _now
+    join agent.event as e on e.id = w.event_id and e.claimed_by is null and e.vt > (select agent.clock())
     -- surelane_worker.handling.asks has the names.
     join agent.step as a on a.event_id = w.event_id and a.name = w.name || ' asked' and a.nth = 1
-    where w.sort = 'wait' and w.finished_at is null and (w.due_at > _now or w.due_at is null)
+    where w.sort = 'wait' and w.finished_at is null and (w.due_at > (select agent.clock()) or w.due_at is null)
     and (_after is null or (w.started_at, w.event_id) < (_after, _after_id))
-    order by w.started_at desc, w.event_id desc limit least(greatest(_limit, 1), 200);
-end
+    order by w.started_at desc, w.event_id desc limit least(greatest(_limit, 1), 200)
 $$;

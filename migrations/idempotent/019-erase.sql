@@ -6,7 +6,7 @@
 --   drop_history: one step of retention; workers
 --   given_names, as_words, find_named, erase_names: what an erasure looks for; the ones below
 --   about_events, named_installation, whole_workspace, data_key_lingers: parts of erasing
---   hashed, added_counts: parts of its receipt
+--   hashed: the names in its receipt
 --   preview_erasure: operators, before
 --   begin_erasure, erase_step: operators, and workers after an uninstall
 --   list_erasures: operators
@@ -45,9 +45,9 @@ $$;
 -- Retention: drops history older than _older_than by event_ts, with its steps and signals, in one
 -- bounded step. A hypertable loses its oldest chunk, if all of it is that old. Of a plain table the
 -- _limit rows after id _after are looked at. Returns where the next step begins (null at the end),
--- how many chunks or rows went, and whether another transaction's lock stopped it. It waits 100 ms
--- for a lock at most: claims and lists queue up behind a drop that waits. One worker at a time: a
--- second one comes to the end at once.
+-- how many chunks or rows went, and whether another transaction's lock stopped it, after 100 ms at
+-- most: claims and lists queue up behind a drop that waits. A second worker comes to the end at
+-- once.
 create or replace function agent.drop_history
 ( _older_than interval, _after int8 default 0, _limit int4 default 2000, out next int8, out dropped int4, out blocked boolean
 )
@@ -130,14 +130,10 @@ language plpgsql immutable parallel safe
 as $$
 declare
     _names text[] := array(select value from jsonb_each_text(jsonb_strip_nulls(_filter)));
-    _name text;
 begin
-    foreach _name in array _names loop
-        if _name !~ '^[A-Za-z0-9]{2,50}$' then
-            raise invalid_parameter_value using message = 'an id to erase has 2 to 50 letters and digits, such as U012AB3CD';
-        end if;
-    end loop;
-    if _names = '{}' then
+    if exists (select from unnest(_names) as name where name !~ '^[A-Za-z0-9]{2,50}$') then
+        raise invalid_parameter_value using message = 'an id to erase has 2 to 50 letters and digits, such as U012AB3CD';
+    elsif _names = '{}' then
         raise invalid_parameter_value using message = 'name a user, a workspace or a channel';
     end if;
     return _names;
@@ -152,10 +148,10 @@ return array(select '(^|[^A-Za-z0-9]|\\[bfnrt])' || name || '($|[^A-Za-z0-9])' f
 
 -- Among the _limit events after id _after, up to _until: the events in which all of the names
 -- stand, in the row, its steps and its signals. _place is event (live), event_hist, or step: steps
--- and signals whose events were removed by hand. Of history only the first chunk that ends after
--- _part, with the ended children of what stands there. Every look is by an index, and reads the
--- rows of the step alone. Returns them, how many it looked at, the last of these, and the range of
--- the chunk; last_id is null at its end, until_ts at the end of history.
+-- and signals of events that were removed by hand. Of history only the first chunk that ends after
+-- _part, with the ended children of what stands there. Each look is by an index, and reads the rows
+-- of the step alone. Returns them, how many it looked at, the last of these, and the range of the
+-- chunk; last_id is null at its end, until_ts at the end of history.
 create or replace function agent.find_named
 ( _names text[], _place text, _part timestamptz, _after int8, _until int8, _limit int4
 , out ids int8[], out seen int4, out last_id int8, out from_ts timestamptz, out until_ts timestamptz
@@ -213,9 +209,8 @@ end
 $$;
 
 -- Counts in one bounded step what an erasure would remove. _at is where to begin: null at first,
--- then what the step before returned. Returns {"at", "seen", "of", "counts": {"event",
--- "event_hist", "step", "signal", "cron", "installation"}}, the counts of this step alone; at is
--- null at the end.
+-- then what the step before returned. Returns {"at", "seen", "of", "counts"}, the counts of this
+-- step alone by table; at is null at the end.
 create or replace function agent.preview_erasure(_filter jsonb, _at jsonb default null, _limit int4 default 500) returns jsonb
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -254,9 +249,9 @@ return (
 
 -- Begins an erasure, or returns the unfinished one of the same filter, which goes on where it
 -- stopped. _filter is {"user", "team", "channel"}, combined by "and". It covers the events that are
--- stored now. Of a whole workspace with a data key it covers the events that are stored once no
--- process encrypts with that key. Returns its number, the key of its hashes, whether it goes on,
--- and about how many events there are to look at.
+-- stored now; of a whole workspace with a data key, those that are stored once no process encrypts
+-- with that key. Returns its number, the key of its hashes, whether it goes on, and about how many
+-- events there are to look at.
 create or replace function agent.begin_erasure(_filter jsonb, _by text, out id int8, out key text, out goes_on boolean, out about int8)
 language plpgsql volatile security definer
 as $$
@@ -287,8 +282,8 @@ create or replace function agent.whole_workspace(_filter jsonb) returns text
 language sql immutable parallel safe
 return case when jsonb_strip_nulls(_filter) - 'team' = '{}' then _filter ->> 'team' end;
 
--- How long after its retirement no process encrypts with a data key: a minute, for which processes
--- keep it, and some seconds in which what they encrypted is stored (surelane.encryption.data_keys).
+-- How long after its retirement a data key is used: a minute, for which processes keep it, and some
+-- seconds until what they encrypted is stored (surelane.encryption.data_keys).
 create or replace function agent.data_key_lingers() returns interval
 language sql immutable parallel safe
 return interval '75 seconds';
@@ -301,13 +296,13 @@ return (
     from jsonb_each_text(jsonb_strip_nulls(_filter)) as given (name, id));
 
 -- Does one bounded step of an erasure. First it cancels the live events, and looks at the queue
--- again until each has ended: a running handler is stopped, and may need some seconds. Then it
--- removes history, then steps without an event, schedules, limits' keys and tokens. A last look at
--- the queue finds events that run again meanwhile. Each step is kept when a later one fails. Of
--- a whole workspace it destroys the data key at the end; before its beginning it waits until no
--- process encrypts with it. Returns where it is ("key" as it waits so, "done" at the end), how many
--- events it looked at, how many still run or are locked by others, and what it removed so far.
--- Waits 500 ms for a lock at most, then raises 55P03.
+-- again until each has ended: a running handler needs some seconds. Then it removes history, steps
+-- without an event, schedules, limits' keys and tokens. A last look at the queue finds events that
+-- run again meanwhile. Each step is kept when a later one fails. Of a whole workspace it destroys
+-- the data key at the end, and waits at its beginning until no process encrypts with it. Returns
+-- where it is ("key" as it waits so, "done" at the end), how many events it looked at, how many
+-- still run or are locked, and what it removed so far. Waits 500 ms for a lock at most, then raises
+-- 55P03.
 create or replace function agent.erase_step
 ( _id int8, _filter jsonb, _limit int4 default 500, out place text, out seen int4, out waiting int4, out counts jsonb
 )
@@ -390,7 +385,10 @@ begin
         end if;
         _e.after := 0;
     end if;
-    _e.counts := agent.added_counts(_e.counts, _removed);
+    _e.counts := (
+        select coalesce(jsonb_object_agg(name, total), '{}')
+        from (select key as name, sum(value::int8) as total from (
+            select * from jsonb_each_text(_e.counts) union all select * from jsonb_each_text(_removed)) as c group by key) as summed);
     update agent.erasure as e set place = _e.place, part = _e.part, after = _e.after, found = _e.found, waiting = _e.waiting, checking = _e.checking
     , until = _e.until, counts = _e.counts, key = _e.key, finished_at = _e.finished_at
     where e.id = _id;
@@ -401,17 +399,9 @@ begin
 end
 $$;
 
--- Adds counts by name.
-create or replace function agent.added_counts(_counts jsonb, _more jsonb) returns jsonb
-language sql immutable parallel safe
-return (
-    select coalesce(jsonb_object_agg(name, total), '{}')
-    from (select key as name, sum(value::int8) as total from (
-        select * from jsonb_each_text(_counts) union all select * from jsonb_each_text(_more)) as c group by key) as summed);
-
 -- Removes the schedules in which all names stand, and what limits and crowds remember of them where
--- no live event needs it: keys of limits, and workspaces. Skips what other transactions have
--- locked: those rows go by themselves, as workers sweep them. Returns how many rows of each table.
+-- no live event needs it. Skips what other transactions have locked: workers sweep those rows.
+-- Returns how many rows of each table.
 create or replace function agent.erase_names(_names text[]) returns jsonb
 language plpgsql volatile security definer
 set jit = off

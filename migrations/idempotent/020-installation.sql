@@ -15,8 +15,8 @@
 --   retire_data_key, destroy_data_keys: erasing (016)
 
 -- Save the rows of one installation together: the bot's (an empty user id), a person's, or both. A
--- later installation replaces an earlier one, and keeps what was to be erased after an uninstall.
--- The bot's wakes the events that wait for it.
+-- later one replaces an earlier one, and keeps what was to be erased after an uninstall. The bot's
+-- wakes the events that wait for it.
 create or replace function agent.save_installation
 ( _enterprise_wide boolean, _owner_id text, _app_id text, _user_ids text[], _details jsonb[], _sealed bytea[], _expire timestamptz[]
 ) returns void
@@ -58,8 +58,8 @@ begin
 end
 $$;
 
--- Note who else reported a stored message of a shared channel, and forget some notes about events
--- that have ended. There is no note where the event has ended.
+-- Note who else reported a stored message of a shared channel, unless its event has ended, and
+-- forget some notes about ended events.
 create or replace function agent.note_report(_id int8, _enterprise_wide boolean, _owner_id text) returns void
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -140,8 +140,8 @@ begin atomic
     select count(*)::int4 from deleted;
 end;
 
--- Delete an installation that was removed from Slack, with all its rows, and record that. An
--- installation after _until stays: the report is late. Returns how many rows there were.
+-- Delete an installation that was removed from Slack, and record that. One that is newer than
+-- _until stays: the report is late. Returns how many rows there were.
 create or replace function agent.uninstall(_enterprise_wide boolean, _owner_id text, _enterprise_id text, _until timestamptz) returns int4
 language plpgsql volatile security definer
 as $$
@@ -157,12 +157,11 @@ begin
 end
 $$;
 
--- Does one bounded step of the erasures after uninstalls: of an owner that removed the app for
--- _grace, one owner and one worker at a time. It erases what agent.erase_step erases for the
--- owner's id. Keeps a workspace while its organization has the app and for the grace after that.
--- Keeps an organization while one of its workspaces has the app. Returns whose data it erases, the
--- receipt's number and key, the place ("done" at the end), and how many events have not ended;
--- nulls: there is nothing to do.
+-- Does one bounded step of the erasures after uninstalls (agent.erase_step): of an owner that
+-- removed the app for _grace, one owner and one worker at a time. Keeps a workspace while its
+-- organization has the app and for the grace after that, and an organization while one of its
+-- workspaces has the app. Returns whose data it erases, the receipt's number and key, the place
+-- ("done" at the end), and how many events have not ended; nulls: there is nothing to do.
 create or replace function agent.erase_uninstalled
 ( _grace interval, _by text, _limit int4 default 500, out owner text, out receipt int8, out key text, out place text, out waiting int4
 )
@@ -211,8 +210,7 @@ begin atomic
     returning i.sealed, i.version;
 end;
 
--- Store refreshed tokens. False: the row was installed anew or deleted meanwhile, so nothing is
--- stored.
+-- Store refreshed tokens. False: the row has changed meanwhile, and nothing is stored.
 create or replace function agent.end_refresh
 ( _enterprise_wide boolean, _owner_id text, _user_id text, _version int8, _sealed bytea, _expires_at timestamptz) returns boolean
 language sql volatile security definer
@@ -235,8 +233,7 @@ begin atomic
     order by i.expires_at limit _limit;
 end;
 
--- Up to _limit rows after a row, in the order of their keys. A rotation looks at all of them, and
--- so finds what no key opens.
+-- Up to _limit rows after a row, in the order of their keys: a rotation looks at all of them.
 create or replace function agent.installations_to_seal
 ( _limit int4 default 100, _after_owner text default '', _after_wide boolean default false, _after_user text default ''
 ) returns table (owner_id text, enterprise_wide boolean, user_id text, sealed bytea, previous bytea)
@@ -260,19 +257,10 @@ begin atomic
     select exists (select from changed);
 end;
 
--- Record that the state of an OAuth install was used, and forget some that have expired. False: it
--- was used before.
+-- Record that the state of an OAuth install was used. False: it was used before.
 create or replace function agent.use_oauth_state(_state bytea, _expires_at timestamptz) returns boolean
-language plpgsql volatile security definer
-set jit = off
-as $$
-begin
-    delete from agent.used_oauth_state where state in (
-        select state from agent.used_oauth_state where expires_at < agent.clock() - interval '1 hour' limit 20 for update skip locked);
-    insert into agent.used_oauth_state (state, expires_at) values (_state, _expires_at) on conflict do nothing;
-    return found;
-end
-$$;
+language sql volatile security definer
+return agent.use_id('oauth ' || encode(_state, 'hex'), _expires_at);
 
 -- The data key with which a workspace's values are encrypted now. No row: it has none yet.
 create or replace function agent.data_key(_workspace text) returns table (id bytea, sealed bytea)
@@ -281,17 +269,13 @@ begin atomic
     select k.id, k.sealed from agent.data_key as k where k.workspace = _workspace and k.retired_at is null and k.left_at is null;
 end;
 
--- Give a workspace its data key. If another process gave it one meanwhile, that one counts: the
--- answer is the key that counts.
+-- Give a workspace its data key. Answers the key that counts: another process may have been first.
 create or replace function agent.add_data_key(_workspace text, _id bytea, _sealed bytea) returns table (id bytea, sealed bytea)
-language plpgsql volatile security definer
-as $$
-#variable_conflict use_column
-begin
+language sql volatile security definer
+begin atomic
     insert into agent.data_key (id, workspace, sealed) values (_id, _workspace, _sealed) on conflict do nothing;
-    return query select * from agent.data_key(_workspace);
-end
-$$;
+    select k.id, k.sealed from agent.data_key(_workspace) as k;
+end;
 
 -- Data keys by their ids. A missing one was destroyed.
 create or replace function agent.find_data_keys(_ids bytea[]) returns table (id bytea, workspace text, sealed bytea)

@@ -22,6 +22,8 @@ create table agent.used_id
 , expires_at timestamptz not null        -- then its signature does not hold any more, either
 );
 create index used_id_expires_at on agent.used_id (expires_at);
+insert into agent.used_id select 'oauth ' || encode(state, 'hex'), expires_at from agent.used_oauth_state;
+drop table agent.used_oauth_state;
 
 -- Tags of events are rows of agent.step with number -1. arguments is the value by which a tag is
 -- found. Number 0 is the list of agent.gather, and the progress.
@@ -34,36 +36,21 @@ alter table agent.cron
 , drop constraint cron_catch_up_check
 , add constraint cron_catch_up_check check (catch_up in ('none', 'one', 'all') or catch_up ~ '^[1-9][0-9]{0,2}$' or catch_up = '1000');
 
--- Forms that now have defaults instead, and steps of earlier calls.
-drop function if exists agent.list_jobs(text[], text[], text, timestamptz, timestamptz, timestamptz, int8, int4);
-drop function if exists agent.search_jobs(text[], text[], timestamptz, int4);
-drop function if exists agent.count_jobs(text[], text[], text, timestamptz, timestamptz, int4);
-drop function if exists agent.narrow_jobs(text[], text[], text, timestamptz, timestamptz, timestamptz, int8, int4, text, text, text, text, text[]);
-drop function if exists agent.announce_worker(text, text[], text, interval);
-drop function if exists agent.announce_worker(text, text[], text, interval, int4);
-drop function if exists agent.cancel_job(int8);
-drop function if exists agent.claim_events(text[], int4, int4, interval, text, timestamptz[]);
-drop function if exists agent.cancel_jobs(int8[]);
-drop function if exists agent.sweep_events(int4, interval, text[], boolean, int4);
-drop function if exists agent.set_cron(text, text, text, timestamptz, jsonb, text, text, boolean);
-drop function if exists agent.set_cron(text, text, text, timestamptz, jsonb, text, text, boolean, int4);
-drop function if exists agent.due_cron();
-drop function if exists agent.peek_events(text[], interval, int4, timestamptz[]);
-drop function if exists agent.sweep_exhausted(int4, int4);
-drop function if exists agent.fence_members(text[], timestamptz);
-drop function if exists agent.end_events(int8[], int4[], text[], text, text[], jsonb[]);
-drop function if exists agent.give_back(int8[], interval[]);
-drop function if exists agent.hold_heads(text[], int4, int4, timestamptz, timestamptz[]);
-drop function if exists agent.hold_members(tid[], timestamptz[], text[], boolean[], text[], int4, int4, timestamptz);
-drop function if exists agent.store_new_events(int8[], jsonb[], text[], text[]);
-drop function if exists agent.sweep_groups(int4);
-drop function if exists agent.requeued(agent.event_hist);
-drop function if exists agent.replayed_first(jsonb);
-drop function if exists agent.hold_parked(text[], text[], int4, int8, int4, interval, timestamptz, timestamptz[]);
+-- Forms that now have defaults instead, and steps of earlier calls. A name without arguments has
+-- one form in the release before.
+drop function if exists agent.list_jobs, agent.search_jobs, agent.count_jobs, agent.narrow_jobs, agent.due_cron, agent.peek_events
+, agent.fence_members, agent.give_back, agent.hold_heads, agent.hold_members, agent.hold_parked, agent.sweep_groups, agent.requeued
+, agent.replayed_first, agent.claimed_lane, agent.heartbeat_open, agent.sweep_requests, agent.added_counts, agent.actions_kept
 -- Programs of the operator alone rotate now: ingest and workers could destroy keys.
-drop function if exists agent.data_keys_to_seal(bytea, int4, bytea);
-drop function if exists agent.installations_to_seal(bytea, int4, text, boolean, text);
-drop function if exists agent.seal_installation(boolean, text, text, bytea, bytea);
+, agent.data_keys_to_seal, agent.installations_to_seal, agent.seal_installation;
+drop function if exists agent.announce_worker(text, text[], text, interval), agent.announce_worker(text, text[], text, interval, int4);
+drop function if exists agent.cancel_job(int8), agent.cancel_jobs(int8[]), agent.sweep_exhausted(int4, int4);
+drop function if exists agent.claim_events(text[], int4, int4, interval, text, timestamptz[]);
+drop function if exists agent.sweep_events(int4, interval, text[], boolean, int4);
+drop function if exists agent.set_cron(text, text, text, timestamptz, jsonb, text, text, boolean)
+, agent.set_cron(text, text, text, timestamptz, jsonb, text, text, boolean, int4);
+drop function if exists agent.end_events(int8[], int4[], text[], text, text[], jsonb[]);
+drop function if exists agent.store_new_events(int8[], jsonb[], text[], text[]);
 -- agent.settle has these outcomes, too.
 drop function if exists agent.fail_events(int8[], int4[], jsonb[], interval[], boolean[], text[], int4);
 drop function if exists agent.release_events(int8[], int4[]);

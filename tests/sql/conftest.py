@@ -27,7 +27,6 @@ TABLES = (
     "signal",
     "installation",
     "data_key",
-    "used_oauth_state",
     "used_id",
     "install_wait",
     "other_report",

@@ -192,7 +192,7 @@ async def test_each_role_may_do_with_tokens_what_it_needs(queue: Connection) -> 
         "select has_table_privilege(r, t, 'select') from unnest($1::text[]) as r, unnest($2::text[]) as t"
     )
     roles = ["agent_ingest", "agent_worker", "agent_operator", "agent_producer"]
-    rights = await queue.fetch(tables, roles, ["agent.installation", "agent.used_oauth_state"])
+    rights = await queue.fetch(tables, roles, ["agent.installation", "agent.used_id"])
     assert [right for (right,) in rights] == [False] * 8
 
 
@@ -205,7 +205,7 @@ async def test_a_state_is_used_once(service: Connection) -> None:
 async def test_states_that_expired_long_ago_are_forgotten(queue: Connection, service: Connection) -> None:
     await service.fetchval("select agent.use_oauth_state($1, now() - interval '2 hours')", b"old")
     await service.fetchval("select agent.use_oauth_state($1, now())", b"new")
-    assert await queue.fetchval("select array_agg(state) from agent.used_oauth_state") == [b"new"]
+    assert await queue.fetchval("select array_agg(id) from agent.used_id") == [f"oauth {b'new'.hex()}"]
 
 
 async def test_one_process_refreshes_a_token(service: Connection, connect: Connect) -> None:

@@ -202,7 +202,7 @@ async def test_an_expired_state_installs_nothing(slack: Stand) -> None:
     browser.cookie = f"slack-app-oauth-state={state}"
     status, text, _ = await browser.get(f"/slack/oauth_redirect?code=abc&state={state}")
     assert (status, "expired_state" in text) == (400, True)
-    assert await slack.database.fetchval("select count(*) from agent.used_oauth_state") == 0
+    assert await slack.database.fetchval("select count(*) from agent.used_id") == 0
 
 
 async def test_a_code_that_slack_refuses_installs_nothing(slack: Stand) -> None:
@@ -249,7 +249,7 @@ async def test_a_database_that_does_not_answer_stores_nothing_and_says_so(slack:
     back = await browser.decide(authorize, BAKERY)
     transaction = slack.database.transaction()
     await transaction.start()
-    await slack.database.execute("lock table agent.installation, agent.used_oauth_state")
+    await slack.database.execute("lock table agent.installation, agent.used_id")
     status, text, _ = await browser.get(back)
     await transaction.rollback()
     assert (status, "database" in text) == (503, True)

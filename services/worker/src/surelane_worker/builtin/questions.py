@@ -130,7 +130,7 @@ def _metadata(payload: Mapping[str, Any]) -> dict[str, Any]:
 
 @handlers.on("surelane.close", timeout="1m")
 async def close_message(event: Event, ctx: Context) -> dict[str, str | None]:
-    """Close a message that an ended event left open; the database stores the job (``agent.close_in_slack``).
+    """Close a message that an ended event left open; the database stores the job (``agent.event_hist_close``).
 
     The payload has a stored question, or is the note of a stream's beginning, which may lack the message's ``ts``.
     """
