@@ -80,6 +80,7 @@ async def _filled(server: Server, name: str, events: int) -> Connection:
     await queue.execute(TAGGED)
     await queue.execute("analyze agent.event")
     await queue.execute("analyze agent.event_hist")
+    await queue.execute("analyze agent.step")
     # Otherwise the first reads are blamed for the scans above.
     await queue.execute("select pg_stat_force_next_flush()")
     return queue
