@@ -262,9 +262,8 @@ class DurableMachine(Machine):
         old = ended.event
         started = sorted(old.steps) if some else []
         start = started[step % len(started)] if started else None
-        row = self.run(
-            self.queue.fetchrow("select * from agent.rerun_as_new($1, $2, null)", old.id, start and start[0])
-        )
+        label = start and (start[0] if start[1] == 1 else f"{start[0]} ({start[1]})")
+        row = self.run(self.queue.fetchrow("select * from agent.rerun_as_new($1, $2, null)", old.id, label))
         assert row["answer"] == "rerun"
         now = self.model.now
         root = (old.item_key or str(old.id)).split(":rerun:")[0]

@@ -183,11 +183,12 @@ async def waits_at_once(run: Run, name: str) -> Any:
 @operation
 async def race(run: Run, name: str) -> Any:
     """Each run must decide it alike, also when the loser has ended since."""
-    tasks = [asyncio.create_task(run.ctx.sleep(pause, name=f"{name} {pause}")) for pause in ("1ms", "40ms")]
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    winners = [task.done() for task in tasks]
+    late = asyncio.create_task(run.ctx.sleep("5ms", name=f"{name} slept"))
+    answer = asyncio.create_task(run.ctx.wait_for(f"go {name}"))
+    await asyncio.wait([late, answer], return_when=asyncio.FIRST_COMPLETED)
+    winners = [late.done(), answer.done()]
     assert await run.ctx.step(name, lambda: winners) == winners, "the race was decided otherwise"
-    await asyncio.wait(tasks)
+    return await asyncio.gather(late, answer)
 
 
 @operation
