@@ -102,7 +102,7 @@ async def _replay(bench: Bench) -> float:
         payload = {"steps": bench.size(STEPS, 100)}
         identity = await Queue(connection).enqueue("bench-replay", payload)
         async with consumer.worker(database.worker, "durable", SURELANE_WORKER_NAME=NAME) as worker:
-            await _stopped([worker], 0)
+            await _stopped([worker], 0, within=LONGEST)
             await worker.kill()
         async with consumer.worker(database.worker, "durable", SURELANE_WORKER_NAME=NAME):
             began, ended = await _ended(connection, identity)
@@ -194,8 +194,8 @@ async def _gone(connection: Connection, which: str) -> None:
         await asyncio.sleep(0.05)
 
 
-async def _stopped(workers: Sequence[Consumer], number: int) -> float:
-    async with asyncio.timeout(30):
+async def _stopped(workers: Sequence[Consumer], number: int, within: float = 30) -> float:
+    async with asyncio.timeout(within):
         while True:
             for worker in workers:
                 if number in worker.started:
