@@ -134,6 +134,40 @@ def test_long_random_histories_of_durable_handlers_agree_with_the_model(database
             walk_from(seed, *connections, DurableMachine)
 
 
+def test_rare_histories_of_durable_handlers_agree_with_the_model(database: str) -> None:
+    """Tags of an event that runs again; children that end beside a parent in history, or are cancelled."""
+    with connected(database) as connections:
+        machine = DurableMachine(*connections)
+        parent(machine)
+        for name, value in (("a", "x"), ("a", None), ("b", "y")):
+            machine.tag_an_event(0, True, name, value)
+        machine.settle_a_claim(0, True, "complete", 0)
+        machine.requeue_an_ended_event(0)
+        machine.both_are_the_same()
+        for cancelled in (False, True):
+            machine = DurableMachine(*connections)
+            parent(machine)
+            machine.run_a_child(0, True, "a")
+            if cancelled:
+                machine.cancel_an_event(1)
+                machine.run_a_child(0, True, "a")
+            machine.settle_a_claim(0, True, "fail", 0)
+            if not cancelled:
+                machine.claim_something("ours")
+                machine.settle_a_claim(0, True, "complete", 0)
+            machine.requeue_an_ended_event(0)
+            machine.both_are_the_same()
+            machine.claim_something("ours")
+            machine.run_a_child(0, True, "a")
+            machine.both_are_the_same()
+
+
+def parent(machine: DurableMachine) -> None:
+    """Claim an event that has one attempt."""
+    machine.enqueue_a_job("slack.calm", None, None, None, 0, 1)
+    machine.claim_something("ours")
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(1000)
 def test_ever_other_random_histories_agree_with_the_model(database: str) -> None:
