@@ -41,6 +41,7 @@ class Consumer:
         """The times at which the handlers of numbered events started."""
         self.ended: list[float] = []
         """The times at which handlers ended that report it."""
+        self.killed = False
         self._output: list[str] = []
         self._news = asyncio.Event()
         self._child: Child | None = None
@@ -120,6 +121,12 @@ class Consumer:
         size: int = psutil.Process(self.child.process.pid).memory_info().rss
         return size
 
+    async def kill(self) -> None:
+        """Kill it by SIGKILL, and wait until it has ended."""
+        self.killed = True
+        self.child.kill()
+        await self.child.wait()
+
     async def end(self, *, itself: bool) -> None:
         """Wait until it exits. Send SIGTERM first unless it exits by ``itself``; it then settles its last outcomes.
 
@@ -140,7 +147,8 @@ async def running(
     await consumer.start(module, env or {})
     try:
         yield consumer
-        await consumer.end(itself=ends)
+        if not consumer.killed:
+            await consumer.end(itself=ends)
     finally:
         consumer.child.kill()
         await consumer.child.wait()

@@ -1,4 +1,4 @@
-"""Measure what steps cost, what suspended events cost others, and how soon a cancelled handler stops."""
+"""Measure what steps, replays and children cost, what suspended events cost others, and how soon a handler stops."""
 
 import asyncio
 import json
@@ -22,6 +22,16 @@ from surelane_service.engine import Engine
 
 STEP_LIMIT = 0.003
 CANCEL_LIMIT = 0.1
+REPLAY_LIMIT = 1.2
+CHILD_LIMIT = 0.005
+STEPS = 10_000
+"""Steps that a handler has stored when its worker is killed."""
+NAME = "mortal"
+"""A worker of the name of a killed one ends its claims at once."""
+LONGEST = 300.0
+"""Seconds that a handler of many steps or children may take."""
+WARM = 20
+"""The first steps and children are not counted."""
 WORKERS = 3
 HANGING = 8
 """Handlers that run in each worker while one after another is cancelled."""
@@ -67,10 +77,12 @@ class Costs:
 async def measure(bench: Bench) -> Result:
     """Measure steps, suspended events and cancellations, one after another."""
     steps = await _steps(bench)
+    replays = [await _replay(bench) for _ in range(bench.rounds)]
+    children = await _children(bench)
     count = bench.size(100_000, 2_000)
     without, beside = await _costs(bench, 0, count)
     cancels = await _cancels(bench)
-    return _result(count, steps, without, beside, cancels)
+    return _result(bench, count, (steps, replays, children), without, beside, cancels)
 
 
 async def _steps(bench: Bench) -> list[float]:
@@ -80,12 +92,42 @@ async def _steps(bench: Bench) -> list[float]:
         connected(database.admin) as connection,
         consumer.worker(database.worker, "durable"),
     ):
-        identity = await Queue(connection).enqueue(KIND, {"steps": bench.size(1000, 50) + 20})
+        identity = await Queue(connection).enqueue(KIND, {"steps": bench.size(1000, 50) + WARM})
+        return (await _ended(connection, identity))[WARM:]
+
+
+async def _replay(bench: Bench) -> float:
+    """Return how long a handler takes to come again to where its worker was killed, by SIGKILL."""
+    async with bench.database() as database, connected(database.admin) as connection:
+        payload = {"steps": bench.size(STEPS, 100)}
+        identity = await Queue(connection).enqueue("bench-replay", payload)
+        async with consumer.worker(database.worker, "durable", SURELANE_WORKER_NAME=NAME) as worker:
+            await _stopped([worker], 0, within=LONGEST)
+            await worker.kill()
+        async with consumer.worker(database.worker, "durable", SURELANE_WORKER_NAME=NAME):
+            began, ended = await _ended(connection, identity)
+    return ended - began
+
+
+async def _children(bench: Bench) -> list[float]:
+    """Return how long each of many children took beyond its handler: start, result and the parent's next attempt."""
+    async with (
+        bench.database() as database,
+        connected(database.admin) as connection,
+        consumer.worker(database.worker, "durable"),
+    ):
+        identity = await Queue(connection).enqueue("bench-parent", {"children": bench.size(100, 5) + WARM})
+        return (await _ended(connection, identity))[WARM:]
+
+
+async def _ended(connection: Connection, identity: int) -> list[float]:
+    """Wait until an event has ended; return its result."""
+    async with asyncio.timeout(LONGEST):
         while not (  # noqa: ASYNC110 - the database has no event to wait for
             row := await connection.fetchrow("select result from agent.event_hist where id = $1", identity)
         ):
             await asyncio.sleep(0.05)
-    return list(json.loads(row["result"]))[20:]
+    return list(json.loads(row["result"]))
 
 
 async def _costs(bench: Bench, *suspended: int) -> list[Costs]:
@@ -152,8 +194,8 @@ async def _gone(connection: Connection, which: str) -> None:
         await asyncio.sleep(0.05)
 
 
-async def _stopped(workers: Sequence[Consumer], number: int) -> float:
-    async with asyncio.timeout(30):
+async def _stopped(workers: Sequence[Consumer], number: int, within: float = 30) -> float:
+    async with asyncio.timeout(within):
         while True:
             for worker in workers:
                 if number in worker.started:
@@ -162,21 +204,37 @@ async def _stopped(workers: Sequence[Consumer], number: int) -> float:
 
 
 def _result(
-    count: int, steps: Sequence[float], without: Costs, beside: Costs, cancels: Sequence[float]
+    bench: Bench,
+    count: int,
+    handled: tuple[Sequence[float], Sequence[float], Sequence[float]],
+    without: Costs,
+    beside: Costs,
+    cancels: Sequence[float],
 ) -> Result:
+    steps, replays, children = handled
+
     def shares(times: Sequence[float]) -> tuple[str, str]:
         return tuple(figures.milliseconds(figures.percentile(times, share)) for share in (0.5, 0.99))  # type: ignore[return-value]
 
-    rows = [("an empty step", *shares(steps)), ("request to cancel → handler stopped", *shares(cancels))]
+    stored = bench.size(STEPS, 100)
+    rows = [
+        ("an empty step", *shares(steps)),
+        (f"{stored:,} steps replayed after kill -9", *shares(replays)),
+        ("a child's start and result, beyond its handler", *shares(children)),
+        ("request to cancel → handler stopped", *shares(cancels)),
+    ]
     for name in without.times:
         rows += [(name, *shares(without.times[name]))]
         rows += [(f"{name}, beside {count:,} suspended events", *shares(beside.times[name]))]
     extra = {name: beside.p50(name) - without.p50(name) for name in without.times if name != SWEEP}
     p50, p99 = figures.percentile(steps, 0.5), figures.percentile(cancels, 0.99)
+    replay, child = figures.median(replays), figures.percentile(children, 0.5)
     return Result(
         title="Durable handlers",
         how=f"""
-            One handler takes {len(steps)} empty steps one after another. {count:,} suspended events,
+            One handler takes {len(steps)} empty steps one after another. Another one has stored {stored:,} when
+            its worker is killed; the time is that of its next attempt, in {len(replays)} rounds. A third one runs
+            {len(children)} children one after another. {count:,} suspended events,
             each in a group of its own, wait for a signal. The statements of a worker are timed beside
             them and in an empty queue, in turn. {WORKERS} workers run {HANGING} handlers each, and one after another
             is cancelled, {len(cancels)} in all.
@@ -184,6 +242,16 @@ def _result(
         table=Table(("what", "p50", "p99"), rows),
         verdicts=[
             Verdict("a step costs at most 3 ms (p50)", figures.milliseconds(p50), p50 <= STEP_LIMIT),
+            Verdict(
+                f"{stored:,} steps are replayed after a kill within 1.2 s (median)",
+                figures.milliseconds(replay),
+                replay <= REPLAY_LIMIT,
+            ),
+            Verdict(
+                "a child's start and result take at most 5 ms beyond its handler (p50)",
+                figures.milliseconds(child),
+                child <= CHILD_LIMIT,
+            ),
             Verdict(
                 f"{count:,} suspended events cost a claim and a poll nothing (0.2 ms at most, p50)",
                 ", ".join(f"{name} {figures.milliseconds(more)}" for name, more in extra.items()),

@@ -126,6 +126,37 @@ async def take_steps(event: Event, ctx: Context) -> list[float]:
     return took
 
 
+@durable.on("bench-replay")
+async def replay(event: Event, ctx: Context) -> list[float]:
+    """Take many steps; report that, and wait to be killed. Return when the replay began and ended, by the clock."""
+    began = time.time()
+    for _ in range(event.payload["steps"]):
+        await ctx.step("empty", _empty)
+    if event.claim == 1:
+        tally.started(0)
+        await asyncio.sleep(600)
+    return [began, time.time()]
+
+
+@durable.on("bench-child")
+async def child(event: Event, ctx: Context) -> list[float]:  # noqa: ARG001
+    """Take a short time; return when that began and ended, by the clock."""
+    began = time.time()
+    await asyncio.sleep(SHORT_NAP)
+    return [began, time.time()]
+
+
+@durable.on("bench-parent")
+async def parent(event: Event, ctx: Context) -> list[float]:
+    """Run children one after another; return how long each took beyond its handler, in seconds."""
+    took = []
+    for _ in range(event.payload["children"]):
+        asked = await ctx.step("now", time.time)
+        began, ended = await ctx.run("bench-child", {})
+        took.append(await ctx.step("now", time.time) - asked - (ended - began))
+    return took
+
+
 async def _empty() -> None:
     """Do nothing."""
 

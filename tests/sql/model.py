@@ -1,7 +1,7 @@
 """Model the queue's SQL in plain Python, without locks, lanes or indexes. Times are seconds."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 
 LEASE = 600
@@ -10,8 +10,38 @@ MAX_AGE = 3600
 CANCEL_GRACE = 10
 DEAD_FOR = 300
 AT_ONCE = 2
+MANY_DAYS = 3650 * 24 * 3600
+"""The pause of an event whose waits have no time."""
+HOOKED = {"slack.calm"}
+"""Kinds that have a failure hook."""
 LIMITS = {"slack.few": 10_000, "slack.two": AT_ONCE}
 """How many events of a kind may run at once. Each of them is a run, so a claim takes it alone."""
+
+
+@dataclass
+class Step:
+    """A step or a wait of an event."""
+
+    sort: str
+    stored_at: int
+    due: int | None = None
+    done: bool = False
+    outcome: str | None = None
+    """How the child ended whose end a wait took."""
+
+
+@dataclass
+class Signal:
+    """A value that was sent to an event."""
+
+    name: str
+    outcome: str | None = None
+    taken_by: int | None = None
+
+
+def is_child(name: str) -> bool:
+    """Return whether a wait or a signal is of a child."""
+    return name.startswith("child ")
 
 
 @dataclass
@@ -20,7 +50,7 @@ class Event:
 
     id: int
     kind: str
-    event_ts: int
+    event_ts: float
     vt: int
     item_key: str | None = None
     dedupe_key: str | None = None
@@ -36,9 +66,15 @@ class Event:
     retrying: bool = False
     cancelled: bool = False
     errors: int = 0
+    steps: dict[tuple[str, int], Step] = field(default_factory=dict)
+    signals: list[Signal] = field(default_factory=list)
+    tags: dict[str, str] = field(default_factory=dict)
+    parent: int | None = None
+    """The event that awaits this one, in its wait ``awaited``."""
+    awaited: str = ""
 
     @property
-    def order(self) -> tuple[int, int]:
+    def order(self) -> tuple[float, int]:
         """Return its place in the order of its group."""
         return self.event_ts, self.id
 
@@ -66,6 +102,8 @@ class Model:
     history: dict[int, Ended] = field(default_factory=dict)
     heads: dict[str, list[int]] = field(default_factory=dict)
     paused: set[str] = field(default_factory=set)
+    hooked: list[tuple[int, str]] = field(default_factory=list)
+    """The events for whose ends a failure hook is called, and how they ended."""
 
     # Groups
 
@@ -164,9 +202,17 @@ class Model:
             self.heads[event.group] = [event.id]
 
     def archive(self, events: Iterable[Event], outcome: str, reason: str | None) -> None:
-        for event in list(events):
+        ending = list(events)
+        for event in ending:
             self.remove(event)
             self.history[event.id] = Ended(event, outcome, reason)
+            if outcome in ("failed", "expired") and event.kind in HOOKED:
+                self.hooked.append((event.id, outcome))
+        for event in ending:
+            if event.parent is not None:
+                # A parent that ends in the same statement is told, too, for nothing.
+                together = {other.id: other for other in ending}
+                self.send((self.live | together).get(event.parent), event.awaited, outcome)
 
     def remove(self, event: Event) -> None:
         """Remove an event from the queue. If it was a head, elect another."""
@@ -228,7 +274,7 @@ class Model:
         """Return what a claim of a group overtook. ``again``: its head waited for a retry."""
         if group is None:
             return []
-        last = max((event.order for event in taken[1:]), default=(-1, -1))
+        last = max((event.order for event in taken[1:]), default=(-1.0, -1))
         return [
             event
             for event in self.members(group)
@@ -285,3 +331,119 @@ class Model:
             for event in self.live.values()
             if event.kind not in self.paused and self.is_head(event) and wanted(event)
         )
+
+    # Durable handlers
+
+    def send(self, event: Event | None, name: str, outcome: str | None = None) -> None:
+        """Send a signal. An event that is suspended in a wait of that name becomes visible."""
+        if event is None:
+            return
+        event.signals.append(Signal(name, outcome))
+        waits = any(
+            key[0] == name and step.sort == "wait" and not step.done for key, step in event.steps.items()
+        )
+        if waits and not event.held and event.vt > self.now and event.id in self.live:
+            event.vt = self.now
+            self.elect(event.group)
+
+    def progress(self, event: Event) -> None:
+        """Count attempts anew."""
+        event.attempts = min(event.attempts, 1)
+
+    def take(self, event: Event, name: str, nth: int, timeout: int | None) -> str:
+        """Take the oldest signal for a wait, or end it if its time has passed."""
+        step = event.steps.get((name, nth))
+        if step is not None and step.done:
+            return "done"
+        waiting = [signal for signal in event.signals if signal.name == name and signal.taken_by is None]
+        due = step.due if step is not None and step.due is not None else timeout and self.now + timeout
+        if not waiting and (due is None or due > self.now):
+            return "pending"
+        outcome = None
+        if waiting:
+            waiting[0].taken_by, outcome = nth, waiting[0].outcome
+        if step is None:
+            step = event.steps[name, nth] = Step("wait", self.now, timeout and self.now + timeout)
+        step.done, step.stored_at, step.outcome = True, self.now, outcome
+        self.progress(event)
+        return "done"
+
+    def suspend(self, event: Event, waits: list[tuple[str, str, int, int | None]], *, blocking: bool) -> None:
+        """Put a claimed event off until the first of its waits ends."""
+        new = False
+        for sort, name, nth, seconds in waits:
+            due = None if seconds is None else self.now + seconds
+            known = event.steps.get((name, nth))
+            if known is None:
+                event.steps[name, nth], new = Step(sort, self.now, due), True
+            elif sort == "step" and not known.done:
+                known.due = due
+        dues = [due for _, name, nth, _ in waits if (due := event.steps[name, nth].due) is not None]
+        sent = {signal.name for signal in event.signals if signal.taken_by is None}
+        ready = any(sort == "wait" and name in sent for sort, name, _, _ in waits)
+        until = self.now if ready else min(dues, default=self.now + MANY_DAYS)
+        event.vt, event.held, event.heartbeat = max(until, self.now), False, None
+        event.attempts, event.retrying = 0 if new else max(event.attempts - 1, 0), blocking
+        self.elect(event.group)
+
+    def tree(self, event: Event) -> list[Event]:
+        """Return an event with its live children that handlers await, and theirs."""
+        below = [other for other in self.live.values() if other.parent == event.id]
+        return [event, *(each for child in below for each in self.tree(child))]
+
+    def ended_child(self, parent: Event, name: str) -> Ended | None:
+        """Return a completed child in history that its parent was not told of."""
+        found = [
+            ended
+            for ended in self.history.values()
+            if (ended.event.parent, ended.event.awaited, ended.outcome) == (parent.id, name, "completed")
+        ]
+        return found[-1] if found else None
+
+    def continue_anew(self, event: Event, successor: int) -> None:
+        """End an event, and let its successor take its place."""
+        parent, event.parent = event.parent, None
+        self.archive([event], "completed", None)
+        first = min(
+            (other.event_ts for other in self.live.values() if other.group == event.group), default=self.now
+        )
+        happened = min(self.now, first - 1e-6) if event.group else self.now
+        anew = Event(
+            successor, event.kind, happened, self.now, event.item_key, None, event.group, event.max_attempts
+        )
+        anew.priority, anew.parent, anew.awaited = event.priority, parent, event.awaited
+        self.add(anew)
+        if not self.is_head(anew) and not self.live[self.heads[anew.group or ""][0]].held:
+            self.elect(anew.group)
+
+    def keep_for_rerun(self, ended: Ended, again: Event) -> None:
+        """Give an event that runs again what its stored steps let it go on after."""
+        again.tags = ended.event.tags
+        if ended.outcome == "completed":
+            return
+        again.steps = {
+            key: step
+            for key, step in ended.event.steps.items()
+            if not (is_child(key[0]) and step.outcome not in (None, "completed"))
+        }
+        again.signals = [
+            signal
+            for signal in ended.event.signals
+            if not is_child(signal.name) or signal.outcome == "completed"
+        ]
+
+    def fork(self, ended: Ended, start: tuple[str, int] | None, again: Event) -> None:
+        """Add the new event of an ended one, with the steps before ``start``."""
+        if start is not None:
+            cut = ended.event.steps[start].stored_at
+            again.steps = {
+                key: replace(step)
+                for key, step in ended.event.steps.items()
+                if step.stored_at < cut and (step.done or step.sort == "sleep")
+            }
+            again.signals = [
+                Signal(signal.name)
+                for signal in ended.event.signals
+                if signal.taken_by is None and not is_child(signal.name)
+            ]
+        self.add(again)

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import random
 import signal
 from typing import Any
 
@@ -227,56 +226,3 @@ async def side_by_side(event: Event, ctx: Context) -> Any:
     if event.claim == 1:
         raise RuntimeError("once more")
     return dict(zip(items, results, strict=True))
-
-
-@handlers.on("program")
-async def program(event: Event, ctx: Context) -> Any:  # noqa: C901 - it is several
-    """Run a random program of steps, caught failures and waits; die before and after each part if it is mortal."""
-    log, chance = Log(event), random.Random(event.payload["seed"])
-    done: list[Any] = []
-
-    def effect(name: str) -> str:
-        log.add(f"ran {name}")
-        return name
-
-    async def failing(name: str) -> None:
-        effect(name)
-        raise PaymentError(name)
-
-    async def caught(name: str) -> str:
-        try:
-            await ctx.step(name, failing, name)
-        except StepError as error:
-            await ctx.step(f"after {name}", effect, f"after {name}")
-            return f"{error.type} {error.message}"
-        return "paid"
-
-    async def part(name: str) -> Any:
-        match chance.choice(["step", "caught", "steps", "waits", "race"]):
-            case "step":
-                return await ctx.step(name, effect, name)
-            case "caught":
-                return await caught(name)
-            case "steps":
-                return await asyncio.gather(
-                    *(ctx.step(name, effect, f"{name} {key}", key=key) for key in "abc"), caught(f"{name} d")
-                )
-            case "waits":
-                return await asyncio.gather(
-                    ctx.wait_for("a"), ctx.wait_for("b"), ctx.step(name, effect, name), ctx.sleep("10ms")
-                )
-        tasks = [asyncio.create_task(ctx.sleep(f"{pause}ms")) for pause in (1, 30)]
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        winners = [task.done() for task in tasks]
-        again = await ctx.step(name, lambda: winners)
-        assert winners == again, "the race was decided otherwise"
-        await asyncio.wait(tasks)
-        return "raced"
-
-    for number in range(event.payload["parts"]):
-        if event.payload["mortal"]:
-            log.die_once(f"before {number}")
-        done.append(await part(f"part {number}"))
-        if event.payload["mortal"]:
-            log.die_once(f"after {number}")
-    return done

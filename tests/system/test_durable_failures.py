@@ -249,28 +249,6 @@ async def test_escalation_stays_one_although_the_answer_came_meanwhile(database:
     assert lines(log, "escalated") == 1
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-async def test_random_handler_does_the_same_although_it_is_killed_between_its_parts(
-    database: str, tmp_path: Path, seed: int
-) -> None:
-    connection = await asyncpg.connect(database)
-    results, effects = [], []
-    for mortal in (False, True):
-        log = tmp_path / f"log {mortal}"
-        payload = {"log": str(log), "seed": seed, "parts": 4, "mortal": mortal}
-        identity = await enqueue(connection, "program", payload, max_attempts=100)
-        for number in range(4):
-            for name in "ab":
-                await Queue(connection).signal(str(identity), name, [name, number])
-        row, deaths = await lives(database, identity, connection)
-        assert (row["outcome"], deaths) == ("completed", 8 if mortal else 0), row["errors"]
-        results.append(json.loads(row["result"]))
-        effects.append(sorted(line for line in log.read_text().splitlines() if line.startswith("ran")))
-    await connection.close()
-    assert results[0] == results[1]
-    assert effects[0] == effects[1]
-
-
 # --- Attempts
 
 

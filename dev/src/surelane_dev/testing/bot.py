@@ -17,6 +17,7 @@ from pydantic import SecretBytes
 
 from surelane.calls import Connection, Pool
 from surelane.queue import Queue
+from surelane_dev.accounts import OWNER
 from surelane_dev.simulator.client import SimulatorClient
 from surelane_dev.simulator.manifest import DOCUMENTED, read_manifest
 from surelane_dev.simulator.server import serving_simulator
@@ -103,6 +104,11 @@ class Bot:
         simulator.workspace.now = simulator.interactions.now = lambda: time.time() + self._ahead
 
     @property
+    def database_url(self) -> str:
+        """The URI of the test's database, as its owner: for tables and connections of your own."""
+        return self._database.server.uri(self._database.name, OWNER)
+
+    @property
     def events(self) -> list[Story]:
         """All events of the test, in the order in which they were stored, and where each is now."""
         return self._database.stories(self._tracebacks)
@@ -142,7 +148,8 @@ class Bot:
 
         Args:
             point: ``"step NAME"``: the step is stored. ``"in step NAME"``: its function has run, and its result is not
-                stored. ``"start"``: a handler is about to run. ``"end"``: it has returned, and is not settled.
+                stored. ``"wait NAME"``: the handler is suspended. ``"start"``: a handler is about to run. ``"end"``: it
+                has returned, and is not settled.
 
         Raises:
             ValueError: there is no such point.

@@ -1,14 +1,15 @@
 """Kill the worker at a point that a test names."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from surelane.calls import Pool
-from surelane_service.engine import Engine, Settled
+from surelane_service.engine import Engine, Item, Settled
 
-POINTS = ("start", "end", "step NAME", "in step NAME")
+POINTS = ("start", "end", "step NAME", "in step NAME", "wait NAME")
 
 
 class Crashes:
@@ -40,7 +41,7 @@ class Crashes:
             ValueError: there is no such kind of point.
             AssertionError: no handler reached it.
         """
-        if point not in POINTS[:2] and not point.startswith(("step ", "in step ")):
+        if point not in POINTS[:2] and not point.startswith(("step ", "in step ", "wait ")):
             raise ValueError(f"{point!r} is no point; they are {', '.join(POINTS)}")
         self._at, self._reached = point, []
         try:
@@ -56,7 +57,7 @@ class Crashes:
 
 
 class _Engine(Engine):
-    """A worker's calls, with a point before and after each step is stored."""
+    """A worker's calls, with a point before and after each step is stored, and after a handler is suspended."""
 
     def __init__(self, pool: Pool, crashes: Crashes) -> None:
         super().__init__(pool)
@@ -70,8 +71,20 @@ class _Engine(Engine):
         nth: int,
         *rest: Any,  # noqa: ANN401 - the step's
     ) -> Settled:
-        step = name if nth == 1 else f"{name} ({nth})"
+        step = _label(name, nth)
         await self._crashes.reach(f"in step {step}")
         answer = await super().store_step(identity, claim, name, nth, *rest)
         await self._crashes.reach(f"step {step}")
         return answer
+
+    async def settle(self, items: Sequence[Item], within: float | None = None) -> list[Settled]:
+        answers = await super().settle(items, within)
+        for _, _, outcome, argument in items:
+            if outcome == "suspend" and argument is not None:
+                for wait in json.loads(argument)["waits"]:
+                    await self._crashes.reach(f"wait {_label(wait['name'], wait['nth'])}")
+        return answers
+
+
+def _label(name: str, nth: int) -> str:
+    return name if nth == 1 else f"{name} ({nth})"

@@ -1,0 +1,334 @@
+"""Do each step of durable handlers to the queue and to its model: waits, children, successors, new runs, tags."""
+
+import json
+from collections import Counter
+from datetime import datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+
+from surelane.calls import Connection
+from surelane.jobs import Job, job_text
+from tests.sql.machine import Machine, at, numbers
+from tests.sql.model import CANCEL_GRACE, HOOKED, Event, Step, is_child
+
+EMPTY = "delete from agent.step; delete from agent.signal"
+HOOK = "insert into agent.kind (kind) select 'surelane.failed:' || kind from unnest($1::text[]) as kind"
+STEPS = """
+select event_id, name, nth, sort, finished_at is not null, due_at, result #>> '{value,outcome}' from agent.step
+where nth > 0
+"""
+SIGNALS = """
+select event_id, name, taken_by, row_number() over (partition by event_id, name order by id) from agent.signal
+"""
+TAGS = "select event_id, name, arguments from agent.step where nth = -1"
+HOOKS = """
+delete from agent.event where starts_with(kind, 'surelane.failed:')
+returning (event #>> '{failure,id}')::int8, event #>> '{failure,outcome}'
+"""
+NAMES = ["a", "b"]
+"""Of steps, sleeps, waits and signals. Their names differ by their sort, as in a handler whose code stays the same."""
+CHILD = "slack.calm"
+
+names = st.sampled_from(NAMES)
+pauses = st.sampled_from([1, 400, 4000])
+timeouts = st.sampled_from([None, 1, 4000])
+waits = st.lists(
+    st.tuples(st.sampled_from(["sleep", "wait", "step", "child"]), names, pauses, st.booleans()),
+    min_size=1,
+    max_size=3,
+)
+Wait = tuple[str, str, int, bool]
+
+
+class DurableMachine(Machine):
+    """The queue's machine, with handlers that store steps, wait, have children and run again."""
+
+    def __init__(self, queue: Connection, *others: Any) -> None:
+        super().__init__(queue, *others)
+        self.run(queue.execute(EMPTY))
+        self.run(queue.execute(HOOK, list(HOOKED)))
+
+    def one(self, number: int, stands: bool) -> tuple[tuple[int, int], Event | None] | None:
+        """Choose a claim that stands, or any earlier one; return it with its event."""
+        if not self.standing():
+            self.claim_something("all")
+        claims = self.standing() if stands else self.claims
+        if not claims:
+            return None
+        item = claims[number % len(claims)]
+        return item, self.model.standing(*item)
+
+    @rule(number=numbers, stands=st.sampled_from([True, True, False]), name=names, fails=st.booleans())
+    def store_a_step(self, number: int, stands: bool, name: str, fails: bool) -> None:
+        """Store its result, or that a try has failed. A step that is done stays."""
+        if (chosen := self.one(number, stands)) is None:
+            return
+        item, event = chosen
+        answer = self.value(
+            "select agent.store_step($1, $2, $3, 1, null, $4, $5, '0', $6)",
+            *item,
+            f"step {name}",
+            None if fails else "1",
+            '[{"type": "E"}]' if fails else "[]",
+            not fails,
+        )
+        assert answer == ("stale" if event is None else "done")
+        if event is None:
+            return
+        step = event.steps.setdefault((f"step {name}", 1), Step("step", self.model.now))
+        if not step.done:
+            step.stored_at, step.due, step.done = self.model.now, None, not fails
+        if not fails:
+            self.model.progress(event)
+
+    @rule(
+        number=numbers,
+        stands=st.sampled_from([True, True, False]),
+        name=names,
+        value=st.sampled_from([None, "x", "y"]),
+    )
+    def tag_an_event(self, number: int, stands: bool, name: str, value: str | None) -> None:
+        if (chosen := self.one(number, stands)) is None:
+            return
+        item, event = chosen
+        tag = None if value is None else {"found_by": value, "value": value}
+        answer = self.value("select agent.store_tags($1, $2, $3)", *item, json.dumps({name: tag}))
+        assert answer == ("stale" if event is None else "done")
+        if event is not None and value is None:
+            event.tags.pop(name, None)
+        elif event is not None and value is not None:
+            event.tags[name] = value
+
+    @rule(
+        number=numbers, stands=st.sampled_from([True, True, True, False]), given=waits, blocking=st.booleans()
+    )
+    def suspend_a_handler(self, number: int, stands: bool, given: list[Wait], blocking: bool) -> None:
+        """Suspend it on several waits. Those for children are waits without a time."""
+        if (chosen := self.one(number, stands)) is None:
+            return
+        item, event = chosen
+        wanted = [self.wait_of(each) for each in {each[:2]: each for each in given}.values()]
+        known = {} if event is None else event.steps
+        # The handler does not park at what is done, nor awaits a child that it has not started.
+        wanted = [
+            (sort, name, nth, seconds)
+            for sort, name, nth, seconds in wanted
+            if not ((step := known.get((name, nth))) and step.done) and (step or not is_child(name))
+        ]
+        if not wanted:
+            return
+        listed = [dict(zip(("sort", "name", "nth", "seconds"), each, strict=True)) for each in wanted]
+        answer = self.settle(item, "suspend", {"waits": listed, "blocking": blocking})
+        assert answer == ("stale" if event is None else "done")
+        if event is None:
+            return
+        if event.cancelled:
+            self.model.archive([event], "cancelled", "cancelled while running")
+        else:
+            self.model.suspend(event, wanted, blocking=blocking)
+
+    def wait_of(self, given: Wait) -> tuple[str, str, int, int | None]:
+        sort, name, pause, timed = given
+        if sort == "child":
+            return "wait", f"child {CHILD} [{name}]:1", 1, None
+        return sort, f"{sort} {name}", 1, pause if timed or sort != "wait" else None
+
+    def settle(self, item: tuple[int, int], outcome: str, argument: object) -> str:
+        answer: str = self.value(
+            "select answer from agent.settle(array[$1::int8], array[$2::int4], array[$3], array[$4::jsonb])",
+            *item,
+            outcome,
+            json.dumps(argument),
+        )
+        return answer
+
+    @rule(number=numbers, name=names)
+    def send_a_signal(self, number: int, name: str) -> None:
+        event = self.some(number)
+        answer = self.value("select agent.signal_event($1, $2)", event.id if event else -1, f"wait {name}")
+        assert answer == ("sent" if event else None)
+        self.model.send(event, f"wait {name}")
+
+    @rule(
+        number=numbers,
+        stands=st.sampled_from([True, True, False]),
+        name=names,
+        nth=st.integers(1, 2),
+        timeout=timeouts,
+    )
+    def take_a_signal(self, number: int, stands: bool, name: str, nth: int, timeout: int | None) -> None:
+        if (chosen := self.one(number, stands)) is None:
+            return
+        item, event = chosen
+        seconds = None if timeout is None else timedelta(seconds=timeout)
+        answer = self.value(
+            "select answer from agent.take_signal($1, $2, $3, $4, $5)", *item, f"wait {name}", nth, seconds
+        )
+        assert answer == ("stale" if event is None else self.model.take(event, f"wait {name}", nth, timeout))
+
+    @rule(number=numbers, stands=st.sampled_from([True, True, False]))
+    def end_sleeps(self, number: int, stands: bool) -> None:
+        if (chosen := self.one(number, stands)) is None:
+            return
+        item, event = chosen
+        assert self.value("select agent.end_sleeps($1, $2)", *item) == ("stale" if event is None else "done")
+        for step in event.steps.values() if event else ():
+            if step.sort == "sleep" and not step.done and step.due is not None and step.due <= self.model.now:
+                step.done, step.stored_at = True, self.model.now
+
+    @rule(number=numbers, stands=st.sampled_from([True, True, False]), key=names)
+    def run_a_child(self, number: int, stands: bool, key: str) -> None:
+        """Start a child, find it, or take its end."""
+        if (chosen := self.one(number, stands)) is None:
+            return
+        item, event = chosen
+        wait = f"child {CHILD} [{key}]:1"
+        owner = "" if event is None else event.item_key or str(event.id)
+        child_key = f"{owner}:{CHILD} [{key}]:1"
+        expected = self.child_answer(event, wait, child_key)
+        before = {other.id for other in self.model.live.values()}
+        call = "select answer from agent.run_child($1, $2, $3, null, $4)"
+        if expected == "refused":
+            with pytest.raises(asyncpg.UniqueViolationError, match="is in the queue already"):
+                self.value(call, *item, wait, job_text(Job(CHILD)))
+            return
+        assert self.value(call, *item, wait, job_text(Job(CHILD))) == (
+            "done" if expected == "past" else expected
+        )
+        if event is None or expected in ("done", "busy", "found"):
+            return
+        if expected == "past":
+            self.model.send(event, wait, "completed")
+            self.model.take(event, wait, 1, None)
+            return
+        new = {row["id"] for row in self.run(self.queue.fetch("select id from agent.event"))} - before
+        if (wait, 1) not in event.steps or new:
+            self.started(event, wait, child_key, new)
+
+    def started(self, event: Event, wait: str, key: str, new: set[int]) -> None:
+        """Let the model start the child whose id is new."""
+        (identity,) = new
+        now = self.model.now
+        self.model.add(Event(identity, CHILD, now, now, key, parent=event.id, awaited=wait))
+        event.steps.setdefault((wait, 1), Step("wait", now))
+        self.model.progress(event)
+
+    def child_answer(self, event: Event | None, wait: str, key: str) -> str:
+        """Say what becomes of a call. ``past``: its child ended while the parent was in history."""
+        if event is None:
+            return "stale"
+        if self.model.take(event, wait, 1, None) == "done":
+            return "done"
+        if event.cancelled:
+            return "busy"
+        live = [
+            other for other in self.model.live.values() if (other.parent, other.awaited) == (event.id, wait)
+        ]
+        if (wait, 1) in event.steps and (live or self.model.ended_child(event, wait)):
+            return "pending" if live else "past"
+        taken = [other for other in self.model.live.values() if other.item_key == key]
+        return "refused" if taken and not live else "pending"
+
+    @rule(number=numbers, stands=st.sampled_from([True, True, True, False]))
+    def continue_as_new(self, number: int, stands: bool) -> None:
+        if (chosen := self.one(number, stands)) is None:
+            return
+        item, event = chosen
+        kind = event.kind if event else CHILD
+        continuation = {"kind": kind, "payload": {"again": 1}}
+        late = event is not None and event.cancelled and event.vt <= self.model.now
+        answer = self.settle(
+            item, "fan_out", {"children": [], "continuation": continuation, "result": None, "anew": True}
+        )
+        assert answer == ("stale" if event is None or late else "done")
+        if event is not None and late:
+            self.model.fence_behind(event)
+            self.model.archive([event], "cancelled", "cancelled while running")
+        elif event is not None:
+            new = {row["id"] for row in self.run(self.queue.fetch("select id from agent.event"))}
+            (successor,) = new - {other.id for other in self.model.live.values()}
+            self.model.continue_anew(event, successor)
+
+    @rule(number=numbers, step=numbers, some=st.booleans())
+    def run_again_as_new(self, number: int, step: int, some: bool) -> None:
+        """Run an ended event again as a new one, from one of its steps or with none."""
+        if not self.model.history:
+            return
+        ended = list(self.model.history.values())[number % len(self.model.history)]
+        old = ended.event
+        started = sorted(old.steps) if some else []
+        start = started[step % len(started)] if started else None
+        label = start and (start[0] if start[1] == 1 else f"{start[0]} ({start[1]})")
+        row = self.run(self.queue.fetchrow("select * from agent.rerun_as_new($1, $2, null)", old.id, label))
+        assert row["answer"] == "rerun"
+        now = self.model.now
+        root = (old.item_key or str(old.id)).split(":rerun:")[0]
+        assert row["key"] == f"{root}:rerun:{row['rerun']}"
+        again = Event(row["rerun"], old.kind, now, now, row["key"], None, old.group, old.max_attempts)
+        again.priority = old.priority
+        self.model.fork(ended, start, again)
+
+    # What the queue's machine does otherwise with durable handlers
+
+    def requeue_an_ended_event(self, number: int) -> None:
+        ended = list(self.model.history.values())[number % max(len(self.model.history), 1) :][:1]
+        super().requeue_an_ended_event(number)
+        for each in ended:
+            if each.event.id in self.model.live:
+                self.model.keep_for_rerun(each, self.model.live[each.event.id])
+
+    def cancel_an_event(self, number: int) -> None:
+        event = self.some(number)
+        if event is None:
+            return
+        tree = self.model.tree(event)
+        running = [each for each in tree if each.held and each.vt > self.model.now]
+        waiting = [each for each in tree if each not in running]
+        answer = self.value("select agent.cancel_job($1)", event.id)
+        assert answer == ("running" if event in running else "cancelled")
+        for each in running:
+            if not each.cancelled and self.model.is_head(each):
+                each.vt = min(each.vt, self.model.now + CANCEL_GRACE)
+            each.cancelled = True
+        for each in waiting:
+            self.model.fence_behind(each)
+        self.model.archive(waiting, "cancelled", "cancelled by surelane")
+
+    def step_beside_an_open_insert(self, number: int, kind: str, group: str, commits: bool, how: str) -> None:
+        """Parents in groups that another transaction has entered are busy: no model knows that."""
+        if not any(event.parent is not None for event in self.model.live.values()):
+            super().step_beside_an_open_insert(number, kind, group, commits, how)
+
+    def both_are_the_same(self) -> None:
+        hooks = [tuple(row) for row in self.run(self.queue.fetch(HOOKS))]
+        assert sorted(hooks) == sorted(self.model.hooked)
+        self.model.hooked.clear()
+        super().both_are_the_same()
+        every = [*self.model.live.values(), *(ended.event for ended in self.model.history.values())]
+        self.same(
+            STEPS,
+            [
+                (event.id, *key, step.sort, step.done, self.moment(step), step.outcome)
+                for event in every
+                for key, step in event.steps.items()
+            ],
+        )
+        signals = [
+            (event.id, name, signal.taken_by, nth)
+            for event in every
+            for name in {signal.name for signal in event.signals}
+            for nth, signal in enumerate((signal for signal in event.signals if signal.name == name), start=1)
+        ]
+        self.same(SIGNALS, signals)
+        self.same(TAGS, [(event.id, *tag) for event in every for tag in event.tags.items()])
+
+    def same(self, query: str, expected: list[tuple[Any, ...]]) -> None:
+        rows, wanted = Counter(tuple(row) for row in self.run(self.queue.fetch(query))), Counter(expected)
+        assert rows == wanted, f"the database alone has {rows - wanted}, the model alone {wanted - rows}"
+
+    def moment(self, step: Step) -> datetime | None:
+        return None if step.due is None else at(step.due)
