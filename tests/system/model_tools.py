@@ -78,6 +78,15 @@ async def hurry(event: Event, ctx: Context) -> object:
     return await hasty.turn(event, ctx)
 
 
+chained = Agent(model="ollama:first, local:1", tools=tools)
+
+
+@handlers.on("chained", timeout="1m")
+async def ask_several(event: Event, ctx: Context) -> object:
+    """Answer with models of two providers."""
+    return await chained.turn(event, ctx)
+
+
 @handlers.on("slack.app_mention", timeout="1m")
 async def turn(event: Event, ctx: Context) -> object:
     """Answer with the agent."""

@@ -325,6 +325,40 @@ async def test_failed_request_is_repeated_by_the_queue(
         )
 
 
+async def test_chain_asks_the_next_model_and_stores_which_one_answered(
+    model: ModelServer, connection: Connection
+) -> None:
+    model.plans["chain"] = [
+        [Reply(status=401), calls(("weather", {"city": "Ulm"}))],
+        [Reply(status=503), says("half", end="cut"), Reply(status=503), says("Whole.")],
+    ]
+    identity = await enqueue(connection, "chained", {"text": "plan:chain"})
+    row = await ended(connection, identity)
+    assert (row["outcome"], json.loads(row["result"])["model"]) == ("completed", "local:1")
+    asked = [each["model"] for each in model.asked["chain"]]
+    assert asked == ["first", "local:1"] * 3, "a response that came is not asked for again"
+    steps = await connection.fetchval("select agent.list_steps($1)", identity)
+    assert KEY not in f"{dict(row)} {steps}"
+
+
+async def test_chain_that_fails_is_repeated_while_one_of_its_models_may_answer(
+    model: ModelServer, connection: Connection
+) -> None:
+    model.plans |= {
+        "later": [[Reply(status=503), Reply(status=401), says("Late.")]],
+        "never": [Reply(status=401)],
+    }
+    identity = await enqueue(connection, "chained", {"text": "plan:later"})
+    row = await ended(connection, identity)
+    assert (json.loads(row["result"])["answer"], json.loads(row["errors"])[0]["type"]) == (
+        "Late.",
+        "UnavailableError",
+    )
+    row = await ended(connection, await enqueue(connection, "chained", {"text": "plan:never"}))
+    assert (row["outcome"], row["reason"]) == ("failed", "the model's server answers 401: wrong key …")
+    assert len(model.asked["never"]) == 2
+
+
 async def test_person_is_told_when_the_model_stays_away(
     slack: Stand, model: ModelServer, connection: Connection
 ) -> None:

@@ -20,6 +20,8 @@ DOWN = "I cannot answer now: the model does not respond. Please ask again later.
 REFUSED = "I cannot answer this. The people who run me can see why."
 LONGEST_QUESTION = 20_000
 """Characters of the message that is answered. The rest is cut."""
+AGENTS: list["Agent"] = []
+"""The agents of the process that have a model of their own. A worker makes these models when it starts."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Agent:
         mcp: a file that names MCP servers, whose tools it may call; else ``SURELANE_MODEL_MCP``.
         below: blocks below the last message of a turn, such as feedback buttons.
         patience: how long a question about a tool waits. After that the call is rejected.
+        model: its model, or models that follow one another; else ``SURELANE_MODEL``.
     """
 
     instructions: str | None = None
@@ -39,6 +42,11 @@ class Agent:
     mcp: str | Path | None = None
     below: Sequence[dict[str, Any]] = ()
     patience: Pause = "1d"
+    model: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.model is not None:
+            AGENTS.append(self)
 
     async def turn(self, event: Event, ctx: Context) -> dict[str, Any] | Retry | Discard:
         """Answer an event: a handler for mentions, direct messages and ``agent-turn`` jobs.
@@ -64,6 +72,7 @@ class Agent:
             instructions=self.instructions or settings.model_instructions,
             below=self.below,
             patience=self.patience,
+            model=self.model,
         )
         try:
             answer = await run.answer(asked, said)
@@ -86,8 +95,16 @@ class Agent:
         """Import what a turn needs, because that takes seconds, and read its files.
 
         Raises:
-            SettingsError: the extra is not installed, or the tools cannot be loaded.
+            SettingsError: the extra or a provider's package is not installed, or the tools cannot be loaded.
         """
+        self.check_model(settings)
+        from surelane_worker.model.servers import servers  # noqa: PLC0415 - it imports the libraries of the extra
+
+        self.tools_of(settings)
+        servers(self.mcp_of(settings))
+
+    def check_model(self, settings: WorkerSettings) -> None:
+        """Make the model, or raise :class:`SettingsError`."""
         missing = [
             name for name in ("pydantic_ai", "openai", "fastmcp") if not importlib.util.find_spec(name)
         ]
@@ -97,11 +114,8 @@ class Agent:
                 " pip install 'surelane-worker[model]'"
             )
         from surelane_worker.model.client import model_of  # noqa: PLC0415 - it imports the libraries of the extra
-        from surelane_worker.model.servers import servers  # noqa: PLC0415 - likewise
 
-        model_of(settings)
-        self.tools_of(settings)
-        servers(self.mcp_of(settings))
+        model_of(settings, self.model)
 
     def tools_of(self, settings: WorkerSettings) -> Tools:
         """Return the agent's own tools, or those that the settings name."""
@@ -111,3 +125,9 @@ class Agent:
 
     def mcp_of(self, settings: WorkerSettings) -> Path | None:
         return Path(self.mcp) if self.mcp is not None else settings.model_mcp
+
+
+def check_models(settings: WorkerSettings) -> None:
+    """Make the models that agents name themselves, or raise :class:`SettingsError`."""
+    for agent in AGENTS:
+        agent.check_model(settings)

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,13 @@ from typing import Any
 from pydantic_ai import Agent as Loop
 from pydantic_ai import RunContext, Tool
 from pydantic_ai.capabilities import HandleDeferredToolCalls
-from pydantic_ai.exceptions import ModelAPIError, ModelRetry, ToolFailed, UnexpectedModelBehavior
+from pydantic_ai.exceptions import (
+    FallbackExceptionGroup,
+    ModelAPIError,
+    ModelRetry,
+    ToolFailed,
+    UnexpectedModelBehavior,
+)
 from pydantic_ai.messages import (
     BinaryContent,
     ModelMessage,
@@ -45,7 +51,7 @@ from surelane_worker.handling.asks import People
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.outcomes import Pause, duration
 from surelane_worker.handling.steps import StepError
-from surelane_worker.model.client import LONGEST_REASON, failure, model_of
+from surelane_worker.model.client import LONGEST_REASON, NAME, failure, model_of, request_settings
 from surelane_worker.model.errors import LimitError, RefusedError, UnavailableError
 from surelane_worker.model.servers import Server, servers
 from surelane_worker.model.thread import Said
@@ -72,6 +78,7 @@ APPROVE, REJECT = "Approve", "Reject"
 class Run:
     """One attempt's run of a turn, by what the :class:`Agent` or the settings say.
 
+    ``model``: the agent's own. ``answered``: the name of the model of the last response.
     ``places``: the number of the response that asked for a call, and the call's number in it, by the call's id.
     """
 
@@ -83,12 +90,14 @@ class Run:
     instructions: str | None
     below: Sequence[dict[str, Any]]
     patience: Pause
+    model: str | None = None
+    answered: str | None = None
     usage: dict[str, int] = field(default_factory=USAGE.copy)
     places: dict[str, str] = field(default_factory=dict)
 
     def report(self, answer: str | None, **more: str) -> dict[str, Any]:
         """Return the turn's result for history."""
-        return {"answer": answer, "model": self.ctx.settings.model, "usage": self.usage, **more}
+        return {"answer": answer, "model": self.answered, "usage": self.usage, **more}
 
     async def answer(self, asked: str, said: Sequence[Said]) -> str:
         """Let the model answer, and return its last text.
@@ -102,7 +111,8 @@ class Run:
         own = FunctionToolset([Tool(each.function, requires_approval=each.approval) for each in self.tools])
         foreign = [self._tools_of(name, server) for name, server in servers(self.mcp).items()]
         loop = Loop(
-            StoredResponses(model_of(settings), self),
+            StoredResponses(model_of(settings, self.model), self),
+            model_settings=request_settings(settings),
             instructions=self.instructions,
             deps_type=Context,
             toolsets=[StoredCalls(own, self), *foreign],
@@ -137,7 +147,7 @@ class Run:
             raise (error.__cause__ or error) from None
         (response,) = ModelMessagesTypeAdapter.validate_python(stored)
         assert isinstance(response, ModelResponse)  # noqa: S101 - it is what ask returned
-        usage = self.usage
+        usage, self.answered = self.usage, (response.metadata or {}).get(NAME)
         usage["requests"] += 1
         usage["input_tokens"] += response.usage.input_tokens
         usage["output_tokens"] += response.usage.output_tokens
@@ -180,11 +190,12 @@ class Run:
                     raise UnavailableError("the model's response broke off")
                 if speech.text and not response.tool_calls:
                     speech.below = self.below
-        except ModelAPIError as error:
-            raise failure(error, self.ctx.settings.model_key) from None
+        except (ModelAPIError, FallbackExceptionGroup) as error:
+            raise failure(error) from None
         except UnexpectedModelBehavior as error:
             raise UnavailableError(f"the model's response cannot be read: {type(error).__name__}") from None
-        return ModelMessagesTypeAdapter.dump_python([response], mode="json")
+        # What the models before it in a chain answered may quote a key.
+        return ModelMessagesTypeAdapter.dump_python([replace(response, failed_attempts=None)], mode="json")
 
     async def call(self, name: str, arguments: dict[str, Any], call: RunContext[Any], function: Any) -> Any:  # noqa: ANN401
         """Return a tool's result, from a step.
