@@ -440,6 +440,101 @@ async def test_tools_of_an_mcp_server(slack: Stand, model: ModelServer, connecti
     await until(lambda: not mcp_servers(), what="the end of the servers")
 
 
+async def asked_in(slack: Stand, connection: Connection, kind: str, text: str) -> tuple[int, list[Any]]:
+    """Ask an agent in a channel. Return the event's id, and the list to which its messages come."""
+    general = slack.simulator.workspace.channel("general")
+    assert general is not None
+    before = set(general.messages)
+    identity = await enqueue(connection, kind, {"text": text, "channel": general.id})
+    await ended(connection, identity)
+    return identity, [each.text for ts, each in general.messages.items() if ts not in before]
+
+
+async def test_output_is_checked_and_is_the_result(
+    slack: Stand, model: ModelServer, connection: Connection
+) -> None:
+    model.plans["shaped"] = [
+        calls(("final_result", {"name": "Ulm"})),
+        calls(("final_result", {"name": "Ulm", "sky": "blue"}), text=["Here it is."]),
+    ]
+    identity, heard = await asked_in(slack, connection, "shaped", "plan:shaped")
+    result = await result_of(connection, identity)
+    assert result["answer"] == {"name": "Ulm", "sky": "blue"}
+    assert heard == ["Here it is."], "the output itself is data"
+    assert "sky" in last(model.asked["shaped"])["content"], "the model is told what is missing"
+
+
+async def test_guard_refuses_a_question_before_the_model_is_asked(
+    slack: Stand, model: ModelServer, connection: Connection
+) -> None:
+    identity, heard = await asked_in(slack, connection, "guarded", "plan:rude")
+    result = await result_of(connection, identity)
+    assert (result["answer"], result["stopped"], heard) == (
+        None,
+        "Please ask kindly.",
+        ["Please ask kindly."],
+    )
+    assert not model.asked["rude"]
+
+
+async def test_guard_sees_each_answer_before_anybody_else(
+    slack: Stand, model: ModelServer, connection: Connection
+) -> None:
+    model.plans["guarded"] = [
+        calls(("deploy", {"service": "api"}), text=["Let me ", "look <!here>."]),
+        says("The sec", "ret is 7."),
+    ]
+    general = slack.simulator.workspace.channel("general")
+    assert general is not None
+    before = set(general.messages)
+    identity = await enqueue(connection, "guarded", {"text": "plan:guarded", "channel": general.id})
+    await suspended(connection, identity)
+    (question,) = [each for ts, each in general.messages.items() if ts not in before and "May I" in each.text]
+    await Person(slack, "grace").press(question, 0)
+    result = await result_of(connection, identity)
+    heard = [each.text for ts, each in general.messages.items() if ts not in before]
+    assert heard == ["Let me look <\u200b!here>.", question.text, "I may not say that."]
+    assert (result["answer"], result["stopped"]) == (None, "I may not say that.")
+    names = [
+        step["name"]
+        for step in json.loads(await connection.fetchval("select agent.list_steps($1)", identity))
+    ]
+    assert (names.count("guard question"), names.count("guard answer")) == (1, 2)
+
+
+async def test_guard_checks_an_output(slack: Stand, model: ModelServer, connection: Connection) -> None:
+    model.plans["secretive"] = [calls(("final_result", {"name": "secret", "sky": "blue"}))]
+    identity, heard = await asked_in(slack, connection, "secretive", "plan:secretive")
+    result = await result_of(connection, identity)
+    assert (result["answer"], heard) == (None, ["I may not say that."])
+
+
+async def test_another_agent_answers_as_a_child(
+    slack: Stand, model: ModelServer, connection: Connection
+) -> None:
+    model.plans |= {
+        "chief": [
+            calls(("re_search", {"text": "plan:found"}), ("re_search", {"text": "plan:lost"})),
+            says("Blue."),
+        ],
+        "found": [calls(("weather", {"city": "Ulm"})), says("The sky is blue.")],
+        "lost": [Reply(status=401)],
+    }
+    identity, heard = await asked_in(slack, connection, "chief", "plan:chief")
+    result = await result_of(connection, identity)
+    assert (result["answer"], heard) == ("Blue.", ["Blue."]), "a child says nothing"
+    assert result["usage"] == {"requests": 2, "input_tokens": 200, "output_tokens": 20, "tool_calls": 2}
+    told = [each["content"] for each in model.asked["chief"][-1]["messages"][-2:]]
+    assert told[0] == "The sky is blue."
+    assert "the model's server answers 401: wrong key …" in told[1]
+    assert [len(model.asked[plan]) for plan in ("chief", "found", "lost")] == [2, 2, 1]
+    children = await connection.fetch(
+        "select outcome, result from agent.event_hist where kind = 're.search' order by id"
+    )
+    assert [row["outcome"] for row in children] == ["completed", "failed"]
+    assert json.loads(children[0]["result"])["usage"]["tool_calls"] == 1
+
+
 async def test_no_finished_tool_is_called_again_although_the_worker_is_killed(
     connection: Connection, model: ModelServer, mortal: tuple[int, Path]
 ) -> None:

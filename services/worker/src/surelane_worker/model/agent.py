@@ -1,21 +1,22 @@
 """An agent: instructions and tools for a model, and the handler that lets it answer an event."""
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from surelane.errors import SettingsError
 from surelane.events import Event
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.outcomes import Discard, Pause, Retry
-from surelane_worker.model.errors import LimitError, RefusedError, UnavailableError
+from surelane_worker.model.errors import RefusedError, StoppedError, UnavailableError
 from surelane_worker.model.thread import before, quoted
 from surelane_worker.model.tools import Tools, load_tools
 from surelane_worker.model.voice import Voice
 from surelane_worker.worker_settings import WorkerSettings
 
+Guard = Callable[[Literal["question", "answer"], str], str | Awaitable[str | None] | None]
 DOWN = "I cannot answer now: the model does not respond. Please ask again later."
 REFUSED = "I cannot answer this. The people who run me can see why."
 LONGEST_QUESTION = 20_000
@@ -35,6 +36,9 @@ class Agent:
         below: blocks below the last message of a turn, such as feedback buttons.
         patience: how long a question about a tool waits. After that the call is rejected.
         model: its model, or models that follow one another; else ``SURELANE_MODEL``.
+        output: a pydantic model or a dataclass: the answer is one, as JSON, and is not said in the thread.
+        guard: a function of ``"question"`` or ``"answer"`` and its text. It returns ``None``, or what the person is
+            told instead. Each call is a step. Answers are then said when they are complete, and not streamed.
     """
 
     instructions: str | None = None
@@ -43,6 +47,8 @@ class Agent:
     below: Sequence[dict[str, Any]] = ()
     patience: Pause = "1d"
     model: str | None = None
+    output: type[Any] | None = None
+    guard: Guard | None = None
 
     def __post_init__(self) -> None:
         if self.model is not None:
@@ -73,12 +79,14 @@ class Agent:
             below=self.below,
             patience=self.patience,
             model=self.model,
+            output=self.output or str,
+            guard=self.guard,
         )
         try:
             answer = await run.answer(asked, said)
-        except LimitError as limit:
-            await voice.say(str(limit))
-            return run.report(None, stopped=str(limit))
+        except StoppedError as stopped:
+            await voice.say(str(stopped))
+            return run.report(None, stopped=str(stopped))
         except RefusedError as error:
             await voice.say(REFUSED)
             return Discard(str(error))

@@ -48,11 +48,12 @@ from pydantic_core import to_jsonable_python
 
 from surelane.events import Event
 from surelane_worker.handling.asks import People
+from surelane_worker.handling.children import ChildError
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.outcomes import Pause, duration
 from surelane_worker.handling.steps import StepError
 from surelane_worker.model.client import LONGEST_REASON, NAME, failure, model_of, request_settings
-from surelane_worker.model.errors import LimitError, RefusedError, UnavailableError
+from surelane_worker.model.errors import RefusedError, StoppedError, UnavailableError
 from surelane_worker.model.servers import Server, servers
 from surelane_worker.model.thread import Said
 from surelane_worker.model.tools import Tools
@@ -91,30 +92,44 @@ class Run:
     below: Sequence[dict[str, Any]]
     patience: Pause
     model: str | None = None
+    output: type[Any] = str
+    guard: Callable[..., Any] | None = None
     answered: str | None = None
     usage: dict[str, int] = field(default_factory=USAGE.copy)
     places: dict[str, str] = field(default_factory=dict)
 
-    def report(self, answer: str | None, **more: str) -> dict[str, Any]:
+    def report(self, answer: Any, **more: str) -> dict[str, Any]:  # noqa: ANN401 - any JSON
         """Return the turn's result for history."""
         return {"answer": answer, "model": self.answered, "usage": self.usage, **more}
 
-    async def answer(self, asked: str, said: Sequence[Said]) -> str:
-        """Let the model answer, and return its last text.
+    async def answer(self, asked: str, said: Sequence[Said]) -> Any:  # noqa: ANN401 - any JSON
+        """Let the model answer, and return its last text, or its output as JSON.
 
         Raises:
-            LimitError: the turn has used what it may use.
+            StoppedError: the turn has used what it may use, or the guard refuses the question or an answer.
             RefusedError: the model refuses the request.
             UnavailableError: the model or an MCP server cannot be reached now.
         """
+        await self._check("question", asked)
         settings = self.ctx.settings
-        own = FunctionToolset([Tool(each.function, requires_approval=each.approval) for each in self.tools])
+        own = FunctionToolset(
+            [
+                Tool(
+                    each.function,
+                    name=each.name,
+                    description=each.description,
+                    requires_approval=each.approval,
+                )
+                for each in self.tools
+            ]
+        )
         foreign = [self._tools_of(name, server) for name, server in servers(self.mcp).items()]
         loop = Loop(
             StoredResponses(model_of(settings, self.model), self),
             model_settings=request_settings(settings),
             instructions=self.instructions,
             deps_type=Context,
+            output_type=self.output,
             toolsets=[StoredCalls(own, self), *foreign],
             retries=3,
             capabilities=[HandleDeferredToolCalls(self.approve)],
@@ -125,12 +140,28 @@ class Run:
             except Exception as error:
                 raise UnavailableError(f"an MCP server cannot be reached: {type(error).__name__}") from error
             try:
-                return (await loop.run(asked, message_history=conversation(said), deps=self.ctx)).output
+                output = (await loop.run(asked, message_history=conversation(said), deps=self.ctx)).output
             except UnexpectedModelBehavior as error:
                 # The responses are stored, so each attempt would come to the same end.
                 raise RefusedError(
                     f"the model's responses cannot be used: {error.message}"[:LONGEST_REASON]
                 ) from None
+        if isinstance(output, str):
+            return output
+        answer = to_jsonable_python(output)
+        await self._check("answer", json.dumps(answer, ensure_ascii=False))
+        return answer
+
+    async def _check(self, what: str, text: str) -> None:
+        """Let the guard check a text, as a step.
+
+        Raises:
+            StoppedError: it refuses.
+        """
+        if self.guard is not None and text.strip():
+            refusal = await self.ctx.step(f"guard {what}", self.guard, what, text)
+            if refusal is not None:
+                raise StoppedError(str(refusal))
 
     def _tools_of(self, name: str, server: Server) -> AbstractToolset[Any]:
         """Return a server's tools with their calls as steps, and with approval where it is needed."""
@@ -153,16 +184,19 @@ class Run:
         usage["output_tokens"] += response.usage.output_tokens
         for number, call in enumerate(response.tool_calls, 1):
             self.places[call.tool_call_id] = f"{usage['requests']}.{number}"
+        if self.guard is not None and (text := response.text):
+            await self._check("answer", text)
+            await self.voice.post(text, () if response.tool_calls else self.below)
         return response
 
     def _check_limits(self) -> None:
         usage, settings = self.usage, self.ctx.settings
         if usage["requests"] >= settings.model_requests:
-            raise LimitError(
+            raise StoppedError(
                 f"I stop here: I may ask the model {settings.model_requests} times per question."
             )
         if usage["input_tokens"] + usage["output_tokens"] >= settings.model_tokens:
-            raise LimitError(f"I stop here: I may use {settings.model_tokens:,} tokens per question.")
+            raise StoppedError(f"I stop here: I may use {settings.model_tokens:,} tokens per question.")
 
     async def ask(
         self,
@@ -175,7 +209,7 @@ class Run:
         await self.voice.think()
         try:
             async with (
-                self.voice.speech() as speech,
+                self.voice.speech(held=self.guard is not None) as speech,
                 model.request_stream(messages, settings, given) as stream,
             ):
                 length = 0
@@ -205,12 +239,24 @@ class Run:
         """
         self.usage["tool_calls"] += 1
         if self.usage["tool_calls"] > CALLS_PER_REQUEST * self.ctx.settings.model_requests:
-            raise LimitError("I stop here: the model calls too many tools.")
-        place = self.places[call.tool_call_id or ""]
+            raise StoppedError("I stop here: the model calls too many tools.")
+        place, tool = self.places[call.tool_call_id or ""], self.tools.get(name)
+        if tool is not None and tool.kind is not None:
+            return await self._delegate(tool.kind, arguments, place)
         done = await self.ctx.step(f"{_safe(name)} {place}", partial(self._called, name, function), arguments)
         if "failed" in done:
             raise ToolFailed(done["failed"])
         return done["result"]
+
+    async def _delegate(self, kind: str, arguments: dict[str, Any], place: str) -> Any:  # noqa: ANN401 - any JSON
+        """Let a child event answer, and return its answer. It says nothing in the thread, and has its own limits."""
+        person = {"team": self.voice.place.workspace, "user": self.voice.place.user}
+        try:
+            result = await self.ctx.run(kind, {**person, **arguments}, key=place)
+        except ChildError as error:
+            raise ToolFailed(str(error)[:LONGEST_RESULT]) from None
+        answer = result.get("answer") if isinstance(result, dict) else None
+        return result_shortened(result if answer is None else answer)
 
     async def _called(self, name: str, function: Any, arguments: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401
         tool = self.tools.get(name)
