@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,22 @@ from tests.system.model_server import KEY, ModelServer, Reply, calls, model_serv
 from tests.system.slack_stand import Stand, slack_stand
 from tests.system.test_asks import Person, replies
 from tests.system.test_durable import result_of, suspended
-from tests.system.worker import ended, enqueue, worker
+from tests.system.worker import ended, enqueue, metrics, worker
 
 pytestmark = pytest.mark.usefixtures("running")
 HANDLERS, TOOLS = "tests.system.model_tools:handlers", "tests.system.model_tools:tools"
 PYTEST_RUN = secrets.token_hex(8)
+DEAR = {"input": 10_000, "output": 0}
+BUDGET = {
+    "prices": {
+        "local": {"input": 1, "output": 10},
+        "local:1": {"input": 1, "output": 10},
+        "ollama:first": DEAR,
+    },
+    "turn": {"money": 0.5},
+    "person": {"tokens": 5_000_000},
+    "workspace": {"money": "9.5"},
+}
 USAGE = {"requests": 1, "input_tokens": 100, "output_tokens": 10, "tool_calls": 0}
 
 
@@ -74,8 +86,11 @@ async def running(
     slack: Stand,
     model: ModelServer,
     mortal: tuple[int, Path],  # noqa: ARG001 - it goes first
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[Service]:
     """Run the worker of all tests here. It goes on with what the mortal one left."""
+    budget = tmp_path_factory.mktemp("budget") / "budget.json"
+    budget.write_text(json.dumps(BUDGET))
     given = settings(
         model,
         SURELANE_HANDLERS=HANDLERS,
@@ -85,6 +100,7 @@ async def running(
         SLACK_BOT_TOKEN="xoxb-any",
         SURELANE_MODEL_REQUESTS="4",
         SURELANE_MODEL_TIMEOUT="500ms",
+        SURELANE_MODEL_BUDGET=str(budget),
         LOG_LEVEL="debug",
         PYTHON=sys.executable,
         PYTEST_RUN=PYTEST_RUN,
@@ -124,7 +140,7 @@ async def test_answer_is_streamed_and_usage_is_in_history(
     await until(lambda: said(slack, asked) == ["Blue, "], what="the first part")
     pause.set()
     result = await result_of(connection, identity)
-    assert result == {"answer": "Blue, of course.", "model": "local", "usage": USAGE}
+    assert result == {"answer": "Blue, of course.", "model": "local", "usage": USAGE, "cost": 0.0002}
     (message,) = replies(slack, asked)
     assert (message.text, [block["type"] for block in message.blocks]) == ("Blue, of course.", ["divider"])
     (request,) = model.asked["stream"]
@@ -507,6 +523,67 @@ async def test_guard_checks_an_output(slack: Stand, model: ModelServer, connecti
     identity, heard = await asked_in(slack, connection, "secretive", "plan:secretive")
     result = await result_of(connection, identity)
     assert (result["answer"], heard) == (None, ["I may not say that."])
+
+
+async def test_turn_ends_at_its_budget(slack: Stand, model: ModelServer, connection: Connection) -> None:
+    model.plans["dear"] = [calls(("weather", {"city": "Ulm"})), says("Blue.")]
+    identity, heard = await asked_in(slack, connection, "chained", "plan:dear")
+    result = await result_of(connection, identity)
+    assert heard == [result["stopped"]] == ["I stop here: your question has used what I may spend on one."]
+    assert (result["cost"], len(model.asked["dear"])) == (1.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("user", "used", "told"),
+    [
+        (
+            "U1",
+            (4_999_999, 1, 0),
+            "I stop here: you have used what I may spend on you today. Please ask tomorrow.",
+        ),
+        ("U2", (1, 1, 9.5), "I stop here: what I may spend today is used up. Please ask tomorrow."),
+    ],
+    ids=["person", "workspace"],
+)
+async def test_budget_of_a_day_is_refused_politely(
+    slack: Stand, model: ModelServer, connection: Connection, user: str, used: tuple[Any, ...], told: str
+) -> None:
+    general = slack.simulator.workspace.channel("general")
+    assert general is not None
+    plan, team = f"budget-{user}", f"T{user}"
+    model.plans[plan] = [calls(("weather", {"city": "Ulm"})), says("Blue.")]
+    payload = {"text": f"plan:{plan}", "channel": general.id, "team": team}
+    other = await enqueue(connection, "agent-turn", {**payload, "user": "UOTHER"})
+    assert (await result_of(connection, other))["answer"] == "Blue."
+    count = "select agent.count_usage($1, $2, 'local', $3, $4, $5, 'before')"
+    await connection.execute(count, team, user, *used)
+    identity = await enqueue(connection, "agent-turn", {**payload, "user": user})
+    result = await result_of(connection, identity)
+    assert (result["stopped"], result["usage"]["requests"]) == (told, 0)
+    assert len(model.asked[plan]) == 2
+    counted = await connection.fetchrow(
+        "select requests, input_tokens, output_tokens, cost from agent.model_usage"
+        " where owner_id = $1 and user_id = 'UOTHER'",
+        team,
+    )
+    assert counted is not None
+    assert tuple(counted) == (2, 200, 20, Decimal("0.0004"))
+
+
+async def test_tokens_and_cost_are_metrics(
+    model: ModelServer, connection: Connection, running: Service
+) -> None:
+    model.plans["metrics"] = [says("Blue.")]
+    payload = {"text": "plan:metrics", "team": "TMETRICS", "user": "U1"}
+    await result_of(connection, await enqueue(connection, "agent-turn", payload))
+    found = [line for line in (await metrics(running)).splitlines() if "TMETRICS" in line]
+    labels = '{gen_ai_request_model="local",%ssurelane_workspace="TMETRICS"}'
+    token_type = 'gen_ai_token_type="%s",'
+    assert sorted(found) == [
+        f"surelane_model_cost_total{labels % ''} 0.0002",
+        f"surelane_model_tokens_total{labels % (token_type % 'input')} 100.0",
+        f"surelane_model_tokens_total{labels % (token_type % 'output')} 10.0",
+    ]
 
 
 async def test_another_agent_answers_as_a_child(

@@ -279,6 +279,7 @@ class Assembly:
             self._tokens(),
             self._refresher,
             self._sealing,
+            self._metrics,
         )
 
     def _tokens(self) -> Tokens | None:

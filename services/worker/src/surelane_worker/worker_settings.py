@@ -98,6 +98,9 @@ class WorkerSettings(InstallSettings, DispatchSettings):
     model_tokens: Annotated[int, Field(ge=1)] = Field(200_000, validation_alias="SURELANE_MODEL_TOKENS")
     """After how many tokens, input and output, one turn asks the model no more."""
 
+    model_budget: Path | None = Field(None, validation_alias="SURELANE_MODEL_BUDGET")
+    """A file of prices and limits: see :class:`surelane_worker.model.budget.Budget`."""
+
     model_timeout: Duration = Field("1m", validation_alias="SURELANE_MODEL_TIMEOUT", validate_default=True)
     """How long the model's server may be silent."""
 

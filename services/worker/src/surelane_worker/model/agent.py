@@ -10,6 +10,7 @@ from surelane.errors import SettingsError
 from surelane.events import Event
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.outcomes import Discard, Pause, Retry
+from surelane_worker.model.budget import budget_of
 from surelane_worker.model.errors import RefusedError, StoppedError, UnavailableError
 from surelane_worker.model.thread import before, quoted
 from surelane_worker.model.tools import Tools, load_tools
@@ -81,6 +82,7 @@ class Agent:
             model=self.model,
             output=self.output or str,
             guard=self.guard,
+            budget=budget_of(settings.model_budget),
         )
         try:
             answer = await run.answer(asked, said)
@@ -121,9 +123,10 @@ class Agent:
                 f"SURELANE_MODEL needs packages that are not installed: {', '.join(missing)};"
                 " pip install 'surelane-worker[model]'"
             )
-        from surelane_worker.model.client import model_of  # noqa: PLC0415 - it imports the libraries of the extra
+        from surelane_worker.model.client import model_of, names_of  # noqa: PLC0415 - it imports the libraries of the extra
 
         model_of(settings, self.model)
+        budget_of(settings.model_budget).check(names_of(self.model or settings.model or ""))
 
     def tools_of(self, settings: WorkerSettings) -> Tools:
         """Return the agent's own tools, or those that the settings name."""

@@ -82,9 +82,13 @@ def model_of(settings: WorkerSettings, names: str | None = None) -> Model:
     return _chain(names, settings.model_url, settings.model_key)
 
 
+def names_of(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",")]
+
+
 @lru_cache(maxsize=32)
 def _chain(names: str, url: str | None, key: SecretStr | None) -> Model:
-    models = [NamedModel(_model(name, url, key), name) for name in map(str.strip, names.split(","))]
+    models = [NamedModel(_model(name, url, key), name) for name in names_of(names)]
     return models[0] if len(models) == 1 else FallbackModel(*models)
 
 

@@ -10,8 +10,10 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from pydantic_ai import Agent as Loop
@@ -47,16 +49,19 @@ from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, ToolsetTool, 
 from pydantic_core import to_jsonable_python
 
 from surelane.events import Event
+from surelane_service.engine import ModelUse, Spent
 from surelane_worker.handling.asks import People
 from surelane_worker.handling.children import ChildError
-from surelane_worker.handling.context import Context
+from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.outcomes import Pause, duration
 from surelane_worker.handling.steps import StepError
+from surelane_worker.model.budget import Budget
 from surelane_worker.model.client import LONGEST_REASON, NAME, failure, model_of, request_settings
 from surelane_worker.model.errors import RefusedError, StoppedError, UnavailableError
 from surelane_worker.model.servers import Server, servers
 from surelane_worker.model.thread import Said
 from surelane_worker.model.tools import Tools
+from surelane_worker.model.tracing import traced, within_tool
 from surelane_worker.model.voice import Speech, Voice
 from surelane_worker.slack.limits import SlackBusyError
 from surelane_worker.slack.notes import ClaimLostError
@@ -94,13 +99,16 @@ class Run:
     model: str | None = None
     output: type[Any] = str
     guard: Callable[..., Any] | None = None
+    budget: Budget = field(default_factory=Budget)
     answered: str | None = None
+    cost: Decimal = Decimal(0)
     usage: dict[str, int] = field(default_factory=USAGE.copy)
     places: dict[str, str] = field(default_factory=dict)
 
     def report(self, answer: Any, **more: str) -> dict[str, Any]:  # noqa: ANN401 - any JSON
         """Return the turn's result for history."""
-        return {"answer": answer, "model": self.answered, "usage": self.usage, **more}
+        cost = {"cost": float(self.cost)} if self.budget.prices else {}
+        return {"answer": answer, "model": self.answered, "usage": self.usage, **cost, **more}
 
     async def answer(self, asked: str, said: Sequence[Said]) -> Any:  # noqa: ANN401 - any JSON
         """Let the model answer, and return its last text, or its output as JSON.
@@ -178,7 +186,9 @@ class Run:
             raise (error.__cause__ or error) from None
         (response,) = ModelMessagesTypeAdapter.validate_python(stored)
         assert isinstance(response, ModelResponse)  # noqa: S101 - it is what ask returned
-        usage, self.answered = self.usage, (response.metadata or {}).get(NAME)
+        usage, used = self.usage, self._used(response)
+        self.answered = used.model
+        self.cost += used.cost
         usage["requests"] += 1
         usage["input_tokens"] += response.usage.input_tokens
         usage["output_tokens"] += response.usage.output_tokens
@@ -197,6 +207,40 @@ class Run:
             )
         if usage["input_tokens"] + usage["output_tokens"] >= settings.model_tokens:
             raise StoppedError(f"I stop here: I may use {settings.model_tokens:,} tokens per question.")
+        if self.budget.turn.is_used_up(Spent(usage["input_tokens"] + usage["output_tokens"], self.cost)):
+            raise StoppedError("I stop here: your question has used what I may spend on one.")
+
+    async def _check_budget(self) -> None:
+        """Raise :class:`StoppedError` if the person or the workspace has used what may be used today."""
+        budget, (workspace, person) = self.budget, self._payer
+        if not (budget.person or budget.workspace) or not workspace:
+            return
+        steps = attempt_of(self.ctx).steps
+        all_of_it, of_person = await steps.patiently(partial(steps.engine.read_usage, workspace, person))
+        if person and budget.person.is_used_up(of_person):
+            raise StoppedError(
+                "I stop here: you have used what I may spend on you today. Please ask tomorrow."
+            )
+        if budget.workspace.is_used_up(all_of_it):
+            raise StoppedError("I stop here: what I may spend today is used up. Please ask tomorrow.")
+
+    async def _count(self, response: ModelResponse) -> None:
+        attempt, used = attempt_of(self.ctx), self._used(response)
+        workspace, person = self._payer
+        count = partial(attempt.steps.engine.count_usage, workspace, person, used, token_hex(8))
+        await attempt.steps.patiently(count)
+        if attempt.services.metrics is not None:
+            attempt.services.metrics.model_used(workspace, used)
+
+    @property
+    def _payer(self) -> tuple[str, str]:
+        place = self.voice.place
+        return place.workspace or "", place.user or ""
+
+    def _used(self, response: ModelResponse) -> ModelUse:
+        name, usage = (response.metadata or {}).get(NAME) or "", response.usage
+        tokens = usage.input_tokens, usage.output_tokens
+        return ModelUse(name, *tokens, self.budget.cost(name, *tokens))
 
     async def ask(
         self,
@@ -206,11 +250,12 @@ class Run:
         given: ModelRequestParameters,
     ) -> Any:  # noqa: ANN401 - a message as JSON
         """Ask the model, say in Slack what it says, and return its response as JSON."""
+        await self._check_budget()
         await self.voice.think()
         try:
             async with (
                 self.voice.speech(held=self.guard is not None) as speech,
-                model.request_stream(messages, settings, given) as stream,
+                traced(model).request_stream(messages, settings, given) as stream,
             ):
                 length = 0
                 async for event in stream:
@@ -228,6 +273,7 @@ class Run:
             raise failure(error) from None
         except UnexpectedModelBehavior as error:
             raise UnavailableError(f"the model's response cannot be read: {type(error).__name__}") from None
+        await self._count(response)
         # What the models before it in a chain answered may quote a key.
         return ModelMessagesTypeAdapter.dump_python([replace(response, failed_attempts=None)], mode="json")
 
@@ -262,8 +308,9 @@ class Run:
         tool = self.tools.get(name)
         limit = None if tool is None or tool.timeout is None else duration(tool.timeout).total_seconds()
         try:
-            async with asyncio.timeout(limit):
-                return {"result": result_shortened(await function(arguments))}
+            with within_tool(name):
+                async with asyncio.timeout(limit):
+                    return {"result": result_shortened(await function(arguments))}
         except (ClaimLostError, SlackBusyError):
             raise
         except (ModelRetry, ToolFailed) as error:
