@@ -65,6 +65,7 @@ from surelane_worker.model.tracing import traced, within_tool
 from surelane_worker.model.voice import Speech, Voice
 from surelane_worker.slack.limits import SlackBusyError
 from surelane_worker.slack.notes import ClaimLostError
+from surelane_worker.slack.tokens import owner_fields
 
 LONGEST_RESPONSE = 50_000
 """Characters of one response of a model, text and arguments together."""
@@ -296,9 +297,10 @@ class Run:
 
     async def _delegate(self, kind: str, arguments: dict[str, Any], place: str) -> Any:  # noqa: ANN401 - any JSON
         """Let a child event answer, and return its answer. It says nothing in the thread, and has its own limits."""
-        person = {"team": self.voice.place.workspace, "user": self.voice.place.user}
+        workspace, person = self._payer
+        payload = {**owner_fields(self.event), "team": workspace, "user": person, **arguments}
         try:
-            result = await self.ctx.run(kind, {**person, **arguments}, key=place)
+            result = await self.ctx.run(kind, payload, key=place)
         except ChildError as error:
             raise ToolFailed(str(error)[:LONGEST_RESULT]) from None
         answer = result.get("answer") if isinstance(result, dict) else None
