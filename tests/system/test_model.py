@@ -467,6 +467,15 @@ async def asked_in(slack: Stand, connection: Connection, kind: str, text: str) -
     return identity, [each.text for ts, each in general.messages.items() if ts not in before]
 
 
+async def test_long_answer_goes_on_in_another_message_behind_a_word(
+    slack: Stand, model: ModelServer, connection: Connection
+) -> None:
+    model.plans["long"] = [says("words " * 2500)]
+    identity, heard = await asked_in(slack, connection, "agent-turn", "plan:long")
+    assert (await result_of(connection, identity))["answer"] == "words " * 2500
+    assert [set(text.split()) for text in heard] == [{"words"}, {"words"}]
+
+
 async def test_output_is_checked_and_is_the_result(
     slack: Stand, model: ModelServer, connection: Connection
 ) -> None:

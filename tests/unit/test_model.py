@@ -23,6 +23,7 @@ from surelane_worker.model.run import LONGEST_RESULT, result_shortened
 from surelane_worker.model.servers import servers
 from surelane_worker.model.thread import MOST_CHARACTERS, Said, shortened
 from surelane_worker.model.tools import load_tools
+from surelane_worker.model.tracing import traced
 from surelane_worker.worker_settings import WorkerSettings
 
 GIVEN = {"SURELANE_MODEL": "m", "SURELANE_MODEL_URL": "http://127.0.0.1:9/v1"}
@@ -96,6 +97,7 @@ def test_models_have_the_names_of_their_providers(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("OPENAI_API_KEY", "k")
     found = model_of(given_settings(**GIVEN), "openrouter:a/b, openai:c, llama3:8b")
     assert isinstance(found, FallbackModel)
+    assert traced(found) is found, "without a span that is recorded, nothing is traced"
     assert [(each.system, each.model_name) for each in found.models] == [
         ("openrouter", "a/b"),
         ("openai", "c"),
@@ -124,6 +126,23 @@ def test_model_that_cannot_be_used_is_refused_with_what_is_missing(
     AGENTS.remove(agent)
     with pytest.raises(SettingsError, match=complaint):
         agent.check(given_settings())
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('{"person": {"money": 1}}', "'m' needs a price"),
+        ('{"prices": {"m": {"input": -1, "output": 1}}}', "prices.m.input: Input should be greater"),
+        ('{"turns": {}}', "turns: Extra inputs"),
+        (None, "No such file"),
+    ],
+)
+def test_budget_that_cannot_be_kept_is_refused(tmp_path: Path, text: str | None, complaint: str) -> None:
+    file = tmp_path / "budget.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(SettingsError, match=complaint):
+        Agent().check(given_settings(**GIVEN, SURELANE_MODEL_BUDGET=str(file)))
 
 
 def test_tools_are_functions_with_names_of_their_own() -> None:

@@ -12,7 +12,7 @@ from surelane.events import Event
 from surelane.slack import Place, place_of
 from surelane_worker.handling.context import Context
 from surelane_worker.slack.limits import SlackBusyError
-from surelane_worker.slack.stream import LONGEST, Stream
+from surelane_worker.slack.stream import LONGEST, Stream, end_of_line
 
 CHANNEL = re.compile(r"[CDG][A-Z0-9]+", re.ASCII)
 """A channel's id. A job's payload may have another word there, such as ``slack``."""
@@ -76,11 +76,11 @@ class Voice:
         text = _ALARM.sub(QUIET, text)
         if not (self.heard and text.strip()):
             return
-        for start in range(0, len(text), LONGEST):
-            blocks = [{"type": "markdown", "text": text[start : start + LONGEST]}]
-            if start + LONGEST >= len(text):
-                blocks += below
-            await self._ctx.slack.reply(self._event, blocks[0]["text"], blocks=blocks)
+        while text:
+            fits = len(text) if len(text) <= LONGEST else end_of_line(text, LONGEST)
+            part, text = text[:fits], text[fits:]
+            blocks = [{"type": "markdown", "text": part}, *(() if text else below)]
+            await self._ctx.slack.reply(self._event, part, blocks=blocks)
 
 
 @dataclass(slots=True)
