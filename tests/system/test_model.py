@@ -580,6 +580,27 @@ async def test_budget_of_a_day_is_refused_politely(
     assert tuple(counted) == (2, 200, 20, Decimal("0.0004"))
 
 
+async def test_response_is_counted_once_although_a_foreign_transaction_holds_the_row(
+    model: ModelServer, connection: Connection, running: Service, shared_database: str
+) -> None:
+    model.plans["held"] = [says("Blue.")]
+    await connection.execute("select agent.count_usage('THELD', 'U1', 'local', 1, 1, 0, 'before')")
+    other = await asyncpg.connect(shared_database)
+    async with other.transaction():
+        await other.execute("select from agent.model_usage where owner_id = 'THELD' for update")
+        payload = {"text": "plan:held", "team": "THELD", "user": "U1"}
+        identity = await enqueue(connection, "agent-turn", payload)
+        await until(
+            lambda: any("a step waits" in line and f'"{identity}"' in line for line in running.output),
+            within=60,
+            what="the count to wait",
+        )
+    await other.close()
+    assert (await result_of(connection, identity))["answer"] == "Blue."
+    counted = "select requests from agent.model_usage where owner_id = 'THELD'"
+    assert (await connection.fetchval(counted), len(model.asked["held"])) == (2, 1)
+
+
 async def test_tokens_and_cost_are_metrics(
     model: ModelServer, connection: Connection, running: Service
 ) -> None:
