@@ -2,6 +2,7 @@
 --
 --   count_heads, vacuum_holder, queue_figures: parts of measure_queue
 --   measure_queue: the first caller after a pause measures; workers, ingest
+--   count_usage, read_usage: what models used today; workers
 --   list_kinds, limit_use, firings, list_running, list_questions: the page
 
 -- How many heads of a kind are visible and how many will be later, and since when the oldest is: by
@@ -261,3 +262,30 @@ as $$
     and (_after is null or (w.started_at, w.event_id) < (_after, _after_id))
     order by w.started_at desc, w.event_id desc limit least(greatest(_limit, 1), 200)
 $$;
+
+-- Counts a model's response for its workspace and person, on today's row. A second call for the
+-- response that was counted last changes nothing: the answer to the first one may have been lost.
+create or replace function agent.count_usage
+( _owner_id text, _user_id text, _model text, _input_tokens int8, _output_tokens int8, _cost numeric, _response text
+) returns void
+language sql volatile security definer
+begin atomic
+    insert into agent.model_usage as u (day, owner_id, user_id, model, requests, input_tokens, output_tokens, cost, latest)
+    values ((agent.clock() at time zone 'utc')::date, _owner_id, _user_id, _model, 1, _input_tokens, _output_tokens, _cost, _response)
+    on conflict (day, owner_id, user_id, model) do update
+    set requests = u.requests + 1, input_tokens = u.input_tokens + _input_tokens, output_tokens = u.output_tokens + _output_tokens
+    , cost = u.cost + _cost, latest = _response
+    where u.latest <> _response;
+end;
+
+-- What models used today: for a workspace in all, and for a person in it.
+create or replace function agent.read_usage
+( _owner_id text, _user_id text, out tokens int8, out cost numeric, out person_tokens int8, out person_cost numeric
+)
+language sql stable security definer
+begin atomic
+    select coalesce(sum(u.input_tokens + u.output_tokens), 0), coalesce(sum(u.cost), 0)
+    , coalesce(sum(u.input_tokens + u.output_tokens) filter (where u.user_id = _user_id), 0)
+    , coalesce(sum(u.cost) filter (where u.user_id = _user_id), 0)
+    from agent.model_usage as u where u.day = (agent.clock() at time zone 'utc')::date and u.owner_id = _owner_id;
+end;

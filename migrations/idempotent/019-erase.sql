@@ -114,6 +114,8 @@ begin
     end if;
     if not _full then
         next := null;
+        delete from agent.model_usage where ctid = any(array(
+            select ctid from agent.model_usage where day < _cutoff order by day limit 10000 for update skip locked));
         delete from agent.event_hist_outlier where event_week < _cutoff - interval '14 days';
         insert into agent.retention as r (older_than, done_at, blocked_at)
         values (_older_than, case when not blocked then agent.clock() end, case when blocked then agent.clock() end)
@@ -399,9 +401,9 @@ begin
 end
 $$;
 
--- Removes the schedules in which all names stand, and what limits and crowds remember of them where
--- no live event needs it. Skips what other transactions have locked: workers sweep those rows.
--- Returns how many rows of each table.
+-- Removes the schedules in which all names stand, what models used for them, and what limits and
+-- crowds remember of them where no live event needs it. Skips what other transactions have locked,
+-- except what models used: workers sweep those rows. Returns how many rows of each table.
 create or replace function agent.erase_names(_names text[]) returns jsonb
 language plpgsql volatile security definer
 set jit = off
@@ -412,7 +414,10 @@ declare
     _cron int4;
     _limits int4 := 0;
     _rows int4;
+    _used int4;
 begin
+    delete from agent.model_usage as u where concat_ws(' ', u.owner_id, u.user_id) ~ all(_words);
+    get diagnostics _used = row_count;
     delete from agent.cron where name in (select name from agent.cron as c where c::text ~ all(_words) for update skip locked);
     get diagnostics _cron = row_count;
     for _key in
@@ -434,7 +439,7 @@ begin
     delete from agent.other_report where ctid = any(array(select ctid from agent.other_report where owner_id = any(_names) for update skip locked));
     delete from agent.slack_limit as l where l.name in (
         select name from agent.slack_limit where name ~ all(_words) and coalesce(busy[cardinality(busy)], '-infinity') < agent.clock() for update skip locked);
-    return jsonb_build_object('cron', _cron, 'limit_state', _limits);
+    return jsonb_strip_nulls(jsonb_build_object('cron', _cron, 'limit_state', _limits, 'model_usage', nullif(_used, 0)));
 end
 $$;
 

@@ -57,3 +57,17 @@ drop function if exists agent.release_events(int8[], int4[]);
 drop function if exists agent.snooze_event(int8, int4, interval);
 drop function if exists agent.await_event(int8, int4, timestamptz);
 drop function if exists agent.continue_event(int8, int4, jsonb, jsonb, jsonb);
+
+-- What models used, by day (UTC). Budgets count it. Retention and erasing take rows.
+create table agent.model_usage
+( day date not null
+, owner_id text not null                 -- the workspace; empty without one
+, user_id text not null                  -- the person; empty without one
+, model text not null
+, requests int8 not null
+, input_tokens int8 not null
+, output_tokens int8 not null
+, cost numeric not null                  -- by the team's prices
+, latest text not null                   -- the response that was counted last
+, primary key (day, owner_id, user_id, model)
+);

@@ -13,6 +13,7 @@ import yaml
 from surelane import __version__
 from surelane_dev.project import find_project
 from surelane_operator.api.bulk import Bulk
+from surelane_worker.model.budget import Budget
 from surelane_worker.model.servers import servers
 from tests.docs import shell
 from tests.docs.blocks import PAGES, ROOT, Block, blocks
@@ -68,10 +69,10 @@ def toml(block: Block, tmp: Any) -> None:
 
 
 def json(block: Block, tmp: Any) -> None:
-    """A block names MCP servers, or is the body of a bulk change."""
+    """A block names MCP servers, or is a budget or the body of a bulk change."""
     found = loads(block.code)
     if "mcpServers" not in found:
-        Bulk.model_validate(found)
+        (Budget if "prices" in found else Bulk).model_validate(found)
         return
     (tmp / "servers.json").write_text(block.code)
     assert servers(tmp / "servers.json")

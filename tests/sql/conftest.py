@@ -34,6 +34,7 @@ TABLES = (
     "operator_action",
     "erasure",
     "retention",
+    "model_usage",
 )
 EMPTY = "".join(f"delete from agent.{table};" for table in TABLES)
 CLOCK = """

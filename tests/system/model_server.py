@@ -163,5 +163,6 @@ def settings(server: ModelServer, **more: str) -> dict[str, str]:
         "SURELANE_MODEL_URL": server.url,
         "SURELANE_MODEL": "local",
         "SURELANE_MODEL_KEY": KEY,
+        "OLLAMA_BASE_URL": server.url,
         **more,
     }

@@ -6,6 +6,8 @@ import signal
 import time
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from surelane_worker import Event, Handlers
 from surelane_worker.builtin import messages
 from surelane_worker.handling.context import Context
@@ -76,6 +78,38 @@ hasty = Agent(tools=tools, patience="50ms")
 async def hurry(event: Event, ctx: Context) -> object:
     """Answer with the agent, and do not wait for people."""
     return await hasty.turn(event, ctx)
+
+
+chained = Agent(model="ollama:first, local:1", tools=tools)
+
+
+@handlers.on("chained", timeout="1m")
+async def ask_several(event: Event, ctx: Context) -> object:
+    """Answer with models of two providers."""
+    return await chained.turn(event, ctx)
+
+
+class City(BaseModel):
+    """A city and its sky."""
+
+    name: str
+    sky: str
+
+
+def decent(what: str, text: str) -> str | None:
+    """Refuse what is rude, and what gives a secret away."""
+    if "rude" in text and what == "question":
+        return "Please ask kindly."
+    return "I may not say that." if "secret" in text and what == "answer" else None
+
+
+shaped = handlers.on("shaped", timeout="1m")(Agent(output=City, tools=tools).turn)
+guarded = handlers.on("guarded", timeout="1m")(Agent(guard=decent, tools=tools, below=BELOW).turn)
+secretive = handlers.on("secretive", timeout="1m")(Agent(guard=decent, output=City).turn)
+research = handlers.on("re.search", timeout="1m", max_attempts=1)(Agent(tools=tools, model="local").turn)
+chief_tools = Tools()
+chief_tools.add_kind("re.search", "Finds out what the weather is like.")
+chief = handlers.on("chief", timeout="1m")(Agent(tools=chief_tools).turn)
 
 
 @handlers.on("slack.app_mention", timeout="1m")

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,22 @@ from tests.system.model_server import KEY, ModelServer, Reply, calls, model_serv
 from tests.system.slack_stand import Stand, slack_stand
 from tests.system.test_asks import Person, replies
 from tests.system.test_durable import result_of, suspended
-from tests.system.worker import ended, enqueue, worker
+from tests.system.worker import ended, enqueue, metrics, worker
 
 pytestmark = pytest.mark.usefixtures("running")
 HANDLERS, TOOLS = "tests.system.model_tools:handlers", "tests.system.model_tools:tools"
 PYTEST_RUN = secrets.token_hex(8)
+DEAR = {"input": 10_000, "output": 0}
+BUDGET = {
+    "prices": {
+        "local": {"input": 1, "output": 10},
+        "local:1": {"input": 1, "output": 10},
+        "ollama:first": DEAR,
+    },
+    "turn": {"money": 0.5},
+    "person": {"tokens": 5_000_000},
+    "workspace": {"money": "9.5"},
+}
 USAGE = {"requests": 1, "input_tokens": 100, "output_tokens": 10, "tool_calls": 0}
 
 
@@ -74,8 +86,11 @@ async def running(
     slack: Stand,
     model: ModelServer,
     mortal: tuple[int, Path],  # noqa: ARG001 - it goes first
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[Service]:
     """Run the worker of all tests here. It goes on with what the mortal one left."""
+    budget = tmp_path_factory.mktemp("budget") / "budget.json"
+    budget.write_text(json.dumps(BUDGET))
     given = settings(
         model,
         SURELANE_HANDLERS=HANDLERS,
@@ -85,6 +100,7 @@ async def running(
         SLACK_BOT_TOKEN="xoxb-any",
         SURELANE_MODEL_REQUESTS="4",
         SURELANE_MODEL_TIMEOUT="500ms",
+        SURELANE_MODEL_BUDGET=str(budget),
         LOG_LEVEL="debug",
         PYTHON=sys.executable,
         PYTEST_RUN=PYTEST_RUN,
@@ -124,7 +140,7 @@ async def test_answer_is_streamed_and_usage_is_in_history(
     await until(lambda: said(slack, asked) == ["Blue, "], what="the first part")
     pause.set()
     result = await result_of(connection, identity)
-    assert result == {"answer": "Blue, of course.", "model": "local", "usage": USAGE}
+    assert result == {"answer": "Blue, of course.", "model": "local", "usage": USAGE, "cost": 0.0002}
     (message,) = replies(slack, asked)
     assert (message.text, [block["type"] for block in message.blocks]) == ("Blue, of course.", ["divider"])
     (request,) = model.asked["stream"]
@@ -325,6 +341,41 @@ async def test_failed_request_is_repeated_by_the_queue(
         )
 
 
+async def test_chain_asks_the_next_model_and_stores_which_one_answered(
+    model: ModelServer, connection: Connection
+) -> None:
+    model.plans["chain"] = [
+        [Reply(status=401), calls(("weather", {"city": "Ulm"}))],
+        [Reply(status=503), says("half", end="cut"), Reply(status=503), says("Whole.")],
+    ]
+    identity = await enqueue(connection, "chained", {"text": "plan:chain"})
+    row = await ended(connection, identity)
+    assert (row["outcome"], json.loads(row["result"])["model"]) == ("completed", "local:1")
+    asked = [each["model"] for each in model.asked["chain"]]
+    assert asked == ["first", "local:1"] * 3, "a response that came is not asked for again"
+    steps = await connection.fetchval("select json_agg(s) from agent.step as s where event_id = $1", identity)
+    assert "local:1" in steps
+    assert KEY not in f"{dict(row)} {steps}"
+
+
+async def test_chain_that_fails_is_repeated_while_one_of_its_models_may_answer(
+    model: ModelServer, connection: Connection
+) -> None:
+    model.plans |= {
+        "later": [[Reply(status=503), Reply(status=401), says("Late.")]],
+        "never": [Reply(status=401)],
+    }
+    identity = await enqueue(connection, "chained", {"text": "plan:later"})
+    row = await ended(connection, identity)
+    assert (json.loads(row["result"])["answer"], json.loads(row["errors"])[0]["type"]) == (
+        "Late.",
+        "UnavailableError",
+    )
+    row = await ended(connection, await enqueue(connection, "chained", {"text": "plan:never"}))
+    assert (row["outcome"], row["reason"]) == ("failed", "the model's server answers 401: wrong key …")
+    assert len(model.asked["never"]) == 2
+
+
 async def test_person_is_told_when_the_model_stays_away(
     slack: Stand, model: ModelServer, connection: Connection
 ) -> None:
@@ -404,6 +455,192 @@ async def test_tools_of_an_mcp_server(slack: Stand, model: ModelServer, connecti
     assert told[1:] == ["status: api []", "restart: api []"], "the server gets none of our settings"
     assert len(model.asked["ops"]) == 3
     await until(lambda: not mcp_servers(), what="the end of the servers")
+
+
+async def asked_in(slack: Stand, connection: Connection, kind: str, text: str) -> tuple[int, list[Any]]:
+    """Ask an agent in a channel. Return the event's id, and the list to which its messages come."""
+    general = slack.simulator.workspace.channel("general")
+    assert general is not None
+    before = set(general.messages)
+    identity = await enqueue(connection, kind, {"text": text, "channel": general.id})
+    await ended(connection, identity)
+    return identity, [each.text for ts, each in general.messages.items() if ts not in before]
+
+
+async def test_long_answer_goes_on_in_another_message_behind_a_word(
+    slack: Stand, model: ModelServer, connection: Connection
+) -> None:
+    model.plans["long"] = [says("words " * 2500)]
+    identity, heard = await asked_in(slack, connection, "agent-turn", "plan:long")
+    assert (await result_of(connection, identity))["answer"] == "words " * 2500
+    assert [set(text.split()) for text in heard] == [{"words"}, {"words"}]
+
+
+async def test_output_is_checked_and_is_the_result(
+    slack: Stand, model: ModelServer, connection: Connection
+) -> None:
+    model.plans["shaped"] = [
+        calls(("final_result", {"name": "Ulm"})),
+        calls(("final_result", {"name": "Ulm", "sky": "blue"}), text=["Here it is."]),
+    ]
+    identity, heard = await asked_in(slack, connection, "shaped", "plan:shaped")
+    result = await result_of(connection, identity)
+    assert result["answer"] == {"name": "Ulm", "sky": "blue"}
+    assert heard == ["Here it is."], "the output itself is data"
+    assert "sky" in last(model.asked["shaped"])["content"], "the model is told what is missing"
+
+
+async def test_guard_refuses_a_question_before_the_model_is_asked(
+    slack: Stand, model: ModelServer, connection: Connection
+) -> None:
+    identity, heard = await asked_in(slack, connection, "guarded", "plan:rude")
+    result = await result_of(connection, identity)
+    assert (result["answer"], result["stopped"], heard) == (
+        None,
+        "Please ask kindly.",
+        ["Please ask kindly."],
+    )
+    assert not model.asked["rude"]
+
+
+async def test_guard_sees_each_answer_before_anybody_else(
+    slack: Stand, model: ModelServer, connection: Connection
+) -> None:
+    model.plans["guarded"] = [
+        calls(("deploy", {"service": "api"}), text=["Let me ", "look <!here>."]),
+        says("The sec", "ret is 7."),
+    ]
+    general = slack.simulator.workspace.channel("general")
+    assert general is not None
+    before = set(general.messages)
+    identity = await enqueue(connection, "guarded", {"text": "plan:guarded", "channel": general.id})
+    await suspended(connection, identity)
+    (question,) = [each for ts, each in general.messages.items() if ts not in before and "May I" in each.text]
+    await Person(slack, "grace").press(question, 0)
+    result = await result_of(connection, identity)
+    heard = [each.text for ts, each in general.messages.items() if ts not in before]
+    assert heard == ["Let me look <\u200b!here>.", question.text, "I may not say that."]
+    assert (result["answer"], result["stopped"]) == (None, "I may not say that.")
+    names = [
+        step["name"]
+        for step in json.loads(await connection.fetchval("select agent.list_steps($1)", identity))
+    ]
+    assert (names.count("guard question"), names.count("guard answer")) == (1, 2)
+
+
+async def test_guard_checks_an_output(slack: Stand, model: ModelServer, connection: Connection) -> None:
+    model.plans["secretive"] = [calls(("final_result", {"name": "secret", "sky": "blue"}))]
+    identity, heard = await asked_in(slack, connection, "secretive", "plan:secretive")
+    result = await result_of(connection, identity)
+    assert (result["answer"], heard) == (None, ["I may not say that."])
+
+
+async def test_turn_ends_at_its_budget(slack: Stand, model: ModelServer, connection: Connection) -> None:
+    model.plans["dear"] = [calls(("weather", {"city": "Ulm"})), says("Blue.")]
+    identity, heard = await asked_in(slack, connection, "chained", "plan:dear")
+    result = await result_of(connection, identity)
+    assert heard == [result["stopped"]] == ["I stop here: your question has used what I may spend on one."]
+    assert (result["cost"], len(model.asked["dear"])) == (1.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("user", "used", "told"),
+    [
+        (
+            "U1",
+            (4_999_999, 1, 0),
+            "I stop here: you have used what I may spend on you today. Please ask tomorrow.",
+        ),
+        ("U2", (1, 1, 9.5), "I stop here: what I may spend today is used up. Please ask tomorrow."),
+    ],
+    ids=["person", "workspace"],
+)
+async def test_budget_of_a_day_is_refused_politely(
+    slack: Stand, model: ModelServer, connection: Connection, user: str, used: tuple[Any, ...], told: str
+) -> None:
+    general = slack.simulator.workspace.channel("general")
+    assert general is not None
+    plan, team = f"budget-{user}", f"T{user}"
+    model.plans[plan] = [calls(("weather", {"city": "Ulm"})), says("Blue.")]
+    payload = {"text": f"plan:{plan}", "channel": general.id, "team": team}
+    other = await enqueue(connection, "agent-turn", {**payload, "user": "UOTHER"})
+    assert (await result_of(connection, other))["answer"] == "Blue."
+    count = "select agent.count_usage($1, $2, 'local', $3, $4, $5, 'before')"
+    await connection.execute(count, team, user, *used)
+    identity = await enqueue(connection, "agent-turn", {**payload, "user": user})
+    result = await result_of(connection, identity)
+    assert (result["stopped"], result["usage"]["requests"]) == (told, 0)
+    assert len(model.asked[plan]) == 2
+    counted = await connection.fetchrow(
+        "select requests, input_tokens, output_tokens, cost from agent.model_usage"
+        " where owner_id = $1 and user_id = 'UOTHER'",
+        team,
+    )
+    assert counted is not None
+    assert tuple(counted) == (2, 200, 20, Decimal("0.0004"))
+
+
+async def test_response_is_counted_once_although_a_foreign_transaction_holds_the_row(
+    model: ModelServer, connection: Connection, running: Service, shared_database: str
+) -> None:
+    model.plans["held"] = [says("Blue.")]
+    await connection.execute("select agent.count_usage('THELD', 'U1', 'local', 1, 1, 0, 'before')")
+    other = await asyncpg.connect(shared_database)
+    async with other.transaction():
+        await other.execute("select from agent.model_usage where owner_id = 'THELD' for update")
+        payload = {"text": "plan:held", "team": "THELD", "user": "U1"}
+        identity = await enqueue(connection, "agent-turn", payload)
+        await until(
+            lambda: any("a step waits" in line and f'"{identity}"' in line for line in running.output),
+            within=60,
+            what="the count to wait",
+        )
+    await other.close()
+    assert (await result_of(connection, identity))["answer"] == "Blue."
+    counted = "select requests from agent.model_usage where owner_id = 'THELD'"
+    assert (await connection.fetchval(counted), len(model.asked["held"])) == (2, 1)
+
+
+async def test_tokens_and_cost_are_metrics(
+    model: ModelServer, connection: Connection, running: Service
+) -> None:
+    model.plans["metrics"] = [says("Blue.")]
+    payload = {"text": "plan:metrics", "team": "TMETRICS", "user": "U1"}
+    await result_of(connection, await enqueue(connection, "agent-turn", payload))
+    found = [line for line in (await metrics(running)).splitlines() if "TMETRICS" in line]
+    labels = '{gen_ai_request_model="local",%ssurelane_workspace="TMETRICS"}'
+    token_type = 'gen_ai_token_type="%s",'
+    assert sorted(found) == [
+        f"surelane_model_cost_total{labels % ''} 0.0002",
+        f"surelane_model_tokens_total{labels % (token_type % 'input')} 100.0",
+        f"surelane_model_tokens_total{labels % (token_type % 'output')} 10.0",
+    ]
+
+
+async def test_another_agent_answers_as_a_child(
+    slack: Stand, model: ModelServer, connection: Connection
+) -> None:
+    model.plans |= {
+        "chief": [
+            calls(("re_search", {"text": "plan:found"}), ("re_search", {"text": "plan:lost"})),
+            says("Blue."),
+        ],
+        "found": [calls(("weather", {"city": "Ulm"})), says("The sky is blue.")],
+        "lost": [Reply(status=401)],
+    }
+    identity, heard = await asked_in(slack, connection, "chief", "plan:chief")
+    result = await result_of(connection, identity)
+    assert (result["answer"], heard) == ("Blue.", ["Blue."]), "a child says nothing"
+    assert result["usage"] == {"requests": 2, "input_tokens": 200, "output_tokens": 20, "tool_calls": 2}
+    told = [each["content"] for each in model.asked["chief"][-1]["messages"][-2:]]
+    assert told[0] == "The sky is blue."
+    assert "the model's server answers 401: wrong key …" in told[1]
+    assert [len(model.asked[plan]) for plan in ("chief", "found", "lost")] == [2, 2, 1]
+    children = await connection.fetch(
+        "select outcome, result from agent.event_hist where kind = 're.search' order by id"
+    )
+    assert [row["outcome"] for row in children] == ["completed", "failed"]
+    assert json.loads(children[0]["result"])["usage"]["tool_calls"] == 1
 
 
 async def test_no_finished_tool_is_called_again_although_the_worker_is_killed(

@@ -10,16 +10,20 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 from pydantic_ai.messages import BinaryContent
+from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.models.wrapper import WrapperModel
 
 from surelane.errors import SettingsError
 from surelane_service.service_settings import load_settings
-from surelane_worker.model import Tools
+from surelane_worker.model import Agent, Tools
+from surelane_worker.model.agent import AGENTS
 from surelane_worker.model.client import model_of
 from surelane_worker.model.run import LONGEST_RESULT, result_shortened
 from surelane_worker.model.servers import servers
 from surelane_worker.model.thread import MOST_CHARACTERS, Said, shortened
 from surelane_worker.model.tools import load_tools
+from surelane_worker.model.tracing import traced
 from surelane_worker.worker_settings import WorkerSettings
 
 GIVEN = {"SURELANE_MODEL": "m", "SURELANE_MODEL_URL": "http://127.0.0.1:9/v1"}
@@ -54,6 +58,9 @@ def test_worker_imports_the_extra_only_with_a_model_and_says_so_if_it_is_missing
     ("given", "complaint"),
     [
         ({"SURELANE_MODEL": "m"}, "set both SURELANE_MODEL_URL and SURELANE_MODEL"),
+        ({"SURELANE_MODEL": "ollama:m,m"}, "or name a provider"),
+        ({**GIVEN, "SURELANE_MODEL": "m,,n"}, "several separated by commas"),
+        ({"SURELANE_MODEL_URL": GIVEN["SURELANE_MODEL_URL"]}, "the name of a model"),
         ({**GIVEN, "SURELANE_MODEL_URL": "https://me:secret@host/v1"}, "without credentials"),
         ({**GIVEN, "SURELANE_MODEL_URL": "ftp://host"}, "http or https"),
         ({**GIVEN, "SURELANE_MODEL_REQUESTS": "0"}, "greater than or equal to 1"),
@@ -74,10 +81,68 @@ def test_model_is_the_same_for_all_turns(monkeypatch: pytest.MonkeyPatch) -> Non
     given: dict[str, Any] = {"DATABASE_URL": "postgresql://", **GIVEN, "SURELANE_MODEL_KEY": "sk-any"}
     model = model_of(load_settings(WorkerSettings, **given))
     assert model is model_of(load_settings(WorkerSettings, **given))
-    assert isinstance(model, OpenAIChatModel)
-    assert model.client.api_key == "sk-any"
+    assert isinstance(model, WrapperModel)
+    assert isinstance(model.wrapped, OpenAIChatModel)
+    assert model.wrapped.client.api_key == "sk-any"
     given["SURELANE_MODEL_KEY"] = SecretStr("sk-other")
     assert model_of(load_settings(WorkerSettings, **given)) is not model
+
+
+def given_settings(**given: str) -> WorkerSettings:
+    return load_settings(WorkerSettings, DATABASE_URL="postgresql://", SLACK_BOT_TOKEN="xoxb-any", **given)
+
+
+def test_models_have_the_names_of_their_providers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENROUTER_API_KEY", "k")
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    found = model_of(given_settings(**GIVEN), "openrouter:a/b, openai:c, llama3:8b")
+    assert isinstance(found, FallbackModel)
+    assert traced(found) is found, "without a span that is recorded, nothing is traced"
+    assert [(each.system, each.model_name) for each in found.models] == [
+        ("openrouter", "a/b"),
+        ("openai", "c"),
+        ("openai", "llama3:8b"),
+    ]
+    assert found.models[2].base_url == GIVEN["SURELANE_MODEL_URL"] + "/"
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("anthropic:claude-sonnet-4-5", r"pydantic-ai-slim\[anthropic\]"),
+        ("google:gemini-2.5-pro", r"pydantic-ai-slim\[google\]"),
+        ("bedrock:any", r"pydantic-ai-slim\[bedrock\]"),
+        ("openrouter:a/b", "OPENROUTER_API_KEY"),
+        ("llama3:8b", "Unknown model"),
+    ],
+)
+def test_model_that_cannot_be_used_is_refused_with_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, name: str, complaint: str
+) -> None:
+    monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
+    for missing in ("anthropic", "google.genai", "boto3"):
+        monkeypatch.setitem(sys.modules, missing, None)
+    agent = Agent(model=name)
+    AGENTS.remove(agent)
+    with pytest.raises(SettingsError, match=complaint):
+        agent.check(given_settings())
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('{"person": {"money": 1}}', "'m' needs a price"),
+        ('{"prices": {"m": {"input": -1, "output": 1}}}', "prices.m.input: Input should be greater"),
+        ('{"turns": {}}', "turns: Extra inputs"),
+        (None, "No such file"),
+    ],
+)
+def test_budget_that_cannot_be_kept_is_refused(tmp_path: Path, text: str | None, complaint: str) -> None:
+    file = tmp_path / "budget.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(SettingsError, match=complaint):
+        Agent().check(given_settings(**GIVEN, SURELANE_MODEL_BUDGET=str(file)))
 
 
 def test_tools_are_functions_with_names_of_their_own() -> None:

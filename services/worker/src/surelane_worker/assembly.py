@@ -247,6 +247,7 @@ class Assembly:
             self._tokens(),
             self.refresher,
             self._sealing,
+            self._metrics,
         )
 
     def _tokens(self) -> Tokens | None:

@@ -25,6 +25,7 @@ from surelane_worker.builtin import failures, messages, questions
 from surelane_worker.duties import beside
 from surelane_worker.handling.loading import load_handlers, warn_of_doubts
 from surelane_worker.handling.registry import Handlers, registered_in
+from surelane_worker.model.agent import check_models
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.readiness import until_schema_fits, why_unready
 from surelane_worker.observing.tracing import Observer, Tracing
@@ -126,6 +127,7 @@ def _handlers(settings: WorkerSettings) -> Handlers:
     if not settings.speaks_to_slack:
         use_simulator(settings.slack_api_url)
     loaded = load_handlers(settings.handlers, adapt)
+    check_models(settings)
     if settings.model is not None:
         messages.agent.check(settings)
     if settings.handlers == BUILT_IN_HANDLERS and not settings.answers:

@@ -72,7 +72,10 @@ class WorkerSettings(InstallSettings, DispatchSettings):
     """The address of an OpenAI-compatible API, such as ``https://api.openai.com/v1``."""
 
     model: str | None = Field(None, validation_alias="SURELANE_MODEL")
-    """The model's name. With it, the built-in handlers let the model answer."""
+    """The model's name, such as ``anthropic:claude-sonnet-4-5``, or several that follow one another.
+
+    With it, the built-in handlers let the model answer. A name without a provider is one at ``SURELANE_MODEL_URL``.
+    """
 
     model_key: SecretStr | None = Field(None, validation_alias="SURELANE_MODEL_KEY")
 
@@ -92,6 +95,9 @@ class WorkerSettings(InstallSettings, DispatchSettings):
 
     model_tokens: Annotated[int, Field(ge=1)] = Field(200_000, validation_alias="SURELANE_MODEL_TOKENS")
     """After how many tokens, input and output, one turn asks the model no more."""
+
+    model_budget: Path | None = Field(None, validation_alias="SURELANE_MODEL_BUDGET")
+    """A file of prices and limits: see :class:`surelane_worker.model.budget.Budget`."""
 
     model_timeout: Duration = Field("1m", validation_alias="SURELANE_MODEL_TIMEOUT", validate_default=True)
     """How long the model's server may be silent."""
@@ -170,8 +176,13 @@ class WorkerSettings(InstallSettings, DispatchSettings):
 
     @model_validator(mode="after")
     def _model(self) -> Self:
-        if (self.model is None) != (self.model_url is None):
-            raise ValueError("set both SURELANE_MODEL_URL and SURELANE_MODEL, or none of them")
+        names = [] if self.model is None else [name.strip() for name in self.model.split(",")]
+        if not all(names) or (self.model_url is not None and not names):
+            raise ValueError("SURELANE_MODEL is the name of a model, or several separated by commas")
+        if self.model_url is None and not all(":" in name for name in names):
+            raise ValueError(
+                "set both SURELANE_MODEL_URL and SURELANE_MODEL, or name a provider: anthropic:claude-sonnet-4-5"
+            )
         if self.model_url is not None:
             parts = urlsplit(self.model_url)
             if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
@@ -57,6 +58,24 @@ EMPTY = "null"
 """The answer to a request that says nothing."""
 Item = tuple[int, int, str, str | None]
 """An event's id, its claim, the outcome, and the outcome's argument as JSON text (see ``agent.settle``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelUse:
+    """What one response of a model used, and its cost by the team's prices."""
+
+    model: str
+    input_tokens: int
+    output_tokens: int
+    cost: Decimal
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Tokens, input and output, and their cost by the team's prices."""
+
+    tokens: int
+    cost: Decimal
 
 
 class Settled(StrEnum):
@@ -288,6 +307,18 @@ class Engine(Schedules, Sweeping, Measured, Fleet):
         stored = await self._errors(errors, step_place(identity, name, nth, ERROR))
         step = identity, claim, name, nth, arguments, result, stored, took, final or result is not None
         return await self._fenced("store_step", *step)
+
+    async def count_usage(self, workspace: str, person: str, used: ModelUse, response: str) -> None:
+        """Count what a model used for a person of a workspace. ``response`` names the response that is counted."""
+        await self._database.execute(
+            "select agent.count_usage($1, $2, $3, $4, $5, $6, $7)",
+            *(workspace, person, used.model, used.input_tokens, used.output_tokens, used.cost, response),
+        )
+
+    async def read_usage(self, workspace: str, person: str) -> tuple[Spent, Spent]:
+        """Return what models used today for a workspace, and for a person of it."""
+        (row,) = await self._database.fetch("select * from agent.read_usage($1, $2)", workspace, person)
+        return Spent(*row[:2]), Spent(*row[2:])
 
     async def end_sleeps(self, identity: int, claim: int) -> Settled:
         """Store that the sleeps of a claimed event whose time has passed are over."""

@@ -32,6 +32,7 @@ from surelane_worker.handling.steps import Steps
 from surelane_worker.handling.tags import set_tags
 from surelane_worker.handling.threads import Threads
 from surelane_worker.handling.transactions import Transaction
+from surelane_worker.observing.metrics import Metrics
 from surelane_worker.slack.client import SlackClients
 from surelane_worker.slack.modals import answer_modal
 from surelane_worker.slack.notes import Notebooks
@@ -65,6 +66,7 @@ class Services:
     """Those of installs; ``None``: there is one token for all events."""
     installs: Refresher | None = None
     sealing: Sealing | None = None
+    metrics: Metrics | None = None
 
 
 class Stoppable(Protocol):

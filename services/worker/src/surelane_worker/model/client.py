@@ -1,63 +1,152 @@
-"""The model of the settings, and what the errors of its server mean."""
+"""The models of an agent, and what the errors of their servers mean."""
 
-from collections.abc import Mapping
+import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import lru_cache
 from http import HTTPStatus
+from typing import Any
 
 from openai import AsyncOpenAI
 from pydantic import SecretStr
-from pydantic_ai.exceptions import ModelAPIError, ModelHTTPError, ModelQuotaExceededError
-from pydantic_ai.models import Model
+from pydantic_ai import RunContext
+from pydantic_ai.exceptions import (
+    FallbackExceptionGroup,
+    ModelAPIError,
+    ModelHTTPError,
+    ModelQuotaExceededError,
+    UserError,
+)
+from pydantic_ai.messages import ModelMessage
+from pydantic_ai.models import Model, ModelRequestParameters, StreamedResponse, infer_model
+from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.profiles.openai import OpenAIModelProfile
+from pydantic_ai.providers import infer_provider_class
 from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.settings import ModelSettings
 
 from surelane.errors import SettingsError
 from surelane_worker.model.errors import RefusedError, UnavailableError
 from surelane_worker.worker_settings import WorkerSettings
 
+NAME = "surelane_model"
+"""The key in a response's metadata under which the model that answered is stored, by its name in the settings."""
 LONGEST_REASON = 300
 """Characters of an error that history keeps."""
 LONGEST_WAIT = 3600.0
 """Most seconds that a model's server may ask to wait."""
 PASSING = (408, 409, 425, 429)
 """Statuses below 500 after which the same request may succeed."""
+SHORTEST_SECRET = 8
+SECRET = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
+"""How names of variables end whose values no error may quote, because providers read their keys there."""
 
 
-def model_of(settings: WorkerSettings) -> Model:
-    """Return the model that the settings name. It is the same object for all turns, with its connections.
+class NamedModel(WrapperModel):
+    """A model that stores its name with each response. So a chain's response says which model answered."""
+
+    def __init__(self, wrapped: Model, name: str) -> None:
+        super().__init__(wrapped)
+        self._name = name
+
+    @asynccontextmanager
+    async def request_stream(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+        run_context: RunContext[Any] | None = None,
+    ) -> AsyncGenerator[StreamedResponse]:
+        async with self.wrapped.request_stream(
+            messages, model_settings, model_request_parameters, run_context
+        ) as stream:
+            stream.metadata = {**(stream.metadata or {}), NAME: self._name}
+            yield stream
+
+
+def model_of(settings: WorkerSettings, names: str | None = None) -> Model:
+    """Return a model, or a chain of models. It is the same object for all turns, with its connections.
+
+    Args:
+        settings: the worker's, which name the model by default.
+        names: the models, separated by commas. Each is asked if those before it fail before they say anything.
 
     Raises:
-        SettingsError: they name none.
+        SettingsError: no model is named, one is unknown, or one needs a package or a variable that is missing.
     """
-    if settings.model_url is None or settings.model is None:
-        raise SettingsError("an agent needs SURELANE_MODEL_URL and SURELANE_MODEL")
-    return _model(
-        settings.model_url, settings.model, settings.model_key, settings.model_timeout.total_seconds()
-    )
+    names = names or settings.model
+    if names is None:
+        raise SettingsError("an agent needs SURELANE_MODEL, or a model of its own")
+    return _chain(names, settings.model_url, settings.model_key)
 
 
-@lru_cache(maxsize=8)
-def _model(url: str, name: str, key: SecretStr | None, timeout: float) -> Model:
-    client = AsyncOpenAI(
-        base_url=url,
-        api_key="none" if key is None else key.get_secret_value(),
-        timeout=timeout,
-        max_retries=0,  # the queue repeats a failed attempt
-    )
-    # Servers other than OpenAI's may refuse the parts of the protocol that are new.
-    profile = OpenAIModelProfile(openai_supports_strict_tool_definition=False)
-    return OpenAIChatModel(name, provider=OpenAIProvider(openai_client=client), profile=profile)
+def names_of(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",")]
 
 
-def failure(error: ModelAPIError, key: SecretStr | None) -> UnavailableError | RefusedError:
-    """Return what an error of the model's server means. Its text is cut, and does not quote our key."""
+@lru_cache(maxsize=32)
+def _chain(names: str, url: str | None, key: SecretStr | None) -> Model:
+    models = [NamedModel(_model(name, url, key), name) for name in names_of(names)]
+    return models[0] if len(models) == 1 else FallbackModel(*models)
+
+
+def _model(name: str, url: str | None, key: SecretStr | None) -> Model:
+    if url is not None and not _names_provider(name):
+        client = AsyncOpenAI(base_url=url, api_key="none" if key is None else key.get_secret_value())
+        # Servers other than OpenAI's may refuse the parts of the protocol that are new.
+        profile = OpenAIModelProfile(openai_supports_strict_tool_definition=False)
+        return OpenAIChatModel(name, provider=OpenAIProvider(openai_client=client), profile=profile)
+    try:
+        return infer_model(name)
+    except (UserError, ImportError, ValueError) as error:
+        raise SettingsError(f"the model {name!r} cannot be used: {error}") from error
+
+
+def _names_provider(name: str) -> bool:
+    """Whether a name begins with a provider of pydantic-ai's. Names such as ``llama3:8b`` do not."""
+    try:
+        infer_provider_class(name.partition(":")[0])
+    except ImportError:
+        return True
+    except ValueError:
+        return False
+    return ":" in name
+
+
+def request_settings(settings: WorkerSettings) -> ModelSettings:
+    """Return what holds for each request: the longest silence, and no repeats, because the queue repeats attempts."""
+    return ModelSettings(timeout=settings.model_timeout.total_seconds(), max_retries=0)
+
+
+def failure(error: ModelAPIError | FallbackExceptionGroup) -> UnavailableError | RefusedError:
+    """Return what an error of a model's server means. Its text is cut, and quotes no secret.
+
+    After a chain the turn is repeated if one of its models may answer later.
+    """
+    if not isinstance(error, FallbackExceptionGroup):
+        return _failure(error)
+    meanings = [_failure(each) for each in error.exceptions if isinstance(each, ModelAPIError)]
+    passing = [each for each in meanings if isinstance(each, UnavailableError)]
+    if not passing:
+        return meanings[-1]
+    return min(passing, key=lambda each: each.after or 0.0)
+
+
+def _failure(error: ModelAPIError) -> UnavailableError | RefusedError:
     if not isinstance(error, ModelHTTPError):
         return UnavailableError(f"the model's server cannot be reached: {type(error).__name__}")
     body = error.body if isinstance(error.body, Mapping) else {}
-    text = str(body.get("message") or error.body or "")
-    if key is not None:
-        text = text.replace(key.get_secret_value(), "…")
+    inner = body.get("error")
+    text = str(
+        body.get("message")
+        or (inner.get("message") if isinstance(inner, Mapping) else inner)
+        or error.body
+        or ""
+    )
+    for secret in _secrets():
+        text = text.replace(secret, "…")
     said = f"the model's server answers {error.status_code}: {text}"[:LONGEST_REASON]
     if isinstance(error, ModelQuotaExceededError):
         return RefusedError(said)
@@ -65,3 +154,10 @@ def failure(error: ModelAPIError, key: SecretStr | None) -> UnavailableError | R
         after = None if error.retry_after is None else min(max(error.retry_after, 0.0), LONGEST_WAIT)
         return UnavailableError(said, after)
     return RefusedError(said)
+
+
+def _secrets() -> Sequence[str]:
+    found = {
+        value for name, value in os.environ.items() if name.endswith(SECRET) and len(value) >= SHORTEST_SECRET
+    }
+    return sorted(found, key=len, reverse=True)

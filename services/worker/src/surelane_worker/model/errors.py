@@ -18,5 +18,5 @@ class RefusedError(ModelError):
     """The model will refuse this request each time."""
 
 
-class LimitError(ModelError):
-    """The turn has used what it may use. The message is for people."""
+class StoppedError(ModelError):
+    """The turn ends here: it has used what it may use, or a guard refuses. The message is for people."""

@@ -9,15 +9,23 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from pydantic_ai import Agent as Loop
 from pydantic_ai import RunContext, Tool
 from pydantic_ai.capabilities import HandleDeferredToolCalls
-from pydantic_ai.exceptions import ModelAPIError, ModelRetry, ToolFailed, UnexpectedModelBehavior
+from pydantic_ai.exceptions import (
+    FallbackExceptionGroup,
+    ModelAPIError,
+    ModelRetry,
+    ToolFailed,
+    UnexpectedModelBehavior,
+)
 from pydantic_ai.messages import (
     BinaryContent,
     ModelMessage,
@@ -41,18 +49,23 @@ from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, ToolsetTool, 
 from pydantic_core import to_jsonable_python
 
 from surelane.events import Event
+from surelane_service.engine import ModelUse, Spent
 from surelane_worker.handling.asks import People
-from surelane_worker.handling.context import Context
+from surelane_worker.handling.children import ChildError
+from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.outcomes import Pause, duration
 from surelane_worker.handling.steps import StepError
-from surelane_worker.model.client import LONGEST_REASON, failure, model_of
-from surelane_worker.model.errors import LimitError, RefusedError, UnavailableError
+from surelane_worker.model.budget import Budget
+from surelane_worker.model.client import LONGEST_REASON, NAME, failure, model_of, request_settings
+from surelane_worker.model.errors import RefusedError, StoppedError, UnavailableError
 from surelane_worker.model.servers import Server, servers
 from surelane_worker.model.thread import Said
 from surelane_worker.model.tools import Tools
+from surelane_worker.model.tracing import traced, within_tool
 from surelane_worker.model.voice import Speech, Voice
 from surelane_worker.slack.limits import SlackBusyError
 from surelane_worker.slack.notes import ClaimLostError
+from surelane_worker.slack.tokens import owner_fields
 
 LONGEST_RESPONSE = 50_000
 """Characters of one response of a model, text and arguments together."""
@@ -72,6 +85,7 @@ APPROVE, REJECT = "Approve", "Reject"
 class Run:
     """One attempt's run of a turn, by what the :class:`Agent` or the settings say.
 
+    ``model``: the agent's own. ``answered``: the name of the model of the last response.
     ``places``: the number of the response that asked for a call, and the call's number in it, by the call's id.
     """
 
@@ -83,28 +97,48 @@ class Run:
     instructions: str | None
     below: Sequence[dict[str, Any]]
     patience: Pause
+    model: str | None = None
+    output: type[Any] = str
+    guard: Callable[..., Any] | None = None
+    budget: Budget = field(default_factory=Budget)
+    answered: str | None = None
+    cost: Decimal = Decimal(0)
     usage: dict[str, int] = field(default_factory=USAGE.copy)
     places: dict[str, str] = field(default_factory=dict)
 
-    def report(self, answer: str | None, **more: str) -> dict[str, Any]:
+    def report(self, answer: Any, **more: str) -> dict[str, Any]:  # noqa: ANN401 - any JSON
         """Return the turn's result for history."""
-        return {"answer": answer, "model": self.ctx.settings.model, "usage": self.usage, **more}
+        cost = {"cost": float(self.cost)} if self.budget.prices else {}
+        return {"answer": answer, "model": self.answered, "usage": self.usage, **cost, **more}
 
-    async def answer(self, asked: str, said: Sequence[Said]) -> str:
-        """Let the model answer, and return its last text.
+    async def answer(self, asked: str, said: Sequence[Said]) -> Any:  # noqa: ANN401 - any JSON
+        """Let the model answer, and return its last text, or its output as JSON.
 
         Raises:
-            LimitError: the turn has used what it may use.
+            StoppedError: the turn has used what it may use, or the guard refuses the question or an answer.
             RefusedError: the model refuses the request.
             UnavailableError: the model or an MCP server cannot be reached now.
         """
+        await self._check("question", asked)
         settings = self.ctx.settings
-        own = FunctionToolset([Tool(each.function, requires_approval=each.approval) for each in self.tools])
+        own = FunctionToolset(
+            [
+                Tool(
+                    each.function,
+                    name=each.name,
+                    description=each.description,
+                    requires_approval=each.approval,
+                )
+                for each in self.tools
+            ]
+        )
         foreign = [self._tools_of(name, server) for name, server in servers(self.mcp).items()]
         loop = Loop(
-            StoredResponses(model_of(settings), self),
+            StoredResponses(model_of(settings, self.model), self),
+            model_settings=request_settings(settings),
             instructions=self.instructions,
             deps_type=Context,
+            output_type=self.output,
             toolsets=[StoredCalls(own, self), *foreign],
             retries=3,
             capabilities=[HandleDeferredToolCalls(self.approve)],
@@ -115,12 +149,28 @@ class Run:
             except Exception as error:
                 raise UnavailableError(f"an MCP server cannot be reached: {type(error).__name__}") from error
             try:
-                return (await loop.run(asked, message_history=conversation(said), deps=self.ctx)).output
+                output = (await loop.run(asked, message_history=conversation(said), deps=self.ctx)).output
             except UnexpectedModelBehavior as error:
                 # The responses are stored, so each attempt would come to the same end.
                 raise RefusedError(
                     f"the model's responses cannot be used: {error.message}"[:LONGEST_REASON]
                 ) from None
+        if isinstance(output, str):
+            return output
+        answer = to_jsonable_python(output)
+        await self._check("answer", json.dumps(answer, ensure_ascii=False))
+        return answer
+
+    async def _check(self, what: str, text: str) -> None:
+        """Let the guard check a text, as a step.
+
+        Raises:
+            StoppedError: it refuses.
+        """
+        if self.guard is not None and text.strip():
+            refusal = await self.ctx.step(f"guard {what}", self.guard, what, text)
+            if refusal is not None:
+                raise StoppedError(str(refusal))
 
     def _tools_of(self, name: str, server: Server) -> AbstractToolset[Any]:
         """Return a server's tools with their calls as steps, and with approval where it is needed."""
@@ -137,22 +187,61 @@ class Run:
             raise (error.__cause__ or error) from None
         (response,) = ModelMessagesTypeAdapter.validate_python(stored)
         assert isinstance(response, ModelResponse)  # noqa: S101 - it is what ask returned
-        usage = self.usage
+        usage, used = self.usage, self._used(response)
+        self.answered = used.model
+        self.cost += used.cost
         usage["requests"] += 1
         usage["input_tokens"] += response.usage.input_tokens
         usage["output_tokens"] += response.usage.output_tokens
         for number, call in enumerate(response.tool_calls, 1):
             self.places[call.tool_call_id] = f"{usage['requests']}.{number}"
+        if self.guard is not None and (text := response.text):
+            await self._check("answer", text)
+            await self.voice.post(text, () if response.tool_calls else self.below)
         return response
 
     def _check_limits(self) -> None:
         usage, settings = self.usage, self.ctx.settings
         if usage["requests"] >= settings.model_requests:
-            raise LimitError(
+            raise StoppedError(
                 f"I stop here: I may ask the model {settings.model_requests} times per question."
             )
         if usage["input_tokens"] + usage["output_tokens"] >= settings.model_tokens:
-            raise LimitError(f"I stop here: I may use {settings.model_tokens:,} tokens per question.")
+            raise StoppedError(f"I stop here: I may use {settings.model_tokens:,} tokens per question.")
+        if self.budget.turn.is_used_up(Spent(usage["input_tokens"] + usage["output_tokens"], self.cost)):
+            raise StoppedError("I stop here: your question has used what I may spend on one.")
+
+    async def _check_budget(self) -> None:
+        """Raise :class:`StoppedError` if the person or the workspace has used what may be used today."""
+        budget, (workspace, person) = self.budget, self._payer
+        if not (budget.person or budget.workspace) or not workspace:
+            return
+        steps = attempt_of(self.ctx).steps
+        all_of_it, of_person = await steps.patiently(partial(steps.engine.read_usage, workspace, person))
+        if person and budget.person.is_used_up(of_person):
+            raise StoppedError(
+                "I stop here: you have used what I may spend on you today. Please ask tomorrow."
+            )
+        if budget.workspace.is_used_up(all_of_it):
+            raise StoppedError("I stop here: what I may spend today is used up. Please ask tomorrow.")
+
+    async def _count(self, response: ModelResponse) -> None:
+        attempt, used = attempt_of(self.ctx), self._used(response)
+        workspace, person = self._payer
+        count = partial(attempt.steps.engine.count_usage, workspace, person, used, token_hex(8))
+        await attempt.steps.patiently(count)
+        if attempt.services.metrics is not None:
+            attempt.services.metrics.model_used(workspace, used)
+
+    @property
+    def _payer(self) -> tuple[str, str]:
+        place = self.voice.place
+        return place.workspace or "", place.user or ""
+
+    def _used(self, response: ModelResponse) -> ModelUse:
+        name, usage = (response.metadata or {}).get(NAME) or "", response.usage
+        tokens = usage.input_tokens, usage.output_tokens
+        return ModelUse(name, *tokens, self.budget.cost(name, *tokens))
 
     async def ask(
         self,
@@ -162,11 +251,12 @@ class Run:
         given: ModelRequestParameters,
     ) -> Any:  # noqa: ANN401 - a message as JSON
         """Ask the model, say in Slack what it says, and return its response as JSON."""
+        await self._check_budget()
         await self.voice.think()
         try:
             async with (
-                self.voice.speech() as speech,
-                model.request_stream(messages, settings, given) as stream,
+                self.voice.speech(held=self.guard is not None) as speech,
+                traced(model).request_stream(messages, settings, given) as stream,
             ):
                 length = 0
                 async for event in stream:
@@ -180,11 +270,13 @@ class Run:
                     raise UnavailableError("the model's response broke off")
                 if speech.text and not response.tool_calls:
                     speech.below = self.below
-        except ModelAPIError as error:
-            raise failure(error, self.ctx.settings.model_key) from None
+        except (ModelAPIError, FallbackExceptionGroup) as error:
+            raise failure(error) from None
         except UnexpectedModelBehavior as error:
             raise UnavailableError(f"the model's response cannot be read: {type(error).__name__}") from None
-        return ModelMessagesTypeAdapter.dump_python([response], mode="json")
+        await self._count(response)
+        # What the models before it in a chain answered may quote a key.
+        return ModelMessagesTypeAdapter.dump_python([replace(response, failed_attempts=None)], mode="json")
 
     async def call(self, name: str, arguments: dict[str, Any], call: RunContext[Any], function: Any) -> Any:  # noqa: ANN401
         """Return a tool's result, from a step.
@@ -194,19 +286,33 @@ class Run:
         """
         self.usage["tool_calls"] += 1
         if self.usage["tool_calls"] > CALLS_PER_REQUEST * self.ctx.settings.model_requests:
-            raise LimitError("I stop here: the model calls too many tools.")
-        place = self.places[call.tool_call_id or ""]
+            raise StoppedError("I stop here: the model calls too many tools.")
+        place, tool = self.places[call.tool_call_id or ""], self.tools.get(name)
+        if tool is not None and tool.kind is not None:
+            return await self._delegate(tool.kind, arguments, place)
         done = await self.ctx.step(f"{_safe(name)} {place}", partial(self._called, name, function), arguments)
         if "failed" in done:
             raise ToolFailed(done["failed"])
         return done["result"]
 
+    async def _delegate(self, kind: str, arguments: dict[str, Any], place: str) -> Any:  # noqa: ANN401 - any JSON
+        """Let a child event answer, and return its answer. It says nothing in the thread, and has its own limits."""
+        workspace, person = self._payer
+        payload = {**owner_fields(self.event), "team": workspace, "user": person, **arguments}
+        try:
+            result = await self.ctx.run(kind, payload, key=place)
+        except ChildError as error:
+            raise ToolFailed(str(error)[:LONGEST_RESULT]) from None
+        answer = result.get("answer") if isinstance(result, dict) else None
+        return result_shortened(result if answer is None else answer)
+
     async def _called(self, name: str, function: Any, arguments: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401
         tool = self.tools.get(name)
         limit = None if tool is None or tool.timeout is None else duration(tool.timeout).total_seconds()
         try:
-            async with asyncio.timeout(limit):
-                return {"result": result_shortened(await function(arguments))}
+            with within_tool(name):
+                async with asyncio.timeout(limit):
+                    return {"result": result_shortened(await function(arguments))}
         except (ClaimLostError, SlackBusyError):
             raise
         except (ModelRetry, ToolFailed) as error:

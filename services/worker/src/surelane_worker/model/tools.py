@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
@@ -10,6 +11,7 @@ from surelane.errors import SettingsError
 from surelane_worker.handling.asks import People
 from surelane_worker.handling.outcomes import Pause, duration
 
+_UNNAMED = re.compile(r"[^\w-]", re.ASCII)
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -22,17 +24,21 @@ class Tool:
         approval: whether people in the thread must approve each call.
         by: who may approve; ``None``: everybody who sees the question.
         timeout: how long a call may take; ``None`` for no limit of its own.
+        kind: of the child event that a call starts; ``None``: a call calls the function.
+        description: what the model knows about it; ``None``: the function's docstring.
     """
 
     function: Callable[..., Any]
     approval: bool
     by: People
     timeout: Pause | None
+    kind: str | None = None
+    description: str | None = None
 
     @property
     def name(self) -> str:
         """The name by which the model calls it."""
-        return self.function.__name__
+        return self.function.__name__ if self.kind is None else _UNNAMED.sub("_", self.kind)
 
 
 class Tools:
@@ -77,17 +83,40 @@ class Tools:
         """
 
         def register(function: Function) -> Function:
-            tool = Tool(function, approval or by is not None, by, timeout)
-            if tool.name in self._tools:
-                raise ValueError(f"there are two tools called {tool.name!r}")
             if not inspect.isroutine(function):
                 raise ValueError(f"a tool is a function, not a {type(function).__name__}")
             if timeout is not None:
                 duration(timeout)
-            self._tools[tool.name] = tool
+            self._put(Tool(function, approval or by is not None, by, timeout))
             return function
 
         return register if function is None else register(function)
+
+    def add_kind(self, kind: str, description: str, *, approval: bool = False, by: People = None) -> None:
+        """Let the model hand a question to another agent: a call starts a child event of this kind.
+
+        The child's payload has the question as ``text``, and the turn's ``team`` and ``user``. A handler such as
+        ``handlers.on(kind)(agent.turn)`` answers it, with that agent's own model, tools and limits. It says nothing in
+        the thread. The turn is suspended meanwhile, and goes on with its answer.
+
+        Args:
+            kind: the child's. The model calls the tool by it, with ``_`` for what is no letter, digit or hyphen.
+            description: what the model is told about the other agent.
+            approval, by: as for :meth:`add`.
+
+        Raises:
+            ValueError: there is a tool of this name.
+        """
+        self._put(Tool(_child, approval or by is not None, by, None, kind, description))
+
+    def _put(self, tool: Tool) -> None:
+        if tool.name in self._tools:
+            raise ValueError(f"there are two tools called {tool.name!r}")
+        self._tools[tool.name] = tool
+
+
+def _child(text: str) -> str:
+    raise AssertionError(f"a child answers {text!r}")
 
 
 def load_tools(path: str) -> Tools:

@@ -12,12 +12,13 @@ from surelane.events import Event
 from surelane.slack import Place, place_of
 from surelane_worker.handling.context import Context
 from surelane_worker.slack.limits import SlackBusyError
-from surelane_worker.slack.stream import LONGEST, Stream
+from surelane_worker.slack.stream import LONGEST, Stream, end_of_line
 
 CHANNEL = re.compile(r"[CDG][A-Z0-9]+", re.ASCII)
 """A channel's id. A job's payload may have another word there, such as ``slack``."""
 _ALARM = re.compile(r"<!(?=channel|here|everyone|subteam)")
 """What would notify a whole channel. A model may have been asked for it by any text that it read."""
+QUIET = "<\u200b!"
 _PERHAPS = re.compile(r"<(!\w{0,7})?$")
 """The end of a text that the next one may complete to an alarm."""
 
@@ -53,27 +54,33 @@ class Voice:
                 await self._ctx.slack.set_status(self._event, "is thinking…")
 
     @asynccontextmanager
-    async def speech(self) -> AsyncIterator["Speech"]:
-        """Say a text in parts. A later attempt finishes the message that this one began."""
-        if not self._streams:
+    async def speech(self, *, held: bool = False) -> AsyncIterator["Speech"]:
+        """Say a text in parts. A later attempt finishes the message that this one began.
+
+        ``held``: nothing is said yet. :meth:`post` says it later.
+        """
+        if held or not self._streams:
             speech = Speech(None)
             yield speech
             await speech.end()
-            if self.heard and speech.text.strip():
-                await self._post(speech)
+            if not held:
+                await self.post(speech.text, speech.below)
             return
         async with self._ctx.slack.stream(self._event) as stream:
             speech = Speech(stream)
             yield speech
             await speech.end()
 
-    async def _post(self, speech: "Speech") -> None:
-        parts = [speech.text[start : start + LONGEST] for start in range(0, len(speech.text), LONGEST)]
-        for number, part in enumerate(parts, 1):
-            below = speech.below if number == len(parts) else ()
-            await self._ctx.slack.reply(
-                self._event, part, blocks=[{"type": "markdown", "text": part}, *below]
-            )
+    async def post(self, text: str, below: Sequence[dict[str, Any]] = ()) -> None:
+        """Say a whole text, in several messages if it is long."""
+        text = _ALARM.sub(QUIET, text)
+        if not (self.heard and text.strip()):
+            return
+        while text:
+            fits = len(text) if len(text) <= LONGEST else end_of_line(text, LONGEST)
+            part, text = text[:fits], text[fits:]
+            blocks = [{"type": "markdown", "text": part}, *(() if text else below)]
+            await self._ctx.slack.reply(self._event, part, blocks=blocks)
 
 
 @dataclass(slots=True)
@@ -105,7 +112,7 @@ class Speech:
             await self.stream.stop(blocks=self.below)
 
     async def _say(self, text: str) -> None:
-        quiet = _ALARM.sub("<\u200b!", text)
+        quiet = _ALARM.sub(QUIET, text)
         self.text += quiet
         if self.stream is not None and quiet:
             await self.stream.append(quiet)

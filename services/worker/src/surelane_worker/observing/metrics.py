@@ -7,7 +7,7 @@ They are read when metrics are collected: counters as the SDK's observable ones,
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -17,6 +17,7 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import REGISTRY, Collector
 
 from surelane.events import Event
+from surelane_service.engine import ModelUse
 from surelane_service.figures import MOST_KINDS
 from surelane_service.probes import Bounded
 from surelane_service.telemetry.setup import SCHEMA_URL
@@ -85,6 +86,9 @@ class Metrics(Collector):
         self._expired = 0
         self._slack_refused: Counter[str] = Counter({"chat.postMessage": 0})
         self._slack_methods = Bounded(MOST_KINDS)
+        self._model_tokens: Counter[tuple[str, ...]] = Counter()
+        self._model_cost: dict[tuple[str, ...], float] = {}
+        self._workspaces = Bounded(MOST_KINDS)
         self.slack_wait = Distribution(
             "surelane.slack.wait", "From a call of Slack's Web API until Slack's limits allowed it.", METHOD
         )
@@ -127,6 +131,11 @@ class Metrics(Collector):
             [_observing(self._slack_refused, METHOD)],
             description="Calls of Slack's Web API that Slack refused because of its limits.",
         )
+        for name, description, used in (
+            ("surelane.model.tokens", "Tokens that models used.", self._model_tokens),
+            ("surelane.model.cost", "What models cost by the team's prices.", self._model_cost),
+        ):
+            meter.create_observable_counter(name, [_observing_models(used)], description=description)
         if not pushed:
             REGISTRY.register(self)
             return
@@ -177,6 +186,13 @@ class Metrics(Collector):
     def expired(self, count: int) -> None:
         self._expired += count
 
+    def model_used(self, workspace: str, used: ModelUse) -> None:
+        """Count what one response of a model used, for a workspace."""
+        key = used.model, self._workspaces(workspace or "none")
+        self._model_tokens[(*key, "input")] += used.input_tokens
+        self._model_tokens[(*key, "output")] += used.output_tokens
+        self._model_cost[key] = self._model_cost.get(key, 0.0) + float(used.cost)
+
     def slack_admitted(self, method: str, waited: float) -> None:
         """Count a call of Slack's Web API, and the seconds that it waited for Slack's limits."""
         self.slack_wait.add(self._slack_methods(method), waited)
@@ -193,5 +209,16 @@ def _observing(
             Observation(count, {"messaging.system": "surelane", label: kind})
             for kind, count in counted.items()
         ]
+
+    return observe
+
+
+def _observing_models(
+    used: Mapping[tuple[str, ...], float],
+) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    labels = "gen_ai.request.model", "surelane.workspace", "gen_ai.token.type"
+
+    def observe(_: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(count, dict(zip(labels, key, strict=False))) for key, count in used.items()]
 
     return observe

@@ -337,14 +337,14 @@ def _cut(chunks: list[dict[str, Any]], room: int) -> tuple[list[dict[str, Any]],
     for position, chunk in enumerate(chunks):
         text, room = _length(chunk), room - _length(chunk)
         if text and room < 0:
-            fits = _end_of_line(chunk["text"], text + room)
+            fits = end_of_line(chunk["text"], text + room)
             rest = [chunk | {"text": chunk["text"][fits:]}, *chunks[position + 1 :]]
             return (_joined(now, chunk | {"text": chunk["text"][:fits]}) if fits else now), rest
         now = _joined(now, chunk)
     return now, []
 
 
-def _end_of_line(text: str, room: int) -> int:
+def end_of_line(text: str, room: int) -> int:
     """Return how much of a text to keep in a message: up to a line's or a word's end, if the message is not short."""
     ends = (text.rfind(mark, 0, room) + 1 for mark in ("\n", " "))
     return next((end for end in ends if end > room - SHORTEST and end > 0), room)
