@@ -9,7 +9,7 @@ import pytest
 from surelane.errors import DatabaseUnavailable
 from surelane_service.engine import Settled
 from surelane_service.logs import get_logger
-from surelane_worker.handling.context import Attempt
+from surelane_worker.handling.attempt import Attempt
 from surelane_worker.handling.outcomes import Suspend
 from surelane_worker.handling.progress import Progress
 from surelane_worker.slack.notes import ClaimLostError

@@ -19,7 +19,8 @@ from surelane.jobs import job_text, jobs_text
 from surelane.trace_context import traceparent_of
 from surelane_service.logs import get_logger, shown
 from surelane_service.telemetry.spans import failed, within
-from surelane_worker.handling.context import Attempt, Context, Services
+from surelane_worker.handling.attempt import Attempt, Services
+from surelane_worker.handling.context import Context
 from surelane_worker.handling.debounce import Debounce
 from surelane_worker.handling.handler import Handler, left_values
 from surelane_worker.handling.outcomes import (
