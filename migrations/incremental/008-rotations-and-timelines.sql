@@ -70,3 +70,8 @@ drop function if exists agent.release_events(int8[], int4[]);
 drop function if exists agent.snooze_event(int8, int4, interval);
 drop function if exists agent.await_event(int8, int4, timestamptz);
 drop function if exists agent.continue_event(int8, int4, jsonb, jsonb, jsonb);
+
+-- What a handler registers with ctx.undo. Not valid: old rows are not read for it.
+alter table agent.step
+  drop constraint step_sort_known
+, add constraint step_sort_known check (sort in ('step', 'sleep', 'wait', 'undo')) not valid;

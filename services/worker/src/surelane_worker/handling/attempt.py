@@ -1,6 +1,7 @@
 """One attempt: what the runner and our own handlers use while a handler runs, and what all handlers share."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from surelane_service.engine import Engine
 from surelane_service.logs import Logger
 from surelane_worker.handling.answers import SUBMISSION, Answers
 from surelane_worker.handling.asks import Asks
-from surelane_worker.handling.flow import Suspended
+from surelane_worker.handling.flow import Key, Suspended
 from surelane_worker.handling.outcomes import Backoff
 from surelane_worker.handling.progress import Progress
 from surelane_worker.handling.steps import Steps
@@ -156,7 +157,9 @@ class Attempt:
     def replies_through(self, clients: SlackClients, first: int = 0) -> Replies:
         """Return replies through these clients, which share the notes of all others and count from ``first`` on."""
         owner = self.events[0] if self._coalesced else None
-        return Replies(clients, self.notebooks, self.log, self.check_claim, owner=owner, first=first)
+        return Replies(
+            clients, self.notebooks, self.log, self.check_claim, self.check_new, owner=owner, first=first
+        )
 
     @cached_property
     def log(self) -> Logger:
@@ -187,7 +190,21 @@ class Attempt:
             retries=self.services.step_retries,
             threads=self.threads,
             main=self.main,
+            replaying=self.undoing,
         )
+
+    @cached_property
+    def undoing(self) -> bool:
+        """Whether this attempt runs the handler's undos alone."""
+        notes = self.events[0].notes
+        return notes is not None and "undo" in json.loads(notes)
+
+    async def check_new(self) -> None:
+        """As :meth:`check_claim`, before a message that no attempt has sent: a handler that undoes stops there."""
+        if self.undoing:
+            with self.steps.flow.busy():
+                await self.steps.stop_replay(Key("message", 1))
+        await self.check_claim()
 
     @property
     def waited(self) -> bool:

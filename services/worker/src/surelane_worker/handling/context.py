@@ -187,6 +187,32 @@ class Context:
             name, function, arguments, named, key=key, retries=retries, backoff=backoff, timeout=timeout
         )
 
+    async def undo(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *arguments: Any,  # noqa: ANN401 - the function's
+        retries: int = 0,
+        backoff: Pause | None = None,
+        timeout: Pause | None = None,
+        **named: Any,  # noqa: ANN401 - the function's
+    ) -> None:
+        """Register a function that is called if the event fails for good, expires or is cancelled.
+
+        Those that are registered by then run in reverse order, before the event ends. Each is a step, ``undo`` and its
+        name. Register it before the step that it undoes: so it also runs if that step did something and then failed.
+
+        Args:
+            name: the undo's name. A name that is used again counts up.
+            function, arguments, named: what is called.
+            retries, backoff, timeout: as for :meth:`step`.
+
+        Raises:
+            StepMismatchError: as for :meth:`step`.
+            ClaimLostError: the worker has lost its claim of the event; nothing was stored.
+        """
+        await self._attempt.steps.undo(name, function, arguments, named, (retries, backoff, timeout))
+
     async def sleep(self, pause: Pause, *, name: str = "sleep", blocking: bool = False) -> None:
         """Suspend the handler for a time: it holds no slot meanwhile, and runs again from its top.
 
