@@ -143,8 +143,11 @@ async def test_many_events_that_are_cancelled_together_undo_each(
     for identity in ids:
         await suspended(connection, identity)
     plain = await enqueue(connection, "trip", {"log": str(tmp_path / "none")}, run_in=3600)
-    answers = dict(await connection.fetch("select id, answer from agent.cancel_jobs($1)", [*ids, plain]))
-    assert answers == {**dict.fromkeys(ids, "running"), plain: "cancelled"}
+    answers = await connection.fetch("select id, answer from agent.cancel_jobs($1)", [*ids, plain])
+    assert {row["id"]: row["answer"] for row in answers} == {
+        **dict.fromkeys(ids, "running"),
+        plain: "cancelled",
+    }
     for identity, log in zip(ids, logs, strict=True):
         assert (await ended(connection, identity))["outcome"] == "cancelled"
         assert effects(log) == WHOLE

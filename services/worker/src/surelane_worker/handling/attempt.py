@@ -15,7 +15,7 @@ from surelane_service.engine import Engine
 from surelane_service.logs import Logger
 from surelane_worker.handling.answers import SUBMISSION, Answers
 from surelane_worker.handling.asks import Asks
-from surelane_worker.handling.flow import Key, Suspended
+from surelane_worker.handling.flow import Suspended
 from surelane_worker.handling.outcomes import Backoff
 from surelane_worker.handling.progress import Progress
 from surelane_worker.handling.steps import Steps
@@ -202,8 +202,7 @@ class Attempt:
     async def check_new(self) -> None:
         """As :meth:`check_claim`, before a message that no attempt has sent: a handler that undoes stops there."""
         if self.undoing:
-            with self.steps.flow.busy():
-                await self.steps.stop_replay(Key("message", 1))
+            await self.steps.stop_replay()
         await self.check_claim()
 
     @property

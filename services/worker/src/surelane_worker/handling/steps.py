@@ -140,6 +140,9 @@ class Steps:
         self._failures: list[Failure] = []
         self._stored: dict[Key, StoredStep] | None = None
         self._asked: set[Key] = set()
+        self._ahead = set[Key]()
+        """What is stored, and the handler has not come to: results and undos."""
+        self._stopping: asyncio.Task[None] | None = None
         self._reading = asyncio.Lock()
 
     def key(self, name: str) -> Key:
@@ -209,16 +212,13 @@ class Steps:
         self.flow, self._replaying = Flow(asyncio.current_task(), self.finalize), False
         if self._stored is None:
             self._stored = await self._read()
-        return [
-            str(key)
-            for key, step in self._stored.items()
-            if key.name.startswith(UNDO) and not step.ended and key not in self._asked
-        ]
+        return [str(key) for key in self._ahead if key.name.startswith(UNDO) and not self._stored[key].ended]
 
-    async def stop_replay(self, key: Key) -> None:
-        """Park this task for good if the handler is to do nothing new, such as what ``key`` names."""
+    async def stop_replay(self) -> None:
+        """Park this task for good if the handler is to do nothing new."""
         if self._replaying:
-            await self.flow.wait(Wait("step", key.name, key.nth, None, blocking=True))
+            with self.flow.busy():
+                await self.flow.wait(Wait("step", "replay", 0, None, blocking=True))
 
     async def _once(
         self,
@@ -242,7 +242,7 @@ class Steps:
                     if stored.ended:
                         await self.flow.give(step)
                         return _result(step, shape, stored)
-                await self.stop_replay(step)
+                await self.stop_replay()
                 await self.flow.turn(step)
                 await self.finalize(asyncio.current_task())
                 call = partial(function, *arguments, **named)
@@ -327,6 +327,10 @@ class Steps:
                 if self._stored is None:
                     self._stored = await self._read()
         self._asked.add(key)
+        self._ahead.discard(key)
+        if self._replaying and not self._ahead and self._stopping is None:
+            # What follows at once may still register an undo. What takes longer, such as a call, is not awaited.
+            self._stopping = asyncio.create_task(self.stop_replay())
         found = self._stored.get(key)
         if found is not None and found.sort != sort:
             raise StepMismatchError(
@@ -344,6 +348,7 @@ class Steps:
             await self.fenced(partial(self.engine.end_sleeps, event.id, event.claim))
             steps = await self.patiently(partial(self.engine.read_steps, event.id))
         found = {Key(step.name, step.nth): step for step in steps}
+        self._ahead = {key for key, step in found.items() if step.ended or key.name.startswith(UNDO)}
         self.flow.stored([key for key, step in found.items() if step.ended])
         return found
 
@@ -377,7 +382,7 @@ class Steps:
                 if stored.done:
                     await self.flow.give(key)
                     return _signal(stored.result)
-            await self.stop_replay(key)
+            await self.stop_replay()
             await self.flow.turn(key)
             await self.finalize(asyncio.current_task())
             async with self.flow.giving():
