@@ -216,9 +216,12 @@ class Steps:
 
     async def stop_replay(self) -> None:
         """Park this task for good if the handler is to do nothing new."""
+        with self.flow.busy():
+            await self._stop()
+
+    async def _stop(self) -> None:
         if self._replaying:
-            with self.flow.busy():
-                await self.flow.wait(Wait("step", "replay", 0, None, blocking=True))
+            await self.flow.wait(Wait("step", "replay", 0, None, blocking=True))
 
     async def _once(
         self,
@@ -242,7 +245,7 @@ class Steps:
                     if stored.ended:
                         await self.flow.give(step)
                         return _result(step, shape, stored)
-                await self.stop_replay()
+                await self._stop()
                 await self.flow.turn(step)
                 await self.finalize(asyncio.current_task())
                 call = partial(function, *arguments, **named)
@@ -382,7 +385,7 @@ class Steps:
                 if stored.done:
                     await self.flow.give(key)
                     return _signal(stored.result)
-            await self.stop_replay()
+            await self._stop()
             await self.flow.turn(key)
             await self.finalize(asyncio.current_task())
             async with self.flow.giving():
