@@ -8,7 +8,8 @@
 --   signal_event, signal: programs, operators
 --   list_steps, suspended_for: operators
 --   with_undos, undo_first: what ends undoes first; archive_events (004)
---   open_step, finish_step: undos, progress, and steps in a team's own transaction; workers, programs
+--   open_step: undos and progress; workers
+--   finish_step: a step in a team's own transaction; workers, programs
 --   store_tags: by which operators find a running event; workers
 --   cancelled_claims: a worker asks which claims to cancel
 --   gather, ended_followers: the followers of a run; workers
@@ -424,7 +425,8 @@ begin
         raise lock_not_available using message = format('a follower of event %s is locked', _id);
     end if;
     if _given ->> 'outcome' in ('await', 'suspend') and not exists (select from agent.event where id = _id and (notes ? 'undo') is not true) then
-        perform agent.return_events(_behind, false); -- it was asked to be cancelled, and ended or undoes
+        -- It was asked to be cancelled, and has ended or begins its undos.
+        perform agent.return_events(_behind, false);
     else
         perform agent.archive_events(_behind, 'completed', 'coalesced into ' || _into);
     end if;
