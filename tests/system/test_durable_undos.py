@@ -17,6 +17,7 @@ from surelane_operator.reads.timeline import story_of
 from tests.processes import Service
 from tests.system.test_durable import suspended
 from tests.system.test_durable_failures import lives as lives_of
+from tests.system.test_encryption import ON
 from tests.system.worker import ended, enqueue, worker
 
 HANDLERS = "tests.system.undo_handlers:handlers"
@@ -365,6 +366,30 @@ async def test_undo_that_kills_its_worker_each_time_ends(
     row, deaths = await lives(database, identity, own)
     assert (row["outcome"], deaths) == ("failed", 3)
     assert json.loads(row["errors"])[-1]["message"] == "not undone: undo deadly"
+
+
+async def test_undo_after_its_step_runs_although_the_worker_died_between_them(
+    database: str, own: Connection, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    row, _ = await lives(database, await enqueue(own, "after", {"log": str(log)}), own)
+    assert row["outcome"] == "expired"
+    assert effects(log) == [*booked("flight", "hotel"), *undid("hotel 17", "flight 17")]
+
+
+async def test_encrypted_event_undoes_and_keeps_its_errors_encrypted(
+    database: str, own: Connection, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    async with worker(database, SURELANE_HANDLERS=HANDLERS, **ON):
+        row = await ended(
+            own, await enqueue(own, "trip-once", {"log": str(log), "how": "fail", "fails": {"hotel": 99}})
+        )
+    errors = json.loads(row["errors"])
+    assert effects(log) == booked(*PARTS) + undid("car", "flight")
+    assert "no visa" not in row["errors"]
+    assert "no hotel" not in row["errors"]
+    assert (errors[0]["type"], errors[-1]["message"]) == ("RuntimeError", "not undone: undo hotel")
 
 
 async def test_reply_that_was_not_sent_is_not_sent_by_the_undo_run(

@@ -116,6 +116,22 @@ async def changed(event: Event, ctx: Context) -> None:
     raise RuntimeError("no visa")
 
 
+@handlers.on("after", max_attempts=1)
+async def after(event: Event, ctx: Context) -> None:
+    """Register each undo after its step, with the step's result; die between the second two."""
+    log = Log(event)
+
+    async def book(part: str) -> str:
+        log.add(f"booked {part}")
+        return f"{part} 17"
+
+    for part in PARTS:
+        booking = await ctx.step(part, book, part)
+        if part == "hotel":
+            log.die_once("between")
+        await ctx.undo(part, lambda booking=booking: log.add(f"undid {booking}"))
+
+
 @handlers.on("killing", max_attempts=1)
 async def killing(event: Event, ctx: Context) -> None:
     """Register an undo that kills its worker whenever it runs."""

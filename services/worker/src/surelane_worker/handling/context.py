@@ -370,6 +370,7 @@ class Context:
         key: object = None,
         priority: Priority = 1,
         max_attempts: int | None = None,
+        group_key: str | None = None,
         blocking: bool = False,
     ) -> Coroutine[Any, Any, Any]: ...
 
@@ -381,6 +382,7 @@ class Context:
         key: object = None,
         priority: Priority = 1,
         max_attempts: int | None = None,
+        group_key: str | None = None,
         blocking: bool = False,
     ) -> Any:
         """Start a job of a kind as a child, and suspend the handler until it has ended; return its result.
@@ -394,15 +396,20 @@ class Context:
             key: names the child among several of one kind, such as the item that it is for.
             priority: the child's.
             max_attempts: the child's.
-            blocking: as for :meth:`sleep`.
+            group_key: the child's group.
+            blocking: as for :meth:`sleep`. A child in the event's own group would wait for the event for ever.
 
         Raises:
             ChildError: the child failed, expired or was cancelled.
-            StepMismatchError: the child was started with another payload.
+            StepMismatchError: the child was started with another payload, or is in the group that it blocks.
         """
         if isinstance(what, str):
             child = Job(
-                what, {} if payload is None else payload, max_attempts=max_attempts, priority=priority
+                what,
+                {} if payload is None else payload,
+                max_attempts=max_attempts,
+                priority=priority,
+                group_key=group_key,
             )
             return run_child(lambda: self._attempt.steps, child, key, blocking=blocking)
         return asyncio.run_coroutine_threadsafe(what, self._attempt.services.loop).result()
