@@ -102,8 +102,9 @@ end
 $$;
 
 -- Moves events that an operator names into history as expired; answers each: expired, running (it
--- was left alone), or busy, where another transaction has it or its group locked. An unknown id is
--- left out. _why says why.
+-- was left alone, or begins its undos), or busy, where another transaction has it or its group
+-- locked. An unknown id is left out. _why says why. One whose undos no worker runs ends by this
+-- alone.
 create or replace function agent.expire_jobs(_ids int8[], _why text) returns table (id int8, answer text)
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -114,7 +115,7 @@ declare
 begin
     return query
     select * from agent.end_waiting(_ids, _held
-        , array(select e.id from agent.event as e where e.id = any(_held) and (e.claimed_by is not null and e.vt > agent.clock() or e.notes ? 'undo'))
+        , array(select e.id from agent.event as e where e.id = any(_held) and e.claimed_by is not null and e.vt > agent.clock())
         , 'expired', 'expired by ' || left(agent.acting(), 200) || coalesce(': ' || left(_why, 1000), ''));
 end
 $$;

@@ -302,6 +302,21 @@ async def test_completed_event_that_runs_again_from_a_step_undoes_all_if_it_fail
     assert effects(log) == [*booked(*PARTS, "car"), *undid("car", "hotel", "flight")]
 
 
+async def test_undos_that_no_worker_runs_end_if_an_operator_expires_the_event(own: Connection) -> None:
+    identity = await enqueue(own, "trip")
+    claim = await own.fetchval("select array_upper(claimed, 1) from agent.claim_event()")
+    await own.execute("select agent.open_step($1, $2, 'undo flight', 1, null)", identity, claim)
+    assert await Queue(own).cancel(str(identity), by="U1") == "running"
+    await own.execute("select agent.settle($1, $2, array['release'])", [identity], [claim])
+    assert await Queue(own).cancel(str(identity), by="U2") == "running"
+    assert (await own.fetchrow("select answer from agent.expire_jobs($1, 'gone')", [identity]))[
+        0
+    ] == "expired"
+    row = await ended(own, identity)
+    assert (row["outcome"], row["reason"]) == ("cancelled", "cancelled while running by U1")
+    assert [error["message"] for error in json.loads(row["errors"])] == ["not undone: undo flight"]
+
+
 # --- Killed workers
 
 EVERYWHERE = [
