@@ -309,9 +309,8 @@ async def test_undos_that_no_worker_runs_end_if_an_operator_expires_the_event(ow
     assert await Queue(own).cancel(str(identity), by="U1") == "running"
     await own.execute("select agent.settle($1, $2, array['release'])", [identity], [claim])
     assert await Queue(own).cancel(str(identity), by="U2") == "running"
-    assert (await own.fetchrow("select answer from agent.expire_jobs($1, 'gone')", [identity]))[
-        0
-    ] == "expired"
+    answer = await own.fetchval("select answer from agent.expire_jobs($1, 'gone')", [identity])
+    assert answer == "expired"
     row = await ended(own, identity)
     assert (row["outcome"], row["reason"]) == ("cancelled", "cancelled while running by U1")
     assert [error["message"] for error in json.loads(row["errors"])] == ["not undone: undo flight"]

@@ -50,6 +50,8 @@ HELD = 2.0
 
 
 Answer = TypeVar("Answer")
+Bounds = tuple[int, Pause | None, Pause | None]
+"""Of a step: ``retries``, ``backoff`` and ``timeout``."""
 Take = Callable[[], Awaitable[tuple[str, str | None]]]
 """Takes a signal for a wait: the answer, and the signal as JSON text."""
 
@@ -188,7 +190,7 @@ class Steps:
     ) -> Any:  # noqa: ANN401 - the function's result
         """Run a function and store its result, or return the result that is stored; see :meth:`Context.step`."""
         step = self.key(name if key is None else f"{name} [{key}]")
-        return await self._once(step, function, arguments, named or {}, retries, backoff, timeout)
+        return await self._once(step, function, arguments, named or {}, (retries, backoff, timeout))
 
     async def undo(
         self,
@@ -196,11 +198,11 @@ class Steps:
         function: Callable[..., Any],
         arguments: Sequence[Any],
         named: Mapping[str, Any],
-        bounds: tuple[int, Pause | None, Pause | None],
+        bounds: Bounds,
     ) -> None:
         """Register a function that undoes what the handler does; see :meth:`Context.undo`."""
         key, event = self.key(f"{UNDO}{name}"), self.event
-        self.undos.append((key, partial(self._once, key, function, arguments, named, *bounds)))
+        self.undos.append((key, partial(self._once, key, function, arguments, named, bounds)))
         with self.flow.busy():
             if await self.stored(key, "step") is None:
                 await self.finalize(asyncio.current_task())
@@ -229,10 +231,9 @@ class Steps:
         function: Callable[..., Any],
         arguments: Sequence[Any],
         named: Mapping[str, Any],
-        retries: int,
-        backoff: Pause | None,
-        timeout: Pause | None,
+        bounds: Bounds,
     ) -> Any:  # noqa: ANN401 - the function's result
+        retries, backoff, timeout = bounds
         limit = None if timeout is None else duration(timeout).total_seconds()
         pauses = self._retries if backoff is None else backoff_of(backoff)
         self._running.add(step.name)
