@@ -397,7 +397,7 @@ class Context:
             priority: the child's.
             max_attempts: the child's.
             group_key: the child's group.
-            blocking: as for :meth:`sleep`. A child in the event's own group would wait for the event for ever.
+            blocking: as for :meth:`sleep`. Not with the event's own group: each would wait for the other.
 
         Raises:
             ChildError: the child failed, expired or was cancelled.
