@@ -2,6 +2,9 @@
 
 ``agent.undo_first`` hands such an event out once more. Its handler then gets its stored steps, and stops where it would
 do something new. The undos that it registered until there run in reverse order, each as a step.
+
+A failed last attempt does not run its undos itself: there is one way for all ends, with a lease and attempts of its
+own. The ten seconds of a cancelled handler, its timeout or its death do not cut that short.
 """
 
 import asyncio
