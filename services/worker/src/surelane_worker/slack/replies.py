@@ -143,6 +143,7 @@ class Replies:
             **arguments,
             "metadata": metadata_of(event, ordinal, arguments.get("metadata")),
         }
+        await self._check_new()
         if channel != place.channel:
             notebook.place_elsewhere(ordinal, channel)
         await notebook.note_reply(ordinal, None)
@@ -192,7 +193,7 @@ class Replies:
         return (await self._sent.look(event, thread)).get(ordinal)
 
     async def _post(self, message: dict[str, Any]) -> str:
-        await self._check_new()
+        await self._check_claim()
         response = await self._once.chat_postMessage(**message)
         return str(response["ts"])
 
