@@ -96,7 +96,8 @@ end
 $$;
 
 -- Moves events whose locks the caller holds to history: one reason for all, or reasons and results
--- by position in _of. The delete trigger gives their groups the next heads.
+-- by position in _of. The delete trigger gives their groups the next heads. An event that does not
+-- complete and has undos stays until its handler has run them (agent.undo_first).
 create or replace function agent.archive_events
 ( _ids int8[], _outcome text, _reason text default null, _of int8[] default null, _reasons text[] default null, _results jsonb[] default null
 ) returns void
@@ -105,6 +106,7 @@ as $$
 declare
     _of_each text[];
     _result_of_each jsonb[];
+    _undoing int8[];
     _ended record;
 begin
     if cardinality(_ids) = 0 then
@@ -114,6 +116,12 @@ begin
         _of_each := array(
             select coalesce(_reasons[array_position(_of, id)], case when _outcome = 'cancelled' then agent.why_cancelled(id) end, _reason)
             from unnest(_ids) as id);
+    end if;
+    _undoing := case when _outcome <> 'completed' then agent.with_undos(_ids) end;
+    if _undoing <> '{}' then
+        perform agent.undo_first(id, _outcome, _of_each[array_position(_ids, id)]) from unnest(_undoing) as id;
+        perform agent.archive_events(array(select id from unnest(_ids) as id where id <> all(_undoing)), _outcome, _reason, _of, _reasons, _results);
+        return;
     end if;
     if _results is not null then
         _result_of_each := array(select _results[array_position(_of, id)] from unnest(_ids) as id);

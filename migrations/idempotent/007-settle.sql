@@ -224,13 +224,15 @@ declare
             or e.attempts >= coalesce(e.max_attempts, (agent.attempts_of(array[e.kind], (failure ->> 'max_attempts')::int4))[1])));
 begin
     _held := agent.hold_endings(_held, _cancelled || _failed, 'failed');
-    update agent.event as e set errors = e.errors || jsonb_build_array(coalesce(_failures[array_position(_of, e.id)] -> 'error', '{}'))
-    where e.id = any(_held);
+    update agent.event as e set errors = e.errors || case when given.error = 'null' then '[]' else jsonb_build_array(given.error) end
+    from unnest(_held) as held (id) cross join lateral (select coalesce(_failures[array_position(_of, held.id)] -> 'error', '{}')) as given (error)
+    where e.id = held.id;
     perform agent.archive_events(array(select e.id from agent.event as e where e.id = any(_held) and e.id = any(_cancelled))
         , 'cancelled', 'cancelled while running');
     perform agent.archive_events(array(select e.id from agent.event as e where e.id = any(_held) and e.id = any(_failed))
         , 'failed', 'attempts_exhausted', _of, array(select failure ->> 'reason' from unnest(_failures) as failure));
-    perform agent.return_events(_held, true, _of, array(
+    -- Those that ended and are still here begin their undos.
+    perform agent.return_events(array(select id from unnest(_held) as id where id <> all(_cancelled || _failed)), true, _of, array(
         select make_interval(secs => (failure ->> 'retry_in')::float8) from unnest(_failures) as failure));
     return _held;
 end
@@ -249,9 +251,10 @@ declare
 begin
     _held := agent.hold_endings(_held, _cancelled, 'cancelled');
     perform agent.archive_events(array(select id from unnest(_held) as id where id = any(_cancelled)), 'cancelled', 'cancelled while running');
-    perform agent.return_events(_held, false, agent.latest_claims(_ids, _claims), array(
+    perform agent.return_events(array(select id from unnest(_held) as id where id <> all(_cancelled)), false, agent.latest_claims(_ids, _claims), array(
         select make_interval(secs => (pause ->> 'pause')::float8) from unnest(_pauses) as pause));
-    _blocking := array(select given.id from unnest(_ids, _pauses) as given (id, pause) where given.pause ? 'blocking' and given.id = any(_held));
+    _blocking := array(select given.id from unnest(_ids, _pauses) as given (id, pause) where given.pause ? 'blocking' and given.id = any(_held)
+        and given.id <> all(_cancelled));
     if _blocking <> '{}' then
         update agent.event set retrying = true where id = any(_blocking);
         perform agent.uncount_starts(array(select given.id from unnest(_ids, _pauses) as given (id, pause)
@@ -339,7 +342,8 @@ $$;
 -- _outcomes, each with its argument in _arguments (null: all complete):
 --   complete  the result, or null
 --   fail      {"error": {…}, "retry_in": seconds, "final": false, "reason": text,
---             "max_attempts": n, where neither the event nor its kind has a maximum}
+--             "max_attempts": n, where neither the event nor its kind has a maximum}; error null:
+--             its undos have run
 --   release   null: the attempt is not counted and begins again at once
 --   snooze    {"pause": seconds, "blocking": false, "begun": true}: the same after a pause
 --   fan_out   {"children": […], "continuation": {…}, "result": …}: completes, and starts these

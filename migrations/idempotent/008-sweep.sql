@@ -124,7 +124,7 @@ end
 $$;
 
 -- Moves up to _limit events whose deadline has passed to history, as expired; returns how many. A
--- running attempt may go on past it; a lapsed one is not begun again.
+-- running attempt may go on past it; a lapsed one is not begun again, unless it runs undos.
 create or replace function agent.sweep_by_deadline(_limit int4) returns int4
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -133,7 +133,7 @@ declare
     _now timestamptz := agent.clock();
     _ids int8[] := agent.lock_for_sweep(array(
         select e.id from agent.event as e where e.deadline < _now and (e.claimed_by is null or e.vt <= _now)
-        and not exists (select from agent.kind where kind = e.kind and paused)
+        and (e.notes ? 'undo') is not true and not exists (select from agent.kind where kind = e.kind and paused)
         order by e.deadline limit _limit));
 begin
     _ids := array(select id from agent.event where id = any(_ids) and deadline < _now and (claimed_by is null or vt <= _now));

@@ -7,7 +7,9 @@
 --   send_signal: a worker, for a click
 --   signal_event, signal: programs, operators
 --   list_steps, suspended_for: operators
---   open_step, finish_step: progress, and steps in a team's own transaction; workers, programs
+--   with_undos, undo_first: what ends undoes first; archive_events (004)
+--   open_step: undos and progress; workers
+--   finish_step: a step in a team's own transaction; workers, programs
 --   store_tags: by which operators find a running event; workers
 --   cancelled_claims: a worker asks which claims to cancel
 --   gather, ended_followers: the followers of a run; workers
@@ -84,13 +86,13 @@ declare
     _now timestamptz := agent.clock();
 begin
     return query
-    select s.name, s.nth, s.sort, s.arguments
+    select s.name, s.nth, case s.sort when 'undo' then 'step' else s.sort end, s.arguments
     , case when s.sort = 'sleep' then to_json(s.finished_at is not null)
-        when s.sort = 'step' and (s.result is null or s.finished_at is null)
+        when s.sort in ('step', 'undo') and (s.result is null or s.finished_at is null)
             then json_build_object('failed', s.finished_at is not null, 'tries', jsonb_array_length(s.errors)
             , 'error', s.errors -> -1, 'left', extract(epoch from s.due_at - _now))
         else s.result end
-    , s.finished_at is not null and (s.sort <> 'step' or s.result is not null) or s.sort = 'sleep' and s.due_at <= _now
+    , s.finished_at is not null and (s.sort not in ('step', 'undo') or s.result is not null) or s.sort = 'sleep' and s.due_at <= _now
     -- Number 0 is the list of agent.gather.
     from agent.step as s where s.event_id = _id and s.nth > 0
     order by s.finished_at, s.due_at, s.name, s.nth;
@@ -184,7 +186,7 @@ begin
     select _id, w.name, w.nth, w.sort, e.event_ts, e.attempts, _now, _now + make_interval(secs => w.seconds)
     from jsonb_to_recordset(_given -> 'waits') as w (sort text, name text, nth int4, seconds float8)
     cross join (select event_ts, attempts from agent.event where id = _id) as e
-    on conflict (event_id, name, nth) do update set due_at = excluded.due_at where step.sort = 'step' and step.finished_at is null;
+    on conflict (event_id, name, nth) do update set due_at = excluded.due_at where step.sort in ('step', 'undo') and step.finished_at is null;
     select case when bool_or(s.sort = 'wait' and exists (
             select from agent.signal as sent where sent.event_id = _id and sent.name = s.name and sent.taken_by is null))
         -- Do not use infinity: it marks an event that awaits a remote agent's answer.
@@ -287,9 +289,9 @@ begin
     return (
         select coalesce(jsonb_agg(what.happened order by what.at), '[]')
         from (
-            select s.started_at as at, jsonb_build_object('sort', s.sort, 'name', s.name, 'nth', s.nth, 'attempt', s.attempt, 'errors', s.errors
+            select s.started_at as at, jsonb_build_object('sort', case s.sort when 'undo' then 'step' else s.sort end, 'name', s.name, 'nth', s.nth, 'attempt', s.attempt, 'errors', s.errors
                 , 'started_at', s.started_at, 'due_at', s.due_at, 'finished_at', s.finished_at
-                , 'failed', s.sort = 'step' and s.finished_at is not null and s.result is null
+                , 'failed', s.sort in ('step', 'undo') and s.finished_at is not null and s.result is null
                 -- What ctx.ask posted (surelane_worker.handling.asks).
                 , 'posted', case when s.name like '%:% asked' then jsonb_build_object('channel', s.result -> 'channel', 'ts', s.result -> 'ts') end) as happened
             from agent.step as s where s.event_id = _id and s.nth > 0
@@ -315,7 +317,7 @@ set enable_seqscan = off
 as $$
 begin
     return (
-        select string_agg(case s.sort when 'sleep' then 'sleeps' when 'step' then 'tries step ' || s.name || ' again' else 'waits for ' || s.name end
+        select string_agg(case s.sort when 'sleep' then 'sleeps' when 'wait' then 'waits for ' || s.name else 'tries step ' || s.name || ' again' end
             || coalesce(' until ' || s.due_at, ''), ', ' order by s.due_at, s.name, s.nth)
         from agent.step as s where s.event_id = _id and s.finished_at is null
         and (s.due_at > agent.clock() or s.due_at is null and s.sort = 'wait'));
@@ -422,8 +424,9 @@ begin
     or cardinality(agent.hold_endings(_behind, _behind, 'completed')) < cardinality(_behind) then
         raise lock_not_available using message = format('a follower of event %s is locked', _id);
     end if;
-    if _given ->> 'outcome' in ('await', 'suspend') and not exists (select from agent.event where id = _id) then
-        perform agent.return_events(_behind, false); -- it was asked to be cancelled, and ended here
+    if _given ->> 'outcome' in ('await', 'suspend') and not exists (select from agent.event where id = _id and (notes ? 'undo') is not true) then
+        -- It was asked to be cancelled, and has ended or begins its undos.
+        perform agent.return_events(_behind, false);
     else
         perform agent.archive_events(_behind, 'completed', 'coalesced into ' || _into);
     end if;
@@ -462,8 +465,58 @@ begin
 end
 $$;
 
+-- Of events that are about to end: those whose undos have not run.
+create or replace function agent.with_undos(_ids int8[]) returns int8[]
+language plpgsql stable
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+as $$
+begin
+    return array(
+        select given.id from unnest(_ids) as given (id) cross join lateral (select notes from agent.event where id = given.id) as e
+        where e.notes ? 'undo' or (e.notes ? 'undone') is not true and exists (
+            select from agent.step as s where s.event_id = given.id and s.sort = 'undo' and s.finished_at is null));
+end
+$$;
+
+-- Hands an event that is about to end out once more, for its undos, instead. Its notes keep how it
+-- was to end. It has three attempts for them at least; its group waits. When it is about to end
+-- again, it ends as the notes say. An error then names undos that have not succeeded. The caller
+-- holds the event.
+create or replace function agent.undo_first(_id int8, _outcome text, _reason text) returns void
+language plpgsql volatile security definer
+set enable_seqscan = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _undo jsonb := (select notes -> 'undo' from agent.event where id = _id);
+    _left text := (
+        select string_agg(s.name || case when s.nth > 1 then format(' (%s)', s.nth) else '' end, ', ' order by s.started_at desc)
+        from agent.step as s where s.event_id = _id and s.sort = 'undo' and (s.finished_at is null or s.result is null));
+begin
+    if _undo is null then
+        update agent.event as e
+        set attempts = 0, cancelled_by = null
+        , max_attempts = greatest(coalesce(e.max_attempts, (select k.max_attempts from agent.kind as k where k.kind = e.kind)), 3)
+        , notes = coalesce(e.notes, '{}') || jsonb_build_object('undo', jsonb_build_object('outcome', _outcome, 'reason', _reason
+            , 'attempts', e.attempts, 'max_attempts', e.max_attempts, 'cancelled_by', e.cancelled_by))
+        , changes = agent.add_change(e.changes, jsonb_build_object('action', 'undoing', 'at', _now, 'by', agent.acting()))
+        where id = _id;
+        perform agent.return_events(array[_id], true);
+        return;
+    end if;
+    update agent.event as e
+    set attempts = (_undo ->> 'attempts')::int4, max_attempts = (_undo ->> 'max_attempts')::int4, cancelled_by = _undo ->> 'cancelled_by'
+    , notes = e.notes - 'undo' || '{"undone": true}'
+    , errors = e.errors || case when _left is null then '[]' else jsonb_build_array(jsonb_build_object(
+        'type', 'UndoError', 'message', 'not undone: ' || _left, 'at', _now, 'attempt', e.attempts)) end
+    where id = _id;
+    perform agent.archive_events(array[_id], _undo ->> 'outcome', _undo ->> 'reason');
+end
+$$;
+
 -- Stores a step that is not done, or the progress of a running event, fenced by its claim. A later
--- call replaces its result. Answers as store_step.
+-- call replaces its result. Without a result it is an undo. Answers as store_step.
 create or replace function agent.open_step(_id int8, _claim int4, _name text, _nth int4, _result json) returns text
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
@@ -477,7 +530,7 @@ begin
         return agent.unheld(_id, _claim);
     end if;
     insert into agent.step as s (event_id, name, nth, sort, event_ts, result, attempt, started_at)
-    values (_id, _name, _nth, 'step', _held.event_ts, _result, _held.attempts, _now)
+    values (_id, _name, _nth, case when _result is null then 'undo' else 'step' end, _held.event_ts, _result, _held.attempts, _now)
     on conflict (event_id, name, nth) do update set result = excluded.result, attempt = excluded.attempt, started_at = excluded.started_at
     where s.finished_at is null;
     return 'done';

@@ -275,8 +275,8 @@ declare
     _cancelled int8[] := array(select id from agent.event where id = any(_held) and cancelled_by is not null);
 begin
     _held := agent.hold_endings(_held, _cancelled, 'cancelled');
-    if _held <> '{}' then
-        perform agent.archive_events(_cancelled, 'cancelled', 'cancelled while running');
+    perform agent.archive_events(array(select unnest(_held) intersect select unnest(_cancelled)), 'cancelled', 'cancelled while running');
+    if _held <> '{}' and _cancelled = '{}' then
         update agent.event set vt = 'infinity', deadline = (_awaited ->> 'until')::timestamptz, claimed_by = null, heartbeat_at = null, retrying = false
         where id = _id;
         perform agent.note_parked(array[_id], true);

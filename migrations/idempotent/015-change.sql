@@ -71,12 +71,13 @@ declare
 begin
     _ids := agent.with_live_children(_ids, _children);
     _held := agent.lock_for_sweep(_ids);
-    _running := array(select e.id from agent.event as e where e.id = any(_held) and e.claimed_by is not null and e.vt > _now);
+    _running := array(
+        select e.id from agent.event as e where e.id = any(_held) and (e.claimed_by is not null and e.vt > _now or e.notes ? 'undo'));
     -- Of a group the head's lease counts for all that are held with it.
     update agent.event set cancelled_by = _who, vt = case when head then least(vt, _now + agent.cancel_grace()) else vt end
     , changes = agent.add_change(changes, jsonb_strip_nulls(jsonb_build_object('action', 'cancelling', 'at', _now, 'by', _who, 'reason', left(_why, 1000)
         , 'named', _who <> session_user or _why is not null)))
-    where id = any(_running) and cancelled_by is null;
+    where id = any(_running) and cancelled_by is null and (notes ? 'undo') is not true;
     if _running <> '{}' then
         perform agent.note_parked(_running, false);
         -- A notification has less than 8,000 bytes; an empty one concerns all.
@@ -87,7 +88,8 @@ end
 $$;
 
 -- Moves events into history as expired, and says _why; answers each: expired, running (it was left
--- alone), or busy, where it or its group is locked. An unknown id is left out.
+-- alone, or begins its undos), or busy, where it or its group is locked. An unknown id is left out.
+-- An event whose undos no worker runs ends by this alone.
 create or replace function agent.expire_jobs(_ids int8[], _why text) returns table (id int8, answer text)
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -128,6 +130,7 @@ begin
     _known := array(select e.id from agent.event as e where e.id = any(_ids));
     perform agent.archive_possible(array(select unnest(_held) except select unnest(_running)), _outcome, _reason);
     _left := array(select e.id from agent.event as e where e.id = any(_ids));
+    _running := _running || array(select e.id from agent.event as e where e.id = any(_held) and e.notes ? 'undo');
     return query
     select given, case when given = any(_running) then 'running' when given = any(_held) and given <> all(_left) then _outcome else 'busy' end
     from unnest(_ids) as given where given = any(_known);
@@ -162,8 +165,9 @@ return coalesce((select id from agent.event where item_key = agent.bounded_key(_
     , case when _key ~ '^\d{1,18}$' then (select id from agent.event where id = _key::int8) end);
 
 -- Cancels an event by its item key. Answers 'cancelled' (in history now), 'running' (its handler is
--- stopped; if the attempt completes all the same, the event is completed), 'busy' (another
--- transaction has it locked: try again), or null: no such event is in the queue.
+-- stopped; if the attempt completes all the same, the event is completed; or it runs its undos
+-- before it ends), 'busy' (another transaction has it locked: try again), or null: no such event is
+-- in the queue.
 create or replace function agent.cancel_event(_item_key text) returns text
 language sql volatile security definer
 set enable_seqscan = off
@@ -266,7 +270,7 @@ begin
             end if;
         end loop;
         -- A failed event goes on after its stored steps, and asks again what its end has closed in
-        -- Slack. A completed one begins anew, with its tags.
+        -- Slack. A completed or undone one begins anew, with its tags.
         delete from agent.signal as s using unnest(_moved) as moved cross join agent.open_questions(moved) as q
         where s.event_id = moved and s.name = q.question;
         delete from agent.step as s using unnest(_moved) as moved cross join agent.open_questions(moved) as q
@@ -276,8 +280,9 @@ begin
         delete from agent.step as s where s.event_id = any(_moved) and s.name ~ '^child .*:[0-9]+$' and s.sort = 'wait'
         and s.result #>> '{value,outcome}' <> 'completed';
         delete from agent.step as s using agent.event_hist as h
-        where h.id = any(_moved) and h.outcome = 'completed' and s.event_id = h.id and s.nth >= 0;
-        delete from agent.signal as s using agent.event_hist as h where h.id = any(_moved) and h.outcome = 'completed' and s.event_id = h.id;
+        where h.id = any(_moved) and (h.outcome = 'completed' or h.notes ? 'undone') and s.event_id = h.id and s.nth >= 0;
+        delete from agent.signal as s using agent.event_hist as h
+        where h.id = any(_moved) and (h.outcome = 'completed' or h.notes ? 'undone') and s.event_id = h.id;
         delete from agent.event_hist as h using agent.event as e where e.id = any(_moved) and h.id = e.id and h.event_ts = e.event_ts;
         perform agent.lead_with_first(_moved);
         return query select unnest(_moved);
@@ -289,7 +294,7 @@ $$;
 -- their storing, with the name that operators read, and whether each is kept: it was done before
 -- _from was stored. What ctx.ask stores belongs together: a question without an answer is asked
 -- again, and so is one of whose steps _from is one. A Stop button has no answer; it is done once it
--- is gone.
+-- is gone. Of an event that was undone no step is kept.
 create or replace function agent.kept_steps(_id int8, _from text)
 returns table (name text, nth int4, label text, kept boolean)
 language sql stable security definer
@@ -306,7 +311,7 @@ as $$
         from agent.step as s where s.event_id = _id and s.nth > 0
     ), cut as (
         select min(s.stored_at) as at from stored as s
-        where s.label = _from or s.question = (select f.question from stored as f where f.label = _from limit 1)
+        where (select h.notes ? 'undone' from agent.event_hist as h where h.id = _id order by h.finished_at desc limit 1) is not true and s.label = _from or s.question = (select f.question from stored as f where f.label = _from limit 1)
     ), before as (
         select s.*, s.stored_at < cut.at and (s.finished_at is not null or s.sort = 'sleep') as done from stored as s cross join cut
     )

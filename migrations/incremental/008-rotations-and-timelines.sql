@@ -71,3 +71,7 @@ create table agent.model_usage
 , latest text not null                   -- the response that was counted last
 , primary key (day, owner_id, user_id, model)
 );
+-- What a handler registers with ctx.undo. Not valid: old rows are not read for it.
+alter table agent.step
+  drop constraint step_sort_known
+, add constraint step_sort_known check (sort in ('step', 'sleep', 'wait', 'undo')) not valid;

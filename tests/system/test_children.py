@@ -291,3 +291,19 @@ async def test_cancelling_a_running_parent_stops_it_and_its_child(
     assert await Queue(connection).cancel(str(identity), by="ada", reason="enough") == "running"
     for event in (identity, child["id"]):
         assert (await ended(connection, event))["outcome"] == "cancelled"
+
+
+async def test_child_in_a_group_takes_its_turn_there(connection: Connection) -> None:
+    payload = {"parts": [{"n": 1}, {"n": 2}], "how": {"group_key": "orders"}}
+    identity = await enqueue(connection, "parent", payload, group_key="orders")
+    assert await result_of(connection, identity) == [1, 2]
+    children = await connection.fetch(CHILDREN, identity)
+    assert {child["group_key"] for child in children} == {"orders"}
+
+
+async def test_child_that_blocks_its_own_group_is_refused(connection: Connection) -> None:
+    payload = {"parts": [{"n": 1}], "how": {"group_key": "orders", "blocking": True}}
+    identity = await enqueue(connection, "parent", payload, group_key="orders", max_attempts=1)
+    (error,) = json.loads((await ended(connection, identity))["errors"])
+    assert error["type"] == "StepMismatchError"
+    assert await connection.fetch(CHILDREN, identity) == []

@@ -37,12 +37,14 @@ async def connection(shared_database: str) -> AsyncIterator[Connection]:
     await connected.close()
 
 
-async def lives(database: str, identity: int, connection: Connection) -> tuple[asyncpg.Record, int]:
+async def lives(
+    database: str, identity: int, connection: Connection, handlers: str = HANDLERS
+) -> tuple[asyncpg.Record, int]:
     """Start workers, one after another has died, until an event ends. Return its row and the deaths."""
     deaths = 0
     while True:
         async with worker(
-            database, ready="", SURELANE_HANDLERS=HANDLERS, SURELANE_WORKER_NAME="mortal"
+            database, ready="", SURELANE_HANDLERS=handlers, SURELANE_WORKER_NAME="mortal"
         ) as running:
             end = asyncio.create_task(ended(connection, identity, within=120))
             died = asyncio.create_task(running.child.wait())

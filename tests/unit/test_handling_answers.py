@@ -11,7 +11,7 @@ from slack_sdk.models.blocks import SectionBlock
 
 from surelane_worker import AnswerError, Context, Event, Handlers, HandlersError
 from surelane_worker.handling.answers import LARGEST, answer_text
-from surelane_worker.handling.context import Attempt, Services
+from surelane_worker.handling.attempt import Attempt, Services
 from surelane_worker.handling.registry import registered_in
 
 COMMAND, VIEW, OPTIONS, CLICK = (

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from surelane.errors import InvalidInput
 from surelane.jobs import Job, job_text
 from surelane_worker import Context, Event, Handlers, HandlersError
-from surelane_worker.handling.context import Attempt
+from surelane_worker.handling.attempt import Attempt
 from surelane_worker.handling.payload import InvalidPayloadError
 from surelane_worker.handling.registry import registered_in
 from surelane_worker.handling.threads import Threads

@@ -9,7 +9,7 @@ import pytest
 from surelane.errors import DatabaseUnavailable
 from surelane_service.engine import Settled
 from surelane_service.logs import get_logger
-from surelane_worker.handling.context import Attempt
+from surelane_worker.handling.attempt import Attempt
 from surelane_worker.handling.outcomes import Suspend
 from surelane_worker.handling.progress import Progress
 from surelane_worker.slack.notes import ClaimLostError
@@ -114,7 +114,7 @@ async def test_the_last_text_of_a_suspended_handler_is_stored_once_the_database_
     services = SimpleNamespace(
         engine=engine, log=get_logger("test"), loop=loop, check_claim=stands, step_retries=None
     )
-    event = SimpleNamespace(id=1, claim=1, key="1", kind="job", attempts=1)
+    event = SimpleNamespace(id=1, claim=1, key="1", kind="job", attempts=1, notes=None)
     attempt = Attempt(cast("Any", services), cast("Any", [event]), SimpleNamespace(stopped=None))
     attempt.progress.say("half")
     attempt.steps.flow.suspend = Suspend(())

@@ -23,7 +23,7 @@ from surelane_worker.claiming.poller import Poller
 from surelane_worker.claiming.position import CrowdSplitter, Position, PositionKeeper, Side, Wakeup
 from surelane_worker.duties import Announcer, Duty, Retention, Scheduler, Sweeper, Uninstalls
 from surelane_worker.handling.answers import Answers
-from surelane_worker.handling.context import Services
+from surelane_worker.handling.attempt import Services
 from surelane_worker.handling.handler import Handler
 from surelane_worker.handling.outcomes import Backoff
 from surelane_worker.handling.registry import Handlers, registered_in
@@ -247,7 +247,7 @@ class Assembly:
             self._tokens(),
             self.refresher,
             self._sealing,
-            self._metrics,
+            self.observer.metrics,
         )
 
     def _tokens(self) -> Tokens | None:

@@ -18,7 +18,7 @@ from surelane.events import Event
 from surelane_service.engine import DEAD_FOR, MOST_MEMBERS, Engine, Settled
 from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
-from surelane_worker.handling.context import Stoppable
+from surelane_worker.handling.attempt import Stoppable
 from surelane_worker.handling.handler import Handler
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.readiness import Outage

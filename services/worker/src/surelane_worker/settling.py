@@ -31,7 +31,7 @@ ALONE = 3
 """Busy answers after which an outcome is sent alone. In a batch, a refused outcome answers busy, too."""
 COALESCE = "coalesce"
 """Outcome name when followers end too."""
-FAILURES = {"retry": "fail", "discard": "fail"}
+FAILURES = {"retry": "fail", "discard": "fail", "undone": "fail"}
 """Outcomes that the database records as failed attempts; the argument tells them apart."""
 
 log = get_logger("surelane_worker.settling")

@@ -337,6 +337,10 @@ class Engine(Schedules, Sweeping, Measured, Fleet):
         """Let who has the token store a step of a claimed event, by ``agent.finish_step``."""
         return await self._open_step(identity, claim, name, nth, json.dumps({"token": token}))
 
+    async def register_undo(self, identity: int, claim: int, name: str, nth: int) -> Settled:
+        """Store that a claimed event has an undo, which is not run yet."""
+        return await self._open_step(identity, claim, name, nth, None)
+
     async def _open_step(self, *step: object) -> Settled:
         return await self._fenced("open_step", *step)
 

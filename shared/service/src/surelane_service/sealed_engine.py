@@ -97,7 +97,8 @@ class SealedEngine(OpeningEngine):
         given, workspace = json.loads(argument), self._sealing.workspace_of(identity)
         if outcome == "fail":
             place = Place(identity, ERROR)
-            (given["error"],) = await self._sealing.errors([given["error"]], workspace, place)
+            if given["error"] is not None:
+                (given["error"],) = await self._sealing.errors([given["error"]], workspace, place)
             given["reason"] = self._sealing.reason(given.get("reason"))
         elif outcome == "fan_out":
             for job in (*given["children"], given["continuation"]):

@@ -44,6 +44,8 @@ async def run_child(attempt: Callable[[], Steps], child: Job, key: object, *, bl
     if len(named.name) > LONGEST_NAME - LONGEST_NUMBER:
         raise StepMismatchError(f"the kind and key= of a child are too long: {named.name!r:.80}")
     wait = Key(f"{named.name}:{named.nth}", 1)
+    if blocking and child.group_key is not None and child.group_key == steps.event.group_key:
+        raise StepMismatchError("a child in the event's own group cannot run while it blocks that group")
     event, hashed = steps.event, fingerprint((child.payload,), {})
     start = partial(steps.engine.run_child, event.id, event.claim, wait.name, hashed, child)
     signal = await steps.take(wait, start, hashed=hashed, blocking=blocking)

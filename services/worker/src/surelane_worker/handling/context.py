@@ -1,43 +1,25 @@
-"""An attempt, and its context: what a handler may use, as ``ctx``."""
+"""What a handler may use in one attempt, as ``ctx``."""
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any, Protocol, TypeVar, overload
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar, overload
 
-from surelane.encryption.sealing import Sealing
 from surelane.events import Event
 from surelane.jobs import Continuation, Job, Priority
 from surelane.queue import Queue
-from surelane_service.engine import Engine
 from surelane_service.logs import Logger
-from surelane_worker.handling.answers import (
-    SUBMISSION,
-    Answers,
-    Body,
-    ResponseAction,
-    ResponseType,
-    answer_text,
-)
-from surelane_worker.handling.asks import Answer, Asks, People
+from surelane_worker.handling.answers import SUBMISSION, Body, ResponseAction, ResponseType, answer_text
+from surelane_worker.handling.asks import Answer, People
+from surelane_worker.handling.attempt import Attempt
 from surelane_worker.handling.children import run_child
-from surelane_worker.handling.flow import Suspended
-from surelane_worker.handling.outcomes import Anew, Backoff, FanOut, Pause
-from surelane_worker.handling.progress import Progress
+from surelane_worker.handling.outcomes import Anew, FanOut, Pause
 from surelane_worker.handling.shapes import StepMismatchError
-from surelane_worker.handling.steps import Steps
 from surelane_worker.handling.tags import set_tags
-from surelane_worker.handling.threads import Threads
 from surelane_worker.handling.transactions import Transaction
-from surelane_worker.observing.metrics import Metrics
-from surelane_worker.slack.client import SlackClients
 from surelane_worker.slack.modals import answer_modal
-from surelane_worker.slack.notes import Notebooks
 from surelane_worker.slack.replies import Replies
-from surelane_worker.slack.tokens import Refresher, Tokens
 from surelane_worker.worker_settings import WorkerSettings
 
 Result = TypeVar("Result")
@@ -46,210 +28,6 @@ TRIGGER_LIVES = 3.0
 """Seconds for which Slack takes a ``trigger_id``, and waits for an answer."""
 MARGIN = 0.5
 """Seconds that ingest's answer may take to a person's modal."""
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """The objects that all handlers of a worker share."""
-
-    queue: Queue
-    engine: Engine
-    check_claim: "ClaimCheck"
-    settings: WorkerSettings
-    slack: SlackClients
-    answers: Answers
-    log: Logger
-    loop: asyncio.AbstractEventLoop
-    step_retries: Backoff
-    """The pauses between the tries of one step."""
-    tokens: Tokens | None = None
-    """Those of installs; ``None``: there is one token for all events."""
-    installs: Refresher | None = None
-    sealing: Sealing | None = None
-    metrics: Metrics | None = None
-
-
-class Stoppable(Protocol):
-    """Work that may lose its claim while its handler runs."""
-
-    @property
-    def stopped(self) -> str | None:
-        """Why it was stopped, or ``None``."""
-
-
-ClaimCheck = Callable[[Stoppable], Awaitable[None]]
-"""Returns while a claim stands; otherwise cancels its handler."""
-
-
-class Attempt:
-    """An attempt, for the runner and our own handlers. A team's handlers get its :class:`Context`.
-
-    Each part is made on first use, because most handlers need few of them. No part refers to the context: the cycle
-    would keep its events in memory.
-    """
-
-    answered = False
-    """Whether Slack's request or the person has an answer."""
-    held = False
-    """Whether a snooze holds back the event's group."""
-    main: asyncio.Task[Any] | None = None
-    """The task that runs the handler; ``None`` if a thread runs it."""
-    _clients: SlackClients | None = None
-
-    def __init__(
-        self,
-        services: Services,
-        events: Sequence[Event],
-        work: Stoppable,
-        *,
-        grouped: bool = False,
-        coalesced: bool = False,
-    ) -> None:
-        """Keep the arguments.
-
-        Args:
-            services, events: what all handlers share, and this one's events.
-            work: what says whether the claim is lost.
-            grouped: the events have an outcome each, so they have no steps.
-            coalesced: all is kept with the first of the events: steps, and notes of replies.
-        """
-        self.services = services
-        self.events = events
-        self.work = work
-        self.began = services.loop.time()
-        self._grouped = grouped
-        self._coalesced = coalesced
-
-    def is_authorized(self) -> bool:
-        """Take the token of the first event's workspace if it is kept. Return false if it must be looked up."""
-        tokens = self.services.tokens
-        if tokens is not None:
-            self._clients = tokens.kept(self.events[0].payload, self.began)
-        return tokens is None or self._clients is not None
-
-    async def authorize(self) -> None:
-        """Take the token of the first event's workspace, which may be looked up.
-
-        Raises:
-            NotInstalledError: that workspace has not installed the app.
-        """
-        if self.services.tokens is not None:
-            self._clients = await self.services.tokens.clients_for(self.events[0])
-
-    async def check_claim(self) -> None:
-        """Return while the claim stands; otherwise cancel the handler.
-
-        Raises:
-            Suspended: the handler is suspended.
-        """
-        self.check()
-        await self.services.check_claim(self.work)
-
-    def check(self) -> None:
-        """Raise :class:`Suspended` if the handler is suspended."""
-        if self.waited and self.steps.flow.suspend is not None:
-            raise Suspended
-
-    @contextmanager
-    def handled(self) -> Iterator[None]:
-        """Run the handler in the block. At its end stop the steps and waits that the handler has left running."""
-        self.main = asyncio.current_task()
-        try:
-            yield
-        finally:
-            self.main = None
-            if self.waited:
-                self.steps.flow.close()
-
-    @property
-    def clients(self) -> SlackClients:
-        """The clients with the token of the event's workspace."""
-        return self._clients or self.services.slack
-
-    @cached_property
-    def notebooks(self) -> Notebooks:
-        """The notes about the events."""
-        return Notebooks(self.services.engine, self.log)
-
-    @cached_property
-    def replies(self) -> Replies:
-        """The replies of the handler."""
-        return self.replies_through(self.clients)
-
-    def replies_through(self, clients: SlackClients, first: int = 0) -> Replies:
-        """Return replies through these clients, which share the notes of all others and count from ``first`` on."""
-        owner = self.events[0] if self._coalesced else None
-        return Replies(clients, self.notebooks, self.log, self.check_claim, owner=owner, first=first)
-
-    @cached_property
-    def log(self) -> Logger:
-        """A logger whose lines carry the event's id, kind and attempt."""
-        first = self.events[0]
-        return self.services.log.bind(event_id=first.key, kind=first.kind, attempt=first.attempts)
-
-    @cached_property
-    def threads(self) -> Threads:
-        """What runs the handler and its steps if they are synchronous."""
-        work = self.work
-        return Threads(lambda: work.stopped is not None)
-
-    @property
-    def stopped(self) -> bool:
-        """Whether the work is stopped, or a synchronous function is overdue."""
-        return self.work.stopped is not None or ("threads" in vars(self) and self.threads.overdue > 0)
-
-    @cached_property
-    def steps(self) -> Steps:
-        """The event's steps and waits. Their claim is checked also once the handler is suspended."""
-        return Steps(
-            self.services.engine,
-            self.events[0],
-            self.log,
-            partial(self.services.check_claim, self.work),
-            grouped=self._grouped,
-            retries=self.services.step_retries,
-            threads=self.threads,
-            main=self.main,
-        )
-
-    @property
-    def waited(self) -> bool:
-        """Whether the handler used steps or waits."""
-        return "steps" in vars(self)
-
-    @cached_property
-    def asks(self) -> Asks:
-        """The questions and Stop buttons."""
-        return Asks(self.steps, self.replies)
-
-    @cached_property
-    def progress(self) -> Progress:
-        """How far the handler is."""
-        return Progress(self.steps, self.log)
-
-    async def end(self) -> None:
-        """Store what the handler said last of its progress."""
-        if "progress" in vars(self):
-            await self.progress.end()
-
-    @property
-    def attempts(self) -> int:
-        """The number of this attempt. It begins anew after an attempt that stored something new."""
-        return 1 if self.waited and self.steps.progressed else max(event.attempts for event in self.events)
-
-    def age(self) -> float:
-        """Return the seconds since the event was stored, by the database's clock."""
-        event = self.events[0]
-        claimed_at = event.vt - self.services.settings.lease
-        return (claimed_at - event.event_ts).total_seconds() + self.services.loop.time() - self.began
-
-    def conclude(self, *, completed: bool) -> None:
-        """Answer Slack's request with nothing, after a handler that was to answer and did not.
-
-        A modal would close as if its input were accepted: it waits for another attempt unless the event ``completed``.
-        """
-        if not self.answered and (completed or self.events[0].kind != SUBMISSION):
-            self.services.answers.acknowledge(self.events[0])
 
 
 def attempt_of(context: "Context") -> Attempt:
@@ -409,6 +187,32 @@ class Context:
             name, function, arguments, named, key=key, retries=retries, backoff=backoff, timeout=timeout
         )
 
+    async def undo(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *arguments: Any,  # noqa: ANN401 - the function's
+        retries: int = 0,
+        backoff: Pause | None = None,
+        timeout: Pause | None = None,
+        **named: Any,  # noqa: ANN401 - the function's
+    ) -> None:
+        """Register a function that is called if the event fails for good, expires or is cancelled.
+
+        Those that are registered by then run in reverse order, before the event ends. Each is a step, ``undo`` and its
+        name. Register it before the step that it undoes: so it also runs if that step did something and then failed.
+
+        Args:
+            name: the undo's name. A name that is used again counts up.
+            function, arguments, named: what is called.
+            retries, backoff, timeout: as for :meth:`step`.
+
+        Raises:
+            StepMismatchError: as for :meth:`step`.
+            ClaimLostError: the worker has lost its claim of the event; nothing was stored.
+        """
+        await self._attempt.steps.undo(name, function, arguments, named, (retries, backoff, timeout))
+
     async def sleep(self, pause: Pause, *, name: str = "sleep", blocking: bool = False) -> None:
         """Suspend the handler for a time: it holds no slot meanwhile, and runs again from its top.
 
@@ -566,6 +370,7 @@ class Context:
         key: object = None,
         priority: Priority = 1,
         max_attempts: int | None = None,
+        group_key: str | None = None,
         blocking: bool = False,
     ) -> Coroutine[Any, Any, Any]: ...
 
@@ -577,6 +382,7 @@ class Context:
         key: object = None,
         priority: Priority = 1,
         max_attempts: int | None = None,
+        group_key: str | None = None,
         blocking: bool = False,
     ) -> Any:
         """Start a job of a kind as a child, and suspend the handler until it has ended; return its result.
@@ -590,15 +396,20 @@ class Context:
             key: names the child among several of one kind, such as the item that it is for.
             priority: the child's.
             max_attempts: the child's.
-            blocking: as for :meth:`sleep`.
+            group_key: the child's group.
+            blocking: as for :meth:`sleep`. Not with the event's own group: each would wait for the other.
 
         Raises:
             ChildError: the child failed, expired or was cancelled.
-            StepMismatchError: the child was started with another payload.
+            StepMismatchError: the child was started with another payload, or is in the group that it blocks.
         """
         if isinstance(what, str):
             child = Job(
-                what, {} if payload is None else payload, max_attempts=max_attempts, priority=priority
+                what,
+                {} if payload is None else payload,
+                max_attempts=max_attempts,
+                priority=priority,
+                group_key=group_key,
             )
             return run_child(lambda: self._attempt.steps, child, key, blocking=blocking)
         return asyncio.run_coroutine_threadsafe(what, self._attempt.services.loop).result()

@@ -65,6 +65,13 @@ class Discard:
 
 
 @dataclass(frozen=True, slots=True)
+class Undone:
+    """End the event as it was to end before its undos ran. A handler does not return it."""
+
+    name: ClassVar = "undone"
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """Return the event to the queue at once. The attempt does not count."""
 
@@ -145,7 +152,7 @@ class Suspend:
 COMPLETE = Complete()
 """The outcome of an attempt without a result: nearly every one."""
 
-Outcome = Complete | Fail | Retry | Snooze | Discard | Release | FanOut | Await | Suspend
+Outcome = Complete | Fail | Retry | Snooze | Discard | Release | FanOut | Await | Suspend | Undone
 
 
 def outcome_of(returned: object) -> Outcome:

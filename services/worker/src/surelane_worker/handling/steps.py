@@ -43,11 +43,15 @@ AWAY = 0.25
 """Seconds between two tries while the database cannot be reached."""
 RETRIES = Backoff(timedelta(seconds=1), timedelta(seconds=30))
 """The pauses between the tries of one step."""
+UNDO = "undo "
+"""What stands before the name of an undo."""
 HELD = 2.0
 """Seconds that a step keeps its slot between two tries. A longer pause suspends the handler."""
 
 
 Answer = TypeVar("Answer")
+Bounds = tuple[int, Pause | None, Pause | None]
+"""Of a step: ``retries``, ``backoff`` and ``timeout``."""
 Take = Callable[[], Awaitable[tuple[str, str | None]]]
 """Takes a signal for a wait: the answer, and the signal as JSON text."""
 
@@ -108,6 +112,7 @@ class Steps:
         retries: Backoff = RETRIES,
         threads: Threads | None = None,
         main: asyncio.Task[Any] | None = None,
+        replaying: bool = False,
     ) -> None:
         """Keep the arguments.
 
@@ -117,14 +122,18 @@ class Steps:
             grouped: whether the handler takes several events. Then it has no steps.
             retries: the pauses between the tries of one step.
             main: the task that runs the handler; ``None`` if a thread runs it.
+            replaying: whether the handler stops where it would do something new.
         """
         self.threads = threads or Threads(lambda: False)
         self.engine = engine
         self.event = event
         self.flow = Flow(main, self.finalize)
+        self.undos: list[tuple[Key, Callable[[], Awaitable[Any]]]] = []
+        """What the handler registered with :meth:`undo`, in order."""
         self.progressed = False
         """Whether this attempt has stored something new. Then the next ones count anew."""
         self._grouped = grouped
+        self._replaying = replaying
         self._retries = retries
         self._log = log
         self._check_claim = check_claim
@@ -133,6 +142,9 @@ class Steps:
         self._failures: list[Failure] = []
         self._stored: dict[Key, StoredStep] | None = None
         self._asked: set[Key] = set()
+        self._ahead = set[Key]()
+        """What is stored, and the handler has not come to: results and undos."""
+        self._stopping: asyncio.Task[None] | None = None
         self._reading = asyncio.Lock()
 
     def key(self, name: str) -> Key:
@@ -177,7 +189,51 @@ class Steps:
         timeout: Pause | None = None,
     ) -> Any:  # noqa: ANN401 - the function's result
         """Run a function and store its result, or return the result that is stored; see :meth:`Context.step`."""
-        step, named = self.key(name if key is None else f"{name} [{key}]"), named or {}
+        step = self.key(name if key is None else f"{name} [{key}]")
+        return await self._once(step, function, arguments, named or {}, (retries, backoff, timeout))
+
+    async def undo(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        arguments: Sequence[Any],
+        named: Mapping[str, Any],
+        bounds: Bounds,
+    ) -> None:
+        """Register a function that undoes what the handler does; see :meth:`Context.undo`."""
+        key, event = self.key(f"{UNDO}{name}"), self.event
+        self.undos.append((key, partial(self._once, key, function, arguments, named, bounds)))
+        with self.flow.busy():
+            if await self.stored(key, "step") is None:
+                await self.finalize(asyncio.current_task())
+                await self.fenced(lambda: self.engine.register_undo(event.id, event.claim, key.name, key.nth))
+
+    async def begin_undos(self) -> list[str]:
+        """Let the handler's undos run, as it has stopped. Return those that it registered once and did not get to."""
+        self.flow.close()
+        self.flow, self._replaying = Flow(asyncio.current_task(), self.finalize), False
+        if self._stored is None:
+            self._stored = await self._read()
+        return [str(key) for key in self._ahead if key.name.startswith(UNDO) and not self._stored[key].ended]
+
+    async def stop_replay(self) -> None:
+        """Park this task for good if the handler is to do nothing new."""
+        with self.flow.busy():
+            await self._stop()
+
+    async def _stop(self) -> None:
+        if self._replaying:
+            await self.flow.wait(Wait("step", "replay", 0, None, blocking=True))
+
+    async def _once(
+        self,
+        step: Key,
+        function: Callable[..., Any],
+        arguments: Sequence[Any],
+        named: Mapping[str, Any],
+        bounds: Bounds,
+    ) -> Any:  # noqa: ANN401 - the function's result
+        retries, backoff, timeout = bounds
         limit = None if timeout is None else duration(timeout).total_seconds()
         pauses = self._retries if backoff is None else backoff_of(backoff)
         self._running.add(step.name)
@@ -190,6 +246,7 @@ class Steps:
                     if stored.ended:
                         await self.flow.give(step)
                         return _result(step, shape, stored)
+                await self._stop()
                 await self.flow.turn(step)
                 await self.finalize(asyncio.current_task())
                 call = partial(function, *arguments, **named)
@@ -274,6 +331,10 @@ class Steps:
                 if self._stored is None:
                     self._stored = await self._read()
         self._asked.add(key)
+        self._ahead.discard(key)
+        if self._replaying and not self._ahead and self._stopping is None:
+            # What follows at once may still register an undo. What takes longer, such as a call, is not awaited.
+            self._stopping = asyncio.create_task(self.stop_replay())
         found = self._stored.get(key)
         if found is not None and found.sort != sort:
             raise StepMismatchError(
@@ -291,6 +352,7 @@ class Steps:
             await self.fenced(partial(self.engine.end_sleeps, event.id, event.claim))
             steps = await self.patiently(partial(self.engine.read_steps, event.id))
         found = {Key(step.name, step.nth): step for step in steps}
+        self._ahead = {key for key, step in found.items() if step.ended or key.name.startswith(UNDO)}
         self.flow.stored([key for key, step in found.items() if step.ended])
         return found
 
@@ -324,6 +386,7 @@ class Steps:
                 if stored.done:
                     await self.flow.give(key)
                     return _signal(stored.result)
+            await self._stop()
             await self.flow.turn(key)
             await self.finalize(asyncio.current_task())
             async with self.flow.giving():

@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import nullcontext
 from contextvars import copy_context
 from datetime import UTC, datetime
@@ -19,9 +19,10 @@ from surelane.jobs import job_text, jobs_text
 from surelane.trace_context import traceparent_of
 from surelane_service.logs import get_logger, shown
 from surelane_service.telemetry.spans import failed, within
-from surelane_worker.handling.context import Attempt, Context, Services
+from surelane_worker.handling.attempt import Attempt, Services
+from surelane_worker.handling.context import Context
 from surelane_worker.handling.debounce import Debounce
-from surelane_worker.handling.handler import Handler, left_values
+from surelane_worker.handling.handler import Given, Handler, left_values
 from surelane_worker.handling.outcomes import (
     COMPLETE,
     Anew,
@@ -36,6 +37,7 @@ from surelane_worker.handling.outcomes import (
     Retry,
     Snooze,
     Suspend,
+    Undone,
     duration,
     moment,
     outcome_of,
@@ -51,6 +53,7 @@ from surelane_worker.handling.records import (
     where,
 )
 from surelane_worker.handling.steps import StepError
+from surelane_worker.handling.undo import undo
 from surelane_worker.leasing import LOST, Claim, Work
 from surelane_worker.observing.tracing import Observer
 from surelane_worker.running.coalescing import Coalescer
@@ -199,13 +202,14 @@ class Runner:
         try:
             if not self._is_prepared(attempt, events):
                 await self._prepare(attempt, events)
-            handler, context = handler.for_event(events[0]), Context(attempt)
+            handler = handler.for_event(events[0])
+            call = self._call(handler, given, attempt)
             with attempt.handled():
                 if handler.timeout is None:
-                    outcome = outcome_of(await handler.call(given, context))
+                    outcome = outcome_of(await call)
                     return outcome
                 async with asyncio.timeout(handler.timeout) as limit:
-                    outcome = outcome_of(await handler.call(given, context))
+                    outcome = outcome_of(await call)
                     return outcome
         except asyncio.CancelledError as error:
             if work.stopped is None:  # the handler cancelled itself, or is suspended
@@ -225,6 +229,12 @@ class Runner:
             if handler.answers:
                 attempt.conclude(completed=isinstance(outcome, Complete))
             await attempt.end()
+
+    def _call(self, handler: Handler, given: Given, attempt: Attempt) -> Awaitable[object]:
+        call = handler.call(given, Context(attempt))
+        if attempt.undoing:
+            return undo(attempt, call, lambda: not self._goes_on(attempt.events[0], attempt))
+        return call
 
     def _is_prepared(self, attempt: Attempt, events: Sequence[Event]) -> bool:
         """Do as :meth:`_prepare` where nothing is encrypted and the token is kept. Return whether that is so."""
@@ -304,7 +314,9 @@ class Runner:
             refused = OutcomeError(f"{type(outcome).__name__}: {type(error).__name__}: {message_of(error)}")
             return self._fail(work, claims, Fail(refused), attempt)
         for claim in claims:
-            self._settler.put(claim, outcome, argument, () if isinstance(outcome, Snooze) else followers)
+            self._settler.put(
+                claim, outcome, argument, () if isinstance(outcome, Snooze | Undone) else followers
+            )
         if isinstance(outcome, Anew):
             self._note_anew(claims[0])
             return False
@@ -326,7 +338,10 @@ class Runner:
 
     @staticmethod
     def _argument(
-        claims: Sequence[Claim], outcome: Complete | Snooze | Await | Suspend | FanOut, *, blocking: bool
+        claims: Sequence[Claim],
+        outcome: Complete | Snooze | Await | Suspend | FanOut | Undone,
+        *,
+        blocking: bool,
     ) -> str | None:
         """Return what ``agent.settle`` needs, as JSON text: an outcome that is not JSON fails its attempt.
 
@@ -338,6 +353,8 @@ class Runner:
             case Snooze(pause):
                 snooze: dict[str, object] = {"pause": duration(pause).total_seconds()}
                 return json.dumps(snooze | {"blocking": True} if blocking else snooze)
+            case Undone():
+                return json.dumps({"error": None, "final": True})
             case Await(until):
                 return json.dumps({"until": moment(until).isoformat()})
             case Suspend(waits):
@@ -365,9 +382,7 @@ class Runner:
         ended = True
         for claim in claims:
             event = claim.event
-            again = not final and min(event.attempts, attempt.attempts) < (
-                event.max_attempts or self._max_attempts
-            )
+            again = not final and self._goes_on(event, attempt)
             ended = ended and not again
             self._metrics.failed(event.kind, retried=again)
             failure = {
@@ -380,6 +395,10 @@ class Runner:
             self._settler.put(claim, outcome, storable(json.dumps(failure)))
         self._log(attempt, outcome, retried=not ended)
         return ended
+
+    def _goes_on(self, event: Event, attempt: Attempt) -> bool:
+        """Return whether attempts remain after this one."""
+        return min(event.attempts, attempt.attempts) < (event.max_attempts or self._max_attempts)
 
     def _fail_unsettled(self, work: Work, error: Exception) -> None:
         for claim in [claim for claim in work.claims if claim.outcome is None]:

@@ -57,13 +57,15 @@ class Replies:
         notebooks: Notebooks,
         log: Logger,
         check_claim: Callable[[], Awaitable[None]],
+        check_new: Callable[[], Awaitable[None]] | None = None,
         *,
         owner: Event | None = None,
         first: int = 0,
     ) -> None:
         """``check_claim`` is awaited before each message: it returns while the claim stands, or cancels the handler.
 
-        It is awaited again when a call has waited for Slack's limits, also a call of the plain client.
+        It is awaited again when a call has waited for Slack's limits, also a call of the plain client. ``check_new`` is
+        awaited instead before what no earlier attempt has sent.
         All replies count as those to ``owner``, if it is given: they are numbered, noted and marked as its. Each
         event's are counted from ``first`` on.
         """
@@ -71,7 +73,7 @@ class Replies:
         self._responses = clients.responses
         self._notebooks = notebooks
         self._log = log
-        self._check_claim = check_claim
+        self._check_claim, self._check_new = check_claim, check_new or check_claim
         check_after_wait.set(check_claim)
         self._ordinals: dict[tuple[int, str], Iterator[int]] = defaultdict(partial(count, first))
         self._calls = Counter[tuple[int, str]]()
@@ -141,6 +143,7 @@ class Replies:
             **arguments,
             "metadata": metadata_of(event, ordinal, arguments.get("metadata")),
         }
+        await self._check_new()
         if channel != place.channel:
             notebook.place_elsewhere(ordinal, channel)
         await notebook.note_reply(ordinal, None)
@@ -164,7 +167,7 @@ class Replies:
         """
         rest = {name: value for name, value in arguments.items() if name not in RESPONSE_ONLY}
         original: dict[str, Any] = {"channel": str(place.channel), "ts": str(place.message_ts)}
-        await self._check_claim()
+        await self._check_new()
         if arguments.get("delete_original"):
             await allowing(FINAL, self._client.chat_delete(**original))
         elif not (
@@ -258,7 +261,7 @@ class Replies:
         if opened := notebook.call(name):
             self._log.info("view was already opened")
             return opened
-        await self._check_claim()
+        await self._check_new()
         try:
             answer = await self._once.views_open(trigger_id=trigger, view=view)
         except SlackApiError as error:
@@ -332,7 +335,7 @@ class Replies:
         if not isinstance(file, bytes):
             arguments.setdefault("filename", Path(file).name)
             file = await asyncio.to_thread(Path(file).read_bytes)
-        await self._check_claim()
+        await self._check_new()
         answer = await self._once.files_upload_v2(
             file=file, channel=channel, thread_ts=thread_ts, initial_comment=comment, **arguments
         )
@@ -387,7 +390,7 @@ class Replies:
 
     async def _respond(self, url: str, text: str | None, arguments: dict[str, Any]) -> None:
         for _ in range(RATE_LIMIT_RETRIES):
-            await self._check_claim()
+            await self._check_new()
             reply = await self._responses.post(url, {"text": text, **arguments})
             if reply.status == 200:
                 return

@@ -1,0 +1,247 @@
+"""One attempt: what the runner and our own handlers use while a handler runs, and what all handlers share."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Protocol
+
+from surelane.encryption.sealing import Sealing
+from surelane.events import Event
+from surelane.queue import Queue
+from surelane_service.engine import Engine
+from surelane_service.logs import Logger
+from surelane_worker.handling.answers import SUBMISSION, Answers
+from surelane_worker.handling.asks import Asks
+from surelane_worker.handling.flow import Suspended
+from surelane_worker.handling.outcomes import Backoff
+from surelane_worker.handling.progress import Progress
+from surelane_worker.handling.steps import Steps
+from surelane_worker.handling.threads import Threads
+from surelane_worker.observing.metrics import Metrics
+from surelane_worker.slack.client import SlackClients
+from surelane_worker.slack.notes import Notebooks
+from surelane_worker.slack.replies import Replies
+from surelane_worker.slack.tokens import Refresher, Tokens
+from surelane_worker.worker_settings import WorkerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The objects that all handlers of a worker share."""
+
+    queue: Queue
+    engine: Engine
+    check_claim: "ClaimCheck"
+    settings: WorkerSettings
+    slack: SlackClients
+    answers: Answers
+    log: Logger
+    loop: asyncio.AbstractEventLoop
+    step_retries: Backoff
+    """The pauses between the tries of one step."""
+    tokens: Tokens | None = None
+    """Those of installs; ``None``: there is one token for all events."""
+    installs: Refresher | None = None
+    sealing: Sealing | None = None
+    metrics: Metrics | None = None
+
+
+class Stoppable(Protocol):
+    """Work that may lose its claim while its handler runs."""
+
+    @property
+    def stopped(self) -> str | None:
+        """Why it was stopped, or ``None``."""
+
+
+ClaimCheck = Callable[[Stoppable], Awaitable[None]]
+"""Returns while a claim stands; otherwise cancels its handler."""
+
+
+class Attempt:
+    """An attempt, for the runner and our own handlers. A team's handlers get its :class:`Context`.
+
+    Each part is made on first use, because most handlers need few of them. No part refers to the context: the cycle
+    would keep its events in memory.
+    """
+
+    answered = False
+    """Whether Slack's request or the person has an answer."""
+    held = False
+    """Whether a snooze holds back the event's group."""
+    main: asyncio.Task[Any] | None = None
+    """The task that runs the handler; ``None`` if a thread runs it."""
+    _clients: SlackClients | None = None
+
+    def __init__(
+        self,
+        services: Services,
+        events: Sequence[Event],
+        work: Stoppable,
+        *,
+        grouped: bool = False,
+        coalesced: bool = False,
+    ) -> None:
+        """Keep the arguments.
+
+        Args:
+            services, events: what all handlers share, and this one's events.
+            work: what says whether the claim is lost.
+            grouped: the events have an outcome each, so they have no steps.
+            coalesced: all is kept with the first of the events: steps, and notes of replies.
+        """
+        self.services = services
+        self.events = events
+        self.work = work
+        self.began = services.loop.time()
+        self._grouped = grouped
+        self._coalesced = coalesced
+
+    def is_authorized(self) -> bool:
+        """Take the token of the first event's workspace if it is kept. Return false if it must be looked up."""
+        tokens = self.services.tokens
+        if tokens is not None:
+            self._clients = tokens.kept(self.events[0].payload, self.began)
+        return tokens is None or self._clients is not None
+
+    async def authorize(self) -> None:
+        """Take the token of the first event's workspace, which may be looked up.
+
+        Raises:
+            NotInstalledError: that workspace has not installed the app.
+        """
+        if self.services.tokens is not None:
+            self._clients = await self.services.tokens.clients_for(self.events[0])
+
+    async def check_claim(self) -> None:
+        """Return while the claim stands; otherwise cancel the handler.
+
+        Raises:
+            Suspended: the handler is suspended.
+        """
+        self.check()
+        await self.services.check_claim(self.work)
+
+    def check(self) -> None:
+        """Raise :class:`Suspended` if the handler is suspended."""
+        if self.waited and self.steps.flow.suspend is not None:
+            raise Suspended
+
+    @contextmanager
+    def handled(self) -> Iterator[None]:
+        """Run the handler in the block. At its end stop the steps and waits that the handler has left running."""
+        self.main = asyncio.current_task()
+        try:
+            yield
+        finally:
+            self.main = None
+            if self.waited:
+                self.steps.flow.close()
+
+    @property
+    def clients(self) -> SlackClients:
+        """The clients with the token of the event's workspace."""
+        return self._clients or self.services.slack
+
+    @cached_property
+    def notebooks(self) -> Notebooks:
+        """The notes about the events."""
+        return Notebooks(self.services.engine, self.log)
+
+    @cached_property
+    def replies(self) -> Replies:
+        """The replies of the handler."""
+        return self.replies_through(self.clients)
+
+    def replies_through(self, clients: SlackClients, first: int = 0) -> Replies:
+        """Return replies through these clients, which share the notes of all others and count from ``first`` on."""
+        owner = self.events[0] if self._coalesced else None
+        return Replies(
+            clients, self.notebooks, self.log, self.check_claim, self.check_new, owner=owner, first=first
+        )
+
+    @cached_property
+    def log(self) -> Logger:
+        """A logger whose lines carry the event's id, kind and attempt."""
+        first = self.events[0]
+        return self.services.log.bind(event_id=first.key, kind=first.kind, attempt=first.attempts)
+
+    @cached_property
+    def threads(self) -> Threads:
+        """What runs the handler and its steps if they are synchronous."""
+        work = self.work
+        return Threads(lambda: work.stopped is not None)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the work is stopped, or a synchronous function is overdue."""
+        return self.work.stopped is not None or ("threads" in vars(self) and self.threads.overdue > 0)
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The event's steps and waits. Their claim is checked also once the handler is suspended."""
+        return Steps(
+            self.services.engine,
+            self.events[0],
+            self.log,
+            partial(self.services.check_claim, self.work),
+            grouped=self._grouped,
+            retries=self.services.step_retries,
+            threads=self.threads,
+            main=self.main,
+            replaying=self.undoing,
+        )
+
+    @cached_property
+    def undoing(self) -> bool:
+        """Whether this attempt runs the handler's undos alone."""
+        notes = self.events[0].notes
+        return notes is not None and "undo" in json.loads(notes)
+
+    async def check_new(self) -> None:
+        """As :meth:`check_claim`, before a message that no attempt has sent: a handler that undoes stops there."""
+        if self.undoing:
+            await self.steps.stop_replay()
+        await self.check_claim()
+
+    @property
+    def waited(self) -> bool:
+        """Whether the handler used steps or waits."""
+        return "steps" in vars(self)
+
+    @cached_property
+    def asks(self) -> Asks:
+        """The questions and Stop buttons."""
+        return Asks(self.steps, self.replies)
+
+    @cached_property
+    def progress(self) -> Progress:
+        """How far the handler is."""
+        return Progress(self.steps, self.log)
+
+    async def end(self) -> None:
+        """Store what the handler said last of its progress."""
+        if "progress" in vars(self):
+            await self.progress.end()
+
+    @property
+    def attempts(self) -> int:
+        """The number of this attempt. It begins anew after an attempt that stored something new."""
+        return 1 if self.waited and self.steps.progressed else max(event.attempts for event in self.events)
+
+    def age(self) -> float:
+        """Return the seconds since the event was stored, by the database's clock."""
+        event = self.events[0]
+        claimed_at = event.vt - self.services.settings.lease
+        return (claimed_at - event.event_ts).total_seconds() + self.services.loop.time() - self.began
+
+    def conclude(self, *, completed: bool) -> None:
+        """Answer Slack's request with nothing, after a handler that was to answer and did not.
+
+        A modal would close as if its input were accepted: it waits for another attempt unless the event ``completed``.
+        """
+        if not self.answered and (completed or self.events[0].kind != SUBMISSION):
+            self.services.answers.acknowledge(self.events[0])

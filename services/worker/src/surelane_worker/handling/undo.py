@@ -1,0 +1,68 @@
+"""Undo what an event did that failed for good, expired or was cancelled.
+
+``agent.undo_first`` hands such an event out once more. Its handler then gets its stored steps, and stops where it would
+do something new. The undos that it registered until there run in reverse order, each as a step.
+
+A failed last attempt does not run its undos itself: there is one way for all ends, with a lease and attempts of its
+own. The ten seconds of a cancelled handler, its timeout or its death do not cut that short.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from surelane_worker.handling.attempt import Attempt
+from surelane_worker.handling.outcomes import Undone
+from surelane_worker.handling.shapes import StepMismatchError
+from surelane_worker.handling.steps import NO_FAILURES, StepError, Steps
+
+
+class UndoError(Exception):
+    """The handler no longer gets to an undo that it registered."""
+
+
+async def undo(attempt: Attempt, replay: Awaitable[object], is_last: Callable[[], bool]) -> Undone:
+    """Let a handler stop, and run its undos. An undo that fails is tried again before earlier ones run.
+
+    Args:
+        attempt: the attempt, for undos alone.
+        replay: the call of the handler.
+        is_last: whether no attempt follows. Then the other undos run all the same.
+
+    Raises:
+        UndoError: an undo was registered, and the handler does not get to it.
+        StepError, StepMismatchError: an undo failed.
+    """
+    stopped = await _stopped(attempt, replay)
+    steps = attempt.steps
+    lost = await steps.begin_undos()
+    if lost and not is_last():
+        raise stopped if isinstance(stopped, Exception) else UndoError(f"the handler does not get to {lost}")
+    for key, call in reversed(steps.undos):
+        stored = await steps.stored(key, "step")
+        if stored is None or not stored.ended:
+            await _run(steps, call, is_last)
+    return Undone()
+
+
+async def _stopped(attempt: Attempt, replay: Awaitable[object]) -> BaseException | None:
+    """Await a handler that stops where it would do something new. Return what it raised."""
+    try:
+        await replay
+    except asyncio.CancelledError as error:
+        if attempt.work.stopped is not None:
+            raise
+        return error
+    except BaseException as error:
+        if isinstance(error, NO_FAILURES) and not isinstance(error, StepMismatchError):
+            raise
+        return error
+    return None
+
+
+async def _run(steps: Steps, call: Callable[[], Awaitable[object]], is_last: Callable[[], bool]) -> None:
+    try:
+        await call()
+    except (StepError, StepMismatchError):
+        if not is_last():
+            raise
+        await steps.finalize()
