@@ -220,7 +220,7 @@ create or replace function agent.call_failure_hook() returns trigger
 language plpgsql security definer
 as $$
 declare
-    _kind text := 'surelane.failed:' || new.kind;
+    _kind text := 'surelane.failed:' || agent.base_kind(new.kind, new.notes);
     _job agent.event;
 begin
     if exists (select from agent.kind where kind = _kind) then

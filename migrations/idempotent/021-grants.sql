@@ -57,7 +57,7 @@ declare
         ' children answer_event answer_requests order_kinds'
         ' introduce_worker declare_attempts due_cron next_cron fire_cron announce_worker retire_worker free_groups'
         ' touch_worker worker_drained declare_limits take_position position_free leave_position'
-        ' pass_on lease_slack_calls delay_slack_calls store_step store_tags open_step read_steps end_sleeps'
+        ' pass_on lease_slack_calls delay_slack_calls store_step store_tags open_step stored_steps read_steps end_sleeps'
         ' rerun_chain take_signal run_child send_signal gather ended_followers cancelled_claims live_event cancel_job'
         ' drop_history await_installation other_reporter erase_uninstalled';
     -- A program that puts jobs into the queue sees and changes no other event.

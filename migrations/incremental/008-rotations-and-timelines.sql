@@ -34,6 +34,9 @@ alter table agent.cron
 , drop constraint cron_catch_up_check
 , add constraint cron_catch_up_check check (catch_up in ('none', 'one', 'all') or catch_up ~ '^[1-9][0-9]{0,2}$' or catch_up = '1000');
 
+-- Whether the handler's own task asked for the step, once all that it had asked for before had ended.
+alter table agent.step add column in_order boolean not null default false;
+
 -- Forms that now have defaults instead, and steps of earlier calls.
 drop function if exists agent.list_jobs(text[], text[], text, timestamptz, timestamptz, timestamptz, int8, int4);
 drop function if exists agent.search_jobs(text[], text[], timestamptz, int4);
@@ -59,6 +62,9 @@ drop function if exists agent.store_new_events(int8[], jsonb[], text[], text[]);
 drop function if exists agent.sweep_groups(int4);
 drop function if exists agent.requeued(agent.event_hist);
 drop function if exists agent.replayed_first(jsonb);
+drop function if exists agent.store_step(int8, int4, text, int4, text, json, jsonb, interval, boolean);
+drop function if exists agent.open_step(int8, int4, text, int4, json);
+drop function if exists agent.run_child(int8, int4, text, text, jsonb);
 drop function if exists agent.hold_parked(text[], text[], int4, int8, int4, interval, timestamptz, timestamptz[]);
 -- Programs of the operator alone rotate now: ingest and workers could destroy keys.
 drop function if exists agent.data_keys_to_seal(bytea, int4, bytea);

@@ -108,6 +108,7 @@ class StoredStep:
         arguments: a hash of the arguments that it was called with.
         result: its result as JSON text; of what is not done, what is known of it.
         done: whether it has a result, or its time is over. A step that failed has none.
+        in_order: whether the handler's own task asked for it, once all that it had asked for before had ended.
     """
 
     name: str
@@ -116,6 +117,7 @@ class StoredStep:
     arguments: str | None
     result: str | None
     done: bool
+    in_order: bool = False
 
     @property
     def tried(self) -> Mapping[str, Any]:
@@ -322,6 +324,7 @@ class Engine(Schedules, Measured, Fleet):
         errors: str,
         took: timedelta,
         final: bool = False,
+        in_order: bool = False,
     ) -> Settled:
         """Store a step of a claimed event.
 
@@ -331,10 +334,11 @@ class Engine(Schedules, Measured, Fleet):
             errors: of its tries.
             took: how long it took.
             final: whether its failure is kept: it is not run again.
+            in_order: as in :class:`StoredStep`.
         """
         arguments, result = await self.sealed_step(identity, name, nth, arguments, result)
         return await self._fenced(
-            "select agent.store_step($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+            "select agent.store_step($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
             identity,
             claim,
             name,
@@ -344,6 +348,7 @@ class Engine(Schedules, Measured, Fleet):
             await self._errors(errors, step_place(identity, name, nth, ERROR)),
             took,
             final or result is not None,
+            in_order,
         )
 
     async def end_sleeps(self, identity: int, claim: int) -> Settled:
@@ -354,20 +359,22 @@ class Engine(Schedules, Measured, Fleet):
         """Return the steps that earlier attempts of an event stored."""
         return [
             StoredStep(*row)
-            for row in await self._database.fetch("select * from agent.read_steps($1)", identity)
+            for row in await self._database.fetch("select * from agent.stored_steps($1)", identity)
         ]
 
     async def store_progress(self, identity: int, claim: int, text: str) -> Settled:
         """Store how far a claimed event is, in words."""
         stored = await self._sealed(json.dumps(text), step_place(identity, *PROGRESS))
-        return await self._open_step(identity, claim, *PROGRESS, stored)
+        return await self._open_step(identity, claim, *PROGRESS, stored, False)
 
-    async def offer_step(self, identity: int, claim: int, name: str, nth: int, token: str) -> Settled:
+    async def offer_step(
+        self, identity: int, claim: int, name: str, nth: int, token: str, in_order: bool = False
+    ) -> Settled:
         """Let who has the token store a step of a claimed event, by ``agent.finish_step``."""
-        return await self._open_step(identity, claim, name, nth, json.dumps({"token": token}))
+        return await self._open_step(identity, claim, name, nth, json.dumps({"token": token}), in_order)
 
     async def _open_step(self, *step: object) -> Settled:
-        return await self._fenced("select agent.open_step($1, $2, $3, $4, $5)", *step)
+        return await self._fenced("select agent.open_step($1, $2, $3, $4, $5, $6)", *step)
 
     async def sealed_step(
         self, _identity: int, _name: str, _nth: int, arguments: str | None, result: str | None
@@ -434,16 +441,17 @@ class Engine(Schedules, Measured, Fleet):
         return row["answer"], row["signal"]
 
     async def run_child(
-        self, identity: int, claim: int, name: str, arguments: str | None, child: Job
+        self, identity: int, claim: int, name: str, arguments: str | None, child: Job, in_order: bool = False
     ) -> tuple[str, str | None]:
         """Start a child of a claimed event, once, or take its end; answers as :meth:`take_signal`."""
         (row,) = await self._database.fetch(
-            "select * from agent.run_child($1, $2, $3, $4, $5)",
+            "select * from agent.run_child($1, $2, $3, $4, $5, $6)",
             identity,
             claim,
             name,
             arguments,
             job_text(child),
+            in_order,
         )
         return row["answer"], row["signal"]
 

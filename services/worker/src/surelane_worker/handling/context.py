@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from surelane_worker.handling.steps import Steps
 from surelane_worker.handling.tags import set_tags
 from surelane_worker.handling.threads import Threads
 from surelane_worker.handling.transactions import Transaction
+from surelane_worker.handling.versions import FIRST
 from surelane_worker.slack.client import SlackClients
 from surelane_worker.slack.modals import answer_modal
 from surelane_worker.slack.notes import Notebooks
@@ -92,6 +94,9 @@ class Attempt:
     """Whether a snooze holds back the event's group."""
     main: asyncio.Task[Any] | None = None
     """The task that runs the handler; ``None`` if a thread runs it."""
+    version = FIRST
+    """The version of the handler that the run began under."""
+    _thread: int | None = None
     _clients: SlackClients | None = None
 
     def __init__(
@@ -115,6 +120,8 @@ class Attempt:
         self.events = events
         self.work = work
         self.began = services.loop.time()
+        self.own: set[asyncio.Task[Any] | None] = set()
+        """The handler's own task, or that of a call in its own thread. The handler may begin others."""
         self._grouped = grouped
         self._coalesced = coalesced
 
@@ -152,12 +159,25 @@ class Attempt:
     def handled(self) -> Iterator[None]:
         """Run the handler in the block. At its end stop the steps and waits that the handler has left running."""
         self.main = asyncio.current_task()
+        self.own.add(self.main)
         try:
             yield
         finally:
             self.main = None
+            self.own.clear()
             if self.waited:
                 self.steps.flow.close()
+
+    def in_thread(self, function: Callable[..., object], *given: object) -> object:
+        """Call a synchronous handler in the current thread."""
+        self._thread = threading.get_ident()
+        return function(*given)
+
+    async def called(self, what: Awaitable[Any], thread: int) -> Any:  # noqa: ANN401 - its result
+        """Return the result of what a thread of a synchronous handler waits for."""
+        if thread == self._thread:
+            self.own.add(asyncio.current_task())
+        return await what
 
     @property
     def clients(self) -> SlackClients:
@@ -199,15 +219,20 @@ class Attempt:
     @cached_property
     def steps(self) -> Steps:
         """The event's steps and waits. Their claim is checked also once the handler is suspended."""
+        event, version = self.events[0], self.version
         return Steps(
             self.services.engine,
-            self.events[0],
+            event,
             self.log,
             partial(self.services.check_claim, self.work),
             grouped=self._grouped,
             retries=self.services.step_retries,
             threads=self.threads,
             main=self.main,
+            own=self.own,
+            note_version=None
+            if version == FIRST
+            else partial(self.notebooks.of(event).note_version, version),
         )
 
     @property
@@ -407,6 +432,17 @@ class Context:
             name, function, arguments, named, key=key, retries=retries, backoff=backoff, timeout=timeout
         )
 
+    async def patched(self, name: str) -> bool:
+        """Return whether a change of the code is for this run: false if the run was past this point before the change.
+
+        A run is past this point if it has stored a step or a wait that its handler has not asked for by now. The answer
+        is stored: the run always gets the same one.
+
+        Args:
+            name: the change's.
+        """
+        return await self._attempt.steps.patched(name)
+
     async def sleep(self, pause: Pause, *, name: str = "sleep", blocking: bool = False) -> None:
         """Suspend the handler for a time: it holds no slot meanwhile, and runs again from its top.
 
@@ -599,4 +635,5 @@ class Context:
                 what, {} if payload is None else payload, max_attempts=max_attempts, priority=priority
             )
             return run_child(lambda: self._attempt.steps, child, key, blocking=blocking)
-        return asyncio.run_coroutine_threadsafe(what, self._attempt.services.loop).result()
+        called = self._attempt.called(what, threading.get_ident())
+        return asyncio.run_coroutine_threadsafe(called, self._attempt.services.loop).result()

@@ -14,7 +14,9 @@ import contextvars
 import inspect
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -46,6 +48,8 @@ RETRIES = Backoff(timedelta(seconds=1), timedelta(seconds=30))
 HELD = 2.0
 """Seconds that a step keeps its slot between two tries. A longer pause suspends the handler."""
 
+PATCH = "patched "
+"""Begins the names under which answers of ``ctx.patched`` are stored. They have no place among the steps."""
 
 Answer = TypeVar("Answer")
 Take = Callable[[], Awaitable[tuple[str, str | None]]]
@@ -108,6 +112,8 @@ class Steps:
         retries: Backoff = RETRIES,
         threads: Threads | None = None,
         main: asyncio.Task[Any] | None = None,
+        own: AbstractSet[asyncio.Task[Any] | None] = frozenset(),
+        note_version: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Keep the arguments.
 
@@ -117,6 +123,8 @@ class Steps:
             grouped: whether the handler takes several events. Then it has no steps.
             retries: the pauses between the tries of one step.
             main: the task that runs the handler; ``None`` if a thread runs it.
+            own: the tasks whose steps come in the order of the handler's code.
+            note_version: awaited before something new is stored.
         """
         self.threads = threads or Threads(lambda: False)
         self.engine = engine
@@ -133,6 +141,16 @@ class Steps:
         self._failures: list[Failure] = []
         self._stored: dict[Key, StoredStep] | None = None
         self._asked: set[Key] = set()
+        self.in_order = set[Key]()
+        """What the handler's own task asked for, once all that it had asked for before had ended."""
+        self._ahead = set[Key]()
+        """What earlier attempts did in order, and the handler has not asked for yet."""
+        self._open: Key | None = None
+        """The first one for which the handler's own task asked, and which has not ended: such as after a timeout."""
+        self._patches: dict[Key, bool] = {}
+        self._patching = asyncio.Lock()
+        self._own = own
+        self.note_version = note_version
         self._reading = asyncio.Lock()
 
     def key(self, name: str) -> Key:
@@ -143,6 +161,11 @@ class Steps:
                 step, or the handler takes several events.
             Suspended: a wait in another task has suspended the handler.
         """
+        self._check(name)
+        self._counts[name] += 1
+        return Key(name, self._counts[name])
+
+    def _check(self, name: str) -> None:
         self.flow.check()
         if self._grouped:
             raise StepMismatchError(
@@ -161,8 +184,6 @@ class Steps:
                 f"two tasks run a step {name!r} at once, so a later attempt could give one the result of the other:"
                 " name each with key=, such as the item that it is for"
             )
-        self._counts[name] += 1
-        return Key(name, self._counts[name])
 
     async def run(
         self,
@@ -182,7 +203,7 @@ class Steps:
         pauses = self._retries if backoff is None else backoff_of(backoff)
         self._running.add(step.name)
         try:
-            with self.flow.busy():
+            with self._asking(step):
                 stored = await self.stored(step, "step")
                 shape, hashed = Shape.of(function), fingerprint(arguments, named)
                 if stored is not None:
@@ -267,19 +288,70 @@ class Steps:
         """Return what earlier attempts stored under a key.
 
         Raises:
-            StepMismatchError: it is of another sort.
+            StepMismatchError: it is of another sort, or new before what is stored.
         """
-        if self._stored is None:
-            async with self._reading:
-                if self._stored is None:
-                    self._stored = await self._read()
+        found = (await self.all_stored()).get(key)
         self._asked.add(key)
-        found = self._stored.get(key)
+        self._ahead.discard(key)
+        own = asyncio.current_task() in self._own
+        if own and self._open is None:
+            self._open = key
+            self.in_order.add(key)
+        if found is None:
+            if own and self._ahead:
+                raise StepMismatchError(
+                    f"{key} is new, but this run has stored {min(map(str, self._ahead))}, which comes later or is gone:"
+                    " nothing was repeated; if a step was renamed, added or removed, name the handler's version, or"
+                    " ask ctx.patched"
+                )
+            if self.note_version is not None:
+                await self.note_version()
         if found is not None and found.sort != sort:
             raise StepMismatchError(
                 f"{key} was stored as a {found.sort} and is now used as a {sort}: give the {sort} a new name"
             )
         return found
+
+    @contextmanager
+    def _asking(self, key: Key) -> Iterator[None]:
+        """Keep the handler from being suspended for the length of the block, and note whether the step ends in it."""
+        with self.flow.busy():
+            try:
+                yield
+            except StepError:
+                self._open = None if self._open == key else self._open
+                raise
+            self._open = None if self._open == key else self._open
+
+    async def patched(self, name: str) -> bool:
+        """Return whether a change of the code is for this run; see :meth:`Context.patched`."""
+        key = Key(f"{PATCH}{name}", 1)
+        self._check(key.name)
+        async with self._patching:
+            if key not in self._patches:
+                with self.flow.busy():
+                    self._patches[key] = await self._decide(key)
+        return self._patches[key]
+
+    async def _decide(self, key: Key) -> bool:
+        stored = await self.all_stored()
+        if key in stored:
+            return stored[key].result == "true"
+        new = not self.unasked()
+        if self.note_version is not None:
+            await self.note_version()
+        await self.finalize(asyncio.current_task())
+        async with self.flow.giving():
+            await self._store(key, None, json.dumps(new), [], perf_counter())
+        return new
+
+    async def all_stored(self) -> Mapping[Key, StoredStep]:
+        """Return what earlier attempts stored, which is read once."""
+        if self._stored is None:
+            async with self._reading:
+                if self._stored is None:
+                    self._stored = await self._read()
+        return self._stored
 
     async def _read(self) -> dict[Key, StoredStep]:
         # The first claim finds steps where the event runs another one again, and notes say so.
@@ -291,14 +363,19 @@ class Steps:
             await self.fenced(partial(self.engine.end_sleeps, event.id, event.claim))
             steps = await self.patiently(partial(self.engine.read_steps, event.id))
         found = {Key(step.name, step.nth): step for step in steps}
-        self.flow.stored([key for key, step in found.items() if step.ended])
+        self.flow.stored(
+            [key for key, step in found.items() if step.ended and not key.name.startswith(PATCH)]
+        )
+        self._ahead = {
+            key for key, step in found.items() if step.in_order and (step.ended or step.sort == "wait")
+        }
         return found
 
     async def sleep(self, pause: Pause, name: str, *, blocking: bool) -> None:
         """Suspend the handler for a time; see :meth:`Context.sleep`."""
         seconds = duration(pause).total_seconds()
         key = self.key(name)
-        with self.flow.busy():
+        with self._asking(key):
             stored = await self.stored(key, "sleep")
             if stored is not None and stored.done:
                 await self.flow.give(key)
@@ -317,7 +394,7 @@ class Steps:
         self, key: Key, take: Take, seconds: float | None = None, hashed: str | None = None, *, blocking: bool
     ) -> Signal | None:
         """Return the signal that ``take`` gets, or that is stored, or suspend the handler until it comes."""
-        with self.flow.busy():
+        with self._asking(key):
             stored = await self.stored(key, "wait")
             if stored is not None:
                 _check_arguments(key, stored, hashed)
@@ -342,7 +419,8 @@ class Steps:
 
     def unasked(self) -> list[str]:
         """Return the steps that earlier attempts stored and that this attempt did not use."""
-        return sorted(str(key) for key in (self._stored or {}) if key not in self._asked)
+        left = (self._stored or {}).keys() - self._asked
+        return sorted(str(key) for key in left if not key.name.startswith(PATCH))
 
     async def _store(
         self,
@@ -356,7 +434,7 @@ class Steps:
     ) -> None:
         took, event = timedelta(seconds=perf_counter() - began), self.event
         step = event.id, event.claim, key.name, key.nth, hashed, text, json.dumps(errors), took
-        await self.fenced(lambda: self.engine.store_step(*step, final))
+        await self.fenced(lambda: self.engine.store_step(*step, final, key in self.in_order))
         self.progressed = self.progressed or text is not None
 
     async def fenced(self, call: Callable[[], Awaitable[Answer]]) -> Answer:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from contextvars import copy_context
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -29,6 +30,7 @@ from surelane_worker.handling.outcomes import (
     Backoff,
     Complete,
     Discard,
+    Elsewhere,
     Fail,
     FanOut,
     Outcome,
@@ -51,6 +53,7 @@ from surelane_worker.handling.records import (
     where,
 )
 from surelane_worker.handling.steps import StepError
+from surelane_worker.handling.versions import FIRST, noted
 from surelane_worker.leasing import LOST, Claim, Work
 from surelane_worker.observing.tracing import Observer
 from surelane_worker.running.coalescing import Coalescer
@@ -199,8 +202,9 @@ class Runner:
         try:
             if not self._is_prepared(attempt, events):
                 await self._prepare(attempt, events)
-            handler, context = handler.for_event(events[0]), Context(attempt)
+            context = Context(attempt)
             with attempt.handled():
+                handler = await self._chosen(handler, attempt, events[0])
                 if handler.timeout is None:
                     outcome = outcome_of(await handler.call(given, context))
                     return outcome
@@ -225,6 +229,20 @@ class Runner:
             if handler.answers:
                 attempt.conclude(completed=isinstance(outcome, Complete))
             await attempt.end()
+
+    @staticmethod
+    async def _chosen(handler: Handler, attempt: Attempt, event: Event) -> Handler:
+        """Return the handler of an event: of a run that has begun, the one of its version."""
+        newest, version = handler.for_event(event), noted(event)
+        own = newest.version or FIRST
+        attempt.version = version or own
+        again = own != FIRST and version is None and (event.claim > 1 or event.notes is not None)
+        if again and await attempt.steps.all_stored():
+            attempt.version, attempt.steps.note_version = FIRST, None
+        if attempt.version == own:
+            return newest
+        lacking = replace(newest, timeout=None, call=partial(_elsewhere, attempt.version))
+        return handler.versions.get(attempt.version, lacking)
 
     def _is_prepared(self, attempt: Attempt, events: Sequence[Event]) -> bool:
         """Do as :meth:`_prepare` where nothing is encrypted and the token is kept. Return whether that is so."""
@@ -304,11 +322,13 @@ class Runner:
             refused = OutcomeError(f"{type(outcome).__name__}: {type(error).__name__}: {message_of(error)}")
             return self._fail(work, claims, Fail(refused), attempt)
         for claim in claims:
-            self._settler.put(claim, outcome, argument, () if isinstance(outcome, Snooze) else followers)
+            self._settler.put(
+                claim, outcome, argument, () if isinstance(outcome, Snooze | Elsewhere) else followers
+            )
         if isinstance(outcome, Anew):
             self._note_anew(claims[0])
             return False
-        return not (isinstance(outcome, Suspend) and outcome.blocking)
+        return not (isinstance(outcome, Elsewhere) or (isinstance(outcome, Suspend) and outcome.blocking))
 
     def _note_anew(self, claim: Claim) -> None:
         """Warn once a minute of an event that continues as a new one again and again: it may never wait."""
@@ -326,7 +346,10 @@ class Runner:
 
     @staticmethod
     def _argument(
-        claims: Sequence[Claim], outcome: Complete | Snooze | Await | Suspend | FanOut, *, blocking: bool
+        claims: Sequence[Claim],
+        outcome: Complete | Snooze | Elsewhere | Await | Suspend | FanOut,
+        *,
+        blocking: bool,
     ) -> str | None:
         """Return what ``agent.settle`` needs, as JSON text: an outcome that is not JSON fails its attempt.
 
@@ -338,6 +361,8 @@ class Runner:
             case Snooze(pause):
                 snooze: dict[str, object] = {"pause": duration(pause).total_seconds()}
                 return json.dumps(snooze | {"blocking": True} if blocking else snooze)
+            case Elsewhere(version):
+                return json.dumps({"pause": 0, "blocking": True, "begun": False, "version": version})
             case Await(until):
                 return json.dumps({"until": moment(until).isoformat()})
             case Suspend(waits):
@@ -419,6 +444,11 @@ class Runner:
                 attempt.log.info("event discarded")
             case Retry():
                 attempt.log.info("handler asked for another attempt", retried=retried)
+
+
+async def _elsewhere(version: str, _given: object, _context: Context) -> Elsewhere:
+    """Handle an event whose version this worker lacks."""
+    return Elsewhere(version)
 
 
 def _final_reason(error: BaseException) -> str | None:
