@@ -68,7 +68,7 @@ declare
         ' list_replies worker_alive alive_for priority_of list_workers free_groups list_limits'
         ' set_limit reset_limit begin_action continue_action list_actions use_id read_action'
         ' count_jobs expire_jobs pause_cron run_cron drain_worker narrow_jobs group_jobs'
-        ' message_jobs longest_waiting recent_figures list_kinds limit_use firings list_running'
+        ' message_jobs longest_waiting count_versions recent_figures list_kinds limit_use firings list_running'
         ' list_questions workflow workflow_below list_workflows preview_erasure begin_erasure'
         ' erase_step list_erasures retire_data_key destroy_data_keys';
     _reading text := 'schema_version own_timeline measure_queue clock to_timestamptz from_timestamptz';
