@@ -268,6 +268,7 @@ $$;
 -- Gives a run that was returned to the workers that have the version of its handler: its kind becomes
 -- KIND@VERSION. Workers that name no version do not look for KIND@1. While one of them lives, a run
 -- of version 1 keeps its kind, and waits a second for it. The caller elects the group's head anew.
+-- An event that has ended is passed over.
 create or replace function agent.pass_to_version(_id int8, _version text) returns void
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -281,7 +282,7 @@ begin
         and not exists (select from unnest(w.kinds) as named where starts_with(named, _base || '@')))
     then
         update agent.event set vt = agent.clock() + interval '1 second' where id = _id;
-    else
+    elsif _kind is not null then
         perform agent.register_kinds(array[_kind]);
         update agent.event as e
         set kind = _kind, notes = coalesce(e.notes, '{}') || jsonb_build_object('version', _version)

@@ -277,17 +277,18 @@ begin
             end if;
         end loop;
         -- A failed event goes on after its stored steps, and asks again what its end has closed in
-        -- Slack. A completed one begins anew, with its tags.
+        -- Slack. A completed one begins anew, with its tags. What is asked or started again may come
+        -- before stored steps, so these are no longer in order.
+        update agent.step as s set in_order = false from unnest(_moved) as moved
+        where s.event_id = moved and (exists (select from agent.open_questions(moved)) or exists (
+            select from agent.step as c where c.event_id = moved and c.name ~ '^child .*:[0-9]+$' and c.result #>> '{value,outcome}' <> 'completed'));
         delete from agent.signal as s using unnest(_moved) as moved cross join agent.open_questions(moved) as q
         where s.event_id = moved and s.name = q.question;
         delete from agent.step as s using unnest(_moved) as moved cross join agent.open_questions(moved) as q
         where s.event_id = moved and s.name in (q.question, q.question || ' asked', q.question || ' may', q.question || ' refused');
         update agent.event as e set notes = jsonb_build_object('version', h.notes ->> 'version') from agent.event_hist as h
         where e.id = any(_moved) and h.id = e.id and h.event_ts = e.event_ts and h.outcome <> 'completed' and h.notes ? 'version';
-        -- Children that did not complete start anew, before steps that are stored.
-        update agent.step as s set in_order = false from agent.step as child
-        where child.event_id = any(_moved) and child.name ~ '^child .*:[0-9]+$' and child.sort = 'wait'
-        and child.result #>> '{value,outcome}' <> 'completed' and s.event_id = child.event_id;
+        -- Children that did not complete start anew.
         delete from agent.signal as s where s.event_id = any(_moved) and s.name ~ '^child .*:[0-9]+$' and s.value ->> 'outcome' <> 'completed';
         delete from agent.step as s where s.event_id = any(_moved) and s.name ~ '^child .*:[0-9]+$' and s.sort = 'wait'
         and s.result #>> '{value,outcome}' <> 'completed';
@@ -406,8 +407,8 @@ begin
     update agent.event set notes = jsonb_strip_nulls(jsonb_build_object('replay_of', jsonb_build_object('key', coalesce(_old.item_key, _id::text)
         , 'traceparent', _old.traceparent), 'version', case when steps <> '{}' then _old.notes ->> 'version' end))
     where id = rerun;
-    insert into agent.step (event_id, name, nth, sort, event_ts, arguments, result, errors, attempt, started_at, due_at, finished_at, in_order)
-    select rerun, s.name, s.nth, s.sort, _now, s.arguments, s.result, s.errors, s.attempt, s.started_at, s.due_at, s.finished_at, s.in_order
+    insert into agent.step (event_id, name, nth, sort, event_ts, arguments, result, errors, attempt, started_at, due_at, finished_at)
+    select rerun, s.name, s.nth, s.sort, _now, s.arguments, s.result, s.errors, s.attempt, s.started_at, s.due_at, s.finished_at
     from agent.step as s where s.event_id = _id
     -- The list of agent.gather stays: the new event gets the same events.
     and (s.nth = 0 and s.name = 'events' or exists (select from agent.kept_steps(_id, _from) as k where k.kept and k.name = s.name and k.nth = s.nth));

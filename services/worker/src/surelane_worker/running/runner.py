@@ -233,7 +233,8 @@ class Runner:
     @staticmethod
     async def _chosen(handler: Handler, attempt: Attempt, event: Event) -> Handler:
         """Return the handler of an event: of a run that has begun, the one of its version."""
-        newest, version = handler.for_event(event), noted(event)
+        newest, event = handler.for_event(event), attempt.events[0]  # which has the steps
+        version = noted(event)
         own = newest.version or FIRST
         attempt.version = version or own
         again = own != FIRST and version is None and (event.claim > 1 or event.notes is not None)
