@@ -279,9 +279,13 @@ begin
         -- A failed event goes on after its stored steps, and asks again what its end has closed in
         -- Slack. A completed one begins anew, with its tags. What is asked or started again may come
         -- before stored steps, so these are no longer in order.
-        update agent.step as s set in_order = false from unnest(_moved) as moved
-        where s.event_id = moved and (exists (select from agent.open_questions(moved)) or exists (
-            select from agent.step as c where c.event_id = moved and c.name ~ '^child .*:[0-9]+$' and c.result #>> '{value,outcome}' <> 'completed'));
+        update agent.step as s set in_order = false
+        from (
+            select moved as id from unnest(_moved) as moved
+            where exists (select from agent.open_questions(moved)) or exists (
+                select from agent.step as c where c.event_id = moved and c.name ~ '^child .*:[0-9]+$' and c.result #>> '{value,outcome}' <> 'completed')
+        ) as again
+        where s.event_id = again.id and s.in_order;
         delete from agent.signal as s using unnest(_moved) as moved cross join agent.open_questions(moved) as q
         where s.event_id = moved and s.name = q.question;
         delete from agent.step as s using unnest(_moved) as moved cross join agent.open_questions(moved) as q
