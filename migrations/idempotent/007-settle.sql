@@ -265,7 +265,7 @@ begin
 end
 $$;
 
--- Gives a run that was returned to the workers that have the version of its handler: its kind becomes
+-- Gives a run that was returned to the workers that have its handler's version: its kind becomes
 -- KIND@VERSION. Workers that name no version do not look for KIND@1. While one of them lives, a run
 -- of version 1 keeps its kind, and waits a second for it. The caller elects the group's head anew.
 -- An event that has ended is passed over.

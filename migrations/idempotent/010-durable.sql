@@ -42,9 +42,9 @@ end
 $$;
 
 -- Stores a step of a running handler, fenced by its claim: its result and the errors of failed
--- tries. If it is _done it is not run again: without a result it has failed for good. _in_order: see
--- the column. A second call changes nothing. After a new result, attempts count anew. Answers done; stale: the claim no
--- longer stands; busy: another transaction has locked the event.
+-- tries. If it is _done it is not run again: without a result it has failed for good. A second call
+-- changes nothing. After a new result, attempts count anew. _in_order is the column's. Answers
+-- done; stale: the claim no longer stands; busy: another transaction has locked the event.
 create or replace function agent.store_step
 ( _id int8, _claim int4, _name text, _nth int4, _arguments text, _result json, _errors jsonb, _took interval, _done boolean
 , _in_order boolean default false) returns text

@@ -277,8 +277,8 @@ begin
             end if;
         end loop;
         -- A failed event goes on after its stored steps, and asks again what its end has closed in
-        -- Slack. A completed one begins anew, with its tags. What is asked or started again may come
-        -- before stored steps, so these are no longer in order.
+        -- Slack. A completed one begins anew, with its tags. What is asked or started again may
+        -- come before stored steps, so these are no longer in order.
         update agent.step as s set in_order = false
         from (
             select moved as id from unnest(_moved) as moved

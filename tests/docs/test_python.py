@@ -46,6 +46,7 @@ GIVEN: dict[str, dict[str, Any]] = {
         "make_plan": make_plan,
         "asyncpg": asyncpg,
         **dict.fromkeys(["run", "pay", "release_goods", "call_the_chief"], run),
+        **dict.fromkeys(["charge", "invoice", "reserve", "price", "price_by_weight"], run),
     },
 }
 """What a page takes for granted: functions of the reader's."""

@@ -51,7 +51,7 @@ async def go(connection: Connection, *identities: int) -> None:
 
 
 async def of_kind(connection: Connection, identity: int, kind: str) -> asyncpg.Record:
-    """Wait until a live event has a kind, and nobody runs it."""
+    """Wait until a live event has a kind, and no worker runs it."""
     async with asyncio.timeout(60):
         while True:
             row = await live(connection, identity)
