@@ -35,11 +35,20 @@ def deployed(database: str, handlers: str, ready: str = "/readyz") -> AbstractAs
 
 
 async def begun(
-    database: str, connection: Connection, handlers: str, log: Path, events: int = 1, **payload: object
+    database: str,
+    connection: Connection,
+    handlers: str,
+    log: Path,
+    events: int = 1,
+    most: int = 3,
+    **payload: object,
 ) -> list[int]:
     """Begin runs with a worker of one deployment, and stop it once they wait."""
     async with deployed(database, handlers):
-        found = [await enqueue(connection, "order", {"log": str(log), **payload}) for _ in range(events)]
+        found = [
+            await enqueue(connection, "order", {"log": str(log), **payload}, max_attempts=most)
+            for _ in range(events)
+        ]
         for identity in found:
             await suspended(connection, identity)
     return found
@@ -133,6 +142,27 @@ async def test_rolling_deployment_ends_each_run_in_its_version_and_passes_none_t
     claims = "select max(cardinality(claimed)) from agent.event_hist"
     assert await connection.fetchval(claims) <= 3  # begin, pass on once, end
     assert log.read_text().count("paid") == log.read_text().count("shipped") == 15
+
+
+async def test_killed_workers_lose_no_run_on_its_way_to_its_version(
+    database: str, connection: Connection, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    old = await begun(database, connection, "first", log, 8, most=9)
+    await go(connection, *old)
+    for deaths in range(1, 4):
+        async with deployed(database, "second", ready="") as mortal:
+            passed = "select count(*) from agent.event where kind = 'order@1' or cardinality(claimed) > $1"
+            async with asyncio.timeout(60):
+                while not await connection.fetchval(passed, deaths):
+                    pass
+            mortal.child.kill()
+            await mortal.child.wait()
+    async with deployed(database, "first"), deployed(database, "second"):
+        for identity in old:
+            assert await result_of(connection, identity) == ["1", "1", "1"]
+    assert log.read_text().count("paid 1") == log.read_text().count("shipped 1") == 8
+    assert await connection.fetchval("select max(attempts) from agent.event_hist") <= 4
 
 
 async def test_old_worker_without_a_version_gets_its_runs_while_it_lives(
