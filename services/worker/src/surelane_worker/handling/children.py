@@ -46,7 +46,7 @@ async def run_child(attempt: Callable[[], Steps], child: Job, key: object, *, bl
     wait = Key(f"{named.name}:{named.nth}", 1)
     event, hashed = steps.event, fingerprint((child.payload,), {})
     start = partial(steps.engine.run_child, event.id, event.claim, wait.name, hashed, child)
-    begin = lambda: start(in_order=wait in steps.in_order)  # noqa: E731 - it is known once it is asked for
+    begin = lambda: start(in_order=wait in steps.order)  # noqa: E731 - it is known once it is asked for
     signal = await steps.take(wait, begin, hashed=hashed, blocking=blocking)
     if signal is None:
         raise AssertionError("a child has no timeout")

@@ -175,9 +175,13 @@ class Attempt:
 
     async def called(self, what: Awaitable[Any], thread: int) -> Any:  # noqa: ANN401 - its result
         """Return the result of what a thread of a synchronous handler waits for."""
+        task = asyncio.current_task()
         if thread == self._thread:
-            self.own.add(asyncio.current_task())
-        return await what
+            self.own.add(task)
+        try:
+            return await what
+        finally:
+            self.own.discard(task)
 
     @property
     def clients(self) -> SlackClients:

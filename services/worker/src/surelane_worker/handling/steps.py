@@ -29,6 +29,7 @@ from surelane.events import Event
 from surelane_service.engine import Engine, Settled, StoredStep
 from surelane_service.logs import Logger
 from surelane_worker.handling.flow import Flow, Key
+from surelane_worker.handling.order import Order
 from surelane_worker.handling.outcomes import Backoff, Pause, Wait, backoff_of, duration
 from surelane_worker.handling.records import message_of, plain, where
 from surelane_worker.handling.shapes import Shape, StepMismatchError, fingerprint
@@ -141,15 +142,9 @@ class Steps:
         self._failures: list[Failure] = []
         self._stored: dict[Key, StoredStep] | None = None
         self._asked: set[Key] = set()
-        self.in_order = set[Key]()
-        """What the handler's own task asked for, once all that it had asked for before had ended."""
-        self._ahead = set[Key]()
-        """What earlier attempts did in order, and the handler has not asked for yet."""
-        self._open: Key | None = None
-        """The first one for which the handler's own task asked, and which has not ended: such as after a timeout."""
+        self.order = Order(own)
         self._patches: dict[Key, bool] = {}
         self._patching = asyncio.Lock()
-        self._own = own
         self.note_version = note_version
         self._reading = asyncio.Lock()
 
@@ -292,20 +287,9 @@ class Steps:
         """
         found = (await self.all_stored()).get(key)
         self._asked.add(key)
-        self._ahead.discard(key)
-        own = asyncio.current_task() in self._own
-        if own and self._open is None:
-            self._open = key
-            self.in_order.add(key)
-        if found is None:
-            if own and self._ahead:
-                raise StepMismatchError(
-                    f"{key} is new, but this run has stored {min(map(str, self._ahead))}, which comes later or is gone:"
-                    " nothing was repeated; if a step was renamed, added or removed, name the handler's version, or"
-                    " ask ctx.patched"
-                )
-            if self.note_version is not None:
-                await self.note_version()
+        self.order.ask(key, new=found is None)
+        if found is None and self.note_version is not None:
+            await self.note_version()
         if found is not None and found.sort != sort:
             raise StepMismatchError(
                 f"{key} was stored as a {found.sort} and is now used as a {sort}: give the {sort} a new name"
@@ -319,9 +303,9 @@ class Steps:
             try:
                 yield
             except StepError:
-                self._open = None if self._open == key else self._open
+                self.order.end(key)
                 raise
-            self._open = None if self._open == key else self._open
+            self.order.end(key)
 
     async def patched(self, name: str) -> bool:
         """Return whether a change of the code is for this run; see :meth:`Context.patched`."""
@@ -366,9 +350,7 @@ class Steps:
         self.flow.stored(
             [key for key, step in found.items() if step.ended and not key.name.startswith(PATCH)]
         )
-        self._ahead = {
-            key for key, step in found.items() if step.in_order and (step.ended or step.sort == "wait")
-        }
+        self.order.read(found)
         return found
 
     async def sleep(self, pause: Pause, name: str, *, blocking: bool) -> None:
@@ -434,7 +416,7 @@ class Steps:
     ) -> None:
         took, event = timedelta(seconds=perf_counter() - began), self.event
         step = event.id, event.claim, key.name, key.nth, hashed, text, json.dumps(errors), took
-        await self.fenced(lambda: self.engine.store_step(*step, final, key in self.in_order))
+        await self.fenced(lambda: self.engine.store_step(*step, final, key in self.order))
         self.progressed = self.progressed or text is not None
 
     async def fenced(self, call: Callable[[], Awaitable[Answer]]) -> Answer:

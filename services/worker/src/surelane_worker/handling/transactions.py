@@ -79,7 +79,7 @@ class Transaction:
     async def _offer(self, key: Key) -> str:
         """Store that the step may come, with a new token. Return the token."""
         token, event, engine = secrets.token_hex(16), self._steps.event, self._steps.engine
-        in_order = key in self._steps.in_order
+        in_order = key in self._steps.order
         await self._steps.fenced(
             lambda: engine.offer_step(event.id, event.claim, key.name, key.nth, token, in_order)
         )

@@ -139,7 +139,9 @@ class Notebook:
             ClaimLostError: the claim no longer stands.
         """
         self._notes["version"] = version
+        await self._write(must=True)
         while '"version"' not in (self._written or ""):
+            await asyncio.sleep(PAUSE)
             await self._write(must=True)
 
     def _part(self, name: str) -> dict[str, Any]:
