@@ -4,6 +4,7 @@
 --   bounded_key: a key short enough to index; all that store a key
 --   text_at, slack_event: a text in an object, the event in Slack's envelope; the functions below
 --   event_kind, event_item_key, event_time: inserts (003)
+--   base_kind: the kind without the version of a run; what a run leaves behind
 --   event_group_key, stored_group_key: the group of an event, and of a new one; inserts
 --   is_interactive: whether a person waits for it; inserts, and workers
 --   outside_key: a key that cannot be a schedule's or a webhook's; inserts
@@ -51,6 +52,12 @@ begin
     return left(coalesce('slack.' || _type, 'slack.command.' || ltrim(agent.text_at(_inner, 'command'), '/'), 'event'), 200);
 end
 $$;
+
+-- The kind of an event without the version that its run began under (agent.pass_to_version).
+create or replace function agent.base_kind(_kind text, _notes jsonb) returns text
+language sql immutable parallel safe
+return case when right(_kind, length(_notes ->> 'version') + 1) = '@' || (_notes ->> 'version')
+    then left(_kind, -length(_notes ->> 'version') - 1) else _kind end;
 
 -- The natural key: Slack's event_id; of a command or an interaction, a hash of its trigger_id; else
 -- one of the content.

@@ -194,7 +194,7 @@ create or replace function agent.event_hist_failed() returns trigger
 language plpgsql security definer
 as $$
 declare
-    _kind text := 'surelane.failed:' || new.kind;
+    _kind text := 'surelane.failed:' || agent.base_kind(new.kind, new.notes);
     _job agent.event;
 begin
     if exists (select from agent.kind where kind = _kind) then

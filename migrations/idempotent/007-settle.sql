@@ -9,6 +9,7 @@
 --   settle_alike: one outcome, in halves if it fails; settle
 --   settle_completed, settle_failed, settle_returned: one outcome each; settle_alike
 --   return_events: ends claims, not events; failures, releases
+--   pass_to_version: to workers of an older or newer version; settle_returned
 --   end_cancelled: claims that were cancelled and hung; completions
 --   extend_leases: a worker's heartbeat
 --   note_event: a worker, for what the next attempt must know
@@ -259,9 +260,39 @@ begin
         update agent.event set retrying = true where id = any(_blocking);
         perform agent.uncount_starts(array(select given.id from unnest(_ids, _pauses) as given (id, pause)
             where given.id = any(_blocking) and given.pause ->> 'begun' = 'false'));
+        perform agent.pass_to_version(given.id, given.pause ->> 'version')
+        from unnest(_ids, _pauses) as given (id, pause) where given.id = any(_blocking) and given.pause ? 'version';
         perform agent.reelect(array(select group_key from agent.event where id = any(_blocking)));
     end if;
     return _held;
+end
+$$;
+
+-- Gives a run that was returned to the workers that have its handler's version: its kind becomes
+-- KIND@VERSION. Workers that name no version do not look for KIND@1. While one of them lives, a run
+-- of version 1 keeps its kind, and waits a second for it. The caller elects the group's head anew.
+-- An event that has ended is passed over.
+create or replace function agent.pass_to_version(_id int8, _version text) returns void
+language plpgsql volatile security definer
+set enable_seqscan = off
+as $$
+declare
+    _base text := (select agent.base_kind(kind, notes) from agent.event where id = _id);
+    _kind text := _base || '@' || _version;
+begin
+    if _version = '1' and exists (
+        select from agent.worker as w where _base = any(w.kinds) and agent.worker_alive(w.seen_at)
+        and not exists (select from unnest(w.kinds) as named where starts_with(named, _base || '@')))
+    then
+        update agent.event set vt = agent.clock() + interval '1 second' where id = _id;
+    elsif _kind is not null then
+        perform agent.register_kinds(array[_kind]);
+        update agent.event as e
+        set kind = _kind, notes = coalesce(e.notes, '{}') || jsonb_build_object('version', _version)
+        , lane = agent.lane_for(_kind, agent.priority_of(e.lane), e.group_key, e.event)
+        where e.id = _id;
+    end if;
+    perform agent.note_parked(array[_id], false);
 end
 $$;
 
@@ -345,7 +376,8 @@ $$;
 --             "max_attempts": n, where neither the event nor its kind has a maximum}; error null:
 --             its undos have run
 --   release   null: the attempt is not counted and begins again at once
---   snooze    {"pause": seconds, "blocking": false, "begun": true}: the same after a pause
+--   snooze    {"pause": seconds, "blocking": false, "begun": true}: the same after a pause; with
+--             blocking and "version": to workers that have that version of the handler
 --   fan_out   {"children": […], "continuation": {…}, "result": …}: completes, and starts these
 --   await     {"until": time}: parks the event until agent.answer_event ends it
 --   suspend   {"waits": […], "blocking": false}: puts it off until one of its waits ends

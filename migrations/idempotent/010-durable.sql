@@ -1,7 +1,7 @@
 -- Durable handlers: steps, waits, signals, cancelling, and runs with followers.
 --
 --   hold_running, unheld: the fence of a running event; steps, signals, gather
---   store_step, read_steps, end_sleeps: a handler's steps; workers
+--   store_step, stored_steps, read_steps, end_sleeps: a handler's steps; workers
 --   take_signal: a handler waits; workers
 --   settle_suspended, settle_coalesced: two outcomes; settle_alike (007)
 --   send_signal: a worker, for a click
@@ -45,11 +45,11 @@ $$;
 
 -- Stores a step of a running handler, fenced by its claim: its result and the errors of failed
 -- tries. If it is _done it is not run again: without a result it has failed for good. A second call
--- changes nothing. After a new result, attempts count anew. Answers done; stale: the claim no
--- longer stands; busy: another transaction has locked the event.
+-- changes nothing. After a new result, attempts count anew. _in_order is the column's. Answers
+-- done; stale: the claim no longer stands; busy: another transaction has locked the event.
 create or replace function agent.store_step
 ( _id int8, _claim int4, _name text, _nth int4, _arguments text, _result json, _errors jsonb, _took interval, _done boolean
-) returns text
+, _in_order boolean default false) returns text
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
@@ -61,11 +61,12 @@ begin
     if _held.id is null then
         return agent.unheld(_id, _claim);
     end if;
-    insert into agent.step as s (event_id, name, nth, sort, event_ts, arguments, result, errors, attempt, started_at, finished_at)
-    values (_id, _name, _nth, 'step', _held.event_ts, _arguments, _result, _errors, _held.attempts, _now - _took, case when _done then _now end)
+    insert into agent.step as s (event_id, name, nth, sort, event_ts, arguments, result, errors, attempt, started_at, finished_at, in_order)
+    values (_id, _name, _nth, 'step', _held.event_ts, _arguments, _result, _errors, _held.attempts, _now - _took, case when _done then _now end, _in_order)
     on conflict (event_id, name, nth) do update
     set arguments = excluded.arguments, result = excluded.result, errors = s.errors || excluded.errors, attempt = excluded.attempt
     , started_at = excluded.started_at, due_at = null, finished_at = excluded.finished_at
+    , in_order = s.in_order or excluded.in_order
     where s.finished_at is null;
     if _result is not null and _held.attempts > 1 then
         update agent.event set attempts = 1 where id = _id;
@@ -77,8 +78,8 @@ $$;
 -- Returns the steps that earlier attempts stored, in the order in which they ended. Of a step
 -- without a result it returns whether that is final, how often it has failed, the last error, and
 -- the seconds until it is tried again; of a sleep, whether its end is stored.
-create or replace function agent.read_steps(_id int8)
-returns table (name text, nth int4, sort text, arguments text, result json, done boolean)
+create or replace function agent.stored_steps(_id int8)
+returns table (name text, nth int4, sort text, arguments text, result json, done boolean, in_order boolean)
 language plpgsql stable security definer
 set enable_seqscan = off
 as $$
@@ -93,9 +94,20 @@ begin
             , 'error', s.errors -> -1, 'left', extract(epoch from s.due_at - _now))
         else s.result end
     , s.finished_at is not null and (s.sort not in ('step', 'undo') or s.result is not null) or s.sort = 'sleep' and s.due_at <= _now
+    , s.in_order
     -- Number 0 is the list of agent.gather.
     from agent.step as s where s.event_id = _id and s.nth > 0
     order by s.finished_at, s.due_at, s.name, s.nth;
+end
+$$;
+
+-- The same for services of 0.2.0.
+create or replace function agent.read_steps(_id int8)
+returns table (name text, nth int4, sort text, arguments text, result json, done boolean)
+language plpgsql stable security definer
+as $$
+begin
+    return query select s.name, s.nth, s.sort, s.arguments, s.result, s.done from agent.stored_steps(_id) as s;
 end
 $$;
 
@@ -517,7 +529,7 @@ $$;
 
 -- Stores a step that is not done, or the progress of a running event, fenced by its claim. A later
 -- call replaces its result. Without a result it is an undo. Answers as store_step.
-create or replace function agent.open_step(_id int8, _claim int4, _name text, _nth int4, _result json) returns text
+create or replace function agent.open_step(_id int8, _claim int4, _name text, _nth int4, _result json, _in_order boolean default false) returns text
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
@@ -529,9 +541,10 @@ begin
     if _held.id is null then
         return agent.unheld(_id, _claim);
     end if;
-    insert into agent.step as s (event_id, name, nth, sort, event_ts, result, attempt, started_at)
-    values (_id, _name, _nth, case when _result is null then 'undo' else 'step' end, _held.event_ts, _result, _held.attempts, _now)
+    insert into agent.step as s (event_id, name, nth, sort, event_ts, result, attempt, started_at, in_order)
+    values (_id, _name, _nth, case when _result is null then 'undo' else 'step' end, _held.event_ts, _result, _held.attempts, _now, _in_order)
     on conflict (event_id, name, nth) do update set result = excluded.result, attempt = excluded.attempt, started_at = excluded.started_at
+    , in_order = excluded.in_order
     where s.finished_at is null;
     return 'done';
 end

@@ -49,7 +49,7 @@ return jsonb_path_query_array(_changes, '$[*] ? (@.action == "child of")');
 -- How a child ended, as the value of the signal to its parent.
 create or replace function agent.child_end(_child agent.event_hist) returns json
 language sql stable
-return json_build_object('id', _child.id, 'kind', _child.kind, 'key', _child.item_key, 'outcome', _child.outcome, 'reason', _child.reason
+return json_build_object('id', _child.id, 'kind', agent.base_kind(_child.kind, _child.notes), 'key', _child.item_key, 'outcome', _child.outcome, 'reason', _child.reason
     , 'error', (_child.errors -> -1) - 'traceback', 'result', _child.result);
 
 -- Sends the end of a child to its parent, if that lives.
@@ -77,7 +77,8 @@ $$;
 -- _arguments, a hash of the payload. The child's key is the parent's with the rest of that name. A
 -- child that ended while its parent was in history is found there if it completed, and otherwise
 -- starts anew. Answers as take_signal.
-create or replace function agent.run_child(_id int8, _claim int4, _name text, _arguments text, _job jsonb, out answer text, out signal json)
+create or replace function agent.run_child
+( _id int8, _claim int4, _name text, _arguments text, _job jsonb, _in_order boolean default false, out answer text, out signal json)
 language plpgsql volatile security definer
 set enable_seqscan = off
 as $$
@@ -118,8 +119,8 @@ begin
     if _added.duplicate and not exists (select from agent.event where id = _added.id and continuation_id = _id) then
         raise unique_violation using message = format('a child under item key %L is in the queue already', _child.item_key);
     end if;
-    insert into agent.step (event_id, name, nth, sort, event_ts, arguments, attempt, started_at)
-    values (_id, _name, 1, 'wait', _held.event_ts, _arguments, _held.attempts, agent.clock())
+    insert into agent.step (event_id, name, nth, sort, event_ts, arguments, attempt, started_at, in_order)
+    values (_id, _name, 1, 'wait', _held.event_ts, _arguments, _held.attempts, agent.clock(), _in_order)
     on conflict do nothing;
     -- That it has children at all shows operators its tree.
     update agent.event set waits_for = coalesce(waits_for, 0), attempts = least(attempts, 1) where id = _id and (waits_for is null or attempts > 1);
@@ -185,6 +186,7 @@ declare
 begin
     select * into strict _new from agent.event where id = _id;
     _new.id := nextval('agent.event_id_seq');
+    _new.kind := agent.base_kind(_new.kind, _new.notes);
     update agent.event set continuation_id = null, changes = agent.add_change(changes, jsonb_build_object(
         'action', 'continued as', 'at', _now, 'id', _new.id))
     where id = _id;

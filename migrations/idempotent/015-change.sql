@@ -218,7 +218,7 @@ begin
     _new.vt := agent.clock();
     _new.claimed := _old.claimed;
     _new.event := _old.event;
-    _new.kind := _old.kind;
+    _new.kind := case when _old.outcome = 'completed' then agent.base_kind(_old.kind, _old.notes) else _old.kind end;
     _new.item_key := _old.item_key;
     _new.group_key := _old.group_key;
     _new.max_attempts := _old.max_attempts;
@@ -270,11 +270,21 @@ begin
             end if;
         end loop;
         -- A failed event goes on after its stored steps, and asks again what its end has closed in
-        -- Slack. A completed or undone one begins anew, with its tags.
+        -- Slack. A completed or undone one begins anew, with its tags. What is asked or started
+        -- again may come before stored steps, so these are no longer in order.
+        update agent.step as s set in_order = false
+        from (
+            select moved as id from unnest(_moved) as moved
+            where exists (select from agent.open_questions(moved)) or exists (
+                select from agent.step as c where c.event_id = moved and c.name ~ '^child .*:[0-9]+$' and c.result #>> '{value,outcome}' <> 'completed')
+        ) as again
+        where s.event_id = again.id and s.in_order;
         delete from agent.signal as s using unnest(_moved) as moved cross join agent.open_questions(moved) as q
         where s.event_id = moved and s.name = q.question;
         delete from agent.step as s using unnest(_moved) as moved cross join agent.open_questions(moved) as q
         where s.event_id = moved and s.name in (q.question, q.question || ' asked', q.question || ' may', q.question || ' refused');
+        update agent.event as e set notes = jsonb_build_object('version', h.notes ->> 'version') from agent.event_hist as h
+        where e.id = any(_moved) and h.id = e.id and h.event_ts = e.event_ts and h.outcome <> 'completed' and h.notes ? 'version';
         -- Children that did not complete start anew.
         delete from agent.signal as s where s.event_id = any(_moved) and s.name ~ '^child .*:[0-9]+$' and s.value ->> 'outcome' <> 'completed';
         delete from agent.step as s where s.event_id = any(_moved) and s.name ~ '^child .*:[0-9]+$' and s.sort = 'wait'
@@ -377,7 +387,7 @@ begin
     _new.event_ts := _now;
     _new.vt := _now;
     _new.event := coalesce(_payload, _old.event);
-    _new.kind := _old.kind;
+    _new.kind := case when steps = '{}' then agent.base_kind(_old.kind, _old.notes) else _old.kind end;
     _new.item_key := key;
     _new.group_key := _old.group_key;
     _new.max_attempts := _old.max_attempts;
@@ -389,8 +399,8 @@ begin
             , 'first', coalesce(agent.rerun_first(_old.changes), _id))));
     perform agent.add_event(_new, true, false);
     -- By its notes a first attempt knows that there are steps, and whose trace to link to.
-    update agent.event set notes = jsonb_build_object('replay_of', jsonb_strip_nulls(jsonb_build_object('key', coalesce(_old.item_key, _id::text)
-        , 'traceparent', _old.traceparent)))
+    update agent.event set notes = jsonb_strip_nulls(jsonb_build_object('replay_of', jsonb_build_object('key', coalesce(_old.item_key, _id::text)
+        , 'traceparent', _old.traceparent), 'version', case when steps <> '{}' then _old.notes ->> 'version' end))
     where id = rerun;
     insert into agent.step (event_id, name, nth, sort, event_ts, arguments, result, errors, attempt, started_at, due_at, finished_at)
     select rerun, s.name, s.nth, s.sort, _now, s.arguments, s.result, s.errors, s.attempt, s.started_at, s.due_at, s.finished_at

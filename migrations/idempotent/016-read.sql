@@ -1,6 +1,6 @@
 -- What operators read: lists of events, searches, and why an event does not run.
 --
---   queue_stats: operators
+--   queue_stats, count_versions: operators
 --   find_events, list_jobs, list_ended, live_events_of, count_jobs: lists of events; operators
 --   tagged_jobs: the events with tags; list_jobs
 --   seen_text, search_jobs, narrow_jobs, group_jobs, message_jobs: searches; the page
@@ -17,6 +17,23 @@ as $$
     , count(e.id) filter (where e.vt > n.now and e.claimed_by is not null), min(e.vt) filter (where e.vt <= n.now)
     from (select agent.clock() as now offset 0) as n cross join agent.kind as k left join agent.event as e on e.kind = k.kind
     group by k.kind order by k.kind
+$$;
+
+-- How many live runs began under which version of their handler, of kinds whose handlers name
+-- versions. It reads the whole queue if there are any.
+create or replace function agent.count_versions() returns table (kind text, version text, runs int8)
+language plpgsql stable security definer
+set jit = off
+as $$
+begin
+    return query
+    select named.base, begun.version, count(*)
+    from (select distinct regexp_replace(k.kind, '@[0-9.]+$', '') as base from agent.kind as k where k.kind ~ '@[0-9.]+$') as named
+    join agent.event as e on agent.base_kind(e.kind, e.notes) = named.base
+    cross join lateral (select coalesce(e.notes ->> 'version', '1') as version) as begun
+    where e.claimed <> '{}' and (e.notes ? 'version' or exists (select from agent.step as s where s.event_id = e.id and s.nth > 0))
+    group by named.base, begun.version;
+end
 $$;
 
 -- The ids under a natural key, live ones first, then history from its newest; also takes an id as

@@ -58,7 +58,7 @@ declare
         ' children answer_event answer_requests order_kinds'
         ' introduce_worker declare_attempts due_cron next_cron fire_cron announce_worker retire_worker free_groups'
         ' touch_worker worker_drained declare_limits take_position position_free leave_position'
-        ' pass_on lease_slack_calls delay_slack_calls store_step store_tags open_step read_steps end_sleeps'
+        ' pass_on lease_slack_calls delay_slack_calls store_step store_tags open_step stored_steps read_steps end_sleeps'
         ' rerun_chain take_signal run_child send_signal gather ended_followers cancelled_claims live_event cancel_job'
         ' drop_history await_installation other_reporter erase_uninstalled count_usage read_usage';
     -- A program that puts jobs into the queue sees and changes no other event.
@@ -69,7 +69,7 @@ declare
         ' list_replies worker_alive alive_for priority_of list_workers free_groups list_limits'
         ' set_limit reset_limit begin_action continue_action list_actions use_id read_action'
         ' count_jobs expire_jobs pause_cron run_cron drain_worker narrow_jobs group_jobs'
-        ' message_jobs longest_waiting recent_figures list_kinds limit_use firings list_running'
+        ' message_jobs longest_waiting count_versions recent_figures list_kinds limit_use firings list_running'
         ' list_questions workflow workflow_below list_workflows preview_erasure begin_erasure'
         ' erase_step list_erasures retire_data_key destroy_data_keys';
     _reading text := 'schema_version own_timeline measure_queue clock to_timestamptz from_timestamptz';

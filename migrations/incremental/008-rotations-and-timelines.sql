@@ -36,6 +36,9 @@ alter table agent.cron
 , drop constraint cron_catch_up_check
 , add constraint cron_catch_up_check check (catch_up in ('none', 'one', 'all') or catch_up ~ '^[1-9][0-9]{0,2}$' or catch_up = '1000');
 
+-- Whether the handler's own task asked for the step, once all that it had asked for before had ended.
+alter table agent.step add column in_order boolean not null default false;
+
 -- Forms that now have defaults instead, and steps of earlier calls. A name without arguments has
 -- one form in the release before.
 drop function if exists agent.list_jobs, agent.search_jobs, agent.count_jobs, agent.narrow_jobs, agent.due_cron, agent.peek_events
@@ -51,6 +54,7 @@ drop function if exists agent.set_cron(text, text, text, timestamptz, jsonb, tex
 , agent.set_cron(text, text, text, timestamptz, jsonb, text, text, boolean, int4);
 drop function if exists agent.end_events(int8[], int4[], text[], text, text[], jsonb[]);
 drop function if exists agent.store_new_events(int8[], jsonb[], text[], text[]);
+drop function if exists agent.store_step(int8, int4, text, int4, text, json, jsonb, interval, boolean);
 -- agent.settle has these outcomes, too.
 drop function if exists agent.fail_events(int8[], int4[], jsonb[], interval[], boolean[], text[], int4);
 drop function if exists agent.release_events(int8[], int4[]);

@@ -108,7 +108,7 @@ async def test_a_schema_that_is_too_old_is_a_problem(connection: Connection, fin
 async def test_a_role_that_may_see_less_learns_what_it_cannot_see(findings: Examine) -> None:
     found = await findings(role="surelane_ingest")
     unseen = [finding for finding in found if finding.level is Level.UNKNOWN]
-    assert [finding.check for finding in unseen] == ["workers", "history"]
+    assert [finding.check for finding in unseen] == ["workers", "versions", "history"]
     assert all("agent_operator" in (finding.advice or "") for finding in unseen)
     assert levels(found) == {"ok", "unknown"}
 

@@ -105,10 +105,15 @@ async def test_step_that_became_a_sleep_is_refused(connection: Connection) -> No
     )
 
 
-async def test_renamed_step_is_logged(running: Service, connection: Connection, tmp_path: Path) -> None:
-    payload = {"log": str(tmp_path / "log"), "runs": 2, "run1": [["a", "1"]], "run2": [["b", "1"]]}
+async def test_step_that_is_gone_is_logged(running: Service, connection: Connection, tmp_path: Path) -> None:
+    payload = {
+        "log": str(tmp_path / "log"),
+        "runs": 2,
+        "run1": [["a", "1"], ["b", "1"]],
+        "run2": [["a", "1"]],
+    }
     assert await result_of(connection, await enqueue(connection, "steps", payload)) == ["1"]
-    assert any("stored steps were not used" in line and '"a"' in line for line in running.output)
+    assert any("stored steps were not used" in line and '"b"' in line for line in running.output)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,12 @@ from surelane_worker.handling.shapes import StepMismatchError
 from surelane_worker.handling.threads import Threads
 
 NO_EVENT = cast("Event", None)
-NO_CONTEXT = Context(cast("Attempt", SimpleNamespace(threads=Threads(lambda: False))))
+NO_CONTEXT = Context(
+    cast(
+        "Attempt",
+        SimpleNamespace(threads=Threads(lambda: False), in_thread=lambda call, *given: call(*given)),
+    )
+)
 
 
 async def handle(event: Event, ctx: Context) -> str:

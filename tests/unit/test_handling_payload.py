@@ -24,7 +24,12 @@ from surelane_worker.handling.registry import registered_in
 from surelane_worker.handling.threads import Threads
 
 AT = datetime(2030, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
-NO_CONTEXT = Context(cast("Attempt", SimpleNamespace(threads=Threads(lambda: False))))
+NO_CONTEXT = Context(
+    cast(
+        "Attempt",
+        SimpleNamespace(threads=Threads(lambda: False), in_thread=lambda call, *given: call(*given)),
+    )
+)
 
 
 class Item(BaseModel):

@@ -27,7 +27,7 @@ EVENTS = 5
 class Plain:
     """What slots read of a handler."""
 
-    kinds = ("a",)
+    kinds = claims = ("a",)
     concurrency = None
     interactive = False
     waits = False

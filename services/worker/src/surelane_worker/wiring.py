@@ -136,7 +136,7 @@ def _handlers(settings: WorkerSettings) -> Handlers:
         )
     types = settings.event_types
     warn_of_doubts(
-        registered_in(loaded).by_kind(),
+        {kind for handler in registered_in(loaded).all() for kind in handler.kinds},
         None if types is None else {name.strip() for name in types.split(",")},
     )
     return with_answers(loaded, settings) if settings.answers else loaded

@@ -127,6 +127,7 @@ class StoredStep:
         arguments: a hash of the arguments that it was called with.
         result: its result as JSON text; of what is not done, what is known of it.
         done: whether it has a result, or its time is over. A step that failed has none.
+        in_order: whether the handler's own task asked for it, once all that it had asked for before had ended.
     """
 
     name: str
@@ -135,6 +136,7 @@ class StoredStep:
     arguments: str | None
     result: str | None
     done: bool
+    in_order: bool = False
 
     @property
     def tried(self) -> Mapping[str, Any]:
@@ -293,6 +295,7 @@ class Engine(Schedules, Sweeping, Measured, Fleet):
         errors: str,
         took: timedelta,
         final: bool = False,
+        in_order: bool = False,
     ) -> Settled:
         """Store a step of a claimed event.
 
@@ -302,10 +305,22 @@ class Engine(Schedules, Sweeping, Measured, Fleet):
             errors: of its tries.
             took: how long it took.
             final: whether its failure is kept: it is not run again.
+            in_order: as in :class:`StoredStep`.
         """
         arguments, result = await self.sealed_step(identity, name, nth, arguments, result)
         stored = await self._errors(errors, step_place(identity, name, nth, ERROR))
-        step = identity, claim, name, nth, arguments, result, stored, took, final or result is not None
+        step = (
+            identity,
+            claim,
+            name,
+            nth,
+            arguments,
+            result,
+            stored,
+            took,
+            final or result is not None,
+            in_order,
+        )
         return await self._fenced("store_step", *step)
 
     async def count_usage(self, workspace: str, person: str, used: ModelUse, response: str) -> None:
@@ -326,16 +341,18 @@ class Engine(Schedules, Sweeping, Measured, Fleet):
 
     async def read_steps(self, identity: int) -> list[StoredStep]:
         """Return the steps that earlier attempts of an event stored."""
-        return [StoredStep(*row) for row in await self._database.rows("read_steps", identity)]
+        return [StoredStep(*row) for row in await self._database.rows("stored_steps", identity)]
 
     async def store_progress(self, identity: int, claim: int, text: str) -> Settled:
         """Store how far a claimed event is, in words."""
         stored = await self._sealed(json.dumps(text), step_place(identity, *PROGRESS))
-        return await self._open_step(identity, claim, *PROGRESS, stored)
+        return await self._open_step(identity, claim, *PROGRESS, stored, False)
 
-    async def offer_step(self, identity: int, claim: int, name: str, nth: int, token: str) -> Settled:
+    async def offer_step(
+        self, identity: int, claim: int, name: str, nth: int, token: str, in_order: bool = False
+    ) -> Settled:
         """Let who has the token store a step of a claimed event, by ``agent.finish_step``."""
-        return await self._open_step(identity, claim, name, nth, json.dumps({"token": token}))
+        return await self._open_step(identity, claim, name, nth, json.dumps({"token": token}), in_order)
 
     async def register_undo(self, identity: int, claim: int, name: str, nth: int) -> Settled:
         """Store that a claimed event has an undo, which is not run yet."""
@@ -402,10 +419,11 @@ class Engine(Schedules, Sweeping, Measured, Fleet):
         return row["answer"], row["signal"]
 
     async def run_child(
-        self, identity: int, claim: int, name: str, arguments: str | None, child: Job
+        self, identity: int, claim: int, name: str, arguments: str | None, child: Job, in_order: bool = False
     ) -> tuple[str, str | None]:
         """Start a child of a claimed event, once, or take its end; answers as :meth:`take_signal`."""
-        (row,) = await self._database.rows("run_child", identity, claim, name, arguments, job_text(child))
+        given = identity, claim, name, arguments, job_text(child), in_order
+        (row,) = await self._database.rows("run_child", *given)
         return row["answer"], row["signal"]
 
     async def child_end(self, end: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ from surelane.calls import Connection, translating
 from surelane.errors import Forbidden, NotMeasured
 from surelane_operator.doctor import server
 from surelane_operator.doctor.finding import Finding, Level
-from surelane_operator.doctor.queue import backlog, retention, vacuum, workers
+from surelane_operator.doctor.queue import backlog, retention, vacuum, versions, workers
 from surelane_operator.reads.events import Reads
 
 __all__ = ["Finding", "Level", "examine", "examine_at"]
@@ -41,6 +41,7 @@ async def examine(dsn: str, connection: Connection) -> list[Finding]:
     found += await _answered("indexes", lambda: server.indexes(connection))
     found += await _answered("vacuum", lambda: vacuum(reads))
     found += await _answered("workers", lambda: workers(reads))
+    found += await _answered("versions", lambda: versions(reads))
     found += await _answered("queue", lambda: backlog(reads))
     return found + await _answered("history", lambda: retention(connection))
 

@@ -91,6 +91,35 @@ def _unhandled(alive: Sequence[dict[str, Any]], waiting: Sequence[str]) -> list[
     return [Finding("workers", Level.WARNING, found, advice)]
 
 
+async def versions(reads: Reads) -> Sequence[Finding]:
+    """Say how many live runs need which version of their handler, and whether a worker has it."""
+    claimed = [set(worker["kinds"]) for worker in await reads.workers() if worker["alive"]]
+    said: dict[str, list[str]] = {}
+    lacking = set[str]()
+    for row in await reads.calls.fetch("select * from agent.count_versions() order by kind, version"):
+        kind, version = row["kind"], row["version"]
+        runs = f"{row['runs']:,}{'' if kind in said else ' runs'} of version {version}"
+        if not any(_has_version(kinds, kind, version) for kinds in claimed):
+            lacking.add(kind)
+            runs += " (no worker)"
+        said.setdefault(kind, []).append(runs)
+    return [_needed(kind, runs, lacking=kind in lacking) for kind, runs in said.items()]
+
+
+def _has_version(kinds: set[str], kind: str, version: str) -> bool:
+    """Return whether a worker with these kinds has a version: a handler that names none is version 1."""
+    named = any(each.startswith(f"{kind}@") for each in kinds)
+    return f"{kind}@{version}" in kinds or (version == "1" and kind in kinds and not named)
+
+
+def _needed(kind: str, runs: Sequence[str], *, lacking: bool) -> Finding:
+    found = f"{kind}: {', '.join(runs)}"
+    if not lacking:
+        return ok("versions", found)
+    advice = f"register a handler for each version, beside the newest: on({kind!r}, version=…)"
+    return Finding("versions", Level.WARNING, found, advice)
+
+
 def _clocks(alive: Sequence[dict[str, Any]]) -> list[Finding]:
     compared = [
         (worker["name"], worker["clock_offset"]) for worker in alive if worker["clock_offset"] is not None

@@ -14,7 +14,8 @@ def hooks_for(loaded: Handlers) -> Handlers:
     hooks = Handlers()
     spoken = [
         kind
-        for kind, handler in registered_in(loaded).by_kind().items()
+        for handler in registered_in(loaded).all()
+        for kind in handler.kinds
         if (kind in SPOKEN or kind.startswith(COMMAND)) and not handler.grouped
     ]
     if spoken:

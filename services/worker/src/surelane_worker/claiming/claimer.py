@@ -28,6 +28,7 @@ from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
 from surelane_service.pool import Listener
 from surelane_worker.claiming.position import CrowdSplitter, Position, Side
+from surelane_worker.handling.versions import name_plainly
 from surelane_worker.observing.readiness import Outage, excused
 from surelane_worker.observing.tracing import Observer
 from surelane_worker.worker_settings import WorkerSettings
@@ -359,6 +360,9 @@ class Claimer:
                 most_bytes=most_bytes,
             )
         self.cursors.advance(events, corrections)
+        for event in events:
+            if event.notes is not None:
+                name_plainly(event)
         # Events that are not decrypted in time are tried again before their handlers run.
         with self._slots.opening(events), suppress(TimeoutError):
             async with asyncio.timeout(OPEN_WITHIN):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from surelane_worker.handling.outcomes import Backoff
 from surelane_worker.handling.progress import Progress
 from surelane_worker.handling.steps import Steps
 from surelane_worker.handling.threads import Threads
+from surelane_worker.handling.versions import FIRST
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.slack.client import SlackClients
 from surelane_worker.slack.notes import Notebooks
@@ -74,6 +76,9 @@ class Attempt:
     """Whether a snooze holds back the event's group."""
     main: asyncio.Task[Any] | None = None
     """The task that runs the handler; ``None`` if a thread runs it."""
+    version = FIRST
+    """The version of the handler that the run began under."""
+    _thread: int | None = None
     _clients: SlackClients | None = None
 
     def __init__(
@@ -97,6 +102,8 @@ class Attempt:
         self.events = events
         self.work = work
         self.began = services.loop.time()
+        self.own: set[asyncio.Task[Any] | None] = set()
+        """The handler's own task, or that of a call in its own thread. The handler may begin others."""
         self._grouped = grouped
         self._coalesced = coalesced
 
@@ -134,12 +141,29 @@ class Attempt:
     def handled(self) -> Iterator[None]:
         """Run the handler in the block. At its end stop the steps and waits that the handler has left running."""
         self.main = asyncio.current_task()
+        self.own.add(self.main)
         try:
             yield
         finally:
             self.main = None
+            self.own.clear()
             if self.waited:
                 self.steps.flow.close()
+
+    def in_thread(self, function: Callable[..., object], *given: object) -> object:
+        """Call a synchronous handler in the current thread."""
+        self._thread = threading.get_ident()
+        return function(*given)
+
+    async def called(self, what: Awaitable[Any], thread: int) -> Any:  # noqa: ANN401 - its result
+        """Return the result of what a thread of a synchronous handler waits for."""
+        task = asyncio.current_task()
+        if thread == self._thread:
+            self.own.add(task)
+        try:
+            return await what
+        finally:
+            self.own.discard(task)
 
     @property
     def clients(self) -> SlackClients:
@@ -183,15 +207,20 @@ class Attempt:
     @cached_property
     def steps(self) -> Steps:
         """The event's steps and waits. Their claim is checked also once the handler is suspended."""
+        event, version = self.events[0], self.version
         return Steps(
             self.services.engine,
-            self.events[0],
+            event,
             self.log,
             partial(self.services.check_claim, self.work),
             grouped=self._grouped,
             retries=self.services.step_retries,
             threads=self.threads,
             main=self.main,
+            own=self.own,
+            note_version=None
+            if version == FIRST
+            else partial(self.notebooks.of(event).note_version, version),
             replaying=self.undoing,
         )
 

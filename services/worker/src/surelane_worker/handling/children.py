@@ -48,7 +48,8 @@ async def run_child(attempt: Callable[[], Steps], child: Job, key: object, *, bl
         raise StepMismatchError("a child in the event's own group cannot run while it blocks that group")
     event, hashed = steps.event, fingerprint((child.payload,), {})
     start = partial(steps.engine.run_child, event.id, event.claim, wait.name, hashed, child)
-    signal = await steps.take(wait, start, hashed=hashed, blocking=blocking)
+    begin = lambda: start(in_order=wait in steps.order)  # noqa: E731 - it is known once it is asked for
+    signal = await steps.take(wait, begin, hashed=hashed, blocking=blocking)
     if signal is None:
         raise AssertionError("a child has no timeout")
     end = await steps.engine.child_end(signal.value)

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, overload
@@ -213,6 +214,17 @@ class Context:
         """
         await self._attempt.steps.undo(name, function, arguments, named, (retries, backoff, timeout))
 
+    async def patched(self, name: str) -> bool:
+        """Return whether a change of the code is for this run: false if the run was past this point before the change.
+
+        A run is past this point if it has stored a step or a wait that its handler has not asked for by now. The answer
+        is stored: the run always gets the same one.
+
+        Args:
+            name: the change's.
+        """
+        return await self._attempt.steps.patched(name)
+
     async def sleep(self, pause: Pause, *, name: str = "sleep", blocking: bool = False) -> None:
         """Suspend the handler for a time: it holds no slot meanwhile, and runs again from its top.
 
@@ -412,4 +424,5 @@ class Context:
                 group_key=group_key,
             )
             return run_child(lambda: self._attempt.steps, child, key, blocking=blocking)
-        return asyncio.run_coroutine_threadsafe(what, self._attempt.services.loop).result()
+        called = self._attempt.called(what, threading.get_ident())
+        return asyncio.run_coroutine_threadsafe(called, self._attempt.services.loop).result()

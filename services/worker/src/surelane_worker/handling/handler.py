@@ -22,6 +22,7 @@ from surelane_worker.handling.limit import Limit, refused
 from surelane_worker.handling.outcomes import Backoff, Complete, Pause, backoff_of, positive
 from surelane_worker.handling.payload import with_payload
 from surelane_worker.handling.routes import INTERACTIONS, Takes, every, ids, is_interactive
+from surelane_worker.handling.versions import FIRST, checked, numbers, of_kind
 from surelane_worker.slack.limiter import check_after_wait
 
 _OURS = (CURRENT, check_after_wait)
@@ -92,6 +93,10 @@ class Handler:
     """How many may run at once, or begin in a period, in all workers."""
     debounce: Debounce | None = None
     """How long a run waits for more events. They are then handled as one: the first, and its followers."""
+    version: str | None = None
+    """The version that it names."""
+    versions: Mapping[str, "Handler"] = field(default_factory=dict)
+    """The handlers of the versions of its kinds, if they name any. Its bounds, except ``timeout``, hold for all."""
     routes: tuple[Route, ...] = ()
     """The handlers that take some of its events instead, in the order in which they are tried."""
 
@@ -99,6 +104,11 @@ class Handler:
     def interactive(self) -> bool:
         """Whether its events wait for no others: neither in their thread nor for a slot."""
         return self.waits and not self.ordered
+
+    @property
+    def claims(self) -> tuple[str, ...]:
+        """The kinds that a worker claims for it: its own, and those of runs that wait for its versions."""
+        return (*self.kinds, *(of_kind(kind, version) for kind in self.kinds for version in self.versions))
 
     def within(self, middlewares: Sequence[Middleware]) -> "Handler":
         """Return this handler inside ``middlewares``, the first of them outermost."""
@@ -136,7 +146,7 @@ def threaded(function: Callable[[Given, Context], object]) -> Call:
     async def call(given: Given, context: Context) -> object:
         attempt = attempt_of(context)
         attempt.main = None
-        return await attempt.threads.run(partial(function, given, context))
+        return await attempt.threads.run(partial(attempt.in_thread, function, given, context))
 
     return call
 
@@ -153,6 +163,7 @@ class Bounds(TypedDict, total=False):
     limit: Limit | None
     debounce: Pause | None
     max_wait: Pause | None
+    version: str | None
 
 
 def handler_of(
@@ -169,6 +180,7 @@ def handler_of(
     limit: Limit | None = None,
     debounce: Pause | None = None,
     max_wait: Pause | None = None,
+    version: str | None = None,
 ) -> Handler:
     """Return the handler of a function, with its bounds; see :meth:`Handlers.on`.
 
@@ -191,6 +203,8 @@ def handler_of(
         raise HandlersError(f"handler {name}: limit: {reason}")
     call = cast("Call", called) if is_async(called) else threaded(called)
     try:
+        if version is not None:
+            checked(version, kinds)
         waits = Debounce.of(debounce, max_wait, kinds)
         bound = None if timeout is None else positive("timeout", timeout).total_seconds()
         pauses = None if backoff is None else backoff_of(positive("backoff", backoff))
@@ -209,6 +223,7 @@ def handler_of(
         backoff=pauses,
         limit=limit,
         debounce=waits,
+        version=version,
     )
 
 
@@ -251,8 +266,9 @@ def takes_arguments(function: Callable[..., Any], count: int) -> bool:
     return True
 
 
-def routed(tried: list[Route], end: Route | None, kinds: tuple[str, ...]) -> Handler:
-    """Return the handler of ``kinds``, whose events ``end`` takes if no route before it does."""
+def routed(tried: list[Route], ends: Sequence[Route], kinds: tuple[str, ...]) -> Handler:
+    """Return the handler of ``kinds``. If no route before takes an event, the first of ``ends`` does: the versions."""
+    end = ends[0] if ends else None
     before = tried if end is None else tried[: tried.index(end)]
     chosen = tuple(
         route
@@ -266,7 +282,10 @@ def routed(tried: list[Route], end: Route | None, kinds: tuple[str, ...]) -> Han
             f"handler {end.handler.name} takes several events of {kinds[0]!r}, so no route can take one of them: "
             f"{chosen[0].handler.name}"
         )
-    return replace(end.handler, kinds=kinds, routes=chosen)
+    if any(route.handler.debounce != end.handler.debounce for route in ends):
+        raise HandlersError(f"the versions of {kinds[0]!r} must have the same debounce: {end.handler.name}")
+    versions = {route.handler.version: route.handler for route in ends if route.handler.version is not None}
+    return replace(end.handler, kinds=kinds, routes=chosen, versions=versions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,19 +349,25 @@ class Registered:
             HandlersError: routes come before a handler of several events.
         """
         tried = self.tried()
-        last: dict[str, Route | None] = {kind: None for route in tried for kind in route.handler.kinds}
-        for route in reversed([route for route in tried if route.takes is every]):
-            last.update(dict.fromkeys(route.handler.kinds, route))
-        alike: dict[tuple[Route | None, bool], list[str]] = {}
-        for kind, end in last.items():
-            alike.setdefault((end, is_interactive(kind)), []).append(kind)
+        last: dict[str, dict[str | None, Route]] = {
+            kind: {} for route in tried for kind in route.handler.kinds
+        }
+        for route in tried:
+            for kind in route.handler.kinds if route.takes is every else ():
+                # The first one takes all, unless it names a version: then others may, too.
+                if not last[kind] or None not in (route.handler.version, *last[kind]):
+                    last[kind].setdefault(route.handler.version, route)
+        alike: dict[tuple[tuple[Route, ...], bool], list[str]] = {}
+        for kind, versions in last.items():
+            ends = tuple(versions[version] for version in sorted(versions, key=numbers, reverse=True))
+            alike.setdefault((ends, is_interactive(kind)), []).append(kind)
         return [
-            replace(routed(tried, end, tuple(kinds)), waits=waits) for (end, waits), kinds in alike.items()
+            replace(routed(tried, ends, tuple(kinds)), waits=waits) for (ends, waits), kinds in alike.items()
         ]
 
     def by_kind(self) -> dict[str, Handler]:
-        """Return the handler of each kind."""
-        return {kind: handler for handler in self.all() for kind in handler.kinds}
+        """Return the handler of each kind that a worker claims."""
+        return {kind: handler for handler in self.all() for kind in handler.claims}
 
     def tried(self) -> list[Route]:
         """Return all routes inside their middleware, in the order in which they are tried."""
@@ -362,11 +387,17 @@ class Registered:
         return list((found | {known.name: known for known in self.own_schedules}).values())
 
     def _check_one_per_kind(self, handler: Handler) -> None:
-        taken = {kind: known.handler.name for known in self.fallbacks for kind in known.handler.kinds}
+        taken = {
+            kind: known.handler.name
+            for known in self.fallbacks
+            for kind in known.handler.kinds
+            if None in (versions := {known.handler.version, handler.version}) or len(versions) == 1
+        }
         for position, kind in enumerate(handler.kinds):
             if kind in taken or kind in handler.kinds[:position]:
                 raise HandlersError(
-                    f"two handlers for {kind!r}: {taken.get(kind, handler.name)} and {handler.name}"
+                    f"two handlers for {kind!r}: {taken.get(kind, handler.name)} and {handler.name}; each needs a"
+                    f" version of its own: version={FIRST!r} is that of runs that began without one"
                 )
 
     def _check_reached(self) -> None:
@@ -379,7 +410,7 @@ class Registered:
                 raise HandlersError(
                     f"handler {handler.name} is never reached: {taken[kind]} takes every {kind!r}"
                 )
-            if route.takes is every:
+            if route.takes is every and handler.version is None:
                 taken = dict.fromkeys(handler.kinds, handler.name) | taken
 
 

@@ -79,6 +79,17 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Give the event to workers that have the version that its run began under. The attempt does not count.
+
+    The runner returns it. The event keeps its place in its group.
+    """
+
+    name: ClassVar = "snooze"
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
 class FanOut:
     """Complete the event and store its children, and ``then``, which runs once when all of them have ended.
 
@@ -152,7 +163,7 @@ class Suspend:
 COMPLETE = Complete()
 """The outcome of an attempt without a result: nearly every one."""
 
-Outcome = Complete | Fail | Retry | Snooze | Discard | Release | FanOut | Await | Suspend | Undone
+Outcome = Complete | Fail | Retry | Snooze | Discard | Release | Elsewhere | FanOut | Await | Suspend | Undone
 
 
 def outcome_of(returned: object) -> Outcome:

@@ -49,6 +49,7 @@ class OnBounds(TypedDict, total=False):
     max_attempts: int | None
     backoff: Pause | None
     limit: Limit | None
+    version: str | None
 
 
 class Handlers:
@@ -105,6 +106,9 @@ class Handlers:
             ordered: of commands and interactions: whether they wait for their turn in their thread, in the slots of
                 all other events. Without it, they wait for no other event, and have slots of their own.
             limit: how many events of each of these kinds run at once, or begin in a period, in all workers.
+            version: the version of the code, as numbers: ``"2"``. Events whose runs began under another version go to
+                the function that is registered for it, or to workers that have it. Of several versions the greatest
+                takes new events, and its other bounds hold for all. Without a version it is version 1.
 
         Raises:
             HandlersError: a kind has a handler already, or the function or a bound is wrong.

@@ -14,7 +14,9 @@ import contextvars
 import inspect
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -27,6 +29,7 @@ from surelane.events import Event
 from surelane_service.engine import Engine, Settled, StoredStep
 from surelane_service.logs import Logger
 from surelane_worker.handling.flow import Flow, Key
+from surelane_worker.handling.order import Order
 from surelane_worker.handling.outcomes import Backoff, Pause, Wait, backoff_of, duration
 from surelane_worker.handling.records import message_of, plain, where
 from surelane_worker.handling.shapes import Shape, StepMismatchError, fingerprint
@@ -48,6 +51,8 @@ UNDO = "undo "
 HELD = 2.0
 """Seconds that a step keeps its slot between two tries. A longer pause suspends the handler."""
 
+PATCH = "patched "
+"""Begins the names under which answers of ``ctx.patched`` are stored. They have no place among the steps."""
 
 Answer = TypeVar("Answer")
 Bounds = tuple[int, Pause | None, Pause | None]
@@ -112,6 +117,8 @@ class Steps:
         retries: Backoff = RETRIES,
         threads: Threads | None = None,
         main: asyncio.Task[Any] | None = None,
+        own: AbstractSet[asyncio.Task[Any] | None] = frozenset(),
+        note_version: Callable[[], Awaitable[None]] | None = None,
         replaying: bool = False,
     ) -> None:
         """Keep the arguments.
@@ -122,6 +129,8 @@ class Steps:
             grouped: whether the handler takes several events. Then it has no steps.
             retries: the pauses between the tries of one step.
             main: the task that runs the handler; ``None`` if a thread runs it.
+            own: the tasks whose steps come in the order of the handler's code.
+            note_version: awaited before something new is stored.
             replaying: whether the handler stops where it would do something new.
         """
         self.threads = threads or Threads(lambda: False)
@@ -143,8 +152,12 @@ class Steps:
         self._stored: dict[Key, StoredStep] | None = None
         self._asked: set[Key] = set()
         self._ahead = set[Key]()
-        """What is stored, and the handler has not come to: results and undos."""
+        """What is stored, and a replay has not come to: results and undos."""
         self._stopping: asyncio.Task[None] | None = None
+        self.order = Order(own)
+        self._patches: dict[Key, bool] = {}
+        self._patching = asyncio.Lock()
+        self.note_version = note_version
         self._reading = asyncio.Lock()
 
     def key(self, name: str) -> Key:
@@ -155,6 +168,11 @@ class Steps:
                 step, or the handler takes several events.
             Suspended: a wait in another task has suspended the handler.
         """
+        self._check(name)
+        self._counts[name] += 1
+        return Key(name, self._counts[name])
+
+    def _check(self, name: str) -> None:
         self.flow.check()
         if self._grouped:
             raise StepMismatchError(
@@ -173,8 +191,6 @@ class Steps:
                 f"two tasks run a step {name!r} at once, so a later attempt could give one the result of the other:"
                 " name each with key=, such as the item that it is for"
             )
-        self._counts[name] += 1
-        return Key(name, self._counts[name])
 
     async def run(
         self,
@@ -238,7 +254,7 @@ class Steps:
         pauses = self._retries if backoff is None else backoff_of(backoff)
         self._running.add(step.name)
         try:
-            with self.flow.busy():
+            with self._asking(step):
                 stored = await self.stored(step, "step")
                 shape, hashed = Shape.of(function), fingerprint(arguments, named)
                 if stored is not None:
@@ -324,23 +340,63 @@ class Steps:
         """Return what earlier attempts stored under a key.
 
         Raises:
-            StepMismatchError: it is of another sort.
+            StepMismatchError: it is of another sort, or new before what is stored.
         """
-        if self._stored is None:
-            async with self._reading:
-                if self._stored is None:
-                    self._stored = await self._read()
+        found = (await self.all_stored()).get(key)
         self._asked.add(key)
         self._ahead.discard(key)
         if self._replaying and not self._ahead and self._stopping is None:
             # What follows at once may still register an undo. What takes longer, such as a call, is not awaited.
             self._stopping = asyncio.create_task(self.stop_replay())
-        found = self._stored.get(key)
+        self.order.ask(key, new=found is None)
+        if found is None and self.note_version is not None:
+            await self.note_version()
         if found is not None and found.sort != sort:
             raise StepMismatchError(
                 f"{key} was stored as a {found.sort} and is now used as a {sort}: give the {sort} a new name"
             )
         return found
+
+    @contextmanager
+    def _asking(self, key: Key) -> Iterator[None]:
+        """Keep the handler from being suspended for the length of the block, and note whether the step ends in it."""
+        with self.flow.busy():
+            try:
+                yield
+            except StepError:
+                self.order.end(key)
+                raise
+            self.order.end(key)
+
+    async def patched(self, name: str) -> bool:
+        """Return whether a change of the code is for this run; see :meth:`Context.patched`."""
+        key = Key(f"{PATCH}{name}", 1)
+        self._check(key.name)
+        async with self._patching:
+            if key not in self._patches:
+                with self.flow.busy():
+                    self._patches[key] = await self._decide(key)
+        return self._patches[key]
+
+    async def _decide(self, key: Key) -> bool:
+        stored = await self.all_stored()
+        if key in stored:
+            return stored[key].result == "true"
+        new = not self.unasked()
+        if self.note_version is not None:
+            await self.note_version()
+        await self.finalize(asyncio.current_task())
+        async with self.flow.giving():
+            await self._store(key, None, json.dumps(new), [], perf_counter())
+        return new
+
+    async def all_stored(self) -> Mapping[Key, StoredStep]:
+        """Return what earlier attempts stored, which is read once."""
+        if self._stored is None:
+            async with self._reading:
+                if self._stored is None:
+                    self._stored = await self._read()
+        return self._stored
 
     async def _read(self) -> dict[Key, StoredStep]:
         # The first claim finds steps where the event runs another one again, and notes say so.
@@ -352,15 +408,17 @@ class Steps:
             await self.fenced(partial(self.engine.end_sleeps, event.id, event.claim))
             steps = await self.patiently(partial(self.engine.read_steps, event.id))
         found = {Key(step.name, step.nth): step for step in steps}
-        self._ahead = {key for key, step in found.items() if step.ended or key.name.startswith(UNDO)}
-        self.flow.stored([key for key, step in found.items() if step.ended])
+        ended = {key for key, step in found.items() if step.ended and not key.name.startswith(PATCH)}
+        self._ahead = ended | {key for key in found if key.name.startswith(UNDO)}
+        self.flow.stored(list(ended))
+        self.order.read(found)
         return found
 
     async def sleep(self, pause: Pause, name: str, *, blocking: bool) -> None:
         """Suspend the handler for a time; see :meth:`Context.sleep`."""
         seconds = duration(pause).total_seconds()
         key = self.key(name)
-        with self.flow.busy():
+        with self._asking(key):
             stored = await self.stored(key, "sleep")
             if stored is not None and stored.done:
                 await self.flow.give(key)
@@ -379,7 +437,7 @@ class Steps:
         self, key: Key, take: Take, seconds: float | None = None, hashed: str | None = None, *, blocking: bool
     ) -> Signal | None:
         """Return the signal that ``take`` gets, or that is stored, or suspend the handler until it comes."""
-        with self.flow.busy():
+        with self._asking(key):
             stored = await self.stored(key, "wait")
             if stored is not None:
                 _check_arguments(key, stored, hashed)
@@ -405,7 +463,8 @@ class Steps:
 
     def unasked(self) -> list[str]:
         """Return the steps that earlier attempts stored and that this attempt did not use."""
-        return sorted(str(key) for key in (self._stored or {}) if key not in self._asked)
+        left = (self._stored or {}).keys() - self._asked
+        return sorted(str(key) for key in left if not key.name.startswith(PATCH))
 
     async def _store(
         self,
@@ -419,7 +478,7 @@ class Steps:
     ) -> None:
         took, event = timedelta(seconds=perf_counter() - began), self.event
         step = event.id, event.claim, key.name, key.nth, hashed, text, json.dumps(errors), took
-        await self.fenced(lambda: self.engine.store_step(*step, final))
+        await self.fenced(lambda: self.engine.store_step(*step, final, key in self.order))
         self.progressed = self.progressed or text is not None
 
     async def fenced(self, call: Callable[[], Awaitable[Answer]]) -> Answer:

@@ -79,7 +79,10 @@ class Transaction:
     async def _offer(self, key: Key) -> str:
         """Store that the step may come, with a new token. Return the token."""
         token, event, engine = secrets.token_hex(16), self._steps.event, self._steps.engine
-        await self._steps.fenced(lambda: engine.offer_step(event.id, event.claim, key.name, key.nth, token))
+        in_order = key in self._steps.order
+        await self._steps.fenced(
+            lambda: engine.offer_step(event.id, event.claim, key.name, key.nth, token, in_order)
+        )
         return token
 
     async def _awaited(self, stored: "Stored", arguments: Sequence[Any], named: dict[str, Any]) -> object:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import nullcontext
 from contextvars import copy_context
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -30,6 +31,7 @@ from surelane_worker.handling.outcomes import (
     Backoff,
     Complete,
     Discard,
+    Elsewhere,
     Fail,
     FanOut,
     Outcome,
@@ -54,6 +56,7 @@ from surelane_worker.handling.records import (
 )
 from surelane_worker.handling.steps import StepError
 from surelane_worker.handling.undo import undo
+from surelane_worker.handling.versions import FIRST, noted
 from surelane_worker.leasing import LOST, Claim, Work
 from surelane_worker.observing.tracing import Observer
 from surelane_worker.running.coalescing import Coalescer
@@ -202,9 +205,9 @@ class Runner:
         try:
             if not self._is_prepared(attempt, events):
                 await self._prepare(attempt, events)
-            handler = handler.for_event(events[0])
-            call = self._call(handler, given, attempt)
             with attempt.handled():
+                handler = await self._chosen(handler, attempt, events[0])
+                call = self._call(handler, given, attempt)
                 if handler.timeout is None:
                     outcome = outcome_of(await call)
                     return outcome
@@ -232,9 +235,24 @@ class Runner:
 
     def _call(self, handler: Handler, given: Given, attempt: Attempt) -> Awaitable[object]:
         call = handler.call(given, Context(attempt))
-        if attempt.undoing:
+        if attempt.undoing and attempt.version == (handler.version or FIRST):
             return undo(attempt, call, lambda: not self._goes_on(attempt.events[0], attempt))
         return call
+
+    @staticmethod
+    async def _chosen(handler: Handler, attempt: Attempt, event: Event) -> Handler:
+        """Return the handler of an event: of a run that has begun, the one of its version."""
+        newest, event = handler.for_event(event), attempt.events[0]  # which has the steps
+        version = noted(event)
+        own = newest.version or FIRST
+        attempt.version = version or own
+        again = own != FIRST and version is None and (event.claim > 1 or event.notes is not None)
+        if again and await attempt.steps.all_stored():
+            attempt.version, attempt.steps.note_version = FIRST, None
+        if attempt.version == own:
+            return newest
+        lacking = replace(newest, timeout=None, call=partial(_elsewhere, attempt.version))
+        return handler.versions.get(attempt.version, lacking)
 
     def _is_prepared(self, attempt: Attempt, events: Sequence[Event]) -> bool:
         """Do as :meth:`_prepare` where nothing is encrypted and the token is kept. Return whether that is so."""
@@ -315,12 +333,15 @@ class Runner:
             return self._fail(work, claims, Fail(refused), attempt)
         for claim in claims:
             self._settler.put(
-                claim, outcome, argument, () if isinstance(outcome, Snooze | Undone) else followers
+                claim,
+                outcome,
+                argument,
+                () if isinstance(outcome, Snooze | Elsewhere | Undone) else followers,
             )
         if isinstance(outcome, Anew):
             self._note_anew(claims[0])
             return False
-        return not (isinstance(outcome, Suspend) and outcome.blocking)
+        return not (isinstance(outcome, Elsewhere) or (isinstance(outcome, Suspend) and outcome.blocking))
 
     def _note_anew(self, claim: Claim) -> None:
         """Warn once a minute of an event that continues as a new one again and again: it may never wait."""
@@ -339,7 +360,7 @@ class Runner:
     @staticmethod
     def _argument(
         claims: Sequence[Claim],
-        outcome: Complete | Snooze | Await | Suspend | FanOut | Undone,
+        outcome: Complete | Snooze | Elsewhere | Await | Suspend | FanOut | Undone,
         *,
         blocking: bool,
     ) -> str | None:
@@ -355,6 +376,8 @@ class Runner:
                 return json.dumps(snooze | {"blocking": True} if blocking else snooze)
             case Undone():
                 return json.dumps({"error": None, "final": True})
+            case Elsewhere(version):
+                return json.dumps({"pause": 0, "blocking": True, "begun": False, "version": version})
             case Await(until):
                 return json.dumps({"until": moment(until).isoformat()})
             case Suspend(waits):
@@ -438,6 +461,11 @@ class Runner:
                 attempt.log.info("event discarded")
             case Retry():
                 attempt.log.info("handler asked for another attempt", retried=retried)
+
+
+async def _elsewhere(version: str, _given: object, _context: Context) -> Elsewhere:
+    """Handle an event whose version this worker lacks."""
+    return Elsewhere(version)
 
 
 def _final_reason(error: BaseException) -> str | None:

@@ -98,7 +98,7 @@ class Share:
     """The slots of handlers with a common bound, and their work that waits for one."""
 
     def __init__(self, handlers: Sequence[Handler], limit: int) -> None:
-        self.kinds = [kind for handler in handlers for kind in handler.kinds]
+        self.kinds = [kind for handler in handlers for kind in handler.claims]
         self.limit = limit
         self.running = 0
         self.waiting = Waiting()

@@ -132,6 +132,18 @@ class Notebook:
         self._part("calls")[name] = made
         await self._write()
 
+    async def note_version(self, version: str) -> None:
+        """Note the version of the handler that the event began under, and return once that is stored.
+
+        Raises:
+            ClaimLostError: the claim no longer stands.
+        """
+        self._notes["version"] = version
+        await self._write(must=True)
+        while '"version"' not in (self._written or ""):
+            await asyncio.sleep(PAUSE)
+            await self._write(must=True)
+
     def _part(self, name: str) -> dict[str, Any]:
         part: dict[str, Any] = self._notes.setdefault(name, {})
         return part

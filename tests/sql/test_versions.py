@@ -1,0 +1,131 @@
+"""A run that its worker lacks the version for goes to workers that have it, and keeps its place."""
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from surelane.calls import Connection
+from surelane_service.engine import Engine
+from tests.sql.conftest import Connect
+from tests.sql.queue_steps import Pair, claim, complete, ending, enqueue, fail, live, pair
+
+
+async def announce(queue: Connection, name: str, *kinds: str) -> None:
+    await queue.execute("select agent.announce_worker($1, $2, '1.0.0')", name, kinds)
+
+
+async def passed_on(queue: Connection, item: Pair, version: str = "1") -> str:
+    """Settle a claim of a worker that lacks the version; return the answer."""
+    argument = {"pause": 0, "blocking": True, "begun": False, "version": version}
+    answer: str = await queue.fetchval(
+        "select answer from agent.settle(array[$1::int8], array[$2::int4], array['snooze'], array[$3::jsonb])",
+        *item,
+        json.dumps(argument),
+    )
+    return answer
+
+
+async def test_run_gets_the_kind_of_its_version_and_its_attempt_back(queue: Connection) -> None:
+    identity = await enqueue(queue, "order")
+    (row,) = await claim(queue, "order")
+    assert await passed_on(queue, pair(row)) == "done"
+    assert await passed_on(queue, pair(row)) == "stale"
+    assert await claim(queue, "order") == []
+    (again,) = await claim(queue, "order@1")
+    assert (again["id"], again["attempts"], json.loads(again["notes"])) == (identity, 1, {"version": "1"})
+    assert await passed_on(queue, pair(again), "2") == "done"
+    (last,) = await claim(queue, "order@2")
+    assert await complete(queue, pair(last)) == ["done"]
+    assert await ending(queue, identity) == ("completed", None)
+
+
+async def test_request_to_cancel_ends_a_run_that_is_passed_on(queue: Connection) -> None:
+    identity = await enqueue(queue, "order", item_key="k")
+    (row,) = await claim(queue, "order")
+    await queue.fetchval("select agent.cancel_event('k')")
+    assert await passed_on(queue, pair(row)) == "done"
+    assert (await ending(queue, identity))[0] == "cancelled"
+
+
+async def test_locked_event_is_busy_and_then_passed_on(queue: Connection, connect: Connect) -> None:
+    identity = await enqueue(queue, "order")
+    (row,) = await claim(queue, "order")
+    other = await connect()
+    async with other.transaction():
+        await other.execute("select from agent.event where id = $1 for update", identity)
+        assert await passed_on(queue, pair(row)) == "busy"
+    assert await passed_on(queue, pair(row)) == "done"
+
+
+async def test_group_waits_for_the_run_while_a_worker_has_its_version(queue: Connection) -> None:
+    await announce(queue, "old", "order", "order@1")
+    await announce(queue, "new", "order", "order@2")
+    first = await enqueue(queue, "order", group_key="g")
+    (row,) = await claim(queue, "order")
+    second = await enqueue(queue, "order", group_key="g")
+    assert await passed_on(queue, pair(row)) == "done"
+    assert await claim(queue, "order", "order@2") == [], "the later event overtook the run"
+    (again,) = await claim(queue, "order@1")
+    assert again["id"] == first
+    assert await complete(queue, pair(again)) == ["done"]
+    (later,) = await claim(queue, "order", "order@2")
+    assert later["id"] == second
+
+
+async def test_group_goes_on_where_no_worker_has_the_version(queue: Connection) -> None:
+    await announce(queue, "new", "order", "order@2")
+    await enqueue(queue, "order", group_key="g")
+    (row,) = await claim(queue, "order")
+    second = await enqueue(queue, "order", group_key="g")
+    assert await passed_on(queue, pair(row)) == "done"
+    (later,) = await claim(queue, "order", "order@2")
+    assert later["id"] == second
+
+
+async def test_run_of_version_1_waits_for_a_live_worker_that_names_none(queue: Connection) -> None:
+    await announce(queue, "old", "order")
+    await announce(queue, "new", "order", "order@2")
+    identity = await enqueue(queue, "order")
+    (row,) = await claim(queue, "order")
+    assert await passed_on(queue, pair(row)) == "done"
+    stored = await live(queue, identity)
+    assert stored is not None
+    assert (stored["kind"], stored["notes"]) == ("order", None)
+    assert stored["vt"] > row["vt"] - timedelta(minutes=10)
+
+
+async def test_failure_hook_and_parent_hear_the_kind_without_a_version(queue: Connection) -> None:
+    await announce(queue, "w", "order", "surelane.failed:order")
+    await enqueue(queue, "order", max_attempts=1)
+    (row,) = await claim(queue, "order")
+    await passed_on(queue, pair(row), "2")
+    (again,) = await claim(queue, "order@2")
+    assert await fail(queue, pair(again)) == ["done"]
+    assert await queue.fetchval("select count(*) from agent.event where kind = 'surelane.failed:order'") == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "notes", "base"),
+    [
+        ("order@1", '{"version": "1"}', "order"),
+        ("order", '{"version": "1"}', "order"),
+        ("mail@1", None, "mail@1"),
+        ("mail@1@2.1", '{"version": "2.1"}', "mail@1"),
+    ],
+)
+async def test_kind_without_the_version_is_exact(
+    queue: Connection, kind: str, notes: str | None, base: str
+) -> None:
+    assert await queue.fetchval("select agent.base_kind($1, $2)", kind, notes) == base
+
+
+async def test_services_of_the_previous_release_store_and_read_steps(queue: Connection) -> None:
+    await enqueue(queue, "order")
+    (row,) = await claim(queue, "order")
+    store = "select agent.store_step($1, $2, 'a', 1, null, '1', '[]', interval '1 ms', true)"
+    assert await queue.fetchval(store, *pair(row)) == "done"
+    (old,) = await queue.fetch("select * from agent.read_steps($1)", row["id"])
+    assert tuple(old) == ("a", 1, "step", None, "1", True)
+    (new,) = await Engine(queue).read_steps(row["id"])
+    assert not new.in_order

@@ -1,0 +1,80 @@
+"""Versions of handlers: how they are registered, and which one takes an event."""
+
+from typing import Any
+
+import pytest
+
+from surelane_worker import Handlers
+from surelane_worker.handling.handler import HandlersError
+from surelane_worker.handling.registry import registered_in
+
+
+async def handle(*_: Any) -> None:
+    """Do nothing."""
+
+
+def registered(*versions: str | None, into: Handlers | None = None, **bounds: Any) -> Handlers:
+    handlers = into or Handlers()
+    for version in versions:
+        on: Any = handlers.on
+        on("order", version=version, **bounds)(handle)
+    return handlers
+
+
+def test_one_handler_claims_the_kind_and_those_of_its_versions() -> None:
+    by_kind = registered_in(registered("1", "9", "10")).by_kind()
+    assert sorted(by_kind) == ["order", "order@1", "order@10", "order@9"]
+    (handler,) = set(by_kind.values())
+    assert handler.version == "10"
+    assert {version: each.version for version, each in handler.versions.items()} == {
+        "1": "1",
+        "9": "9",
+        "10": "10",
+    }
+
+
+def test_handler_without_a_version_claims_its_kind_alone() -> None:
+    assert list(registered_in(registered(None)).by_kind()) == ["order"]
+
+
+@pytest.mark.parametrize("version", ["", "two", "1.", ".1", "01", "1..2", "-1", "٢", "1" * 21, "1\n"])
+def test_version_is_made_of_numbers(version: str) -> None:
+    with pytest.raises(HandlersError, match="version is a text of numbers"):
+        registered(version)
+
+
+@pytest.mark.parametrize("versions", [(None, "2"), ("2", None), ("2", "2"), (None, None)])
+def test_each_function_of_a_kind_names_a_version_of_its_own(versions: tuple[str | None, ...]) -> None:
+    with pytest.raises(HandlersError, match=r"two handlers for 'order'.*version='1'"):
+        registered(*versions)
+
+
+def test_versions_of_a_kind_gather_events_alike() -> None:
+    handlers = registered("1", debounce="1s")
+    with pytest.raises(HandlersError, match="same debounce"):
+        registered_in(registered("2", into=handlers)).by_kind()
+
+
+def test_kind_leaves_room_for_its_version() -> None:
+    with pytest.raises(HandlersError, match="fewer than 180 characters"):
+        Handlers().on("k" * 180, version="2")(handle)
+
+
+def test_old_versions_may_stand_in_an_included_set() -> None:
+    handlers = registered("2")
+    handlers.include(registered("1"))
+    assert list(registered_in(handlers).by_kind()) == ["order", "order@2", "order@1"]
+
+
+def test_handler_without_a_version_comes_before_those_of_an_included_set() -> None:
+    handlers = registered(None)
+    handlers.include(registered("1", "2"))
+    assert {kind: each.version for kind, each in registered_in(handlers).by_kind().items()} == {"order": None}
+
+
+def test_failure_hooks_are_for_kinds_without_versions() -> None:
+    handlers = registered("1", "2")
+    handlers.on_failure()(handle)
+    assert [kind for kind in registered_in(handlers).by_kind() if "failed" in kind] == [
+        "surelane.failed:order"
+    ]
