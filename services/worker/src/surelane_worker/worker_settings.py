@@ -98,6 +98,12 @@ class WorkerSettings(InstallSettings, DispatchSettings):
     model_timeout: Duration = Field("1m", validation_alias="SURELANE_MODEL_TIMEOUT", validate_default=True)
     """How long the model's server may be silent."""
 
+    model_edited: Literal["restart", "ignore"] = Field("restart", validation_alias="SURELANE_MODEL_EDITED")
+    """What becomes of a turn that has not ended when its message is edited or deleted.
+
+    ``restart``: it is cancelled, and an edited message is answered anew.
+    """
+
     concurrency: Annotated[int, Field(ge=1, le=1000)] = Field(10, validation_alias="SURELANE_CONCURRENCY")
     """How many handlers run at once in this process."""
 

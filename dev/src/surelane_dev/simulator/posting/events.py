@@ -40,8 +40,8 @@ def events_of(workspace: Workspace, change: Change, subscriptions: Collection[st
             yield from _posted(workspace, message, subscriptions)
         case Edited(message, previous):
             yield from _changed(workspace, message, previous, subscriptions)
-        case Deleted(message, _) if message.visible_to is None:
-            yield from _deleted(workspace, message, subscriptions)
+        case Deleted(message, tombstone) if message.visible_to is None:
+            yield from _deleted(workspace, message, tombstone, subscriptions)
         case Reacted(message, user, name, added):
             yield from _reacted(workspace, message, user, name, added, subscriptions)
         case _:
@@ -130,17 +130,22 @@ def _changed(
         }
 
 
-def _deleted(workspace: Workspace, message: Message, subscriptions: Collection[str]) -> Iterator[JSON]:
+def _deleted(
+    workspace: Workspace, message: Message, tombstone: Message | None, subscriptions: Collection[str]
+) -> Iterator[JSON]:
+    """Yield the event of a deletion. A message that has replies is changed into a tombstone."""
     channel = workspace.channels[message.channel]
     if _heard(workspace, channel, subscriptions):
         ts = workspace.next_ts()
+        how: JSON = {"subtype": "message_deleted", "deleted_ts": message.ts}
+        if tombstone is not None:
+            how = {"subtype": "message_changed", "message": message_json(workspace, tombstone)}
         yield {
             "type": "message",
-            "subtype": "message_deleted",
+            **how,
             "previous_message": message_json(workspace, message),
             "channel": channel.id,
             "hidden": True,
-            "deleted_ts": message.ts,
             "ts": ts,
             "event_ts": ts,
             "channel_type": _channel_type(channel),

@@ -200,6 +200,17 @@ class Handlers:
         """
         return self._routing(routes.MESSAGE, wanted, timeout=timeout, concurrency=concurrency)
 
+    def edited(self, *wanted: Wanted, timeout: Pause | None = None) -> Callable[[OnEvent], OnEvent]:
+        """Register a function for messages that a person edited, by their new text; see :meth:`message`.
+
+        It runs at once, also while the message itself is handled.
+        """
+        return self._routing(routes.EDITED, wanted, timeout=timeout)
+
+    def deleted(self, *wanted: Wanted, timeout: Pause | None = None) -> Callable[[OnEvent], OnEvent]:
+        """Register a function for messages that a person deleted, by their text; see :meth:`edited`."""
+        return self._routing(routes.DELETED, wanted, timeout=timeout)
+
     def action(self, *action_ids: Wanted, **bounds: Unpack[RouteBounds]) -> Callable[[OnEvent], OnEvent]:
         """Register a function for buttons and menus with one of these ``action_id``; see :meth:`message`.
 
