@@ -78,7 +78,7 @@ def around(**event: Any) -> dict[str, Any]:
 
 FURTHER: tuple[Any, ...] = (
     around(type="channel_created", channel={"id": "C1", "name": "x"}, event_ts="1700000000.000100"),
-    around(type="assistant_thread_started", assistant_thread={"channel_id": "D1", "thread_ts": "1.1"}),
+    around(type="assistant_thread_started", assistant_thread={"channel_id": "D1", "thread_ts": "1.1", "user_id": "U1"}),
     around(type="file_shared", channel_id="C1", user_id="U1", file_id="F1"),
     around(type="message", channel_type="im", channel="D1", ts="1.1", thread_ts="1.1", user="U1"),
     around(type="message", channel_type="mpim", channel="G1", ts="1.1", user="U1"),

@@ -38,7 +38,7 @@ CHANNEL = _paths(
     "assistant_thread.channel_id",
     "container.channel_id",
 )
-USER = _paths("user", "user.id", "user_id", "message.user")
+USER = _paths("user", "user.id", "user_id", "message.user", "assistant_thread.user_id")
 MESSAGE = _paths("ts", "item.ts", "message.ts")
 THREAD = _paths("thread_ts", "message.thread_ts", "assistant_thread.thread_ts", "container.thread_ts")
 ENTERPRISE = _paths("enterprise_id", "enterprise.id")
@@ -77,7 +77,7 @@ def place_of(payload: object) -> Place:
     """Return the place of a payload; what it does not name is ``None``."""
     inner, workspace = inner_event(payload), text_at(payload, TEAM)
     about = edited_message(inner) or inner
-    message = text_at(about, MESSAGE)
+    message = text_at(about, MESSAGE) or text_in(inner.get("message_ts"))
     return Place(
         channel=text_at(inner, CHANNEL),
         thread_ts=text_at(about, THREAD) or message,

@@ -50,6 +50,13 @@ class Pointed(Input):
     user: str | None = None
 
 
+class Entity(Pointed):
+    """A click on a Work Object that the app shows below a message."""
+
+    url: Text
+    """The link in the message."""
+
+
 class Reaction(Pointed):
     """A reaction that a person adds or removes."""
 
@@ -103,6 +110,15 @@ class Home(Input):
 
     user: str | None = None
     tab: Literal["home", "messages"] = "home"
+
+
+class Look(Input):
+    """A change of what a person is looking at while the app is open beside it."""
+
+    channel: str
+    user: str | None = None
+    thread_ts: str = ""
+    """The thread of an app with the older assistant view."""
 
 
 class Stop(Input):

@@ -11,7 +11,7 @@ from surelane.events import Event
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.outcomes import Discard, Pause, Retry
 from surelane_worker.model.errors import LimitError, RefusedError, UnavailableError
-from surelane_worker.model.thread import before, quoted
+from surelane_worker.model.thread import before, looked_at, quoted
 from surelane_worker.model.tools import Tools, load_tools
 from surelane_worker.model.voice import Voice
 from surelane_worker.worker_settings import WorkerSettings
@@ -53,7 +53,9 @@ class Agent:
 
         voice = Voice(event, ctx)
         said = await ctx.step("thread", before, event, ctx, voice.place)
-        asked = quoted(voice.place.user, str(event.slack.get("text") or "")[:LONGEST_QUESTION])
+        asked = quoted(voice.place.user, str(event.slack.get("text") or "")[:LONGEST_QUESTION]) + looked_at(
+            event
+        )
         settings = ctx.settings
         run = Run(
             ctx,
