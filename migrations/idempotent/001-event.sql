@@ -103,13 +103,13 @@ end
 $$;
 
 -- Whether events of a kind wait for no others: commands and interactions, clicks on the worker's
--- own buttons, and what may end a run of its thread: Slack's Stop, and edits of messages.
+-- own buttons, links to show, and what may end a run: Slack's Stop, and edits of messages.
 create or replace function agent.is_interactive(_kind text) returns boolean
 language sql immutable parallel safe
 return _kind like 'slack.command.%' or _kind in ('slack.block_actions', 'slack.block_suggestion', 'slack.dialog_cancellation'
     , 'slack.dialog_submission', 'slack.dialog_suggestion', 'slack.interactive_message', 'slack.message_action', 'slack.shortcut'
     , 'slack.view_closed', 'slack.view_submission', 'slack.workflow_step_edit', 'surelane.answer', 'slack.agent_session_stopped'
-    , 'slack.message_changed', 'slack.message_deleted');
+    , 'slack.message_changed', 'slack.message_deleted', 'slack.link_shared', 'slack.entity_details_requested');
 
 -- The key of an event that comes from outside. Keys of named schedules and of webhooks are theirs
 -- alone: an event under such a key would be found in place of a firing, which would then be
@@ -185,7 +185,7 @@ declare
     _inner jsonb := agent.slack_event(_event);
 begin
     return coalesce(agent.text_at(_inner, 'user'), agent.text_at(_inner -> 'user', 'id'), agent.text_at(_inner, 'user_id')
-        , agent.text_at(_inner -> 'message', 'user'), '');
+        , agent.text_at(_inner -> 'message', 'user'), agent.text_at(_inner -> 'assistant_thread', 'user_id'), '');
 end
 $$;
 

@@ -55,6 +55,8 @@ async def test_database_and_worker_know_the_same_interactive_kinds(queue: Connec
         "slack.agent_session_stopped",
         "slack.message_changed",
         "slack.message_deleted",
+        "slack.link_shared",
+        "slack.entity_details_requested",
         "slack.app_mention",
         "slack.message.im",
         "block_actions",

@@ -56,16 +56,18 @@ INTERACTIONS = frozenset(
 
 ANSWERS = "surelane.answer"
 """The kind of clicks on the buttons of ``ctx.ask`` and ``ctx.stoppable``."""
+LINK, ENTITY = "slack.link_shared", "slack.entity_details_requested"
+"""The kinds of links to show in a message, and of clicks on them, for which a person waits."""
 STOPPED = "slack.agent_session_stopped"
 """The kind of Slack's own Stop, which ends what runs in its thread."""
 
 
 def is_interactive(kind: str) -> bool:
-    """Return whether events of a kind wait for no others: commands, interactions, answers to questions, Stop, edits.
+    """Return whether events of a kind wait for no others: what people click, type, edit, stop and link to.
 
     ``agent.is_interactive`` says the same in the database.
     """
-    if kind in (ANSWERS, STOPPED) or kind.startswith(COMMAND):
+    if kind in (ANSWERS, STOPPED, LINK, ENTITY) or kind.startswith(COMMAND):
         return True
     return kind.startswith("slack.") and (kind[6:] in INTERACTIONS or kind[6:] in EDITS)
 
@@ -78,6 +80,19 @@ def texts(event: Event) -> Iterator[object]:
 def edited_texts(event: Event) -> Iterator[object]:
     """Yield the text of a message that was edited, as it is now, or deleted, as it was."""
     yield edited_message(event.slack).get("text")
+
+
+def link_domains(event: Event) -> Iterator[object]:
+    """Yield the domains of the links in a message, as the app's settings name them."""
+    links = event.slack.get("links")
+    for link in links if isinstance(links, list) else ():
+        yield _member(link, "domain")
+
+
+def entity_names(event: Event) -> Iterator[object]:
+    """Yield the type that the app gave a Work Object, and the domain of its link."""
+    yield _member(event.slack.get("external_ref"), "type")
+    yield _member(event.slack.get("link"), "domain")
 
 
 def action_ids(event: Event) -> Iterator[object]:
@@ -159,6 +174,8 @@ class Wants:
 MESSAGE = Sort(MESSAGES, texts, contained)
 EDITED = Sort(("slack.message_changed",), edited_texts, contained)
 DELETED = Sort(("slack.message_deleted",), edited_texts, contained)
+LINKS = Sort((LINK,), link_domains)
+ENTITIES = Sort((ENTITY,), entity_names)
 ACTION = Sort(("slack.block_actions",), action_ids)
 VIEW = Sort(("slack.view_submission",), view_ids)
 VIEW_CLOSED = Sort(("slack.view_closed",), view_ids)
