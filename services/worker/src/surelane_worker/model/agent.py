@@ -49,7 +49,8 @@ class Agent:
         Returns:
             The answer and the usage, for history.
         """
-        from surelane_worker.model.run import Run  # noqa: PLC0415 - it imports the libraries of the extra
+        from surelane_worker.model.files import Attached, referred  # noqa: PLC0415 - it imports the libraries of the extra
+        from surelane_worker.model.run import Run  # noqa: PLC0415 - likewise
 
         voice = Voice(event, ctx)
         said = await ctx.step("thread", before, event, ctx, voice.place)
@@ -66,6 +67,7 @@ class Agent:
             instructions=self.instructions or settings.model_instructions,
             below=self.below,
             patience=self.patience,
+            files=Attached(ctx, asked, await referred(event, ctx)),
         )
         try:
             answer = await run.answer(asked, said)

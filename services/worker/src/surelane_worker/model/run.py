@@ -47,6 +47,7 @@ from surelane_worker.handling.outcomes import Pause, duration
 from surelane_worker.handling.steps import StepError
 from surelane_worker.model.client import LONGEST_REASON, failure, model_of
 from surelane_worker.model.errors import LimitError, RefusedError, UnavailableError
+from surelane_worker.model.files import Attached
 from surelane_worker.model.servers import Server, servers
 from surelane_worker.model.thread import Said
 from surelane_worker.model.tools import Tools
@@ -83,6 +84,7 @@ class Run:
     instructions: str | None
     below: Sequence[dict[str, Any]]
     patience: Pause
+    files: Attached
     usage: dict[str, int] = field(default_factory=USAGE.copy)
     places: dict[str, str] = field(default_factory=dict)
 
@@ -163,6 +165,7 @@ class Run:
     ) -> Any:  # noqa: ANN401 - a message as JSON
         """Ask the model, say in Slack what it says, and return its response as JSON."""
         await self.voice.think()
+        messages = await self.files.beside(messages)
         try:
             async with (
                 self.voice.speech() as speech,
