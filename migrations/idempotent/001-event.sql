@@ -31,7 +31,7 @@ return case when _event ->> 'type' = 'event_callback' and jsonb_typeof(_event ->
     then _event -> 'event' else _event end;
 
 -- What an event is: slack.app_mention; messages by Slack's subscription names, slack.message.im;
--- slack.command.deploy.
+-- slack.message_changed and slack.message_deleted of all channels; slack.command.deploy.
 create or replace function agent.event_kind(_event jsonb) returns text
 language plpgsql immutable parallel safe
 set search_path = pg_catalog, pg_temp
@@ -40,7 +40,10 @@ declare
     _inner jsonb := agent.slack_event(_event);
     _type text := agent.text_at(_inner, 'type');
 begin
-    if _type = 'message' then
+    if _type = 'message' and _inner ->> 'subtype' in ('message_changed', 'message_deleted') then
+        -- Slack replaces a deleted message that has replies by another one, a tombstone.
+        return case when _inner #>> '{message,subtype}' = 'tombstone' then 'slack.message_deleted' else 'slack.' || (_inner ->> 'subtype') end;
+    elsif _type = 'message' then
         return 'slack.message' || case _inner ->> 'channel_type'
             when 'im' then '.im' when 'mpim' then '.mpim' when 'channel' then '.channels' when 'group' then '.groups' else '' end;
     end if;
@@ -105,13 +108,14 @@ begin
 end
 $$;
 
--- Whether a person waits for events of a kind: commands and interactions, clicks on the worker's
--- own buttons, and Slack's Stop, which ends what runs in its thread.
+-- Whether events of a kind wait for no others: commands and interactions, clicks on the worker's
+-- own buttons, links to show, and what may end a run: Slack's Stop, and edits of messages.
 create or replace function agent.is_interactive(_kind text) returns boolean
 language sql immutable parallel safe
 return _kind like 'slack.command.%' or _kind in ('slack.block_actions', 'slack.block_suggestion', 'slack.dialog_cancellation'
     , 'slack.dialog_submission', 'slack.dialog_suggestion', 'slack.interactive_message', 'slack.message_action', 'slack.shortcut'
-    , 'slack.view_closed', 'slack.view_submission', 'slack.workflow_step_edit', 'surelane.answer', 'slack.agent_session_stopped');
+    , 'slack.view_closed', 'slack.view_submission', 'slack.workflow_step_edit', 'surelane.answer', 'slack.agent_session_stopped'
+    , 'slack.message_changed', 'slack.message_deleted', 'slack.link_shared', 'slack.entity_details_requested');
 
 -- The key of an event from outside. The keys of schedules and webhooks are theirs alone: a firing
 -- would be skipped if an event under its key were found.
@@ -175,7 +179,8 @@ return (
 create or replace function agent.event_user(_event jsonb) returns text
 language sql immutable parallel safe
 return (
-    select coalesce(agent.text_at(e, 'user'), agent.text_at(e -> 'user', 'id'), agent.text_at(e, 'user_id'), agent.text_at(e -> 'message', 'user'), '')
+    select coalesce(agent.text_at(e, 'user'), agent.text_at(e -> 'user', 'id'), agent.text_at(e, 'user_id'), agent.text_at(e -> 'message', 'user')
+        , agent.text_at(e -> 'assistant_thread', 'user_id'), '')
     from (select agent.slack_event(_event) offset 0) as given (e));
 
 -- A lane of a band: a group's own, else a random one. Band 0 has lanes 0 to 15, the others have

@@ -3,6 +3,7 @@
 --
 --   acting: who changes something; functions that note it
 --   cancel_event, cancel_jobs, cancel_job, cancel_live: cancel; operators, programs
+--   replace_message: an edited or deleted message's turn; workers
 --   cancel_grace, why_cancelled, with_live_children, end_waiting, live_event: parts of these
 --   expire_jobs, reschedule_event: operators, programs
 --   rerun_row, rerun_events: ended events run again; operators
@@ -177,6 +178,32 @@ as $$ select agent.cancel_job((select id from agent.event where item_key = agent
 create or replace function agent.cancel_live(_key text, _by text, _why text, _children boolean) returns text
 language sql volatile security definer
 as $$ select agent.cancel_job(agent.live_event(_key), _by, _why, _children) $$;
+
+-- Cancels the turn of a message that a person edited or deleted, and with _restart stores _event
+-- under _item_key. _event is the message as it is now, in Slack's envelope, at the edit's time.
+-- So of two edits the later one counts, in either order. A turn is an event that no handler has
+-- begun, or that has a step named _step. Answers as cancel_job does; null: there is no turn.
+create or replace function agent.replace_message(_event jsonb, _item_key text, _step text, _restart boolean, _by text, _why text) returns text
+language plpgsql volatile security definer
+set enable_seqscan = off
+as $$
+declare
+    _kind text := agent.event_kind(_event);
+    _at timestamptz := (agent.event_time(_event, agent.clock())).event_ts;
+    _answer text;
+begin
+    _answer := agent.cancel_job((
+        select e.id from agent.event as e
+        where e.group_key = agent.event_group_key(_event) and e.kind = _kind and e.event_ts < _at and e.cancelled_by is null
+        and agent.slack_event(e.event) ->> 'ts' = agent.slack_event(_event) ->> 'ts'
+        and (e.claimed = '{}' or exists (select from agent.step as s where s.event_id = e.id and s.name = _step))
+        order by e.id limit 1), _by, _why);
+    if _restart and _answer in ('cancelled', 'running') then
+        perform agent.store_event(_event, null, _item_key);
+    end if;
+    return _answer;
+end
+$$;
 
 -- Moves an event to another time by its item key. Answers 'rescheduled', 'running' or 'waiting'
 -- (for its children or an answer; nothing was changed), or null: no such event is in the queue.

@@ -78,12 +78,14 @@ def around(**event: Any) -> dict[str, Any]:
 
 FURTHER: tuple[Any, ...] = (
     around(type="channel_created", channel={"id": "C1", "name": "x"}, event_ts="1700000000.000100"),
-    around(type="assistant_thread_started", assistant_thread={"channel_id": "D1", "thread_ts": "1.1"}),
+    around(type="assistant_thread_started", assistant_thread={"channel_id": "D1", "thread_ts": "1.1", "user_id": "U1"}),
     around(type="file_shared", channel_id="C1", user_id="U1", file_id="F1"),
     around(type="message", channel_type="im", channel="D1", ts="1.1", thread_ts="1.1", user="U1"),
     around(type="message", channel_type="mpim", channel="G1", ts="1.1", user="U1"),
     around(type="team_join", user={"id": "U1"}),
     around(type="message", subtype="message_changed", channel="C1", ts="1.2", message={"ts": "1.1", "user": "U1"}),
+    around(type="message", subtype="message_changed", channel="C1", ts="1.2", message={"subtype": "tombstone"}),
+    around(type="message", subtype="message_deleted", channel="D1", ts="1.2", previous_message={"ts": "1.1"}),
     {**around(type="reaction_added", item={"channel": "C1", "ts": "1.1"}), "is_ext_shared_channel": True},
     {"type": "block_actions", "team": {"id": "T1"}, "channel": {"id": "C1"}, "user": {"id": "U1"},
      "trigger_id": "1.2.a", "actions": [{"action_id": "go"}],
@@ -100,6 +102,7 @@ FURTHER: tuple[Any, ...] = (
 OBJECTS = ("event", "team", "user", "channel", "item", "message", "container", "assistant_thread", "view")
 FIELDS = (
     *("type", "command", "channel_type", "event_id", "trigger_id", "team_id", "channel_id", "user_id", "ts"),
+    "subtype",
     *("thread_ts", "id", "message_ts", "action_id", "callback_id", "is_ext_shared_channel", "actions", *OBJECTS),
 )  # fmt: skip
 
@@ -168,6 +171,7 @@ async def test_every_payload_that_the_simulator_makes(queue: Connection) -> None
     kinds = {kind_of(payload) for payload in payloads}
     assert kinds == {
         *("slack.app_mention", "slack.message.channels", "slack.message.im", "slack.command.deploy"),
+        *("slack.message_changed", "slack.message_deleted"),
         *("slack.reaction_added", "slack.reaction_removed", "slack.shortcut", "slack.message_action"),
         *("slack.block_actions", "slack.block_suggestion", "slack.view_submission", "slack.view_closed"),
         "surelane.answer",

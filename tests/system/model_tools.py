@@ -12,6 +12,7 @@ from surelane_worker import Event, Handlers
 from surelane_worker.builtin import messages
 from surelane_worker.handling.context import Context
 from surelane_worker.model import Agent, Tools
+from surelane_worker.model.files import attach
 
 tools = Tools()
 BELOW = [{"type": "divider"}]
@@ -119,3 +120,4 @@ async def turn(event: Event, ctx: Context) -> object:
 
 
 handlers.on("agent-turn", timeout="1m")(messages.turn)  # the built-in one, with the tools of the settings
+tools.add(attach)

@@ -12,7 +12,7 @@ from surelane_dev.simulator.client import SimulatorError
 from tests.system.slack_app import Answer, Pair, simulated
 
 ADA = "U0ADA00001"
-ALL = frozenset({"app_home_opened", "agent_session_stopped"})
+ALL = frozenset({"app_home_opened", "agent_session_stopped", "app_context_changed", "message.im"})
 
 
 @pytest.fixture
@@ -241,3 +241,27 @@ async def test_a_file_whose_bytes_are_missing_cannot_be_shared(pair: Pair) -> No
         async with session.post(place["upload_url"], data=b"all well") as taken:
             assert taken.status == 200
     await pair.web.files_completeUploadExternal(files=[{"id": place["file_id"]}], channel_id="general")
+
+
+async def test_what_a_person_looks_at_is_an_event_and_comes_with_their_direct_messages(pair: Pair) -> None:
+    look = {"channel": "lounge", "user": "ada"}
+    assert (await pair.control.request("POST", "/control/context", look))["event"]
+    await pair.said("hello", channel="D0ADA00001", mention=False, wait=True)
+    changed, message = (each["event"] for each in pair.app.events[-2:])
+    assert (changed["type"], changed["user"]) == ("app_context_changed", ADA)
+    (entity,) = changed["context"]["entities"]
+    assert entity["type"] == "slack#/types/channel_id"
+    assert (message["text"], message["app_context"]) == ("hello", changed["context"])
+
+
+async def test_an_assistants_thread_hears_of_its_context() -> None:
+    async with simulated(subscriptions=frozenset({"assistant_thread_context_changed"})) as pair:
+        look = {"channel": "general", "thread_ts": "1.1", "user": "ada"}
+        await pair.control.request("POST", "/control/context", look)
+        await pair.app.arrive(1)
+        thread = pair.app.events[-1]["event"]["assistant_thread"]
+        assert (thread["user_id"], thread["thread_ts"], thread["context"]["channel_id"]) == (
+            ADA,
+            "1.1",
+            "C0GENERAL1",
+        )

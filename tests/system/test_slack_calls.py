@@ -506,6 +506,41 @@ async def test_file_is_uploaded_once(attempts: Attempts, report: str) -> None:
     assert stored.content == b"all well"
 
 
+@pytest.mark.parametrize("kind", ["answer_lost", "server_error"])
+async def test_file_is_posted_once_where_slack_did_not_answer(
+    attempts: Attempts, report: str, kind: str
+) -> None:
+    event, slack = await attempts.mention()
+    attempts.slack.simulator.faults.add(fault(kind, methods=["files.completeUploadExternal"]))
+    uploaded = await slack.upload(event, report, comment="the report")
+    (message,) = _streamed(attempts)
+    assert [file["id"] for file in message.files] == [uploaded]
+
+
+@pytest.mark.parametrize("kind", ["slow", "server_error"], ids=["it was posted", "it was not"])
+async def test_file_is_posted_once_where_an_attempt_ends_as_it_is_posted(
+    attempts: Attempts, report: str, kind: str
+) -> None:
+    event, slack = await attempts.mention()
+    method, delay = "files.completeUploadExternal", 60.0
+    calls = attempts.slack.simulator.api.calls
+    attempts.slack.simulator.faults.add(fault(kind, methods=[method], delay=delay))
+    uploading = asyncio.create_task(slack.upload(event, report, comment="the report"))
+    await until(
+        lambda: _streamed(attempts) if kind == "slow" else any(call["method"] == method for call in calls),
+        what="the call",
+    )
+    uploading.cancel()  # as a kill does: nothing more is noted
+    await asyncio.wait([uploading])
+    event, slack = await attempts.next()
+    uploaded = await slack.upload(event, report, comment="the report")
+    (message,) = _streamed(attempts)
+    assert [file["id"] for file in message.files] == [uploaded]
+    event, slack = await attempts.next()
+    assert await slack.upload(event, report, comment="the report") == uploaded
+    assert len(_streamed(attempts)) == 1
+
+
 async def test_home_is_published(attempts: Attempts) -> None:
     event, slack = await attempts.mention()
     user = event.slack["user"]

@@ -24,6 +24,9 @@ from surelane_ingest.envelope import (
 DEFAULT = frozenset({"app_mention", "message.im"})
 MESSAGE = {"type": "message", "channel_type": "im", "channel": "D1", "user": "U1", "ts": "1.2", "text": "hi"}
 MENTION = {"type": "app_mention", "channel": "C1", "user": "U1", "ts": "1.2", "text": "<@UBOT> hi"}
+SAID = {"type": "message", "user": "U1", "ts": "1.2", "text": "hi"}
+EDIT = {**MESSAGE, "subtype": "message_changed", "hidden": True, "ts": "1.5", "message": SAID}
+DELETION = {**EDIT, "subtype": "message_deleted", "message": None, "previous_message": SAID}
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
@@ -91,8 +94,13 @@ def test_mentions_that_are_not_merged_keep_their_event_id() -> None:
     [
         ({**MESSAGE, "channel_type": "channel"}, "type"),
         ({"type": "reaction_added", "user": "U1"}, "type"),
-        ({**MESSAGE, "subtype": "message_changed"}, "subtype"),
-        ({**MESSAGE, "subtype": "message_deleted"}, "subtype"),
+        ({**EDIT, "channel_type": "channel"}, "type"),
+        ({**EDIT, "message": {**SAID, "bot_id": "B1"}}, "bot"),
+        ({**EDIT, "message": {**SAID, "app_id": "A1"}}, "own"),
+        ({**EDIT, "message": {**SAID, "user": "UBOT"}}, "own"),
+        ({**EDIT, "message": {**SAID, "subtype": "channel_join"}}, "subtype"),
+        ({**EDIT, "message": SAID, "previous_message": SAID}, "unchanged"),
+        ({**DELETION, "previous_message": {**SAID, "bot_id": "B1"}}, "bot"),
         ({**MESSAGE, "subtype": ["odd"]}, "subtype"),
         ({**MESSAGE, "hidden": True}, "hidden"),
         ({**MESSAGE, "bot_id": "B1"}, "bot"),
@@ -103,6 +111,46 @@ def test_mentions_that_are_not_merged_keep_their_event_id() -> None:
 )
 def test_what_is_not_for_the_bot_is_ignored(event: dict[str, Any], reason: str) -> None:
     assert read(around(event)) == Ignore(reason)
+
+
+@pytest.mark.parametrize(
+    ("event", "kind"),
+    [
+        (EDIT, "slack.message_changed"),
+        (
+            {**EDIT, "message": {**SAID, "files": [{"id": "F1"}]}, "previous_message": SAID},
+            "slack.message_changed",
+        ),
+        ({**EDIT, "message": {**SAID, "subtype": "tombstone", "user": "USLACKBOT"}}, "slack.message_deleted"),
+        (DELETION, "slack.message_deleted"),
+        ({**DELETION, "previous_message": None}, "slack.message_deleted"),
+    ],
+)
+def test_what_people_edit_and_delete_is_taken_with_the_messages_or_by_its_name(
+    event: dict[str, Any], kind: str
+) -> None:
+    by_name = frozenset({kind.removeprefix("slack.")})
+    other = {**event, "channel_type": "channel"}
+    found = (
+        read(around(event)),
+        read(around(other), by_name),
+        read(around(event), frozenset({"app_mention"})),
+    )
+    assert [each.kind if isinstance(each, Take) else each for each in found] == [kind, kind, Ignore("type")]
+
+
+def test_one_edit_in_a_shared_channel_has_one_key_for_all_that_report_it() -> None:
+    envelopes = [
+        {
+            **around({**EDIT, "channel": "C1"}),
+            "team_id": team,
+            "event_id": event,
+            "is_ext_shared_channel": True,
+        }
+        for team, event in (("T1", "Ev1"), ("T2", "Ev2"))
+    ]
+    keys = {each.key for each in map(read, envelopes) if isinstance(each, Take)}
+    assert keys == {"message_changed:C1:1.5"}
 
 
 @pytest.mark.parametrize("subtype", ["file_share", "thread_broadcast"])

@@ -105,7 +105,8 @@ def test_subscriptions_are_the_events_that_have_handlers(
     manifest: dict[str, Any], kinds: set[str], scopes: set[str]
 ) -> None:
     types = {kind.removeprefix("slack.") for kind in kinds if kind.startswith("slack.")} & EVENT_TYPES
-    assert set(manifest["settings"]["event_subscriptions"]["bot_events"]) == types
+    # With app_context_changed, direct messages say what their author is looking at.
+    assert set(manifest["settings"]["event_subscriptions"]["bot_events"]) == types | {"app_context_changed"}
     assert set().union(*(SCOPES_OF_EVENTS[name] for name in types)) <= scopes
 
 

@@ -1,6 +1,6 @@
 """Keep uploaded files, and serve ``/upload/{key}`` and ``/files/{id}/{name}``."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from secrets import token_urlsafe
 from urllib.parse import quote
 
@@ -23,6 +23,9 @@ class File:
     key: str
     title: str = ""
     content: bytes | None = None
+    type: str = "application/octet-stream"
+    read_with: list[str] = field(default_factory=list)
+    """The ``Authorization`` of each request that read it."""
 
 
 class Files:
@@ -37,6 +40,12 @@ class Files:
         self._files[file.id] = file
         while len(self._files) > KEPT:
             del self._files[next(iter(self._files))]
+        return file
+
+    def attach(self, name: str, type_: str, content: bytes) -> File:
+        """Keep a file that a person attaches to a message."""
+        file = self.begin(name, len(content))
+        file.type, file.content = type_, content
         return file
 
     def find(self, file_id: str) -> File | None:
@@ -59,6 +68,7 @@ class Files:
         file = self.find(request.match_info["id"])
         if file is None or file.content is None:
             return web.Response(status=404, text="no such file")
+        file.read_with.append(request.headers.get("Authorization", ""))
         saved = f"attachment; filename*=UTF-8''{quote(file.name, safe='')}"
         headers = {"Content-Disposition": saved, "Content-Type": "application/octet-stream"}
         return web.Response(body=file.content, headers=headers)
@@ -71,6 +81,7 @@ def file_json(file: File, public_url: str) -> JSON:
         "name": file.name,
         "title": file.title or file.name,
         "size": file.length,
+        "mimetype": file.type,
         "mode": "hosted",
         "url_private_download": f"{public_url}/files/{file.id}/{quote(file.name, safe='')}",
     }

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from secrets import token_hex, token_urlsafe
-from typing import Literal
+from typing import Any, Literal
 
 from surelane_dev.simulator.views import Views
 
@@ -36,6 +36,8 @@ class Interactions:
         self.public_url = public_url
         self.responses: dict[str, ResponseUrl] = {}
         self.views = Views()
+        self.details: dict[str, dict[str, Any]] = {}
+        """What each person saw last of a Work Object, by the person's id."""
         self.now = now
         self._triggers: dict[str, tuple[float, str]] = {}
         self._used: set[str] = set()

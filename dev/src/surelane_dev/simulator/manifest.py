@@ -39,6 +39,7 @@ class Manifest(Entry):
     commands: tuple[Command, ...] = ()
     shortcuts: tuple[Shortcut, ...] = ()
     home_tab: bool = True
+    unfurl_domains: frozenset[str] = Field(default_factory=frozenset)
     events: frozenset[str] = Field(default_factory=frozenset)
     scopes: frozenset[str] | None = None
     """The bot token's scopes; ``None`` means all."""
@@ -47,7 +48,7 @@ class Manifest(Entry):
 DOCUMENTED = Manifest(
     commands=(Command(command="/status", description="Say how things are"),),
     shortcuts=(Shortcut(name="Ask", type="global", callback_id="ask", description="Ask the bot a question"),),
-    events=frozenset({"app_home_opened", "app_mention", "message.im"}),
+    events=frozenset({"app_context_changed", "app_home_opened", "app_mention", "message.im"}),
 )
 """The app of ``docs/slack-app-manifest.yaml``, with all scopes."""
 
@@ -75,6 +76,7 @@ def manifest_of(written: Mapping[str, Any]) -> Manifest:
             "commands": features.get("slash_commands") or (),
             "shortcuts": features.get("shortcuts") or (),
             "home_tab": (features.get("app_home") or {}).get("home_tab_enabled", False),
+            "unfurl_domains": features.get("unfurl_domains") or (),
             "events": (settings.get("event_subscriptions") or {}).get("bot_events") or (),
             "scopes": scopes.get("bot") or (),
         }

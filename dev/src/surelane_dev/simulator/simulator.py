@@ -67,6 +67,7 @@ class Simulator:
         retry_delays = settings.retry_delays if settings.posting else ()
         self.sender = Sender(post, self.sockets, retry_delays, self.faults, self.delivery_changed)
         for workspace in workspaces:
+            workspace.unfurl_domains = self.manifest.unfurl_domains
             workspace.listeners += [partial(self._show, workspace), partial(self._send_events, workspace)]
         self.closing = asyncio.Event()
         """Set when the simulator ends, so that every wait ends."""

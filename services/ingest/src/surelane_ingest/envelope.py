@@ -16,6 +16,8 @@ from surelane.slack import (
     MAX_KEY,
     Payload,
     authorization_of,
+    edit_of,
+    edited_message,
     is_shared,
     key_of,
     kind_of,
@@ -127,12 +129,15 @@ class Subscriptions:
 
     def reason_to_ignore(self, envelope: Payload, event: Payload) -> str | None:
         """Return why an event is not taken, in one word; ``None``: it is taken."""
-        name = subscription(event)
-        if name not in self._types:
+        name, edit = subscription(event), edit_of(event)
+        if self._types.isdisjoint({name, edit}):
             return "type"
-        own = _is_own(envelope, event, name)
+        about = event if edit is None else edited_message(event)
+        own = _is_own(envelope, about, str(name))
         if own and not self._own:
             return "own"
+        if edit is not None:
+            return _reason_to_ignore_edit(event, about, edit, own=own)
         if name == "app_mention" or event.get("type") == "message":
             return _reason_to_ignore_message(event, own=own)
         return None
@@ -145,8 +150,8 @@ class Subscriptions:
         app. The event ids differ and the order varies. With one key, the second is a duplicate.
         The database cannot derive this key: it depends on the event types that this service takes.
         """
-        name = subscription(event)
-        merged, shared = name in self._delivered_twice, is_shared(envelope)
+        name, edit = subscription(event), edit_of(event)
+        merged, shared = edit is None and name in self._delivered_twice, is_shared(envelope)
         if not merged and not (shared and (name == "app_mention" or event.get("type") == "message")):
             return None
         # Workspaces name a shared channel by the same id, and each other's messages by different team ids.
@@ -154,7 +159,8 @@ class Subscriptions:
         parts = [*team, event.get("channel"), event.get("ts")]
         if not all(isinstance(part, str) and part for part in parts):
             return None
-        key = ":".join(("message" if merged or name != "app_mention" else "mention", *parts))
+        sort = edit or ("message" if merged or name != "app_mention" else "mention")
+        key = ":".join((sort, *parts))
         return key if len(key) <= MAX_KEY else None
 
 
@@ -294,6 +300,22 @@ def _reason_to_ignore_message(event: Payload, *, own: bool) -> str | None:
     if event.get("hidden"):
         return "hidden"
     return "bot" if event.get("bot_id") and not own else None
+
+
+def _reason_to_ignore_edit(event: Payload, message: Payload, edit: str, *, own: bool) -> str | None:
+    if (reason := _reason_to_ignore_message(message, own=own)) is not None:
+        return reason
+    # Slack reports a changed message also when it shows a link in it, or counts its replies.
+    before = object_in(event.get("previous_message"))
+    same = edit == "message_changed" and bool(before) and _said(before) == _said(message)
+    return "unchanged" if same else None
+
+
+def _said(message: Payload) -> tuple[object, object]:
+    files = message.get("files")
+    return message.get("text"), [object_in(file).get("id") for file in files] if isinstance(
+        files, list
+    ) else []
 
 
 def _object(text: str) -> Json | Malformed:

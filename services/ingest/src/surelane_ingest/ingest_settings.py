@@ -23,6 +23,7 @@ SCOPES = (
     "channels:history",
     "chat:write",
     "commands",
+    "files:read",
     "files:write",
     "groups:history",
     "im:history",

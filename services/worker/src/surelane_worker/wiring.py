@@ -21,7 +21,7 @@ from surelane_service.service_settings import load_settings
 from surelane_service.telemetry.setup import configure_telemetry
 from surelane_worker.assembly import CLAIM_TIMEOUT, SERVICE, STATEMENT_TIMEOUT, Assembly, Pools
 from surelane_worker.bolt import bolt_handlers, is_bolt_app
-from surelane_worker.builtin import failures, messages, questions
+from surelane_worker.builtin import edits, failures, messages, questions
 from surelane_worker.duties import beside
 from surelane_worker.handling.loading import load_handlers, warn_of_doubts
 from surelane_worker.handling.registry import Handlers, registered_in
@@ -143,10 +143,11 @@ def _handlers(settings: WorkerSettings) -> Handlers:
 
 
 def with_answers(loaded: Handlers, settings: WorkerSettings) -> Handlers:
-    """Add what speaks in Slack beside a team's handlers: answers to ``ctx.ask``, what was left open, failures."""
+    """Add what speaks in Slack beside a team's handlers: answers, what was left open, edits, failures."""
     together = Handlers()
     together.include(loaded)
     together.include(questions.handlers)
+    together.include(edits.handlers)
     if settings.failure_reply != "off":
         together.include(failures.hooks_for(loaded))
     return together

@@ -102,6 +102,15 @@ class WorkerSettings(InstallSettings, DispatchSettings):
     model_timeout: Duration = Field("1m", validation_alias="SURELANE_MODEL_TIMEOUT", validate_default=True)
     """How long the model's server may be silent."""
 
+    model_files: Annotated[int, Field(ge=0, le=20)] = Field(5, validation_alias="SURELANE_MODEL_FILES")
+    """How many files that people attach to a message the model gets; 0: none."""
+
+    model_edited: Literal["restart", "ignore"] = Field("restart", validation_alias="SURELANE_MODEL_EDITED")
+    """What becomes of a turn that has not ended when its message is edited or deleted.
+
+    ``restart``: it is cancelled, and an edited message is answered anew.
+    """
+
     concurrency: Thousand = Field(10, validation_alias="SURELANE_CONCURRENCY")
     """How many handlers run at once in this process."""
 

@@ -20,6 +20,8 @@ SHARED = "is_ext_shared_channel"
 MAX_KEY = 200
 """The most characters of a key that is stored as it is. A longer one is replaced by its hash."""
 
+EDITS = {"message_changed": "message", "message_deleted": "previous_message"}
+"""The subtypes of events about a message that a person edited or deleted, and where each has the message."""
 _CHANNEL_TYPES = {"channel": ".channels", "group": ".groups", "im": ".im", "mpim": ".mpim"}
 
 
@@ -36,14 +38,14 @@ CHANNEL = _paths(
     "assistant_thread.channel_id",
     "container.channel_id",
 )
-USER = _paths("user", "user.id", "user_id", "message.user")
+USER = _paths("user", "user.id", "user_id", "message.user", "assistant_thread.user_id")
 MESSAGE = _paths("ts", "item.ts", "message.ts")
 THREAD = _paths("thread_ts", "message.thread_ts", "assistant_thread.thread_ts", "container.thread_ts")
 ENTERPRISE = _paths("enterprise_id", "enterprise.id")
 READ_BY_SQL = (
     *(*TEAM, *ENTERPRISE, *CHANNEL, *USER, *MESSAGE, *THREAD),
     *_paths("type", "command", "channel_type", "event_ts", "event_id", "event_time", SHARED, "agent"),
-    *_paths("enterprise", "container.message_ts"),
+    *_paths("enterprise", "container.message_ts", "subtype", "message.subtype"),
 )
 """What the database reads of a payload, and ids. Not all of these are texts."""
 
@@ -74,10 +76,11 @@ class Place:
 def place_of(payload: object) -> Place:
     """Return the place of a payload; what it does not name is ``None``."""
     inner, workspace = inner_event(payload), text_at(payload, TEAM)
-    message = text_at(inner, MESSAGE)
+    about = edited_message(inner) or inner
+    message = text_at(about, MESSAGE) or text_in(inner.get("message_ts"))
     return Place(
         channel=text_at(inner, CHANNEL),
-        thread_ts=text_at(inner, THREAD) or message,
+        thread_ts=text_at(about, THREAD) or message,
         message_ts=message,
         since=message or text_in(inner.get("event_ts")),
         user=text_at(inner, USER),
@@ -100,10 +103,28 @@ def subscription(event: Payload) -> str | None:
     return f"message{_CHANNEL_TYPES.get(where or '', '')}" if name == "message" else name
 
 
+def edit_of(event: Payload) -> str | None:
+    """Return ``message_changed`` or ``message_deleted`` if an inner event is about an edit; ``None``: it is not.
+
+    Slack replaces a deleted message that has replies by another one, a tombstone.
+    """
+    subtype = text_in(event.get("subtype"))
+    if event.get("type") != "message" or subtype not in EDITS:
+        return None
+    gone = object_in(event.get("message")).get("subtype") == "tombstone"
+    return "message_deleted" if gone else subtype
+
+
+def edited_message(event: Payload) -> dict[str, Any]:
+    """Return the message that was edited, as it is now, or deleted, as it was. It is empty for any other event."""
+    edit = edit_of(event)
+    return {} if edit is None else object_in(event.get(EDITS[edit]))
+
+
 def kind_of(payload: object) -> str:
     """Return the kind: ``slack.app_mention``, ``slack.message.im``, ``slack.command.deploy``, ..."""
     inner = inner_event(payload)
-    name = subscription(inner)
+    name = edit_of(inner) or subscription(inner)
     if own_id(inner) is not None:
         return ANSWERS
     if name is None:

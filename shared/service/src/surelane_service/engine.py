@@ -450,6 +450,36 @@ class Engine(Schedules, Sweeping, Measured, Fleet):
         """Cancel an event by its id; answers as :meth:`surelane.Queue.cancel` does."""
         return await self._database.call("cancel_job", identity, by, reason, False)
 
+    async def replace_message(
+        self, payload: Mapping[str, Any], key: str, step: str, *, restart: bool, by: str, reason: str
+    ) -> str | None:
+        """Cancel the turn of an edited or deleted message, and with ``restart`` store ``payload`` as a new event.
+
+        Args:
+            payload: Slack's envelope with the message as it is now, at the time of the edit.
+            key: the new event's natural key.
+            step: the name of a step that each turn has.
+            restart: whether the message is handled anew.
+            by: who edited or deleted it.
+            reason: why, kept in history.
+
+        Returns:
+            As :meth:`cancel`; ``None``: no turn of the message lives.
+        """
+        return await self._database.fetchval(
+            "select agent.replace_message($1::text::jsonb, $2, $3, $4, $5, $6)",
+            await self._event_text(payload),
+            key,
+            step,
+            restart,
+            by,
+            reason,
+        )
+
+    async def _event_text(self, payload: Mapping[str, Any]) -> str:
+        """Return an event of Slack's as it is stored."""
+        return json.dumps(payload)
+
     async def cancelled_claims(self, items: Sequence[tuple[int, int]]) -> set[int]:
         """Return the ids of those (id, claim) pairs that were asked to be cancelled."""
         return {row[0] for row in await self._database.rows("cancelled_claims", *_ids_and_claims(items))}

@@ -128,6 +128,10 @@ class SealedEngine(OpeningEngine):
             arguments = await self._sealed(json.dumps(arguments), place)
         return arguments, result
 
+    async def _event_text(self, payload: Mapping[str, Any]) -> str:
+        text, _ = await self._sealing.event(json.dumps(payload), None, payload)
+        return text
+
     async def _sealed(self, text: str, place: Place) -> str:
         return await self._sealing.value(text, self._workspace(place), place)
 

@@ -7,6 +7,7 @@ from surelane_dev.simulator.control.inputs import (
     SIMULATOR,
     Command,
     Home,
+    Look,
     Shortcut,
     body_of,
     channel_named,
@@ -78,8 +79,33 @@ async def home(request: web.Request) -> web.Response:
     return web.json_response({"event": simulator.send_event(workspace, event)})
 
 
+async def look(request: web.Request) -> web.Response:
+    """Let a person look at a channel. An app with the agent view hears ``app_context_changed``.
+
+    With a thread, an app with the older assistant view hears ``assistant_thread_context_changed``.
+    """
+    simulator, workspace = request.app[SIMULATOR], workspace_with_app(request)
+    asked = await body_of(request, Look)
+    user, channel = person_named(workspace, asked.user), channel_named(workspace, asked.channel)
+    direct, now = workspace.direct_messages(user.id).id, workspace.next_ts()
+    entity = {"type": "slack#/types/channel_id", "value": channel.id, "team_id": workspace.team_id}
+    context: JSON = {"entities": [entity]}
+    workspace.looked_at[user.id] = context
+    event: JSON = {"type": "app_context_changed", "user": user.id, "channel": direct, "context": context}
+    if asked.thread_ts:
+        thread = {
+            "user_id": user.id,
+            "context": {"channel_id": channel.id, "team_id": workspace.team_id},
+            "channel_id": direct,
+            "thread_ts": asked.thread_ts,
+        }
+        event = {"type": "assistant_thread_context_changed", "assistant_thread": thread}
+    return web.json_response({"event": simulator.send_event(workspace, event | {"event_ts": now})})
+
+
 ROUTES = [
     web.post("/control/commands", command),
     web.post("/control/shortcuts", shortcut),
     web.post("/control/home", home),
+    web.post("/control/context", look),
 ]

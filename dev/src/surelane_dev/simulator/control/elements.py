@@ -5,16 +5,19 @@ from aiohttp import web
 from surelane_dev.simulator.app_answers import UnusableError, each_option, options_in
 from surelane_dev.simulator.control.inputs import (
     SIMULATOR,
+    Entity,
     Press,
     RefusedError,
     Stop,
     Typed,
     body_of,
     channel_named,
+    message_at,
     person_named,
     workspace_with_app,
 )
 from surelane_dev.simulator.control.interacting import Used, attempted, interact, used_element
+from surelane_dev.simulator.posting.events import links_of
 from surelane_dev.simulator.posting.payloads import action_payload, suggestion_payload, view_action_payload
 from surelane_dev.simulator.state import NotOfferedError, choice, state_of
 from surelane_dev.simulator.views import View
@@ -110,8 +113,33 @@ async def stop(request: web.Request) -> web.Response:
     return web.json_response({"event": event})
 
 
+async def entity(request: web.Request) -> web.Response:
+    """Ask the app for the details of a Work Object that it shows. It hears ``entity_details_requested``."""
+    simulator, workspace = request.app[SIMULATOR], workspace_with_app(request)
+    asked = await body_of(request, Entity)
+    message, user = message_at(workspace, asked), person_named(workspace, asked.user)
+    found = next((each["entity"] for each in message.attachments if each.get("from_url") == asked.url), None)
+    if found is None:
+        raise RefusedError("the app shows no such entity there")
+    event: JSON = {
+        "type": "entity_details_requested",
+        "user": user.id,
+        "external_ref": found["external_ref"],
+        "entity_url": found["url"],
+        "link": next(link for link in links_of(workspace, message.text) if link["url"] == asked.url),
+        "app_unfurl_url": asked.url,
+        "trigger_id": simulator.interactions.new_trigger(user.id),
+        "user_locale": "en-US",
+        "channel": message.channel,
+        "message_ts": message.ts,
+        "event_ts": workspace.next_ts(),
+    }
+    return web.json_response({"event": simulator.send_event(workspace, event)})
+
+
 ROUTES = [
     web.post("/control/actions", press),
     web.post("/control/options", options),
     web.post("/control/stop", stop),
+    web.post("/control/entities", entity),
 ]

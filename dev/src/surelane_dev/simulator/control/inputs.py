@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal, TypeVar
 
 from aiohttp import web
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, ValidationError
 
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.state import NotOfferedError
@@ -29,6 +29,14 @@ class Input(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class Attachment(Input):
+    """A file that a person attaches to a message."""
+
+    name: Text
+    type: str
+    content: Base64Bytes
+
+
 class Said(Input):
     """A message that a person writes. Channels and users are names or ids. ``@name`` in the text is a mention."""
 
@@ -36,6 +44,7 @@ class Said(Input):
     channel: str = "general"
     user: str | None = None
     thread_ts: str | None = None
+    files: Annotated[list[Attachment], Field(max_length=10)] = Field(default_factory=list)
     mention: bool = False
     """Mention the bot in a channel if the text does not."""
     wait: bool = False
@@ -48,6 +57,13 @@ class Pointed(Input):
     channel: str
     ts: str
     user: str | None = None
+
+
+class Entity(Pointed):
+    """A click on a Work Object that the app shows below a message."""
+
+    url: Text
+    """The link in the message."""
 
 
 class Reaction(Pointed):
@@ -103,6 +119,15 @@ class Home(Input):
 
     user: str | None = None
     tab: Literal["home", "messages"] = "home"
+
+
+class Look(Input):
+    """A change of what a person is looking at while the app is open beside it."""
+
+    channel: str
+    user: str | None = None
+    thread_ts: str = ""
+    """The thread of an app with the older assistant view."""
 
 
 class Stop(Input):

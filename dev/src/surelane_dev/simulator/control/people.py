@@ -2,6 +2,7 @@
 
 import asyncio
 from itertools import takewhile
+from typing import Any
 
 from aiohttp import web
 
@@ -19,6 +20,7 @@ from surelane_dev.simulator.control.inputs import (
     person_named,
     workspace_of,
 )
+from surelane_dev.simulator.files import file_json
 from surelane_dev.simulator.posting.delivery import Delivery, delivery_json
 from surelane_dev.simulator.posting.events import mentions, rich_text
 from surelane_dev.simulator.simulator import Simulator
@@ -31,7 +33,9 @@ async def say(request: web.Request) -> web.Response:
     """Post a message as a person; return it and its events."""
     simulator, workspace = request.app[SIMULATOR], workspace_of(request)
     said = await body_of(request, Said)
-    message = post(workspace, said)
+    kept = [simulator.files.attach(each.name, each.type, each.content) for each in said.files]
+    files = [file_json(file, simulator.interactions.public_url) for file in kept]
+    message = post(workspace, said, files=files, subtype="file_share" if files else None)
     deliveries = deliveries_of(simulator, message)
     if said.wait:
         await asyncio.gather(*(delivery.answered.wait() for delivery in deliveries))
@@ -43,7 +47,7 @@ async def say(request: web.Request) -> web.Response:
     )
 
 
-def post(workspace: Workspace, said: Said) -> Message:
+def post(workspace: Workspace, said: Said, **more: Any) -> Message:  # noqa: ANN401 - Message's own
     """Post a person's text."""
     user, channel = person_named(workspace, said.user), channel_named(workspace, said.channel)
     if user.id not in channel.members:
@@ -53,7 +57,7 @@ def post(workspace: Workspace, said: Said) -> Message:
     text = slack_text(workspace, said.text)
     if said.mention and not channel.is_im and workspace.bot.id not in mentions(text):
         text = f"<@{workspace.bot.id}> {text}"
-    return workspace.post(channel, user.id, text, blocks=rich_text(text), thread_ts=said.thread_ts)
+    return workspace.post(channel, user.id, text, blocks=rich_text(text), thread_ts=said.thread_ts, **more)
 
 
 def deliveries_of(simulator: Simulator, message: Message) -> list[Delivery]:

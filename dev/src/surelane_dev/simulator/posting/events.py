@@ -21,6 +21,7 @@ from surelane_dev.simulator.workspace.shapes import message_json, present
 from surelane_dev.simulator.workspace.workspace import Workspace
 
 _MENTION = re.compile(r"<@([A-Z0-9]+)>")
+_URL = re.compile(r"https?://([\w.-]+)[^\s<>|]*")
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
 
@@ -40,8 +41,8 @@ def events_of(workspace: Workspace, change: Change, subscriptions: Collection[st
             yield from _posted(workspace, message, subscriptions)
         case Edited(message, previous):
             yield from _changed(workspace, message, previous, subscriptions)
-        case Deleted(message, _) if message.visible_to is None:
-            yield from _deleted(workspace, message, subscriptions)
+        case Deleted(message, tombstone) if message.visible_to is None:
+            yield from _deleted(workspace, message, tombstone, subscriptions)
         case Reacted(message, user, name, added):
             yield from _reacted(workspace, message, user, name, added, subscriptions)
         case _:
@@ -89,6 +90,16 @@ def rich_text(text: str) -> list[JSON]:
     return [{"type": "rich_text", "block_id": new_id("b")[:5], "elements": [section]}]
 
 
+def links_of(workspace: Workspace, text: str) -> list[JSON]:
+    """Return the links in a text that the app shows, each with its domain as the app's settings name it."""
+    return [
+        {"url": found[0], "domain": domain}
+        for found in _URL.finditer(unescape(text))
+        for domain in workspace.unfurl_domains
+        if f".{found[1]}".endswith(f".{domain}")
+    ]
+
+
 def mentions(text: str) -> list[str]:
     """Return the ids of the users that a text mentions."""
     return _MENTION.findall(text)
@@ -107,7 +118,25 @@ def _posted(workspace: Workspace, message: Message, subscriptions: Collection[st
     if mentioned and in_reach and "app_mention" in subscriptions:
         yield body | {"type": "app_mention"}
     if _heard(workspace, channel, subscriptions):
-        yield body | {"channel_type": _channel_type(channel)}
+        seen = (
+            workspace.looked_at.get(message.user)
+            if channel.is_im and "app_context_changed" in subscriptions
+            else None
+        )
+        yield body | {"channel_type": _channel_type(channel)} | ({"app_context": seen} if seen else {})
+    links = [] if message.by_app else links_of(workspace, message.text)
+    if links and "link_shared" in subscriptions:
+        yield {
+            "type": "link_shared",
+            "channel": channel.id,
+            "is_bot_user_member": workspace.bot.id in channel.members,
+            "user": message.user,
+            "message_ts": message.ts,
+            "unfurl_id": f"{channel.id}:{message.ts}-{new_id('')}",
+            "source": "conversations_history",
+            "links": links,
+            "event_ts": workspace.next_ts(),
+        } | ({"thread_ts": message.thread_ts} if message.thread_ts else {})
 
 
 def _changed(
@@ -130,17 +159,22 @@ def _changed(
         }
 
 
-def _deleted(workspace: Workspace, message: Message, subscriptions: Collection[str]) -> Iterator[JSON]:
+def _deleted(
+    workspace: Workspace, message: Message, tombstone: Message | None, subscriptions: Collection[str]
+) -> Iterator[JSON]:
+    """Yield the event of a deletion. A message that has replies is changed into a tombstone."""
     channel = workspace.channels[message.channel]
     if _heard(workspace, channel, subscriptions):
         ts = workspace.next_ts()
+        how: JSON = {"subtype": "message_deleted", "deleted_ts": message.ts}
+        if tombstone is not None:
+            how = {"subtype": "message_changed", "message": message_json(workspace, tombstone)}
         yield {
             "type": "message",
-            "subtype": "message_deleted",
+            **how,
             "previous_message": message_json(workspace, message),
             "channel": channel.id,
             "hidden": True,
-            "deleted_ts": message.ts,
             "ts": ts,
             "event_ts": ts,
             "channel_type": _channel_type(channel),

@@ -17,6 +17,7 @@ from surelane_dev.simulator.webapi import (
     chat,
     conversations,
     files,
+    links,
     oauth,
     reactions,
     streams,
@@ -38,6 +39,7 @@ METHODS: dict[str, Method] = {
     **assistant.METHODS,
     **views.METHODS,
     **files.METHODS,
+    **links.METHODS,
     **oauth.METHODS,
     **apps.METHODS,
 }

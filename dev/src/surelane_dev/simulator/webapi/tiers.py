@@ -30,6 +30,7 @@ PER_MINUTE = {
     "chat.postMessage": 300,
     "chat.startStream": 20,
     "chat.stopStream": 20,
+    "chat.unfurl": 50,
     "chat.update": 50,
     "conversations.history": 50,
     "conversations.info": 50,

@@ -61,6 +61,10 @@ class Workspace:
         """The Enterprise Grid organization that it belongs to."""
         self.partners: dict[str, Workspace] = {}
         """The workspaces with which it shares channels, by their ids."""
+        self.looked_at: dict[str, JSON] = {}
+        """What each person is looking at, as the context of the app's events, by the person's id."""
+        self.unfurl_domains: frozenset[str] = frozenset()
+        """The domains whose links the app shows."""
         self.now = now
         self.listeners: list[Callable[[Change], None]] = []
         self._statuses: dict[tuple[str, str], Status] = {}
@@ -150,6 +154,13 @@ class Workspace:
         """Append to a streamed message."""
         message.text += text
         message.streaming = not ended
+        self._tell(Streamed(message))
+
+    def show_links(self, message: Message, shown: dict[str, JSON]) -> None:
+        """Show links below a message, by their URLs. Those that are shown already are replaced."""
+        known = {each["from_url"]: each for each in message.attachments if "from_url" in each}
+        others = [each for each in message.attachments if "from_url" not in each]
+        message.attachments = [*others, *(known | shown).values()]
         self._tell(Streamed(message))
 
     def delete(self, message: Message) -> None:

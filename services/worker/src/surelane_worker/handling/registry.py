@@ -204,6 +204,31 @@ class Handlers:
         """
         return self._routing(routes.MESSAGE, wanted, timeout=timeout, concurrency=concurrency)
 
+    def edited(self, *wanted: Wanted, timeout: Pause | None = None) -> Callable[[OnEvent], OnEvent]:
+        """Register a function for messages that a person edited, by their new text; see :meth:`message`.
+
+        It runs at once, also while the message itself is handled.
+        """
+        return self._routing(routes.EDITED, wanted, timeout=timeout)
+
+    def deleted(self, *wanted: Wanted, timeout: Pause | None = None) -> Callable[[OnEvent], OnEvent]:
+        """Register a function for messages that a person deleted, by their text; see :meth:`edited`."""
+        return self._routing(routes.DELETED, wanted, timeout=timeout)
+
+    def link(self, *domains: Wanted, timeout: Pause | None = None) -> Callable[[OnEvent], OnEvent]:
+        """Register a function for messages with a link to one of these domains; see :meth:`action`.
+
+        It shows the links by ``ctx.slack.client.chat_unfurl``, and runs at once.
+        """
+        return self._routing(routes.LINKS, domains, timeout=timeout)
+
+    def entity(self, *names: Wanted, timeout: Pause | None = None) -> Callable[[OnEvent], OnEvent]:
+        """Register a function for clicks on a Work Object, by its ``external_ref`` type or its link's domain.
+
+        It answers by ``ctx.slack.client.entity_presentDetails``, and runs at once; see :meth:`link`.
+        """
+        return self._routing(routes.ENTITIES, names, timeout=timeout)
+
     def action(self, *action_ids: Wanted, **bounds: Unpack[RouteBounds]) -> Callable[[OnEvent], OnEvent]:
         """Register a function for buttons and menus with one of these ``action_id``; see :meth:`message`.
 

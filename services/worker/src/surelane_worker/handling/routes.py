@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from surelane.events import Event
+from surelane.slack import EDITS, edited_message
 
 Wanted = str | re.Pattern[str]
 """A string that must be equal, or a compiled pattern that must be found (``search``)."""
@@ -32,13 +33,14 @@ EVENT_TYPES = frozenset(
     grid_migration_started group_archive group_close group_deleted group_history_changed group_left group_open
     group_rename group_unarchive im_close im_created im_history_changed im_open invite_requested link_shared
     member_joined_channel member_left_channel message message.channels message.groups message.im message.mpim
-    message_metadata_deleted message_metadata_posted message_metadata_updated pin_added pin_removed reaction_added
-    reaction_removed resources_added resources_removed scope_denied scope_granted shared_channel_invite_accepted
-    shared_channel_invite_approved shared_channel_invite_declined shared_channel_invite_received
-    shared_channel_invite_requested star_added star_removed subteam_created subteam_members_changed subteam_self_added
-    subteam_self_removed subteam_updated team_access_granted team_access_revoked team_domain_change team_join
-    team_rename tokens_revoked user_change user_huddle_changed user_profile_changed user_status_changed workflow_deleted
-    workflow_published workflow_step_deleted workflow_step_execute workflow_unpublished
+    message_changed message_deleted message_metadata_deleted message_metadata_posted message_metadata_updated
+    pin_added pin_removed reaction_added reaction_removed resources_added resources_removed scope_denied scope_granted
+    shared_channel_invite_accepted shared_channel_invite_approved shared_channel_invite_declined
+    shared_channel_invite_received shared_channel_invite_requested star_added star_removed subteam_created
+    subteam_members_changed subteam_self_added subteam_self_removed subteam_updated team_access_granted
+    team_access_revoked team_domain_change team_join team_rename tokens_revoked user_change user_huddle_changed
+    user_profile_changed user_status_changed workflow_deleted workflow_published workflow_step_deleted
+    workflow_step_execute workflow_unpublished
     """.split()  # noqa: SIM905 - a list literal would fill a page
 )
 """The event types that Slack documents."""
@@ -54,23 +56,43 @@ INTERACTIONS = frozenset(
 
 ANSWERS = "surelane.answer"
 """The kind of clicks on the buttons of ``ctx.ask`` and ``ctx.stoppable``."""
+LINK, ENTITY = "slack.link_shared", "slack.entity_details_requested"
+"""The kinds of links to show in a message, and of clicks on them, for which a person waits."""
 STOPPED = "slack.agent_session_stopped"
 """The kind of Slack's own Stop, which ends what runs in its thread."""
 
 
 def is_interactive(kind: str) -> bool:
-    """Return whether a person waits for events of a kind: commands, interactions, answers to questions, and Stop.
+    """Return whether events of a kind wait for no others: what people click, type, edit, stop and link to.
 
     ``agent.is_interactive`` says the same in the database.
     """
-    if kind in (ANSWERS, STOPPED) or kind.startswith(COMMAND):
+    if kind in (ANSWERS, STOPPED, LINK, ENTITY) or kind.startswith(COMMAND):
         return True
-    return kind.startswith("slack.") and kind[6:] in INTERACTIONS
+    return kind.startswith("slack.") and (kind[6:] in INTERACTIONS or kind[6:] in EDITS)
 
 
 def texts(event: Event) -> Iterator[object]:
     """Yield the text of a message."""
     yield event.slack.get("text")
+
+
+def edited_texts(event: Event) -> Iterator[object]:
+    """Yield the text of a message that was edited, as it is now, or deleted, as it was."""
+    yield edited_message(event.slack).get("text")
+
+
+def link_domains(event: Event) -> Iterator[object]:
+    """Yield the domains of the links in a message, as the app's settings name them."""
+    links = event.slack.get("links")
+    for link in links if isinstance(links, list) else ():
+        yield _member(link, "domain")
+
+
+def entity_names(event: Event) -> Iterator[object]:
+    """Yield the type that the app gave a Work Object, and the domain of its link."""
+    yield _member(event.slack.get("external_ref"), "type")
+    yield _member(event.slack.get("link"), "domain")
 
 
 def action_ids(event: Event) -> Iterator[object]:
@@ -150,6 +172,10 @@ class Wants:
 
 
 MESSAGE = Sort(MESSAGES, texts, contained)
+EDITED = Sort(("slack.message_changed",), edited_texts, contained)
+DELETED = Sort(("slack.message_deleted",), edited_texts, contained)
+LINKS = Sort((LINK,), link_domains)
+ENTITIES = Sort((ENTITY,), entity_names)
 ACTION = Sort(("slack.block_actions",), action_ids)
 VIEW = Sort(("slack.view_submission",), view_ids)
 VIEW_CLOSED = Sort(("slack.view_closed",), view_ids)
@@ -200,7 +226,8 @@ def doubt(kind: str, taken: Collection[str] | None) -> str | None:
     if name not in EVENT_TYPES:
         near = difflib.get_close_matches(name, EVENT_TYPES | INTERACTIONS, 1)
         return f"Slack has no event type {name}" + (f"; did you mean {near[0]}?" if near else "")
-    if taken is not None and name not in taken:
+    with_messages = name in EDITS and taken is not None and any(each.startswith("message") for each in taken)
+    if taken is not None and name not in taken and not with_messages:
         return f"SURELANE_EVENT_TYPES leaves out {name}"
     return None
 

@@ -219,7 +219,7 @@ class Steps:
         """Register a function that undoes what the handler does; see :meth:`Context.undo`."""
         key, event = self.key(f"{UNDO}{name}"), self.event
         self.undos.append((key, partial(self._once, key, function, arguments, named, bounds)))
-        with self.flow.busy():
+        with self._asking(key):
             if await self.stored(key, "step") is None:
                 await self.finalize(asyncio.current_task())
                 await self.fenced(lambda: self.engine.register_undo(event.id, event.claim, key.name, key.nth))

@@ -12,7 +12,7 @@ from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.outcomes import Discard, Pause, Retry
 from surelane_worker.model.budget import budget_of
 from surelane_worker.model.errors import RefusedError, StoppedError, UnavailableError
-from surelane_worker.model.thread import before, quoted
+from surelane_worker.model.thread import before, looked_at, quoted
 from surelane_worker.model.tools import Tools, load_tools
 from surelane_worker.model.voice import Voice
 from surelane_worker.worker_settings import WorkerSettings
@@ -64,11 +64,14 @@ class Agent:
         Returns:
             The answer and the usage, for history.
         """
-        from surelane_worker.model.run import Run  # noqa: PLC0415 - it imports the libraries of the extra
+        from surelane_worker.model.files import Attached, referred  # noqa: PLC0415 - it imports the libraries of the extra
+        from surelane_worker.model.run import Run  # noqa: PLC0415 - likewise
 
         voice = Voice(event, ctx)
         said = await ctx.step("thread", before, event, ctx, voice.place)
-        asked = quoted(voice.place.user, str(event.slack.get("text") or "")[:LONGEST_QUESTION])
+        asked = quoted(voice.place.user, str(event.slack.get("text") or "")[:LONGEST_QUESTION]) + looked_at(
+            event
+        )
         settings = ctx.settings
         run = Run(
             ctx,
@@ -83,6 +86,7 @@ class Agent:
             output=self.output or str,
             guard=self.guard,
             budget=budget_of(settings.model_budget),
+            files=Attached(ctx, asked, await referred(event, ctx)),
         )
         try:
             answer = await run.answer(asked, said)

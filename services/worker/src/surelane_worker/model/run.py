@@ -58,6 +58,7 @@ from surelane_worker.handling.steps import StepError
 from surelane_worker.model.budget import Budget
 from surelane_worker.model.client import LONGEST_REASON, NAME, failure, model_of, request_settings
 from surelane_worker.model.errors import RefusedError, StoppedError, UnavailableError
+from surelane_worker.model.files import Attached
 from surelane_worker.model.servers import Server, servers
 from surelane_worker.model.thread import Said
 from surelane_worker.model.tools import Tools
@@ -97,6 +98,7 @@ class Run:
     instructions: str | None
     below: Sequence[dict[str, Any]]
     patience: Pause
+    files: Attached
     model: str | None = None
     output: type[Any] = str
     guard: Callable[..., Any] | None = None
@@ -253,6 +255,7 @@ class Run:
         """Ask the model, say in Slack what it says, and return its response as JSON."""
         await self._check_budget()
         await self.voice.think()
+        messages = await self.files.beside(messages)
         try:
             async with (
                 self.voice.speech(held=self.guard is not None) as speech,

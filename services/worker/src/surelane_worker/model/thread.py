@@ -1,5 +1,6 @@
 """Read what was said in a thread before an event: the context of a turn."""
 
+import re
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, TypedDict
@@ -7,7 +8,7 @@ from typing import Any, TypedDict
 from slack_sdk.errors import SlackApiError
 
 from surelane.events import Event
-from surelane.slack import Place, authorization_of, text_in
+from surelane.slack import Place, authorization_of, object_in, text_in
 from surelane_worker.handling.context import Context
 from surelane_worker.slack.client import slack_error
 from surelane_worker.slack.notes import UNREADABLE
@@ -20,6 +21,11 @@ LONGEST_MESSAGE = 4000
 """Characters of one earlier message. The rest is cut."""
 PAGE, PAGES = 200, 10
 """Messages per call, and most calls. A longer thread is read up to there."""
+
+
+MOST_ENTITIES = 5
+"""Things that the author of a message is looking at. Slack has the most relevant one first."""
+ID = re.compile(r"[A-Z0-9.]{2,40}", re.ASCII)
 
 
 class Said(TypedDict):
@@ -86,6 +92,31 @@ def _said(message: Mapping[str, Any], me: str) -> Said:
 def quoted(user: object, text: str) -> str:
     """Return a text with its author's id in front, because a thread may have several."""
     return f"<@{user}>: {text}" if user else text
+
+
+def looked_at(event: Event) -> str:
+    """Return what Slack says that a message's author is looking at, as a sentence; empty: it says nothing.
+
+    Slack says so in direct messages to an app with the agent view.
+    """
+    entities = object_in(event.slack.get("app_context")).get("entities")
+    shown = [
+        found
+        for each in (entities if isinstance(entities, list) else ())[:MOST_ENTITIES]
+        if (found := _entity(each))
+    ]
+    return f"\n\n(Its author is looking at: {', '.join(shown)}.)" if shown else ""
+
+
+def _entity(entity: object) -> str | None:
+    given = object_in(entity)
+    sort, value = str(given.get("type")).rpartition("/")[2], given.get("value")
+    where = object_in(value)
+    ids = [where.get("channel_id"), where.get("message_ts")] if where else [value]
+    if not all(isinstance(each, str) and ID.fullmatch(each) for each in ids):
+        return None
+    name = sort.removesuffix("_id").removesuffix("_ts").removesuffix("_context")
+    return f"{name} {' '.join(map(str, ids))}" if name.isalpha() else None
 
 
 def shortened(said: list[Said]) -> list[Said]:

@@ -128,9 +128,14 @@ class Notebook:
         made = self._part("calls").get(name)
         return made if isinstance(made, str) else None
 
-    async def note_call(self, name: str, made: str) -> None:
+    async def note_call(self, name: str, made: str, *, must: bool = False) -> None:
+        """Note what a call made. If the note ``must`` be stored, wait as a reply does.
+
+        Raises:
+            ClaimLostError: it must be stored, and the claim is lost.
+        """
         self._part("calls")[name] = made
-        await self._write()
+        await self._write(must=must)
 
     async def note_version(self, version: str) -> None:
         """Note the version of the handler that the event began under, and return once that is stored.
@@ -249,6 +254,17 @@ class SentReplies:
             if ordinal is not None:
                 found.setdefault(ordinal, str(message["ts"]))
         return found
+
+    async def file(self, thread: Thread, file: str) -> str | None:
+        """Return a file's id if a message of the thread has it.
+
+        Raises:
+            SlackApiError: Slack failed for a reason that may pass.
+        """
+        async for message in self._messages(thread):
+            if any(each.get("id") == file for each in message.get("files") or []):
+                return file
+        return None
 
     async def running(self, thread: Thread) -> list[str]:
         """Return the timestamps of this bot's streams in the thread that have not ended.

@@ -8,7 +8,7 @@ some apps one per minute.
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import partial
 from itertools import count
@@ -306,7 +306,7 @@ class Replies:
     async def upload(
         self, event: Event, file: str | PathLike[str] | bytes, *, comment: str | None = None, **arguments: Any
     ) -> str:
-        """Post a file in the event's thread. A later attempt does not repeat an upload that Slack answered.
+        """Post a file in the event's thread, once: a later attempt looks for it before it posts it again.
 
         Args:
             file: the file's path, or its bytes.
@@ -319,30 +319,56 @@ class Replies:
 
         Raises:
             SlackApiError: Slack refused it.
+            aiohttp.ClientError: its bytes could not be sent.
+            ClaimLostError: the worker has lost its claim of the event, so the file is not posted.
             NowhereToReplyError: the event names no channel.
         """
         place = place_of(event.payload)
         channel = arguments.pop("channel", place.channel)
         if not channel:
             raise NowhereToReplyError
-        thread_ts = arguments.pop("thread_ts", place.thread_ts)
+        thread = Thread(channel, arguments.pop("thread_ts", place.thread_ts), place.since)
         event = self._owner or event
         name = self._call_name(event, "files.upload")
         notebook = self._notebooks.of(event)
         if uploaded := notebook.call(name):
             self._log.info("file was already uploaded")
             return uploaded
+        shown = {each: arguments.pop(each, None) for each in ("title", "highlight_type")}
+        sent = notebook.call(f"{name}:sent")
+        if sent is None:
+            sent = await self._send_file(file, arguments)
+            await notebook.note_call(f"{name}:sent", sent, must=True)
+        elif await self._sent.file(thread, sent):
+            await notebook.note_call(name, sent)
+            return sent
+        share = partial(self._share, {"id": sent, **shown}, thread, comment)
+        uploaded = await self._sent.once(share, partial(self._sent.file, thread, sent))
+        await notebook.note_call(name, uploaded)
+        return uploaded
+
+    async def _send_file(self, file: str | PathLike[str] | bytes, arguments: dict[str, Any]) -> str:
+        """Send a file's bytes to Slack, where people do not see it yet. Return its id."""
         if not isinstance(file, bytes):
             arguments.setdefault("filename", Path(file).name)
             file = await asyncio.to_thread(Path(file).read_bytes)
+        filename = arguments.pop("filename", None) or "Uploaded file"
         await self._check_new()
-        answer = await self._once.files_upload_v2(
-            file=file, channel=channel, thread_ts=thread_ts, initial_comment=comment, **arguments
+        begun = await self._client.files_getUploadURLExternal(
+            filename=filename, length=len(file), **arguments
         )
-        files: Sequence[Mapping[str, Any]] = answer["files"]
-        uploaded = str(files[0]["id"])
-        await notebook.note_call(name, uploaded)
-        return uploaded
+        session = self._client.session
+        assert session is not None  # noqa: S101 - slack_clients sets it
+        async with session.post(str(begun["upload_url"]), data=file, proxy=self._client.proxy) as answer:
+            answer.raise_for_status()
+        return str(begun["file_id"])
+
+    async def _share(self, file: dict[str, Any], thread: Thread, comment: str | None) -> str:
+        await self._check_new()
+        await self._once.files_completeUploadExternal(
+            files=[file], channel_id=thread.channel, thread_ts=thread.ts, initial_comment=comment
+        )
+        return str(file["id"])
 
     def stream(self, event: Event, *, interval: float = INTERVAL, **arguments: Any) -> Stream:
         """Return a reply that grows: ``async with ctx.slack.stream(event) as stream: await stream.append("…")``.

@@ -1,0 +1,45 @@
+"""Cancel the turn of a message that a person deletes, and begin it anew with the text of one that they edit.
+
+Every worker with a bot token handles these kinds beside its own. A team's ``handlers.edited`` and ``handlers.deleted``
+come first.
+"""
+
+from typing import Any
+
+from surelane.events import Event
+from surelane.slack import edit_of, edited_message, text_in
+from surelane_worker.builtin.questions import SOON
+from surelane_worker.handling.context import Context, attempt_of
+from surelane_worker.handling.registry import Handlers
+from surelane_worker.handling.routes import DELETED, EDITED
+
+handlers = Handlers()
+TURN = "thread"
+"""The first step of every turn (:meth:`surelane_worker.model.Agent.turn`). Other handlers are left alone."""
+
+
+@handlers.on(*EDITED.kinds, *DELETED.kinds, timeout="1m")
+async def replace_turn(event: Event, ctx: Context) -> object:
+    """Cancel the turn of the message, if one waits or runs. After an edit, store the message as it is now."""
+    edit, message = edit_of(event.slack), edited_message(event.slack)
+    if ctx.settings.model is None or ctx.settings.model_edited == "ignore" or not message:
+        return {"unhandled": "no turn"}
+    user = text_in(message.get("user")) or "unknown"
+    answers = {}
+    for kind in ("app_mention", "message"):
+        answers[kind] = await attempt_of(ctx).services.engine.replace_message(
+            _as_now(event, message, kind),
+            f"{event.key}:{kind}",
+            TURN,
+            restart=edit == "message_changed",
+            by=user,
+            reason="edited in Slack" if edit == "message_changed" else "deleted in Slack",
+        )
+    return SOON if "busy" in answers.values() else answers
+
+
+def _as_now(event: Event, message: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Return the event of the message as if it had been posted as it is now, at the time of the edit."""
+    edit = event.slack
+    where = {name: edit[name] for name in ("channel", "channel_type", "event_ts") if name in edit}
+    return {**event.payload, "event": {**message, **where, "type": kind}}

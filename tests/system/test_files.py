@@ -1,0 +1,163 @@
+"""Files that people attach to messages go to the model, and files that the model attaches are posted once."""
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import pytest
+
+from surelane.calls import Connection
+from surelane_dev.simulator.control.inputs import Said
+from surelane_dev.simulator.control.people import post
+from surelane_dev.simulator.files import File, file_json
+from surelane_dev.simulator.posting.events import envelope, events_of
+from surelane_dev.simulator.workspace.model import Message, Posted
+from tests.processes import until
+from tests.system.model_server import ModelServer, Reply, calls, model_server, says, settings
+from tests.system.slack_stand import Stand, fault, slack_stand
+from tests.system.test_asks import replies
+from tests.system.worker import ended, worker
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(200))
+TOKEN = "xoxb-any"
+
+
+@dataclass
+class Desk:
+    """A person who attaches files to mentions, and the worker's settings."""
+
+    slack: Stand
+    model: ModelServer
+    database: str
+    connection: Connection
+
+    def file(self, name: str, type_: str, content: bytes) -> File:
+        return self.slack.simulator.files.attach(name, type_, content)
+
+    async def mention(self, text: str, *files: File, **changed: Any) -> tuple[int, Message]:
+        """Mention the bot with files. ``changed``: fields of the first one that differ in Slack's report."""
+        simulator, workspace = self.slack.simulator, self.slack.simulator.workspace
+        shapes = [file_json(file, simulator.interactions.public_url) for file in files]
+        if shapes:
+            shapes[0] |= changed
+        message = post(workspace, Said(text=text, mention=True), files=shapes, subtype="file_share")
+        (inner,) = events_of(workspace, Posted(message), {"app_mention"})
+        return await self.slack.queue.insert_event(json.dumps(envelope(workspace, inner))), message
+
+    def worker(self, **more: str) -> Any:
+        given = settings(self.model, SLACK_API_URL=self.slack.api, SLACK_BOT_TOKEN=TOKEN)
+        tools = {"SURELANE_HANDLERS": "tests.system.model_tools:handlers"}
+        return worker(self.database, **given, **tools, **more)
+
+    def question(self, plan: str, number: int = -1) -> list[dict[str, Any]]:
+        """Return the parts of the question in a request."""
+        asked = [each for each in self.model.asked[plan][number]["messages"] if each["role"] == "user"]
+        found: list[dict[str, Any]] = asked[-1]["content"]
+        return found
+
+
+@pytest.fixture
+async def desk(database: str, connection: Connection) -> AsyncIterator[Desk]:
+    async with model_server() as model, slack_stand(connection) as slack:
+        yield Desk(slack, model, database, connection)
+
+
+async def test_the_model_gets_images_pdf_and_text_and_learns_of_the_others(desk: Desk) -> None:
+    desk.model.plans["files"] = [calls(("weather", {"city": "Bremen"})), says("Seen.")]
+    image, pdf = (
+        desk.file("dot.png", "image/png", PNG),
+        desk.file("a.pdf", "application/pdf", b"%PDF-1.4 secret"),
+    )
+    text, archive = desk.file("a.csv", "text/csv", b"x,y\n1,2"), desk.file("a.zip", "application/zip", b"PK")
+    large = desk.file("large.txt", "text/plain", b"x")
+    large.length = 11_000_000
+    extra = desk.file("sixth.txt", "text/plain", b"six")
+    async with desk.worker():
+        event, message = await desk.mention("plan:files", image, pdf, text, archive, large, extra)
+        row = await ended(desk.connection, event)
+    assert (row["outcome"], desk.slack.answers(message)) == ("completed", ["Seen."])
+    parts = desk.question("files")
+    assert parts == desk.question("files", 0)
+    shown = [part.get("text", part["type"]) for part in parts]
+    assert shown[1:] == [
+        "The file dot.png:",
+        "image_url",
+        "The file a.pdf:",
+        "file",
+        "The file a.csv:\nx,y\n1,2",
+        "(The file a.zip was not read: it is no image, PDF or text.)",
+        "(The file large.txt was not read: it has more than 10,485,760 bytes.)",
+        "(The file sixth.txt was not read: there are too many files.)",
+    ]
+    assert base64.b64encode(PNG).decode() in json.dumps(parts)
+    # Each is read once for both requests, with the token, and nothing of it is stored.
+    assert [file.read_with for file in (image, pdf, text)] == [[f"Bearer {TOKEN}"]] * 3
+    assert [file.read_with for file in (archive, large, extra)] == [[], [], []]
+    (step,) = await desk.connection.fetch(
+        "select result from agent.step where event_id = $1 and name = 'files'", event
+    )
+    assert {each["id"] for each in json.loads(step["result"])} >= {image.id, pdf.id, text.id}
+    dump = str(await desk.connection.fetch("select * from agent.step where event_id = $1", event))
+    assert "%PDF" not in dump
+    assert base64.b64encode(PNG).decode()[:40] not in dump
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:1/x.png", "https://files.slack.com.example.com/x.png", "https://[", ""]
+)
+async def test_the_token_goes_to_slack_alone(desk: Desk, url: str) -> None:
+    desk.model.plans["elsewhere"] = [says("Seen.")]
+    image = desk.file("dot.png", "image/png", PNG)
+    async with desk.worker():
+        event, _ = await desk.mention("plan:elsewhere", image, url_private_download=url)
+        assert (await ended(desk.connection, event))["outcome"] == "completed"
+    assert desk.question("elsewhere")[1]["text"] == "(The file dot.png was not read: Slack does not keep it.)"
+
+
+async def test_a_file_that_slack_does_not_give_is_named_and_a_turn_without_files_asks_as_before(
+    desk: Desk,
+) -> None:
+    desk.model.plans |= {"gone": [says("Seen.")], "off": [says("Seen.")]}
+    image = desk.file("dot.png", "image/png", PNG)
+    async with desk.worker():
+        gone = desk.slack.simulator.interactions.public_url + "/files/F0MISSING/x.png"
+        event, _ = await desk.mention("plan:gone", image, url_private_download=gone)
+        await ended(desk.connection, event)
+    assert desk.question("gone")[1]["text"] == "(The file dot.png was not read: Slack did not give it.)"
+    async with desk.worker(SURELANE_MODEL_FILES="0"):
+        event, _ = await desk.mention("plan:off", image)
+        await ended(desk.connection, event)
+    assert isinstance(desk.question("off"), str)
+
+
+async def test_a_person_attaches_a_file_in_the_simulator(desk: Desk) -> None:
+    url = desk.slack.simulator.interactions.public_url
+    file = {"name": "a.txt", "type": "text/plain", "content": base64.b64encode(b"hello").decode()}
+    async with aiohttp.ClientSession() as session:
+        async with session.post(f"{url}/control/messages", json={"text": "see", "files": [file]}) as answer:
+            (shown,) = (await answer.json())["message"]["files"]
+        async with session.get(shown["url_private_download"]) as answer:
+            assert await answer.read() == b"hello"
+    assert (shown["name"], shown["mimetype"], shown["size"]) == ("a.txt", "text/plain", 5)
+
+
+async def test_a_file_that_the_model_attaches_is_posted_once_if_the_worker_is_killed_meanwhile(
+    desk: Desk,
+) -> None:
+    call: Reply = calls(("attach", {"name": "hours.csv", "text": "x,y\n1,2"}))
+    desk.model.plans["attach"] = [call, says("Attached.")]
+    desk.slack.simulator.faults.add(fault("slow", methods=["files.completeUploadExternal"], delay=60.0))
+    async with desk.worker(SURELANE_WORKER_NAME="mortal") as dying:
+        event, message = await desk.mention("plan:attach")
+        await until(lambda: replies(desk.slack, message), what="the posted file")
+        dying.child.process.kill()
+        await dying.child.wait()
+    async with desk.worker(SURELANE_WORKER_NAME="mortal"):
+        assert (await ended(desk.connection, event))["outcome"] == "completed"
+    files = [file["name"] for each in replies(desk.slack, message) for file in each.files]
+    assert files == ["hours.csv"]
+    assert desk.slack.answers(message)[-1] == "Attached."
+    assert len(desk.model.asked["attach"]) == 2
