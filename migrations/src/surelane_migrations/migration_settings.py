@@ -1,11 +1,10 @@
 """Read the command's settings from the environment."""
 
-import os
 import re
 from datetime import timedelta
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from surelane_migrations.errors import SettingsError
@@ -61,17 +60,28 @@ class LockSettings(BaseSettings):
         return max(1, round(self.timeout.total_seconds() * 1000))
 
 
+class DatabaseSettings(BaseSettings):
+    """The database's address."""
+
+    model_config = SettingsConfigDict(env_ignore_empty=True, frozen=True)
+
+    database_url: SecretStr = Field(validation_alias="DATABASE_URL")
+    """Any libpq URI, including the Unix-socket form ``postgresql://user@/name?host=/dir``."""
+
+
 def load_database_url() -> str:
-    """Read ``DATABASE_URL``: any libpq URI, including the Unix-socket form ``postgresql://user@/name?host=/dir``.
+    """Read ``DATABASE_URL``.
 
     Raises:
         SettingsError: it is not set.
     """
-    if url := os.environ.get("DATABASE_URL"):
-        return url
-    raise SettingsError(
-        "DATABASE_URL is not set; set it to a URI such as postgresql://surelane@host/surelane"
-    )
+    try:
+        settings = DatabaseSettings()  # type: ignore[call-arg] # read from the environment
+    except ValidationError:
+        raise SettingsError(
+            "DATABASE_URL is not set; set it to a URI such as postgresql://surelane@host/surelane"
+        ) from None
+    return settings.database_url.get_secret_value()
 
 
 def load_lock_settings() -> LockSettings:

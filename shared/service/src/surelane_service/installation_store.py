@@ -6,7 +6,7 @@ Both stores hand out no refresh tokens: workers refresh tokens, each once.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from logging import Logger
 from typing import Any
 
@@ -82,8 +82,7 @@ def _blocking(name: str) -> Any:
     """Return a method that waits for the one of that name of the asynchronous store."""
 
     def call(self: "SyncInstallations", *given: Any, **named: Any) -> Any:
-        coroutine = getattr(self._store, f"async_{name}")(*given, **named)
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE)
+        return self.wait(getattr(self.store, f"async_{name}")(*given, **named))
 
     return call
 
@@ -93,12 +92,16 @@ class SyncInstallations(InstallationStore):
 
     def __init__(self, store: AsyncInstallations, loop: asyncio.AbstractEventLoop) -> None:
         """``loop`` runs the store's calls, and must not be the caller's own."""
-        self._store = store
+        self.store = store
         self._loop = loop
 
     @property
     def logger(self) -> Logger:
-        return self._store.logger
+        return self.store.logger
+
+    def wait(self, call: Coroutine[Any, Any, Any]) -> Any:
+        """Return the result of a call of the asynchronous store."""
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result(PATIENCE)
 
     save = _blocking("save")
     save_bot = _blocking("save_bot")
