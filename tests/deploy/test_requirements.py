@@ -93,7 +93,7 @@ def optional_in(file: Path, package: str) -> dict[str, str]:
         bundled = ("fastmcp-slim", "openai", "pydantic-core")  # they come with pydantic-ai
         return declared(package, [extra]) | dict.fromkeys(bundled, "")
     if extra == "frameworks":
-        return dict.fromkeys(pinned(extra), "")  # a team has its framework already
+        return dict.fromkeys(imported(file), "")  # a team has its framework already
     return declared(package, DRIVERS) if extra == "drivers" else {}
 
 

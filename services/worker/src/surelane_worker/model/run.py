@@ -48,6 +48,7 @@ from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolApp
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, ToolsetTool, WrapperToolset
 from pydantic_core import to_jsonable_python
 
+from surelane.errors import Conflict, TransientConflict
 from surelane.events import Event
 from surelane_service.engine import ModelUse, Spent
 from surelane_worker.handling.asks import People
@@ -230,7 +231,14 @@ class Run:
     async def _count(self, response: ModelResponse) -> None:
         attempt, used = attempt_of(self.ctx), self._used(response)
         workspace, person = self._payer
-        count = partial(attempt.steps.engine.count_usage, workspace, person, used, token_hex(8))
+        response_id = token_hex(8)
+
+        async def count() -> None:
+            try:
+                await attempt.steps.engine.count_usage(workspace, person, used, response_id)
+            except Conflict as error:  # another transaction holds the row longer than the lock timeout
+                raise TransientConflict(str(error)) from error
+
         await attempt.steps.patiently(count)
         if attempt.services.metrics is not None:
             attempt.services.metrics.model_used(workspace, used)
