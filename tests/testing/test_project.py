@@ -5,12 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from surelane_dev.new import write_project
 from tests.databases import Server
 
 
-def test_tests_of_a_new_project_pass(server: Server, tmp_path: Path) -> None:
-    write_project(tmp_path / "mybot")
+@pytest.mark.parametrize("agent", [False, True])
+def test_tests_of_a_new_project_pass(server: Server, tmp_path: Path, *, agent: bool) -> None:
+    write_project(tmp_path / "mybot", agent=agent)
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--assert=plain"],
         cwd=tmp_path / "mybot",

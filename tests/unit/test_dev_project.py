@@ -9,6 +9,7 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
+from surelane import __version__
 from surelane.errors import SettingsError
 from surelane_dev.command import new
 from surelane_dev.new import NewError, write_project
@@ -40,6 +41,18 @@ def test_a_new_project_s_files_can_be_read(tmp_path: Path) -> None:
     assert "ENV SURELANE_HANDLERS=deploy_bot.handlers:handlers" in (root / "Dockerfile").read_text()
 
 
+def test_a_new_agent_has_a_fake_model_and_the_packages_of_a_real_one(tmp_path: Path) -> None:
+    root = tmp_path / "deploy-bot"
+    write_project(root, agent=True)
+    assert find_project(root).model == "fake"
+    assert tomllib.loads((root / "pyproject.toml").read_text())["project"]["dependencies"] == [
+        f"surelane-worker[model]=={__version__}"
+    ]
+    worker = yaml.safe_load((root / "compose.yaml").read_text())["services"]["worker"]
+    assert worker["environment"]["SURELANE_MODEL"] == "${SURELANE_MODEL:-fake}"
+    assert "pydantic-ai-slim[mcp,openai]" in (root / "Dockerfile").read_text()
+
+
 @pytest.mark.parametrize(
     "name", ["Bot", "a--b", "-a", "1bot", "a" * 31, "json", "class", "surelane-bot", "tests", "ä"]
 )
@@ -64,6 +77,7 @@ def test_a_directory_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
         ("tool.surelane = 1", "is not a table"),
         ("[tool.surelane]\nhandler = 'a:b'", "not handler"),
         ("[tool.surelane]\nhandlers = 1", "handlers is not a text"),
+        ("[tool.surelane]\nmodel = 1", "model is not a text"),
     ],
 )
 def test_a_table_that_cannot_be_used_is_named(tmp_path: Path, written: str, said: str) -> None:

@@ -23,12 +23,14 @@ def dev() -> None:
 
 def new(
     directory: Annotated[Path, typer.Argument(help="The new directory. Its name becomes the bot's name.")],
+    *,
+    agent: Annotated[bool, typer.Option("--agent", help="Write an agent: a model with tools.")] = False,
 ) -> None:
     """Write a new project: handlers, a test, and the files to deploy it."""
     from surelane_dev.new import write_project  # noqa: PLC0415
 
     try:
-        lines = write_project(directory)
+        lines = write_project(directory, agent=agent)
     except SurelaneError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None

@@ -11,9 +11,39 @@ from surelane import __version__
 from surelane.errors import SurelaneError
 
 TEMPLATE = Path(__file__).parent / "template"
+AGENT = Path(__file__).parent / "template_agent"
+"""What an agent has in place of the template's files."""
 NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 LONGEST = 30
 """The longest name, so that it fits into those of Slack's apps."""
+PARTS = {
+    "extra": "",
+    "model": "",
+    "environment": "",
+    "packages": """\
+# Packages that the bot needs:
+#   USER root
+#   RUN pip --python /opt/venv/bin/python install --no-cache-dir PACKAGE==VERSION
+#   USER 65532:65532
+""",
+}
+"""What stands in the template's files for a bot without a model."""
+AGENT_PARTS = {
+    "extra": "[model]",
+    "model": """\
+model = "fake" # for `surelane dev` and tests; the variable SURELANE_MODEL=openai:gpt-5 names a real one
+""",
+    "environment": """\
+      SURELANE_MODEL: ${SURELANE_MODEL:-fake}
+      SURELANE_MODEL_URL: ${SURELANE_MODEL_URL-http://simulator:8090/model/v1}
+      OPENAI_API_KEY: ${OPENAI_API_KEY-}
+""",
+    "packages": """\
+USER root
+RUN pip --python /opt/venv/bin/python install --no-cache-dir 'pydantic-ai-slim[mcp,openai]>=2.68,<3'
+USER 65532:65532
+""",
+}
 RENAMED = {"gitignore": ".gitignore", "dockerignore": ".dockerignore"}
 
 
@@ -21,8 +51,8 @@ class NewError(SurelaneError):
     """The project cannot be written; the message says why."""
 
 
-def write_project(directory: Path) -> list[str]:
-    """Write a project, and return the lines that say how to go on.
+def write_project(directory: Path, *, agent: bool = False) -> list[str]:
+    """Write a project, of handlers or of an ``agent``. Return the lines that say how to go on.
 
     Raises:
         NewError: the name cannot be used, the directory has files, or the disk refuses.
@@ -33,7 +63,7 @@ def write_project(directory: Path) -> list[str]:
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise NewError(f"{target} is not an empty directory; name a new one")
         target.mkdir(parents=True, exist_ok=True)
-        for path, text in _files(name, package):
+        for path, text in _files(name, package, agent=agent):
             (target / path).parent.mkdir(exist_ok=True)
             (target / path).write_text(text, encoding="utf-8")
     except OSError as error:
@@ -56,9 +86,12 @@ def _names(target: Path) -> tuple[str, str]:
     return name, package
 
 
-def _files(name: str, package: str) -> Iterator[tuple[Path, str]]:
-    given = {"name": name, "package": package, "version": __version__}
+def _files(name: str, package: str, *, agent: bool) -> Iterator[tuple[Path, str]]:
+    given = {"name": name, "package": package, "version": __version__, **(AGENT_PARTS if agent else PARTS)}
     for file in sorted(TEMPLATE.rglob("*.txt")):
-        path = file.relative_to(TEMPLATE).with_suffix("")
-        parts = [package if part == "package" else RENAMED.get(part, part) for part in path.parts]
-        yield Path(*parts), Template(file.read_text(encoding="utf-8")).substitute(given)
+        path = file.relative_to(TEMPLATE)
+        parts = [
+            package if part == "package" else RENAMED.get(part, part) for part in path.with_suffix("").parts
+        ]
+        source = AGENT / path if agent and (AGENT / path).exists() else file
+        yield Path(*parts), Template(source.read_text(encoding="utf-8")).substitute(given)

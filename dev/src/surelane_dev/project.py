@@ -20,11 +20,18 @@ class Project:
     manifest: Path | None = None
     """The manifest of the Slack app, for the simulator."""
 
+    model: str | None = None
+    """The model of agents. ``fake``: the simulator's, which needs no account."""
+
     @property
     def settings(self) -> dict[str, str]:
-        """The variables that name the handlers and the manifest. Those of the environment win over the project's."""
+        """The variables that name them. Those of the environment win over the project's."""
         manifest = str(self.manifest) if self.manifest else None
-        given = {"SURELANE_HANDLERS": self.handlers, "SURELANE_SIMULATOR_MANIFEST": manifest}
+        given = {
+            "SURELANE_HANDLERS": self.handlers,
+            "SURELANE_SIMULATOR_MANIFEST": manifest,
+            "SURELANE_MODEL": self.model,
+        }
         return {name: found for name, value in given.items() if (found := os.environ.get(name) or value)}
 
     @property
@@ -43,12 +50,13 @@ def find_project(start: Path) -> Project:
     for directory in (start, *start.parents):
         path = directory / "pyproject.toml"
         if path.is_file() and (table := _table(path)) is not None:
-            if unknown := table.keys() - {"handlers", "manifest"}:
+            if unknown := table.keys() - {"handlers", "manifest", "model"}:
                 raise SettingsError(
-                    f"{path}: [tool.surelane] knows handlers and manifest, not {min(unknown)}"
+                    f"{path}: [tool.surelane] knows handlers, manifest and model, not {min(unknown)}"
                 )
-            handlers, manifest = (_text(path, table, name) for name in ("handlers", "manifest"))
-            return Project(directory, handlers, directory / manifest if manifest else None)
+            names = ("handlers", "manifest", "model")
+            handlers, manifest, model = (_text(path, table, name) for name in names)
+            return Project(directory, handlers, directory / manifest if manifest else None, model)
     return Project(start)
 
 

@@ -9,6 +9,7 @@ from surelane_dev.accounts import uri_of
 from surelane_dev.data_directory import program
 from surelane_dev.dev_settings import DevSettings
 from surelane_dev.project import Project
+from surelane_dev.simulator import fake_model
 from surelane_dev.supervisor import Start
 from surelane_operator.console.access.sign_in import sign_in_link
 from surelane_service.service_settings import (
@@ -91,6 +92,8 @@ def services(
         **project.settings,
         **given,
     }
+    if shared.get("SURELANE_MODEL") == fake_model.NAME:
+        shared.setdefault("SURELANE_MODEL_URL", simulator + fake_model.PATH)
     # If ingest takes the demo secret, it takes the simulator's events. The simulator then gets the database too, to
     # show the status of those events.
     posting = DEMO_SIGNING_SECRET in shared.get("SLACK_SIGNING_SECRET", "").split(",")

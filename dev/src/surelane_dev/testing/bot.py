@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import secrets
 import time
 import traceback
@@ -18,6 +19,7 @@ from pydantic import SecretBytes
 from surelane.calls import Connection, Pool
 from surelane.queue import Queue
 from surelane_dev.accounts import OWNER
+from surelane_dev.simulator import fake_model
 from surelane_dev.simulator.client import SimulatorClient
 from surelane_dev.simulator.manifest import DOCUMENTED, read_manifest
 from surelane_dev.simulator.server import serving_simulator
@@ -295,8 +297,10 @@ class Webhooks:
 
 
 @asynccontextmanager
-async def running_bot(server: Server, handlers: Handlers, manifest: Path | None) -> AsyncIterator[Bot]:
-    """Run a bot with these handlers for the length of the block."""
+async def running_bot(
+    server: Server, handlers: Handlers, manifest: Path | None, model: str | None = None
+) -> AsyncIterator[Bot]:
+    """Run a bot with these handlers for the length of the block. Agents use ``model``, unless a variable names one."""
     subscriptions = _subscriptions(handlers, manifest)
     async with AsyncExitStack() as stack:
         name = await stack.enter_async_context(server.database())
@@ -315,11 +319,11 @@ async def running_bot(server: Server, handlers: Handlers, manifest: Path | None)
         bot = Bot(database, webhooks, simulator, client)
         observed = Handlers()
         observed.middleware(bot.observe)
-        settings = _worker_settings(url, slack_url)
+        settings = _worker_settings(url, slack_url, model)
         observed.include(with_answers(handlers, settings))
 
         async def start() -> LocalWorker:
-            worker = LocalWorker(_worker_settings(url, slack_url), observed, bot.engine)
+            worker = LocalWorker(_worker_settings(url, slack_url, model), observed, bot.engine)
             await worker.start()
             ready = (_READY, worker.settings.name, len(registered_in(observed).schedules()))
             while not await database.ask(*ready):  # noqa: ASYNC110 - the queue gives no signal of it
@@ -373,7 +377,8 @@ def _simulator_settings(
     )
 
 
-def _worker_settings(database: str, slack: str) -> WorkerSettings:
+def _worker_settings(database: str, slack: str, model: str | None) -> WorkerSettings:
+    fake = {"model": model, "model_url": slack + fake_model.PATH} if model == fake_model.NAME else {}
     return load_settings(
         WorkerSettings,
         database_url=database,
@@ -382,4 +387,5 @@ def _worker_settings(database: str, slack: str) -> WorkerSettings:
         slack_limits="off",
         notifications=True,
         name=f"test-worker-{secrets.token_hex(4)}",
+        **({} if os.environ.get("SURELANE_MODEL") else fake),
     )

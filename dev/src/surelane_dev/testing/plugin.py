@@ -58,8 +58,8 @@ async def _bot(
     from surelane_dev.project import find_project  # noqa: PLC0415
     from surelane_dev.testing.bot import running_bot  # noqa: PLC0415
 
-    manifest = find_project(pytestconfig.rootpath).manifest
-    async with running_bot(surelane_server, handlers, manifest) as running:
+    project = find_project(pytestconfig.rootpath)
+    async with running_bot(surelane_server, handlers, project.manifest, project.model) as running:
         yield running
 
 
