@@ -192,6 +192,20 @@ async def race(run: Run, name: str) -> Any:
 
 
 @operation
+async def patched(run: Run, name: str) -> Any:
+    """Beside other tasks either answer may come first. All runs get the same one."""
+    answer = await run.ctx.patched(name)
+    assert await run.ctx.step(name, lambda: answer) == answer, "the patch was decided otherwise"
+
+
+@operation
+async def undo(run: Run, name: str) -> Any:
+    """The program completes, so nothing is undone."""
+    await run.ctx.undo(name, run.effect, f"undone {name}")
+    return await run.ctx.step(name, run.effect, name)
+
+
+@operation
 async def ask(run: Run, name: str) -> Any:
     answer = await run.ctx.ask(run.event, f"{name}?", ["Yes", "No"], name=name)
     return answer and [answer.choice, answer.user]
