@@ -22,18 +22,15 @@ $$;
 -- How many live runs began under which version of their handler, of kinds whose handlers name
 -- versions. It reads the whole queue if there are any.
 create or replace function agent.count_versions() returns table (kind text, version text, runs int8)
-language plpgsql stable security definer
+language sql stable security definer
 set jit = off
 as $$
-begin
-    return query
     select named.base, begun.version, count(*)
     from (select distinct regexp_replace(k.kind, '@[0-9.]+$', '') as base from agent.kind as k where k.kind ~ '@[0-9.]+$') as named
     join agent.event as e on agent.base_kind(e.kind, e.notes) = named.base
     cross join lateral (select coalesce(e.notes ->> 'version', '1') as version) as begun
     where e.claimed <> '{}' and (e.notes ? 'version' or exists (select from agent.step as s where s.event_id = e.id and s.nth > 0))
-    group by named.base, begun.version;
-end
+    group by named.base, begun.version
 $$;
 
 -- The ids under a natural key, live ones first, then history from its newest; also takes an id as
