@@ -203,7 +203,7 @@ begin
         insert into agent.event (id, event_ts, vt, event, kind, item_key, group_key, head, lane, enqueued_at, traceparent)
         select id, event_ts, agent.clock(), event, kind, item_key, group_key
         , group_key is null or not agent.lock_head(group_key, kind, _now, several)
-        , case when kind = any(_shared) then agent.lane_for(kind, 1::int2, group_key, event) else agent.lane(group_key) end
+        , case when kind = any(_shared) then agent.lane_for(kind, 1::int2, group_key, event) else agent.lane_in(0, group_key) end
         , agent.clock(), traceparent
         from (
             select *, min(kind) over same_group <> max(kind) over same_group as several from new
@@ -494,7 +494,7 @@ begin
         select _ids[nth], (job).event_ts, (job).vt, (job).event, (job).kind, (job).item_key, (job).dedupe_key, (job).group_key
         , (job).group_key is null or not agent.enter_group((job).group_key)
         , case when (job).lane not between 0 and 15 or (job).kind = any(_shared) then agent.lane_for((job).kind, agent.priority_of((job).lane), (job).group_key, (job).event)
-            else agent.lane((job).group_key) end
+            else agent.lane_in(0, (job).group_key) end
         , (job).max_attempts, (job).deadline, coalesce((job).enqueued_at, agent.clock()), coalesce((job).enqueued_by, session_user), (job).traceparent
         , coalesce((job).claimed, '{}'), coalesce((job).errors, '[]'), coalesce((job).changes, '[]')
         from (select unnest(_jobs) as job, generate_subscripts(_jobs, 1) as nth) as given

@@ -424,7 +424,6 @@ $$;
 create or replace function agent.complete_events(_ids int8[], _claims int4[], _results jsonb[] default null)
 returns table (ordinal int4, answer text)
 language plpgsql volatile security definer
-set plan_cache_mode = force_generic_plan
 as $$
 begin
     return query select a.ordinal, a.answer from agent.settle(_ids, _claims, null, _results) as a;

@@ -5,8 +5,7 @@
 --   take_signal: a handler waits; workers
 --   settle_suspended, settle_coalesced: two outcomes; settle_alike (007)
 --   send_signal: a worker, for a click
---   live_event: by its key; cancel_live (015), and the next
---   signal_event, signal: programs, operators
+--   live_event, signal_event, signal: programs, operators
 --   list_steps, suspended_for: operators
 --   with_undos, undo_first: what ends undoes first; archive_events (004)
 --   open_step: undos and progress; workers
