@@ -10,7 +10,7 @@ KIND = "bench"
 _FILL = """
     insert into agent.event (event_ts, vt, event, kind, item_key, group_key, head, lane)
     select t, t, jsonb_build_object('number', i, 'text', repeat('x', $2), 'team_id', $6::text), $3, $4 || i
-    , g, g is null or i % $5 = 0, agent.lane(g)
+    , g, g is null or i % $5 = 0, agent.lane_in(0, g)
     from generate_series(0, $1 - 1) as i
     cross join lateral (
         select clock_timestamp() - make_interval(secs => ($1 - i) / 1000.0), 'group ' || i / $5) as event (t, g)

@@ -16,7 +16,7 @@ AHEAD = 2000
 
 _INSERT = """
     insert into agent.event (event_ts, event, kind, head, lane)
-    select clock_timestamp(), jsonb_build_object('text', repeat('x', $2)), $3, true, agent.lane(null)
+    select clock_timestamp(), jsonb_build_object('text', repeat('x', $2)), $3, true, agent.lane_in(0, null)
     from generate_series(1, $1)
 """
 

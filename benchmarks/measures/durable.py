@@ -47,7 +47,7 @@ SWEEP = "a sweep"
 _SUSPENDED = """
     with new as (
         insert into agent.event (event_ts, vt, event, kind, group_key, head, lane)
-        select t, t + interval '30 days', '{}', $2, 'suspended ' || i, true, agent.lane('suspended ' || i)
+        select t, t + interval '30 days', '{}', $2, 'suspended ' || i, true, agent.lane_in(0, 'suspended ' || i)
         from generate_series(1, $1) as i cross join lateral (select clock_timestamp()) as now (t)
         returning id, event_ts, vt
     )

@@ -34,7 +34,7 @@ DIFFERENT = 200
 
 _FILL = """
     insert into agent.event (event_ts, vt, event, kind, head, lane)
-    select t, t, ($1::jsonb[])[1 + i % cardinality($1)], $2, true, agent.lane(null)
+    select t, t, ($1::jsonb[])[1 + i % cardinality($1)], $2, true, agent.lane_in(0, null)
     from generate_series(0, $3 - 1) as i
     cross join lateral (select clock_timestamp() - make_interval(secs => ($3 - i) / 1000.0)) as event (t)
 """

@@ -10,7 +10,7 @@
 --   outside_key: a key that cannot be a schedule's or a webhook's; inserts
 --   event_workspace: whose event it is; lane_for, share_kind, limits
 --   event_channel, event_user: where it comes from; limits, lists
---   lane_in, lane, lane_for: the lane of a row; inserts, elections
+--   lane_in, lane_for: the lane of a row; inserts, elections
 --   band_of, priority_of: what a lane says; sweeps, views
 --   use_band: records a band; lane_for, share_kind, sweeps
 
@@ -200,11 +200,6 @@ create or replace function agent.priority_of(_lane int4) returns int2
 language sql immutable parallel safe
 return case when _lane between 16 and 19 or _lane = -2 then 0 when _lane between 20 and 23 or _lane = -3 then 2
     when _lane between 24 and 27 or _lane = -4 then 3 else 1 end::int2;
-
--- A lane of band 0.
-create or replace function agent.lane(_group_key text) returns int2
-language sql volatile parallel safe
-return agent.lane_in(0, _group_key);
 
 -- The lane of a new event, or of a member that becomes its group's head. Priority 1 has band 0,
 -- unless a workspace has a backlog there (agent.share_kind); 0, 2 and 3 have bands 1, 2 and 3, and

@@ -219,11 +219,7 @@ begin
         new.group_key := coalesce(new.group_key, agent.stored_group_key(new.kind, new.event));
     end if;
     new.lane := coalesce(new.lane, agent.lane_for(new.kind, 1::int2, new.group_key, new.event));
-    if new.group_key is not null then
-        new.head := not agent.enter_group(new.group_key, new.kind, new.vt);
-    else
-        new.head := true;
-    end if;
+    new.head := new.group_key is null or not agent.enter_group(new.group_key);
     -- An owner who copies an event out of history under its old id means to move it.
     delete from agent.event_hist where id = new.id and event_ts = new.event_ts;
     perform agent.register_kinds(array[new.kind]);
@@ -259,7 +255,7 @@ $$;
 -- Whether a row that enters a group finds a head there, and so is a member. Locks nothing: the
 -- trigger member_joins locks the head as the transaction commits. Where two transactions enter an
 -- empty group, the second waits for the first at the unique index of heads.
-create or replace function agent.enter_group(_group_key text, _kind text, _vt timestamptz) returns boolean
+create or replace function agent.enter_group(_group_key text) returns boolean
 language plpgsql volatile security definer
 set enable_seqscan = off
 as $$

@@ -68,8 +68,6 @@ set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 as $$
 #variable_conflict use_column
-declare
-    _joins boolean := false;
 begin
     perform agent.require_read_committed();
     if not exists (select from agent.kind where kind = _new.kind) then
@@ -77,13 +75,10 @@ begin
     end if;
     duplicate := false;
     loop
-        if _new.group_key is not null then
-            _joins := agent.enter_group(_new.group_key, _new.kind, _new.vt);
-        end if;
         insert into agent.event as e (id, event_ts, vt, claimed, event, kind, item_key, dedupe_key, group_key, head, lane, max_attempts
             , deadline, enqueued_at, enqueued_by, errors, traceparent, continuation_id, waits_for, fails_with_children, changes)
         values (coalesce(_new.id, nextval('agent.event_id_seq')), _new.event_ts, _new.vt, coalesce(_new.claimed, '{}'), _new.event, _new.kind
-            , _new.item_key, _new.dedupe_key, _new.group_key, not _joins
+            , _new.item_key, _new.dedupe_key, _new.group_key, _new.group_key is null or not agent.enter_group(_new.group_key)
             , agent.lane_for(_new.kind, agent.priority_of(_new.lane), _new.group_key, _new.event)
             , _new.max_attempts, _new.deadline, coalesce(_new.enqueued_at, agent.clock()), coalesce(_new.enqueued_by, session_user)
             , coalesce(_new.errors, '[]'), _new.traceparent, _new.continuation_id, _new.waits_for
@@ -120,12 +115,8 @@ $$;
 
 -- The natural key of an event that comes from outside: the one given, else its own.
 create or replace function agent.stored_item_key(_given text, _event jsonb) returns text
-language plpgsql immutable parallel safe
-as $$
-begin
-    return agent.outside_key(coalesce(agent.bounded_key(_given), agent.event_item_key(_event)));
-end
-$$;
+language sql immutable parallel safe
+return agent.outside_key(coalesce(agent.bounded_key(_given), agent.event_item_key(_event)));
 
 -- Stores a Slack envelope or a bare event.
 create or replace function agent.store_event(_event jsonb, _traceparent text, _item_key text, out id int8, out duplicate boolean)
@@ -212,7 +203,7 @@ begin
         insert into agent.event (id, event_ts, vt, event, kind, item_key, group_key, head, lane, enqueued_at, traceparent)
         select id, event_ts, agent.clock(), event, kind, item_key, group_key
         , group_key is null or not agent.lock_head(group_key, kind, _now, several)
-        , case when kind = any(_shared) then agent.lane_for(kind, 1::int2, group_key, event) else agent.lane(group_key) end
+        , case when kind = any(_shared) then agent.lane_for(kind, 1::int2, group_key, event) else agent.lane_in(0, group_key) end
         , agent.clock(), traceparent
         from (
             select *, min(kind) over same_group <> max(kind) over same_group as several from new
@@ -223,10 +214,10 @@ begin
     )
     select coalesce(array_agg(id), '{}'), array_agg(item_key), min(event_ts), max(event_ts) into _stored, _stored_keys, _first, _last from stored;
     -- In a new statement: it sees a duplicate that was moving to history meanwhile. First whether
-    -- there may be any.
+    -- there may be any. A hypertable's chunks are children of history.
     _first := _first - interval '3 days';
     _last := _last + interval '1 hour';
-    if agent.history_has_chunks() then
+    if exists (select from pg_catalog.pg_inherits where inhparent = 'agent.event_hist'::regclass) then
         _known_keys := agent.keys_in_history(_stored_keys, _first, _last);
     else
         -- Of one table the plan for all values is as good, and need not be made at each call.
@@ -501,9 +492,9 @@ begin
         insert into agent.event (id, event_ts, vt, event, kind, item_key, dedupe_key, group_key, head, lane, max_attempts, deadline
             , enqueued_at, enqueued_by, traceparent, claimed, errors, changes)
         select _ids[nth], (job).event_ts, (job).vt, (job).event, (job).kind, (job).item_key, (job).dedupe_key, (job).group_key
-        , (job).group_key is null or not agent.enter_group((job).group_key, (job).kind, (job).vt)
+        , (job).group_key is null or not agent.enter_group((job).group_key)
         , case when (job).lane not between 0 and 15 or (job).kind = any(_shared) then agent.lane_for((job).kind, agent.priority_of((job).lane), (job).group_key, (job).event)
-            else agent.lane((job).group_key) end
+            else agent.lane_in(0, (job).group_key) end
         , (job).max_attempts, (job).deadline, coalesce((job).enqueued_at, agent.clock()), coalesce((job).enqueued_by, session_user), (job).traceparent
         , coalesce((job).claimed, '{}'), coalesce((job).errors, '[]'), coalesce((job).changes, '[]')
         from (select unnest(_jobs) as job, generate_subscripts(_jobs, 1) as nth) as given

@@ -1,7 +1,7 @@
 -- History: look-ups, the one way into it, and the views of both tables.
 --
 --   find_in_history, keys_in_history: duplicates that ended; inserts
---   history_has_chunks, history_is_hypertable: whether TimescaleDB keeps it; inserts, retention
+--   history_is_hypertable: whether TimescaleDB keeps it; retention, erasing
 --   end_events: moves events to history, under the fence if asked; settles, archive_events
 --   archive_events: the same for events that the caller has locked; settles, sweeps, operators
 --   note_outlier: trigger: it ended far from its event_ts
@@ -42,11 +42,6 @@ begin
     return array(select item_key from agent.event_hist where item_key = any(_item_keys) and event_ts between _first and _last);
 end
 $$;
-
--- Whether history is a hypertable that has chunks, which are its children.
-create or replace function agent.history_has_chunks() returns boolean
-language sql stable parallel safe
-return exists (select from pg_catalog.pg_inherits where inhparent = 'agent.event_hist'::regclass);
 
 -- Moves events to history with how they ended, each locked, copied and deleted in one pass. Returns
 -- the ids that moved, and the continuations that waited for them. Without _claims the caller holds
@@ -155,9 +150,8 @@ declare
     _day timestamptz := date_bin('1 day', new.finished_at, 'epoch');
     _week timestamptz := date_bin('7 days', new.event_ts, 'epoch');
 begin
-    if not exists (select from agent.event_hist_outlier where finished_on = _day and event_week = _week) then
-        insert into agent.event_hist_outlier (finished_on, event_week) values (_day, _week);
-    end if;
+    insert into agent.event_hist_outlier (finished_on, event_week) select _day, _week
+    where not exists (select from agent.event_hist_outlier where finished_on = _day and event_week = _week);
     return new;
 end
 $$;

@@ -408,36 +408,29 @@ $$;
 -- The lanes of a band.
 create or replace function agent.lanes_of(_band int4) returns setof int4
 language sql immutable parallel safe
-begin atomic
-    select generate_series(case when _band = 0 then 0 else 12 + 4 * _band end, 15 + 4 * _band);
-end;
+as $$ select generate_series(case when _band = 0 then 0 else 12 + 4 * _band end, 15 + 4 * _band) $$;
 
 -- The workspaces that make up most of what waits in a band, null where there are none. Judged by
 -- the oldest 512 visible heads that have waited for two seconds; fewer than 256 are no crowd. Each
 -- has an eighth of them at least, and all together half.
 create or replace function agent.crowds_in(_kind text, _band int4, _now timestamptz) returns text[]
-language plpgsql volatile security definer
-set plan_cache_mode = force_generic_plan
-as $$
-begin
-    return (
-        select array_agg(large.workspace)
+language sql volatile security definer
+return (
+    select array_agg(large.workspace)
+    from (
+        select waiting.workspace, count(*) as events, sum(count(*)) over () as total
         from (
-            select waiting.workspace, count(*) as events, sum(count(*)) over () as total
-            from (
-                select agent.event_workspace(oldest.event) as workspace
-                from agent.lanes_of(_band) as place (lane)
-                cross join lateral (
-                    select e.event from agent.event as e where e.head and e.lane = place.lane and e.kind = _kind and e.vt <= _now - interval '2 seconds'
-                    order by e.vt limit case when _band = 0 then 32 else 128 end
-                ) as oldest
-            ) as waiting
-            group by waiting.workspace
-        ) as large
-        where large.total >= 256 and large.workspace <> '' and large.events >= large.total / 8
-        having sum(large.events) >= min(large.total) / 2);
-end
-$$;
+            select agent.event_workspace(oldest.event) as workspace
+            from agent.lanes_of(_band) as place (lane)
+            cross join lateral (
+                select e.event from agent.event as e where e.head and e.lane = place.lane and e.kind = _kind and e.vt <= _now - interval '2 seconds'
+                order by e.vt limit case when _band = 0 then 32 else 128 end
+            ) as oldest
+        ) as waiting
+        group by waiting.workspace
+    ) as large
+    where large.total >= 256 and large.workspace <> '' and large.events >= large.total / 8
+    having sum(large.events) >= min(large.total) / 2);
 
 -- Moves events of other workspaces out of a band that has a crowd, in one bounded step: up to 1,000
 -- heads of each lane, from where the last step ended. Their vt becomes now, ahead of every claim
@@ -582,9 +575,7 @@ $$;
 create or replace function agent.position_lock(_kinds text[], _position int4) returns int8
 language sql immutable
 set search_path = pg_catalog, pg_temp
-begin atomic
-    select hashtextextended('agent.position ' || _position || ' ' || (select jsonb_agg(kind order by kind) from unnest(_kinds) as kind), 0);
-end;
+return hashtextextended('agent.position ' || _position || ' ' || (select jsonb_agg(kind order by kind) from unnest(_kinds) as kind), 0);
 
 -- Takes the first free position before _held, the session's own (null: none), which it gives up
 -- then. Returns the session's position now; PostgreSQL frees it when the session ends. Tells the
@@ -616,13 +607,8 @@ return exists (
 
 -- Gives up a position, and tells the workers that listen: one of them takes it at once.
 create or replace function agent.leave_position(_kinds text[], _held int4) returns void
-language plpgsql volatile security definer
-as $$
-begin
-    perform pg_advisory_unlock(agent.position_lock(_kinds, _held));
-    perform pg_notify('agent_event', 'free');
-end
-$$;
+language sql volatile security definer
+as $$ select pg_advisory_unlock(agent.position_lock(_kinds, _held)), pg_notify('agent_event', 'free') $$;
 
 -- Tells the workers that listen that the responder is full: another one answers for a moment.
 create or replace function agent.pass_on() returns void

@@ -136,33 +136,6 @@ begin
 end
 $$;
 
--- The triggers of queue and history, each created once: doing it again would keep inserts waiting
--- until the migration ends. A question is a reply in a step, so its note has the step's name.
-do $do$
-declare
-    _missing record;
-begin
-    for _missing in
-        select * from (values
-            ('trigger', 'event_defaults', 'before insert on agent.event'
-                , 'for each row when (new.kind is null or new.lane is null or new.head is null)')
-            , ('trigger', 'event_parked', 'before insert on agent.event', 'for each row when (new.lane < 0)')
-            , ('trigger', 'event_inserted', 'after insert on agent.event', 'for each statement')
-            , ('constraint trigger', 'member_joins', 'after insert on agent.event', 'deferrable initially deferred for each row when (not new.head)')
-            , ('trigger', 'event_deleted', 'after delete on agent.event', 'for each row when (old.head and old.group_key is not null)')
-            , ('trigger', 'event_hist_failed', 'before insert on agent.event_hist', $$for each row when (new.outcome in ('failed', 'expired')
-                and jsonb_typeof(new.event) = 'object' and not starts_with(new.kind, 'surelane.'))$$)
-            , ('trigger', 'event_hist_close', 'before insert on agent.event_hist'
-                , $$for each row when (jsonb_path_exists(new.notes, '$.streams.*.stopped ? (@ == false)')
-                or jsonb_path_exists(new.notes, '$.replies.keyvalue().key ? (@ like_regex ":[0-9]+ asked:")'))$$)
-        ) as known (sort, name, moment, rows)
-        where not exists (select from pg_trigger where tgrelid in ('agent.event'::regclass, 'agent.event_hist'::regclass) and tgname = name)
-    loop
-        execute format('create %s %I %s %s execute function agent.%2$I()', _missing.sort, _missing.name, _missing.moment, _missing.rows);
-    end loop;
-end
-$do$;
-
 -- Notes keys under which runs have ended and events wait, as the last claim of the key recorded,
 -- and wakes a worker. A claim that is just under way, and still counts these runs, looks again by
 -- itself (agent.hold_key).
@@ -546,17 +519,12 @@ $$;
 
 -- Returns the next key after _after under which events of a kind are parked; null at the end.
 create or replace function agent.next_key(_kind text, _after text) returns text
-language plpgsql volatile security definer
-set plan_cache_mode = force_generic_plan
-as $$
-begin
-    return (
-        select e.changes #>> '{0,limit_key}' from agent.event as e
-        where e.lane < 0 and e.head and (e.kind || ' ' || (e.changes #>> '{0,limit_key}')) collate "C" > _kind || ' ' || _after and (e.kind || ' ' || (e.changes #>> '{0,limit_key}')) collate "C" < _kind || '!'
-        and e.kind || '' = _kind
-        order by (e.kind || ' ' || (e.changes #>> '{0,limit_key}')) collate "C" limit 1);
-end
-$$;
+language sql volatile security definer
+return (
+    select e.changes #>> '{0,limit_key}' from agent.event as e
+    where e.lane < 0 and e.head and (e.kind || ' ' || (e.changes #>> '{0,limit_key}')) collate "C" > _kind || ' ' || _after and (e.kind || ' ' || (e.changes #>> '{0,limit_key}')) collate "C" < _kind || '!'
+    and e.kind || '' = _kind
+    order by (e.kind || ' ' || (e.changes #>> '{0,limit_key}')) collate "C" limit 1);
 
 -- Parks up to _most events from before their kind's limit, and gives new keys to events whose key
 -- follows an older rule. Skips locked rows. Returns the number of events.
@@ -728,9 +696,7 @@ $$;
 -- The limits, by kind.
 create or replace function agent.list_limits() returns setof agent.limits
 language sql stable security definer
-begin atomic
-    select * from agent.limits as l where l.parks or l.set_at is not null order by l.kind;
-end;
+as $$ select * from agent.limits as l where l.parks or l.set_at is not null order by l.kind $$;
 
 -- Returns why an event waits for the limit of its kind; null: it does not.
 create or replace function agent.why_limited(_e agent.event, _now timestamptz) returns text

@@ -106,9 +106,6 @@ create or replace function agent.latest_claims(_ids int8[], _claims int4[]) retu
 language plpgsql immutable
 as $$
 begin
-    if (select count(distinct id) from unnest(_ids) as id) = cardinality(_ids) then
-        return _ids;
-    end if;
     return array(
         select case when nth = first_value(nth) over (partition by id order by claim desc, nth) then id end
         from unnest(_ids, _claims) with ordinality as given (id, claim, nth) order by nth);
@@ -314,7 +311,7 @@ begin
             when 'complete' then agent.settle_completed(_ids, _claims, _arguments)
             when 'fail' then agent.settle_failed(_ids, _claims, _arguments)
             when 'fan_out' then agent.settle_fanned_out(_ids[1], _claims[1], _arguments[1])
-            when 'await' then agent.settle_awaiting(_ids[1], _claims[1], _arguments[1])
+            when 'await' then agent.settle_suspended(_ids[1], _claims[1], _arguments[1])
             when 'suspend' then agent.settle_suspended(_ids[1], _claims[1], _arguments[1])
             when 'coalesce' then agent.settle_coalesced(_ids[1], _claims[1], _arguments[1])
             else agent.settle_returned(_ids, _claims, _arguments) end;
@@ -344,16 +341,13 @@ create or replace function agent.settle_plain(_ids int8[], _claims int4[], _resu
 language plpgsql volatile
 as $$
 declare
-    _plain record;
     _ended int8[];
 begin
     if cardinality(_ids) = 1 then
-        _plain := agent.end_events(_ids, _claims, null, 'completed', null, _results, null);
-        _ended := _plain.ended;
+        _ended := (agent.end_events(_ids, _claims, null, 'completed', null, _results, null)).ended;
     else
         begin
-            _plain := agent.end_events(_ids, _claims, null, 'completed', null, _results, null);
-            _ended := _plain.ended;
+            _ended := (agent.end_events(_ids, _claims, null, 'completed', null, _results, null)).ended;
         exception when others then
             if left(sqlstate, 2) in ('40', '53', '57', '58', 'XX') then
                 raise;
@@ -430,7 +424,6 @@ $$;
 create or replace function agent.complete_events(_ids int8[], _claims int4[], _results jsonb[] default null)
 returns table (ordinal int4, answer text)
 language plpgsql volatile security definer
-set plan_cache_mode = force_generic_plan
 as $$
 begin
     return query select a.ordinal, a.answer from agent.settle(_ids, _claims, null, _results) as a;
@@ -515,15 +508,11 @@ language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 as $$
-declare
-    _group_key text;
 begin
-    select group_key into _group_key from agent.event where id = _id;
-    if _group_key is not null then
-        perform agent.hold_group(_group_key);
-    end if;
-    perform from agent.event where id = _id for update;
-    if _group_key is not null then
+    perform from agent.event where id = _id and group_key is null for update;
+    if not found then
+        perform agent.hold_group((select group_key from agent.event where id = _id));
+        perform from agent.event where id = _id for update;
         perform agent.fence_behind(_id);
     end if;
     perform agent.archive_events(array[_id], 'completed');

@@ -349,17 +349,12 @@ $$;
 -- works on what is freed here. Claims that send no heartbeats are left to their vt. Returns how
 -- many.
 create or replace function agent.rescue_events(_dead_for interval default '5m') returns int4
-language plpgsql volatile security definer
+language sql volatile security definer
 set enable_seqscan = off
-as $$
-declare
-    _now timestamptz := agent.clock();
-begin
-    return agent.end_claims(
-        array(select id from agent.event where attempts > 0 and vt > _now and claimed_by is not null and heartbeat_at < _now - _dead_for)
-        , jsonb_build_object('silent_for', extract(epoch from _dead_for)));
-end
-$$;
+return agent.end_claims(array(
+        select id from agent.event
+        where attempts > 0 and vt > (select agent.clock()) and claimed_by is not null and heartbeat_at < (select agent.clock()) - _dead_for)
+    , jsonb_build_object('silent_for', extract(epoch from _dead_for)));
 
 -- Takes a worker for dead whose session has been gone for _lost_for, and ends its claims, at the
 -- word of worker _by. Does nothing where that session is open, or the worker has opened another.

@@ -5,7 +5,7 @@
 --   take_signal: a handler waits; workers
 --   settle_suspended, settle_coalesced: two outcomes; settle_alike (007)
 --   send_signal: a worker, for a click
---   signal_event, signal: programs, operators
+--   live_event, signal_event, signal: programs, operators
 --   list_steps, suspended_for: operators
 --   with_undos, undo_first: what ends undoes first; archive_events (004)
 --   open_step: undos and progress; workers
@@ -34,14 +34,10 @@ $$;
 
 -- Returns the answer for a claim that could not be locked: busy if it stands, otherwise stale.
 create or replace function agent.unheld(_id int8, _claim int4) returns text
-language plpgsql volatile security definer
+language sql volatile security definer
 set enable_seqscan = off
-as $$
-begin
-    return case when exists (select from agent.event where id = _id and claimed_by is not null and array_upper(claimed, 1) = _claim)
-        then 'busy' else 'stale' end;
-end
-$$;
+return case when exists (select from agent.event where id = _id and claimed_by is not null and array_upper(claimed, 1) = _claim)
+    then 'busy' else 'stale' end;
 
 -- Stores a step of a running handler, fenced by its claim: its result and the errors of failed
 -- tries. If it is _done it is not run again: without a result it has failed for good. A second call
@@ -104,12 +100,8 @@ $$;
 -- The same for services of 0.2.0.
 create or replace function agent.read_steps(_id int8)
 returns table (name text, nth int4, sort text, arguments text, result json, done boolean)
-language plpgsql stable security definer
-as $$
-begin
-    return query select s.name, s.nth, s.sort, s.arguments, s.result, s.done from agent.stored_steps(_id) as s;
-end
-$$;
+language sql stable security definer
+as $$ select s.name, s.nth, s.sort, s.arguments, s.result, s.done from agent.stored_steps(_id) as s $$;
 
 -- Stores that the sleeps whose time has passed are over, fenced by the claim: from then on each
 -- attempt finds the same order of what has ended. Answers as store_step does.
@@ -175,7 +167,8 @@ $$;
 -- [{"sort", "name", "nth", "seconds"}], "blocking": boolean}. The attempt is not counted, and no
 -- earlier one if a wait is new. Waits that an earlier attempt began keep their time. If a signal
 -- has come already, the event is visible at once. Its group goes on meanwhile, unless blocking is
--- true. An event with a request to cancel ends instead. Returns the id if the event was settled.
+-- true. {"until": time}: it waits for agent.answer_event instead, and expires at that time. With a
+-- request to cancel it ends. Returns the id if the event was settled.
 create or replace function agent.settle_suspended(_id int8, _claim int4, _given jsonb) returns int8[]
 language plpgsql volatile security definer
 set lock_timeout = '100ms'
@@ -194,22 +187,27 @@ begin
     if _held = '{}' or _cancelled <> '{}' then
         return _held;
     end if;
-    insert into agent.step (event_id, name, nth, sort, event_ts, attempt, started_at, due_at)
-    select _id, w.name, w.nth, w.sort, e.event_ts, e.attempts, _now, _now + make_interval(secs => w.seconds)
-    from jsonb_to_recordset(_given -> 'waits') as w (sort text, name text, nth int4, seconds float8)
-    cross join (select event_ts, attempts from agent.event where id = _id) as e
-    on conflict (event_id, name, nth) do update set due_at = excluded.due_at where step.sort in ('step', 'undo') and step.finished_at is null;
-    select case when bool_or(s.sort = 'wait' and exists (
-            select from agent.signal as sent where sent.event_id = _id and sent.name = s.name and sent.taken_by is null))
-        -- Do not use infinity: it marks an event that awaits a remote agent's answer.
-        then _now else coalesce(min(s.due_at), _now + interval '3650 days') end
-    into _until
-    from jsonb_to_recordset(_given -> 'waits') as w (name text, nth int4)
-    join agent.step as s on s.event_id = _id and s.name = w.name and s.nth = w.nth;
-    update agent.event
-    set vt = greatest(_until, _now), claimed_by = null, heartbeat_at = null, attempts = case when _new then 0 else greatest(attempts - 1, 0) end
-    , retrying = coalesce((_given ->> 'blocking')::boolean, false)
-    where id = _id;
+    if _given ? 'until' then
+        update agent.event set vt = 'infinity', deadline = (_given ->> 'until')::timestamptz, claimed_by = null, heartbeat_at = null, retrying = false
+        where id = _id;
+    else
+        insert into agent.step (event_id, name, nth, sort, event_ts, attempt, started_at, due_at)
+        select _id, w.name, w.nth, w.sort, e.event_ts, e.attempts, _now, _now + make_interval(secs => w.seconds)
+        from jsonb_to_recordset(_given -> 'waits') as w (sort text, name text, nth int4, seconds float8)
+        cross join (select event_ts, attempts from agent.event where id = _id) as e
+        on conflict (event_id, name, nth) do update set due_at = excluded.due_at where step.sort in ('step', 'undo') and step.finished_at is null;
+        select case when bool_or(s.sort = 'wait' and exists (
+                select from agent.signal as sent where sent.event_id = _id and sent.name = s.name and sent.taken_by is null))
+            -- Do not use infinity: it marks an event that awaits a remote agent's answer.
+            then _now else coalesce(min(s.due_at), _now + interval '3650 days') end
+        into _until
+        from jsonb_to_recordset(_given -> 'waits') as w (name text, nth int4)
+        join agent.step as s on s.event_id = _id and s.name = w.name and s.nth = w.nth;
+        update agent.event
+        set vt = greatest(_until, _now), claimed_by = null, heartbeat_at = null, attempts = case when _new then 0 else greatest(attempts - 1, 0) end
+        , retrying = coalesce((_given ->> 'blocking')::boolean, false)
+        where id = _id;
+    end if;
     perform agent.note_parked(array[_id], true);
     perform agent.reelect(array[group_key]) from agent.event where id = _id and group_key is not null;
     if _until < _now + interval '1 minute' then
@@ -266,6 +264,13 @@ begin
 end
 $$;
 
+-- The id of the live event with this natural key, else with this id.
+create or replace function agent.live_event(_key text) returns int8
+language sql stable security definer
+set enable_seqscan = off
+return coalesce((select id from agent.event where item_key = agent.bounded_key(_key))
+    , case when _key ~ '^\d{1,18}$' then (select id from agent.event where id = _key::int8) end);
+
 -- Sends a program's value to a live event, for its waits of that name. Names that end in a colon
 -- and a number belong to questions and children: no program sends one. Answers sent, or null: no
 -- such event is live.
@@ -284,71 +289,55 @@ $$;
 
 -- The same by the event's natural key, or its id.
 create or replace function agent.signal(_key text, _name text, _value jsonb default null) returns text
-language plpgsql volatile security definer
-as $$
-begin
-    return agent.signal_event(agent.live_event(_key), _name, _value::json);
-end
-$$;
+language sql volatile security definer
+as $$ select agent.signal_event(agent.live_event(_key), _name, _value::json) $$;
 
 -- Returns the steps, signals, tags and progress of an event, live or ended, as a JSON array in the
 -- order of time, for operators. It leaves out the results of steps, which may be large.
 create or replace function agent.list_steps(_id int8) returns jsonb
-language plpgsql stable security definer
+language sql stable security definer
 set enable_seqscan = off
-as $$
-begin
-    return (
-        select coalesce(jsonb_agg(what.happened order by what.at), '[]')
-        from (
-            select s.started_at as at, jsonb_build_object('sort', case s.sort when 'undo' then 'step' else s.sort end, 'name', s.name, 'nth', s.nth, 'attempt', s.attempt, 'errors', s.errors
-                , 'started_at', s.started_at, 'due_at', s.due_at, 'finished_at', s.finished_at
-                , 'failed', s.sort in ('step', 'undo') and s.finished_at is not null and s.result is null
-                -- What ctx.ask posted (surelane_worker.handling.asks).
-                , 'posted', case when s.name like '%:% asked' then jsonb_build_object('channel', s.result -> 'channel', 'ts', s.result -> 'ts') end) as happened
-            from agent.step as s where s.event_id = _id and s.nth > 0
-            union all
-            select s.started_at, jsonb_build_object('sort', 'coalesced', 'name', s.name, 'nth', s.nth, 'started_at', s.started_at
-                , 'events', s.result -> 'events')
-            from agent.step as s where s.event_id = _id and s.nth = 0 and json_array_length(s.result -> 'events') > 0
-            union all
-            select s.started_at, jsonb_build_object('sort', case s.nth when 0 then 'progress' else 'tag' end, 'name', s.name, 'value', s.result
-                , 'started_at', s.started_at)
-            from agent.step as s where s.event_id = _id and (s.nth = -1 or s.nth = 0 and s.name = 'progress')
-            union all
-            select s.sent_at, jsonb_build_object('sort', 'signal', 'name', s.name, 'started_at', s.sent_at, 'by', s.sent_by, 'nth', s.taken_by)
-            from agent.signal as s where s.event_id = _id
-        ) as what);
-end
-$$;
+return (
+    select coalesce(jsonb_agg(what.happened order by what.at), '[]')
+    from (
+        select s.started_at as at, jsonb_build_object('sort', case s.sort when 'undo' then 'step' else s.sort end, 'name', s.name, 'nth', s.nth, 'attempt', s.attempt, 'errors', s.errors
+            , 'started_at', s.started_at, 'due_at', s.due_at, 'finished_at', s.finished_at
+            , 'failed', s.sort in ('step', 'undo') and s.finished_at is not null and s.result is null
+            -- What ctx.ask posted (surelane_worker.handling.asks).
+            , 'posted', case when s.name like '%:% asked' then jsonb_build_object('channel', s.result -> 'channel', 'ts', s.result -> 'ts') end) as happened
+        from agent.step as s where s.event_id = _id and s.nth > 0
+        union all
+        select s.started_at, jsonb_build_object('sort', 'coalesced', 'name', s.name, 'nth', s.nth, 'started_at', s.started_at
+            , 'events', s.result -> 'events')
+        from agent.step as s where s.event_id = _id and s.nth = 0 and json_array_length(s.result -> 'events') > 0
+        union all
+        select s.started_at, jsonb_build_object('sort', case s.nth when 0 then 'progress' else 'tag' end, 'name', s.name, 'value', s.result
+            , 'started_at', s.started_at)
+        from agent.step as s where s.event_id = _id and (s.nth = -1 or s.nth = 0 and s.name = 'progress')
+        union all
+        select s.sent_at, jsonb_build_object('sort', 'signal', 'name', s.name, 'started_at', s.sent_at, 'by', s.sent_by, 'nth', s.taken_by)
+        from agent.signal as s where s.event_id = _id
+    ) as what);
 
 -- Returns in words what a suspended event waits for; null: it is not suspended.
 create or replace function agent.suspended_for(_id int8) returns text
-language plpgsql stable security definer
+language sql stable security definer
 set enable_seqscan = off
-as $$
-begin
-    return (
-        select string_agg(case s.sort when 'sleep' then 'sleeps' when 'wait' then 'waits for ' || s.name else 'tries step ' || s.name || ' again' end
-            || coalesce(' until ' || s.due_at, ''), ', ' order by s.due_at, s.name, s.nth)
-        from agent.step as s where s.event_id = _id and s.finished_at is null
-        and (s.due_at > agent.clock() or s.due_at is null and s.sort = 'wait'));
-end
-$$;
+return (
+    select string_agg(case s.sort when 'sleep' then 'sleeps' when 'wait' then 'waits for ' || s.name else 'tries step ' || s.name || ' again' end
+        || coalesce(' until ' || s.due_at, ''), ', ' order by s.due_at, s.name, s.nth)
+    from agent.step as s where s.event_id = _id and s.finished_at is null
+    and (s.due_at > agent.clock() or s.due_at is null and s.sort = 'wait'));
 
 -- Returns those of a worker's (id, claim) pairs that have a request to cancel.
 create or replace function agent.cancelled_claims(_ids int8[], _claims int4[]) returns setof int8
-language plpgsql stable security definer
-set plan_cache_mode = force_generic_plan
+language sql stable security definer
 set enable_seqscan = off
 as $$
-begin
-    return query
     select e.id from unnest(_ids, _claims) as given (id, claim)
     cross join lateral (
         select id from agent.event where id = given.id and claimed_by is not null and array_upper(claimed, 1) = given.claim and cancelled_by is not null
-    ) as e;
-end
+    ) as e
 $$;
 
 -- Notes which followers the run of a claimed event gets, in a step of number 0. The first run
@@ -426,7 +415,7 @@ begin
     _held := case _given ->> 'outcome'
         when 'complete' then agent.settle_completed(array[_id], array[_claim], array[_argument])
         when 'fan_out' then agent.settle_fanned_out(_id, _claim, _argument)
-        when 'await' then agent.settle_awaiting(_id, _claim, _argument)
+        when 'await' then agent.settle_suspended(_id, _claim, _argument)
         when 'suspend' then agent.settle_suspended(_id, _claim, _argument) end;
     if _held = '{}' then
         return _held;

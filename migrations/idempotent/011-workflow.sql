@@ -3,14 +3,14 @@
 --   children_ended: counts children off; all that end events
 --   run_child: a handler starts a child and takes its end; workers
 --   child_of, child_end: whose child an event is, and how it ended; run_child
---   tell_parent: trigger: a parent hears how its child ended
+--   event_hist_child: trigger: a parent hears how its child ended
 --   fan_out: a program
 --   settle_fanned_out: a handler, under the fence
 --   continue_anew: a held event ends, and its successor begins; settle_fanned_out
+--   rerun_first: which event one runs again; reruns (015), and the rest below
 --   children: the outcomes; the continuation's handler
---   settle_awaiting: a task waits for an answer; settle_alike (007)
 --   answer_event, answer_dispatch: the answer comes; programs, ingest
---   workflow_event, with_children, below, job_of: parts of the next three
+--   workflow_event, with_children, job_of: parts of the next three
 --   workflow, workflow_below, list_workflows: operators
 
 -- Counts children that ended (one entry each) off the continuations that wait for them. The last
@@ -53,7 +53,7 @@ return json_build_object('id', _child.id, 'kind', agent.base_kind(_child.kind, _
     , 'error', (_child.errors -> -1) - 'traceback', 'result', _child.result);
 
 -- Sends the end of a child to its parent, if that lives.
-create or replace function agent.tell_parent() returns trigger
+create or replace function agent.event_hist_child() returns trigger
 language plpgsql security definer
 as $$
 begin
@@ -63,14 +63,34 @@ begin
 end
 $$;
 
-do $$
+-- The triggers of queue and history, each created once: doing it again would keep inserts waiting
+-- until the migration ends. A question is a reply in a step, so its note has the step's name.
+do $do$
+declare
+    _missing record;
 begin
-    if not exists (select from pg_trigger where tgrelid = 'agent.event_hist'::regclass and tgname = 'event_hist_child') then
-        create trigger event_hist_child after insert on agent.event_hist
-        for each row when (new.continuation_id is not null and new.changes @> '[{"action": "child of"}]') execute function agent.tell_parent();
-    end if;
+    for _missing in
+        select * from (values
+            ('trigger', 'event_defaults', 'before insert on agent.event'
+                , 'for each row when (new.kind is null or new.lane is null or new.head is null)')
+            , ('trigger', 'event_parked', 'before insert on agent.event', 'for each row when (new.lane < 0)')
+            , ('trigger', 'event_inserted', 'after insert on agent.event', 'for each statement')
+            , ('constraint trigger', 'member_joins', 'after insert on agent.event', 'deferrable initially deferred for each row when (not new.head)')
+            , ('trigger', 'event_deleted', 'after delete on agent.event', 'for each row when (old.head and old.group_key is not null)')
+            , ('trigger', 'event_hist_failed', 'before insert on agent.event_hist', $$for each row when (new.outcome in ('failed', 'expired')
+                and jsonb_typeof(new.event) = 'object' and not starts_with(new.kind, 'surelane.'))$$)
+            , ('trigger', 'event_hist_close', 'before insert on agent.event_hist'
+                , $$for each row when (jsonb_path_exists(new.notes, '$.streams.*.stopped ? (@ == false)')
+                or jsonb_path_exists(new.notes, '$.replies.keyvalue().key ? (@ like_regex ":[0-9]+ asked:")'))$$)
+            , ('trigger', 'event_hist_child', 'after insert on agent.event_hist'
+                , $$for each row when (new.continuation_id is not null and new.changes @> '[{"action": "child of"}]')$$)
+        ) as known (sort, name, moment, rows)
+        where not exists (select from pg_trigger where tgrelid in ('agent.event'::regclass, 'agent.event_hist'::regclass) and tgname = name)
+    loop
+        execute format('create %s %I %s %s execute function agent.%2$I()', _missing.sort, _missing.name, _missing.moment, _missing.rows);
+    end loop;
 end
-$$;
+$do$;
 
 -- Starts a child of a running handler, fenced by its claim, unless an earlier attempt has; or takes
 -- its end. _name is that of the parent's wait, such as "child part:1", which is stored with
@@ -248,6 +268,11 @@ begin
 end
 $$;
 
+-- The first event that an event runs again, directly or through others, by its changes; null: none.
+create or replace function agent.rerun_first(_changes jsonb) returns int8
+language sql immutable parallel safe
+return (select (change -> 'first')::int8 from jsonb_array_elements(_changes) as change where change ->> 'action' = 'replay of' limit 1);
+
 -- The children of a continuation and how they ended, in the order they were started. A continuation
 -- that runs another one again has those of the first event.
 create or replace function agent.children(_continuation_id int8)
@@ -263,28 +288,6 @@ begin
     return query
     select j.id, j.kind, j.item_key, j.payload, j.status, j.result, j.reason, j.error
     from agent.job as j where j.continuation_id = _first order by j.id;
-end
-$$;
-
--- Puts a claim off until agent.answer_event ends the event; past its deadline the event expires. If
--- it was asked to be cancelled meanwhile, it ends here. Returns the id if it was settled.
-create or replace function agent.settle_awaiting(_id int8, _claim int4, _awaited jsonb) returns int8[]
-language plpgsql volatile security definer
-set lock_timeout = '100ms'
-as $$
-declare
-    _held int8[] := agent.hold_claims(array[_id], array[_claim]);
-    _cancelled int8[] := array(select id from agent.event where id = any(_held) and cancelled_by is not null);
-begin
-    _held := agent.hold_endings(_held, _cancelled, 'cancelled');
-    perform agent.archive_events(array(select unnest(_held) intersect select unnest(_cancelled)), 'cancelled', 'cancelled while running');
-    if _held <> '{}' and _cancelled = '{}' then
-        update agent.event set vt = 'infinity', deadline = (_awaited ->> 'until')::timestamptz, claimed_by = null, heartbeat_at = null, retrying = false
-        where id = _id;
-        perform agent.note_parked(array[_id], true);
-        perform agent.reelect(array[group_key]) from agent.event where id = _id and group_key is not null;
-    end if;
-    return _held;
 end
 $$;
 
@@ -318,32 +321,22 @@ $$;
 -- As answer_event, for a caller that may answer only what was dispatched to these remote agents.
 -- Other events are unknown to it.
 create or replace function agent.answer_dispatch(_id int8, _agents text[], _result jsonb) returns text
-language plpgsql volatile security definer
+language sql volatile security definer
 set enable_seqscan = off
-as $$
-begin
-    if exists (select from agent.event where id = _id and kind = 'dispatch-execute' and event ->> 'agent' = any(_agents)) then
-        return agent.answer_event(_id, _result);
-    end if;
-    return 'unknown';
-end
-$$;
+return case when exists (select from agent.event where id = _id and kind = 'dispatch-execute' and event ->> 'agent' = any(_agents))
+    then agent.answer_event(_id, _result) else 'unknown' end;
 
 -- What operators see of a workflow's event: a row of its tree. continues: the event that fanned
 -- out, whose place a continuation took. first: the event whose children a
 -- continuation has that runs another one again.
 create or replace function agent.workflow_event(_job agent.job) returns jsonb
-language plpgsql stable security definer
-as $$
-begin
-    return jsonb_build_object('id', _job.id, 'kind', _job.kind, 'status', _job.status, 'attempts', _job.attempts
-        , 'item_key', _job.item_key, 'locked_by', _job.locked_by, 'run_at', case when isfinite(_job.run_at) then _job.run_at end, 'enqueued_at', _job.enqueued_at
-        , 'finished_at', _job.finished_at, 'reason', left(_job.reason, 300), 'error', _job.errors -> -1 ->> 'type'
-        , 'continuation_id', _job.continuation_id
-        , 'waits_for', _job.waits_for, 'continues', jsonb_path_query_first(_job.changes, '$[*] ? (@.action == "continues").id')
-        , 'first', agent.rerun_first(_job.changes));
-end
-$$;
+language sql stable security definer
+return jsonb_build_object('id', _job.id, 'kind', _job.kind, 'status', _job.status, 'attempts', _job.attempts
+    , 'item_key', _job.item_key, 'locked_by', _job.locked_by, 'run_at', case when isfinite(_job.run_at) then _job.run_at end, 'enqueued_at', _job.enqueued_at
+    , 'finished_at', _job.finished_at, 'reason', left(_job.reason, 300), 'error', _job.errors -> -1 ->> 'type'
+    , 'continuation_id', _job.continuation_id
+    , 'waits_for', _job.waits_for, 'continues', jsonb_path_query_first(_job.changes, '$[*] ? (@.action == "continues").id')
+    , 'first', agent.rerun_first(_job.changes));
 
 -- Adds children to rows of a tree: how many events a continuation waits for or waited for, by
 -- status, up to about _most; null: it is none. In one statement, which is planned with the time
@@ -376,29 +369,6 @@ begin
         ) as s
     ) as counted
     order by given.nth;
-end
-$$;
-
--- The events that a continuation waits for or waited for, live or ended, in the order they were
--- stored, after the id _after. A continuation that runs another one again has the first event's.
--- They come no earlier than the continuation was stored, by which history's chunks are found; one
--- that runs another again is younger than they are.
-create or replace function agent.below(_id int8, _changes jsonb, _since timestamptz, _after int8, _limit int4) returns setof agent.job
-language plpgsql stable security definer
-set plan_cache_mode = force_custom_plan
-set enable_seqscan = off
-as $$
-declare
-    _first int8 := agent.rerun_first(_changes);
-    _from timestamptz := case when _first is null then _since - interval '1 hour' else '-infinity' end;
-begin
-    _first := coalesce(_first, _id);
-    return query
-    select b.* from (
-        (select * from agent.live_job as l where l.continuation_id = _first and l.id > _after order by l.id limit _limit)
-        union all
-        (select * from agent.ended_job as h where h.continuation_id = _first and h.event_ts >= _from and h.id > _after order by h.id limit _limit)
-    ) as b order by b.id limit _limit;
 end
 $$;
 
@@ -447,21 +417,32 @@ begin
 end
 $$;
 
--- A page of the tree's rows below an event: of higher ids than _after.
+-- A page of the tree's rows below an event: of higher ids than _after, in the order they were
+-- stored. An event that runs another one again has the first event's. They come no earlier than the
+-- event was stored, by which history's chunks are found; one that runs another again is younger.
 create or replace function agent.workflow_below(_id int8, _after int8, _limit int4) returns setof jsonb
 language plpgsql stable security definer
+set plan_cache_mode = force_custom_plan
 set enable_seqscan = off
 as $$
 declare
     _job agent.job := agent.job_of(_id);
+    _first int8 := agent.rerun_first(_job.changes);
+    _from timestamptz := case when _first is null then _job.enqueued_at - interval '1 hour' else '-infinity' end;
+    _most int4 := least(greatest(_limit, 1), 500);
 begin
-    if _job.waits_for is not null then
-        return query
-        select * from agent.with_children(array(
-            select agent.workflow_event(b)
-            from agent.below(_job.id, _job.changes, _job.enqueued_at, coalesce(_after, 0), least(greatest(_limit, 1), 500)) as b
-            order by b.id), 200);
+    if _job.waits_for is null then
+        return;
     end if;
+    _first := coalesce(_first, _id);
+    _after := coalesce(_after, 0);
+    return query
+    select * from agent.with_children(array(
+        select agent.workflow_event(row(b.*)::agent.job) from (
+            (select * from agent.live_job as l where l.continuation_id = _first and l.id > _after order by l.id limit _most)
+            union all
+            (select * from agent.ended_job as h where h.continuation_id = _first and h.event_ts >= _from and h.id > _after order by h.id limit _most)
+        ) as b order by b.id limit _most), 200);
 end
 $$;
 

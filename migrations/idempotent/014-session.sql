@@ -14,9 +14,7 @@
 -- The schema's version, and the oldest version of the services that it serves.
 create or replace function agent.schema_version(out version text, out min_compatible text)
 language sql stable security definer
-begin atomic
-    select v.version::text, v.min_compatible::text from agent.version as v;
-end;
+as $$ select v.version::text, v.min_compatible::text from agent.version as v $$;
 
 -- The server's system identifier, its timeline, and the newest one that it was told of: a server
 -- below that was the primary before a failover. A standby answers nothing, nor a server that does
@@ -263,17 +261,13 @@ $$;
 -- Drains a worker: it claims nothing until it is resumed, or its process ends. false: there is none
 -- of that name.
 create or replace function agent.drain_worker(_name text, _drained boolean) returns boolean
-language plpgsql volatile security definer
+language sql volatile security definer
 as $$
-begin
     update agent.worker set drained_at = case when _drained then coalesce(drained_at, agent.clock()) end where name = _name;
-    return found;
-end
+    select exists (select from agent.worker where name = _name)
 $$;
 
 -- Whether a worker is drained. It asks with each poll.
 create or replace function agent.worker_drained(_name text) returns boolean
 language sql stable security definer
-begin atomic
-    select exists (select from agent.worker where name = _name and drained_at is not null);
-end;
+return exists (select from agent.worker where name = _name and drained_at is not null);

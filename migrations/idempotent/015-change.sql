@@ -4,10 +4,10 @@
 --   acting: who changes something; functions that note it
 --   cancel_event, cancel_jobs, cancel_job, cancel_live: cancel; operators, programs
 --   replace_message: an edited or deleted message's turn; workers
---   cancel_grace, why_cancelled, with_live_children, end_waiting, live_event: parts of these
+--   cancel_grace, why_cancelled, with_live_children, end_waiting: parts of these
 --   expire_jobs, reschedule_event: operators, programs
 --   rerun_row, rerun_events: ended events run again; operators
---   kept_steps, rerun_first, rerun_as_new: a new event runs an ended one again; operators
+--   kept_steps, rerun_as_new: a new event runs an ended one again; operators
 --   rerun_chain: which events a new one runs again; workers, operators
 --   requeue_events, replay_event: the same for operators' services of 0.2.0
 --   pause_kind, resume_kind: operators
@@ -41,19 +41,15 @@ $$;
 -- Some events with their live children that handlers await, and with _all those of continuations,
 -- and theirs.
 create or replace function agent.with_live_children(_ids int8[], _all boolean) returns int8[]
-language plpgsql stable security definer
+language sql stable security definer
 set enable_seqscan = off
-as $$
-begin
-    return array(
-        with recursive below as (
-            select unnest(_ids) as id
-            union
-            select e.id from below join agent.event as e on e.continuation_id = below.id and (_all or agent.child_of(e.changes) <> '[]')
-        )
-        select below.id from below);
-end
-$$;
+return array(
+    with recursive below as (
+        select unnest(_ids) as id
+        union
+        select e.id from below join agent.event as e on e.continuation_id = below.id and (_all or agent.child_of(e.changes) <> '[]')
+    )
+    select below.id from below);
 
 -- Cancels events by their ids; answers each as cancel_event does, or busy where another transaction
 -- has it or its group locked. An unknown id is left out. It steps over locks, so operators can
@@ -157,13 +153,6 @@ begin
     return (select answer from agent.cancel_jobs(array[_id], _by, _why, _children) where id = _id);
 end
 $$;
-
--- The id of the live event with this natural key, else with this id.
-create or replace function agent.live_event(_key text) returns int8
-language sql stable security definer
-set enable_seqscan = off
-return coalesce((select id from agent.event where item_key = agent.bounded_key(_key))
-    , case when _key ~ '^\d{1,18}$' then (select id from agent.event where id = _key::int8) end);
 
 -- Cancels an event by its item key. Answers 'cancelled' (in history now), 'running' (its handler is
 -- stopped; if the attempt completes all the same, the event is completed; or it runs its undos
@@ -462,11 +451,6 @@ return array(
         cross join lateral jsonb_array_elements((agent.job_of(run.id)).changes) as change where change ->> 'action' = 'replay of'
     )
     select run.id from run where run.id <> _id);
-
--- The first event that an event runs again, directly or through others, by its changes; null: none.
-create or replace function agent.rerun_first(_changes jsonb) returns int8
-language sql immutable parallel safe
-return (select (change -> 'first')::int8 from jsonb_array_elements(_changes) as change where change ->> 'action' = 'replay of' limit 1);
 
 -- The names by which operators' services of 0.2.0 call rerun_events and rerun_as_new.
 create or replace function agent.requeue_events(_ids int8[]) returns setof int8

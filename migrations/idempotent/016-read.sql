@@ -5,7 +5,7 @@
 --   tagged_jobs: the events with tags; list_jobs
 --   seen_text, search_jobs, narrow_jobs, group_jobs, message_jobs: searches; the page
 --   list_replies, longest_waiting, recent_figures: the page
---   lacks_installation, why_waiting: why an event does not run; operators
+--   why_waiting: why an event does not run; operators
 
 -- How many events of each kind are in each state, and since when the oldest of them is visible.
 create or replace function agent.queue_stats()
@@ -22,18 +22,15 @@ $$;
 -- How many live runs began under which version of their handler, of kinds whose handlers name
 -- versions. It reads the whole queue if there are any.
 create or replace function agent.count_versions() returns table (kind text, version text, runs int8)
-language plpgsql stable security definer
+language sql stable security definer
 set jit = off
 as $$
-begin
-    return query
     select named.base, begun.version, count(*)
     from (select distinct regexp_replace(k.kind, '@[0-9.]+$', '') as base from agent.kind as k where k.kind ~ '@[0-9.]+$') as named
     join agent.event as e on agent.base_kind(e.kind, e.notes) = named.base
     cross join lateral (select coalesce(e.notes ->> 'version', '1') as version) as begun
     where e.claimed <> '{}' and (e.notes ? 'version' or exists (select from agent.step as s where s.event_id = e.id and s.nth > 0))
-    group by named.base, begun.version;
-end
+    group by named.base, begun.version
 $$;
 
 -- The ids under a natural key, live ones first, then history from its newest; also takes an id as
@@ -379,14 +376,6 @@ begin
 end
 $$;
 
--- Whether an event waits for its workspace to install the app, and that is still so.
-create or replace function agent.lacks_installation(_e agent.event) returns boolean
-language sql stable
-set search_path = pg_catalog, pg_temp
-return exists (
-    select from agent.install_wait as w where w.event_id = _e.id and not exists (
-        select from agent.installation as i where i.owner_id = w.owner_id and i.enterprise_wide = w.enterprise_wide and i.user_id = ''));
-
 -- Why an event is not running, in one word, and what that means here: running, ended, paused,
 -- not_installed, no_key, waits_for_children, awaits_answer, suspended, debounced, future, retrying,
 -- group_busy, group_waits, exhausted, no_worker, limited, due; null: no such event. Where its last
@@ -404,6 +393,7 @@ declare
     _rescued text;
     _lost text;
     _limited text;
+    _lacks text;
 begin
     select * into _e from agent.event where id = _id;
     if not found then
@@ -414,6 +404,10 @@ begin
     _most := coalesce(_e.max_attempts, (agent.attempts_of(array[_e.kind], _max_attempts))[1]);
     select * into _head from agent.event where group_key = _e.group_key and head and id <> _id;
     _limited := agent.why_limited(_e, _now);
+    -- Unless the app was installed meanwhile.
+    _lacks := (
+        select format('%s until %s', w.owner_id, w.until) from agent.install_wait as w where w.event_id = _id and not exists (
+            select from agent.installation as i where i.owner_id = w.owner_id and i.enterprise_wide = w.enterprise_wide and i.user_id = ''));
     _change := _e.changes -> -1;
     if _change ->> 'action' = 'rescued' then
         _rescued := format('worker %s died at %s', _change ->> 'worker', coalesce(_change ->> 'died_at', _change ->> 'at'));
@@ -427,8 +421,7 @@ begin
         (_e.claimed_by is not null and _e.vt > _now, 'running', format('held by %s since %s', _e.claimed_by, _e.claimed[array_upper(_e.claimed, 1)])
             || coalesce(_lost, '; retried because ' || case when (_change ->> 'claim')::int4 < array_upper(_e.claimed, 1) then _rescued end, '')),
         (exists (select from agent.kind where kind = _e.kind and paused), 'paused', format('kind %s is paused', _e.kind)),
-        (_e.claimed_by is null and _e.vt > _now and agent.lacks_installation(_e), 'not_installed'
-            , (select format('%s until %s; tried again at %s', w.owner_id, w.until, _e.vt) from agent.install_wait as w where w.event_id = _id)),
+        (_e.claimed_by is null and _e.vt > _now and _lacks is not null, 'not_installed', format('%s; tried again at %s', _lacks, _e.vt)),
         (_e.claimed_by is null and _e.vt > _now and _e.notes #>> '{calls,no_key}' is not null, 'no_key'
             , format('%s; tried again at %s', _e.notes #>> '{calls,no_key}', _e.vt)),
         (_e.waits_for > 0, 'waits_for_children', format('%s children have not ended', _e.waits_for)),

@@ -69,6 +69,4 @@ $$;
 -- One kept action.
 create or replace function agent.read_action(_id int8) returns setof agent.operator_action
 language sql stable security definer
-begin atomic
-    select * from agent.operator_action where id = _id;
-end;
+as $$ select * from agent.operator_action where id = _id $$;

@@ -447,6 +447,4 @@ $$;
 create or replace function agent.list_erasures(_limit int4 default 100)
 returns table (id int8, asked_at timestamptz, asked_by text, filter jsonb, counts jsonb, finished_at timestamptz)
 language sql stable security definer
-begin atomic
-    select e.id, e.asked_at, e.asked_by, e.filter, e.counts, e.finished_at from agent.erasure as e order by e.id desc limit _limit;
-end;
+as $$ select e.id, e.asked_at, e.asked_by, e.filter, e.counts, e.finished_at from agent.erasure as e order by e.id desc limit _limit $$;

@@ -265,9 +265,7 @@ return agent.use_id('oauth ' || encode(_state, 'hex'), _expires_at);
 -- The data key with which a workspace's values are encrypted now. No row: it has none yet.
 create or replace function agent.data_key(_workspace text) returns table (id bytea, sealed bytea)
 language sql stable security definer
-begin atomic
-    select k.id, k.sealed from agent.data_key as k where k.workspace = _workspace and k.retired_at is null and k.left_at is null;
-end;
+as $$ select k.id, k.sealed from agent.data_key as k where k.workspace = _workspace and k.retired_at is null and k.left_at is null $$;
 
 -- Give a workspace its data key. Answers the key that counts: another process may have been first.
 create or replace function agent.add_data_key(_workspace text, _id bytea, _sealed bytea) returns table (id bytea, sealed bytea)
@@ -280,17 +278,13 @@ end;
 -- Data keys by their ids. A missing one was destroyed.
 create or replace function agent.find_data_keys(_ids bytea[]) returns table (id bytea, workspace text, sealed bytea)
 language sql stable security definer
-begin atomic
-    select k.id, k.workspace, k.sealed from agent.data_key as k where k.id = any(_ids);
-end;
+as $$ select k.id, k.workspace, k.sealed from agent.data_key as k where k.id = any(_ids) $$;
 
 -- Up to _limit data keys after one, in the order of their ids, for a rotation.
 create or replace function agent.data_keys_to_seal(_limit int4 default 100, _after bytea default '')
 returns table (id bytea, workspace text, sealed bytea, previous bytea)
 language sql stable security definer
-begin atomic
-    select k.id, k.workspace, k.sealed, k.previous from agent.data_key as k where k.id > _after order by k.id limit _limit;
-end;
+as $$ select k.id, k.workspace, k.sealed, k.previous from agent.data_key as k where k.id > _after order by k.id limit _limit $$;
 
 -- Store a re-encrypted data key, and keep the previous value. _anew null confirms: what is stored
 -- was opened, and the previous value goes. False: it has changed meanwhile.
@@ -308,23 +302,18 @@ end;
 -- what it encrypted: a later rotation may have the key that opens it.
 create or replace function agent.leave_data_key(_id bytea, _sealed bytea) returns void
 language sql volatile security definer
-begin atomic
-    update agent.data_key set left_at = coalesce(left_at, agent.clock()) where id = _id and sealed = _sealed;
-end;
+as $$ update agent.data_key set left_at = coalesce(left_at, agent.clock()) where id = _id and sealed = _sealed $$;
 
 -- Let a workspace's data key encrypt nothing more. Processes take another one within their cache's
 -- period. Returns how long the last of its keys has been retired; null: it has none.
 create or replace function agent.retire_data_key(_workspace text) returns interval
-language plpgsql volatile security definer
-as $$
-begin
+language sql volatile security definer
+begin atomic
     -- A key that is retired already will be destroyed by an interrupted erasure.
-    if not exists (select from agent.data_key where workspace = _workspace and retired_at is not null) then
-        update agent.data_key set retired_at = agent.clock() where workspace = _workspace and retired_at is null;
-    end if;
-    return (select agent.clock() - max(retired_at) from agent.data_key where workspace = _workspace and retired_at is not null);
-end
-$$;
+    update agent.data_key set retired_at = agent.clock() where workspace = _workspace and retired_at is null
+    and not exists (select from agent.data_key where workspace = _workspace and retired_at is not null);
+    select agent.clock() - max(retired_at) from agent.data_key where workspace = _workspace and retired_at is not null;
+end;
 
 -- Destroy the retired data keys of a workspace. Returns how many. What they encrypted cannot be
 -- read again.

@@ -36,14 +36,21 @@ alter table agent.cron
 , drop constraint cron_catch_up_check
 , add constraint cron_catch_up_check check (catch_up in ('none', 'one', 'all') or catch_up ~ '^[1-9][0-9]{0,2}$' or catch_up = '1000');
 
--- Whether the handler's own task asked for the step, once all that it had asked for before had ended.
-alter table agent.step add column in_order boolean not null default false;
+-- in_order: whether the handler's own task asked for the step, once all that it had asked for before
+-- had ended. Handlers register undos with ctx.undo. Not valid: old rows are not read for it.
+alter table agent.step
+  add column in_order boolean not null default false
+, drop constraint step_sort_known
+, add constraint step_sort_known check (sort in ('step', 'sleep', 'wait', 'undo')) not valid;
 
 -- Forms that now have defaults instead, and steps of earlier calls. A name without arguments has
 -- one form in the release before.
 drop function if exists agent.list_jobs, agent.search_jobs, agent.count_jobs, agent.narrow_jobs, agent.due_cron, agent.peek_events
 , agent.fence_members, agent.give_back, agent.hold_heads, agent.hold_members, agent.hold_parked, agent.sweep_groups, agent.requeued
 , agent.replayed_first, agent.claimed_lane, agent.heartbeat_open, agent.sweep_requests, agent.added_counts, agent.actions_kept
+, agent.enter_group, agent.history_has_chunks, agent.lane, agent.lacks_installation, agent.settle_awaiting, agent.below, agent.store_step
+-- agent.settle has these outcomes, too.
+, agent.fail_events, agent.release_events, agent.snooze_event, agent.await_event, agent.continue_event
 -- Programs of the operator alone rotate now: ingest and workers could destroy keys.
 , agent.data_keys_to_seal, agent.installations_to_seal, agent.seal_installation;
 drop function if exists agent.announce_worker(text, text[], text, interval), agent.announce_worker(text, text[], text, interval, int4);
@@ -54,13 +61,6 @@ drop function if exists agent.set_cron(text, text, text, timestamptz, jsonb, tex
 , agent.set_cron(text, text, text, timestamptz, jsonb, text, text, boolean, int4);
 drop function if exists agent.end_events(int8[], int4[], text[], text, text[], jsonb[]);
 drop function if exists agent.store_new_events(int8[], jsonb[], text[], text[]);
-drop function if exists agent.store_step(int8, int4, text, int4, text, json, jsonb, interval, boolean);
--- agent.settle has these outcomes, too.
-drop function if exists agent.fail_events(int8[], int4[], jsonb[], interval[], boolean[], text[], int4);
-drop function if exists agent.release_events(int8[], int4[]);
-drop function if exists agent.snooze_event(int8, int4, interval);
-drop function if exists agent.await_event(int8, int4, timestamptz);
-drop function if exists agent.continue_event(int8, int4, jsonb, jsonb, jsonb);
 
 -- What models used, by day (UTC). Budgets count it. Retention and erasing take rows.
 create table agent.model_usage
@@ -75,7 +75,3 @@ create table agent.model_usage
 , latest text not null                   -- the response that was counted last
 , primary key (day, owner_id, user_id, model)
 );
--- What a handler registers with ctx.undo. Not valid: old rows are not read for it.
-alter table agent.step
-  drop constraint step_sort_known
-, add constraint step_sort_known check (sort in ('step', 'sleep', 'wait', 'undo')) not valid;
