@@ -115,7 +115,7 @@ begin
     if not _full then
         next := null;
         delete from agent.model_usage where ctid = any(array(
-            select ctid from agent.model_usage where day < _cutoff order by day limit 10000 for update skip locked));
+            select ctid from agent.model_usage where day < agent.clock() - _older_than order by day limit 10000 for update skip locked));
         delete from agent.event_hist_outlier where event_week < _cutoff - interval '14 days';
         insert into agent.retention as r (older_than, done_at, blocked_at)
         values (_older_than, case when not blocked then agent.clock() end, case when blocked then agent.clock() end)
