@@ -408,9 +408,9 @@ class Steps:
             await self.fenced(partial(self.engine.end_sleeps, event.id, event.claim))
             steps = await self.patiently(partial(self.engine.read_steps, event.id))
         found = {Key(step.name, step.nth): step for step in steps}
-        ended = {key for key, step in found.items() if step.ended and not key.name.startswith(PATCH)}
-        self._ahead = ended | {key for key in found if key.name.startswith(UNDO)}
-        self.flow.stored(list(ended))
+        ended = [key for key, step in found.items() if step.ended and not key.name.startswith(PATCH)]
+        self._ahead = {*ended, *(key for key in found if key.name.startswith(UNDO))}
+        self.flow.stored(ended)
         self.order.read(found)
         return found
 
