@@ -144,7 +144,7 @@ class Asks:
 
     def _block(self, name: str) -> Block:
         key = self._steps.key(name)
-        return Block(self._steps.event.id, f"{key.name}:{key.nth}")
+        return Block(self._steps.fence.event.id, f"{key.name}:{key.nth}")
 
     async def _close(self, question: str, posted: Mapping[str, Any], how: str) -> None:
         await self._steps.run(closed_as(question), partial(close, self._replies, posted, how))

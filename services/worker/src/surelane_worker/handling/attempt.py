@@ -16,6 +16,7 @@ from surelane_service.engine import Engine
 from surelane_service.logs import Logger
 from surelane_worker.handling.answers import SUBMISSION, Answers
 from surelane_worker.handling.asks import Asks
+from surelane_worker.handling.fence import Fence
 from surelane_worker.handling.flow import Suspended
 from surelane_worker.handling.outcomes import Backoff
 from surelane_worker.handling.progress import Progress
@@ -155,7 +156,7 @@ class Attempt:
         self._thread = threading.get_ident()
         return function(*given)
 
-    async def called(self, what: Awaitable[Any], thread: int) -> Any:  # noqa: ANN401 - its result
+    async def called(self, what: Awaitable[Any], thread: int) -> Any:
         """Return the result of what a thread of a synchronous handler waits for."""
         task = asyncio.current_task()
         if thread == self._thread:
@@ -204,23 +205,24 @@ class Attempt:
         """Whether the work is stopped, or a synchronous function is overdue."""
         return self.work.stopped is not None or ("threads" in vars(self) and self.threads.overdue > 0)
 
+    def fence(self, event: Event) -> Fence:
+        """Return the fence of an event. Its claim is checked also once the handler is suspended."""
+        services = self.services
+        return Fence(services.engine, event, self.log, partial(services.check_claim, self.work))
+
     @cached_property
     def steps(self) -> Steps:
-        """The event's steps and waits. Their claim is checked also once the handler is suspended."""
+        """The event's steps and waits."""
         event, version = self.events[0], self.version
+        note = partial(self.notebooks.of(event).note_version, version)
         return Steps(
-            self.services.engine,
-            event,
-            self.log,
-            partial(self.services.check_claim, self.work),
+            self.fence(event),
             grouped=self._grouped,
             retries=self.services.step_retries,
             threads=self.threads,
             main=self.main,
             own=self.own,
-            note_version=None
-            if version == FIRST
-            else partial(self.notebooks.of(event).note_version, version),
+            note_version=None if version == FIRST else note,
             replaying=self.undoing,
         )
 
@@ -249,7 +251,7 @@ class Attempt:
     @cached_property
     def progress(self) -> Progress:
         """How far the handler is."""
-        return Progress(self.steps, self.log)
+        return Progress(self.fence(self.events[0]))
 
     async def end(self) -> None:
         """Store what the handler said last of its progress."""

@@ -16,8 +16,8 @@ from surelane_worker.handling.asks import Answer, People
 from surelane_worker.handling.attempt import Attempt
 from surelane_worker.handling.children import run_child
 from surelane_worker.handling.outcomes import Anew, FanOut, Pause
+from surelane_worker.handling.progress import set_tags
 from surelane_worker.handling.shapes import StepMismatchError
-from surelane_worker.handling.tags import set_tags
 from surelane_worker.handling.transactions import Transaction
 from surelane_worker.slack.modals import answer_modal
 from surelane_worker.slack.replies import Replies
@@ -89,7 +89,7 @@ class Context:
         response_type: ResponseType | None = None,
         response_action: ResponseAction | None = None,
         errors: Mapping[str, str] | None = None,
-        view: Any = None,  # noqa: ANN401 - slack-sdk's, or a mapping
+        view: Any = None,
         options: Sequence[Any] | None = None,
         option_groups: Sequence[Any] | None = None,
     ) -> bool:
@@ -157,13 +157,13 @@ class Context:
         self,
         name: str,
         function: Callable[..., Any],
-        *arguments: Any,  # noqa: ANN401 - the function's
+        *arguments: Any,
         key: object = None,
         retries: int = 0,
         backoff: Pause | None = None,
         timeout: Pause | None = None,
-        **named: Any,  # noqa: ANN401 - the function's
-    ) -> Any:  # noqa: ANN401 - the function's result
+        **named: Any,
+    ) -> Any:
         """Call a function once for the event, and return its result in this and in every later attempt.
 
         The first success is stored before this returns. A synchronous function runs in a thread. The result goes
@@ -184,19 +184,18 @@ class Context:
                 or the result is not JSON or has more than a million bytes.
             ClaimLostError: the worker has lost its claim of the event; nothing was stored.
         """
-        return await self._attempt.steps.run(
-            name, function, arguments, named, key=key, retries=retries, backoff=backoff, timeout=timeout
-        )
+        bounds = retries, backoff, timeout
+        return await self._attempt.steps.run(name, function, arguments, named, bounds, key)
 
     async def undo(
         self,
         name: str,
         function: Callable[..., Any],
-        *arguments: Any,  # noqa: ANN401 - the function's
+        *arguments: Any,
         retries: int = 0,
         backoff: Pause | None = None,
         timeout: Pause | None = None,
-        **named: Any,  # noqa: ANN401 - the function's
+        **named: Any,
     ) -> None:
         """Register a function that is called if the event fails for good, expires or is cancelled.
 
@@ -240,9 +239,9 @@ class Context:
         name: str,
         *,
         timeout: Pause | None = None,
-        default: Any = None,  # noqa: ANN401 - the caller's
+        default: Any = None,
         blocking: bool = False,
-    ) -> Any:  # noqa: ANN401 - any JSON value
+    ) -> Any:
         """Return the next value that is sent to the event under a name; see :meth:`surelane.Queue.signal`.
 
         The handler is suspended until it comes, as by :meth:`sleep`. A value that was sent before counts.
@@ -270,7 +269,7 @@ class Context:
         by: People = None,
         name: str = "ask",
         blocking: bool = False,
-        **arguments: Any,  # noqa: ANN401 - chat.postMessage's
+        **arguments: Any,
     ) -> Answer | None:
         """Ask in Slack, and suspend the handler until somebody answers. The first answer counts.
 
@@ -323,7 +322,7 @@ class Context:
             TagError: a tag cannot be used; none was set.
             ClaimLostError: the worker has lost its claim of the event; nothing was stored.
         """
-        await set_tags(self._attempt.steps, self._attempt.events, tags)
+        await set_tags(map(self._attempt.fence, self._attempt.events), tags)
 
     async def progress(self, text: str) -> None:
         """Show operators how far the handler is. The last text counts, and at most 200 characters of it.
@@ -337,9 +336,9 @@ class Context:
         name: str,
         connection: object,
         function: Callable[..., Any],
-        *arguments: Any,  # noqa: ANN401 - the function's
-        **named: Any,  # noqa: ANN401 - the function's
-    ) -> Any:  # noqa: ANN401 - the function's result
+        *arguments: Any,
+        **named: Any,
+    ) -> Any:
         """Call a function in a transaction of yours, which also stores its result: its writes are done exactly once.
 
         As :meth:`step`, but the function gets the connection as its first argument. The transaction begins before the
@@ -377,7 +376,7 @@ class Context:
     def run(
         self,
         what: str,
-        payload: Any = None,  # noqa: ANN401 - any JSON value
+        payload: Any = None,
         *,
         key: object = None,
         priority: Priority = 1,

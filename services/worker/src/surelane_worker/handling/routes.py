@@ -232,5 +232,5 @@ def doubt(kind: str, taken: Collection[str] | None) -> str | None:
     return None
 
 
-def _member(holder: object, name: str) -> Any:  # noqa: ANN401 - any JSON
+def _member(holder: object, name: str) -> Any:
     return holder.get(name) if isinstance(holder, dict) else None

@@ -64,7 +64,7 @@ class Shape:
             )
         return text
 
-    def read(self, key: Key, text: str) -> Any:  # noqa: ANN401 - the function's result
+    def read(self, key: Key, text: str) -> Any:
         """Return the result that a JSON text stands for.
 
         Raises:
@@ -90,7 +90,7 @@ def _adapter(function: Callable[..., Any]) -> TypeAdapter[Any] | None:
 
 
 @lru_cache(maxsize=1000)
-def _adapter_of(annotated: Any) -> TypeAdapter[Any]:  # noqa: ANN401 - any type
+def _adapter_of(annotated: Any) -> TypeAdapter[Any]:
     return TypeAdapter(annotated)
 
 

@@ -218,8 +218,8 @@ class Run:
         budget, (workspace, person) = self.budget, self._payer
         if not (budget.person or budget.workspace) or not workspace:
             return
-        steps = attempt_of(self.ctx).steps
-        all_of_it, of_person = await steps.patiently(partial(steps.engine.read_usage, workspace, person))
+        fence = attempt_of(self.ctx).steps.fence
+        all_of_it, of_person = await fence.patiently(fence.engine.read_usage, workspace, person)
         if person and budget.person.is_used_up(of_person):
             raise StoppedError(
                 "I stop here: you have used what I may spend on you today. Please ask tomorrow."
@@ -230,8 +230,8 @@ class Run:
     async def _count(self, response: ModelResponse) -> None:
         attempt, used = attempt_of(self.ctx), self._used(response)
         workspace, person = self._payer
-        count = partial(attempt.steps.engine.count_usage, workspace, person, used, token_hex(8))
-        await attempt.steps.patiently(count)
+        fence = attempt.steps.fence
+        await fence.patiently(fence.engine.count_usage, workspace, person, used, token_hex(8))
         if attempt.services.metrics is not None:
             attempt.services.metrics.model_used(workspace, used)
 

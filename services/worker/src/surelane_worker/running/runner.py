@@ -195,7 +195,7 @@ class Runner:
         suspend = attempt.steps.flow.suspend
         if suspend is not None and not isinstance(outcome, Release):
             return suspend  # also if the handler caught what was to end it
-        if isinstance(outcome, Complete) and (unasked := attempt.steps.unasked()):
+        if isinstance(outcome, Complete) and (unasked := attempt.steps.past.unasked()):
             attempt.log.warning("stored steps were not used; was one renamed?", steps=unasked)
         return outcome
 
@@ -247,7 +247,7 @@ class Runner:
         own = newest.version or FIRST
         attempt.version = version or own
         again = own != FIRST and version is None and (event.claim > 1 or event.notes is not None)
-        if again and await attempt.steps.all_stored():
+        if again and await attempt.steps.past.all():
             attempt.version, attempt.steps.note_version = FIRST, None
         if attempt.version == own:
             return newest
@@ -433,10 +433,10 @@ class Runner:
             self._settler.put(claim, Fail(error), storable(json.dumps(failure)))
 
     def _record(self, claim: Claim, outcome: Fail | Retry | Discard) -> dict[str, object]:
-        record = partial(error_record, claim.event, self._worker, traceparent=traceparent_of(claim.span))
-        if isinstance(outcome, Fail):
-            return record(outcome.error)
-        return record(None, kind=type(outcome).__name__, message=message_of(outcome.reason))
+        raised, reason = (
+            (outcome.error, None) if isinstance(outcome, Fail) else (outcome, message_of(outcome.reason))
+        )
+        return error_record(claim.event, self._worker, raised, reason, traceparent_of(claim.span))
 
     @staticmethod
     def _verdict(outcome: Fail | Retry | Discard) -> tuple[bool, str | None]:
