@@ -71,7 +71,7 @@ def test_handler_without_kinds_is_refused(kinds: tuple[str, ...]) -> None:
 def test_handler_of_one_argument_is_refused() -> None:
     async def wrong(event: Event) -> None: ...
 
-    with pytest.raises(HandlersError, match=r"wrong must take two arguments: \(event, ctx\)"):
+    with pytest.raises(HandlersError, match=r"wrong: it must take two arguments: \(event, ctx\)"):
         Handlers().on("a")(cast("Any", wrong))
 
 
