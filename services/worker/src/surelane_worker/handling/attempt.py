@@ -108,21 +108,18 @@ class Attempt:
         self._grouped = grouped
         self._coalesced = coalesced
 
-    def is_authorized(self) -> bool:
-        """Take the token of the first event's workspace if it is kept. Return false if it must be looked up."""
-        tokens = self.services.tokens
-        if tokens is not None:
-            self._clients = tokens.kept(self.events[0].payload, self.began)
-        return tokens is None or self._clients is not None
-
-    async def authorize(self) -> None:
-        """Take the token of the first event's workspace, which may be looked up.
+    async def prepare(self, events: Sequence[Event]) -> None:
+        """Decrypt the events, and take the token of the first one's workspace.
 
         Raises:
+            SealedError: an event cannot be decrypted.
             NotInstalledError: that workspace has not installed the app.
         """
-        if self.services.tokens is not None:
-            self._clients = await self.services.tokens.clients_for(self.events[0])
+        sealing, tokens, first = self.services.sealing, self.services.tokens, self.events[0]
+        if sealing is not None and not sealing.entered(events):
+            await sealing.enter(events)
+        if tokens is not None:
+            self._clients = tokens.kept(first.payload, self.began) or await tokens.clients_for(first)
 
     async def check_claim(self) -> None:
         """Return while the claim stands; otherwise cancel the handler.

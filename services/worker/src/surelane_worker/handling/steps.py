@@ -9,27 +9,25 @@ slot and no memory. When its wait ends, the handler runs again from its top, on 
 
 import asyncio
 import contextvars
-import inspect
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from time import perf_counter
-from types import MappingProxyType
 from typing import Any
 
 from surelane.encryption.keys import SealedError
 from surelane_service.engine import StoredStep
 from surelane_worker.handling.fence import Fence
 from surelane_worker.handling.flow import Flow, Key
-from surelane_worker.handling.outcomes import Backoff, Pause, Wait, backoff_of, duration
+from surelane_worker.handling.outcomes import Backoff, Pause, Wait, duration
 from surelane_worker.handling.past import PATCH, UNDO, Past
 from surelane_worker.handling.records import failure_record
-from surelane_worker.handling.shapes import Shape, StepMismatchError, fingerprint
+from surelane_worker.handling.shapes import Call, Shape, StepMismatchError
 from surelane_worker.handling.threads import Threads
 from surelane_worker.slack.limits import SlackBusyError
 from surelane_worker.slack.notes import ClaimLostError
@@ -42,8 +40,6 @@ RETRIES = Backoff(timedelta(seconds=1), timedelta(seconds=30))
 HELD = 2.0
 """Seconds that a step keeps its slot between two tries. A longer pause suspends the handler."""
 
-Bounds = tuple[int, Pause | None, Pause | None]
-"""Of a step: ``retries``, ``backoff`` and ``timeout``; see :meth:`Context.step`."""
 Take = Callable[[], Awaitable[tuple[str, str | None]]]
 """Takes a signal for a wait: the answer, and the signal as JSON text."""
 
@@ -168,30 +164,14 @@ class Steps:
                 " name each with key=, such as the item that it is for"
             )
 
-    async def run(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        arguments: Sequence[Any] = (),
-        named: Mapping[str, Any] = MappingProxyType({}),
-        bounds: Bounds = (0, None, None),
-        key: object = None,
-    ) -> Any:
+    async def run(self, name: str, call: Call, key: object = None) -> Any:
         """Run a function and store its result, or return the result that is stored; see :meth:`Context.step`."""
-        step = self.key(name if key is None else f"{name} [{key}]")
-        return await self._once(step, function, arguments, named, bounds)
+        return await self._once(self.key(name if key is None else f"{name} [{key}]"), call)
 
-    async def undo(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        arguments: Sequence[Any],
-        named: Mapping[str, Any],
-        bounds: Bounds,
-    ) -> None:
+    async def undo(self, name: str, call: Call) -> None:
         """Register a function that undoes what the handler does; see :meth:`Context.undo`."""
         key = self.key(f"{UNDO}{name}")
-        self.undos.append((key, partial(self._once, key, function, arguments, named, bounds)))
+        self.undos.append((key, partial(self._once, key, call)))
         with self._asking(key):
             if await self.stored(key, "step") is None:
                 await self.finalize(asyncio.current_task())
@@ -213,47 +193,23 @@ class Steps:
         if self._replaying:
             await self.flow.wait(Wait("step", "replay", 0, None, blocking=True))
 
-    async def _once(
-        self,
-        step: Key,
-        function: Callable[..., Any],
-        arguments: Sequence[Any],
-        named: Mapping[str, Any],
-        bounds: Bounds,
-    ) -> Any:
-        retries, backoff, timeout = bounds
-        limit = None if timeout is None else duration(timeout).total_seconds()
-        pauses = self._retries if backoff is None else backoff_of(backoff)
-        self._running.add(step.name)
+    async def _once(self, key: Key, call: Call) -> Any:
+        self._running.add(key.name)
         try:
-            with self._asking(step):
-                stored = await self.stored(step, "step")
-                shape, hashed = Shape.of(function), fingerprint(arguments, named)
-                if stored is not None:
-                    _check_arguments(step, stored, hashed)
-                    if stored.ended:
-                        await self.flow.give(step)
-                        return _result(step, shape, stored)
+            with self._asking(key):
+                stored = await self._given(key, "step", call.hashed)
+                if stored is not None and stored.ended:
+                    return _result(key, call.shape, stored)
                 await self._stop()
-                await self.flow.turn(step)
+                await self.flow.turn(key)
                 await self.finalize(asyncio.current_task())
-                call = partial(function, *arguments, **named)
-                return await self._run(step, shape, call, hashed, stored, (retries, pauses, limit))
+                return await self._run(key, call, {} if stored is None else stored.tried)
         finally:
-            self._running.discard(step.name)
+            self._running.discard(key.name)
 
-    async def _run(
-        self,
-        key: Key,
-        shape: "Shape",
-        call: Callable[[], Any],
-        hashed: str | None,
-        stored: StoredStep | None,
-        bounds: tuple[int, Backoff, float | None],
-    ) -> Any:
-        retries, pauses, limit = bounds
-        tried = {} if stored is None else stored.tried
-        before, left = tried.get("tries", 0) % (retries + 1), tried.get("left") or 0
+    async def _run(self, key: Key, call: Call, tried: Mapping[str, Any]) -> Any:
+        hashed, pauses = call.hashed, call.pauses or self._retries
+        before, left = tried.get("tries", 0) % (call.retries + 1), tried.get("left") or 0
         if left > 0:
             await self.flow.wait(Wait("step", key.name, key.nth, left, blocking=True))
         errors: list[dict[str, Any]] = []
@@ -261,13 +217,13 @@ class Steps:
             await self.fence.check_claim()
             began = perf_counter()
             try:
-                text = await self._tried(key, shape, call, limit)
+                text = await self._tried(key, call)
             except NO_FAILURES:
                 raise
             except Exception as error:
                 errors.append(failure_record(error, self.fence.event.attempts))
                 tries = before + len(errors)
-                if tries > retries:
+                if tries > call.retries:
                     await self._store(key, hashed, None, errors, began)
                     self._failures.append(Failure(key, hashed, began, asyncio.current_task()))
                     raise _error(key, errors[-1]) from error
@@ -280,7 +236,7 @@ class Steps:
             else:
                 async with self.flow.giving():
                     await self._store(key, hashed, text, errors, began)
-                return shape.read(key, text)
+                return call.shape.read(key, text)
             await self.flow.wait(Wait("step", key.name, key.nth, pause, blocking=True))
 
     async def finalize(self, task: asyncio.Task[Any] | None = None) -> None:
@@ -296,17 +252,14 @@ class Steps:
             async with self.flow.giving():
                 await self._store(failure.key, failure.arguments, None, [], failure.began, final=True)
 
-    async def _tried(self, key: Key, shape: "Shape", call: Callable[[], Any], limit: float | None) -> str:
+    async def _tried(self, key: Key, call: Call) -> str:
         inside, scope = _INSIDE.set(key.name), SCOPE.set(f"{key.name}:{key.nth}")
         try:
-            async with asyncio.timeout(limit):
-                result = call() if shape.is_async else await self.threads.run(call)
-                if inspect.isawaitable(result):
-                    result = await result
+            result = await call.result(self.threads.run)
         finally:
             _INSIDE.reset(inside)
             SCOPE.reset(scope)
-        return shape.text(key, result)
+        return call.shape.text(key, result)
 
     async def stored(self, key: Key, sort: str) -> StoredStep | None:
         """Return what earlier attempts stored under a key.
@@ -326,6 +279,15 @@ class Steps:
                 f"{key} was stored as a {found.sort} and is now used as a {sort}: give the {sort} a new name"
             )
         return found
+
+    async def _given(self, key: Key, sort: str, hashed: str | None = None) -> StoredStep | None:
+        """As :meth:`stored`. What has ended comes at its turn."""
+        stored = await self.stored(key, sort)
+        if stored is not None:
+            _check_arguments(key, stored, hashed)
+            if stored.ended:
+                await self.flow.give(key)
+        return stored
 
     @contextmanager
     def _asking(self, key: Key) -> Iterator[None]:
@@ -365,9 +327,8 @@ class Steps:
         seconds = duration(pause).total_seconds()
         key = self.key(name)
         with self._asking(key):
-            stored = await self.stored(key, "sleep")
-            if stored is not None and stored.done:
-                await self.flow.give(key)
+            stored = await self._given(key, "sleep")
+            if stored is not None and stored.ended:
                 return
             await self.finalize(asyncio.current_task())
             await self.flow.wait(Wait("sleep", key.name, key.nth, seconds, blocking))
@@ -384,12 +345,9 @@ class Steps:
     ) -> Signal | None:
         """Return the signal that ``take`` gets, or that is stored, or suspend the handler until it comes."""
         with self._asking(key):
-            stored = await self.stored(key, "wait")
-            if stored is not None:
-                _check_arguments(key, stored, hashed)
-                if stored.done:
-                    await self.flow.give(key)
-                    return _signal(stored.result)
+            stored = await self._given(key, "wait", hashed)
+            if stored is not None and stored.ended:
+                return _signal(stored.result)
             await self._stop()
             await self.flow.turn(key)
             await self.finalize(asyncio.current_task())

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
-from opentelemetry.trace import NonRecordingSpan, Span, use_span
+from opentelemetry.trace import NonRecordingSpan, use_span
 
 from surelane.encryption.data_keys import KeyDestroyedError, NoKeyError
 from surelane.encryption.envelopes import DamagedError
@@ -179,12 +179,17 @@ class Runner:
         given = events if given is None else given
         began = time.time()
         span = None if self._tracing is None else self._tracing.process(given)
-        if span is None:
-            outcome = self._concluded(await self._called(handler, work, attempt, given), attempt)
-        else:
+        if span is not None:
             for claim in claims:
                 claim.span = span.get_span_context()
-            outcome = await self._run_traced(span, handler, work, attempt, given)
+        with nullcontext() if span is None else within(span):
+            outcome = self._concluded(await self._called(handler, work, attempt, given), attempt)
+            if span is not None:
+                span.set_attribute("surelane.outcome", outcome.name)
+                if isinstance(outcome, Fail):
+                    failed(span, type(outcome.error).__name__)
+                elif work.stopped == LOST:
+                    failed(span, "lease_lost")
         self._metrics.handled(events, began, time.time())
         return self._settle(work, claims, outcome, attempt)
 
@@ -203,8 +208,7 @@ class Runner:
         given = events if handler.grouped else events[0]
         outcome: Outcome | None = None
         try:
-            if not self._is_prepared(attempt, events):
-                await self._prepare(attempt, events)
+            await attempt.prepare(events)
             with attempt.handled():
                 handler = await self._chosen(handler, attempt, events[0])
                 call = self._call(handler, given, attempt)
@@ -254,18 +258,6 @@ class Runner:
         lacking = replace(newest, timeout=None, call=partial(_elsewhere, attempt.version))
         return handler.versions.get(attempt.version, lacking)
 
-    def _is_prepared(self, attempt: Attempt, events: Sequence[Event]) -> bool:
-        """Do as :meth:`_prepare` where nothing is encrypted and the token is kept. Return whether that is so."""
-        sealing = self._services.sealing
-        return (sealing is None or sealing.entered(events)) and attempt.is_authorized()
-
-    async def _prepare(self, attempt: Attempt, events: Sequence[Event]) -> None:
-        """Decrypt the events, and take the token of their workspace."""
-        if self._services.sealing is not None:
-            await self._services.sealing.enter(events)
-        if not attempt.is_authorized():
-            await attempt.authorize()
-
     async def _put_off(
         self, attempt: Attempt, event: Event, error: SlackBusyError | NotInstalledError | NoKeyError
     ) -> Snooze | Discard:
@@ -298,18 +290,6 @@ class Runner:
         pause = max(self._backoff.pause(1), waited / 2) if soon is None else soon
         return Snooze(min(pause, INSTALL_PAUSE, left))
 
-    async def _run_traced(
-        self, span: Span, handler: Handler, work: Work, attempt: Attempt, events: list[Event]
-    ) -> Outcome:
-        with within(span):
-            outcome = self._concluded(await self._called(handler, work, attempt, events), attempt)
-            span.set_attribute("surelane.outcome", outcome.name)
-            if isinstance(outcome, Fail):
-                failed(span, type(outcome.error).__name__)
-            elif work.stopped == LOST:
-                failed(span, "lease_lost")
-        return outcome
-
     def _settle(self, work: Work, claims: Sequence[Claim], outcome: Outcome, attempt: Attempt) -> bool:
         """Hand the outcome to the settler. Return whether the group's next events may follow."""
         followers: Sequence[Claim] = ()
@@ -326,11 +306,11 @@ class Runner:
             return self._fail(work, claims, outcome, attempt)
         try:
             argument = self._argument(claims, outcome, blocking=work.head is not None or attempt.held)
-        except OutcomeError as error:
-            return self._fail(work, claims, Fail(error), attempt)
         except Exception as error:  # noqa: BLE001 - serialising runs the handler's code, such as a subclass of dict
-            refused = OutcomeError(f"{type(outcome).__name__}: {type(error).__name__}: {message_of(error)}")
-            return self._fail(work, claims, Fail(refused), attempt)
+            if not isinstance(error, OutcomeError):
+                told = f"{type(outcome).__name__}: {type(error).__name__}: {message_of(error)}"
+                error = OutcomeError(told)
+            return self._fail(work, claims, Fail(error), attempt)
         for claim in claims:
             self._settler.put(
                 claim,
@@ -399,25 +379,39 @@ class Runner:
     def _fail(
         self, work: Work, claims: Sequence[Claim], outcome: Fail | Retry | Discard, attempt: Attempt
     ) -> bool:
-        pause = (work.handler.backoff or self._backoff).pause(attempt.attempts)
-        final, reason = self._verdict(outcome)
-        retry_in = duration(outcome.after).total_seconds() if isinstance(outcome, Retry) else pause
+        told = None if isinstance(outcome, Fail) else message_of(outcome.reason)
+        if isinstance(outcome, Retry):
+            final, retry_in = None, duration(outcome.after).total_seconds()
+        else:
+            final = _final_reason(outcome.error) if isinstance(outcome, Fail) else told
+            retry_in = (work.handler.backoff or self._backoff).pause(attempt.attempts)
         ended = True
         for claim in claims:
-            event = claim.event
-            again = not final and self._goes_on(event, attempt)
+            again = final is None and self._goes_on(claim.event, attempt)
             ended = ended and not again
-            self._metrics.failed(event.kind, retried=again)
-            failure = {
-                "error": self._record(claim, outcome),
-                "retry_in": retry_in,
-                "final": final,
-                "reason": reason,
-                "max_attempts": self._max_attempts,
-            }
-            self._settler.put(claim, outcome, storable(json.dumps(failure)))
+            self._metrics.failed(claim.event.kind, retried=again)
+            self._put_failure(claim, outcome, retry_in, told, final)
         self._log(attempt, outcome, retried=not ended)
         return ended
+
+    def _put_failure(
+        self,
+        claim: Claim,
+        outcome: Fail | Retry | Discard,
+        retry_in: float,
+        told: str | None = None,
+        final: str | None = None,
+    ) -> None:
+        """Hand a failure to the settler. ``final``: the reason, for history, why no further attempt follows."""
+        raised = outcome.error if isinstance(outcome, Fail) else outcome
+        failure = {
+            "error": error_record(claim.event, self._worker, raised, told, traceparent_of(claim.span)),
+            "retry_in": retry_in,
+            "final": final is not None,
+            "reason": final,
+            "max_attempts": self._max_attempts,
+        }
+        self._settler.put(claim, outcome, storable(json.dumps(failure)))
 
     def _goes_on(self, event: Event, attempt: Attempt) -> bool:
         """Return whether attempts remain after this one."""
@@ -425,30 +419,7 @@ class Runner:
 
     def _fail_unsettled(self, work: Work, error: Exception) -> None:
         for claim in [claim for claim in work.claims if claim.outcome is None]:
-            failure = {
-                "error": error_record(claim.event, self._worker, error),
-                "retry_in": self._backoff.pause(claim.event.attempts),
-                "max_attempts": self._max_attempts,
-            }
-            self._settler.put(claim, Fail(error), storable(json.dumps(failure)))
-
-    def _record(self, claim: Claim, outcome: Fail | Retry | Discard) -> dict[str, object]:
-        raised, reason = (
-            (outcome.error, None) if isinstance(outcome, Fail) else (outcome, message_of(outcome.reason))
-        )
-        return error_record(claim.event, self._worker, raised, reason, traceparent_of(claim.span))
-
-    @staticmethod
-    def _verdict(outcome: Fail | Retry | Discard) -> tuple[bool, str | None]:
-        """Return whether the event ends now, and the reason for history."""
-        match outcome:
-            case Retry():
-                return False, None
-            case Discard(given):
-                return True, message_of(given)
-            case Fail(error):
-                final = _final_reason(error)
-                return final is not None, final
+            self._put_failure(claim, Fail(error), self._backoff.pause(claim.event.attempts))
 
     @staticmethod
     def _log(attempt: Attempt, outcome: Fail | Retry | Discard, *, retried: bool) -> None:
