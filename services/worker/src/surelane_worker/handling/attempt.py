@@ -211,16 +211,16 @@ class Attempt:
     def steps(self) -> Steps:
         """The event's steps and waits."""
         event, version = self.events[0], self.version
-        note = partial(self.notebooks.of(event).note_version, version)
+        note = None if version == FIRST else partial(self.notebooks.of(event).note_version, version)
         return Steps(
             self.fence(event),
-            grouped=self._grouped,
-            retries=self.services.step_retries,
-            threads=self.threads,
-            main=self.main,
-            own=self.own,
-            note_version=None if version == FIRST else note,
-            replaying=self.undoing,
+            self.threads,
+            self.main,
+            self.own,
+            self._grouped,
+            self.services.step_retries,
+            note,
+            self.undoing,
         )
 
     @cached_property

@@ -5,13 +5,13 @@ import re
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from surelane.events import Event
 from surelane.jobs import Continuation, Job, Priority
 from surelane.queue import Queue
 from surelane_service.logs import Logger
-from surelane_worker.handling.answers import SUBMISSION, Body, ResponseAction, ResponseType, answer_text
+from surelane_worker.handling.answers import SUBMISSION, Body, Parts, answer_text
 from surelane_worker.handling.asks import Answer, People
 from surelane_worker.handling.attempt import Attempt
 from surelane_worker.handling.children import run_child
@@ -79,20 +79,7 @@ class Context:
         """
         return self._attempt.stopped
 
-    async def ack(
-        self,
-        body: Body | None = None,
-        /,
-        *,
-        text: str | None = None,
-        blocks: Sequence[Any] | None = None,
-        response_type: ResponseType | None = None,
-        response_action: ResponseAction | None = None,
-        errors: Mapping[str, str] | None = None,
-        view: Any = None,
-        options: Sequence[Any] | None = None,
-        option_groups: Sequence[Any] | None = None,
-    ) -> bool:
+    async def ack(self, body: Body | None = None, /, **parts: Unpack[Parts]) -> bool:
         """Answer a command or an interaction in the HTTP response to Slack's request.
 
         Only a handler that was registered with ``answers=True``, or by :meth:`Handlers.options`, has something to
@@ -121,16 +108,6 @@ class Context:
         Raises:
             AnswerError: the event's kind does not take such an answer.
         """
-        parts = {
-            "text": text,
-            "blocks": blocks,
-            "response_type": response_type,
-            "response_action": response_action,
-            "errors": errors,
-            "view": view,
-            "options": options,
-            "option_groups": option_groups,
-        }
         attempt = self._attempt
         attempt.check()
         event = attempt.events[0]

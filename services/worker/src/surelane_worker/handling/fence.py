@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Concatenate, ParamSpec, TypeVar
 
 from surelane.errors import DatabaseUnavailable, TransientConflict
@@ -19,17 +20,15 @@ Answer = TypeVar("Answer")
 Given = ParamSpec("Given")
 
 
+@dataclass(frozen=True, slots=True)
 class Fence:
     """An event's id and claim, with which its statements are sent."""
 
-    def __init__(
-        self, engine: Engine, event: Event, log: Logger, check_claim: Callable[[], Awaitable[None]]
-    ) -> None:
-        """``check_claim`` returns while the claim stands, or cancels the handler."""
-        self.engine = engine
-        self.event = event
-        self.log = log
-        self.check_claim = check_claim
+    engine: Engine
+    event: Event
+    log: Logger
+    check_claim: Callable[[], Awaitable[None]]
+    """Returns while the claim stands, or cancels the handler."""
 
     async def send(
         self,

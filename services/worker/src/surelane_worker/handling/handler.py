@@ -18,7 +18,7 @@ from surelane_service.durations import parse_duration
 from surelane_worker.handling.answers import REFUSED, SUBMISSION
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.debounce import Debounce
-from surelane_worker.handling.limit import Limit, refused
+from surelane_worker.handling.limit import Limit
 from surelane_worker.handling.outcomes import Backoff, Complete, Pause, backoff_of, positive
 from surelane_worker.handling.payload import with_payload
 from surelane_worker.handling.routes import INTERACTIONS, Takes, every, ids, is_interactive
@@ -112,7 +112,10 @@ class Handler:
 
     def within(self, middlewares: Sequence[Middleware]) -> "Handler":
         """Return this handler inside ``middlewares``, the first of them outermost."""
-        return replace(self, call=wrapped(self.call, middlewares))
+        call = self.call
+        for middleware in reversed(middlewares):
+            call = partial(_through, middleware, call)
+        return replace(self, call=call)
 
     def for_event(self, event: Event) -> "Handler":
         """Return the handler of an event: the first route's that takes it, otherwise this one."""
@@ -127,13 +130,6 @@ class Handler:
             return self.for_event(event).answers
         except Exception:  # noqa: BLE001 - a payload that no route can read fails its attempt
             return False
-
-
-def wrapped(call: Call, middlewares: Sequence[Middleware]) -> Call:
-    """Return ``call`` inside ``middlewares``, the first of them outermost."""
-    for middleware in reversed(middlewares):
-        call = partial(_through, middleware, call)
-    return call
 
 
 def _through(middleware: Middleware, call: Call, given: Given, context: Context) -> Awaitable[object]:
@@ -151,29 +147,20 @@ def threaded(function: Callable[[Given, Context], object]) -> Call:
     return call
 
 
-class CommonBounds(TypedDict, total=False):
-    """The bounds that every handler may have; see :meth:`Handlers.on`."""
+class RouteBounds(TypedDict, total=False):
+    """The bounds of a route; see :meth:`Handlers.action`."""
 
     timeout: Pause | None
     concurrency: int | None
-
-
-class RouteBounds(CommonBounds, total=False):
-    """The bounds of a route; see :meth:`Handlers.action`."""
-
     answers: bool
     ordered: bool
 
 
-class CommandBounds(RouteBounds, total=False):
-    """The bounds of a handler of commands; see :meth:`Handlers.on`."""
-
-    limit: Limit | None
-
-
-class KindBounds(CommonBounds, total=False):
+class KindBounds(TypedDict, total=False):
     """The bounds of a handler of whole kinds; see :meth:`Handlers.on`."""
 
+    timeout: Pause | None
+    concurrency: int | None
     limit: Limit | None
 
 
@@ -233,8 +220,8 @@ def _check_bounds(kinds: tuple[str, ...], bounds: Bounds) -> None:
         raise ValueError(f"max_attempts must be 1 to {MOST_ATTEMPTS:,}, not {most}")
     if (bounds.get("answers") or bounds.get("ordered")) and not any(map(is_interactive, kinds)):
         raise ValueError(f"answers and ordered are for commands and interactions, not {kinds[0]!r}")
-    if reason := refused(bounds.get("limit"), kinds):
-        raise ValueError(f"limit: {reason}")
+    if (limit := bounds.get("limit")) is not None:
+        limit.check(kinds)
     if version is not None:
         checked(version, kinds)
 

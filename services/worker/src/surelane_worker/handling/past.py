@@ -29,15 +29,8 @@ class Past:
         own: AbstractSet[asyncio.Task[Any] | None],
         placed: Callable[[Sequence[Key]], None],
     ) -> None:
-        """Keep the arguments.
-
-        Args:
-            own: the handler's own task; of a synchronous handler those of the calls in its own thread.
-            placed: takes the keys of what has ended, in the order in which it was stored.
-        """
-        self._fence = fence
-        self._own = own
-        self._placed = placed
+        """``own``, ``placed``: the handler's own tasks, and what takes the keys of what has ended, as it was stored."""
+        self._fence, self._own, self._placed = fence, own, placed
         self._reading = asyncio.Lock()
         self._stored: Mapping[Key, StoredStep] | None = None
         self._ahead: dict[Key, StoredStep] = {}

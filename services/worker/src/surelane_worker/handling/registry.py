@@ -13,7 +13,6 @@ from surelane_worker.handling import routes
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import (
     Bounds,
-    CommandBounds,
     HandlersError,
     KindBounds,
     Middleware,
@@ -88,6 +87,7 @@ class Handlers:
         Raises:
             HandlersError: a kind has a handler already, or the function or a bound is wrong.
         """
+        _check_names(bounds, Bounds)
         return self._registering(kinds, grouped=bounds.get("debounce") is not None, **bounds)
 
     def on_group(self, *kinds: str, **bounds: Unpack[KindBounds]) -> Callable[[OnGroup], OnGroup]:
@@ -98,6 +98,7 @@ class Handlers:
         Raises:
             HandlersError: as for :meth:`on`.
         """
+        _check_names(bounds, KindBounds)
         return self._registering(kinds, grouped=True, **bounds)
 
     def event(self, *types: Wanted, **bounds: Unpack[KindBounds]) -> Callable[[OnEvent], OnEvent]:
@@ -111,10 +112,13 @@ class Handlers:
         Raises:
             HandlersError: an earlier route takes all of them, or as for :meth:`on`.
         """
+        _check_names(bounds, KindBounds)
         kinds = _named("event", routes.event_kinds, types)
         return self._registering(kinds, every, **bounds)
 
-    def command(self, *names: str, **bounds: Unpack[CommandBounds]) -> Callable[[OnEvent], OnEvent]:
+    def command(
+        self, *names: str, answers: bool = False, ordered: bool = False, **bounds: Unpack[KindBounds]
+    ) -> Callable[[OnEvent], OnEvent]:
         """Register a function for slash commands, such as ``/deploy``.
 
         Args:
@@ -124,8 +128,9 @@ class Handlers:
         Raises:
             HandlersError: a name is a pattern, or as for :meth:`event`.
         """
+        _check_names(bounds, KindBounds)
         kinds = _named("command", routes.command_kinds, names)
-        return self._registering(kinds, every, **bounds)
+        return self._registering(kinds, every, answers=answers, ordered=ordered, **bounds)
 
     def message(
         self, *wanted: Wanted, timeout: Pause | None = None, concurrency: int | None = None
@@ -293,6 +298,7 @@ class Handlers:
     def _routing(
         self, sort: Sort, wanted: tuple[Wanted, ...], **bounds: Unpack[RouteBounds]
     ) -> Callable[[OnEvent], OnEvent]:
+        _check_names(bounds, RouteBounds)
         takes, concurrency = sort.takes(wanted), bounds.get("concurrency")
         if takes is not every and concurrency is not None:
             raise HandlersError(
@@ -325,6 +331,12 @@ class Handlers:
 def registered_in(handlers: Handlers) -> Registered:
     """Return what a set has, for the worker."""
     return handlers._registered  # noqa: SLF001 - a team's editor shows what is documented
+
+
+def _check_names(bounds: Mapping[str, object], known: type) -> None:
+    """Raise :class:`TypeError` for a bound that is not one of the ``known``, a typed dictionary's."""
+    if unknown := bounds.keys() - known.__annotations__.keys():
+        raise TypeError(f"not a bound of such a handler: {', '.join(sorted(unknown))}")
 
 
 def _named(

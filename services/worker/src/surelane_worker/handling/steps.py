@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from time import perf_counter
@@ -86,45 +86,36 @@ class Failure:
     task: asyncio.Task[Any] | None
 
 
+@dataclass(eq=False)
 class Steps:
     """The steps of one attempt of one event."""
 
-    def __init__(
-        self,
-        fence: Fence,
-        *,
-        grouped: bool = False,
-        retries: Backoff = RETRIES,
-        threads: Threads | None = None,
-        main: asyncio.Task[Any] | None = None,
-        own: AbstractSet[asyncio.Task[Any] | None] = frozenset(),
-        note_version: Callable[[], Awaitable[None]] | None = None,
-        replaying: bool = False,
-    ) -> None:
-        """Keep the arguments.
+    fence: Fence
+    """The event's, with which its steps are stored."""
+    threads: Threads
+    """Run synchronous steps."""
+    main: InitVar[asyncio.Task[Any] | None] = None
+    """The task that runs the handler; ``None`` if a thread runs it."""
+    own: InitVar[AbstractSet[asyncio.Task[Any] | None]] = frozenset()
+    """The tasks whose steps come in the order of the handler's code."""
+    grouped: bool = False
+    """Whether the handler takes several events. Then it has no steps."""
+    retries: Backoff = RETRIES
+    """The pauses between the tries of one step."""
+    note_version: Callable[[], Awaitable[None]] | None = None
+    """Awaited before something new is stored."""
+    replaying: bool = False
+    """Whether the handler stops where it would do something new."""
 
-        Args:
-            fence: the event's, with which its steps are stored.
-            grouped: whether the handler takes several events. Then it has no steps.
-            retries: the pauses between the tries of one step.
-            threads: what runs synchronous steps.
-            main: the task that runs the handler; ``None`` if a thread runs it.
-            own: the tasks whose steps come in the order of the handler's code.
-            note_version: awaited before something new is stored.
-            replaying: whether the handler stops where it would do something new.
-        """
-        self.fence = fence
-        self.threads = threads or Threads(lambda: False)
+    def __post_init__(
+        self, main: asyncio.Task[Any] | None, own: AbstractSet[asyncio.Task[Any] | None]
+    ) -> None:
         self.flow = Flow(main, self.finalize)
-        self.past = Past(fence, own, self.flow.stored)
+        self.past = Past(self.fence, own, self.flow.stored)
         self.undos: list[tuple[Key, Callable[[], Awaitable[Any]]]] = []
         """What the handler registered with :meth:`undo`, in order."""
         self.progressed = False
         """Whether this attempt has stored something new. Then the next ones count anew."""
-        self.note_version = note_version
-        self._grouped = grouped
-        self._replaying = replaying
-        self._retries = retries
         self._counts = Counter[str]()
         self._running = set[str]()
         self._failures: list[Failure] = []
@@ -146,7 +137,7 @@ class Steps:
 
     def _check(self, name: str) -> None:
         self.flow.check()
-        if self._grouped:
+        if self.grouped:
             raise StepMismatchError(
                 "steps and waits belong to one event: register this handler with on, not on_group"
             )
@@ -180,7 +171,7 @@ class Steps:
     async def begin_undos(self) -> list[str]:
         """Let the handler's undos run, as it has stopped. Return those that it registered once and did not get to."""
         self.flow.close()
-        self.flow, self._replaying = Flow(asyncio.current_task(), self.finalize), False
+        self.flow, self.replaying = Flow(asyncio.current_task(), self.finalize), False
         await self.past.all()
         return self.past.lost_undos()
 
@@ -190,7 +181,7 @@ class Steps:
             await self._stop()
 
     async def _stop(self) -> None:
-        if self._replaying:
+        if self.replaying:
             await self.flow.wait(Wait("step", "replay", 0, None, blocking=True))
 
     async def _once(self, key: Key, call: Call) -> Any:
@@ -208,7 +199,7 @@ class Steps:
             self._running.discard(key.name)
 
     async def _run(self, key: Key, call: Call, tried: Mapping[str, Any]) -> Any:
-        hashed, pauses = call.hashed, call.pauses or self._retries
+        hashed, pauses = call.hashed, call.pauses or self.retries
         before, left = tried.get("tries", 0) % (call.retries + 1), tried.get("left") or 0
         if left > 0:
             await self.flow.wait(Wait("step", key.name, key.nth, left, blocking=True))
@@ -268,7 +259,7 @@ class Steps:
             StepMismatchError: it is of another sort, or new before what is stored.
         """
         found = await self.past.get(key)
-        if self._replaying and self._stopping is None and self.past.is_over():
+        if self.replaying and self._stopping is None and self.past.is_over():
             # What follows at once may still register an undo. What takes longer, such as a call, is not awaited.
             self._stopping = asyncio.create_task(self.stop_replay())
         self.past.ask(key, new=found is None)
@@ -284,7 +275,12 @@ class Steps:
         """As :meth:`stored`. What has ended comes at its turn."""
         stored = await self.stored(key, sort)
         if stored is not None:
-            _check_arguments(key, stored, hashed)
+            if None not in (stored.arguments, hashed) and stored.arguments != hashed:
+                raise StepMismatchError(
+                    f"step {key} was stored for other arguments than it is now called with: give each step of a loop"
+                    " a key= or a name of its own; give the step a new name if the code changed its arguments; put"
+                    " arguments that may differ between attempts into a lambda"
+                )
             if stored.ended:
                 await self.flow.give(key)
         return stored
@@ -378,15 +374,6 @@ class Steps:
 
 _INSIDE: contextvars.ContextVar[str | None] = contextvars.ContextVar("step", default=None)
 """The step that runs."""
-
-
-def _check_arguments(key: Key, stored: StoredStep, hashed: str | None) -> None:
-    if stored.arguments is not None and hashed is not None and stored.arguments != hashed:
-        raise StepMismatchError(
-            f"step {key} was stored for other arguments than it is now called with: give each step of a loop a key="
-            " or a name of its own; give the step a new name if the code changed its arguments; put arguments that"
-            " may differ between attempts into a lambda"
-        )
 
 
 def _result(key: Key, shape: Shape, stored: StoredStep) -> Any:

@@ -207,16 +207,13 @@ class Runner:
     async def _called(self, handler: Handler, work: Work, attempt: Attempt, events: list[Event]) -> Outcome:
         given = events if handler.grouped else events[0]
         outcome: Outcome | None = None
+        limit: asyncio.Timeout | None = None
         try:
             await attempt.prepare(events)
             with attempt.handled():
                 handler = await self._chosen(handler, attempt, events[0])
-                call = self._call(handler, given, attempt)
-                if handler.timeout is None:
-                    outcome = outcome_of(await call)
-                    return outcome
                 async with asyncio.timeout(handler.timeout) as limit:
-                    outcome = outcome_of(await call)
+                    outcome = outcome_of(await self._call(handler, given, attempt))
                     return outcome
         except asyncio.CancelledError as error:
             if work.stopped is None:  # the handler cancelled itself, or is suspended
@@ -226,7 +223,7 @@ class Runner:
         except (SlackBusyError, NotInstalledError, NoKeyError) as error:
             return await self._put_off(attempt, events[0], error)
         except TimeoutError as error:
-            if handler.timeout is not None and limit.expired():
+            if limit is not None and limit.expired():
                 return Fail(HandlerTimeoutError(f"the handler took longer than {handler.timeout:g} s"))
             return Fail(error)
         except BaseException as error:  # noqa: BLE001 - no exception of a handler may end the worker
