@@ -3,8 +3,8 @@
 import asyncio
 import re
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar, Unpack, overload
 
 from surelane.events import Event
@@ -273,10 +273,9 @@ class Context:
             event, text, choices, timeout, by, name, blocking=blocking, arguments=arguments
         )
 
-    @asynccontextmanager
-    async def stoppable(
+    def stoppable(
         self, event: Event, text: str = "Working…", *, by: str | Sequence[str] | None = None
-    ) -> AsyncIterator[None]:
+    ) -> AbstractAsyncContextManager[None]:
         """Show a message with a Stop button while the block runs. A click cancels the event.
 
         The message goes once the block ends. It stays while the handler is suspended or waits for another attempt.
@@ -286,8 +285,7 @@ class Context:
             text: what the message says.
             by: the users who may stop it; by default everybody who sees the message.
         """
-        async with self._attempt.asks.stoppable(event, text, by):
-            yield
+        return self._attempt.asks.stoppable(event, text, by)
 
     async def tag(self, **tags: str | float | None) -> None:
         """Set tags of the event, such as ``customer="acme"``, by which operators find it. ``None`` removes one.

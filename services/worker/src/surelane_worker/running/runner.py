@@ -212,8 +212,12 @@ class Runner:
             await attempt.prepare(events)
             with attempt.handled():
                 handler = await self._chosen(handler, attempt, events[0])
+                call = self._call(handler, given, attempt)
+                if handler.timeout is None:  # an empty timeout costs 2 µs per event
+                    outcome = outcome_of(await call)
+                    return outcome
                 async with asyncio.timeout(handler.timeout) as limit:
-                    outcome = outcome_of(await self._call(handler, given, attempt))
+                    outcome = outcome_of(await call)
                     return outcome
         except asyncio.CancelledError as error:
             if work.stopped is None:  # the handler cancelled itself, or is suspended
@@ -308,13 +312,9 @@ class Runner:
                 told = f"{type(outcome).__name__}: {type(error).__name__}: {message_of(error)}"
                 error = OutcomeError(told)
             return self._fail(work, claims, Fail(error), attempt)
+        ended_too = () if isinstance(outcome, Snooze | Elsewhere | Undone) else followers
         for claim in claims:
-            self._settler.put(
-                claim,
-                outcome,
-                argument,
-                () if isinstance(outcome, Snooze | Elsewhere | Undone) else followers,
-            )
+            self._settler.put(claim, outcome, argument, ended_too)
         if isinstance(outcome, Anew):
             self._note_anew(claims[0])
             return False
@@ -376,33 +376,31 @@ class Runner:
     def _fail(
         self, work: Work, claims: Sequence[Claim], outcome: Fail | Retry | Discard, attempt: Attempt
     ) -> bool:
-        told = None if isinstance(outcome, Fail) else message_of(outcome.reason)
         if isinstance(outcome, Retry):
             final, retry_in = None, duration(outcome.after).total_seconds()
         else:
-            final = _final_reason(outcome.error) if isinstance(outcome, Fail) else told
+            final = _final_reason(outcome.error) if isinstance(outcome, Fail) else message_of(outcome.reason)
             retry_in = (work.handler.backoff or self._backoff).pause(attempt.attempts)
         ended = True
         for claim in claims:
             again = final is None and self._goes_on(claim.event, attempt)
             ended = ended and not again
             self._metrics.failed(claim.event.kind, retried=again)
-            self._put_failure(claim, outcome, retry_in, told, final)
+            self._put_failure(claim, outcome, retry_in, final)
         self._log(attempt, outcome, retried=not ended)
         return ended
 
     def _put_failure(
-        self,
-        claim: Claim,
-        outcome: Fail | Retry | Discard,
-        retry_in: float,
-        told: str | None = None,
-        final: str | None = None,
+        self, claim: Claim, outcome: Fail | Retry | Discard, retry_in: float, final: str | None = None
     ) -> None:
         """Hand a failure to the settler. ``final``: the reason, for history, why no further attempt follows."""
-        raised = outcome.error if isinstance(outcome, Fail) else outcome
+        traceparent = traceparent_of(claim.span)
+        if isinstance(outcome, Fail):
+            error = error_record(claim.event, self._worker, outcome.error, None, traceparent)
+        else:
+            error = error_record(claim.event, self._worker, outcome, message_of(outcome.reason), traceparent)
         failure = {
-            "error": error_record(claim.event, self._worker, raised, told, traceparent_of(claim.span)),
+            "error": error,
             "retry_in": retry_in,
             "final": final is not None,
             "reason": final,
