@@ -258,6 +258,24 @@ async def together(events: list[Event], ctx: Context) -> Any:
     return await ctx.step("one", len, [event.id for event in events])
 
 
+@handlers.on("overtaking")
+async def overtaking(event: Event, ctx: Context) -> list[str]:
+    """Run steps at once. Each ends after the result of the one before it in ``ends`` was got. Return who got theirs."""
+    ends, came = event.payload["ends"], list[str]()
+    passed = {name: asyncio.Event() for name in ends}
+
+    async def run(name: str, before: str | None) -> None:
+        await ctx.step(name, passed[before].wait if before else lambda: True)
+        came.append(name)
+        passed[name].set()
+
+    await asyncio.gather(
+        *(run(name, before) for name, before in sorted(zip(ends, [None, *ends], strict=False)))
+    )
+    await ctx.sleep("50ms")
+    return came
+
+
 @handlers.on("nested")
 async def nested(event: Event, ctx: Context) -> Any:
     """Wait within a step."""

@@ -411,3 +411,9 @@ async def test_step_in_a_place_without_steps_is_refused(connection: Connection, 
     (error,) = json.loads(row["errors"])
     assert error["type"] == "StepMismatchError"
     assert why in error["message"]
+
+
+async def test_results_come_again_in_the_order_in_which_they_were_stored(connection: Connection) -> None:
+    ends = list("hgfedcba")
+    identity = await enqueue(connection, "overtaking", {"ends": ends})
+    assert await result_of(connection, identity) == ends

@@ -23,7 +23,9 @@ from surelane_service.engine import Engine
 from surelane_service.logs import get_logger
 from surelane_service.sealed_engine import SealedEngine
 from surelane_worker import StepMismatchError
+from surelane_worker.handling.fence import Fence
 from surelane_worker.handling.steps import Steps
+from surelane_worker.handling.threads import Threads
 from surelane_worker.handling.transactions import Transaction
 from surelane_worker.slack.notes import ClaimLostError
 from tests.databases import as_role
@@ -80,7 +82,7 @@ async def transact(
     async def stands() -> None:
         pass
 
-    steps = Steps(engine, event, get_logger("test"), stands, grouped=False)
+    steps = Steps(Fence(engine, event, get_logger("test"), stands), Threads(lambda: False))
     return await Transaction(steps, database, function).run("charge", arguments, {})
 
 
@@ -290,7 +292,7 @@ async def test_a_commit_whose_answer_is_lost_is_no_failure(
     opened, function = DRIVERS["asyncpg"]
     await enqueue(observer, "here")
     event = await attempt(engine)
-    steps = Steps(engine, event, get_logger("test"), stands, grouped=False)
+    steps = Steps(Fence(engine, event, get_logger("test"), stands), Threads(lambda: False))
     async with opened(team) as connection:
         transaction = Transaction(steps, connection, function)
         transaction.driver = cast("Any", LosesAnswers(transaction.driver))

@@ -68,10 +68,29 @@ def test_handler_without_kinds_is_refused(kinds: tuple[str, ...]) -> None:
         Handlers().on(*kinds)(handle)
 
 
+@pytest.mark.parametrize(
+    ("register", "bound"),
+    [
+        ("on", "timout"),
+        ("on_group", "max_attempts"),
+        ("event", "version"),
+        ("command", "backoff"),
+        ("message", "answers"),
+        ("action", "limit"),
+        ("options", "debounce"),
+    ],
+)
+def test_bound_that_a_handler_cannot_have_is_refused(register: str, bound: str) -> None:
+    async def handle(event: Event, ctx: Context) -> None: ...
+
+    with pytest.raises(TypeError, match=bound):
+        getattr(Handlers(), register)("a", **{bound: None})(handle)
+
+
 def test_handler_of_one_argument_is_refused() -> None:
     async def wrong(event: Event) -> None: ...
 
-    with pytest.raises(HandlersError, match=r"wrong must take two arguments: \(event, ctx\)"):
+    with pytest.raises(HandlersError, match=r"wrong: it must take two arguments: \(event, ctx\)"):
         Handlers().on("a")(cast("Any", wrong))
 
 

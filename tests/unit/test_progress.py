@@ -15,20 +15,20 @@ from surelane_worker.handling.progress import Progress
 from surelane_worker.slack.notes import ClaimLostError
 
 
-class Steps:
-    """Stands for the steps of an attempt: it keeps what was written, and answers when a test lets it."""
+class Fence:
+    """Stands for the fence of an event: it keeps what was written, and answers when a test lets it."""
 
     def __init__(self) -> None:
-        self.event = SimpleNamespace(id=1, claim=1)
         self.engine = self
+        self.log = get_logger("test")
         self.written: list[str] = []
         self.wrote = asyncio.Event()
         self.open = asyncio.Event()
         self.open.set()
         self.fails_with: type[BaseException] | None = None
 
-    async def fenced(self, call: Any) -> None:
-        await call()
+    async def send(self, statement: Any, *given: Any) -> None:
+        await statement(1, 1, *given)
         await self.open.wait()
         if self.fails_with is not None:
             raise self.fails_with
@@ -39,56 +39,56 @@ class Steps:
         return Settled.DONE
 
 
-def progress_of(steps: Steps, between: float) -> Progress:
-    return Progress(cast("Any", steps), get_logger("test"), between)
+def progress_of(fence: Fence, between: float) -> Progress:
+    return Progress(cast("Any", fence), between)
 
 
 async def test_many_texts_within_a_pause_are_two_writes() -> None:
-    steps = Steps()
-    progress = progress_of(steps, between=3600)
+    fence = Fence()
+    progress = progress_of(fence, between=3600)
     for number in range(100):
         progress.say(str(number))
         await asyncio.sleep(0.001)
-    assert len(steps.written) == 1
+    assert len(fence.written) == 1
     await progress.end()
-    assert steps.written[1:] == ["99"]
+    assert fence.written[1:] == ["99"]
     await progress.end()
-    assert len(steps.written) == 2
+    assert len(fence.written) == 2
 
 
 async def test_a_text_is_written_after_the_pause_without_another_word() -> None:
-    steps = Steps()
-    progress = progress_of(steps, between=0.01)
+    fence = Fence()
+    progress = progress_of(fence, between=0.01)
     async with asyncio.timeout(30):
         for text in ("first", "last"):
-            steps.wrote.clear()
+            fence.wrote.clear()
             progress.say(text)
-            await steps.wrote.wait()
-    assert steps.written == ["first", "last"]
+            await fence.wrote.wait()
+    assert fence.written == ["first", "last"]
 
 
 async def test_the_end_waits_for_a_write_under_way_and_writes_the_last_text() -> None:
-    steps = Steps()
-    steps.open.clear()
-    progress = progress_of(steps, between=3600)
+    fence = Fence()
+    fence.open.clear()
+    progress = progress_of(fence, between=3600)
     progress.say("first")
     async with asyncio.timeout(30):
-        await steps.wrote.wait()
+        await fence.wrote.wait()
     progress.say("last")
     end = asyncio.create_task(progress.end())
     await asyncio.sleep(0)
     assert not end.done()
-    steps.open.set()
+    fence.open.set()
     async with asyncio.timeout(30):
         await end
-    assert steps.written == ["first", "last"]
+    assert fence.written == ["first", "last"]
 
 
 @pytest.mark.parametrize("error", [ClaimLostError, asyncio.CancelledError])
 async def test_the_end_does_not_try_again_what_a_lost_claim_stopped(error: type[BaseException]) -> None:
-    steps = Steps()
-    steps.fails_with = error
-    progress = progress_of(steps, between=3600)
+    fence = Fence()
+    fence.fails_with = error
+    progress = progress_of(fence, between=3600)
     progress.say("first")
     end = asyncio.create_task(progress.end())
     done, _ = await asyncio.wait([end], timeout=30)
@@ -97,7 +97,7 @@ async def test_the_end_does_not_try_again_what_a_lost_claim_stopped(error: type[
     assert end.exception() is None
 
 
-class AwayOnce(Steps):
+class AwayOnce(Fence):
     """An engine whose first call finds the database away."""
 
     async def store_progress(self, identity: int, claim: int, text: str) -> Settled:

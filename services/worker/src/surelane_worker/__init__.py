@@ -13,10 +13,10 @@ from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import Call, Given, HandlersError, Middleware
 from surelane_worker.handling.limit import Limit
 from surelane_worker.handling.outcomes import Await, Complete, Discard, FanOut, Outcome, Retry, Snooze
+from surelane_worker.handling.progress import TagError
 from surelane_worker.handling.registry import Handlers
 from surelane_worker.handling.shapes import StepMismatchError
 from surelane_worker.handling.steps import StepError
-from surelane_worker.handling.tags import TagError
 
 __all__ = [
     "Answer",

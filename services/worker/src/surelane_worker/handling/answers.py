@@ -7,7 +7,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from slack_sdk.models import JsonObject
 
@@ -42,6 +42,19 @@ WAIT = timedelta(seconds=10)
 """No request waits for so long: it has 2.5 seconds. The rest allows for clocks that differ."""
 
 log = get_logger("surelane_worker.handling.answers")
+
+
+class Parts(TypedDict, total=False):
+    """The parts of an answer; see :meth:`Context.ack`."""
+
+    text: str | None
+    blocks: Sequence[Any] | None
+    response_type: ResponseType | None
+    response_action: ResponseAction | None
+    errors: Mapping[str, str] | None
+    view: Any
+    options: Sequence[Any] | None
+    option_groups: Sequence[Any] | None
 
 
 class AnswerError(ValueError):

@@ -19,7 +19,7 @@ from slack_sdk.errors import SlackApiError
 from surelane.events import Event
 from surelane.slack import place_of
 from surelane_worker.handling.outcomes import Pause, duration
-from surelane_worker.handling.shapes import StepMismatchError
+from surelane_worker.handling.shapes import Call, StepMismatchError
 from surelane_worker.handling.steps import Steps
 from surelane_worker.slack.client import NowhereToReplyError, final_reason
 from surelane_worker.slack.replies import Replies
@@ -99,7 +99,6 @@ class Asks:
         _check(choices, name)
         block = self._block(name)
         question = block.question
-
         posted = await self._post(
             event, text, block, _elements(choices), _asked(text, choices, by), arguments
         )
@@ -111,11 +110,11 @@ class Asks:
             answer = Answer(signal.value["choice"], signal.value["user"], signal.at)
             if not callable(by):
                 return answer
-            if await self._steps.run(f"{question} may", lambda user=answer.user: by(user)):
+            if await self._steps.run(f"{question} may", Call(lambda user=answer.user: by(user))):
                 await self._close(question, posted, chosen(answer.choice, answer.user))
                 return answer
             told = partial(tell, self._replies, posted, answer.user, "You may not answer this question.")
-            await self._steps.run(f"{question} refused", told)
+            await self._steps.run(f"{question} refused", Call(told))
 
     async def _post(
         self,
@@ -139,15 +138,15 @@ class Asks:
             posted = {"ts": ts, "channel": channel, "thread_ts": arguments["thread_ts"]}
             return posted | asked | owner_fields(event)
 
-        posted: Mapping[str, Any] = await self._steps.run(asked_as(block.question), post)
+        posted: Mapping[str, Any] = await self._steps.run(asked_as(block.question), Call(post))
         return posted
 
     def _block(self, name: str) -> Block:
         key = self._steps.key(name)
-        return Block(self._steps.event.id, f"{key.name}:{key.nth}")
+        return Block(self._steps.fence.event.id, f"{key.name}:{key.nth}")
 
     async def _close(self, question: str, posted: Mapping[str, Any], how: str) -> None:
-        await self._steps.run(closed_as(question), partial(close, self._replies, posted, how))
+        await self._steps.run(closed_as(question), Call(partial(close, self._replies, posted, how)))
 
     @asynccontextmanager
     async def stoppable(self, event: Event, text: str, by: People) -> AsyncIterator[None]:
@@ -165,7 +164,7 @@ class Asks:
             with ignoring_final_errors():
                 await self._replies.client.chat_delete(channel=posted["channel"], ts=posted["ts"])
 
-        await self._steps.run(closed_as(block.question), remove)
+        await self._steps.run(closed_as(block.question), Call(remove))
 
 
 def asked_as(question: str) -> str:
@@ -234,14 +233,14 @@ def modal(posted: Mapping[str, Any], block: Block) -> dict[str, Any]:
         "private_metadata": json.dumps(
             {"block": str(block), "channel": posted["channel"], "thread_ts": posted["thread_ts"]}
         ),
-        "title": {"type": "plain_text", "text": "Answer"},
-        "submit": {"type": "plain_text", "text": "Send"},
+        "title": _plain("Answer"),
+        "submit": _plain("Send"),
         "blocks": [
             *sections(posted["text"][:LONGEST_SECTION]),
             {
                 "type": "input",
                 "block_id": "answer",
-                "label": {"type": "plain_text", "text": "Answer"},
+                "label": _plain("Answer"),
                 "element": {"type": "plain_text_input", "action_id": "text", "multiline": True},
             },
         ],
@@ -277,23 +276,22 @@ def _elements(choices: Sequence[str] | None) -> list[dict[str, Any]]:
     if len(choices) <= FEW:
         # Two buttons of one block may not have the same id.
         return [_button(each, f"{CHOOSE}.{number}", str(number)) for number, each in enumerate(choices)]
-    options = [
-        {"text": {"type": "plain_text", "text": each}, "value": str(number)}
-        for number, each in enumerate(choices)
-    ]
-    return [
-        {
-            "type": "static_select",
-            "action_id": CHOOSE,
-            "placeholder": {"type": "plain_text", "text": "Choose…"},
-            "options": options,
-        }
-    ]
+    options = [{"text": _plain(each), "value": str(number)} for number, each in enumerate(choices)]
+    menu = {
+        "type": "static_select",
+        "action_id": CHOOSE,
+        "placeholder": _plain("Choose…"),
+        "options": options,
+    }
+    return [menu]
 
 
 def _button(text: str, action_id: str, value: str) -> dict[str, Any]:
-    label = {"type": "plain_text", "text": text}
-    return {"type": "button", "action_id": action_id, "value": value, "text": label}
+    return {"type": "button", "action_id": action_id, "value": value, "text": _plain(text)}
+
+
+def _plain(text: str) -> dict[str, str]:
+    return {"type": "plain_text", "text": text}
 
 
 def _remaining(timeout: Pause | None, asked_at: str) -> timedelta | None:

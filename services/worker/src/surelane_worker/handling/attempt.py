@@ -16,6 +16,7 @@ from surelane_service.engine import Engine
 from surelane_service.logs import Logger
 from surelane_worker.handling.answers import SUBMISSION, Answers
 from surelane_worker.handling.asks import Asks
+from surelane_worker.handling.fence import Fence
 from surelane_worker.handling.flow import Suspended
 from surelane_worker.handling.outcomes import Backoff
 from surelane_worker.handling.progress import Progress
@@ -107,21 +108,18 @@ class Attempt:
         self._grouped = grouped
         self._coalesced = coalesced
 
-    def is_authorized(self) -> bool:
-        """Take the token of the first event's workspace if it is kept. Return false if it must be looked up."""
-        tokens = self.services.tokens
-        if tokens is not None:
-            self._clients = tokens.kept(self.events[0].payload, self.began)
-        return tokens is None or self._clients is not None
-
-    async def authorize(self) -> None:
-        """Take the token of the first event's workspace, which may be looked up.
+    async def prepare(self, events: Sequence[Event]) -> None:
+        """Decrypt the events, and take the token of the first one's workspace.
 
         Raises:
+            SealedError: an event cannot be decrypted.
             NotInstalledError: that workspace has not installed the app.
         """
-        if self.services.tokens is not None:
-            self._clients = await self.services.tokens.clients_for(self.events[0])
+        sealing, tokens, first = self.services.sealing, self.services.tokens, self.events[0]
+        if sealing is not None and not sealing.entered(events):
+            await sealing.enter(events)
+        if tokens is not None:
+            self._clients = tokens.kept(first.payload, self.began) or await tokens.clients_for(first)
 
     async def check_claim(self) -> None:
         """Return while the claim stands; otherwise cancel the handler.
@@ -155,7 +153,7 @@ class Attempt:
         self._thread = threading.get_ident()
         return function(*given)
 
-    async def called(self, what: Awaitable[Any], thread: int) -> Any:  # noqa: ANN401 - its result
+    async def called(self, what: Awaitable[Any], thread: int) -> Any:
         """Return the result of what a thread of a synchronous handler waits for."""
         task = asyncio.current_task()
         if thread == self._thread:
@@ -204,24 +202,25 @@ class Attempt:
         """Whether the work is stopped, or a synchronous function is overdue."""
         return self.work.stopped is not None or ("threads" in vars(self) and self.threads.overdue > 0)
 
+    def fence(self, event: Event) -> Fence:
+        """Return the fence of an event. Its claim is checked also once the handler is suspended."""
+        services = self.services
+        return Fence(services.engine, event, self.log, partial(services.check_claim, self.work))
+
     @cached_property
     def steps(self) -> Steps:
-        """The event's steps and waits. Their claim is checked also once the handler is suspended."""
+        """The event's steps and waits."""
         event, version = self.events[0], self.version
+        note = None if version == FIRST else partial(self.notebooks.of(event).note_version, version)
         return Steps(
-            self.services.engine,
-            event,
-            self.log,
-            partial(self.services.check_claim, self.work),
-            grouped=self._grouped,
-            retries=self.services.step_retries,
-            threads=self.threads,
-            main=self.main,
-            own=self.own,
-            note_version=None
-            if version == FIRST
-            else partial(self.notebooks.of(event).note_version, version),
-            replaying=self.undoing,
+            self.fence(event),
+            self.threads,
+            self.main,
+            self.own,
+            self._grouped,
+            self.services.step_retries,
+            note,
+            self.undoing,
         )
 
     @cached_property
@@ -249,7 +248,7 @@ class Attempt:
     @cached_property
     def progress(self) -> Progress:
         """How far the handler is."""
-        return Progress(self.steps, self.log)
+        return Progress(self.fence(self.events[0]))
 
     async def end(self) -> None:
         """Store what the handler said last of its progress."""

@@ -5,7 +5,6 @@ the wait's name, such as ``child part:1``. No program can send one.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from surelane.jobs import Job
@@ -37,22 +36,25 @@ class ChildError(Exception):
         self.message = message
 
 
-async def run_child(attempt: Callable[[], Steps], child: Job, key: object, *, blocking: bool) -> Any:  # noqa: ANN401 - its result
+async def run_child(attempt: Callable[[], Steps], child: Job, key: object, *, blocking: bool) -> Any:
     """Start a child once, and return its result; see :meth:`Context.run`."""
     steps = attempt()
     named = steps.key(f"child {child.kind}" if key is None else f"child {child.kind} [{key}]")
     if len(named.name) > LONGEST_NAME - LONGEST_NUMBER:
         raise StepMismatchError(f"the kind and key= of a child are too long: {named.name!r:.80}")
     wait = Key(f"{named.name}:{named.nth}", 1)
-    if blocking and child.group_key is not None and child.group_key == steps.event.group_key:
+    if blocking and child.group_key is not None and child.group_key == steps.fence.event.group_key:
         raise StepMismatchError("a child in the event's own group cannot run while it blocks that group")
-    event, hashed = steps.event, fingerprint((child.payload,), {})
-    start = partial(steps.engine.run_child, event.id, event.claim, wait.name, hashed, child)
-    begin = lambda: start(in_order=wait in steps.order)  # noqa: E731 - it is known once it is asked for
-    signal = await steps.take(wait, begin, hashed=hashed, blocking=blocking)
+    hashed, start = fingerprint((child.payload,), {}), steps.fence.engine.run_child
+    signal = await steps.take(
+        wait,
+        lambda: steps.fence.send(start, wait.name, hashed, child, steps.past.in_order(wait)),
+        hashed=hashed,
+        blocking=blocking,
+    )
     if signal is None:
         raise AssertionError("a child has no timeout")
-    end = await steps.engine.child_end(signal.value)
+    end = await steps.fence.engine.child_end(signal.value)
     if end["outcome"] == "completed":
         return end["result"]
     message = (end["error"] or {}).get("message") or end["reason"] or end["outcome"]

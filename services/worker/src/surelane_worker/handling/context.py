@@ -3,21 +3,21 @@
 import asyncio
 import re
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, TypeVar, overload
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeVar, Unpack, overload
 
 from surelane.events import Event
 from surelane.jobs import Continuation, Job, Priority
 from surelane.queue import Queue
 from surelane_service.logs import Logger
-from surelane_worker.handling.answers import SUBMISSION, Body, ResponseAction, ResponseType, answer_text
+from surelane_worker.handling.answers import SUBMISSION, Body, Parts, answer_text
 from surelane_worker.handling.asks import Answer, People
 from surelane_worker.handling.attempt import Attempt
 from surelane_worker.handling.children import run_child
 from surelane_worker.handling.outcomes import Anew, FanOut, Pause
-from surelane_worker.handling.shapes import StepMismatchError
-from surelane_worker.handling.tags import set_tags
+from surelane_worker.handling.progress import set_tags
+from surelane_worker.handling.shapes import Call, StepMismatchError
 from surelane_worker.handling.transactions import Transaction
 from surelane_worker.slack.modals import answer_modal
 from surelane_worker.slack.replies import Replies
@@ -79,20 +79,7 @@ class Context:
         """
         return self._attempt.stopped
 
-    async def ack(
-        self,
-        body: Body | None = None,
-        /,
-        *,
-        text: str | None = None,
-        blocks: Sequence[Any] | None = None,
-        response_type: ResponseType | None = None,
-        response_action: ResponseAction | None = None,
-        errors: Mapping[str, str] | None = None,
-        view: Any = None,  # noqa: ANN401 - slack-sdk's, or a mapping
-        options: Sequence[Any] | None = None,
-        option_groups: Sequence[Any] | None = None,
-    ) -> bool:
+    async def ack(self, body: Body | None = None, /, **parts: Unpack[Parts]) -> bool:
         """Answer a command or an interaction in the HTTP response to Slack's request.
 
         Only a handler that was registered with ``answers=True``, or by :meth:`Handlers.options`, has something to
@@ -121,16 +108,6 @@ class Context:
         Raises:
             AnswerError: the event's kind does not take such an answer.
         """
-        parts = {
-            "text": text,
-            "blocks": blocks,
-            "response_type": response_type,
-            "response_action": response_action,
-            "errors": errors,
-            "view": view,
-            "options": options,
-            "option_groups": option_groups,
-        }
         attempt = self._attempt
         attempt.check()
         event = attempt.events[0]
@@ -157,13 +134,13 @@ class Context:
         self,
         name: str,
         function: Callable[..., Any],
-        *arguments: Any,  # noqa: ANN401 - the function's
+        *arguments: Any,
         key: object = None,
         retries: int = 0,
         backoff: Pause | None = None,
         timeout: Pause | None = None,
-        **named: Any,  # noqa: ANN401 - the function's
-    ) -> Any:  # noqa: ANN401 - the function's result
+        **named: Any,
+    ) -> Any:
         """Call a function once for the event, and return its result in this and in every later attempt.
 
         The first success is stored before this returns. A synchronous function runs in a thread. The result goes
@@ -184,19 +161,18 @@ class Context:
                 or the result is not JSON or has more than a million bytes.
             ClaimLostError: the worker has lost its claim of the event; nothing was stored.
         """
-        return await self._attempt.steps.run(
-            name, function, arguments, named, key=key, retries=retries, backoff=backoff, timeout=timeout
-        )
+        call = Call(function, arguments, named, retries, backoff, timeout)
+        return await self._attempt.steps.run(name, call, key)
 
     async def undo(
         self,
         name: str,
         function: Callable[..., Any],
-        *arguments: Any,  # noqa: ANN401 - the function's
+        *arguments: Any,
         retries: int = 0,
         backoff: Pause | None = None,
         timeout: Pause | None = None,
-        **named: Any,  # noqa: ANN401 - the function's
+        **named: Any,
     ) -> None:
         """Register a function that is called if the event fails for good, expires or is cancelled.
 
@@ -212,7 +188,7 @@ class Context:
             StepMismatchError: as for :meth:`step`.
             ClaimLostError: the worker has lost its claim of the event; nothing was stored.
         """
-        await self._attempt.steps.undo(name, function, arguments, named, (retries, backoff, timeout))
+        await self._attempt.steps.undo(name, Call(function, arguments, named, retries, backoff, timeout))
 
     async def patched(self, name: str) -> bool:
         """Return whether a change of the code is for this run: false if the run was past this point before the change.
@@ -240,9 +216,9 @@ class Context:
         name: str,
         *,
         timeout: Pause | None = None,
-        default: Any = None,  # noqa: ANN401 - the caller's
+        default: Any = None,
         blocking: bool = False,
-    ) -> Any:  # noqa: ANN401 - any JSON value
+    ) -> Any:
         """Return the next value that is sent to the event under a name; see :meth:`surelane.Queue.signal`.
 
         The handler is suspended until it comes, as by :meth:`sleep`. A value that was sent before counts.
@@ -270,7 +246,7 @@ class Context:
         by: People = None,
         name: str = "ask",
         blocking: bool = False,
-        **arguments: Any,  # noqa: ANN401 - chat.postMessage's
+        **arguments: Any,
     ) -> Answer | None:
         """Ask in Slack, and suspend the handler until somebody answers. The first answer counts.
 
@@ -297,10 +273,9 @@ class Context:
             event, text, choices, timeout, by, name, blocking=blocking, arguments=arguments
         )
 
-    @asynccontextmanager
-    async def stoppable(
+    def stoppable(
         self, event: Event, text: str = "Working…", *, by: str | Sequence[str] | None = None
-    ) -> AsyncIterator[None]:
+    ) -> AbstractAsyncContextManager[None]:
         """Show a message with a Stop button while the block runs. A click cancels the event.
 
         The message goes once the block ends. It stays while the handler is suspended or waits for another attempt.
@@ -310,8 +285,7 @@ class Context:
             text: what the message says.
             by: the users who may stop it; by default everybody who sees the message.
         """
-        async with self._attempt.asks.stoppable(event, text, by):
-            yield
+        return self._attempt.asks.stoppable(event, text, by)
 
     async def tag(self, **tags: str | float | None) -> None:
         """Set tags of the event, such as ``customer="acme"``, by which operators find it. ``None`` removes one.
@@ -323,7 +297,7 @@ class Context:
             TagError: a tag cannot be used; none was set.
             ClaimLostError: the worker has lost its claim of the event; nothing was stored.
         """
-        await set_tags(self._attempt.steps, self._attempt.events, tags)
+        await set_tags(map(self._attempt.fence, self._attempt.events), tags)
 
     async def progress(self, text: str) -> None:
         """Show operators how far the handler is. The last text counts, and at most 200 characters of it.
@@ -337,9 +311,9 @@ class Context:
         name: str,
         connection: object,
         function: Callable[..., Any],
-        *arguments: Any,  # noqa: ANN401 - the function's
-        **named: Any,  # noqa: ANN401 - the function's
-    ) -> Any:  # noqa: ANN401 - the function's result
+        *arguments: Any,
+        **named: Any,
+    ) -> Any:
         """Call a function in a transaction of yours, which also stores its result: its writes are done exactly once.
 
         As :meth:`step`, but the function gets the connection as its first argument. The transaction begins before the
@@ -377,7 +351,7 @@ class Context:
     def run(
         self,
         what: str,
-        payload: Any = None,  # noqa: ANN401 - any JSON value
+        payload: Any = None,
         *,
         key: object = None,
         priority: Priority = 1,

@@ -7,7 +7,7 @@ from contextvars import copy_context
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypedDict, cast, get_args
+from typing import Any, TypedDict, Unpack, cast, get_args
 
 from surelane.encryption.sealing import CURRENT
 from surelane.errors import SettingsError
@@ -18,7 +18,7 @@ from surelane_service.durations import parse_duration
 from surelane_worker.handling.answers import REFUSED, SUBMISSION
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.debounce import Debounce
-from surelane_worker.handling.limit import Limit, refused
+from surelane_worker.handling.limit import Limit
 from surelane_worker.handling.outcomes import Backoff, Complete, Pause, backoff_of, positive
 from surelane_worker.handling.payload import with_payload
 from surelane_worker.handling.routes import INTERACTIONS, Takes, every, ids, is_interactive
@@ -112,7 +112,10 @@ class Handler:
 
     def within(self, middlewares: Sequence[Middleware]) -> "Handler":
         """Return this handler inside ``middlewares``, the first of them outermost."""
-        return replace(self, call=wrapped(self.call, middlewares))
+        call = self.call
+        for middleware in reversed(middlewares):
+            call = partial(_through, middleware, call)
+        return replace(self, call=call)
 
     def for_event(self, event: Event) -> "Handler":
         """Return the handler of an event: the first route's that takes it, otherwise this one."""
@@ -127,13 +130,6 @@ class Handler:
             return self.for_event(event).answers
         except Exception:  # noqa: BLE001 - a payload that no route can read fails its attempt
             return False
-
-
-def wrapped(call: Call, middlewares: Sequence[Middleware]) -> Call:
-    """Return ``call`` inside ``middlewares``, the first of them outermost."""
-    for middleware in reversed(middlewares):
-        call = partial(_through, middleware, call)
-    return call
 
 
 def _through(middleware: Middleware, call: Call, given: Given, context: Context) -> Awaitable[object]:
@@ -151,100 +147,98 @@ def threaded(function: Callable[[Given, Context], object]) -> Call:
     return call
 
 
-class Bounds(TypedDict, total=False):
-    """The bounds of a handler; see :meth:`Handlers.on`."""
+class RouteBounds(TypedDict, total=False):
+    """The bounds of a route; see :meth:`Handlers.action`."""
 
     timeout: Pause | None
     concurrency: int | None
-    max_attempts: int | None
-    backoff: Pause | None
     answers: bool
     ordered: bool
+
+
+class KindBounds(TypedDict, total=False):
+    """The bounds of a handler of whole kinds; see :meth:`Handlers.on`."""
+
+    timeout: Pause | None
+    concurrency: int | None
     limit: Limit | None
-    debounce: Pause | None
-    max_wait: Pause | None
+
+
+class OnBounds(KindBounds, total=False):
+    """The bounds of a handler of one event or several; see :meth:`Handlers.on`."""
+
+    max_attempts: int | None
+    backoff: Pause | None
     version: str | None
 
 
+class Bounds(OnBounds, total=False):
+    """All bounds; see :meth:`Handlers.on`."""
+
+    answers: bool
+    ordered: bool
+    debounce: Pause | None
+    max_wait: Pause | None
+
+
 def handler_of(
-    function: Callable[..., Any],
-    kinds: tuple[str, ...],
-    *,
-    grouped: bool = False,
-    timeout: Pause | None = None,
-    concurrency: int | None = None,
-    max_attempts: int | None = None,
-    backoff: Pause | None = None,
-    answers: bool = False,
-    ordered: bool = False,
-    limit: Limit | None = None,
-    debounce: Pause | None = None,
-    max_wait: Pause | None = None,
-    version: str | None = None,
+    function: Callable[..., Any], kinds: tuple[str, ...], *, grouped: bool = False, **bounds: Unpack[Bounds]
 ) -> Handler:
     """Return the handler of a function, with its bounds; see :meth:`Handlers.on`.
 
     Raises:
         HandlersError: the function, its kinds or a bound cannot be used.
     """
-    name = name_of(function)
-    called = _checked(name, function, kinds, grouped or debounce is not None)
-    if concurrency is not None and concurrency < 1:
-        raise HandlersError(f"handler {name}: concurrency must be at least 1, not {concurrency}")
-    if max_attempts is not None and not 1 <= max_attempts <= MOST_ATTEMPTS:
-        raise HandlersError(
-            f"handler {name}: max_attempts must be 1 to {MOST_ATTEMPTS:,}, not {max_attempts}"
-        )
-    if (answers or ordered) and not any(map(is_interactive, kinds)):
-        raise HandlersError(
-            f"handler {name}: answers and ordered are for commands and interactions, not {kinds[0]!r}"
-        )
-    if reason := refused(limit, kinds):
-        raise HandlersError(f"handler {name}: limit: {reason}")
-    call = cast("Call", called) if is_async(called) else threaded(called)
+    name, timeout, backoff = name_of(function), bounds.get("timeout"), bounds.get("backoff")
     try:
-        if version is not None:
-            checked(version, kinds)
-        waits = Debounce.of(debounce, max_wait, kinds)
-        bound = None if timeout is None else positive("timeout", timeout).total_seconds()
-        pauses = None if backoff is None else backoff_of(positive("backoff", backoff))
+        called = _checked(function, kinds, several=grouped or bounds.get("debounce") is not None)
+        _check_bounds(kinds, bounds)
+        return Handler(
+            name,
+            kinds,
+            cast("Call", called) if is_async(called) else threaded(called),
+            grouped,
+            None if timeout is None else positive("timeout", timeout).total_seconds(),
+            bounds.get("concurrency"),
+            bounds.get("answers", False),
+            bounds.get("ordered", False),
+            max_attempts=bounds.get("max_attempts"),
+            backoff=None if backoff is None else backoff_of(positive("backoff", backoff)),
+            limit=bounds.get("limit"),
+            debounce=Debounce.of(bounds.get("debounce"), bounds.get("max_wait"), kinds),
+            version=bounds.get("version"),
+        )
     except ValueError as error:
-        raise HandlersError(f"handler {name}: {error}") from None
-    return Handler(
-        name,
-        kinds,
-        call,
-        grouped,
-        bound,
-        concurrency,
-        answers,
-        ordered,
-        max_attempts=max_attempts,
-        backoff=pauses,
-        limit=limit,
-        debounce=waits,
-        version=version,
-    )
+        raise HandlersError(f"handler {name}: {error}") from error.__cause__
+
+
+def _check_bounds(kinds: tuple[str, ...], bounds: Bounds) -> None:
+    concurrency, most, version = bounds.get("concurrency"), bounds.get("max_attempts"), bounds.get("version")
+    if concurrency is not None and concurrency < 1:
+        raise ValueError(f"concurrency must be at least 1, not {concurrency}")
+    if most is not None and not 1 <= most <= MOST_ATTEMPTS:
+        raise ValueError(f"max_attempts must be 1 to {MOST_ATTEMPTS:,}, not {most}")
+    if (bounds.get("answers") or bounds.get("ordered")) and not any(map(is_interactive, kinds)):
+        raise ValueError(f"answers and ordered are for commands and interactions, not {kinds[0]!r}")
+    if (limit := bounds.get("limit")) is not None:
+        limit.check(kinds)
+    if version is not None:
+        checked(version, kinds)
 
 
 def _checked(
-    name: str, function: Callable[..., Any], kinds: tuple[str, ...], several: bool
+    function: Callable[..., Any], kinds: tuple[str, ...], *, several: bool
 ) -> Callable[[Any, Context], Any]:
     """Return the function as one of two arguments. One that takes the payload too is given it."""
     if not kinds or not all(kind and kind.isprintable() for kind in kinds):
-        raise HandlersError(f"handler {name}: name the kinds it takes, such as 'slack.app_mention'")
+        raise ValueError("name the kinds it takes, such as 'slack.app_mention'")
     if takes_arguments(function, 2):
         return function
     if several:
-        raise HandlersError(f"handler {name} must take two arguments: (events, ctx)")
+        raise ValueError("it must take two arguments: (events, ctx)")
     if not takes_arguments(function, 3):
-        raise HandlersError(
-            f"handler {name} must take two arguments: (event, ctx), or three: (event, ctx, payload)"
-        )
-    try:
-        return with_payload(function, is_async=is_async(function))
-    except ValueError as error:
-        raise HandlersError(f"handler {name}: {error}") from error
+        raise ValueError("it must take two arguments: (event, ctx), or three: (event, ctx, payload)")
+    return with_payload(function, is_async=is_async(function))
 
 
 def name_of(function: object) -> str:

@@ -1,6 +1,6 @@
 """Limit how many events of a handler run at once, or begin in a period, in the whole fleet."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -66,6 +66,19 @@ class Limit:
             )
         return key
 
+    def check(self, kinds: Sequence[str]) -> None:
+        """Refuse a function for kinds that ingest stores.
+
+        Raises:
+            ValueError: it cannot be used.
+        """
+        stored = [kind for kind in kinds if kind.startswith("slack.") or kind in {"event", "trigger-fire"}]
+        if stored and callable(self.per):
+            raise ValueError(
+                f"limit: per: ingest stores {stored[0]!r}, and cannot call a function; "
+                "write per='workspace', 'channel' or 'user', or enqueue a job of another kind from the handler"
+            )
+
     def declared(self, *, grouped: bool) -> Mapping[str, Any]:
         """Return the limit as ``agent.declare_limits`` takes it."""
         rate = self.parsed_rate
@@ -76,16 +89,3 @@ class Limit:
             "period": rate.period.total_seconds() if rate else None,
             "grouped": grouped,
         }
-
-
-def refused(limit: Limit | None, kinds: tuple[str, ...]) -> str | None:
-    """Return why a limit cannot be used for ``kinds``; ``None`` if it can."""
-    if limit is None or not callable(limit.per):
-        return None
-    stored = [kind for kind in kinds if kind.startswith("slack.") or kind in {"event", "trigger-fire"}]
-    if not stored:
-        return None
-    return (
-        f"per: ingest stores {stored[0]!r}, and cannot call a function; "
-        "write per='workspace', 'channel' or 'user', or enqueue a job of another kind from the handler"
-    )

@@ -1,13 +1,15 @@
-"""Tell operators how far a handler is."""
+"""Tell operators of an event: by which tags they find it, and how far its handler is."""
 
 import asyncio
+import json
+import re
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from surelane.encryption.keys import SealedError
 from surelane.errors import SurelaneError
-from surelane_service.logs import Logger
+from surelane_worker.handling.fence import Fence
 from surelane_worker.handling.records import plain
-from surelane_worker.handling.steps import Steps
 from surelane_worker.slack.notes import ClaimLostError
 
 LONGEST = 200
@@ -15,13 +17,15 @@ LONGEST = 200
 BETWEEN = 1.0
 """Seconds between two writes, unless the attempt ends."""
 
+LONGEST_VALUE = 200
+_NAME = re.compile(r"[\w.-]{1,40}", re.ASCII)
+
 
 class Progress:
     """The latest text about one event. Background tasks write it, so that the handler does not wait."""
 
-    def __init__(self, steps: Steps, log: Logger, between: float = BETWEEN) -> None:
-        self._steps = steps
-        self._log = log
+    def __init__(self, fence: Fence, between: float = BETWEEN) -> None:
+        self._fence = fence
         self._between = between
         self._text = self._written = ""
         self._next = 0.0
@@ -54,13 +58,41 @@ class Progress:
         self._writing = asyncio.create_task(self._write())
 
     async def _write(self) -> None:
-        event, text = self._steps.event, self._text
+        text = self._text
         try:
-            await self._steps.fenced(lambda: self._steps.engine.store_progress(event.id, event.claim, text))
+            await self._fence.send(self._fence.engine.store_progress, text)
         except (ClaimLostError, SurelaneError, SealedError) as error:
-            self._log.warning("the progress was not stored", error=type(error).__name__)
+            self._fence.log.warning("the progress was not stored", error=type(error).__name__)
         finally:  # a lost claim may cancel this; then nothing tries again
             self._written = text
         self._next = asyncio.get_running_loop().time() + self._between
         if self._text != text:
             self._write_soon()
+
+
+class TagError(ValueError):
+    """A tag cannot be set; none of the call's tags was."""
+
+
+async def set_tags(fences: Iterable[Fence], tags: Mapping[str, object]) -> None:
+    """Set tags of events; see :meth:`Context.tag`."""
+    checked = {_name(name): _value(name, value) for name, value in tags.items()}
+    for fence in fences:
+        await fence.send(fence.engine.store_tags, checked)
+
+
+def _name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise TagError(f"the name of a tag has 1 to 40 letters, digits, _, . and -: {name!r:.80}")
+    return name
+
+
+def _value(name: str, value: object) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str | int | float):
+        raise TagError(f"tag {name} is a {type(value).__name__}: give it a text or a number")
+    text = value if isinstance(value, str) else json.dumps(value)
+    if not 0 < len(text) <= LONGEST_VALUE or not text.isprintable():
+        raise TagError(f"the value of tag {name} has 1 to {LONGEST_VALUE} printable characters")
+    return text

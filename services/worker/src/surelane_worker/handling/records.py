@@ -43,36 +43,34 @@ def result_text(result: object) -> str | None:
     return text
 
 
-def error_record(
-    event: Event,
-    worker: str,
-    error: BaseException | None,
-    *,
-    kind: str | None = None,
-    message: str | None = None,
-    traceparent: str | None = None,
-) -> dict[str, Any]:
-    """Return the record of a failed attempt.
+def failure_record(raised: object, attempt: int, reason: str | None = None) -> dict[str, Any]:
+    """Return what failed, when, in which attempt and where.
 
     Args:
-        event: the event that was tried.
-        worker: the worker's name.
-        error: the exception, where one was raised.
-        kind: the record's ``type``; the exception's class where ``None``.
-        message: the record's ``message``; the exception's text where ``None``.
-        traceparent: the span of the attempt, so that the next one can link to it.
+        raised: an exception, or an outcome that ends an attempt.
+        reason: the outcome's; ``None``: the exception's text.
     """
-    record = {
-        "type": kind or type(error).__name__,
-        "message": message_of(error) if message is None else message[:LONGEST_MESSAGE],
+    record: dict[str, Any] = {
+        "type": type(raised).__name__,
+        "message": plain(message_of(raised)) if reason is None else reason,
         "at": datetime.now(UTC).isoformat(),
-        "worker": worker,
-        "attempt": event.attempts,
+        "attempt": attempt,
     }
-    if error is not None and (place := where(error)):
+    if isinstance(raised, BaseException) and (place := where(raised)):
         record["where"] = place
-    if error is not None and event.attempts <= TRACED:
-        record["traceback"] = "".join(traceback.format_exception(error))[-LONGEST_TRACEBACK:]
+    return record
+
+
+def error_record(
+    event: Event, worker: str, raised: object, reason: str | None = None, traceparent: str | None = None
+) -> dict[str, Any]:
+    """Return the record of a failed attempt: as :func:`failure_record`, with the worker, and first with a traceback.
+
+    ``traceparent``: the span of the attempt, so that the next one can link to it.
+    """
+    record = failure_record(raised, event.attempts, reason) | {"worker": worker}
+    if isinstance(raised, BaseException) and event.attempts <= TRACED:
+        record["traceback"] = "".join(traceback.format_exception(raised))[-LONGEST_TRACEBACK:]
     if traceparent is not None:
         record["traceparent"] = traceparent
     return record

@@ -4,7 +4,7 @@ Every mistake that can be seen at start is raised at start.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypedDict, TypeVar, Unpack, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from surelane.events import Event
 from surelane.jobs import Priority
@@ -14,15 +14,17 @@ from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import (
     Bounds,
     HandlersError,
+    KindBounds,
     Middleware,
+    OnBounds,
     Registered,
+    RouteBounds,
     Schedule,
     handler_of,
     is_async,
     name_of,
     takes_arguments,
 )
-from surelane_worker.handling.limit import Limit
 from surelane_worker.handling.outcomes import Pause
 from surelane_worker.handling.routes import Sort, Takes, Wanted, every
 
@@ -30,26 +32,6 @@ OnEvent = TypeVar("OnEvent", bound=Callable[[Event, Context], Any] | Callable[[E
 OnGroup = TypeVar("OnGroup", bound=Callable[[list[Event], Context], Any])
 OnFunction = TypeVar("OnFunction", bound=Callable[..., Any])
 OnMiddleware = TypeVar("OnMiddleware", bound=Middleware)
-
-
-class RouteBounds(TypedDict, total=False):
-    """The bounds of a route; see :meth:`Handlers.action`."""
-
-    timeout: Pause | None
-    concurrency: int | None
-    answers: bool
-    ordered: bool
-
-
-class OnBounds(TypedDict, total=False):
-    """The bounds of a handler of one event or several; see :meth:`Handlers.on`."""
-
-    timeout: Pause | None
-    concurrency: int | None
-    max_attempts: int | None
-    backoff: Pause | None
-    limit: Limit | None
-    version: str | None
 
 
 class Handlers:
@@ -74,15 +56,7 @@ class Handlers:
         self, *kinds: str, debounce: Pause, max_wait: Pause | None = None, **bounds: Unpack[OnBounds]
     ) -> Callable[[OnGroup], OnGroup]: ...
 
-    def on(
-        self,
-        *kinds: str,
-        debounce: Pause | None = None,
-        max_wait: Pause | None = None,
-        answers: bool = False,
-        ordered: bool = False,
-        **bounds: Unpack[OnBounds],
-    ) -> Callable[[Any], Any]:
+    def on(self, *kinds: str, **bounds: Unpack[Bounds]) -> Callable[[Any], Any]:
         """Register a function ``(event, ctx)``, async or not, for each event of ``kinds``.
 
         It may take the payload as a third argument, annotated with its type: a pydantic model, a ``TypedDict``, a
@@ -113,23 +87,10 @@ class Handlers:
         Raises:
             HandlersError: a kind has a handler already, or the function or a bound is wrong.
         """
-        return self._registering(
-            kinds,
-            grouped=debounce is not None,
-            answers=answers,
-            ordered=ordered,
-            debounce=debounce,
-            max_wait=max_wait,
-            **bounds,
-        )
+        _check_names(bounds, Bounds)
+        return self._registering(kinds, grouped=bounds.get("debounce") is not None, **bounds)
 
-    def on_group(
-        self,
-        *kinds: str,
-        timeout: Pause | None = None,
-        concurrency: int | None = None,
-        limit: Limit | None = None,
-    ) -> Callable[[OnGroup], OnGroup]:
+    def on_group(self, *kinds: str, **bounds: Unpack[KindBounds]) -> Callable[[OnGroup], OnGroup]:
         """Register a function ``(events, ctx)`` that gets all waiting events of a group at once, in order.
 
         Its outcome applies to every event it got. An event without a group comes in a list of one.
@@ -137,16 +98,10 @@ class Handlers:
         Raises:
             HandlersError: as for :meth:`on`.
         """
+        _check_names(bounds, KindBounds)
+        return self._registering(kinds, grouped=True, **bounds)
 
-        return self._registering(kinds, grouped=True, timeout=timeout, concurrency=concurrency, limit=limit)
-
-    def event(
-        self,
-        *types: Wanted,
-        timeout: Pause | None = None,
-        concurrency: int | None = None,
-        limit: Limit | None = None,
-    ) -> Callable[[OnEvent], OnEvent]:
+    def event(self, *types: Wanted, **bounds: Unpack[KindBounds]) -> Callable[[OnEvent], OnEvent]:
         """Register a function for events of Slack's Events API, by the names of their subscriptions.
 
         Args:
@@ -157,17 +112,12 @@ class Handlers:
         Raises:
             HandlersError: an earlier route takes all of them, or as for :meth:`on`.
         """
+        _check_names(bounds, KindBounds)
         kinds = _named("event", routes.event_kinds, types)
-        return self._registering(kinds, every, timeout=timeout, concurrency=concurrency, limit=limit)
+        return self._registering(kinds, every, **bounds)
 
     def command(
-        self,
-        *names: str,
-        timeout: Pause | None = None,
-        concurrency: int | None = None,
-        answers: bool = False,
-        ordered: bool = False,
-        limit: Limit | None = None,
+        self, *names: str, answers: bool = False, ordered: bool = False, **bounds: Unpack[KindBounds]
     ) -> Callable[[OnEvent], OnEvent]:
         """Register a function for slash commands, such as ``/deploy``.
 
@@ -178,16 +128,9 @@ class Handlers:
         Raises:
             HandlersError: a name is a pattern, or as for :meth:`event`.
         """
+        _check_names(bounds, KindBounds)
         kinds = _named("command", routes.command_kinds, names)
-        return self._registering(
-            kinds,
-            every,
-            timeout=timeout,
-            concurrency=concurrency,
-            answers=answers,
-            ordered=ordered,
-            limit=limit,
-        )
+        return self._registering(kinds, every, answers=answers, ordered=ordered, **bounds)
 
     def message(
         self, *wanted: Wanted, timeout: Pause | None = None, concurrency: int | None = None
@@ -353,28 +296,20 @@ class Handlers:
         self._registered.included.append(registered_in(other))
 
     def _routing(
-        self,
-        sort: Sort,
-        wanted: tuple[Wanted, ...],
-        *,
-        timeout: Pause | None = None,
-        concurrency: int | None = None,
-        answers: bool = False,
-        ordered: bool = False,
+        self, sort: Sort, wanted: tuple[Wanted, ...], **bounds: Unpack[RouteBounds]
     ) -> Callable[[OnEvent], OnEvent]:
-        takes = sort.takes(wanted)
+        _check_names(bounds, RouteBounds)
+        takes, concurrency = sort.takes(wanted), bounds.get("concurrency")
         if takes is not every and concurrency is not None:
             raise HandlersError(
                 f"concurrency={concurrency}: a worker claims {sort.kinds[0]!r} as a whole, so a route within it "
                 "cannot have a bound of its own; give the bound to handlers.on(kind)"
             )
-        if takes is not every and ordered:
+        if takes is not every and bounds.get("ordered"):
             raise HandlersError(
                 f"ordered=True: all {sort.kinds[0]!r} are in order, or none; give the order to handlers.on(kind)"
             )
-        return self._registering(
-            sort.kinds, takes, timeout=timeout, concurrency=concurrency, answers=answers, ordered=ordered
-        )
+        return self._registering(sort.kinds, takes, **bounds)
 
     def _registering(
         self,
@@ -396,6 +331,12 @@ class Handlers:
 def registered_in(handlers: Handlers) -> Registered:
     """Return what a set has, for the worker."""
     return handlers._registered  # noqa: SLF001 - a team's editor shows what is documented
+
+
+def _check_names(bounds: Mapping[str, object], known: type) -> None:
+    """Raise :class:`TypeError` for a bound that is not one of the ``known``, a typed dictionary's."""
+    if unknown := bounds.keys() - known.__annotations__.keys():
+        raise TypeError(f"not a bound of such a handler: {', '.join(sorted(unknown))}")
 
 
 def _named(

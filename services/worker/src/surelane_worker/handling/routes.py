@@ -8,7 +8,6 @@ import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from surelane.events import Event
 from surelane.slack import EDITS, edited_message
@@ -72,49 +71,11 @@ def is_interactive(kind: str) -> bool:
     return kind.startswith("slack.") and (kind[6:] in INTERACTIONS or kind[6:] in EDITS)
 
 
-def texts(event: Event) -> Iterator[object]:
-    """Yield the text of a message."""
-    yield event.slack.get("text")
-
-
-def edited_texts(event: Event) -> Iterator[object]:
-    """Yield the text of a message that was edited, as it is now, or deleted, as it was."""
-    yield edited_message(event.slack).get("text")
-
-
-def link_domains(event: Event) -> Iterator[object]:
-    """Yield the domains of the links in a message, as the app's settings name them."""
-    links = event.slack.get("links")
-    for link in links if isinstance(links, list) else ():
-        yield _member(link, "domain")
-
-
-def entity_names(event: Event) -> Iterator[object]:
-    """Yield the type that the app gave a Work Object, and the domain of its link."""
-    yield _member(event.slack.get("external_ref"), "type")
-    yield _member(event.slack.get("link"), "domain")
-
-
-def action_ids(event: Event) -> Iterator[object]:
-    """Yield the ids of the buttons and menus that a person used."""
-    actions = event.payload.get("actions")
-    for action in actions if isinstance(actions, list) else ():
-        yield _member(action, "action_id")
-
-
-def view_ids(event: Event) -> Iterator[object]:
-    """Yield the ``callback_id`` of a modal."""
-    yield _member(event.payload.get("view"), "callback_id")
-
-
-def callback_ids(event: Event) -> Iterator[object]:
-    """Yield the ``callback_id`` of a shortcut."""
-    yield event.payload.get("callback_id")
-
-
-def option_ids(event: Event) -> Iterator[object]:
-    """Yield the id of the menu that asks for its options."""
-    yield event.payload.get("action_id")
+def members(holders: object, name: str) -> list[object]:
+    """Return a member of each object in a list that a payload may hold."""
+    if not isinstance(holders, list):
+        return []
+    return [holder.get(name) for holder in holders if isinstance(holder, dict)]
 
 
 def equal(wanted: Wanted, found: str) -> bool:
@@ -132,24 +93,18 @@ def every(_: Event) -> bool:
     return True
 
 
-def ids(event: Event) -> list[str]:
-    """Return the ids in an interaction's payload, for logs."""
-    readers = (action_ids, view_ids, callback_ids, option_ids)
-    return [found for reader in readers for found in reader(event) if isinstance(found, str)]
-
-
 @dataclass(frozen=True, slots=True)
 class Sort:
     """A sort of route that chooses within its kinds.
 
     Attributes:
         kinds: the kinds of its events.
-        found: yields what a payload holds; values that are no strings match nothing.
+        found: returns what a payload holds; values that are no strings match nothing.
         matches: compares a wanted string or pattern with one of them.
     """
 
     kinds: tuple[str, ...]
-    found: Callable[[Event], Iterator[object]]
+    found: Callable[[Event], list[object]]
     matches: Callable[[Wanted, str], bool] = equal
 
     def takes(self, wanted: Collection[Wanted]) -> Takes:
@@ -171,16 +126,36 @@ class Wants:
         return any(matches(each, found) for each in self.wanted for found in strings)
 
 
-MESSAGE = Sort(MESSAGES, texts, contained)
-EDITED = Sort(("slack.message_changed",), edited_texts, contained)
-DELETED = Sort(("slack.message_deleted",), edited_texts, contained)
-LINKS = Sort((LINK,), link_domains)
-ENTITIES = Sort((ENTITY,), entity_names)
-ACTION = Sort(("slack.block_actions",), action_ids)
-VIEW = Sort(("slack.view_submission",), view_ids)
-VIEW_CLOSED = Sort(("slack.view_closed",), view_ids)
-SHORTCUT = Sort(("slack.shortcut", "slack.message_action"), callback_ids)
-OPTIONS = Sort(("slack.block_suggestion",), option_ids)
+MESSAGE = Sort(MESSAGES, lambda event: [event.slack.get("text")], contained)
+"""Looks at a message's text."""
+EDITED, DELETED = (
+    Sort((kind,), lambda event: [edited_message(event.slack).get("text")], contained)
+    for kind in ("slack.message_changed", "slack.message_deleted")
+)
+"""Look at the text of a message that was edited, as it is now, or deleted, as it was."""
+LINKS = Sort((LINK,), lambda event: members(event.slack.get("links"), "domain"))
+"""Looks at the domains of the links in a message, as the app's settings name them."""
+ENTITIES = Sort(
+    (ENTITY,),
+    lambda event: [
+        *members([event.slack.get("external_ref")], "type"),
+        *members([event.slack.get("link")], "domain"),
+    ],
+)
+"""Looks at the type that the app gave a Work Object, and at the domain of its link."""
+ACTION = Sort(("slack.block_actions",), lambda event: members(event.payload.get("actions"), "action_id"))
+VIEW, VIEW_CLOSED = (
+    Sort((kind,), lambda event: members([event.payload.get("view")], "callback_id"))
+    for kind in ("slack.view_submission", "slack.view_closed")
+)
+SHORTCUT = Sort(("slack.shortcut", "slack.message_action"), lambda event: [event.payload.get("callback_id")])
+OPTIONS = Sort(("slack.block_suggestion",), lambda event: [event.payload.get("action_id")])
+
+
+def ids(event: Event) -> list[str]:
+    """Return the ids in an interaction's payload, for logs."""
+    found = [each for sort in (ACTION, VIEW, SHORTCUT, OPTIONS) for each in sort.found(event)]
+    return [each for each in found if isinstance(each, str)]
 
 
 def event_kinds(types: Iterable[Wanted]) -> Iterator[str]:
@@ -230,7 +205,3 @@ def doubt(kind: str, taken: Collection[str] | None) -> str | None:
     if taken is not None and name not in taken and not with_messages:
         return f"SURELANE_EVENT_TYPES leaves out {name}"
     return None
-
-
-def _member(holder: object, name: str) -> Any:  # noqa: ANN401 - any JSON
-    return holder.get(name) if isinstance(holder, dict) else None

@@ -1,16 +1,19 @@
 """Call the functions of steps, and write their results and arguments as JSON."""
 
+import asyncio
 import hashlib
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from types import MappingProxyType
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from surelane_worker.handling.flow import Key
+from surelane_worker.handling.outcomes import Pause, backoff_of, duration
 
 MOST_BYTES = 1_000_000
 """Of a step's result, as JSON in UTF-8."""
@@ -64,7 +67,7 @@ class Shape:
             )
         return text
 
-    def read(self, key: Key, text: str) -> Any:  # noqa: ANN401 - the function's result
+    def read(self, key: Key, text: str) -> Any:
         """Return the result that a JSON text stands for.
 
         Raises:
@@ -81,6 +84,39 @@ class Shape:
             ) from None
 
 
+class Call:
+    """A function, what it is called with, and its bounds; see :meth:`Context.step`.
+
+    Attributes:
+        shape: the function's.
+        hashed: the fingerprint of what it is called with.
+        retries: how many more times it is called after it failed.
+        pauses: those between its tries; ``None``: the worker's.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        arguments: Sequence[Any] = (),
+        named: Mapping[str, Any] = MappingProxyType({}),
+        retries: int = 0,
+        backoff: Pause | None = None,
+        timeout: Pause | None = None,
+    ) -> None:
+        self.shape = Shape.of(function)
+        self.hashed = fingerprint(arguments, named)
+        self.retries = retries
+        self.pauses = None if backoff is None else backoff_of(backoff)
+        self._timeout = None if timeout is None else duration(timeout).total_seconds()
+        self._call = partial(function, *arguments, **named)
+
+    async def result(self, in_thread: Callable[[Callable[[], object]], Awaitable[object]]) -> object:
+        """Call it once, and return what it returns or raise what it raises."""
+        async with asyncio.timeout(self._timeout):
+            result = self._call() if self.shape.is_async else await in_thread(self._call)
+            return await result if inspect.isawaitable(result) else result
+
+
 def _adapter(function: Callable[..., Any]) -> TypeAdapter[Any] | None:
     try:
         annotated = get_type_hints(function, include_extras=True).get("return", Any)
@@ -90,7 +126,7 @@ def _adapter(function: Callable[..., Any]) -> TypeAdapter[Any] | None:
 
 
 @lru_cache(maxsize=1000)
-def _adapter_of(annotated: Any) -> TypeAdapter[Any]:  # noqa: ANN401 - any type
+def _adapter_of(annotated: Any) -> TypeAdapter[Any]:
     return TypeAdapter(annotated)
 
 

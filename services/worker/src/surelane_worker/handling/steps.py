@@ -2,8 +2,6 @@
 
 The result of a step is stored in one statement, fenced by the claim, before the next line of the handler runs. So is a
 failure, once the handler goes on past it.
-One statement reads the steps of all earlier attempts, when the handler comes to its first step. An event's first claim
-has no earlier attempts, so it reads nothing, unless it runs another event again.
 
 A wait suspends the handler until a time comes, or a value is sent to its event. A suspended event holds no claim, no
 slot and no memory. When its wait ends, the handler runs again from its top, on any worker.
@@ -11,28 +9,25 @@ slot and no memory. When its wait ends, the handler runs again from its top, on 
 
 import asyncio
 import contextvars
-import inspect
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import InitVar, dataclass
+from datetime import datetime, timedelta
 from functools import partial
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
 from surelane.encryption.keys import SealedError
-from surelane.errors import DatabaseUnavailable, TransientConflict
-from surelane.events import Event
-from surelane_service.engine import Engine, Settled, StoredStep
-from surelane_service.logs import Logger
+from surelane_service.engine import StoredStep
+from surelane_worker.handling.fence import Fence
 from surelane_worker.handling.flow import Flow, Key
-from surelane_worker.handling.order import Order
-from surelane_worker.handling.outcomes import Backoff, Pause, Wait, backoff_of, duration
-from surelane_worker.handling.records import message_of, plain, where
-from surelane_worker.handling.shapes import Shape, StepMismatchError, fingerprint
+from surelane_worker.handling.outcomes import Backoff, Pause, Wait, duration
+from surelane_worker.handling.past import PATCH, UNDO, Past
+from surelane_worker.handling.records import failure_record
+from surelane_worker.handling.shapes import Call, Shape, StepMismatchError
 from surelane_worker.handling.threads import Threads
 from surelane_worker.slack.limits import SlackBusyError
 from surelane_worker.slack.notes import ClaimLostError
@@ -40,23 +35,11 @@ from surelane_worker.slack.replies import SCOPE
 from surelane_worker.slack.tokens import NotInstalledError
 
 LONGEST_NAME = 200
-FIRST_PAUSE, LONGEST_PAUSE = 0.005, 0.1
-"""Seconds between two tries to store a step while another transaction has the event locked."""
-AWAY = 0.25
-"""Seconds between two tries while the database cannot be reached."""
 RETRIES = Backoff(timedelta(seconds=1), timedelta(seconds=30))
 """The pauses between the tries of one step."""
-UNDO = "undo "
-"""What stands before the name of an undo."""
 HELD = 2.0
 """Seconds that a step keeps its slot between two tries. A longer pause suspends the handler."""
 
-PATCH = "patched "
-"""Begins the names under which answers of ``ctx.patched`` are stored. They have no place among the steps."""
-
-Answer = TypeVar("Answer")
-Bounds = tuple[int, Pause | None, Pause | None]
-"""Of a step: ``retries``, ``backoff`` and ``timeout``."""
 Take = Callable[[], Awaitable[tuple[str, str | None]]]
 """Takes a signal for a wait: the answer, and the signal as JSON text."""
 
@@ -103,62 +86,42 @@ class Failure:
     task: asyncio.Task[Any] | None
 
 
+@dataclass(eq=False)
 class Steps:
     """The steps of one attempt of one event."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        event: Event,
-        log: Logger,
-        check_claim: Callable[[], Awaitable[None]],
-        *,
-        grouped: bool,
-        retries: Backoff = RETRIES,
-        threads: Threads | None = None,
-        main: asyncio.Task[Any] | None = None,
-        own: AbstractSet[asyncio.Task[Any] | None] = frozenset(),
-        note_version: Callable[[], Awaitable[None]] | None = None,
-        replaying: bool = False,
-    ) -> None:
-        """Keep the arguments.
+    fence: Fence
+    """The event's, with which its steps are stored."""
+    threads: Threads
+    """Run synchronous steps."""
+    main: InitVar[asyncio.Task[Any] | None] = None
+    """The task that runs the handler; ``None`` if a thread runs it."""
+    own: InitVar[AbstractSet[asyncio.Task[Any] | None]] = frozenset()
+    """The tasks whose steps come in the order of the handler's code."""
+    grouped: bool = False
+    """Whether the handler takes several events. Then it has no steps."""
+    retries: Backoff = RETRIES
+    """The pauses between the tries of one step."""
+    note_version: Callable[[], Awaitable[None]] | None = None
+    """Awaited before something new is stored."""
+    replaying: bool = False
+    """Whether the handler stops where it would do something new."""
 
-        Args:
-            engine, event, log: whose steps these are, and what stores them and logs.
-            check_claim: awaited before each step: it returns while the claim stands, or cancels the handler.
-            grouped: whether the handler takes several events. Then it has no steps.
-            retries: the pauses between the tries of one step.
-            main: the task that runs the handler; ``None`` if a thread runs it.
-            own: the tasks whose steps come in the order of the handler's code.
-            note_version: awaited before something new is stored.
-            replaying: whether the handler stops where it would do something new.
-        """
-        self.threads = threads or Threads(lambda: False)
-        self.engine = engine
-        self.event = event
+    def __post_init__(
+        self, main: asyncio.Task[Any] | None, own: AbstractSet[asyncio.Task[Any] | None]
+    ) -> None:
         self.flow = Flow(main, self.finalize)
+        self.past = Past(self.fence, own, self.flow.stored)
         self.undos: list[tuple[Key, Callable[[], Awaitable[Any]]]] = []
         """What the handler registered with :meth:`undo`, in order."""
         self.progressed = False
         """Whether this attempt has stored something new. Then the next ones count anew."""
-        self._grouped = grouped
-        self._replaying = replaying
-        self._retries = retries
-        self._log = log
-        self._check_claim = check_claim
         self._counts = Counter[str]()
         self._running = set[str]()
         self._failures: list[Failure] = []
-        self._stored: dict[Key, StoredStep] | None = None
-        self._asked: set[Key] = set()
-        self._ahead = set[Key]()
-        """What is stored, and a replay has not come to: results and undos."""
         self._stopping: asyncio.Task[None] | None = None
-        self.order = Order(own)
         self._patches: dict[Key, bool] = {}
         self._patching = asyncio.Lock()
-        self.note_version = note_version
-        self._reading = asyncio.Lock()
 
     def key(self, name: str) -> Key:
         """Return the key of the next step of this name.
@@ -174,7 +137,7 @@ class Steps:
 
     def _check(self, name: str) -> None:
         self.flow.check()
-        if self._grouped:
+        if self.grouped:
             raise StepMismatchError(
                 "steps and waits belong to one event: register this handler with on, not on_group"
             )
@@ -192,45 +155,25 @@ class Steps:
                 " name each with key=, such as the item that it is for"
             )
 
-    async def run(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        arguments: Sequence[Any] = (),
-        named: Mapping[str, Any] | None = None,
-        *,
-        key: object = None,
-        retries: int = 0,
-        backoff: Pause | None = None,
-        timeout: Pause | None = None,
-    ) -> Any:  # noqa: ANN401 - the function's result
+    async def run(self, name: str, call: Call, key: object = None) -> Any:
         """Run a function and store its result, or return the result that is stored; see :meth:`Context.step`."""
-        step = self.key(name if key is None else f"{name} [{key}]")
-        return await self._once(step, function, arguments, named or {}, (retries, backoff, timeout))
+        return await self._once(self.key(name if key is None else f"{name} [{key}]"), call)
 
-    async def undo(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        arguments: Sequence[Any],
-        named: Mapping[str, Any],
-        bounds: Bounds,
-    ) -> None:
+    async def undo(self, name: str, call: Call) -> None:
         """Register a function that undoes what the handler does; see :meth:`Context.undo`."""
-        key, event = self.key(f"{UNDO}{name}"), self.event
-        self.undos.append((key, partial(self._once, key, function, arguments, named, bounds)))
+        key = self.key(f"{UNDO}{name}")
+        self.undos.append((key, partial(self._once, key, call)))
         with self._asking(key):
             if await self.stored(key, "step") is None:
                 await self.finalize(asyncio.current_task())
-                await self.fenced(lambda: self.engine.register_undo(event.id, event.claim, key.name, key.nth))
+                await self.fence.send(self.fence.engine.register_undo, key.name, key.nth)
 
     async def begin_undos(self) -> list[str]:
         """Let the handler's undos run, as it has stopped. Return those that it registered once and did not get to."""
         self.flow.close()
-        self.flow, self._replaying = Flow(asyncio.current_task(), self.finalize), False
-        if self._stored is None:
-            self._stored = await self._read()
-        return [str(key) for key in self._ahead if key.name.startswith(UNDO) and not self._stored[key].ended]
+        self.flow, self.replaying = Flow(asyncio.current_task(), self.finalize), False
+        await self.past.all()
+        return self.past.lost_undos()
 
     async def stop_replay(self) -> None:
         """Park this task for good if the handler is to do nothing new."""
@@ -238,68 +181,44 @@ class Steps:
             await self._stop()
 
     async def _stop(self) -> None:
-        if self._replaying:
+        if self.replaying:
             await self.flow.wait(Wait("step", "replay", 0, None, blocking=True))
 
-    async def _once(
-        self,
-        step: Key,
-        function: Callable[..., Any],
-        arguments: Sequence[Any],
-        named: Mapping[str, Any],
-        bounds: Bounds,
-    ) -> Any:  # noqa: ANN401 - the function's result
-        retries, backoff, timeout = bounds
-        limit = None if timeout is None else duration(timeout).total_seconds()
-        pauses = self._retries if backoff is None else backoff_of(backoff)
-        self._running.add(step.name)
+    async def _once(self, key: Key, call: Call) -> Any:
+        self._running.add(key.name)
         try:
-            with self._asking(step):
-                stored = await self.stored(step, "step")
-                shape, hashed = Shape.of(function), fingerprint(arguments, named)
-                if stored is not None:
-                    _check_arguments(step, stored, hashed)
-                    if stored.ended:
-                        await self.flow.give(step)
-                        return _result(step, shape, stored)
+            with self._asking(key):
+                stored = await self._given(key, "step", call.hashed)
+                if stored is not None and stored.ended:
+                    return _result(key, call.shape, stored)
                 await self._stop()
-                await self.flow.turn(step)
+                await self.flow.turn(key)
                 await self.finalize(asyncio.current_task())
-                call = partial(function, *arguments, **named)
-                return await self._run(step, shape, call, hashed, stored, (retries, pauses, limit))
+                return await self._run(key, call, {} if stored is None else stored.tried)
         finally:
-            self._running.discard(step.name)
+            self._running.discard(key.name)
 
-    async def _run(
-        self,
-        key: Key,
-        shape: "Shape",
-        call: Callable[[], Any],
-        hashed: str | None,
-        stored: StoredStep | None,
-        bounds: tuple[int, Backoff, float | None],
-    ) -> Any:  # noqa: ANN401 - the function's result
-        retries, pauses, limit = bounds
-        tried = {} if stored is None else stored.tried
-        before, left = tried.get("tries", 0) % (retries + 1), tried.get("left") or 0
+    async def _run(self, key: Key, call: Call, tried: Mapping[str, Any]) -> Any:
+        hashed, pauses = call.hashed, call.pauses or self.retries
+        before, left = tried.get("tries", 0) % (call.retries + 1), tried.get("left") or 0
         if left > 0:
             await self.flow.wait(Wait("step", key.name, key.nth, left, blocking=True))
         errors: list[dict[str, Any]] = []
         while True:
-            await self._check_claim()
+            await self.fence.check_claim()
             began = perf_counter()
             try:
-                text = await self._tried(key, shape, call, limit)
+                text = await self._tried(key, call)
             except NO_FAILURES:
                 raise
             except Exception as error:
-                errors.append(_record(error, self.event.attempts))
+                errors.append(failure_record(error, self.fence.event.attempts))
                 tries = before + len(errors)
-                if tries > retries:
+                if tries > call.retries:
                     await self._store(key, hashed, None, errors, began)
                     self._failures.append(Failure(key, hashed, began, asyncio.current_task()))
                     raise _error(key, errors[-1]) from error
-                self._log.warning("step failed", step=str(key), error=type(error).__name__)
+                self.fence.log.warning("step failed", step=str(key), error=type(error).__name__)
                 pause = pauses.pause(tries)
                 if pause <= HELD:
                     await asyncio.sleep(pause)
@@ -308,7 +227,7 @@ class Steps:
             else:
                 async with self.flow.giving():
                     await self._store(key, hashed, text, errors, began)
-                return shape.read(key, text)
+                return call.shape.read(key, text)
             await self.flow.wait(Wait("step", key.name, key.nth, pause, blocking=True))
 
     async def finalize(self, task: asyncio.Task[Any] | None = None) -> None:
@@ -324,17 +243,14 @@ class Steps:
             async with self.flow.giving():
                 await self._store(failure.key, failure.arguments, None, [], failure.began, final=True)
 
-    async def _tried(self, key: Key, shape: "Shape", call: Callable[[], Any], limit: float | None) -> str:
+    async def _tried(self, key: Key, call: Call) -> str:
         inside, scope = _INSIDE.set(key.name), SCOPE.set(f"{key.name}:{key.nth}")
         try:
-            async with asyncio.timeout(limit):
-                result = call() if shape.is_async else await self.threads.run(call)
-                if inspect.isawaitable(result):
-                    result = await result
+            result = await call.result(self.threads.run)
         finally:
             _INSIDE.reset(inside)
             SCOPE.reset(scope)
-        return shape.text(key, result)
+        return call.shape.text(key, result)
 
     async def stored(self, key: Key, sort: str) -> StoredStep | None:
         """Return what earlier attempts stored under a key.
@@ -342,13 +258,11 @@ class Steps:
         Raises:
             StepMismatchError: it is of another sort, or new before what is stored.
         """
-        found = (await self.all_stored()).get(key)
-        self._asked.add(key)
-        self._ahead.discard(key)
-        if self._replaying and not self._ahead and self._stopping is None:
+        found = await self.past.get(key)
+        if self.replaying and self._stopping is None and self.past.is_over():
             # What follows at once may still register an undo. What takes longer, such as a call, is not awaited.
             self._stopping = asyncio.create_task(self.stop_replay())
-        self.order.ask(key, new=found is None)
+        self.past.ask(key, new=found is None)
         if found is None and self.note_version is not None:
             await self.note_version()
         if found is not None and found.sort != sort:
@@ -357,6 +271,20 @@ class Steps:
             )
         return found
 
+    async def _given(self, key: Key, sort: str, hashed: str | None = None) -> StoredStep | None:
+        """As :meth:`stored`. What has ended comes at its turn."""
+        stored = await self.stored(key, sort)
+        if stored is not None:
+            if None not in (stored.arguments, hashed) and stored.arguments != hashed:
+                raise StepMismatchError(
+                    f"step {key} was stored for other arguments than it is now called with: give each step of a loop"
+                    " a key= or a name of its own; give the step a new name if the code changed its arguments; put"
+                    " arguments that may differ between attempts into a lambda"
+                )
+            if stored.ended:
+                await self.flow.give(key)
+        return stored
+
     @contextmanager
     def _asking(self, key: Key) -> Iterator[None]:
         """Keep the handler from being suspended for the length of the block, and note whether the step ends in it."""
@@ -364,9 +292,9 @@ class Steps:
             try:
                 yield
             except StepError:
-                self.order.end(key)
+                self.past.end(key)
                 raise
-            self.order.end(key)
+            self.past.end(key)
 
     async def patched(self, name: str) -> bool:
         """Return whether a change of the code is for this run; see :meth:`Context.patched`."""
@@ -379,10 +307,10 @@ class Steps:
         return self._patches[key]
 
     async def _decide(self, key: Key) -> bool:
-        stored = await self.all_stored()
+        stored = await self.past.all()
         if key in stored:
             return stored[key].result == "true"
-        new = not self.unasked()
+        new = not self.past.unasked()
         if self.note_version is not None:
             await self.note_version()
         await self.finalize(asyncio.current_task())
@@ -390,38 +318,13 @@ class Steps:
             await self._store(key, None, json.dumps(new), [], perf_counter())
         return new
 
-    async def all_stored(self) -> Mapping[Key, StoredStep]:
-        """Return what earlier attempts stored, which is read once."""
-        if self._stored is None:
-            async with self._reading:
-                if self._stored is None:
-                    self._stored = await self._read()
-        return self._stored
-
-    async def _read(self) -> dict[Key, StoredStep]:
-        # The first claim finds steps where the event runs another one again, and notes say so.
-        event = self.event
-        if event.claim == 1 and event.notes is None:
-            return {}
-        steps = await self.patiently(partial(self.engine.read_steps, event.id))
-        if any(step.sort == "sleep" and step.done and step.result == "false" for step in steps):
-            await self.fenced(partial(self.engine.end_sleeps, event.id, event.claim))
-            steps = await self.patiently(partial(self.engine.read_steps, event.id))
-        found = {Key(step.name, step.nth): step for step in steps}
-        ended = [key for key, step in found.items() if step.ended and not key.name.startswith(PATCH)]
-        self._ahead = {*ended, *(key for key in found if key.name.startswith(UNDO))}
-        self.flow.stored(ended)
-        self.order.read(found)
-        return found
-
     async def sleep(self, pause: Pause, name: str, *, blocking: bool) -> None:
         """Suspend the handler for a time; see :meth:`Context.sleep`."""
         seconds = duration(pause).total_seconds()
         key = self.key(name)
         with self._asking(key):
-            stored = await self.stored(key, "sleep")
-            if stored is not None and stored.done:
-                await self.flow.give(key)
+            stored = await self._given(key, "sleep")
+            if stored is not None and stored.ended:
                 return
             await self.finalize(asyncio.current_task())
             await self.flow.wait(Wait("sleep", key.name, key.nth, seconds, blocking))
@@ -429,8 +332,8 @@ class Steps:
     async def signal(self, name: str, timeout: Pause | None, *, blocking: bool) -> Signal | None:
         """Return the next signal of a name, or suspend the handler until it comes; ``None`` past the timeout."""
         seconds = None if timeout is None else duration(timeout).total_seconds()
-        key, event = self.key(name), self.event
-        take = partial(self.engine.take_signal, event.id, event.claim, key.name, key.nth, seconds)
+        key = self.key(name)
+        take = partial(self.fence.send, self.fence.engine.take_signal, key.name, key.nth, seconds)
         return await self.take(key, take, seconds, blocking=blocking)
 
     async def take(
@@ -438,33 +341,20 @@ class Steps:
     ) -> Signal | None:
         """Return the signal that ``take`` gets, or that is stored, or suspend the handler until it comes."""
         with self._asking(key):
-            stored = await self.stored(key, "wait")
-            if stored is not None:
-                _check_arguments(key, stored, hashed)
-                if stored.done:
-                    await self.flow.give(key)
-                    return _signal(stored.result)
+            stored = await self._given(key, "wait", hashed)
+            if stored is not None and stored.ended:
+                return _signal(stored.result)
             await self._stop()
             await self.flow.turn(key)
             await self.finalize(asyncio.current_task())
             async with self.flow.giving():
-                answer, text = await self.fenced(take)
+                answer, text = await take()
             if answer == "pending":
                 # A new wait for a child is stored already.
                 self.progressed = self.progressed or (stored is None and hashed is not None)
                 await self.flow.wait(Wait("wait", key.name, key.nth, seconds, blocking))
             self.progressed = True
             return _signal(text)
-
-    async def is_done(self, key: Key) -> bool:
-        """Return whether a step has a stored result, such as one whose commit was not answered."""
-        steps = await self.patiently(partial(self.engine.read_steps, self.event.id))
-        return any(Key(step.name, step.nth) == key and step.done for step in steps)
-
-    def unasked(self) -> list[str]:
-        """Return the steps that earlier attempts stored and that this attempt did not use."""
-        left = (self._stored or {}).keys() - self._asked
-        return sorted(str(key) for key in left if not key.name.startswith(PATCH))
 
     async def _store(
         self,
@@ -476,56 +366,17 @@ class Steps:
         *,
         final: bool = False,
     ) -> None:
-        took, event = timedelta(seconds=perf_counter() - began), self.event
-        step = event.id, event.claim, key.name, key.nth, hashed, text, json.dumps(errors), took
-        await self.fenced(lambda: self.engine.store_step(*step, final, key in self.order))
+        took, in_order = timedelta(seconds=perf_counter() - began), self.past.in_order(key)
+        step = key.name, key.nth, hashed, text, json.dumps(errors), took, final, in_order
+        await self.fence.send(self.fence.engine.store_step, *step)
         self.progressed = self.progressed or text is not None
-
-    async def fenced(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Send a fenced statement until the event is not locked. Return its answer, or the tuple that begins with it.
-
-        Raises:
-            ClaimLostError: the claim no longer stands.
-        """
-        pause = FIRST_PAUSE
-        while True:
-            given = await self.patiently(call)
-            answer = given[0] if isinstance(given, tuple) else given
-            if answer == Settled.STALE:
-                raise ClaimLostError
-            if answer != Settled.BUSY:
-                return given
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
-
-    async def patiently(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Send a statement until the database answers. Stop at the latest when the lease ends."""
-        warned = False
-        while True:
-            try:
-                return await call()
-            except (DatabaseUnavailable, TransientConflict) as error:
-                if not warned:
-                    self._log.warning("a step waits: the database is away", error=type(error).__name__)
-                warned = True
-            await asyncio.sleep(AWAY)
-            await self._check_claim()
 
 
 _INSIDE: contextvars.ContextVar[str | None] = contextvars.ContextVar("step", default=None)
 """The step that runs."""
 
 
-def _check_arguments(key: Key, stored: StoredStep, hashed: str | None) -> None:
-    if stored.arguments is not None and hashed is not None and stored.arguments != hashed:
-        raise StepMismatchError(
-            f"step {key} was stored for other arguments than it is now called with: give each step of a loop a key="
-            " or a name of its own; give the step a new name if the code changed its arguments; put arguments that"
-            " may differ between attempts into a lambda"
-        )
-
-
-def _result(key: Key, shape: Shape, stored: StoredStep) -> Any:  # noqa: ANN401 - the function's result
+def _result(key: Key, shape: Shape, stored: StoredStep) -> Any:
     if not stored.done:
         raise _error(key, stored.tried["error"])
     return shape.read(key, stored.result or "null")
@@ -533,16 +384,6 @@ def _result(key: Key, shape: Shape, stored: StoredStep) -> Any:  # noqa: ANN401 
 
 def _error(key: Key, record: Mapping[str, Any]) -> StepError:
     return StepError(str(key), record["type"], record["message"], record.get("where"))
-
-
-def _record(error: BaseException, attempt: int) -> dict[str, Any]:
-    return {
-        "type": type(error).__name__,
-        "message": plain(message_of(error)),
-        "at": datetime.now(UTC).isoformat(),
-        "attempt": attempt,
-        "where": where(error),
-    }
 
 
 def _signal(text: str | None) -> Signal | None:

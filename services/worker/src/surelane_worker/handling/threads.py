@@ -32,8 +32,17 @@ class Threads:
         """Call a function in a new thread and return its result, or raise what it raised."""
         loop = asyncio.get_running_loop()
         finished: asyncio.Future[object] = loop.create_future()
-        run = partial(contextvars.copy_context().run, function)
-        threading.Thread(target=_report, args=(run, loop, finished), name="handler", daemon=True).start()
+        call: Callable[[], object] = partial(contextvars.copy_context().run, function)
+
+        def report() -> None:
+            try:
+                settle: Callable[[], None] = partial(finished.set_result, call())
+            except BaseException as error:  # noqa: BLE001 - raised again where the function is awaited
+                settle = partial(finished.set_exception, _safe(error))
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_settle, finished, settle)
+
+        threading.Thread(target=report, name="handler", daemon=True).start()
         try:
             await asyncio.wait([finished])
         except asyncio.CancelledError:
@@ -53,27 +62,13 @@ class Threads:
         finished.exception()
 
 
-def _report(
-    run: Callable[[], object], loop: asyncio.AbstractEventLoop, finished: asyncio.Future[object]
-) -> None:
-    try:
-        settle = partial(_finish, finished, run(), None)
-    except BaseException as error:  # noqa: BLE001 - raised again where the function is awaited
-        settle = partial(_finish, finished, None, error)
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(settle)
+def _settle(finished: asyncio.Future[object], settle: Callable[[], None]) -> None:
+    if not finished.done():  # the caller was cancelled
+        settle()
 
 
-def _finish(finished: asyncio.Future[object], result: object, error: BaseException | None) -> None:
-    if finished.done():  # the caller was cancelled
-        return
-    if error is None:
-        finished.set_result(result)
-    else:
-        # A future refuses StopIteration. A thread's SystemExit would end the event loop.
-        safe = (
-            error
-            if isinstance(error, Exception) and not isinstance(error, StopIteration)
-            else RuntimeError(repr(error))
-        )
-        finished.set_exception(safe)
+def _safe(error: BaseException) -> Exception:
+    """Return an exception for a future: it refuses StopIteration, and a thread's SystemExit would end the loop."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    return RuntimeError(repr(error))

@@ -15,7 +15,7 @@ from typing import Any
 from surelane.drivers import Driver, async_driver, sync_driver
 from surelane.errors import UnsupportedConnection
 from surelane_worker.handling.flow import Key
-from surelane_worker.handling.shapes import Shape, StepMismatchError, fingerprint
+from surelane_worker.handling.shapes import Call, Shape, StepMismatchError, fingerprint
 from surelane_worker.handling.steps import NO_FAILURES, Steps
 from surelane_worker.slack.notes import ClaimLostError
 from surelane_worker.slack.replies import SCOPE
@@ -43,19 +43,20 @@ class Transaction:
         except UnsupportedConnection:
             self.driver, self._choose, self._blocks = sync_driver(database), sync_driver, True
 
-    async def run(self, name: str, arguments: Sequence[Any], named: dict[str, Any]) -> Any:  # noqa: ANN401 - the function's result
+    async def run(self, name: str, arguments: Sequence[Any], named: dict[str, Any]) -> Any:
         """Run the step, or return its stored result; see :meth:`Context.transaction`."""
 
         @wraps(self._function)
-        async def once(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - the function's
+        async def once(*arguments: Any, **named: Any) -> Any:
             given, _, nth = SCOPE.get("").rpartition(":")
-            key, began, event = Key(given, int(nth)), perf_counter(), self._steps.event
+            key, began, fence = Key(given, int(nth)), perf_counter(), self._steps.fence
             token = await self._offer(key)
             hashed, results = fingerprint(arguments, named), list[object]()
 
             async def stored(result: object, xact: str) -> tuple[Any, ...]:
                 text = Shape.of(self._function).text(key, result)
-                sealed = await self._steps.engine.sealed_step(event.id, key.name, key.nth, hashed, text)
+                event = fence.event
+                sealed = await fence.engine.sealed_step(event.id, key.name, key.nth, hashed, text)
                 results.append(result)
                 took = perf_counter() - began
                 return event.id, event.claim, key.name, key.nth, token, xact, *sealed, took
@@ -70,19 +71,17 @@ class Transaction:
             except Exception:
                 if results:  # it may be committed: another token keeps it from a later commit
                     await self._offer(key)
-                    if await self._steps.is_done(key):
+                    steps = await fence.patiently(fence.engine.read_steps, fence.event.id)
+                    if any(Key(step.name, step.nth) == key and step.done for step in steps):
                         return results[0]
                 raise
 
-        return await self._steps.run(name, once, arguments, named)
+        return await self._steps.run(name, Call(once, arguments, named))
 
     async def _offer(self, key: Key) -> str:
         """Store that the step may come, with a new token. Return the token."""
-        token, event, engine = secrets.token_hex(16), self._steps.event, self._steps.engine
-        in_order = key in self._steps.order
-        await self._steps.fenced(
-            lambda: engine.offer_step(event.id, event.claim, key.name, key.nth, token, in_order)
-        )
+        token, fence = secrets.token_hex(16), self._steps.fence
+        await fence.send(fence.engine.offer_step, key.name, key.nth, token, self._steps.past.in_order(key))
         return token
 
     async def _awaited(self, stored: "Stored", arguments: Sequence[Any], named: dict[str, Any]) -> object:

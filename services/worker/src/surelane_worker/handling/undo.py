@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from surelane_worker.handling.attempt import Attempt
 from surelane_worker.handling.outcomes import Undone
 from surelane_worker.handling.shapes import StepMismatchError
-from surelane_worker.handling.steps import NO_FAILURES, StepError, Steps
+from surelane_worker.handling.steps import NO_FAILURES, StepError
 
 
 class UndoError(Exception):
@@ -39,8 +39,14 @@ async def undo(attempt: Attempt, replay: Awaitable[object], is_last: Callable[[]
         raise stopped if isinstance(stopped, Exception) else UndoError(f"the handler does not get to {lost}")
     for key, call in reversed(steps.undos):
         stored = await steps.stored(key, "step")
-        if stored is None or not stored.ended:
-            await _run(steps, call, is_last)
+        if stored is not None and stored.ended:
+            continue
+        try:
+            await call()
+        except (StepError, StepMismatchError):
+            if not is_last():
+                raise
+            await steps.finalize()
     return Undone()
 
 
@@ -57,12 +63,3 @@ async def _stopped(attempt: Attempt, replay: Awaitable[object]) -> BaseException
             raise
         return error
     return None
-
-
-async def _run(steps: Steps, call: Callable[[], Awaitable[object]], is_last: Callable[[], bool]) -> None:
-    try:
-        await call()
-    except (StepError, StepMismatchError):
-        if not is_last():
-            raise
-        await steps.finalize()

@@ -219,8 +219,8 @@ class Run:
         budget, (workspace, person) = self.budget, self._payer
         if not (budget.person or budget.workspace) or not workspace:
             return
-        steps = attempt_of(self.ctx).steps
-        all_of_it, of_person = await steps.patiently(partial(steps.engine.read_usage, workspace, person))
+        fence = attempt_of(self.ctx).steps.fence
+        all_of_it, of_person = await fence.patiently(fence.engine.read_usage, workspace, person)
         if person and budget.person.is_used_up(of_person):
             raise StoppedError(
                 "I stop here: you have used what I may spend on you today. Please ask tomorrow."
@@ -231,15 +231,15 @@ class Run:
     async def _count(self, response: ModelResponse) -> None:
         attempt, used = attempt_of(self.ctx), self._used(response)
         workspace, person = self._payer
-        response_id = token_hex(8)
+        fence, response_id = attempt.steps.fence, token_hex(8)
 
         async def count() -> None:
             try:
-                await attempt.steps.engine.count_usage(workspace, person, used, response_id)
+                await fence.engine.count_usage(workspace, person, used, response_id)
             except Conflict as error:  # another transaction holds the row longer than the lock timeout
                 raise TransientConflict(str(error)) from error
 
-        await attempt.steps.patiently(count)
+        await fence.patiently(count)
         if attempt.services.metrics is not None:
             attempt.services.metrics.model_used(workspace, used)
 

@@ -14,8 +14,8 @@ from surelane_service.engine import MOST_MEMBERS
 from surelane_service.logs import get_logger
 from surelane_worker.handling.attempt import Services, Stoppable
 from surelane_worker.handling.debounce import Debounce
+from surelane_worker.handling.fence import Fence
 from surelane_worker.handling.outcomes import Snooze
-from surelane_worker.handling.steps import Steps
 from surelane_worker.leasing import Claim
 from surelane_worker.settling import Settler
 from surelane_worker.slack.notes import ClaimLostError
@@ -64,11 +64,9 @@ class Coalescer:
                 self._put_back(head, pause)
                 return None
         engine, event = self._services.engine, head.event
-        steps = Steps(engine, event, log, partial(self._services.check_claim, work), grouped=False)
+        fence = Fence(engine, event, log, partial(self._services.check_claim, work))
         try:
-            answer, followers = await steps.fenced(
-                partial(engine.gather, event.id, event.claim, [claim.event.id for claim in others])
-            )
+            answer, followers = await fence.send(engine.gather, [claim.event.id for claim in others])
         except ClaimLostError:
             return None
         if answer == ALONE:
@@ -77,7 +75,7 @@ class Coalescer:
         others = [claim for claim in others if claim.event.id in followers]
         events = [event, *(claim.event for claim in others)]
         if len(others) < len(followers):
-            events += await steps.patiently(partial(engine.ended_followers, event.id))
+            events += await fence.patiently(engine.ended_followers, event.id)
         # An event that runs another one again happened after the events that it gets. It is the first of them.
         reruns = event.notes is not None and "replay_of" in json.loads(event.notes)
         events.sort(key=lambda each: (reruns and each is not event, each.event_ts, each.id))

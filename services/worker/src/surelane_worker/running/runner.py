@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
-from opentelemetry.trace import NonRecordingSpan, Span, use_span
+from opentelemetry.trace import NonRecordingSpan, use_span
 
 from surelane.encryption.data_keys import KeyDestroyedError, NoKeyError
 from surelane.encryption.envelopes import DamagedError
@@ -179,12 +179,17 @@ class Runner:
         given = events if given is None else given
         began = time.time()
         span = None if self._tracing is None else self._tracing.process(given)
-        if span is None:
-            outcome = self._concluded(await self._called(handler, work, attempt, given), attempt)
-        else:
+        if span is not None:
             for claim in claims:
                 claim.span = span.get_span_context()
-            outcome = await self._run_traced(span, handler, work, attempt, given)
+        with nullcontext() if span is None else within(span):
+            outcome = self._concluded(await self._called(handler, work, attempt, given), attempt)
+            if span is not None:
+                span.set_attribute("surelane.outcome", outcome.name)
+                if isinstance(outcome, Fail):
+                    failed(span, type(outcome.error).__name__)
+                elif work.stopped == LOST:
+                    failed(span, "lease_lost")
         self._metrics.handled(events, began, time.time())
         return self._settle(work, claims, outcome, attempt)
 
@@ -195,20 +200,20 @@ class Runner:
         suspend = attempt.steps.flow.suspend
         if suspend is not None and not isinstance(outcome, Release):
             return suspend  # also if the handler caught what was to end it
-        if isinstance(outcome, Complete) and (unasked := attempt.steps.unasked()):
+        if isinstance(outcome, Complete) and (unasked := attempt.steps.past.unasked()):
             attempt.log.warning("stored steps were not used; was one renamed?", steps=unasked)
         return outcome
 
     async def _called(self, handler: Handler, work: Work, attempt: Attempt, events: list[Event]) -> Outcome:
         given = events if handler.grouped else events[0]
         outcome: Outcome | None = None
+        limit: asyncio.Timeout | None = None
         try:
-            if not self._is_prepared(attempt, events):
-                await self._prepare(attempt, events)
+            await attempt.prepare(events)
             with attempt.handled():
                 handler = await self._chosen(handler, attempt, events[0])
                 call = self._call(handler, given, attempt)
-                if handler.timeout is None:
+                if handler.timeout is None:  # an empty timeout costs 2 µs per event
                     outcome = outcome_of(await call)
                     return outcome
                 async with asyncio.timeout(handler.timeout) as limit:
@@ -222,7 +227,7 @@ class Runner:
         except (SlackBusyError, NotInstalledError, NoKeyError) as error:
             return await self._put_off(attempt, events[0], error)
         except TimeoutError as error:
-            if handler.timeout is not None and limit.expired():
+            if limit is not None and limit.expired():
                 return Fail(HandlerTimeoutError(f"the handler took longer than {handler.timeout:g} s"))
             return Fail(error)
         except BaseException as error:  # noqa: BLE001 - no exception of a handler may end the worker
@@ -247,24 +252,12 @@ class Runner:
         own = newest.version or FIRST
         attempt.version = version or own
         again = own != FIRST and version is None and (event.claim > 1 or event.notes is not None)
-        if again and await attempt.steps.all_stored():
+        if again and await attempt.steps.past.all():
             attempt.version, attempt.steps.note_version = FIRST, None
         if attempt.version == own:
             return newest
         lacking = replace(newest, timeout=None, call=partial(_elsewhere, attempt.version))
         return handler.versions.get(attempt.version, lacking)
-
-    def _is_prepared(self, attempt: Attempt, events: Sequence[Event]) -> bool:
-        """Do as :meth:`_prepare` where nothing is encrypted and the token is kept. Return whether that is so."""
-        sealing = self._services.sealing
-        return (sealing is None or sealing.entered(events)) and attempt.is_authorized()
-
-    async def _prepare(self, attempt: Attempt, events: Sequence[Event]) -> None:
-        """Decrypt the events, and take the token of their workspace."""
-        if self._services.sealing is not None:
-            await self._services.sealing.enter(events)
-        if not attempt.is_authorized():
-            await attempt.authorize()
 
     async def _put_off(
         self, attempt: Attempt, event: Event, error: SlackBusyError | NotInstalledError | NoKeyError
@@ -298,18 +291,6 @@ class Runner:
         pause = max(self._backoff.pause(1), waited / 2) if soon is None else soon
         return Snooze(min(pause, INSTALL_PAUSE, left))
 
-    async def _run_traced(
-        self, span: Span, handler: Handler, work: Work, attempt: Attempt, events: list[Event]
-    ) -> Outcome:
-        with within(span):
-            outcome = self._concluded(await self._called(handler, work, attempt, events), attempt)
-            span.set_attribute("surelane.outcome", outcome.name)
-            if isinstance(outcome, Fail):
-                failed(span, type(outcome.error).__name__)
-            elif work.stopped == LOST:
-                failed(span, "lease_lost")
-        return outcome
-
     def _settle(self, work: Work, claims: Sequence[Claim], outcome: Outcome, attempt: Attempt) -> bool:
         """Hand the outcome to the settler. Return whether the group's next events may follow."""
         followers: Sequence[Claim] = ()
@@ -326,18 +307,14 @@ class Runner:
             return self._fail(work, claims, outcome, attempt)
         try:
             argument = self._argument(claims, outcome, blocking=work.head is not None or attempt.held)
-        except OutcomeError as error:
-            return self._fail(work, claims, Fail(error), attempt)
         except Exception as error:  # noqa: BLE001 - serialising runs the handler's code, such as a subclass of dict
-            refused = OutcomeError(f"{type(outcome).__name__}: {type(error).__name__}: {message_of(error)}")
-            return self._fail(work, claims, Fail(refused), attempt)
+            if not isinstance(error, OutcomeError):
+                told = f"{type(outcome).__name__}: {type(error).__name__}: {message_of(error)}"
+                error = OutcomeError(told)
+            return self._fail(work, claims, Fail(error), attempt)
+        ended_too = () if isinstance(outcome, Snooze | Elsewhere | Undone) else followers
         for claim in claims:
-            self._settler.put(
-                claim,
-                outcome,
-                argument,
-                () if isinstance(outcome, Snooze | Elsewhere | Undone) else followers,
-            )
+            self._settler.put(claim, outcome, argument, ended_too)
         if isinstance(outcome, Anew):
             self._note_anew(claims[0])
             return False
@@ -399,25 +376,37 @@ class Runner:
     def _fail(
         self, work: Work, claims: Sequence[Claim], outcome: Fail | Retry | Discard, attempt: Attempt
     ) -> bool:
-        pause = (work.handler.backoff or self._backoff).pause(attempt.attempts)
-        final, reason = self._verdict(outcome)
-        retry_in = duration(outcome.after).total_seconds() if isinstance(outcome, Retry) else pause
+        if isinstance(outcome, Retry):
+            final, retry_in = None, duration(outcome.after).total_seconds()
+        else:
+            final = _final_reason(outcome.error) if isinstance(outcome, Fail) else message_of(outcome.reason)
+            retry_in = (work.handler.backoff or self._backoff).pause(attempt.attempts)
         ended = True
         for claim in claims:
-            event = claim.event
-            again = not final and self._goes_on(event, attempt)
+            again = final is None and self._goes_on(claim.event, attempt)
             ended = ended and not again
-            self._metrics.failed(event.kind, retried=again)
-            failure = {
-                "error": self._record(claim, outcome),
-                "retry_in": retry_in,
-                "final": final,
-                "reason": reason,
-                "max_attempts": self._max_attempts,
-            }
-            self._settler.put(claim, outcome, storable(json.dumps(failure)))
+            self._metrics.failed(claim.event.kind, retried=again)
+            self._put_failure(claim, outcome, retry_in, final)
         self._log(attempt, outcome, retried=not ended)
         return ended
+
+    def _put_failure(
+        self, claim: Claim, outcome: Fail | Retry | Discard, retry_in: float, final: str | None = None
+    ) -> None:
+        """Hand a failure to the settler. ``final``: the reason, for history, why no further attempt follows."""
+        traceparent = traceparent_of(claim.span)
+        if isinstance(outcome, Fail):
+            error = error_record(claim.event, self._worker, outcome.error, None, traceparent)
+        else:
+            error = error_record(claim.event, self._worker, outcome, message_of(outcome.reason), traceparent)
+        failure = {
+            "error": error,
+            "retry_in": retry_in,
+            "final": final is not None,
+            "reason": final,
+            "max_attempts": self._max_attempts,
+        }
+        self._settler.put(claim, outcome, storable(json.dumps(failure)))
 
     def _goes_on(self, event: Event, attempt: Attempt) -> bool:
         """Return whether attempts remain after this one."""
@@ -425,30 +414,7 @@ class Runner:
 
     def _fail_unsettled(self, work: Work, error: Exception) -> None:
         for claim in [claim for claim in work.claims if claim.outcome is None]:
-            failure = {
-                "error": error_record(claim.event, self._worker, error),
-                "retry_in": self._backoff.pause(claim.event.attempts),
-                "max_attempts": self._max_attempts,
-            }
-            self._settler.put(claim, Fail(error), storable(json.dumps(failure)))
-
-    def _record(self, claim: Claim, outcome: Fail | Retry | Discard) -> dict[str, object]:
-        record = partial(error_record, claim.event, self._worker, traceparent=traceparent_of(claim.span))
-        if isinstance(outcome, Fail):
-            return record(outcome.error)
-        return record(None, kind=type(outcome).__name__, message=message_of(outcome.reason))
-
-    @staticmethod
-    def _verdict(outcome: Fail | Retry | Discard) -> tuple[bool, str | None]:
-        """Return whether the event ends now, and the reason for history."""
-        match outcome:
-            case Retry():
-                return False, None
-            case Discard(given):
-                return True, message_of(given)
-            case Fail(error):
-                final = _final_reason(error)
-                return final is not None, final
+            self._put_failure(claim, Fail(error), self._backoff.pause(claim.event.attempts))
 
     @staticmethod
     def _log(attempt: Attempt, outcome: Fail | Retry | Discard, *, retried: bool) -> None:

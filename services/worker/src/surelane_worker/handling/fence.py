@@ -1,0 +1,71 @@
+"""Send the statements that hold only while a claim of an event stands, until the database answers them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Concatenate, ParamSpec, TypeVar
+
+from surelane.errors import DatabaseUnavailable, TransientConflict
+from surelane.events import Event
+from surelane_service.engine import Engine, Settled
+from surelane_service.logs import Logger
+from surelane_worker.slack.notes import ClaimLostError
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.005, 0.1
+"""Seconds between two tries of a statement while another transaction has the event locked."""
+AWAY = 0.25
+"""Seconds between two tries while the database cannot be reached."""
+
+Answer = TypeVar("Answer")
+Given = ParamSpec("Given")
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """An event's id and claim, with which its statements are sent."""
+
+    engine: Engine
+    event: Event
+    log: Logger
+    check_claim: Callable[[], Awaitable[None]]
+    """Returns while the claim stands, or cancels the handler."""
+
+    async def send(
+        self,
+        statement: Callable[Concatenate[int, int, Given], Awaitable[Answer]],
+        *given: Given.args,
+        **named: Given.kwargs,
+    ) -> Answer:
+        """Send a fenced statement until the event is not locked. Return its answer, or the tuple that begins with it.
+
+        Args:
+            statement: takes the event's id, its claim, and what is ``given``.
+
+        Raises:
+            ClaimLostError: the claim no longer stands.
+        """
+        pause = FIRST_PAUSE
+        while True:
+            answered = await self.patiently(statement, self.event.id, self.event.claim, *given, **named)
+            answer = answered[0] if isinstance(answered, tuple) else answered
+            if answer == Settled.STALE:
+                raise ClaimLostError
+            if answer != Settled.BUSY:
+                return answered
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    async def patiently(
+        self, statement: Callable[Given, Awaitable[Answer]], *given: Given.args, **named: Given.kwargs
+    ) -> Answer:
+        """Send a statement until the database answers. Stop at the latest when the lease ends."""
+        warned = False
+        while True:
+            try:
+                return await statement(*given, **named)
+            except (DatabaseUnavailable, TransientConflict) as error:
+                if not warned:
+                    self.log.warning("a step waits: the database is away", error=type(error).__name__)
+                warned = True
+            await asyncio.sleep(AWAY)
+            await self.check_claim()
