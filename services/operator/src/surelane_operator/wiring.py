@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from types import ModuleType
@@ -109,14 +109,13 @@ async def _operators(settings: AccessSettings, pool: Pool) -> AsyncIterator[Oper
     )
     page = [*sign_in, *console.routes()] if settings.sign_in else switched_off("/console")
     protocol = load_protocol(settings)
-    async with AsyncExitStack() as stack:
-        tools = switched_off("/mcp")
-        if protocol is not None:
-            may_change = settings.assistants == "change"
-            at = settings.console_url if settings.sign_in else None
-            serving = protocol.serving_assistants(api.endpoints, changes=may_change, page=at)
-            tools = await stack.enter_async_context(serving)
-        yield Operators([*page, *api.routes(), *tools], [guard.middleware], [console.close, api.close])
+    tools: AbstractAsyncContextManager[list[web.AbstractRouteDef]] = nullcontext(switched_off("/mcp"))
+    if protocol is not None:
+        may_change = settings.assistants == "change"
+        at = settings.console_url if settings.sign_in else None
+        tools = protocol.serving_assistants(api.endpoints, changes=may_change, page=at)
+    async with tools as served:
+        yield Operators([*page, *api.routes(), *served], [guard.middleware], [console.close, api.close])
 
 
 def load_protocol(settings: AccessSettings) -> ModuleType | None:

@@ -16,6 +16,7 @@ from surelane.encryption.envelopes import SEALED, is_sealed
 from surelane.encryption.keys import SealedError
 from surelane.encryption.places import ERROR, PROGRESS, RESULT, Place, step_place, tag_place
 from surelane.encryption.sealing import Sealing
+from surelane.errors import NotMeasured
 from surelane_operator.audit import Audit, some
 from surelane_operator.reads.filters import (
     ENDED,
@@ -28,7 +29,7 @@ from surelane_operator.reads.filters import (
     read_message,
 )
 from surelane_service.durations import rate_text
-from surelane_service.figures import Measured
+from surelane_service.figures import Figures, Measured
 
 LISTED = """id, kind, status, attempts, max_attempts, locked_by, run_at, errors -> -1 ->> 'type' as error
 , left(reason, 1000) as reason, dedupe_key
@@ -89,6 +90,12 @@ class Reads(Measured):
         self.sealing = Sealing(DataKeys(database, None), on=False) if sealing is None else sealing
         self.audit = Audit(database)
         """What was done, by whom."""
+
+    async def measured(self) -> Figures | None:
+        """Return the queue's figures; ``None``: they are being measured for the first time."""
+        with suppress(NotMeasured):
+            return await self.figures()
+        return None
 
     async def list_events(
         self, which: Filter, limit: int = 20, after: Cursor | None = None, *, texts: bool = False
