@@ -198,11 +198,7 @@ class Installer:
             await self._make_data_key(installation.team_id or "")
         owner = installation.enterprise_id if installation.is_enterprise_install else installation.team_id
         _logger.info("the app was installed", owner=owner, enterprise_wide=installation.is_enterprise_install)
-        response = self._pages.success(
-            workspace=installation.team_name or installation.enterprise_name or "Slack",
-            app_id=installation.app_id or "",
-            owner_id=owner or "",
-        )
+        response = self._pages.success(installation, owner or "")
         response.headers["Set-Cookie"] = self._cookies.build_set_cookie_for_deletion()
         return response
 
@@ -384,15 +380,11 @@ class Pages:
         self._client = client
         self._failure = Template(_FAILURE if directory is None else _read(directory / "failure.html"))
 
-    def success(self, *, workspace: str, app_id: str, owner_id: str) -> web.Response:
-        return _page(
-            self._success,
-            200,
-            title="Thank you",
-            workspace=workspace,
-            open_url=f"slack://app?team={owner_id}&id={app_id}",
-            browser_url=f"{self._client}{owner_id}",
-        )
+    def success(self, installed: Installation, owner: str) -> web.Response:
+        workspace = installed.team_name or installed.enterprise_name or "Slack"
+        opening = f"slack://app?team={owner}&id={installed.app_id or ''}"
+        shown = {"workspace": workspace, "open_url": opening, "browser_url": f"{self._client}{owner}"}
+        return _page(self._success, 200, title="Thank you", **shown)
 
     def failure(self, error: NotInstalledError) -> web.Response:
         shown = {"title": error.title, "reason": str(error), "code": error.code}

@@ -249,7 +249,10 @@ class Link:
         try:
             answer = await self.shared.taker.take(delivered.content, arrived, delivered.retry)
         except Refused as refused:
-            self._note(refused)
+            if refused.event:
+                _logger.warning("envelope refused", reason=refused.error, **refused.event)
+            else:
+                self.shared.refusals.note(PATH, refused.status, refused.error)
             if refused.status == 503:
                 return "unavailable"
             if refused.status == 404:
@@ -261,12 +264,6 @@ class Link:
         except (TimeoutError, aiohttp.ClientError, OSError):
             return "lost"
         return outcome
-
-    def _note(self, refused: Refused) -> None:
-        if refused.event:
-            _logger.warning("envelope refused", reason=refused.error, **refused.event)
-        else:
-            self.shared.refusals.note(PATH, refused.status, refused.error)
 
 
 class SocketMode:

@@ -176,10 +176,6 @@ def _tokens(settings: AccessSettings) -> dict[Role, str]:
 
 def _provider(settings: AccessSettings) -> Provider:
     secret = settings.oidc_client_secret
-    return Provider(
-        settings.oidc_issuer or "",
-        settings.oidc_client_id or "",
-        secret.get_secret_value() if secret else "",
-        f"{settings.console_url}{CALLBACK}",
-        scopes=settings.oidc_scopes,
-    )
+    client = settings.oidc_client_id or "", secret.get_secret_value() if secret else ""
+    at = f"{settings.console_url}{CALLBACK}"
+    return Provider(settings.oidc_issuer or "", *client, at, settings.oidc_scopes)

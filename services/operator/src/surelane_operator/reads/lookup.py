@@ -109,27 +109,17 @@ def _lost(message: Message, newest: Sequence[Mapping[str, Any]], now: datetime) 
         else "None of the newest events is of this channel. Is the app in it, and subscribed to its events?"
     )
     stored = f"The newest event was stored {newest[0]['enqueued_at'].isoformat()}. " if newest else ""
-    causes = [
-        ("Slack did not send it.", subscribed),
-        (
-            "Ingest refused it.",
-            "The signing secret may be wrong, or the request came late: its /metrics count answers by status.",
-        ),
-        (
-            "Ingest did not take it.",
-            "It ignores the app's own messages and unknown types: its /metrics count them by reason.",
-        ),
-        (
-            "It did not reach ingest.",
-            f"{stored}Slack's app page lists failed deliveries, and says whether it has switched the subscription off.",
-        ),
-        ("It was removed.", "Retention drops old history."),
-    ]
+    causes = {
+        "Slack did not send it.": subscribed,
+        "Ingest refused it.": "The signing secret may be wrong, or the request came late:"
+        " its /metrics count answers by status.",
+        "Ingest did not take it.": "It ignores the app's own messages and unknown types:"
+        " its /metrics count them by reason.",
+        "It did not reach ingest.": f"{stored}Slack's app page lists failed deliveries,"
+        " and says whether it has switched the subscription off.",
+        "It was removed.": "Retention drops old history.",
+    }
+    told = [Cause(what=what, detail=detail) for what, detail in causes.items()]
     sent_at = datetime.fromtimestamp(float(message.ts), UTC)
-    return Lost(
-        channel=message.channel,
-        ts=message.ts,
-        sent_at=sent_at,
-        repeated=now - sent_at < REPEATED_FOR,
-        causes=[Cause(what=what, detail=detail) for what, detail in causes],
-    )
+    repeated = now - sent_at < REPEATED_FOR
+    return Lost(channel=message.channel, ts=message.ts, sent_at=sent_at, repeated=repeated, causes=told)

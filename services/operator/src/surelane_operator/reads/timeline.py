@@ -171,9 +171,8 @@ def _detail(change: Mapping[str, Any]) -> str:
         case "replay of" | "replayed as" | "continuation of" | "continued as":
             return _rerun(change)
         case "fanned out":
-            return (
-                f"{change.get('children')} children; event {change.get('id')} continues when they have ended"
-            )
+            children = f"{change.get('children')} children"
+            return f"{children}; event {change.get('id')} continues when they have ended"
         case "continues":
             return f"event {change.get('id')}, which fanned out"
         case "child of":
