@@ -27,7 +27,7 @@ from surelane_operator.console.access.viewer import Groups, Role, Tokens
 from surelane_operator.console.console import HEADERS, Console, to_the_page
 from surelane_operator.console.pages import Pages
 from surelane_operator.console.screen import Links, Sources
-from surelane_operator.reads.findings import Examinations
+from surelane_operator.doctor import Examinations
 from surelane_service.compatibility import schema_unfit, schema_version
 from surelane_service.logs import configure_logs, get_logger
 from surelane_service.pool import opened_pool

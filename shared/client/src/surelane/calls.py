@@ -149,8 +149,6 @@ def translated(error: Exception, *, uncertain: bool = False) -> errors.SurelaneE
     # The first argument alone: the rest of a PostgresError quotes the row.
     message = f"{type(error).__name__}: {error.args[0] if error.args else error}"
     if isinstance(error, asyncpg.PostgresError):
-        severity = (
-            error.severity_en or error.severity
-        )  # the latter is in the language of the server's messages
+        severity = error.severity_en or error.severity  # the latter: in the language of its messages
         return errors.of_server(message, str(error.sqlstate or ""), severity, uncertain=uncertain)
     return errors.of_connection(message, uncertain=uncertain)

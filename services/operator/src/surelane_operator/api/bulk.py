@@ -12,7 +12,7 @@ from surelane_operator.api.endpoint import UNKNOWN, Endpoint, Refused
 from surelane_operator.api.models import EventPath, Place, Strict, Text, Which, digits
 from surelane_operator.changes import Changes, ManyChange, Verb
 from surelane_operator.reads.filters import ENDED, LIVE, MAX_ID, Filter
-from surelane_operator.reads.shown import ListedEvent
+from surelane_operator.reads.timeline import ListedEvent
 from surelane_service.logs import get_logger
 
 MOST = 100_000

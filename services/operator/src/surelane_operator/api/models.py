@@ -21,7 +21,7 @@ from pydantic import (
 from surelane.jobs import Priority
 from surelane_operator.reads import filters
 from surelane_operator.reads.queue import LimitState, WorkerState
-from surelane_operator.reads.shown import ListedEvent
+from surelane_operator.reads.timeline import ListedEvent
 from surelane_service.cron import CatchUpText, Cron, Overlap
 from surelane_service.durations import MOST_AT_ONCE, Rate, read_limit_rate
 

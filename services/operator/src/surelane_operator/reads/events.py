@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -66,10 +66,6 @@ def parsed(row: Row) -> dict[str, Any]:
         name: json.loads(value) if name in parsed and isinstance(value, str) else value
         for name, value in row.items()
     }
-
-
-def without_texts(errors: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: value for name, value in error.items() if name not in _TEXTS} for error in errors]
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +229,9 @@ class Reads(Measured):
     async def _errors(
         self, errors: Sequence[Mapping[str, Any]], place: Place, *, texts: bool
     ) -> list[dict[str, Any]]:
-        return await self.sealing.shown_errors(errors, place) if texts else without_texts(errors)
+        if texts:
+            return await self.sealing.shown_errors(errors, place)
+        return [{name: value for name, value in error.items() if name not in _TEXTS} for error in errors]
 
     async def _text(self, step: Mapping[str, Any], place: Place) -> str:
         """Return a text for people, or why it cannot be decrypted."""

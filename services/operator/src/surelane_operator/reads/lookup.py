@@ -9,8 +9,7 @@ from pydantic import BaseModel, Field
 
 from surelane_operator.reads.events import Reads
 from surelane_operator.reads.filters import LIVE, Filter, Message, parts_of, read_message
-from surelane_operator.reads.shown import ListedEvent
-from surelane_operator.reads.timeline import outcome, sentence
+from surelane_operator.reads.timeline import ListedEvent, outcome, sentence
 
 RECENT = 300
 """The newest events, which say what workspaces there are."""

@@ -13,8 +13,7 @@ from surelane.encryption.places import step_place
 from surelane.jobs import Priority
 from surelane_operator.reads.events import Reads
 from surelane_operator.reads.filters import Cursor, Ended, Filter, Status, keyset
-from surelane_operator.reads.shown import ListedEvent
-from surelane_operator.reads.timeline import sentence
+from surelane_operator.reads.timeline import ListedEvent, sentence
 from surelane_service.cron import CatchUpText, Cron, Overlap
 
 MINUTES = 5

@@ -192,9 +192,8 @@ def is_safe(address: str) -> bool:
         host = parsed.hostname or ""
     except ValueError:
         return False
-    return bool(host) and (
-        parsed.scheme == "https" or (parsed.scheme == "http" and host in ("127.0.0.1", "::1", "localhost"))
-    )
+    is_here = parsed.scheme == "http" and host in ("127.0.0.1", "::1", "localhost")
+    return bool(host) and (parsed.scheme == "https" or is_here)
 
 
 async def _request(method: str, address: str, **options: Any) -> tuple[int, dict[str, Any]]:  # noqa: ANN401 - aiohttp's

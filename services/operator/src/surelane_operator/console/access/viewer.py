@@ -73,30 +73,25 @@ class WrongTokens:
     def __init__(self) -> None:
         self._wrong: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
-    def check(self, address: str) -> None:
-        """Refuse an address that has tried too many.
+    def add(self, address: str) -> None:
+        """Count a wrong token of an address.
 
         Raises:
-            web.HTTPTooManyRequests: it has.
+            web.HTTPTooManyRequests: it has tried too many.
         """
-        since, count = self._counted(address)
+        now = time.monotonic()
+        since, count = self._wrong.get(address, (now, 0))
+        if now - since >= WINDOW:
+            since, count = now, 0
         if count >= MOST_WRONG:
             raise web.HTTPTooManyRequests(
                 text=json.dumps({"error": "too many wrong tokens came from this address"}),
                 content_type="application/json",
-                headers={hdrs.RETRY_AFTER: str(int(since + WINDOW - time.monotonic()) + 1)},
+                headers={hdrs.RETRY_AFTER: str(int(since + WINDOW - now) + 1)},
             )
-
-    def add(self, address: str) -> None:
-        since, count = self._counted(address)
         self._wrong[address] = (since, count + 1)
         if len(self._wrong) > MOST_ADDRESSES:
             self._wrong.popitem(last=False)
-
-    def _counted(self, address: str) -> tuple[float, int]:
-        now = time.monotonic()
-        since, count = self._wrong.get(address, (now, 0))
-        return (since, count) if now - since < WINDOW else (now, 0)
 
 
 class Tokens:
@@ -116,9 +111,7 @@ class Tokens:
         found = [role for known, role in self._roles.items() if hmac.compare_digest(given, known)]
         if found:
             return found[0]  # even if somebody else at this address tried many
-        address = request.remote or ""
-        self._wrong.check(address)
-        self._wrong.add(address)
+        self._wrong.add(request.remote or "")
         return None
 
     async def viewer(self, request: web.Request) -> Viewer | None:

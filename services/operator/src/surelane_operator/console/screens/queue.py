@@ -8,7 +8,7 @@ from typing import Any
 from surelane_operator.console.screen import Asked, Missing, Sources, Values
 from surelane_operator.reads import queue
 from surelane_operator.reads.filters import MAX_ID, Cursor, Filter, read_cursor
-from surelane_operator.reads.workflows import PAGE, is_partial, list_workflows, read_workflow
+from surelane_operator.reads.workflows import PAGE, list_workflows, read_workflow
 from surelane_service.figures import Figures
 
 LIST = 50
@@ -53,7 +53,7 @@ async def workflow(sources: Sources, asked: Asked) -> Values:
         found = await read_workflow(sources.reads.calls, given, after)
     if found is None:
         raise Missing(f"There is no event {asked.path['id'][:40]}.")
-    return {"workflow": found, "asked": given, "after": after, "page": PAGE, "is_partial": is_partial}
+    return {"workflow": found, "asked": given, "after": after, "page": PAGE}
 
 
 async def schedules(sources: Sources, _: Asked) -> Values:
