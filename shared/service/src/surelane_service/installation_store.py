@@ -6,7 +6,7 @@ Both stores hand out no refresh tokens: workers refresh tokens, each once.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from logging import Logger
 from typing import Any
 
@@ -82,8 +82,7 @@ def _blocking(name: str) -> Any:
     """Return a method that waits for the one of that name of the asynchronous store."""
 
     def call(self: "SyncInstallations", *given: Any, **named: Any) -> Any:
-        coroutine = getattr(self._store, f"async_{name}")(*given, **named)
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE)
+        return self._wait(getattr(self._store, f"async_{name}")(*given, **named))
 
     return call
 
@@ -99,6 +98,9 @@ class SyncInstallations(InstallationStore):
     @property
     def logger(self) -> Logger:
         return self._store.logger
+
+    def _wait(self, call: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result(PATIENCE)
 
     save = _blocking("save")
     save_bot = _blocking("save_bot")
