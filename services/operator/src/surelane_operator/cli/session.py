@@ -40,7 +40,7 @@ _AWAY = {
     Forbidden: "{}; connect as a member of agent_operator",
     SchemaMissing: "the database has no schema of this release; run: python -m surelane_migrations apply",
 }
-"""What a command says where the database serves nobody, or not this role."""
+"""What a command says where the database is away, too old, or refuses the role."""
 
 DEVELOPMENT_URL = "operator-url"
 """The file below ``SURELANE_DATA_DIR`` in which a running ``surelane dev`` keeps the URI for this command."""
