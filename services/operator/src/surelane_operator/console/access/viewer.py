@@ -67,18 +67,35 @@ MOST_ADDRESSES = 1000
 """Addresses that are remembered, at most. The one that was added first goes."""
 
 
-class WrongTokens:
-    """Bounds how often an address may try wrong tokens."""
+class Tokens:
+    """The API's tokens. An address may try few wrong ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, tokens: Mapping[Role, str]) -> None:
+        self._roles = {token.encode(): role for role, token in tokens.items()}
         self._wrong: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
-    def add(self, address: str) -> None:
-        """Count a wrong token of an address.
+    def role(self, request: web.Request, token: str) -> Role | None:
+        """Return the role of a token that came with a request; ``None`` where it is wrong.
 
         Raises:
-            web.HTTPTooManyRequests: it has tried too many.
+            web.HTTPTooManyRequests: it is wrong, and too many wrong ones came from its address.
         """
+        given = token.strip().encode(errors="surrogateescape")
+        found = [role for known, role in self._roles.items() if hmac.compare_digest(given, known)]
+        if found:
+            return found[0]  # even if somebody else at this address tried many
+        self._count_wrong(request.remote or "")
+        return None
+
+    async def viewer(self, request: web.Request) -> Viewer | None:
+        """Return who sends a bearer token."""
+        scheme, _, token = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+        if scheme.lower() != "bearer":
+            return None
+        role = self.role(request, token)
+        return None if role is None else Viewer(f"{role} token", role, "")
+
+    def _count_wrong(self, address: str) -> None:
         now = time.monotonic()
         since, count = self._wrong.get(address, (now, 0))
         if now - since >= WINDOW:
@@ -92,32 +109,3 @@ class WrongTokens:
         self._wrong[address] = (since, count + 1)
         if len(self._wrong) > MOST_ADDRESSES:
             self._wrong.popitem(last=False)
-
-
-class Tokens:
-    """The API's tokens."""
-
-    def __init__(self, tokens: Mapping[Role, str]) -> None:
-        self._roles = {token.encode(): role for role, token in tokens.items()}
-        self._wrong = WrongTokens()
-
-    def role(self, request: web.Request, token: str) -> Role | None:
-        """Return the role of a token that came with a request; ``None`` where it is wrong.
-
-        Raises:
-            web.HTTPTooManyRequests: it is wrong, and too many wrong ones came from its address.
-        """
-        given = token.strip().encode(errors="surrogateescape")
-        found = [role for known, role in self._roles.items() if hmac.compare_digest(given, known)]
-        if found:
-            return found[0]  # even if somebody else at this address tried many
-        self._wrong.add(request.remote or "")
-        return None
-
-    async def viewer(self, request: web.Request) -> Viewer | None:
-        """Return who sends a bearer token."""
-        scheme, _, token = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
-        if scheme.lower() != "bearer":
-            return None
-        role = self.role(request, token)
-        return None if role is None else Viewer(f"{role} token", role, "")
