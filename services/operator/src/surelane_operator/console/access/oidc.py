@@ -11,14 +11,13 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import aiohttp
 import jwt
-from jwt.types import Options
 
 from surelane.errors import SurelaneError
 from surelane_service.outbound import bounded
 
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 """Signatures by a private key only: our secret must not sign what we take for the provider's."""
-_REQUIRED: Options = {"require": ["exp", "iat", "aud", "iss", "sub"]}
+_REQUIRED: Any = {"require": ["exp", "iat", "aud", "iss", "sub"]}
 LEEWAY = 60
 """Seconds by which the clocks may differ."""
 FRESH = 3600.0

@@ -16,7 +16,6 @@ from typing import Any
 
 import jwt
 from aiohttp import web
-from jwt.types import Options
 
 from surelane.calls import Calls
 from surelane.errors import SurelaneError
@@ -27,7 +26,7 @@ LASTS = timedelta(hours=12)
 """How long a session lasts."""
 _ALGORITHM = "HS256"
 _ISSUER = "surelane"
-_REQUIRED: Options = {"require": ["exp", "aud", "iss", "jti"]}
+_REQUIRED: Any = {"require": ["exp", "aud", "iss", "jti"]}
 _SESSION = "session"
 _logger = get_logger(__name__)
 
