@@ -22,8 +22,8 @@ from surelane_operator.console.access.guard import Guard
 from surelane_operator.console.access.viewer import Viewer
 from surelane_operator.console.console import Console
 from surelane_operator.console.screen import Sources
+from surelane_operator.doctor import Examinations
 from surelane_operator.reads.filters import STATUSES, cursor_after
-from surelane_operator.reads.findings import Examinations
 from surelane_service.probes import private_app, serving
 
 REQUESTS = 20

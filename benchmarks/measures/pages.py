@@ -26,7 +26,7 @@ from surelane_operator.console.access.guard import Guard
 from surelane_operator.console.console import Console
 from surelane_operator.console.live import Live
 from surelane_operator.console.screen import Sources
-from surelane_operator.reads.findings import Examinations
+from surelane_operator.doctor import Examinations
 from surelane_service.engine import Engine
 from surelane_service.probes import private_app, serving
 

@@ -15,8 +15,8 @@ from surelane_operator.console.access.viewer import Role, Viewer
 from surelane_operator.console.console import SPELL, Console
 from surelane_operator.console.live import Live
 from surelane_operator.console.screen import Sources
+from surelane_operator.doctor import Examinations
 from surelane_operator.doctor.finding import Finding, Level
-from surelane_operator.reads.findings import Examinations
 from surelane_service.probes import private_app, serving
 
 if TYPE_CHECKING:

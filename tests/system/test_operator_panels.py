@@ -13,8 +13,7 @@ from surelane.calls import Connection, Pool
 from surelane.jobs import Continuation, Job
 from surelane_operator.api.api import OperatorApi
 from surelane_operator.changes import Changes
-from surelane_operator.doctor import Finding, Level
-from surelane_operator.reads.findings import Examinations
+from surelane_operator.doctor import Examinations, Finding, Level
 from surelane_service.cron import Cron
 from surelane_service.engine import Engine
 from tests.browser.console_page import console_at

@@ -6,16 +6,36 @@ even before there is a schema. The lock of ``agent.migration`` excludes programs
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import asyncpg
 
 from surelane_migrations import database, errors, files
 from surelane_migrations.files import Comparison, Script, Scripts
 from surelane_migrations.migration_settings import LockSettings
-from surelane_migrations.steps import BASELINE, BOOTSTRAP, run_script, show_notices, steps, version_sql
 from surelane_migrations.version import MIN_COMPATIBLE, RELEASE, Version
+
+SEARCH_PATH = "agent, pg_temp"
+
+BASELINE = f"""\
+-- Scripts run the same under all settings of role and database, and find no object in public.
+set local search_path = {SEARCH_PATH};
+set local statement_timeout = 0;
+-- The runner is never idle for long. After a minute without it, the server releases the locks.
+set local idle_in_transaction_session_timeout = '1min';
+set local client_min_messages = notice;
+set local check_function_bodies = on;
+"""
+
+# PL/pgSQL executes the script, because the server refuses `commit` and `rollback` there. In a script sent directly,
+# a stray `commit` would make half a migration permanent.
+_PREPARE = "select set_config('surelane.script', $1, true), set_config('search_path', $2, true)"
+_EXECUTE = "do $$ begin execute current_setting('surelane.script'); end $$"
+
+BOOTSTRAP = Path(__file__).with_name("bootstrap.sql").read_text(encoding="utf-8")
 
 ADVISORY_KEY = 31321898691465844
 
@@ -71,6 +91,92 @@ Report = Callable[[str], None]
 _NOTICE_LOST_CLIENT = """
 do $$ begin set local client_connection_check_interval = '1s'; exception when others then null; end $$
 """
+
+
+def steps(
+    scripts: Scripts, pending: Iterable[Script], target: Version
+) -> Iterator[tuple[Script, str | None]]:
+    """Yield pending incremental scripts, each with the statement that records it, then every idempotent one."""
+    for script in pending:
+        yield script, record_sql(script, target)
+    for script in scripts.idempotent:
+        yield script, None
+
+
+def record_sql(script: Script, target: Version) -> str:
+    """Return the statement that records an incremental script. None of the three values can contain a quote."""
+    return (
+        "insert into agent.migration (file_name, version, checksum) "  # noqa: S608
+        f"values ('{script.file_name}', '{target}', '{script.checksum}');"
+    )
+
+
+def version_sql(target: Version, min_compatible: Version) -> str:
+    return (
+        "insert into agent.version (version, min_compatible)\n"
+        f"values ('{target}', '{min_compatible}')\n"
+        "on conflict ((true))\n"
+        "do update set version = excluded.version, min_compatible = excluded.min_compatible;"
+    )
+
+
+async def run_script(connection: database.Connection, script: Script) -> None:
+    """Execute all statements of a script.
+
+    Raises:
+        DeadlockError: a statement and another session waited for each other.
+        LockedError: a statement waited for a table longer than ``lock_timeout``.
+        MigrationError: a statement failed; the message has the script, the reason and, where known, the line.
+    """
+    await connection.execute(_PREPARE, script.sql, SEARCH_PATH)
+    try:
+        await connection.execute(_EXECUTE)
+    except database.UNREACHABLE:
+        raise
+    except asyncpg.LockNotAvailableError as error:
+        raise errors.LockedError(
+            f"{script.label} waited too long for a lock ({error}). Nothing was applied. Find the long "
+            "transaction in pg_stat_activity, run this again at a quieter hour, or raise "
+            "SURELANE_MIGRATION_LOCK_TIMEOUT."
+        ) from None
+    except asyncpg.DeadlockDetectedError:
+        raise errors.DeadlockError(
+            f"{script.label} and a running service waited for each other's locks. Nothing was applied; run this "
+            "again."
+        ) from None
+    except asyncpg.PostgresError as error:
+        raise errors.MigrationError(f"{script.label} failed{_explain(script, error)}") from error
+
+
+def _explain(script: Script, error: asyncpg.PostgresError) -> str:
+    text = f": {error.args[0]} ({error.sqlstate}). Nothing was applied; correct the cause and run this again."
+    if error.sqlstate == "0A000" and "transaction commands" in str(error.args[0]):
+        text = ": it begins or ends a transaction. A migration is one transaction; take that statement out."
+    details = [detail for detail in (error.detail, error.hint) if detail]
+    return _line(script, error) + text + "".join(f"\n  {detail}" for detail in details)
+
+
+def _line(script: Script, error: asyncpg.PostgresError) -> str:
+    """Return the line of an error, if the server gave a position in the script and not in a function's body."""
+    position = error.internal_position
+    if not position or error.internal_query != script.sql:
+        return ""
+    return f" at line {script.sql.count(chr(10), 0, int(position) - 1) + 1}"
+
+
+@contextmanager
+def show_notices(connection: database.Connection, report: Report) -> Iterator[None]:
+    """Report notices and warnings of scripts, except those about objects that exist already."""
+
+    def listen(_connection: object, message: asyncpg.PostgresLogMessage) -> None:
+        if not str(message.message).endswith(", skipping"):
+            report(f"  {(message.severity_en or 'notice').lower()}: {message.message}")
+
+    connection.add_log_listener(listen)
+    try:
+        yield
+    finally:
+        connection.remove_log_listener(listen)
 
 
 @dataclass(frozen=True)
@@ -192,13 +298,9 @@ class Migration:
         before, comparison = await self.compare(connection)
         self.report(f"migrating from {before.version if before else 'nothing'} to {self.target}")
         await self._run(connection, comparison.pending)
-        return Outcome(
-            before=before.version if before else None,
-            after=self.target,
-            incremental=len(comparison.pending),
-            idempotent=len(self.scripts.idempotent),
-            seconds=time.monotonic() - started,
-        )
+        versions = before.version if before else None, self.target
+        ran = len(comparison.pending), len(self.scripts.idempotent)
+        return Outcome(*versions, *ran, time.monotonic() - started)
 
     async def _prepare(self, connection: database.Connection) -> None:
         await connection.execute(BASELINE)
@@ -210,12 +312,12 @@ class Migration:
 
     async def _run(self, connection: database.Connection, pending: tuple[Script, ...]) -> None:
         with show_notices(connection, self.report):
-            for step in steps(self.scripts, pending, self.target):
+            for script, record in steps(self.scripts, pending, self.target):
                 started = time.monotonic()
-                await run_script(connection, step.script)
-                if step.record:
-                    await connection.execute(step.record)
-                self.report(f"  {step.script.label:<60} {(time.monotonic() - started) * 1000:6.0f} ms")
+                await run_script(connection, script)
+                if record:
+                    await connection.execute(record)
+                self.report(f"  {script.label:<60} {(time.monotonic() - started) * 1000:6.0f} ms")
         await connection.execute(version_sql(self.target, self.min_compatible))
 
 
@@ -252,15 +354,13 @@ async def plan(connection: database.Connection, migration: Migration) -> str:
     Raises:
         MigrationError: ``apply`` would raise it before its first statement.
     """
-    header = [
-        f"-- Database {(await database.read_facts(connection)).database}, {await _conversion(connection)}"
-    ]
+    facts = await database.read_facts(connection)
+    header = f"-- Database {facts.database}, {await _conversion(connection)}"
     if await migration.nothing_to_do(connection):
-        return f"{header[0]}\n-- The schema is at {migration.target}: nothing to do without --again.\n"
-    bootstrapped = (await database.read_facts(connection)).bootstrapped
+        return f"{header}\n-- The schema is at {migration.target}: nothing to do without --again.\n"
     before, comparison = await migration.compare(connection)
-    header.append(f"-- From {before.version if before else 'nothing'} to {migration.target}.")
-    parts = ["\n".join(header), *_transaction(migration, comparison.pending, bootstrapped)]
+    header += f"\n-- From {before.version if before else 'nothing'} to {migration.target}."
+    parts = [header, *_transaction(migration, comparison.pending, facts.bootstrapped)]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
@@ -272,10 +372,10 @@ def _transaction(migration: Migration, pending: tuple[Script, ...], bootstrapped
     if not bootstrapped:
         yield BOOTSTRAP
     yield f"{TABLE_LOCK};"
-    for step in steps(migration.scripts, pending, migration.target):
-        text = step.script.sql.rstrip()
+    for script, record in steps(migration.scripts, pending, migration.target):
+        text = script.sql.rstrip()
         end = "" if text.endswith(";") else "\n;"  # a comment may be the last line
-        yield f"-- {step.script.label}\n{text}{end}\n{step.record or ''}"
+        yield f"-- {script.label}\n{text}{end}\n{record or ''}"
     yield version_sql(migration.target, migration.min_compatible)
     yield "commit;"
 

@@ -6,15 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from surelane_migrations import database
-from surelane_migrations.errors import (
-    DifferentError,
-    IncompatibleError,
-    MigrationError,
-    ScriptsError,
-    SettingsError,
-    WaitTimedOutError,
-)
+from surelane_migrations import database, errors
 from surelane_migrations.files import PACKAGED, Applied, Comparison, Scripts, compare
 from surelane_migrations.runner import Report, silent
 from surelane_migrations.version import RELEASE, Version
@@ -143,7 +135,7 @@ def expected_schema(directory: Path = PACKAGED) -> tuple[str, ...]:
     try:
         text = (directory / "schema.txt").read_text(encoding="utf-8")
     except OSError as error:
-        raise ScriptsError(f"{directory / 'schema.txt'} cannot be read: {error.strerror}") from error
+        raise errors.ScriptsError(f"{directory / 'schema.txt'} cannot be read: {error.strerror}") from error
     return tuple(line for line in text.splitlines() if line and not line.startswith("#"))
 
 
@@ -157,14 +149,14 @@ async def verify(
     """
     found = await database.read_version(connection)
     if found is None or found.version != release:
-        raise DifferentError(
+        raise errors.DifferentError(
             f"the schema is at {found.version if found else 'no version'}, and this release knows what "
             f"{release} looks like. Run apply, or verify with the release that was applied."
         )
     comparison = compare(scripts, await database.read_applied(connection))
     comparison.require_unchanged()
     if comparison.pending:
-        raise DifferentError(
+        raise errors.DifferentError(
             f"incremental/{comparison.pending[0].file_name} was not applied; run apply --again"
         )
     actual = await describe_schema(connection)
@@ -195,7 +187,7 @@ async def wait_for_schema(
             reported = reason
         left = deadline - time.monotonic()
         if left <= 0:
-            raise WaitTimedOutError(
+            raise errors.WaitTimedOutError(
                 f"gave up after {timeout.total_seconds():g} s: {reason}. The migration has to be applied "
                 "first; see what it says."
             )
@@ -209,14 +201,14 @@ async def _reason_to_wait(dsn: str, release: Version, deadline: float) -> str | 
             dsn, answers_within=max(1.0, deadline - time.monotonic())
         ) as connection:
             found = await database.read_version(connection)
-    except SettingsError:
+    except errors.SettingsError:
         raise
-    except MigrationError as error:
+    except errors.MigrationError as error:
         return str(error)
     if found is None:
         return "there is no schema yet"
     if found.min_compatible > release:
-        raise IncompatibleError(
+        raise errors.IncompatibleError(
             f"the schema is at {found.version} and serves {found.min_compatible} and later; this is "
             f"{release}. Deploy a later one."
         )

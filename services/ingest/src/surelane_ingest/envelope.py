@@ -82,7 +82,7 @@ class RateLimited:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """Signed, but never storable, so Slack need not try again. ``reason`` quotes nothing of the body."""
+    """Sent by Slack, but never storable, so Slack need not try again. ``reason`` quotes nothing of it."""
 
     reason: str
 
@@ -236,9 +236,7 @@ def _event_callback(parsed: Json, subscriptions: Subscriptions) -> Envelope:
     if subscription(event) is None:
         return Malformed("no event type")
     reason = subscriptions.reason_to_ignore(envelope, event)
-    taken = (
-        Ignore(reason) if reason is not None else _take(parsed, subscriptions.message_key(envelope, event))
-    )
+    taken = Ignore(reason) if reason else _take(parsed, subscriptions.message_key(envelope, event))
     if event.get("type") == _REMOVAL_FROM_TEAM:
         return _removed_from_team(envelope, event, taken)
     return _removed(envelope, event, taken) if event.get("type") in _REMOVALS else taken
@@ -283,10 +281,9 @@ def _is_own(envelope: Payload, event: Payload, name: str) -> bool:
     app = event.get("app_id")
     if app and app == envelope.get("api_app_id"):
         return True
+    user = event.get("user")
     # The app's own joining and leaving of a channel is taken.
-    return (
-        name not in _MEMBERSHIP and event.get("user") is not None and event.get("user") == _bot_user(envelope)
-    )
+    return name not in _MEMBERSHIP and user is not None and user == _bot_user(envelope)
 
 
 def _bot_user(envelope: Payload) -> str | None:
@@ -313,9 +310,8 @@ def _reason_to_ignore_edit(event: Payload, message: Payload, edit: str, *, own: 
 
 def _said(message: Payload) -> tuple[object, object]:
     files = message.get("files")
-    return message.get("text"), [object_in(file).get("id") for file in files] if isinstance(
-        files, list
-    ) else []
+    shared = files if isinstance(files, list) else ()
+    return message.get("text"), [object_in(file).get("id") for file in shared]
 
 
 def _object(text: str) -> Json | Malformed:
@@ -375,24 +371,14 @@ class Delivered:
     takes_answer: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """A frame that nothing follows from. ``reason`` quotes nothing of it."""
-
-    reason: str
-
-
-Frame = Hello | Disconnect | Delivered | Unknown
+Frame = Hello | Disconnect | Delivered | Malformed
 
 
 def read_frame(text: str, subscriptions: Subscriptions) -> Frame:
-    try:
-        parsed = read_json(text)
-    except NotJsonError as error:
-        return Unknown(str(error))
+    parsed = _object(text)
+    if isinstance(parsed, Malformed):
+        return parsed
     frame = parsed.value
-    if not isinstance(frame, dict):
-        return Unknown("not a JSON object")
     identity = frame.get("envelope_id")
     if isinstance(identity, str) and 0 < len(identity) <= MAX_ID:
         return _delivered(identity, frame, subscriptions, altered=parsed.altered)
@@ -403,7 +389,7 @@ def read_frame(text: str, subscriptions: Subscriptions) -> Frame:
         case "disconnect":
             return Disconnect(word(frame.get("reason")))
         case _:
-            return Unknown("no envelope")
+            return Malformed("no envelope")
 
 
 def acknowledgement(delivered: Delivered, answer: str | None) -> str:

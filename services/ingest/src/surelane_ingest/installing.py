@@ -50,6 +50,7 @@ AT_ONCE = 4
 SLACK_WITHIN = aiohttp.ClientTimeout(total=10)
 _PURPOSE = "oauth state"
 _NONCE, _TIME, _SIGNATURE = 16, 8, 32
+_WEBHOOK = ("url", "channel", "channel_id", "configuration_url")
 _TEAM = re.compile(r"[TE][A-Z0-9]{1,30}", re.ASCII)
 _WORD = re.compile(r"[a-z0-9_]{1,60}", re.ASCII)
 
@@ -197,11 +198,7 @@ class Installer:
             await self._make_data_key(installation.team_id or "")
         owner = installation.enterprise_id if installation.is_enterprise_install else installation.team_id
         _logger.info("the app was installed", owner=owner, enterprise_wide=installation.is_enterprise_install)
-        response = self._pages.success(
-            workspace=installation.team_name or installation.enterprise_name or "Slack",
-            app_id=installation.app_id or "",
-            owner_id=owner or "",
-        )
+        response = self._pages.success(installation, owner or "")
         response.headers["Set-Cookie"] = self._cookies.build_set_cookie_for_deletion()
         return response
 
@@ -247,9 +244,8 @@ class Installer:
         """
         owner = Owner.of(*reporter_of(envelope))
         if owner is not None:
-            async with self._installations(
-                Refused(503, "a report is not known to be noted")
-            ) as installations:
+            refusal = Refused(503, "a report is not known to be noted")
+            async with self._installations(refusal) as installations:
                 await installations.note_report(event_id, owner)
 
     async def _exchanged(self, code: str) -> Installation:
@@ -272,18 +268,15 @@ class Installer:
                 "slack_unreachable", "Slack does not answer. Try again soon.", status=502
             ) from None
         installation = installation_of(answer, tested)
-        if not (
-            installation.is_enterprise_install or not token or tested.get("team_id") == installation.team_id
-        ):
+        of_workspace = bool(token) and not installation.is_enterprise_install
+        if of_workspace and tested.get("team_id") != installation.team_id:
             raise NotInstalledError("other_workspace", "Slack gave a token of another workspace.")
         return installation
 
     def _failed(self, error: NotInstalledError) -> web.Response:
         level = _logger.info if error.code == "access_denied" else _logger.warning
         level("the app was not installed", reason=error.code)
-        response = self._pages.failure(
-            error.status, title=error.title, reason=str(error), code=error.code, install_url=INSTALL
-        )
+        response = self._pages.failure(error)
         if error.status == 503:
             response.headers["Retry-After"] = RETRY_AFTER
         return response
@@ -336,10 +329,7 @@ def installation_of(answer: Mapping[str, Any], tested: Mapping[str, Any]) -> Ins
         user_scopes=person.get("scope") or "",
         user_refresh_token=person.get("refresh_token"),
         user_token_expires_in=person.get("expires_in"),
-        incoming_webhook_url=webhook.get("url"),
-        incoming_webhook_channel=webhook.get("channel"),
-        incoming_webhook_channel_id=webhook.get("channel_id"),
-        incoming_webhook_configuration_url=webhook.get("configuration_url"),
+        **{f"incoming_webhook_{name}": webhook.get(name) for name in _WEBHOOK},
         is_enterprise_install=wide,
         token_type=answer.get("token_type"),
     )
@@ -390,19 +380,15 @@ class Pages:
         self._client = client
         self._failure = Template(_FAILURE if directory is None else _read(directory / "failure.html"))
 
-    def success(self, *, workspace: str, app_id: str, owner_id: str) -> web.Response:
-        return _page(
-            self._success,
-            200,
-            title="Thank you",
-            workspace=workspace,
-            open_url=f"slack://app?team={owner_id}&id={app_id}",
-            browser_url=f"{self._client}{owner_id}",
-        )
+    def success(self, installed: Installation, owner: str) -> web.Response:
+        workspace = installed.team_name or installed.enterprise_name or "Slack"
+        opening = f"slack://app?team={owner}&id={installed.app_id or ''}"
+        shown = {"workspace": workspace, "open_url": opening, "browser_url": f"{self._client}{owner}"}
+        return _page(self._success, 200, title="Thank you", **shown)
 
-    def failure(self, status: int, *, title: str, reason: str, code: str, install_url: str) -> web.Response:
-        """Return the page after an install that failed. ``code`` is a word for support."""
-        return _page(self._failure, status, title=title, reason=reason, code=code, install_url=install_url)
+    def failure(self, error: NotInstalledError) -> web.Response:
+        shown = {"title": error.title, "reason": str(error), "code": error.code}
+        return _page(self._failure, error.status, install_url=INSTALL, **shown)
 
 
 def _page(template: Template, status: int, **values: str) -> web.Response:

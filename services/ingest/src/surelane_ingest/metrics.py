@@ -1,7 +1,8 @@
 """Count what ingest does, in plain numbers that are read when metrics are collected."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
@@ -40,8 +41,9 @@ class Metrics:
             "Duration of one insert of a batch of events, commit included.",
             explicit_bucket_boundaries_advisory=_SECONDS,
         )
+        answers = counted(self.answers, "http.route", "http.response.status_code")
         for name, unit, description, observe in (
-            ("answers", "{answer}", "Answers by route and status.", self._observe_answers),
+            ("answers", "{answer}", "Answers by route and status.", answers),
             ("ignored", "{request}", "Sound requests that were not taken.", self._observe_ignored),
             ("duplicates", "{event}", "Events stored before.", single(lambda: self.duplicates)),
             ("altered", "{event}", "Events with replaced text.", single(lambda: self.altered)),
@@ -72,9 +74,12 @@ class Metrics:
     def _observe_ignored(self, _: CallbackOptions) -> Iterable[Observation]:
         return [Observation(number, {"reason": reason}) for reason, number in self.ignored.items()]
 
-    def _observe_answers(self, _: CallbackOptions) -> Iterable[Observation]:
-        for (route, status), number in self.answers.items():
-            yield Observation(number, {"http.route": route, "http.response.status_code": status})
+
+def counted(counts: Mapping[tuple[Any, ...], int], *names: str) -> Observe:
+    """Return a callback that observes a counter. Its keys are the values of the attributes ``names``."""
+    return lambda _: [
+        Observation(number, dict(zip(names, key, strict=True))) for key, number in counts.items()
+    ]
 
 
 def single(value: Callable[[], int]) -> Observe:

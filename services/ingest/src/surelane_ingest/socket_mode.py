@@ -6,7 +6,7 @@ connections that Slack allows, so that each replica has at least one. Why slack-
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -14,14 +14,13 @@ from typing import assert_never
 
 import aiohttp
 from opentelemetry import metrics
-from opentelemetry.metrics import CallbackOptions, Observation
 from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane_ingest import envelope
 from surelane_ingest.app import Bodies, Drain, Refusals, Refused
 from surelane_ingest.ingest_settings import IngestSettings
-from surelane_ingest.metrics import single
+from surelane_ingest.metrics import counted, single
 from surelane_ingest.taking import Taker
 from surelane_service.durations import jittered
 from surelane_service.logs import get_logger
@@ -88,22 +87,13 @@ class Links:
         self._reported: dict[int, str] = {}
         meter = metrics.get_meter("surelane_ingest", schema_url=SCHEMA_URL)
         gauge, count = meter.create_observable_gauge, meter.create_observable_counter
+        by_type = counted(self.envelopes, "type", "outcome")
         for make, name, observe, unit, description in (
             (gauge, "connections", single(lambda: self.open), "{connection}", "Open connections."),
-            (
-                gauge,
-                "unacknowledged",
-                single(lambda: self.pending),
-                "{envelope}",
-                "Taken, not acknowledged yet.",
-            ),
-            (count, "envelopes", self._observe_envelopes, "{envelope}", "Envelopes by type and outcome."),
+            (gauge, "unacknowledged", single(lambda: self.pending), "{envelope}", "Not acknowledged yet."),
+            (count, "envelopes", by_type, "{envelope}", "Envelopes by type and outcome."),
         ):
             make(f"surelane.ingest.socket.{name}", [observe], unit, description)
-
-    def _observe_envelopes(self, _: CallbackOptions) -> Iterable[Observation]:
-        for (kind, outcome), number in self.envelopes.items():
-            yield Observation(number, {"type": kind, "outcome": outcome})
 
     def opened(self, place: int, of_the_app: int) -> None:
         """Note that a connection is open. The app now has ``of_the_app`` of them."""
@@ -188,10 +178,10 @@ class Link:
             self.leaving.set()
             await self._close()
 
-    async def drain(self, until: float) -> None:
-        """Acknowledge what was taken, until then by the loop's clock, and end the connection."""
+    async def drain(self, within: float) -> None:
+        """Acknowledge what was taken, within so many seconds, and end the connection."""
         if self.taken:
-            await asyncio.wait(self.taken, timeout=max(until - asyncio.get_running_loop().time(), 0))
+            await asyncio.wait(self.taken, timeout=within)
         for task in self.taken:
             task.cancel()
         self.reason = "stopping"
@@ -216,7 +206,7 @@ class Link:
                 self.reason = reason
                 self.leaving.set()
                 return True
-            case envelope.Unknown(reason):
+            case envelope.Malformed(reason):
                 self.shared.links.envelopes["other", "ignored"] += 1
                 self.shared.refusals.note(PATH, 400, reason)
             case envelope.Hello():
@@ -259,7 +249,10 @@ class Link:
         try:
             answer = await self.shared.taker.take(delivered.content, arrived, delivered.retry)
         except Refused as refused:
-            self._note(refused)
+            if refused.event:
+                _logger.warning("envelope refused", reason=refused.error, **refused.event)
+            else:
+                self.shared.refusals.note(PATH, refused.status, refused.error)
             if refused.status == 503:
                 return "unavailable"
             if refused.status == 404:
@@ -271,12 +264,6 @@ class Link:
         except (TimeoutError, aiohttp.ClientError, OSError):
             return "lost"
         return outcome
-
-    def _note(self, refused: Refused) -> None:
-        if refused.event:
-            _logger.warning("envelope refused", reason=refused.error, **refused.event)
-        else:
-            self.shared.refusals.note(PATH, refused.status, refused.error)
 
 
 class SocketMode:
@@ -316,9 +303,8 @@ class SocketMode:
 
     async def drain(self, timeout: timedelta) -> None:
         """Acknowledge what was taken, and end all connections."""
-        until = asyncio.get_running_loop().time() + timeout.total_seconds()
         running = dict(self._running)
-        await asyncio.gather(*(link.drain(until) for link in running))
+        await asyncio.gather(*(link.drain(timeout.total_seconds()) for link in running))
         await asyncio.gather(*running.values(), return_exceptions=True)
 
     async def _open(self, place: int) -> Link:

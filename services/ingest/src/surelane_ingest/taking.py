@@ -8,18 +8,9 @@ from typing import assert_never
 from surelane.encryption.keys import SealedError
 from surelane.encryption.sealing import Sealing
 from surelane.errors import SurelaneError
+from surelane_ingest import envelope
 from surelane_ingest.answers import Answers, Request
 from surelane_ingest.app import Refused
-from surelane_ingest.envelope import (
-    Challenge,
-    Envelope,
-    Ignore,
-    Malformed,
-    RateLimited,
-    Removed,
-    Take,
-    is_report,
-)
 from surelane_ingest.installing import Installer
 from surelane_ingest.writer import Answer, NotStored, Writer, answered, delivered, send_span
 from surelane_service.logs import Logger, get_logger
@@ -56,7 +47,7 @@ class Taker:
     # binding fixes the configuration of the logs, which starts after the imports.
     _log: Logger = field(init=False, default_factory=lambda: get_logger(__name__).bind())
 
-    async def take(self, envelope: Envelope, arrived: float, retry: str | None = None) -> str | None:
+    async def take(self, sent: envelope.Envelope, arrived: float, retry: str | None = None) -> str | None:
         """Store an event, or note what else Slack sends. Return the answer as JSON text; ``None``: it is empty.
 
         Args:
@@ -68,38 +59,38 @@ class Taker:
                 it (404).
         """
         metrics = self.writer.metrics
-        if isinstance(envelope, Removed):
+        if isinstance(sent, envelope.Removed):
             if self.installer is not None:
-                await self.installer.remove(envelope)
-            envelope = envelope.then
-        match envelope:
-            case Take(waits=True) if (waiting := self.answers.request(arrived)) is not None:
+                await self.installer.remove(sent)
+            sent = sent.then
+        match sent:
+            case envelope.Take(waits=True) if (waiting := self.answers.request(arrived)) is not None:
                 with waiting:
-                    await self._store(retry, envelope, waiting)
+                    await self._store(retry, sent, waiting)
                     answer = await waiting.answer()
                 if answer == REFUSED:
-                    named = {"event_id": envelope.key, "kind": envelope.kind}
+                    named = {"event_id": sent.key, "kind": sent.kind}
                     raise Refused(404, "no handler takes this", headers=NO_RETRY, event=named)
-                return answer or _unanswered(envelope)
-            case Take():
-                await self._store(retry, envelope)
-                return _unanswered(envelope)
-            case Challenge(challenge):
+                return answer or _unanswered(sent)
+            case envelope.Take():
+                await self._store(retry, sent)
+                return _unanswered(sent)
+            case envelope.Challenge(challenge):
                 self._log.info("url verified")
                 return json.dumps({"challenge": challenge})
-            case Ignore(reason):
+            case envelope.Ignore(reason):
                 metrics.ignored[reason] += 1
                 self._log.debug("request ignored", reason=reason)
-            case RateLimited(team, minute):
+            case envelope.RateLimited(team, minute):
                 metrics.rate_limited += 1
                 self._log.warning("slack drops events of a workspace with too many", team=team, minute=minute)
-            case Malformed(reason):
+            case envelope.Malformed(reason):
                 raise Refused(400, reason, headers=NO_RETRY)
             case _:
-                assert_never(envelope)
+                assert_never(sent)
         return None
 
-    async def _store(self, retry: str | None, event: Take, waiting: Request | None = None) -> None:
+    async def _store(self, retry: str | None, event: envelope.Take, waiting: Request | None = None) -> None:
         metrics = self.writer.metrics
         answer = await self._insert(retry, event, waiting)
         if isinstance(answer, NotStored):
@@ -110,7 +101,7 @@ class Taker:
             raise Refused(503, answer.value, event=named)
         if answer.duplicate:
             metrics.duplicates += 1
-            if self.installer is not None and event.payload is not None and is_report(event):
+            if self.installer is not None and event.payload is not None and envelope.is_report(event):
                 await self.installer.note_report(answer.id, event.payload)
         else:
             metrics.sent(event.kind)
@@ -121,7 +112,7 @@ class Taker:
             "event stored", event_id=event.key, kind=event.kind, id=answer.id, duplicate=answer.duplicate
         )
 
-    async def _insert(self, retry: str | None, event: Take, waiting: Request | None) -> Answer:
+    async def _insert(self, retry: str | None, event: envelope.Take, waiting: Request | None) -> Answer:
         body, key = event.body, event.key
         if self.sealing is not None and self.sealing.on:
             try:
@@ -140,7 +131,7 @@ class Taker:
             return answer
 
 
-def _unanswered(event: Take) -> str | None:
+def _unanswered(event: envelope.Take) -> str | None:
     """Return what Slack gets if no worker answered in time: a modal says that its input has arrived.
 
     With an empty answer it would close as if its input were accepted.

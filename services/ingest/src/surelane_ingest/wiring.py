@@ -124,14 +124,8 @@ async def running(
 
 
 def _pool(settings: IngestSettings, size: int) -> AbstractAsyncContextManager[Pool]:
-    budget = settings.database_budget
-    return opened_pool(
-        settings.database_url,
-        service=SERVICE,
-        max_size=size,
-        statement_timeout=budget,
-        connect_timeout=budget,
-    )
+    within = dict.fromkeys(("statement_timeout", "connect_timeout"), settings.database_budget)
+    return opened_pool(settings.database_url, service=SERVICE, max_size=size, **within)
 
 
 @asynccontextmanager

@@ -206,20 +206,13 @@ class Writer:
     async def _insert(self, connection: Connection, batch: list[Pending]) -> list[Inserted]:
         bodies = [pending.body for pending in batch]
         traceparents = [pending.traceparent for pending in batch]
-        keys = [pending.key for pending in batch]
+        beside = {"traceparents": traceparents, "item_keys": [pending.key for pending in batch]}
         channel = next((pending.request.channel for pending in batch if pending.request is not None), None)
         async with asyncio.timeout(self._budget):
             if channel is None:
-                return await Intake(connection).insert_events(
-                    bodies, traceparents=traceparents, item_keys=keys
-                )
-            stored = await Intake(connection).insert_requests(
-                bodies,
-                traceparents=traceparents,
-                item_keys=keys,
-                waits=[None if pending.request is None else pending.request.left for pending in batch],
-                channel=channel,
-            )
+                return await Intake(connection).insert_events(bodies, **beside)
+            left = [None if pending.request is None else pending.request.left for pending in batch]
+            stored = await Intake(connection).insert_requests(bodies, **beside, waits=left, channel=channel)
         for pending, (inserted, waits) in zip(batch, stored, strict=True):
             if pending.request is not None and waits:
                 pending.request.stored(inserted.id)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from types import ModuleType
@@ -27,7 +27,7 @@ from surelane_operator.console.access.viewer import Groups, Role, Tokens
 from surelane_operator.console.console import HEADERS, Console, to_the_page
 from surelane_operator.console.pages import Pages
 from surelane_operator.console.screen import Links, Sources
-from surelane_operator.reads.findings import Examinations
+from surelane_operator.doctor import Examinations
 from surelane_service.compatibility import schema_unfit, schema_version
 from surelane_service.logs import configure_logs, get_logger
 from surelane_service.pool import opened_pool
@@ -109,14 +109,13 @@ async def _operators(settings: AccessSettings, pool: Pool) -> AsyncIterator[Oper
     )
     page = [*sign_in, *console.routes()] if settings.sign_in else switched_off("/console")
     protocol = load_protocol(settings)
-    async with AsyncExitStack() as stack:
-        tools = switched_off("/mcp")
-        if protocol is not None:
-            may_change = settings.assistants == "change"
-            at = settings.console_url if settings.sign_in else None
-            serving = protocol.serving_assistants(api.endpoints, changes=may_change, page=at)
-            tools = await stack.enter_async_context(serving)
-        yield Operators([*page, *api.routes(), *tools], [guard.middleware], [console.close, api.close])
+    tools: AbstractAsyncContextManager[list[web.AbstractRouteDef]] = nullcontext(switched_off("/mcp"))
+    if protocol is not None:
+        may_change = settings.assistants == "change"
+        at = settings.console_url if settings.sign_in else None
+        tools = protocol.serving_assistants(api.endpoints, changes=may_change, page=at)
+    async with tools as served:
+        yield Operators([*page, *api.routes(), *served], [guard.middleware], [console.close, api.close])
 
 
 def load_protocol(settings: AccessSettings) -> ModuleType | None:
@@ -177,10 +176,6 @@ def _tokens(settings: AccessSettings) -> dict[Role, str]:
 
 def _provider(settings: AccessSettings) -> Provider:
     secret = settings.oidc_client_secret
-    return Provider(
-        settings.oidc_issuer or "",
-        settings.oidc_client_id or "",
-        secret.get_secret_value() if secret else "",
-        f"{settings.console_url}{CALLBACK}",
-        scopes=settings.oidc_scopes,
-    )
+    client = settings.oidc_client_id or "", secret.get_secret_value() if secret else ""
+    at = f"{settings.console_url}{CALLBACK}"
+    return Provider(settings.oidc_issuer or "", *client, at, settings.oidc_scopes)

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
-from surelane.errors import (
-    IN_TRANSACTION,
-    InvalidInput,
-    SurelaneError,
-    blames_server,
-    of_connection,
-    of_server,
-)
+from surelane import errors
 
 if TYPE_CHECKING:
     Connection = asyncpg.Connection[asyncpg.Record]
@@ -87,7 +80,7 @@ class Calls:
         """Open a transaction, and yield its connection."""
         async with self.lent() as connection:
             if connection.is_in_transaction():
-                raise InvalidInput(IN_TRANSACTION)
+                raise errors.InvalidInput(errors.IN_TRANSACTION)
             async with connection.transaction():
                 yield connection
 
@@ -117,7 +110,7 @@ class Calls:
     async def _cut(self, connection: PooledConnection, error: BaseException) -> None:
         if isinstance(error, CancelledError):
             connection.terminate()
-        elif isinstance(error, Exception) and blames_server(translated(error)):
+        elif isinstance(error, Exception) and errors.blames_server(translated(error)):
             connection.terminate()
             await cast("Pool", self._database).expire_connections()
 
@@ -146,7 +139,7 @@ def translating() -> Iterator[None]:
         raise translated(error) from error
 
 
-def translated(error: Exception, *, uncertain: bool = False) -> SurelaneError:
+def translated(error: Exception, *, uncertain: bool = False) -> errors.SurelaneError:
     """Return our error for one of the driver's.
 
     Args:
@@ -156,8 +149,6 @@ def translated(error: Exception, *, uncertain: bool = False) -> SurelaneError:
     # The first argument alone: the rest of a PostgresError quotes the row.
     message = f"{type(error).__name__}: {error.args[0] if error.args else error}"
     if isinstance(error, asyncpg.PostgresError):
-        severity = (
-            error.severity_en or error.severity
-        )  # the latter is in the language of the server's messages
-        return of_server(message, str(error.sqlstate or ""), severity, uncertain=uncertain)
-    return of_connection(message, uncertain=uncertain)
+        severity = error.severity_en or error.severity  # the latter: in the language of its messages
+        return errors.of_server(message, str(error.sqlstate or ""), severity, uncertain=uncertain)
+    return errors.of_connection(message, uncertain=uncertain)

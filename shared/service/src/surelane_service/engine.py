@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from surelane.calls import Calls, Connection, Pool, Row
-from surelane.encryption.places import ANSWER, ERROR, PROGRESS, Place, step_place
+from surelane.encryption.places import ANSWER, ERROR, PROGRESS, Place, signal_place, step_place
 from surelane.events import Event
 from surelane.jobs import Job, job_text
 from surelane_service.compatibility import schema_version
@@ -309,19 +309,8 @@ class Engine(Schedules, Sweeping, Measured, Fleet):
         """
         arguments, result = await self.sealed_step(identity, name, nth, arguments, result)
         stored = await self._errors(errors, step_place(identity, name, nth, ERROR))
-        step = (
-            identity,
-            claim,
-            name,
-            nth,
-            arguments,
-            result,
-            stored,
-            took,
-            final or result is not None,
-            in_order,
-        )
-        return await self._fenced("store_step", *step)
+        step = name, nth, arguments, result, stored, took, final or result is not None, in_order
+        return await self._fenced("store_step", identity, claim, *step)
 
     async def count_usage(self, workspace: str, person: str, used: ModelUse, response: str) -> None:
         """Count what a model used for a person of a workspace. ``response`` names the response that is counted."""
@@ -375,6 +364,10 @@ class Engine(Schedules, Sweeping, Measured, Fleet):
         """Return another value, JSON text, as it is stored in a place."""
         return text
 
+    async def _opened(self, _identity: int, stored: str | None, _place: Place) -> str | None:
+        """Return a value that was stored in a place, as JSON text."""
+        return stored
+
     async def store_tags(self, identity: int, claim: int, tags: Mapping[str, str | None]) -> Settled:
         """Set tags of a claimed event; ``None`` removes one.
 
@@ -413,10 +406,9 @@ class Engine(Schedules, Sweeping, Measured, Fleet):
         self, identity: int, claim: int, name: str, nth: int, seconds: float | None
     ) -> tuple[str, str | None]:
         """Take a signal for a wait of a claimed event: the answer, and the signal as JSON text if there is one."""
-        (row,) = await self._database.rows(
-            "take_signal", identity, claim, name, nth, None if seconds is None else timedelta(seconds=seconds)
-        )
-        return row["answer"], row["signal"]
+        within = None if seconds is None else timedelta(seconds=seconds)
+        (row,) = await self._database.rows("take_signal", identity, claim, name, nth, within)
+        return row["answer"], await self._opened(identity, row["signal"], signal_place(identity, name))
 
     async def run_child(
         self, identity: int, claim: int, name: str, arguments: str | None, child: Job, in_order: bool = False
@@ -439,7 +431,7 @@ class Engine(Schedules, Sweeping, Measured, Fleet):
             ``sent``, ``unknown``, or ``decided`` and the value that counts.
         """
         (row,) = await self._database.rows("send_signal", identity, name, value, once, by)
-        return row["answer"], row["decided"]
+        return row["answer"], await self._opened(identity, row["decided"], signal_place(identity, name))
 
     async def is_live(self, identity: int) -> bool:
         """Return whether an event is in the queue."""
@@ -466,15 +458,9 @@ class Engine(Schedules, Sweeping, Measured, Fleet):
         Returns:
             As :meth:`cancel`; ``None``: no turn of the message lives.
         """
-        return await self._database.fetchval(
-            "select agent.replace_message($1::text::jsonb, $2, $3, $4, $5, $6)",
-            await self._event_text(payload),
-            key,
-            step,
-            restart,
-            by,
-            reason,
-        )
+        statement = "select agent.replace_message($1::text::jsonb, $2, $3, $4, $5, $6)"
+        given = await self._event_text(payload), key, step, restart, by, reason
+        return await self._database.fetchval(statement, *given)
 
     async def _event_text(self, payload: Mapping[str, Any]) -> str:
         """Return an event of Slack's as it is stored."""

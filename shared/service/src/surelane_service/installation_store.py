@@ -82,7 +82,7 @@ def _blocking(name: str) -> Any:
     """Return a method that waits for the one of that name of the asynchronous store."""
 
     def call(self: "SyncInstallations", *given: Any, **named: Any) -> Any:
-        return self.wait(getattr(self.store, f"async_{name}")(*given, **named))
+        return self._wait(getattr(self._store, f"async_{name}")(*given, **named))
 
     return call
 
@@ -92,15 +92,14 @@ class SyncInstallations(InstallationStore):
 
     def __init__(self, store: AsyncInstallations, loop: asyncio.AbstractEventLoop) -> None:
         """``loop`` runs the store's calls, and must not be the caller's own."""
-        self.store = store
+        self._store = store
         self._loop = loop
 
     @property
     def logger(self) -> Logger:
-        return self.store.logger
+        return self._store.logger
 
-    def wait(self, call: Coroutine[Any, Any, Any]) -> Any:
-        """Return the result of a call of the asynchronous store."""
+    def _wait(self, call: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(call, self._loop).result(PATIENCE)
 
     save = _blocking("save")

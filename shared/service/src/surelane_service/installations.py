@@ -6,7 +6,7 @@ person who installed. Tokens are sealed for their row before they are sent to th
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, Self
 
@@ -77,7 +77,7 @@ class Stored:
     owner: Owner
     user_id: str
     app_id: str | None
-    values: Mapping[str, Any]
+    values: Mapping[str, Any] = field(repr=False)
     expires_at: datetime | None
     version: int
     installed_at: datetime
@@ -85,9 +85,6 @@ class Stored:
     @property
     def token(self) -> str | None:
         return self.values.get("bot_token" if self.user_id == BOT else "user_token")
-
-    def __repr__(self) -> str:  # values holds tokens
-        return f"Stored({self.owner!r}, user_id={self.user_id!r}, version={self.version})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,11 +190,8 @@ def serving_private(app: web.Application, settings: ServiceSettings) -> Abstract
 
 def of_this_site(request: web.Request) -> bool:
     """Return whether a request comes from this site or from a program: browsers mark those of other sites."""
-    origin = request.headers.get(hdrs.ORIGIN)
-    if (
-        origin is not None
-        and origin.partition("://")[2].lower() != request.headers.get(hdrs.HOST, "").lower()
-    ):
+    origin, host = request.headers.get(hdrs.ORIGIN), request.headers.get(hdrs.HOST, "")
+    if origin is not None and origin.partition("://")[2].lower() != host.lower():
         return False
     if request.headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin"):
         return True

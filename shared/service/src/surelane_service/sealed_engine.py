@@ -31,32 +31,19 @@ class OpeningEngine(Engine):
         await self._sealing.require(events)
         return events
 
-    async def take_signal(
-        self, identity: int, claim: int, name: str, nth: int, seconds: float | None
-    ) -> tuple[str, str | None]:
-        answer, signal = await super().take_signal(identity, claim, name, nth, seconds)
-        return answer, await self._text(identity, signal, signal_place(identity, name))
-
     async def child_end(self, end: Mapping[str, Any]) -> Mapping[str, Any]:
         child: int = end["id"]
         errors = await self._sealing.shown_errors([end["error"]] if end["error"] else [], Place(child, ERROR))
         result = await self._sealing.opened(end["result"], Place(child, RESULT))
         return {**end, "result": result, "error": errors[0] if errors else None}
 
-    async def send_signal(
-        self, identity: int, name: str, value: str, *, once: bool, by: str
-    ) -> tuple[str, str | None]:
-        answer, decided = await super().send_signal(identity, name, value, once=once, by=by)
-        return answer, await self._text(identity, decided, signal_place(identity, name))
-
     async def _step(self, identity: int, step: StoredStep) -> StoredStep:
         if not (SEALED in (step.result or "") or SEALED in (step.arguments or "")):
             return step
         waited = step.sort == "wait"
         place = signal_place(identity, step.name) if waited else step_place(identity, step.name, step.nth)
-        arguments = await self._text(
-            identity, step.arguments, step_place(identity, step.name, step.nth, "arguments")
-        )
+        given = step_place(identity, step.name, step.nth, "arguments")
+        arguments = await self._opened(identity, step.arguments, given)
         if arguments != step.arguments:
             arguments = json.loads(arguments or "null")
         if step.result is not None and not step.done and step.sort == "step":
@@ -65,9 +52,9 @@ class OpeningEngine(Engine):
             (error,) = await self._sealing.shown_errors([step.tried["error"]], place)
             shown = json.dumps({**step.tried, "error": error})
             return replace(step, result=shown, arguments=arguments)
-        return replace(step, result=await self._text(identity, step.result, place), arguments=arguments)
+        return replace(step, result=await self._opened(identity, step.result, place), arguments=arguments)
 
-    async def _text(self, identity: int, stored: str | None, place: Place) -> str | None:
+    async def _opened(self, identity: int, stored: str | None, place: Place) -> str | None:
         """Decrypt what an event has. If it does not open, it may be of the events that this one runs again."""
         if stored is None or SEALED not in stored:
             return stored

@@ -66,9 +66,8 @@ def plausible(headers: Mapping[str, str], now: float | None = None) -> str | Non
     if abs((time.time() if now is None else now) - int(timestamp)) > TOLERANCE:
         return None
     signatures = headers.get(SIGNATURE, "").split(" ")[:MOST_SIGNATURES]
-    return (
-        identity if any(len(given) == _LENGTH and given.startswith("v1,") for given in signatures) else None
-    )
+    may_hold = any(len(given) == _LENGTH and given.startswith("v1,") for given in signatures)
+    return identity if may_hold else None
 
 
 def verified(

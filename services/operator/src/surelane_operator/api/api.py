@@ -10,7 +10,7 @@ from surelane_operator.api.endpoint import Endpoint, document
 from surelane_operator.api.queue import QueueApi
 from surelane_operator.changes import Changes
 from surelane_operator.console.access.guard import refusal
-from surelane_operator.reads.findings import Examinations
+from surelane_operator.doctor import Examinations
 
 OFF = {
     "/v1": "the operator's API is off; set SURELANE_API_TOKEN to switch it on",

@@ -1,7 +1,6 @@
 """Changes to many events, kept actions and payloads: endpoints of ``/v1``."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
@@ -13,7 +12,7 @@ from surelane_operator.api.endpoint import UNKNOWN, Endpoint, Refused
 from surelane_operator.api.models import EventPath, Place, Strict, Text, Which, digits
 from surelane_operator.changes import Changes, ManyChange, Verb
 from surelane_operator.reads.filters import ENDED, LIVE, MAX_ID, Filter
-from surelane_operator.reads.shown import ListedEvent
+from surelane_operator.reads.timeline import ListedEvent
 from surelane_service.logs import get_logger
 
 MOST = 100_000
@@ -143,12 +142,6 @@ class Payload(BaseModel):
     )
 
 
-def _of_steps(steps: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    for step in steps:
-        for error in step.get("errors") or ():
-            yield {"step": step["name"], **error}
-
-
 class BulkApi:
     """The endpoints that change many events, list actions, and show payloads."""
 
@@ -225,7 +218,10 @@ class BulkApi:
         event = await self._changes.look(path.id)
         if event is None:
             return None
-        return Payload(payload=event["payload"], errors=[*event["errors"], *_of_steps(event["steps"])])
+        of_steps = [
+            {"step": step["name"], **error} for step in event["steps"] for error in step.get("errors") or ()
+        ]
+        return Payload(payload=event["payload"], errors=event["errors"] + of_steps)
 
     async def _change(self, change: ManyChange, action: int) -> None:
         try:

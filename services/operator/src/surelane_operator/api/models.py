@@ -19,24 +19,16 @@ from pydantic import (
 )
 
 from surelane.jobs import Priority
-from surelane_operator.reads.filters import (
-    MAX_CURSOR,
-    MAX_ID,
-    Cursor,
-    Filter,
-    Status,
-    read_cursor,
-    read_tags,
-    split_tags,
-)
+from surelane_operator.reads import filters
 from surelane_operator.reads.queue import LimitState, WorkerState
-from surelane_operator.reads.shown import ListedEvent
+from surelane_operator.reads.timeline import ListedEvent
 from surelane_service.cron import CatchUpText, Cron, Overlap
 from surelane_service.durations import MOST_AT_ONCE, Rate, read_limit_rate
 
 
 def digits(text: object) -> object:
-    if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= len(str(MAX_ID))):
+    most = len(str(filters.MAX_ID))
+    if not (isinstance(text, str) and text.isascii() and text.isdigit() and len(text) <= most):
         raise ValueError("write an event's id as a whole number above 0")
     return text
 
@@ -46,7 +38,7 @@ def _parts(value: object) -> object:
 
 
 def _tags(value: object) -> object:
-    return split_tags(value) if isinstance(value, str) else value
+    return filters.split_tags(value) if isinstance(value, str) else value
 
 
 def _date_and_time(value: object) -> object:
@@ -70,9 +62,8 @@ Kind = Annotated[Text, StringConstraints(min_length=1, max_length=200)]
 Tags = list[Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,40}[:=][^\x00\n]{1,200}$")]]
 Key = Annotated[Text, StringConstraints(min_length=1, max_length=1000)]
 Moment = Annotated[AwareDatetime, BeforeValidator(_date_and_time), AfterValidator(_in_utc)]
-Place = Annotated[
-    Cursor, PlainValidator(read_cursor, json_schema_input_type=Annotated[str, Field(max_length=MAX_CURSOR)])
-]
+_CursorText = Annotated[str, Field(max_length=filters.MAX_CURSOR)]
+Place = Annotated[filters.Cursor, PlainValidator(filters.read_cursor, json_schema_input_type=_CursorText)]
 
 
 class Strict(BaseModel):
@@ -82,7 +73,7 @@ class Strict(BaseModel):
 
 
 class EventPath(BaseModel):
-    id: Annotated[int, Field(ge=1, le=MAX_ID), BeforeValidator(digits)]
+    id: Annotated[int, Field(ge=1, le=filters.MAX_ID), BeforeValidator(digits)]
 
 
 class EventQuery(Strict):
@@ -112,20 +103,20 @@ class Newest(Strict):
         description="tags that the events have, such as customer:acme, in an address separated by commas",
     )
 
-    def filter(self) -> Filter:
-        return Filter(kinds=self.kind, since=self.since, tags=read_tags(self.tag))
+    def filter(self) -> filters.Filter:
+        return filters.Filter(kinds=self.kind, since=self.since, tags=filters.read_tags(self.tag))
 
 
 class Which(Newest):
     """A filter of events. A field that is left out matches every event."""
 
-    status: Annotated[list[Status] | None, BeforeValidator(_parts)] = Field(
+    status: Annotated[list[filters.Status] | None, BeforeValidator(_parts)] = Field(
         None, description="in an address separated by commas"
     )
     key: Key | None = Field(None, description="an item key, a group key or a dedupe key")
     until: Moment | None = Field(None, description="enqueued, or ended if it has, before")
 
-    def filter(self) -> Filter:
+    def filter(self) -> filters.Filter:
         return replace(super().filter(), statuses=self.status, key=self.key, until=self.until)
 
 

@@ -8,12 +8,11 @@ from surelane_operator.api import models
 from surelane_operator.api.endpoint import UNKNOWN, Endpoint, Refused
 from surelane_operator.api.models import EventPath
 from surelane_operator.changes import Changes
+from surelane_operator.doctor import Examination, Examinations
 from surelane_operator.reads import queue
 from surelane_operator.reads.filters import cursor_after
-from surelane_operator.reads.findings import Examination, Examinations
 from surelane_operator.reads.lookup import Lookup, look_up, why
-from surelane_operator.reads.shown import EventStory
-from surelane_operator.reads.timeline import story_of
+from surelane_operator.reads.timeline import EventStory, story_of
 from surelane_operator.reads.workflows import Workflow, WorkflowPage, list_workflows, read_workflow
 from surelane_service.cron import Cron
 

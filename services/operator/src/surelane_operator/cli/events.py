@@ -58,20 +58,17 @@ def natural_key(text: str) -> str:
 def find(database: str, key: str, *, texts: bool = False) -> dict[str, Any]:
     """Return the event with a key; with ``texts`` also what people wrote. A command that finds none ends."""
 
-    async def work(changes: Changes, _: Connection) -> dict[str, Any] | None:
-        return await found(changes, key, texts=texts)
+    return run(database, lambda changes, _: found(changes, key, texts=texts))
 
-    event = run(database, work)
+
+async def found(reads: Reads, key: str, *, texts: bool = False) -> dict[str, Any]:
+    """Do as :func:`find`, on a connection that is there. The look at what people wrote is kept."""
+    ids = await reads.find(natural_key(key))
+    read = reads.look if texts else reads.get
+    event = await read(ids[0]) if ids else None
     if event is None:
         raise failed(f"there is no event {key}", ExitCode.NOT_FOUND)
     return event
-
-
-async def found(reads: Reads, key: str, *, texts: bool = False) -> dict[str, Any] | None:
-    """Return the event with a key; ``None`` if there is none. The look at what people wrote is kept."""
-    ids = await reads.find(natural_key(key))
-    read = reads.look if texts else reads.get
-    return await read(ids[0]) if ids else None
 
 
 def filtered(

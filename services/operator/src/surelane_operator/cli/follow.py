@@ -15,7 +15,7 @@ from typer import Option
 from surelane.calls import Connection
 from surelane_operator.cli import output
 from surelane_operator.cli.events import AnyKey, Key, Kinds, Statuses, filtered, found
-from surelane_operator.cli.session import Database, ExitCode, Json, failed, interruptible, run
+from surelane_operator.cli.session import Database, Json, interruptible, run
 from surelane_operator.reads.events import Reads
 from surelane_operator.reads.filters import Filter
 
@@ -34,12 +34,11 @@ def logs(key: Key, database: Database, as_json: Json = False) -> None:
     """
 
     async def work(reads: Reads, _: Connection) -> None:
-        event = await found(reads, key, texts=True)
-        if event is None:
-            raise failed(f"there is no event {key}", ExitCode.NOT_FOUND)
+        event: dict[str, Any] | None
+        event = began = await found(reads, key, texts=True)
         story = output.Story()
         if not as_json:
-            story.begin(event)
+            story.begin(began)
         while event is not None:
             for step in story.news(event):
                 output.print_line(asdict(step)) if as_json else story.tell(step)

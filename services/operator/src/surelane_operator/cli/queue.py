@@ -1,13 +1,12 @@
 """``surelane kinds``, ``limits``, ``cron``, ``enqueue`` and ``orchestrate``: change what the queue runs, and when."""
 
 from datetime import datetime
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
 
 from surelane.calls import Connection
-from surelane.jobs import Priority
 from surelane.queue import Queue
 from surelane_operator.changes import Changes
 from surelane_operator.cli.output import ago, clock, columns, say, show_json, show_table
@@ -141,18 +140,9 @@ def set_cron(
         cron = Cron(schedule, time_zone, parse_duration(jitter), name)
     except ValueError as error:
         raise failed(str(error), ExitCode.USAGE) from None
+    rules: dict[str, Any] = {"catch_up": catch_up, "paused": paused, "priority": priority, "overlap": overlap}
     following = run(
-        database,
-        lambda changes, _: changes.set_cron(
-            name,
-            cron,
-            kind=kind,
-            payload=fields,
-            catch_up=catch_up,
-            paused=paused,
-            priority=cast("Priority", priority),
-            overlap=overlap,
-        ),
+        database, lambda changes, _: changes.set_cron(name, cron, kind=kind, payload=fields, **rules)
     )
     told = f"{name} is paused" if paused else f"{name} fires next at {clock(following)}, {ago(following)}"
     say(told, {"name": name, "next_at": following, "paused": paused}, as_json=as_json)

@@ -34,6 +34,14 @@ class ExitCode(IntEnum):
 
 Result = TypeVar("Result")
 
+_AWAY = {
+    OutcomeUnknown: "no answer came; the command may have taken effect: {}",
+    DatabaseUnavailable: "cannot reach the database: {}",
+    Forbidden: "{}; connect as a member of agent_operator",
+    SchemaMissing: "the database has no schema of this release; run: python -m surelane_migrations apply",
+}
+"""What a command says where the database is away, too old, or refuses the role."""
+
 DEVELOPMENT_URL = "operator-url"
 """The file below ``SURELANE_DATA_DIR`` in which a running ``surelane dev`` keeps the URI for this command."""
 _DATABASES = ["SURELANE_OPERATOR_DATABASE_URL", "DATABASE_URL"]
@@ -85,20 +93,10 @@ def run(
     try:
         with translating():
             return asyncio.run(_connected(dsn, work, within))
-    except OutcomeUnknown as error:
-        raise failed(
-            f"no answer came; the command may have taken effect: {error}", ExitCode.DATABASE
-        ) from None
-    except DatabaseUnavailable as error:
-        raise failed(f"cannot reach the database: {error}", ExitCode.DATABASE) from None
-    except Forbidden as error:
-        raise failed(f"{error}; connect as a member of agent_operator", ExitCode.DATABASE) from None
-    except SchemaMissing:
-        raise failed(
-            "the database has no schema of this release; run: python -m surelane_migrations apply",
-            ExitCode.DATABASE,
-        ) from None
     except (SurelaneError, ValueError) as error:
+        for kind, said in _AWAY.items():
+            if isinstance(error, kind):
+                raise failed(said.format(error), ExitCode.DATABASE) from None
         raise failed(str(error), ExitCode.FAILED) from None
 
 

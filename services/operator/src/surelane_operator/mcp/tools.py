@@ -37,7 +37,6 @@ class Tool:
         self.role = endpoint.role
         self.destroys = CHANGES.get(endpoint.name, False)
         self._part_of: dict[str, str] = {}
-        self._part_of_fixed: dict[str, str] = {}
         self._defaults: dict[str, Any] = {}
         self.schema = self._schema()
 
@@ -47,17 +46,15 @@ class Tool:
         Raises:
             Refused: the arguments cannot be read, or the endpoint refuses them.
         """
-        if unknown := sorted(set(arguments).difference(self._part_of)):
-            known = ", ".join(self._part_of) or "none"
+        if unknown := sorted(set(arguments).difference(self.schema["properties"])):
+            known = ", ".join(self.schema["properties"]) or "none"
             raise Refused(400, f"unknown arguments: {', '.join(unknown)[:200]}; it takes: {known}")
         values = self._defaults | {name: each for name, each in arguments.items() if each is not None}
         given: dict[str, dict[str, Any]] = {part: {} for part in self._endpoint.parts}
-        for name, each in values.items():
-            given[self._part_of[name]][name] = _as_text(each)
         if "limit" in values and _exceeds(values["limit"]):
             raise Refused(400, f"limit: ask for {PAGE} at most, then for the next page")
-        for name, each in self._fixed.items():
-            given[self._part_of_fixed[name]][name] = each
+        for name, each in {**values, **self._fixed}.items():
+            given[self._part_of[name]][name] = _as_text(each)
         texts = given | ({"body": json.dumps(given["body"])} if "body" in given else {})
         found = await self._endpoint.call(viewer, texts)
         if found is None:
@@ -73,11 +70,9 @@ class Tool:
         for part, model in self._endpoint.parts.items():
             described = model.model_json_schema()
             for name, each in described["properties"].items():
-                if name in self._fixed:
-                    self._part_of_fixed[name] = part
-                    continue
-                properties[name] = plain(each)
                 self._part_of[name] = part
+                if name not in self._fixed:
+                    properties[name] = plain(each)
             required += described.get("required", ())
         if "limit" in properties:
             self._defaults["limit"] = min(properties["limit"]["default"], PAGE)

@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -16,6 +16,7 @@ from surelane.encryption.envelopes import SEALED, is_sealed
 from surelane.encryption.keys import SealedError
 from surelane.encryption.places import ERROR, PROGRESS, RESULT, Place, step_place, tag_place
 from surelane.encryption.sealing import Sealing
+from surelane.errors import NotMeasured
 from surelane_operator.audit import Audit, some
 from surelane_operator.reads.filters import (
     ENDED,
@@ -28,7 +29,7 @@ from surelane_operator.reads.filters import (
     read_message,
 )
 from surelane_service.durations import rate_text
-from surelane_service.figures import Measured
+from surelane_service.figures import Figures, Measured
 
 LISTED = """id, kind, status, attempts, max_attempts, locked_by, run_at, errors -> -1 ->> 'type' as error
 , left(reason, 1000) as reason, dedupe_key
@@ -67,10 +68,6 @@ def parsed(row: Row) -> dict[str, Any]:
     }
 
 
-def without_texts(errors: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: value for name, value in error.items() if name not in _TEXTS} for error in errors]
-
-
 @dataclass(frozen=True, slots=True)
 class Found:
     """A page of events, the cursor of the next one, and how many events were looked at."""
@@ -89,6 +86,12 @@ class Reads(Measured):
         self.sealing = Sealing(DataKeys(database, None), on=False) if sealing is None else sealing
         self.audit = Audit(database)
         """What was done, by whom."""
+
+    async def measured(self) -> Figures | None:
+        """Return the queue's figures; ``None``: they are being measured for the first time."""
+        with suppress(NotMeasured):
+            return await self.figures()
+        return None
 
     async def list_events(
         self, which: Filter, limit: int = 20, after: Cursor | None = None, *, texts: bool = False
@@ -226,7 +229,9 @@ class Reads(Measured):
     async def _errors(
         self, errors: Sequence[Mapping[str, Any]], place: Place, *, texts: bool
     ) -> list[dict[str, Any]]:
-        return await self.sealing.shown_errors(errors, place) if texts else without_texts(errors)
+        if texts:
+            return await self.sealing.shown_errors(errors, place)
+        return [{name: value for name, value in error.items() if name not in _TEXTS} for error in errors]
 
     async def _text(self, step: Mapping[str, Any], place: Place) -> str:
         """Return a text for people, or why it cannot be decrypted."""

@@ -1,7 +1,7 @@
 """Find the events of a message, an id or a key; where there are none, say what may have happened to the message."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,8 +9,7 @@ from pydantic import BaseModel, Field
 
 from surelane_operator.reads.events import Reads
 from surelane_operator.reads.filters import LIVE, Filter, Message, parts_of, read_message
-from surelane_operator.reads.shown import ListedEvent
-from surelane_operator.reads.timeline import outcome, sentence
+from surelane_operator.reads.timeline import ListedEvent, outcome, sentence
 
 RECENT = 300
 """The newest events, which say what workspaces there are."""
@@ -54,11 +53,15 @@ class Lookup(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """The events that a text leads to, each once. ``message`` is ``None`` where it names an event or a key."""
+    """The events that a text leads to, each once. ``lost``: the text is a message that has none."""
 
     ids: list[int]
-    message: Message | None
-    newest: Sequence[Mapping[str, Any]]
+    is_message: bool
+    lost: Lost | None
+
+    async def events(self, reads: Reads, most: int) -> list[dict[str, Any]]:
+        """Read the first ``most`` of the events."""
+        return [event for identity in self.ids[:most] if (event := await reads.get(identity))]
 
 
 async def matches_of(reads: Reads, text: str) -> Matches:
@@ -70,23 +73,22 @@ async def matches_of(reads: Reads, text: str) -> Matches:
     else:
         teams = dict.fromkeys(parts_of(event["group_key"])[0] for event in newest if event["group_key"])
         found = await reads.message_events(message, list(filter(None, teams)))
-    return Matches(list(dict.fromkeys(found)), message, newest)
+    lost = None
+    if message is not None and not found:
+        lost = _lost(message, newest, await reads.clock())
+    return Matches(list(dict.fromkeys(found)), message is not None, lost)
 
 
 async def look_up(reads: Reads, text: str) -> Lookup:
     """Find the events of a text, and say of each why it waits or how it ended. Group and dedupe keys count, too."""
     found = await matches_of(reads, text)
-    ids = found.ids
-    if found.message is None:
+    if not found.is_message:
         # A thread has the natural key of its first message.
         others = await reads.group_events(text, TOLD) or await reads.list_events(Filter(key=text), TOLD)
-        ids = list(dict.fromkeys([*ids, *(event["id"] for event in others)]))
-    events = [event for identity in ids[:TOLD] if (event := await reads.get(identity))]
-    lost = None
-    if found.message is not None and not ids:
-        lost = lost_message(found.message, found.newest, await reads.clock())
+        found = replace(found, ids=list(dict.fromkeys([*found.ids, *(event["id"] for event in others)])))
+    events = await found.events(reads, TOLD)
     told = [FoundEvent.model_validate(event | {"why": await why(reads, event)}) for event in events]
-    return Lookup(jobs=told, more=len(ids) - len(told), lost=lost)
+    return Lookup(jobs=told, more=len(found.ids) - len(told), lost=found.lost)
 
 
 async def why(reads: Reads, event: Mapping[str, Any]) -> str:
@@ -97,7 +99,7 @@ async def why(reads: Reads, event: Mapping[str, Any]) -> str:
     return _JUST_ENDED if found is None else sentence(*found)
 
 
-def lost_message(message: Message, newest: Sequence[Mapping[str, Any]], now: datetime) -> Lost:
+def _lost(message: Message, newest: Sequence[Mapping[str, Any]], now: datetime) -> Lost:
     """Say what may have happened to a message without an event."""
     seen = any(parts_of(event["group_key"])[1] == message.channel for event in newest if event["group_key"])
     subscribed = (
@@ -106,27 +108,17 @@ def lost_message(message: Message, newest: Sequence[Mapping[str, Any]], now: dat
         else "None of the newest events is of this channel. Is the app in it, and subscribed to its events?"
     )
     stored = f"The newest event was stored {newest[0]['enqueued_at'].isoformat()}. " if newest else ""
-    causes = [
-        ("Slack did not send it.", subscribed),
-        (
-            "Ingest refused it.",
-            "The signing secret may be wrong, or the request came late: its /metrics count answers by status.",
-        ),
-        (
-            "Ingest did not take it.",
-            "It ignores the app's own messages and unknown types: its /metrics count them by reason.",
-        ),
-        (
-            "It did not reach ingest.",
-            f"{stored}Slack's app page lists failed deliveries, and says whether it has switched the subscription off.",
-        ),
-        ("It was removed.", "Retention drops old history."),
-    ]
+    causes = {
+        "Slack did not send it.": subscribed,
+        "Ingest refused it.": "The signing secret may be wrong, or the request came late:"
+        " its /metrics count answers by status.",
+        "Ingest did not take it.": "It ignores the app's own messages and unknown types:"
+        " its /metrics count them by reason.",
+        "It did not reach ingest.": f"{stored}Slack's app page lists failed deliveries,"
+        " and says whether it has switched the subscription off.",
+        "It was removed.": "Retention drops old history.",
+    }
+    told = [Cause(what=what, detail=detail) for what, detail in causes.items()]
     sent_at = datetime.fromtimestamp(float(message.ts), UTC)
-    return Lost(
-        channel=message.channel,
-        ts=message.ts,
-        sent_at=sent_at,
-        repeated=now - sent_at < REPEATED_FOR,
-        causes=[Cause(what=what, detail=detail) for what, detail in causes],
-    )
+    repeated = now - sent_at < REPEATED_FOR
+    return Lost(channel=message.channel, ts=message.ts, sent_at=sent_at, repeated=repeated, causes=told)

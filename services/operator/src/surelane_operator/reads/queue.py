@@ -10,12 +10,10 @@ from pydantic import BaseModel, Field
 
 from surelane.calls import Calls, Row
 from surelane.encryption.places import step_place
-from surelane.errors import NotMeasured
 from surelane.jobs import Priority
 from surelane_operator.reads.events import Reads
 from surelane_operator.reads.filters import Cursor, Ended, Filter, Status, keyset
-from surelane_operator.reads.shown import ListedEvent
-from surelane_operator.reads.timeline import sentence
+from surelane_operator.reads.timeline import ListedEvent, sentence
 from surelane_service.cron import CatchUpText, Cron, Overlap
 
 MINUTES = 5
@@ -169,9 +167,7 @@ async def _whole(reads: Reads, rows: Sequence[Row]) -> tuple[list[Kind], float |
 
 
 async def _counts(reads: Reads) -> tuple[Mapping[str, Counts], float | None]:
-    try:
-        figures = await reads.figures()
-    except NotMeasured:
+    if (figures := await reads.measured()) is None:
         return {}, None
     counts = {each.kind: Counts.model_validate(each, from_attributes=True) for each in figures.kinds}
     return counts, figures.age

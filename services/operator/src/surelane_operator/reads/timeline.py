@@ -1,11 +1,15 @@
-"""The timeline of one event, from its row alone, and one sentence that says why it waits or how it ended."""
+"""An event as lists show it, its timeline, and one sentence that says why it waits or how it ended."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
+
+from surelane.jobs import Priority
 from surelane.trace_context import trace_id_of
+from surelane_operator.reads.filters import Status
 
 _LAPSED = "its lease ran out without an outcome: the worker died or lost the database"
 _DIED = "this worker's session ended, and it opened no other"
@@ -171,9 +175,8 @@ def _detail(change: Mapping[str, Any]) -> str:
         case "replay of" | "replayed as" | "continuation of" | "continued as":
             return _rerun(change)
         case "fanned out":
-            return (
-                f"{change.get('children')} children; event {change.get('id')} continues when they have ended"
-            )
+            children = f"{change.get('children')} children"
+            return f"{children}; event {change.get('id')} continues when they have ended"
         case "continues":
             return f"event {change.get('id')}, which fanned out"
         case "child of":
@@ -235,3 +238,60 @@ def _times(attempts: int) -> str:
 def in_words(reason: str | None) -> str:
     """Say why an event ended; some reasons are names that sweeps write."""
     return REASONS.get(reason or "", reason or "")
+
+
+def _visible_at(moment: datetime | None) -> datetime | None:
+    # PostgreSQL's infinity arrives as the last moment of the year 9999.
+    return None if moment is None or moment.year == 9999 else moment
+
+
+class ListedEvent(BaseModel):
+    """An event, live or ended, as a list shows it: without its large fields."""
+
+    id: int
+    kind: str
+    status: Status
+    attempts: int
+    max_attempts: int | None
+    locked_by: str | None
+    run_at: Annotated[datetime | None, BeforeValidator(_visible_at)] = Field(
+        description="when it becomes visible, or when its latest attempt began; null: it waits for events"
+    )
+    lease_until: datetime | None = Field(description="when the lease of a running event ends")
+    error: str | None = Field(
+        description="of the latest error: its message, or where that is left out its type"
+    )
+    reason: str | None
+    dedupe_key: str | None
+    item_key: str | None
+    group_key: str | None
+    event_ts: datetime
+    enqueued_at: datetime
+    enqueued_by: str
+    heartbeat_at: datetime | None
+    deadline: datetime | None
+    finished_at: datetime | None
+    finished_by: str | None
+    continuation_id: int | None
+    waits_for: int | None
+    priority: Priority
+    trace_id: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _traced(cls, row: dict[str, Any]) -> dict[str, Any]:
+        return {**row, "trace_id": trace_of(row)}
+
+
+class EventStory(ListedEvent):
+    """An event with all its fields and its timeline."""
+
+    why: str = Field(description="a sentence: why it waits, or how it ended")
+    payload: Any = Field(description="null where the query leaves it out")
+    errors: list[Any] = Field(description="without their texts where the query leaves the payload out")
+    result: Any = Field(description="null where the query leaves the payload out")
+    rerun_of: int | None = Field(description="the event that this one runs again")
+    rerun_as: list[int] = Field(description="the events that run this one again")
+    tags: dict[str, str]
+    progress: str | None = Field(description="what the handler said last of its progress")
+    timeline: list[Step]

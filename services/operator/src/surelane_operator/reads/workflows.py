@@ -120,8 +120,3 @@ async def _read_children(calls: Calls, node: Tree, after: int, limit: int) -> No
     rows = await calls.rows("workflow_below", node.id, after, limit)
     node.below = [Tree.model_validate(json.loads(row[0])) for row in rows]
     node.more = node.below[-1].id if len(node.below) == limit else None
-
-
-def is_partial(node: Tree) -> bool:
-    """Return whether a continuation's children were not read: they are on a page of their own."""
-    return bool(node.children) and not node.below

@@ -5,13 +5,15 @@ the worker that runs the attempt.
 """
 
 from collections.abc import Coroutine
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from surelane_service.installation_store import AsyncInstallations, SyncInstallations
 from surelane_service.installations import Installations, Owner, Stored
 from surelane_worker.bolt.attempt import Attempt, current
 from surelane_worker.handling.context import attempt_of
 from surelane_worker.slack.client import SentenceError
+
+Result = TypeVar("Result")
 
 
 class NoInstallationsError(SentenceError):
@@ -42,9 +44,9 @@ class _Synchronous(SyncInstallations):
     """Calls the worker's event loop from the thread of a listener."""
 
     def __init__(self, store: AsyncInstallations) -> None:
-        self.store = store
+        self._store = store
 
-    def wait(self, call: Coroutine[Any, Any, Any]) -> Any:
+    def _wait(self, call: Coroutine[Any, Any, Result]) -> Result:
         return _attempt().ctx.run(call)
 
 

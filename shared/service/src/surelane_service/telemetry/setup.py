@@ -67,16 +67,17 @@ def configure_telemetry(service: str, version: str, *, statements: bool = False)
         {"service.name": os.environ.get("OTEL_SERVICE_NAME", service), "service.version": version}
     )
     readers: list[MetricReader] = [PrometheusMetricReader(scope_info_enabled=False)]
-    if (pushed := metric_exporter()) is not None:
+    pushed: MetricExporter | None = _exporter("metrics", ("otlp",))
+    if pushed is not None:
         readers.append(PeriodicExportingMetricReader(pushed))
     # The HTTP instrumentations count by the Host header, so a caller could create any number of time series.
     views = [View(instrument_name="http.*", aggregation=DropAggregation())]
     meter_provider = MeterProvider(readers, resource, shutdown_on_exit=False, views=views)
     metrics.set_meter_provider(meter_provider)
-    exporter = span_exporter()
+    exporter: SpanExporter | None = _exporter("traces", ("otlp", "console"))
     if exporter is None:
         return Telemetry(None, None, meter_provider, pushed is not None)
-    processor = BatchSpanProcessor(exporter)
+    processor = BatchSpanProcessor(RedactingExporter(exporter))
     tracer_provider = TracerProvider(resource=resource, shutdown_on_exit=False, id_generator=Ids())
     tracer_provider.add_span_processor(processor)
     trace.set_tracer_provider(tracer_provider)
@@ -102,20 +103,8 @@ def messaging(operation: str, destination: str | None = None) -> dict[str, str]:
     return {"messaging.system": "surelane"} | names | to
 
 
-def span_exporter() -> SpanExporter | None:
-    """Return the exporter of spans, or ``None`` if traces are off."""
-    exporter = _exporter("traces", ("otlp", "console"))
-    return None if exporter is None else RedactingExporter(exporter)
-
-
-def metric_exporter() -> MetricExporter | None:
-    """Return the exporter that pushes metrics, or ``None`` if they are not pushed."""
-    exporter: MetricExporter | None = _exporter("metrics", ("otlp",))
-    return exporter
-
-
 def _exporter(signal: str, known: Collection[str]) -> Any:  # noqa: ANN401 - of any signal
-    """Load the exporter of a signal, and no other one: each imports large libraries."""
+    """Load the exporter of a signal, and no other one: each imports large libraries. ``None``: the signal is off."""
     if (name := _named(signal)) not in known:
         return None
     if name == "otlp":

@@ -5,6 +5,7 @@ import base64
 import hashlib
 import json
 import time
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -16,6 +17,7 @@ from surelane_service.outbound import bounded
 
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 """Signatures by a private key only: our secret must not sign what we take for the provider's."""
+_REQUIRED: Any = {"require": ["exp", "iat", "aud", "iss", "sub"]}
 LEEWAY = 60
 """Seconds by which the clocks may differ."""
 FRESH = 3600.0
@@ -36,20 +38,17 @@ class ProviderUnavailable(SurelaneError):  # noqa: N818 - named for what happene
     """The provider does not answer, or not as OpenID Connect says."""
 
 
+@dataclass(eq=False, repr=False)
 class Provider:
     """One provider, for one client of it."""
 
-    def __init__(
-        self,
-        issuer: str,
-        client_id: str,
-        client_secret: str,
-        redirect_uri: str,
-        *,
-        scopes: str = "openid profile email",
-    ) -> None:
-        self._issuer, self._client_id, self._client_secret = issuer, client_id, client_secret
-        self._redirect_uri, self._scopes = redirect_uri, scopes
+    issuer: str
+    client_id: str
+    client_secret: str
+    redirect_uri: str
+    scopes: str = "openid profile email"
+
+    def __post_init__(self) -> None:
         self._metadata: tuple[float, dict[str, Any]] | None = None
         self._keys: tuple[float, list[dict[str, Any]]] | None = None
         self._reading = asyncio.Lock()
@@ -57,7 +56,7 @@ class Provider:
     @property
     def name(self) -> str:
         """The provider's host, for people."""
-        return urlsplit(self._issuer).hostname or self._issuer
+        return urlsplit(self.issuer).hostname or self.issuer
 
     async def sign_in_address(self, state: str, nonce: str, verifier: str) -> str:
         """Return the address at which a person signs in.
@@ -68,9 +67,9 @@ class Provider:
         digest = hashlib.sha256(verifier.encode()).digest()
         query = {
             "response_type": "code",
-            "client_id": self._client_id,
-            "redirect_uri": self._redirect_uri,
-            "scope": self._scopes,
+            "client_id": self.client_id,
+            "redirect_uri": self.redirect_uri,
+            "scope": self.scopes,
             "state": state,
             "nonce": nonce,
             "code_challenge": base64.urlsafe_b64encode(digest).decode().rstrip("="),
@@ -97,15 +96,15 @@ class Provider:
         form = {
             "grant_type": "authorization_code",
             "code": code,
-            "redirect_uri": self._redirect_uri,
+            "redirect_uri": self.redirect_uri,
             "code_verifier": verifier,
         }
         headers = {"Accept": "application/json"}
         if "client_secret_basic" in configuration.get("token_endpoint_auth_methods_supported", _BASIC):
-            pair = f"{quote(self._client_id, safe='')}:{quote(self._client_secret, safe='')}"
+            pair = f"{quote(self.client_id, safe='')}:{quote(self.client_secret, safe='')}"
             headers["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
         else:
-            form |= {"client_id": self._client_id, "client_secret": self._client_secret}
+            form |= {"client_id": self.client_id, "client_secret": self.client_secret}
         status, answer = await _request("POST", configuration["token_endpoint"], data=form, headers=headers)
         token = answer.get("id_token")
         if status >= 500:
@@ -118,18 +117,12 @@ class Provider:
         try:
             key = await self._key(jwt.get_unverified_header(token).get("kid"))
             claims: dict[str, Any] = jwt.decode(
-                token,
-                key,
-                ALGORITHMS,
-                audience=self._client_id,
-                issuer=self._issuer,
-                leeway=LEEWAY,
-                options={"require": ["exp", "iat", "aud", "iss", "sub"]},
+                token, key, ALGORITHMS, _REQUIRED, audience=self.client_id, issuer=self.issuer, leeway=LEEWAY
             )
         except jwt.PyJWTError as error:
             raise SignInRefused(f"the provider's answer does not hold: {type(error).__name__}") from None
         several = isinstance(claims["aud"], list) and len(claims["aud"]) > 1
-        if (several or "azp" in claims) and claims.get("azp") != self._client_id:
+        if (several or "azp" in claims) and claims.get("azp") != self.client_id:
             raise SignInRefused("the provider's answer is for another client")
         if not 0 < len(claims["sub"]) <= LONGEST_SUB:
             raise SignInRefused("the provider's answer identifies no person")
@@ -164,9 +157,9 @@ class Provider:
 
     async def _configuration(self) -> dict[str, Any]:
         if self._metadata is None or time.monotonic() - self._metadata[0] >= FRESH:
-            address = self._issuer.rstrip("/") + "/.well-known/openid-configuration"
+            address = self.issuer.rstrip("/") + "/.well-known/openid-configuration"
             _, found = await _request("GET", address)
-            if found.get("issuer") != self._issuer:
+            if found.get("issuer") != self.issuer:
                 raise ProviderUnavailable(f"{address} names another issuer")
             for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
                 if not isinstance(found.get(name), str) or not is_safe(found[name]):
@@ -198,9 +191,8 @@ def is_safe(address: str) -> bool:
         host = parsed.hostname or ""
     except ValueError:
         return False
-    return bool(host) and (
-        parsed.scheme == "https" or (parsed.scheme == "http" and host in ("127.0.0.1", "::1", "localhost"))
-    )
+    is_here = parsed.scheme == "http" and host in ("127.0.0.1", "::1", "localhost")
+    return bool(host) and (parsed.scheme == "https" or is_here)
 
 
 async def _request(method: str, address: str, **options: Any) -> tuple[int, dict[str, Any]]:  # noqa: ANN401 - aiohttp's

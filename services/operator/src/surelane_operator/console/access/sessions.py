@@ -26,6 +26,7 @@ LASTS = timedelta(hours=12)
 """How long a session lasts."""
 _ALGORITHM = "HS256"
 _ISSUER = "surelane"
+_REQUIRED: Any = {"require": ["exp", "aud", "iss", "jti"]}
 _SESSION = "session"
 _logger = get_logger(__name__)
 
@@ -51,12 +52,7 @@ class Signer:
         """Return the values; ``None`` where they are forged, expired or for another audience."""
         try:
             claims: dict[str, Any] = jwt.decode(
-                text,
-                self._key,
-                [_ALGORITHM],
-                audience=audience,
-                issuer=_ISSUER,
-                options={"require": ["exp", "aud", "iss", "jti"]},
+                text, self._key, [_ALGORITHM], _REQUIRED, audience=audience, issuer=_ISSUER
             )
         except jwt.InvalidTokenError:
             return None
@@ -104,7 +100,8 @@ class Sessions:
         """
         self.signer, self.used = signer, used
         self._ways = {role: signer.digest("way", f"{role} {way}") for role, way in ways.items()}
-        self._https = https
+        # ``Lax``, not ``Strict``: a link in Slack to a page of ours shall not ask people to sign in again.
+        self._sort: dict[str, Any] = {"path": "/", "secure": https, "httponly": True, "samesite": "Lax"}
         self.cookie = "__Host-surelane" if https else "surelane"
         """The cookie's name. Browsers take ``__Host-`` from this host over HTTPS only."""
 
@@ -114,7 +111,7 @@ class Sessions:
         self.set(response, self.cookie, self.signer.sign(_SESSION, LASTS, values), LASTS)
 
     def forget(self, response: web.StreamResponse, name: str) -> None:
-        response.del_cookie(name, path="/", secure=self._https, httponly=True, samesite="Lax")
+        response.del_cookie(name, **self._sort)
 
     async def end(self, request: web.Request, response: web.StreamResponse) -> None:
         """Sign a person out: from now on no copy of their cookie counts, on any replica."""
@@ -135,19 +132,8 @@ class Sessions:
         return claims if way and claims and claims.get("way") == way else None
 
     def set(self, response: web.StreamResponse, name: str, value: str, lasts: timedelta) -> None:
-        """Set a cookie that no script reads.
-
-        ``Lax``, not ``Strict``: a link in Slack to a page of ours shall not ask people to sign in again.
-        """
-        response.set_cookie(
-            name,
-            value,
-            max_age=int(lasts.total_seconds()),
-            path="/",
-            secure=self._https,
-            httponly=True,
-            samesite="Lax",
-        )
+        """Set a cookie that no script reads."""
+        response.set_cookie(name, value, max_age=int(lasts.total_seconds()), **self._sort)
 
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network

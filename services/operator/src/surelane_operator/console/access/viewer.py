@@ -67,44 +67,12 @@ MOST_ADDRESSES = 1000
 """Addresses that are remembered, at most. The one that was added first goes."""
 
 
-class WrongTokens:
-    """Bounds how often an address may try wrong tokens."""
-
-    def __init__(self) -> None:
-        self._wrong: OrderedDict[str, tuple[float, int]] = OrderedDict()
-
-    def check(self, address: str) -> None:
-        """Refuse an address that has tried too many.
-
-        Raises:
-            web.HTTPTooManyRequests: it has.
-        """
-        since, count = self._counted(address)
-        if count >= MOST_WRONG:
-            raise web.HTTPTooManyRequests(
-                text=json.dumps({"error": "too many wrong tokens came from this address"}),
-                content_type="application/json",
-                headers={hdrs.RETRY_AFTER: str(int(since + WINDOW - time.monotonic()) + 1)},
-            )
-
-    def add(self, address: str) -> None:
-        since, count = self._counted(address)
-        self._wrong[address] = (since, count + 1)
-        if len(self._wrong) > MOST_ADDRESSES:
-            self._wrong.popitem(last=False)
-
-    def _counted(self, address: str) -> tuple[float, int]:
-        now = time.monotonic()
-        since, count = self._wrong.get(address, (now, 0))
-        return (since, count) if now - since < WINDOW else (now, 0)
-
-
 class Tokens:
-    """The API's tokens."""
+    """The API's tokens. An address may try few wrong ones."""
 
     def __init__(self, tokens: Mapping[Role, str]) -> None:
         self._roles = {token.encode(): role for role, token in tokens.items()}
-        self._wrong = WrongTokens()
+        self._wrong: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def role(self, request: web.Request, token: str) -> Role | None:
         """Return the role of a token that came with a request; ``None`` where it is wrong.
@@ -116,9 +84,7 @@ class Tokens:
         found = [role for known, role in self._roles.items() if hmac.compare_digest(given, known)]
         if found:
             return found[0]  # even if somebody else at this address tried many
-        address = request.remote or ""
-        self._wrong.check(address)
-        self._wrong.add(address)
+        self._count_wrong(request.remote or "")
         return None
 
     async def viewer(self, request: web.Request) -> Viewer | None:
@@ -128,3 +94,18 @@ class Tokens:
             return None
         role = self.role(request, token)
         return None if role is None else Viewer(f"{role} token", role, "")
+
+    def _count_wrong(self, address: str) -> None:
+        now = time.monotonic()
+        since, count = self._wrong.get(address, (now, 0))
+        if now - since >= WINDOW:
+            since, count = now, 0
+        if count >= MOST_WRONG:
+            raise web.HTTPTooManyRequests(
+                text=json.dumps({"error": "too many wrong tokens came from this address"}),
+                content_type="application/json",
+                headers={hdrs.RETRY_AFTER: str(int(since + WINDOW - now) + 1)},
+            )
+        self._wrong[address] = (since, count + 1)
+        if len(self._wrong) > MOST_ADDRESSES:
+            self._wrong.popitem(last=False)

@@ -11,7 +11,7 @@ from surelane.errors import InvalidInput
 from surelane.slack import Place, place_of
 from surelane_operator.console.screen import Asked, Missing, Moved, Sources, Values
 from surelane_operator.reads import filters, timeline
-from surelane_operator.reads.lookup import lost_message, matches_of
+from surelane_operator.reads.lookup import matches_of
 
 PAGE = 50
 OF_A_THREAD = 200
@@ -50,13 +50,9 @@ async def find(sources: Sources, asked: Asked) -> Values:
     found = await matches_of(sources.reads, text)
     if len(found.ids) == 1:
         raise Moved(f"/console/events/{found.ids[0]}")
-    if not found.ids and found.message is None and await sources.reads.group_events(text, 1):
+    if not found.ids and not found.is_message and await sources.reads.group_events(text, 1):
         raise Moved(f"/console/thread?key={quote(text, safe='')}")
-    lost = None
-    if not found.ids and found.message is not None:
-        lost = lost_message(found.message, found.newest, await sources.reads.clock())
-    found_events = [event for identity in found.ids[:PAGE] if (event := await sources.reads.get(identity))]
-    return {"text": text, "jobs": found_events, "lost": lost}
+    return {"text": text, "jobs": await found.events(sources.reads, PAGE), "lost": found.lost}
 
 
 async def thread(sources: Sources, asked: Asked) -> Values:

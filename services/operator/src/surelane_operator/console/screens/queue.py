@@ -5,11 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from surelane.errors import NotMeasured
 from surelane_operator.console.screen import Asked, Missing, Sources, Values
 from surelane_operator.reads import queue
 from surelane_operator.reads.filters import MAX_ID, Cursor, Filter, read_cursor
-from surelane_operator.reads.workflows import PAGE, is_partial, list_workflows, read_workflow
+from surelane_operator.reads.workflows import PAGE, list_workflows, read_workflow
 from surelane_service.figures import Figures
 
 LIST = 50
@@ -28,11 +27,8 @@ async def waiting(sources: Sources, asked: Asked) -> Values:
 async def kinds(sources: Sources, asked: Asked) -> Values:
     """Read the kinds: what waits, runs and failed of each, who handles it, its limit."""
     after = asked.word("after")
-    return {
-        "page": await queue.read_kinds(sources.reads, after),
-        "limit_text": _limit_text,
-        "first": after is None,
-    }
+    page = await queue.read_kinds(sources.reads, after)
+    return {"page": page, "limit_text": _limit_text, "first": after is None}
 
 
 async def kind(sources: Sources, asked: Asked) -> Values:
@@ -57,7 +53,7 @@ async def workflow(sources: Sources, asked: Asked) -> Values:
         found = await read_workflow(sources.reads.calls, given, after)
     if found is None:
         raise Missing(f"There is no event {asked.path['id'][:40]}.")
-    return {"workflow": found, "asked": given, "after": after, "page": PAGE, "is_partial": is_partial}
+    return {"workflow": found, "asked": given, "after": after, "page": PAGE}
 
 
 async def schedules(sources: Sources, _: Asked) -> Values:
@@ -87,11 +83,7 @@ async def worker(sources: Sources, asked: Asked) -> Values:
 async def doctor(sources: Sources, _: Asked) -> Values:
     """Read the doctor's findings, the worst first."""
     examination = await sources.examination()
-    findings = examination.findings if examination else []
-    return {
-        "examination": examination,
-        "findings": sorted(findings, key=lambda each: LEVELS.index(each.level)),
-    }
+    return {"examination": examination, "findings": _worst_first(examination, LEVELS)}
 
 
 async def actions(sources: Sources, asked: Asked) -> Values:
@@ -123,11 +115,8 @@ def _number(text: str) -> int | None:
 
 def _limit_text(limit: queue.KindLimit) -> str:
     """Say a limit in words: ``3 at once, 60/1m per workspace``."""
-    bounds = []
-    if limit.concurrency is not None:
-        bounds.append(f"{limit.concurrency:,} at once")
-    if limit.rate is not None:
-        bounds.append(limit.rate)
+    at_once = None if limit.concurrency is None else f"{limit.concurrency:,} at once"
+    bounds = [each for each in (at_once, limit.rate) if each is not None]
     per = {"kind": "", "given": " per given key"}.get(limit.per, f" per {limit.per}")
     return (", ".join(bounds) or "lifted") + (per if bounds else "")
 
@@ -146,7 +135,7 @@ async def overview(sources: Sources, _: Asked) -> Values:
     now = await reads.clock()
     workers = await reads.workers()
     recent = await reads.recent_figures(queue.MINUTES)
-    figures = await _figures(sources)
+    figures = await reads.measured()
     return {
         "kinds": _kinds(figures, recent, workers),
         "totals": _totals(recent),
@@ -154,25 +143,17 @@ async def overview(sources: Sources, _: Asked) -> Values:
         "behind": 0 if figures is None else figures.group_waiting,
         "workers": workers,
         "alive": sum(worker["alive"] for worker in workers),
-        "findings": await _findings(sources),
+        "findings": _worst_first(await sources.examination(), BAD),
         "unanswered": await reads.list_events(Filter(queue.UNANSWERED, since=now - queue.WEEK), 8),
         "waiting": await reads.longest_waiting(12),
         "minutes": queue.MINUTES,
     }
 
 
-async def _figures(sources: Sources) -> Figures | None:
-    try:
-        return await sources.reads.figures()
-    except NotMeasured:
-        return None
-
-
-async def _findings(sources: Sources) -> list[Any]:
-    """Return what the doctor complains about, the worst first."""
-    examination = await sources.examination()
-    bad = [each for each in examination.findings if each.level in BAD] if examination else []
-    return sorted(bad, key=lambda each: BAD.index(each.level))
+def _worst_first(examination: Any, levels: Sequence[str]) -> list[Any]:  # noqa: ANN401 - as Sources has it
+    """Return the doctor's findings of some levels, in the order of these."""
+    found = [each for each in examination.findings if each.level in levels] if examination else []
+    return sorted(found, key=lambda each: levels.index(each.level))
 
 
 def _kinds(
