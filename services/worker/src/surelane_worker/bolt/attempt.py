@@ -1,7 +1,7 @@
 """Keep the state of one attempt of a Bolt app at an event: its errors, its answer, and the part that runs now."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -9,7 +9,6 @@ from typing import Any, Self
 
 from slack_bolt.error import BoltUnhandledRequestError
 from slack_bolt.response import BoltResponse
-from slack_sdk.models import JsonObject
 from slack_sdk.webhook import WebhookResponse
 
 from surelane.events import Event
@@ -213,12 +212,4 @@ def message_of(*args: Any, **arguments: Any) -> dict[str, Any]:
     given = dict(zip(RESPOND, args, strict=False)) | arguments
     whole = given.get("text")
     message = whole if isinstance(whole, dict) else given
-    return {name: _plain(value) for name, value in message.items() if value is not None}
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, JsonObject):
-        return value.to_dict()
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(part) for part in value]
-    return value
+    return {name: value for name, value in message.items() if value is not None}

@@ -180,7 +180,7 @@ class Calls:
             return _answer(client, "chat.startStream", {"ok": True, "channel": channel, "ts": earlier["ts"]})
         place = Thread(str(channel), given.get("thread_ts"), place_of(self._event.payload).since)
         sent = SentReplies(self._attempt.clients.client, self._ctx.log)
-        begun = Begun.of(self._event, ordinal, place, notebook, sent)
+        begun = Begun(self._event, ordinal, place, notebook, sent)
         if unfinished := await begun.earlier():
             await self._remove(client, str(channel), unfinished)
 

@@ -10,7 +10,7 @@ from slack_sdk.errors import SlackApiError
 from surelane.events import Event
 from surelane.slack import Place, authorization_of, object_in, text_in
 from surelane_worker.handling.context import Context
-from surelane_worker.slack.client import slack_error
+from surelane_worker.slack.client import messages_of, slack_error
 from surelane_worker.slack.notes import UNREADABLE
 
 MOST_MESSAGES = 50
@@ -19,9 +19,8 @@ MOST_CHARACTERS = 40_000
 """Of all of them together. The oldest are left out, but not the first one."""
 LONGEST_MESSAGE = 4000
 """Characters of one earlier message. The rest is cut."""
-PAGE, PAGES = 200, 10
-"""Messages per call, and most calls. A longer thread is read up to there."""
-
+PAGE = 200
+"""Messages per call. A thread of more pages than :data:`surelane_worker.slack.client.PAGES` is read up to there."""
 
 MOST_ENTITIES = 5
 """Things that the author of a message is looking at. Slack has the most relevant one first."""
@@ -62,24 +61,10 @@ async def _own_user(event: Event, ctx: Context) -> str:
 async def _read(ctx: Context, place: Place) -> tuple[list[Any], deque[Any]]:
     first: list[Any] = []
     last: deque[Any] = deque(maxlen=MOST_MESSAGES - 1)
-    cursor: str | None = None
-    for _ in range(PAGES):
-        page = await ctx.slack.client.conversations_replies(
-            channel=str(place.channel),
-            ts=str(place.thread_ts),
-            latest=place.message_ts,
-            limit=PAGE,
-            cursor=cursor,
-        )
-        messages: list[Any] = [
-            message for message in page.get("messages") or [] if message.get("ts") != place.message_ts
-        ]
-        if not first:
-            first, messages = messages[:1], messages[1:]
-        last.extend(messages)
-        cursor = (page.get("response_metadata") or {}).get("next_cursor")
-        if not cursor:
-            break
+    thread: dict[str, Any] = {"channel": place.channel, "ts": place.thread_ts, "latest": place.message_ts}
+    async for message in messages_of(ctx.slack.client.conversations_replies(**thread, limit=PAGE)):
+        if message.get("ts") != place.message_ts:
+            (last if first else first).append(message)
     return first, last
 
 

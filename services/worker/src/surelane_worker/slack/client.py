@@ -8,7 +8,7 @@ setting against either, so the request is made here.
 """
 
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ from slack_sdk.http_retry.builtin_async_handlers import (
 )
 from slack_sdk.models import JsonObject
 from slack_sdk.web.async_client import AsyncWebClient
+from slack_sdk.web.async_slack_response import AsyncSlackResponse
 from yarl import URL
 
 from surelane_service.outbound import Guard, Reply, guarded_session, post
@@ -75,6 +76,21 @@ class ResponseRefusedError(Exception):
 
 class ResponseUrlError(SentenceError):
     """The response_url is neither Slack's nor the simulator's at SLACK_API_URL: nothing was sent."""
+
+
+PAGES = 10
+"""Most pages of messages that are read."""
+
+
+async def messages_of(first: Awaitable[AsyncSlackResponse]) -> AsyncIterator[dict[str, Any]]:
+    """Yield the messages of a channel or a thread, from the call for the first page on."""
+    pages = 0
+    async for page in await first:
+        for message in page.get("messages") or []:
+            yield message
+        pages += 1
+        if pages == PAGES:
+            return
 
 
 def slack_error(error: BaseException) -> str | None:
@@ -226,8 +242,12 @@ def without_secrets(api: str) -> Callable[[URL], str]:
     return shown
 
 
+def plain(value: object) -> Any:
+    """Return one of slack-sdk's objects, such as a block, as JSON. Anything else stays as it is."""
+    return value.to_dict() if isinstance(value, JsonObject) else value
+
+
 def _plain(value: object) -> object:
-    """Return one of slack-sdk's blocks or attachments as JSON."""
     if isinstance(value, JsonObject):
         return value.to_dict()
     raise TypeError(f"a message cannot hold a {type(value).__name__}")

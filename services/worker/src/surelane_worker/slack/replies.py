@@ -126,26 +126,18 @@ class Replies:
         self, event: Event, ordinal: Ordinal, place: Place, text: str | None, arguments: dict[str, Any]
     ) -> str:
         notebook, arguments = self._notebooks.of(event), dict(arguments)
-        channel = arguments.pop("channel", place.channel)
-        if not channel:
-            raise NowhereToReplyError
-        thread_ts = arguments.pop("thread_ts", place.thread_ts)
-        thread = Thread(channel, thread_ts, place.since)
+        thread = _taken(place, arguments)
         perhaps = notebook.reply(ordinal) is Sent.PERHAPS
         if perhaps and (found := await self._sent.before(event, thread)).get(ordinal):
             self._log.info("reply was already sent", ordinal=ordinal)
             await notebook.note_reply(ordinal, found[ordinal])
             return found[ordinal]
-        message = {
-            "channel": channel,
-            "thread_ts": thread_ts,
-            "text": text,
-            **arguments,
-            "metadata": metadata_of(event, ordinal, arguments.get("metadata")),
-        }
+        metadata = metadata_of(event, ordinal, arguments.get("metadata"))
+        where = {"channel": thread.channel, "thread_ts": thread.ts}
+        message = {**where, "text": text, **arguments, "metadata": metadata}
         await self._check_new()
-        if channel != place.channel:
-            notebook.place_elsewhere(ordinal, channel)
+        if thread.channel != place.channel:
+            notebook.place_elsewhere(ordinal, thread.channel)
         await notebook.note_reply(ordinal, None)
         try:
             ts = await self._sent.once(
@@ -323,12 +315,7 @@ class Replies:
             ClaimLostError: the worker has lost its claim of the event, so the file is not posted.
             NowhereToReplyError: the event names no channel.
         """
-        place = place_of(event.payload)
-        channel = arguments.pop("channel", place.channel)
-        if not channel:
-            raise NowhereToReplyError
-        thread = Thread(channel, arguments.pop("thread_ts", place.thread_ts), place.since)
-        event = self._owner or event
+        thread, event = _taken(place_of(event.payload), arguments), self._owner or event
         name = self._call_name(event, "files.upload")
         notebook = self._notebooks.of(event)
         if uploaded := notebook.call(name):
@@ -383,25 +370,20 @@ class Replies:
             NowhereToReplyError: the event is in no thread.
         """
         place = place_of(event.payload)
-        channel = arguments.pop("channel", place.channel)
-        thread_ts = arguments.pop("thread_ts", place.thread_ts)
-        if not channel or not thread_ts:
+        thread = _taken(place, arguments)
+        if not thread.ts:
             raise NowhereToReplyError
         arguments.setdefault("recipient_team_id", place.team)
         arguments.setdefault("recipient_user_id", place.user)
         event = self._owner or event
         ordinal, notebook = self._next_ordinal(event), self._notebooks.of(event)
-        given = {"channel": channel, "thread_ts": thread_ts, **arguments}
-
-        def name(number: int) -> Ordinal:
-            return f"{ordinal}.{number}" if number else ordinal
 
         def message(number: int) -> Message:
-            thread = Thread(channel, thread_ts, place.since)
-            begun = Begun.of(event, name(number), thread, notebook, self._sent)
-            return Message(self._once, begun, metadata_of(event, name(number)), given, self._check_claim)
+            name = f"{ordinal}.{number}" if number else ordinal
+            begun = Begun(event, name, thread, notebook, self._sent)
+            return Message(self._once, begun, arguments, self._check_claim)
 
-        return Stream(message, lambda number: notebook.stream(name(number)), interval)
+        return Stream(message, interval)
 
     def _next_ordinal(self, event: Event) -> Ordinal:
         scope = SCOPE.get()
@@ -424,6 +406,14 @@ class Replies:
                 break
             await asyncio.sleep(min(reply.retry_after, LONGEST_PAUSE))
         raise ResponseRefusedError(reply.status)
+
+
+def _taken(place: Place, arguments: dict[str, Any]) -> Thread:
+    """Take out of a message's arguments where it is to stand: by default at the place of the event."""
+    channel = arguments.pop("channel", place.channel)
+    if not channel:
+        raise NowhereToReplyError
+    return Thread(channel, arguments.pop("thread_ts", place.thread_ts), place.since)
 
 
 def _thread_of(event: Event) -> dict[str, Any]:
