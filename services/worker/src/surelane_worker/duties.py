@@ -145,16 +145,13 @@ class Scheduler:
 
     async def _attempt(self) -> bool:
         try:
-            await self._declare()
-            await self._fire_due()
-        except DatabaseUnavailable as error:
-            self._outage.goes_on(error)
-            return False
-        except (DatabaseRefused, SealedError) as error:
+            with excused(log, "schedules failed", self._outage):
+                await self._declare()
+                await self._fire_due()
+                return True
+        except SealedError as error:
             log.error("schedules failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
-            return False
-        self._outage.is_over()
-        return True
+        return False
 
     async def _declare(self) -> None:
         while self._declared:

@@ -9,7 +9,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, Literal
 
 import aiohttp
@@ -52,13 +51,6 @@ class ClaimLostError(Exception):
         super().__init__("the claim of this event is lost, so its reply is not sent")
 
 
-class Sent(Enum):
-    """What the notes say of a reply that has no timestamp."""
-
-    NO = "no"
-    PERHAPS = "perhaps"
-
-
 class Notebook:
     """The notes about one event: its replies and streams by ordinal, and further calls by name."""
 
@@ -72,13 +64,14 @@ class Notebook:
         self._lock = asyncio.Lock()
         self._written = event.notes
 
-    def reply(self, ordinal: Ordinal) -> str | Sent:
-        """Return a reply's timestamp (``""`` through a ``response_url``), or whether it was sent."""
-        replies = self._part("replies")
-        if str(ordinal) not in replies:
-            return Sent.NO
-        noted = replies[str(ordinal)]
-        return noted if isinstance(noted, str) else Sent.PERHAPS
+    def reply(self, ordinal: Ordinal) -> str | None:
+        """Return a reply's timestamp (``""`` through a ``response_url``); ``None``: none is noted."""
+        noted = self._part("replies").get(str(ordinal))
+        return noted if isinstance(noted, str) else None
+
+    def has_reply(self, ordinal: Ordinal) -> bool:
+        """Return whether a reply was sent, or perhaps sent."""
+        return str(ordinal) in self._part("replies")
 
     def place_elsewhere(self, ordinal: Ordinal, channel: str) -> None:
         """Note with the next note that a reply or a stream stands in another channel than its event."""

@@ -34,7 +34,7 @@ from surelane_worker.slack.client import (
     unknown_whether_done,
 )
 from surelane_worker.slack.limiter import check_after_wait
-from surelane_worker.slack.notes import Notebooks, Ordinal, Sent, SentReplies, Thread, metadata_of
+from surelane_worker.slack.notes import Notebooks, Ordinal, SentReplies, Thread, metadata_of
 from surelane_worker.slack.stream import INTERVAL, Begun, Message, Stream, allowing
 
 SCOPE: ContextVar[str] = ContextVar("scope", default="")
@@ -108,7 +108,7 @@ class Replies:
         event = self._owner or event
         ordinal, notebook = self._next_ordinal(event), self._notebooks.of(event)
         noted = notebook.reply(ordinal)
-        if isinstance(noted, str):
+        if noted is not None:
             self._log.info("reply was already sent", ordinal=ordinal)
             return noted or None
         if response_url and "channel" not in arguments:
@@ -127,8 +127,7 @@ class Replies:
     ) -> str:
         notebook, arguments = self._notebooks.of(event), dict(arguments)
         thread = _taken(place, arguments)
-        perhaps = notebook.reply(ordinal) is Sent.PERHAPS
-        if perhaps and (found := await self._sent.before(event, thread)).get(ordinal):
+        if notebook.has_reply(ordinal) and (found := await self._sent.before(event, thread)).get(ordinal):
             self._log.info("reply was already sent", ordinal=ordinal)
             await notebook.note_reply(ordinal, found[ordinal])
             return found[ordinal]
