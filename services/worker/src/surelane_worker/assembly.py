@@ -20,7 +20,7 @@ from surelane_service.sealed_engine import OpeningEngine, SealedEngine
 from surelane_service.watch import Watch
 from surelane_worker.claiming.claimer import Claimer, Cursors, SecondClaims
 from surelane_worker.claiming.poller import Poller
-from surelane_worker.claiming.position import CrowdSplitter, Position, PositionKeeper, Side, Wakeup
+from surelane_worker.claiming.position import CrowdSplitter, Position, Side, Wakeup
 from surelane_worker.duties import Announcer, Duty, Retention, Scheduler, Sweeper, Uninstalls
 from surelane_worker.handling.answers import Answers
 from surelane_worker.handling.attempt import Services
@@ -102,8 +102,9 @@ class Worker:
         self.leases = Leases(self._renewals, settings.lease, metrics, capacity)
         self._settler = Settler(self._settles, self.leases, self.observer)
         self._sides = self._both_sides(wakeup, capacity)
-        self._position = Position(self._sides, settings.lease.total_seconds(), listens)
         self._listener = self._listening()
+        lease, sides = settings.lease.total_seconds(), self._sides
+        self.position = Position(sides, lease, listens, self._listener, self.kinds)
         known = self.leases.known
         self._session = Session(self._introduction, self._listener, self._renewals, known, locks=listens)
         # Behind a pooler no connection can join a session.
@@ -115,7 +116,6 @@ class Worker:
         self.scheduler = Scheduler(self._looks, registered_in(self.registered).schedules(), metrics)
         self._poller = self._polling()
         self.watch = Watch(self._poller)
-        self.positions = PositionKeeper(self._position, self._listener, self.kinds)
         offset, beats = self.watch.clock_offset, self._heartbeats
         self.announcer = Announcer(self._introduction, self._listener, self._renewals, offset, beats)
         self._cancels = Cancels(self._settles, self._listener, self.leases, self._settler, listens)
@@ -126,7 +126,7 @@ class Worker:
             self._settler.run,
             self.leases.keep,
             self.watch.run,  # before the first poll, which fetches its figures
-            self.positions.run,
+            self.position.run,
             self.scheduler.run,
             self.announcer.run,
             self._poller.run,
@@ -168,7 +168,7 @@ class Worker:
 
     def _upkeep(self) -> list[Duty]:
         """Return the duties of no other part. Behind a pooler no worker has a session to keep and to watch."""
-        settings, position, sweeps = self.settings, self._position, self._sweeps
+        settings, position, sweeps = self.settings, self.position, self._sweeps
         claiming_for, metrics = self.claimers[0].claiming_for, self.observer.metrics
         return [
             Sweeper(sweeps, settings, self.kinds, metrics, claiming_for, position.stands_by).run,
@@ -210,21 +210,14 @@ class Worker:
             get_logger("surelane_worker.handling.handler"),
             asyncio.get_running_loop(),
             self.step_retries,
-            self._tokens(),
+            None if self.refresher is None else Tokens(self.refresher, self.slack.with_token),
             self.refresher,
             self._sealing,
             self.observer.metrics,
         )
 
-    def _tokens(self) -> Tokens | None:
-        if self.refresher is None:
-            return None
-        stored = self.refresher.installations
-        return Tokens(self.refresher.find, self.slack.with_token, stored.await_one, stored.other_reporter)
-
     def _listening(self) -> Listener:
         return self._connecting(
-            on_notice=self._position.heard,
             on_lost=self._lost,
             on_open=self._begin_anew,
             introduce=self._introduce,
@@ -246,13 +239,13 @@ class Worker:
     def _lost(self) -> None:
         """Open another connection when it broke, and claim: notifications were missed."""
         self._session.lost()
-        self._position.lost()
-        self._position.wake()
+        self.position.lost()
+        self.position.wake()
 
     def _begin_anew(self) -> None:
         """Forget the cursors when a connection is opened: on another server they may skip events. Renew all leases."""
         self._cursors.forget()
-        self._position.lost()
+        self.position.lost()
         self._sides[0].wakeup.look_ahead()
         self.leases.renew_soon()
 
@@ -265,7 +258,7 @@ class Worker:
                 side,
                 self._second if side is self._sides[0] else None,
                 cursors=self._cursors,
-                position=self._position,
+                position=self.position,
                 splitter=self._splitter,
                 observer=self.observer,
                 outage=outage,
@@ -280,7 +273,7 @@ class Worker:
             self.kinds,
             self._cursors,
             self._sides,
-            self._position,
+            self.position,
             self._heartbeats,
             interval=self.settings.poll_interval,
             max_attempts=self.settings.max_attempts,
@@ -300,8 +293,8 @@ class Worker:
             self.settings.name,
             self.settings.session_grace,
             self._sides[0].wakeup.wake,
-            watches=self._position.stands_by,
-            news=self._position.news,
+            watches=self.position.stands_by,
+            news=self.position.news,
         )
 
 

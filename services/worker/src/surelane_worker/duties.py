@@ -168,20 +168,14 @@ class Scheduler:
 
     async def _fire_due(self) -> None:
         self._changed.clear()
-        while await self._fire_each():
+        while any([await self._fire(due) for due in await self.engine.due_cron()]):
             pass
         seconds = await self.engine.next_cron()
         if not self._changed.is_set():  # what was told meanwhile is newer
             self.due_in(seconds)
 
-    async def _fire_each(self) -> bool:
-        """Fire each due schedule once. Return whether one has more missed times than one firing takes."""
-        more = False
-        for due in await self.engine.due_cron():
-            more = await self._fire(due) or more
-        return more
-
     async def _fire(self, due: DueCron) -> bool:
+        """Fire a due schedule once. Return whether it has more missed times than one firing takes."""
         try:
             cron = Cron(due.schedule, due.time_zone, due.jitter, due.name)
             times, following = due_times(cron, read_catch_up(due.catch_up), due.next_at, due.now)

@@ -166,7 +166,7 @@ async def _serve(stop: asyncio.Event, worker: Worker, sealing: Sealing) -> None:
         try:
             async with beside(*worker.duties()):
                 await worker.claim(stop)
-                await worker.positions.resign()
+                await worker.position.resign()
                 await worker.drain(settings.drain_timeout.total_seconds())
         finally:
             await worker.hang_up()

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -198,13 +198,11 @@ class Owned:
 def _body(response: BoltResponse) -> str | Mapping[str, object]:
     """Return the body of a response, parsed if it is a JSON object."""
     text: str = response.body or ""
-    if not text.startswith("{"):
-        return text
-    try:
-        parsed: Mapping[str, object] = json.loads(text)
-    except ValueError:
-        return text
-    return parsed
+    with suppress(ValueError):
+        if text.startswith("{"):
+            parsed: Mapping[str, object] = json.loads(text)
+            return parsed
+    return text
 
 
 def message_of(*args: Any, **arguments: Any) -> dict[str, Any]:

@@ -5,13 +5,10 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
-from slack_sdk.errors import SlackApiError
-
 from surelane.events import Event
 from surelane.slack import Place, authorization_of, object_in, text_in
 from surelane_worker.handling.context import Context
-from surelane_worker.slack.client import messages_of, slack_error
-from surelane_worker.slack.notes import UNREADABLE
+from surelane_worker.slack.client import messages_of
 
 MOST_MESSAGES = 50
 """Messages of a thread that a model gets: the first one and the last ones."""
@@ -41,14 +38,8 @@ async def before(event: Event, ctx: Context, place: Place) -> list[Said]:
     """
     if not place.channel or not place.thread_ts or place.thread_ts == place.message_ts:
         return []
-    try:
-        me = await _own_user(event, ctx)
-        first, last = await _read(ctx, place)
-    except SlackApiError as error:
-        if slack_error(error) not in UNREADABLE:
-            raise
-        ctx.log.warning("cannot read the thread", error=slack_error(error))
-        return []
+    me = await _own_user(event, ctx)
+    first, last = await _read(ctx, place)
     return shortened([_said(message, me) for message in (*first, *last) if message.get("text")])
 
 
@@ -62,7 +53,7 @@ async def _read(ctx: Context, place: Place) -> tuple[list[Any], deque[Any]]:
     first: list[Any] = []
     last: deque[Any] = deque(maxlen=MOST_MESSAGES - 1)
     thread: dict[str, Any] = {"channel": place.channel, "ts": place.thread_ts, "latest": place.message_ts}
-    async for message in messages_of(ctx.slack.client.conversations_replies(**thread, limit=PAGE)):
+    async for message in messages_of(ctx.slack.client.conversations_replies(**thread, limit=PAGE), ctx.log):
         if message.get("ts") != place.message_ts:
             (last if first else first).append(message)
     return first, last

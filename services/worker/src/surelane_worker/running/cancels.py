@@ -7,6 +7,7 @@ begins to listen, it asks once about all its claims.
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable
@@ -68,7 +69,7 @@ class Cancels:
                 busy_at = loop.time()
             seen = held
             busy = loop.time() - busy_at < QUIET
-            try:
+            with suppress(DatabaseUnavailable, DatabaseRefused):  # the claimer logs an outage
                 if self.notifications:
                     turns = busy != self.listener.hears(CANCELS)
                     if turns and await self.listener.listen(wanted=busy, channel=CANCELS):
@@ -76,8 +77,6 @@ class Cancels:
                 elif held and busy and loop.time() - asked_at >= POLL:
                     asked_at = loop.time()
                     self.heard("")
-            except (DatabaseUnavailable, DatabaseRefused):
-                continue  # the claimer logs an outage
 
     async def _answer(self) -> None:
         while True:

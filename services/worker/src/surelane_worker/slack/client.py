@@ -26,6 +26,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 from yarl import URL
 
+from surelane_service.logs import Logger
 from surelane_service.outbound import Guard, Reply, guarded_session, post
 from surelane_worker.slack.limiter import Limiter, admitting
 from surelane_worker.worker_settings import WorkerSettings
@@ -78,19 +79,36 @@ class ResponseUrlError(SentenceError):
     """The response_url is neither Slack's nor the simulator's at SLACK_API_URL: nothing was sent."""
 
 
+UNREADABLE = (
+    "missing_scope",
+    "thread_not_found",
+    "not_in_channel",
+    "channel_not_found",
+    "method_not_supported_for_channel_type",
+)
+"""Slack's errors after which nothing can be read. A reply is then posted: rather twice than never."""
 PAGES = 10
 """Most pages of messages that are read."""
 
 
-async def messages_of(first: Awaitable[AsyncSlackResponse]) -> AsyncIterator[dict[str, Any]]:
-    """Yield the messages of a channel or a thread, from the call for the first page on."""
+async def messages_of(first: Awaitable[AsyncSlackResponse], log: Logger) -> AsyncIterator[dict[str, Any]]:
+    """Yield the messages of a channel or a thread, from the call for the first page on; none that it may not read.
+
+    Raises:
+        SlackApiError: Slack failed for a reason that may pass.
+    """
     pages = 0
-    async for page in await first:
-        for message in page.get("messages") or []:
-            yield message
-        pages += 1
-        if pages == PAGES:
-            return
+    try:
+        async for page in await first:
+            for message in page.get("messages") or []:
+                yield message
+            pages += 1
+            if pages == PAGES:
+                return
+    except SlackApiError as error:
+        if slack_error(error) not in UNREADABLE:
+            raise
+        log.warning("cannot read earlier messages", error=slack_error(error))
 
 
 def slack_error(error: BaseException) -> str | None:

@@ -20,7 +20,7 @@ from surelane.events import Event
 from surelane.slack import object_in
 from surelane_service.engine import Engine, Settled
 from surelane_service.logs import Logger
-from surelane_worker.slack.client import messages_of, plain, slack_error, unknown_whether_done
+from surelane_worker.slack.client import messages_of, plain, unknown_whether_done
 
 TRIES = 40
 PAUSE = 0.05
@@ -32,14 +32,6 @@ Ordinal = int | str
 METADATA_TYPE = "surelane_reply"
 PAUSES = (1.0, 4.0)
 """Seconds to wait before a message of unknown fate is looked for and then sent again."""
-UNREADABLE = (
-    "missing_scope",
-    "thread_not_found",
-    "not_in_channel",
-    "channel_not_found",
-    "method_not_supported_for_channel_type",
-)
-"""Slack's errors after which a lookup is impossible. The reply is then posted: rather twice than never."""
 RUNNING = ("in_progress", "errored")
 """The states of a streamed message that has not been stopped."""
 
@@ -269,20 +261,14 @@ class SentReplies:
             if message.get("streaming_state") in RUNNING and message.get("user") == bot
         ]
 
-    async def _messages(self, thread: Thread) -> AsyncIterator[dict[str, Any]]:
+    def _messages(self, thread: Thread) -> AsyncIterator[dict[str, Any]]:
         place, bounds = {"channel": thread.channel}, {"oldest": thread.since, "latest": thread.until}
         asked: dict[str, Any] = {**place, **bounds, "include_all_metadata": True}
         if thread.ts:
             first = self.client.conversations_replies(ts=thread.ts, **asked)
         else:
             first = self.client.conversations_history(**asked)
-        try:
-            async for message in messages_of(first):
-                yield message
-        except SlackApiError as error:
-            if slack_error(error) not in UNREADABLE:
-                raise
-            self.log.warning("cannot look for an earlier reply", error=slack_error(error))
+        return messages_of(first, self.log)
 
 
 def metadata_of(event: Event, ordinal: Ordinal, given: object = None) -> dict[str, Any]:
