@@ -102,7 +102,8 @@ class Worker:
         self.leases = Leases(self._renewals, settings.lease, metrics, capacity)
         self._settler = Settler(self._settles, self.leases, self.observer)
         self._sides = self._both_sides(wakeup, capacity)
-        self._listener = self._listening()
+        hooks = {"on_lost": self._lost, "on_open": self._begin_anew, "introduce": self._introduce}
+        self._listener = self._connecting(**hooks, notifications=listens)
         lease, sides = settings.lease.total_seconds(), self._sides
         self.position = Position(sides, lease, listens, self._listener, self.kinds)
         known = self.leases.known
@@ -170,13 +171,17 @@ class Worker:
         """Return the duties of no other part. Behind a pooler no worker has a session to keep and to watch."""
         settings, position, sweeps = self.settings, self.position, self._sweeps
         claiming_for, metrics = self.claimers[0].claiming_for, self.observer.metrics
+        wake, name, grace = self._sides[0].wakeup.wake, settings.name, settings.session_grace
+        watcher = SessionWatcher(
+            self._looks, name, grace, wake, watches=position.stands_by, news=position.news
+        )
         return [
             Sweeper(sweeps, settings, self.kinds, metrics, claiming_for, position.stands_by).run,
             Retention(sweeps, settings.history_retention, position.leads).run,
             Uninstalls(sweeps, settings.erase_uninstalled_after, position.leads, name=settings.name).run,
             self._session.release_late,
             *([] if self.refresher is None else [self.refresher.run]),
-            *([self._session.keep, self._watcher().run] if settings.notifications else []),
+            *([self._session.keep, watcher.run] if settings.notifications else []),
         ]
 
     def _both_sides(self, wakeup: Wakeup, capacity: Capacity) -> list[Side]:
@@ -214,14 +219,6 @@ class Worker:
             self.refresher,
             self._sealing,
             self.observer.metrics,
-        )
-
-    def _listening(self) -> Listener:
-        return self._connecting(
-            on_lost=self._lost,
-            on_open=self._begin_anew,
-            introduce=self._introduce,
-            notifications=self.settings.notifications,
         )
 
     def _connecting(self, **given: Any) -> Listener:  # noqa: ANN401 - of Listener
@@ -286,16 +283,6 @@ class Worker:
         """Claim nothing while an operator drains this worker."""
         for side in self._sides:
             side.slots.rest(drained)
-
-    def _watcher(self) -> SessionWatcher:
-        return SessionWatcher(
-            self._looks,
-            self.settings.name,
-            self.settings.session_grace,
-            self._sides[0].wakeup.wake,
-            watches=self.position.stands_by,
-            news=self.position.news,
-        )
 
 
 def _introduction(settings: WorkerSettings, handlers: Mapping[str, Handler]) -> Introduction:

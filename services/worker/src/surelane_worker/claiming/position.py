@@ -358,9 +358,8 @@ class CrowdSplitter:
             for kind in kinds:
                 again = None
                 with excused(log, "could not separate workspaces' backlogs", kind=kind):
-                    again = await self.engine.share_kind(
-                        kind
-                    )  # else the next claim of an old event brings the kind
+                    # If it fails, the next claim of an old event brings the kind.
+                    again = await self.engine.share_kind(kind)
                 if again is not None:
                     self._kinds.add(kind)
                     self._reason.set()

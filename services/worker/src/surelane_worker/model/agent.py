@@ -45,9 +45,8 @@ class Agent(Setup):
 
         voice = Voice(event, ctx)
         said = await ctx.step("thread", before, event, ctx, voice.place)
-        asked = quoted(voice.place.user, str(event.slack.get("text") or "")[:LONGEST_QUESTION]) + looked_at(
-            event
-        )
+        text = str(event.slack.get("text") or "")[:LONGEST_QUESTION]
+        asked = quoted(voice.place.user, text) + looked_at(event)
         run = Run(self, ctx, event, voice, Attached(ctx, asked, await referred(event, ctx)))
         try:
             answer = await run.answer(asked, said)

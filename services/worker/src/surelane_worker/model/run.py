@@ -6,7 +6,6 @@ rebuilt without a call. Only this module imports the libraries of the extra.
 
 import asyncio
 import json
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -61,6 +60,7 @@ from surelane_worker.model.files import Attached
 from surelane_worker.model.servers import Server, servers
 from surelane_worker.model.setup import Setup
 from surelane_worker.model.thread import Said
+from surelane_worker.model.tools import UNSAFE
 from surelane_worker.model.tracing import traced, within_tool
 from surelane_worker.model.voice import Speech, Voice
 from surelane_worker.slack.limits import SlackBusyError
@@ -77,7 +77,6 @@ LONGEST_NAME = 64
 CALLS_PER_REQUEST = 10
 """Calls of tools per request to the model, on average over a turn."""
 USAGE = {"requests": 0, "input_tokens": 0, "output_tokens": 0, "tool_calls": 0}
-UNSAFE = re.compile(r"[^\w-]", re.ASCII)
 APPROVE, REJECT = "Approve", "Reject"
 
 

@@ -38,25 +38,15 @@ async def before(event: Event, ctx: Context, place: Place) -> list[Said]:
     """
     if not place.channel or not place.thread_ts or place.thread_ts == place.message_ts:
         return []
-    me = await _own_user(event, ctx)
-    first, last = await _read(ctx, place)
-    return shortened([_said(message, me) for message in (*first, *last) if message.get("text")])
-
-
-async def _own_user(event: Event, ctx: Context) -> str:
-    """Return the bot's user id. Slack's envelopes name it."""
-    named = text_in(authorization_of(event.payload).get("user_id"))
-    return named or str((await ctx.slack.client.auth_test())["user_id"])
-
-
-async def _read(ctx: Context, place: Place) -> tuple[list[Any], deque[Any]]:
+    named = text_in(authorization_of(event.payload).get("user_id"))  # Slack's envelopes name the bot's user
+    me = named or str((await ctx.slack.client.auth_test())["user_id"])
     first: list[Any] = []
     last: deque[Any] = deque(maxlen=MOST_MESSAGES - 1)
     thread: dict[str, Any] = {"channel": place.channel, "ts": place.thread_ts, "latest": place.message_ts}
     async for message in messages_of(ctx.slack.client.conversations_replies(**thread, limit=PAGE), ctx.log):
         if message.get("ts") != place.message_ts:
             (last if first else first).append(message)
-    return first, last
+    return shortened([_said(message, me) for message in (*first, *last) if message.get("text")])
 
 
 def _said(message: Mapping[str, Any], me: str) -> Said:

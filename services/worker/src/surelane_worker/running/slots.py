@@ -141,7 +141,6 @@ class Slots:
         self._loop = asyncio.get_running_loop()
         self._interactive = all(handler.interactive for handler in handlers.values())
         self._concurrency = settings.interactive_concurrency if self._interactive else settings.concurrency
-        self._claim_bytes = settings.claim_bytes
         self.kinds = list(handlers)
         self._waited = {kind: handler for kind, handler in handlers.items() if handler.waits}
         """The handlers of kinds for which Slack's requests wait."""
@@ -198,7 +197,7 @@ class Slots:
     @property
     def bytes_left(self) -> int:
         """How many characters of events and outcomes the worker may still take into memory."""
-        return self._claim_bytes if self._interactive else self._claim_bytes - self.leases.bytes
+        return self.settings.claim_bytes - (0 if self._interactive else self.leases.bytes)
 
     @contextmanager
     def expecting(self, kinds: Sequence[str], limit: int, *, halves: bool = False) -> Iterator[int]:

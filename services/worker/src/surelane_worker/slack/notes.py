@@ -20,7 +20,7 @@ from surelane.events import Event
 from surelane.slack import object_in
 from surelane_service.engine import Engine, Settled
 from surelane_service.logs import Logger
-from surelane_worker.slack.client import messages_of, plain, unknown_whether_done
+from surelane_worker.slack.client import SentenceError, messages_of, plain, unknown_whether_done
 
 TRIES = 40
 PAUSE = 0.05
@@ -36,11 +36,8 @@ RUNNING = ("in_progress", "errored")
 """The states of a streamed message that has not been stopped."""
 
 
-class ClaimLostError(Exception):
-    """The worker has lost its claim of the event: another attempt may send this reply."""
-
-    def __init__(self) -> None:
-        super().__init__("the claim of this event is lost, so its reply is not sent")
+class ClaimLostError(SentenceError):
+    """The claim of this event is lost, so its reply is not sent: another attempt may send it."""
 
 
 class Notebook:

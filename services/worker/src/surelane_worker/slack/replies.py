@@ -138,10 +138,12 @@ class Replies:
         if thread.channel != place.channel:
             notebook.place_elsewhere(ordinal, thread.channel)
         await notebook.note_reply(ordinal, None)
+
+        async def find() -> str | None:
+            return (await self._sent.look(event, thread)).get(ordinal)
+
         try:
-            ts = await self._sent.once(
-                partial(self._post, message), partial(self._found, event, thread, ordinal)
-            )
+            ts = await self._sent.once(partial(self._post, message), find)
         except SlackApiError as error:
             if not unknown_whether_done(error):
                 await notebook.forget("replies", ordinal)
@@ -179,9 +181,6 @@ class Replies:
             await self._once.chat_postEphemeral(channel=place.channel, user=place.user, text=text, **rest)
         await self._notebooks.of(event).note_reply(ordinal, "")
         return None
-
-    async def _found(self, event: Event, thread: Thread, ordinal: Ordinal) -> str | None:
-        return (await self._sent.look(event, thread)).get(ordinal)
 
     async def _post(self, message: dict[str, Any]) -> str:
         await self._check_claim()
