@@ -106,6 +106,11 @@ class Claim:
     span: SpanContext | None = None
     """The span of its attempt, if that is sampled."""
 
+    @property
+    def named(self) -> dict[str, str]:
+        """How logs name it."""
+        return {"event_id": self.event.key, "kind": self.event.kind}
+
 
 class Work:
     """The claims that one slot runs: a single event, or the events of a group in order."""
@@ -301,9 +306,7 @@ class Leases:
         if work is None or claim.outcome is not None or work.stopped == LOST:
             return
         self.metrics.lease_lost(claim.event.kind)
-        log.warning(
-            "lease lost", event_id=claim.event.key, kind=claim.event.kind, attempt=claim.event.attempts
-        )
+        log.warning("lease lost", **claim.named, attempt=claim.event.attempts)
         work.stop(LOST)
 
     def known(self) -> list[tuple[int, int]]:

@@ -103,7 +103,7 @@ class _Lazy(AsyncioLazyListenerRunner):
                 if not ended.cancelled():
                     ended.set_result(None)
 
-        with attempt.within(attempt.next_lazy()):
+        with attempt.within(len(attempt.lazies)):
             super().start(noted, request)
 
 

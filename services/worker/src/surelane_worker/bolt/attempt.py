@@ -59,7 +59,6 @@ class Attempt:
     ran: bool = False
     """Whether a listener was found."""
     unhandled: bool = False
-    _lazy: int = 0
     _answered: bool = False
     _responded: bool = False
 
@@ -78,10 +77,6 @@ class Attempt:
         finally:
             _part.reset(running)
             current.reset(attempt)
-
-    def next_lazy(self) -> int:
-        self._lazy += 1
-        return self._lazy
 
     def note_error(self, error: Exception) -> None:
         if isinstance(error, BoltUnhandledRequestError):

@@ -96,7 +96,7 @@ class _Lazy(LazyListenerRunner):
             with attempt.noting_errors():
                 function(*args, **arguments)
 
-        with attempt.within(attempt.next_lazy()):
+        with attempt.within(len(attempt.threads) + 1):
             run = partial(contextvars.copy_context().run, self.run, noted, request)
         thread = threading.Thread(target=run, name="lazy listener", daemon=True)
         attempt.threads.append(thread)

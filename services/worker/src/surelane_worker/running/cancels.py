@@ -106,7 +106,7 @@ class Cancels:
             work = self.leases.held.get(claim)
             if work is None or claim.outcome is not None:
                 continue
-            log.info("event cancelled", event_id=claim.event.key, kind=claim.event.kind)
+            log.info("event cancelled", **claim.named)
             claim.cancelled = True
             claim.lease_ends = min(claim.lease_ends, ends)
             if work.is_later(claim):

@@ -207,13 +207,9 @@ class SlackClients:
     responses: ResponseUrls
 
     def with_token(self, token: str) -> "SlackClients":
-        return SlackClients(_copy(self.client, token), _copy(self.once, token), self.responses)
-
-
-def _copy(client: AsyncWebClient, token: str) -> AsyncWebClient:
-    made = copy(client)
-    made.token = token
-    return made
+        client, once = copy(self.client), copy(self.once)
+        client.token = once.token = token
+        return SlackClients(client, once, self.responses)
 
 
 @asynccontextmanager
