@@ -80,8 +80,7 @@ async def rotated(pool: Pool, count: int) -> Rotation:
         refreshers = [
             Refresher(installations, client(None), DEMO_CLIENT_ID, DEMO_CLIENT_SECRET) for _ in range(WORKERS)
         ]
-        stored = installations.await_one, installations.other_reporter
-        tokens = [Tokens(each.find, clients, *stored) for each in refreshers]
+        tokens = [Tokens(each, clients) for each in refreshers]
         traffic = [asyncio.create_task(_calls(tokens[nth % WORKERS], owners, nth)) for nth in range(CALLERS)]
         began = clock()
         await asyncio.gather(*(_all_refreshed(each) for each in refreshers))

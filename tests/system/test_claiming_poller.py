@@ -6,6 +6,7 @@ from datetime import timedelta
 from functools import partial
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -28,7 +29,7 @@ async def polling(database: str, patience: float) -> AsyncIterator[Poller]:
         ["echo"],
         Cursors(),
         sides,
-        Position(sides, 600, notifications=True),
+        Position(sides, 600, True, Mock(), ["echo"]),
         Heartbeats("polling"),
         interval=timedelta(seconds=0.1),
         max_attempts=3,

@@ -255,7 +255,6 @@ def _listener(uri: str, *, notifications: bool = True) -> Listener:
     return Listener(
         uri,
         service="listens",
-        on_notice=lambda _: None,
         on_lost=lambda: None,
         on_open=lambda: None,
         introduce=_stranger,

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Any, cast
 
 import aiohttp
@@ -303,8 +304,8 @@ async def test_the_tokens_of_many_workspaces_are_looked_up_once_each(pool: Pool)
         looked.append(owner)
         return await installations.find(owner, user)
 
-    stored = installations.await_one, installations.other_reporter
-    tokens = Tokens(find, lambda token: cast("SlackClients", token), *stored)
+    installs = cast("Refresher", SimpleNamespace(find=find, installations=installations))
+    tokens = Tokens(installs, lambda token: cast("SlackClients", token))
     owners = [Owner(f"T{nth}") for nth in range(100)] * 5
     found: list[object] = [*await asyncio.gather(*(tokens.clients_of(owner) for owner in owners))]
     assert found == [f"xoxb-{nth}" for nth in range(100)] * 5

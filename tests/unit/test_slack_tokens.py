@@ -2,9 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from itertools import product
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,7 +15,7 @@ from surelane.events import Event
 from surelane_service.installations import BOT, Owner, Stored
 from surelane_worker.slack import tokens as module
 from surelane_worker.slack.client import SlackClients
-from surelane_worker.slack.tokens import NotInstalledError, Tokens, owner_of
+from surelane_worker.slack.tokens import NotInstalledError, Refresher, Tokens, owner_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -45,7 +46,11 @@ class Store:
         return {BOT: Stored(owner, BOT, "A1", values, None, 1, NOW)}
 
     def tokens(self) -> Tokens:
-        return Tokens(self.find, lambda token: cast("SlackClients", token), self.await_one, self.other)
+        return self.tokens_by(lambda token: cast("SlackClients", token))
+
+    def tokens_by(self, make: Callable[[str], SlackClients]) -> Tokens:
+        stored = SimpleNamespace(await_one=self.await_one, other_reporter=self.other)
+        return Tokens(cast("Refresher", SimpleNamespace(find=self.find, installations=stored)), make)
 
     async def other(self, event_id: int) -> Owner | None:
         assert event_id == 1
@@ -178,7 +183,7 @@ async def test_an_installation_has_the_same_clients_until_its_token_changes(
         made.append(token)
         return cast("SlackClients", token)
 
-    tokens = Tokens(store.find, make, store.await_one, store.other)
+    tokens = store.tokens_by(make)
     monkeypatch.setattr(module, "KEPT_FOR", module.KEPT_FOR * 0)
     for suffix in ("", "", "-new", "-new", ""):
         store.suffix = suffix

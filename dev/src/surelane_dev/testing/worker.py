@@ -3,14 +3,13 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from surelane.calls import Pool
 from surelane_service.engine import Engine
 from surelane_service.pool import close_pool, create_pool
-from surelane_worker.assembly import STATEMENT_TIMEOUT, Assembly, Pools, Worker
+from surelane_worker.assembly import STATEMENT_TIMEOUT, Pools, Worker
 from surelane_worker.duties import Scheduler, beside
 from surelane_worker.handling.outcomes import Backoff
 from surelane_worker.handling.registry import Handlers, registered_in
@@ -95,7 +94,7 @@ class LocalWorker:
             pools = Pools(pool, pool, pool, pool, pool)
             slack = await stack.enter_async_context(slack_clients(self.settings, traced=False))
             metrics = Metrics()
-            worker = Assembly(
+            worker = Worker(
                 self.settings,
                 self._handlers,
                 pools,
@@ -103,11 +102,10 @@ class LocalWorker:
                 Observer(metrics, None),
                 step_retries=AT_ONCE,
                 engine=self._engine,
-            ).worker()
+            )
             # The poller tells the first scheduler when schedules are due. This one is told by the test's clock.
             schedules = registered_in(self._handlers).schedules()
-            scheduler = Scheduler(Engine(pool), schedules, metrics, retry=BETWEEN_LOOKS)
-            worker = replace(worker, scheduler=scheduler)
+            worker.scheduler = Scheduler(Engine(pool), schedules, metrics, retry=BETWEEN_LOOKS)
             async with beside(*worker.duties()):
                 self._started.set_result((worker, pool))
                 await worker.claim(asyncio.Event())

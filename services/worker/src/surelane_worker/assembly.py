@@ -1,7 +1,7 @@
 """The parts of a worker: how they are put together, which of them run, and how they drain."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,7 +20,7 @@ from surelane_service.sealed_engine import OpeningEngine, SealedEngine
 from surelane_service.watch import Watch
 from surelane_worker.claiming.claimer import Claimer, Cursors, SecondClaims
 from surelane_worker.claiming.poller import Poller
-from surelane_worker.claiming.position import CrowdSplitter, Position, PositionKeeper, Side, Wakeup
+from surelane_worker.claiming.position import CrowdSplitter, Position, Side, Wakeup
 from surelane_worker.duties import Announcer, Duty, Retention, Scheduler, Sweeper, Uninstalls
 from surelane_worker.handling.answers import Answers
 from surelane_worker.handling.attempt import Services
@@ -68,73 +68,9 @@ class Pools:
     handlers: Pool
 
 
-@dataclass(frozen=True)
-class Worker:
-    """The parts of a worker that run."""
-
-    kinds: Sequence[str]
-    sides: list[Side]
-    claimers: list[Claimer]
-    """One per side."""
-    settler: Settler
-    leases: Leases
-    listener: Listener
-    second: SecondClaims | None
-    """``None`` behind a pooler, where no connection can join a session."""
-    positions: PositionKeeper
-    scheduler: Scheduler
-    watch: Watch
-    announcer: Announcer
-    others: list[Duty]
-    """Duties that only run."""
-
-    def duties(self) -> list[Duty]:
-        """Return the duties that run beside the claimers, until the worker has drained."""
-        return [
-            self.settler.run,
-            self.leases.keep,
-            self.watch.run,  # before the first poll, which fetches its figures
-            self.positions.run,
-            self.scheduler.run,
-            self.announcer.run,
-            *self.others,
-        ]
-
-    def cut(self) -> None:
-        """Cut the connections that claim at once, as the end of the process does."""
-        self.listener.terminate()
-        if self.second is not None:
-            self.second.connection.terminate()
-
-    async def hang_up(self) -> None:
-        """End the connections that claim, and the session with them."""
-        if self.second is not None:
-            await self.second.connection.close()
-        await self.listener.close()
-
-    async def claim(self, stop: asyncio.Event) -> None:
-        """Claim until ``stop`` is set."""
-        async with asyncio.TaskGroup() as group:
-            for claimer in self.claimers:
-                group.create_task(claimer.run(stop))
-
-    async def drain(self, within: float) -> None:
-        """Release waiting events, let running handlers end, and wait until all outcomes are settled."""
-        _log.info("draining", held=len(self.leases.held))
-        await asyncio.gather(*(side.slots.drain(within) for side in self.sides))
-        try:
-            async with asyncio.timeout(FLUSH):
-                await self.settler.flushed()
-        except TimeoutError:
-            _log.warning(
-                "stopped with unsettled events; another worker ends their claims",
-                count=len(self.leases.held),
-            )
-
-
 @dataclass(eq=False)
-class Assembly:
-    """Puts a worker together: the parts that several others need, and what builds those. Nothing runs yet."""
+class Worker:
+    """A worker, put together. Nothing runs yet."""
 
     settings: WorkerSettings
     registered: Handlers
@@ -152,6 +88,7 @@ class Assembly:
 
     def __post_init__(self) -> None:
         settings, pools, metrics = self.settings, self.pools, self.observer.metrics
+        listens, self.kinds = settings.notifications, sorted(registered_in(self.registered).by_kind())
         self._sealing = self.sealing or Sealing(DataKeys(pools.looks, None), on=False)
         sealed = partial(SealedEngine if self._sealing.on else OpeningEngine, sealing=self._sealing)
         self._looks, self._sweeps = Engine(pools.looks), Engine(pools.sweeps)
@@ -162,55 +99,89 @@ class Assembly:
         self._cursors, self._curious = Cursors(), asyncio.Event()
         wakeup = Wakeup(self._curious)
         capacity = Capacity(wakeup.wake)
-        self._leases = Leases(self._renewals, settings.lease, metrics, capacity)
-        self._settler = Settler(self._settles, self._leases, self.observer)
+        self.leases = Leases(self._renewals, settings.lease, metrics, capacity)
+        self._settler = Settler(self._settles, self.leases, self.observer)
         self._sides = self._both_sides(wakeup, capacity)
-        self._position = Position(self._sides, settings.lease.total_seconds(), settings.notifications)
-        self._listener = self._listening()
-        known, locks = self._leases.known, settings.notifications
-        self._session = Session(self._introduction, self._listener, self._renewals, known, locks)
-        twice = settings.notifications
-        self._second = SecondClaims(self._connecting(introduce=self._session.join)) if twice else None
+        hooks = {"on_lost": self._lost, "on_open": self._begin_anew, "introduce": self._introduce}
+        self._listener = self._connecting(**hooks, notifications=listens)
+        lease, sides = settings.lease.total_seconds(), self._sides
+        self.position = Position(sides, lease, listens, self._listener, self.kinds)
+        known = self.leases.known
+        self._session = Session(self._introduction, self._listener, self._renewals, known, locks=listens)
+        # Behind a pooler no connection can join a session.
+        self._second = SecondClaims(self._connecting(introduce=self._session.join)) if listens else None
         self._heartbeats = Heartbeats(settings.name)
+        self._splitter = CrowdSplitter(self._sweeps, settings.lease)
+        self.claimers = self._claimers()
+        """One per side."""
+        self.scheduler = Scheduler(self._looks, registered_in(self.registered).schedules(), metrics)
+        self._poller = self._polling()
+        self.watch = Watch(self._poller)
+        offset, beats = self.watch.clock_offset, self._heartbeats
+        self.announcer = Announcer(self._introduction, self._listener, self._renewals, offset, beats)
+        self._cancels = Cancels(self._settles, self._listener, self.leases, self._settler, listens)
 
-    def worker(self) -> Worker:
-        """Return the parts that run."""
-        splitter = CrowdSplitter(self._sweeps, self.settings.lease)
-        claimers = self._claimers(splitter)
-        schedules = registered_in(self.registered).schedules()
-        scheduler = Scheduler(self._looks, schedules, self.observer.metrics)
-        poller = self._poller(scheduler)
-        listens = self.settings.notifications
-        cancels = Cancels(self._settles, self._listener, self._leases, self._settler, notifications=listens)
-        watch, kinds = Watch(poller), self._introduction.kinds
-        return Worker(
-            kinds=kinds,
-            sides=self._sides,
-            claimers=claimers,
-            settler=self._settler,
-            leases=self._leases,
-            listener=self._listener,
-            second=self._second,
-            positions=PositionKeeper(self._position, self._listener, kinds),
-            scheduler=scheduler,
-            watch=watch,
-            announcer=Announcer(
-                self._introduction, self._listener, self._renewals, watch.clock_offset, self._heartbeats
-            ),
-            others=[poller.run, splitter.run, cancels.run, *self._upkeep(claimers[0])],
-        )
-
-    def _upkeep(self, claimer: Claimer) -> list[Duty]:
-        """Return the duties of no other part. Behind a pooler no worker has a session to keep and to watch."""
-        settings, position, sweeps = self.settings, self._position, self._sweeps
-        kinds, metrics = self._introduction.kinds, self.observer.metrics
+    def duties(self) -> list[Duty]:
+        """Return the duties that run beside the claimers, until the worker has drained."""
         return [
-            Sweeper(sweeps, settings, kinds, metrics, claimer.claiming_for, position.stands_by).run,
+            self._settler.run,
+            self.leases.keep,
+            self.watch.run,  # before the first poll, which fetches its figures
+            self.position.run,
+            self.scheduler.run,
+            self.announcer.run,
+            self._poller.run,
+            self._splitter.run,
+            self._cancels.run,
+            *self._upkeep(),
+        ]
+
+    def cut(self) -> None:
+        """Cut the connections that claim at once, as the end of the process does."""
+        self._listener.terminate()
+        if self._second is not None:
+            self._second.connection.terminate()
+
+    async def hang_up(self) -> None:
+        """End the connections that claim, and the session with them."""
+        if self._second is not None:
+            await self._second.connection.close()
+        await self._listener.close()
+
+    async def claim(self, stop: asyncio.Event) -> None:
+        """Claim until ``stop`` is set."""
+        async with asyncio.TaskGroup() as group:
+            for claimer in self.claimers:
+                group.create_task(claimer.run(stop))
+
+    async def drain(self, within: float) -> None:
+        """Release waiting events, let running handlers end, and wait until all outcomes are settled."""
+        _log.info("draining", held=len(self.leases.held))
+        await asyncio.gather(*(side.slots.drain(within) for side in self._sides))
+        try:
+            async with asyncio.timeout(FLUSH):
+                await self._settler.flushed()
+        except TimeoutError:
+            _log.warning(
+                "stopped with unsettled events; another worker ends their claims",
+                count=len(self.leases.held),
+            )
+
+    def _upkeep(self) -> list[Duty]:
+        """Return the duties of no other part. Behind a pooler no worker has a session to keep and to watch."""
+        settings, position, sweeps = self.settings, self.position, self._sweeps
+        claiming_for, metrics = self.claimers[0].claiming_for, self.observer.metrics
+        wake, name, grace = self._sides[0].wakeup.wake, settings.name, settings.session_grace
+        watcher = SessionWatcher(
+            self._looks, name, grace, wake, watches=position.stands_by, news=position.news
+        )
+        return [
+            Sweeper(sweeps, settings, self.kinds, metrics, claiming_for, position.stands_by).run,
             Retention(sweeps, settings.history_retention, position.leads).run,
             Uninstalls(sweeps, settings.erase_uninstalled_after, position.leads, name=settings.name).run,
             self._session.release_late,
             *([] if self.refresher is None else [self.refresher.run]),
-            *([self._session.keep, self._watcher().run] if settings.notifications else []),
+            *([self._session.keep, watcher.run] if settings.notifications else []),
         ]
 
     def _both_sides(self, wakeup: Wakeup, capacity: Capacity) -> list[Side]:
@@ -228,7 +199,7 @@ class Assembly:
                 wakeup = Wakeup(self._curious)
                 capacity = Capacity(wakeup.wake)
             with nullcontext() if self.observer.tracing is None else unsampled():  # for all its handlers
-                slots = Slots(self.settings, handlers, runner, self._leases, capacity, answers)
+                slots = Slots(self.settings, handlers, runner, self.leases, capacity, answers)
             sides.append(Side(wakeup, slots))
         return sides
 
@@ -237,32 +208,17 @@ class Assembly:
         return Services(
             Queue(self.pools.handlers, self.observer.metrics.sent, limit_key, self._sealing),
             self._settles,
-            self._leases.hold,
+            self.leases.hold,
             self.settings,
             self.slack,
             answers,
             get_logger("surelane_worker.handling.handler"),
             asyncio.get_running_loop(),
             self.step_retries,
-            self._tokens(),
+            None if self.refresher is None else Tokens(self.refresher, self.slack.with_token),
             self.refresher,
             self._sealing,
             self.observer.metrics,
-        )
-
-    def _tokens(self) -> Tokens | None:
-        if self.refresher is None:
-            return None
-        stored = self.refresher.installations
-        return Tokens(self.refresher.find, self.slack.with_token, stored.await_one, stored.other_reporter)
-
-    def _listening(self) -> Listener:
-        return self._connecting(
-            on_notice=self._position.heard,
-            on_lost=self._lost,
-            on_open=self._begin_anew,
-            introduce=self._introduce,
-            notifications=self.settings.notifications,
         )
 
     def _connecting(self, **given: Any) -> Listener:  # noqa: ANN401 - of Listener
@@ -280,17 +236,17 @@ class Assembly:
     def _lost(self) -> None:
         """Open another connection when it broke, and claim: notifications were missed."""
         self._session.lost()
-        self._position.lost()
-        self._position.wake()
+        self.position.lost()
+        self.position.wake()
 
     def _begin_anew(self) -> None:
         """Forget the cursors when a connection is opened: on another server they may skip events. Renew all leases."""
         self._cursors.forget()
-        self._position.lost()
+        self.position.lost()
         self._sides[0].wakeup.look_ahead()
-        self._leases.renew_soon()
+        self.leases.renew_soon()
 
-    def _claimers(self, splitter: CrowdSplitter) -> list[Claimer]:
+    def _claimers(self) -> list[Claimer]:
         outage = Outage(get_logger("surelane_worker.claiming.claimer"), "claims")
         return [
             Claimer(
@@ -299,8 +255,8 @@ class Assembly:
                 side,
                 self._second if side is self._sides[0] else None,
                 cursors=self._cursors,
-                position=self._position,
-                splitter=splitter,
+                position=self.position,
+                splitter=self._splitter,
                 observer=self.observer,
                 outage=outage,
                 sealing=self._sealing,
@@ -308,17 +264,17 @@ class Assembly:
             for side in self._sides
         ]
 
-    def _poller(self, scheduler: Scheduler) -> Poller:
+    def _polling(self) -> Poller:
         return Poller(
             self._looks,
-            self._introduction.kinds,
+            self.kinds,
             self._cursors,
             self._sides,
-            self._position,
+            self.position,
             self._heartbeats,
             interval=self.settings.poll_interval,
             max_attempts=self.settings.max_attempts,
-            on_cron=scheduler.due_in,
+            on_cron=self.scheduler.due_in,
             on_drained=self._rest,
             on_slow=self._listener.prove,
         )
@@ -327,16 +283,6 @@ class Assembly:
         """Claim nothing while an operator drains this worker."""
         for side in self._sides:
             side.slots.rest(drained)
-
-    def _watcher(self) -> SessionWatcher:
-        return SessionWatcher(
-            self._looks,
-            self.settings.name,
-            self.settings.session_grace,
-            self._sides[0].wakeup.wake,
-            watches=self._position.stands_by,
-            news=self._position.news,
-        )
 
 
 def _introduction(settings: WorkerSettings, handlers: Mapping[str, Handler]) -> Introduction:

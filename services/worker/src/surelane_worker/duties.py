@@ -145,16 +145,13 @@ class Scheduler:
 
     async def _attempt(self) -> bool:
         try:
-            await self._declare()
-            await self._fire_due()
-        except DatabaseUnavailable as error:
-            self._outage.goes_on(error)
-            return False
-        except (DatabaseRefused, SealedError) as error:
+            with excused(log, "schedules failed", self._outage):
+                await self._declare()
+                await self._fire_due()
+                return True
+        except SealedError as error:
             log.error("schedules failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
-            return False
-        self._outage.is_over()
-        return True
+        return False
 
     async def _declare(self) -> None:
         while self._declared:
@@ -171,20 +168,14 @@ class Scheduler:
 
     async def _fire_due(self) -> None:
         self._changed.clear()
-        while await self._fire_each():
+        while any([await self._fire(due) for due in await self.engine.due_cron()]):
             pass
         seconds = await self.engine.next_cron()
         if not self._changed.is_set():  # what was told meanwhile is newer
             self.due_in(seconds)
 
-    async def _fire_each(self) -> bool:
-        """Fire each due schedule once. Return whether one has more missed times than one firing takes."""
-        more = False
-        for due in await self.engine.due_cron():
-            more = await self._fire(due) or more
-        return more
-
     async def _fire(self, due: DueCron) -> bool:
+        """Fire a due schedule once. Return whether it has more missed times than one firing takes."""
         try:
             cron = Cron(due.schedule, due.time_zone, due.jitter, due.name)
             times, following = due_times(cron, read_catch_up(due.catch_up), due.next_at, due.now)

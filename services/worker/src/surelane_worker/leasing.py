@@ -40,12 +40,13 @@ def is_slow(error: BaseException) -> bool:
     )
 
 
-def parts_of(batch: Sequence[Item]) -> list[Sequence[Item]]:
-    """Split a slow batch into parts as long as the root of its length; a small one into single items.
+def parts_of(batch: Sequence[Item], size: int | None = None) -> list[Sequence[Item]]:
+    """Split a batch into parts of ``size``.
 
-    Sent in parts, one event that cannot be reached delays no other.
+    By default they are as long as the root of the batch's length; a small batch is split into single items. If a batch
+    is slow, it is sent in parts: then one event that cannot be reached delays no other.
     """
-    size = isqrt(len(batch)) if len(batch) > FEW else 1
+    size = size or (isqrt(len(batch)) if len(batch) > FEW else 1)
     return [batch[start : start + size] for start in range(0, len(batch), size)]
 
 
@@ -104,6 +105,11 @@ class Claim:
     """When its outcome was handed over, in nanoseconds since 1970; kept for a sampled attempt."""
     span: SpanContext | None = None
     """The span of its attempt, if that is sampled."""
+
+    @property
+    def named(self) -> dict[str, str]:
+        """How logs name it."""
+        return {"event_id": self.event.key, "kind": self.event.kind}
 
 
 class Work:
@@ -256,9 +262,7 @@ class Leases:
     async def _extend_all(self) -> bool:
         """Renew every lease. Return whether the database answered for each."""
         claims = [claim for claim in self.held if claim.outcome is None and not claim.cancelled]
-        batches: list[Sequence[Claim]] = [
-            claims[start : start + BATCH] for start in range(0, len(claims), BATCH)
-        ]
+        batches = parts_of(claims, BATCH)
         answered = True
         while batches:
             batch = batches.pop(0)
@@ -302,9 +306,7 @@ class Leases:
         if work is None or claim.outcome is not None or work.stopped == LOST:
             return
         self.metrics.lease_lost(claim.event.kind)
-        log.warning(
-            "lease lost", event_id=claim.event.key, kind=claim.event.kind, attempt=claim.event.attempts
-        )
+        log.warning("lease lost", **claim.named, attempt=claim.event.attempts)
         work.stop(LOST)
 
     def known(self) -> list[tuple[int, int]]:

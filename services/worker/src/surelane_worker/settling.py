@@ -201,8 +201,7 @@ class Settler:
         (claim,) = batch
         log.error(
             "settle refused",
-            event_id=claim.event.key,
-            kind=claim.event.kind,
+            **claim.named,
             error=type(error).__name__,
             exc_info=None if isinstance(error, DatabaseRefused) else error,
         )
@@ -235,9 +234,7 @@ class Settler:
         now = asyncio.get_running_loop().time()
         for claim in batch:
             if claim.lease_ends < now:
-                log.warning(
-                    "settle given up: its lease ran out", event_id=claim.event.key, kind=claim.event.kind
-                )
+                log.warning("settle given up: its lease ran out", **claim.named)
                 self._end([claim])
             elif self._tries.get(claim, 0) >= ALONE:
                 self._beside([claim])
@@ -278,12 +275,10 @@ class Settler:
 
     def _stale(self, claim: Claim) -> None:
         if claim in self._resent:  # not counted: an earlier try, whose answer was lost, may have settled it
-            log.info("stale settle, sent twice", event_id=claim.event.key, kind=claim.event.kind)
+            log.info("stale settle, sent twice", **claim.named)
             return
         self.observer.metrics.stale(claim.event.kind)
-        log.warning(
-            "stale settle", event_id=claim.event.key, kind=claim.event.kind, attempt=claim.event.attempts
-        )
+        log.warning("stale settle", **claim.named, attempt=claim.event.attempts)
 
     def _part(self, claim: Claim) -> None:
         """Release the followers of a claim: they do not end with it."""

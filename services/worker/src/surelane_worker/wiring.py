@@ -19,7 +19,7 @@ from surelane_service.pool import LOCK_TIMEOUT, opened_pool
 from surelane_service.probes import private_app, serving_private
 from surelane_service.service_settings import load_settings
 from surelane_service.telemetry.setup import configure_telemetry
-from surelane_worker.assembly import CLAIM_TIMEOUT, SERVICE, STATEMENT_TIMEOUT, Assembly, Pools
+from surelane_worker.assembly import CLAIM_TIMEOUT, SERVICE, STATEMENT_TIMEOUT, Pools, Worker
 from surelane_worker.bolt import bolt_handlers, is_bolt_app
 from surelane_worker.builtin import edits, failures, messages, questions
 from surelane_worker.duties import beside
@@ -73,8 +73,8 @@ async def main(stop: asyncio.Event) -> None:
         refresher = await _refresher(settings, slack, stack)
         sealing = await _sealing(settings, stack)
         observer = Observer(metrics, tracing)
-        assembly = Assembly(settings, handlers, pools, slack, observer, refresher=refresher, sealing=sealing)
-        await _serve(stop, assembly, sealing)
+        worker = Worker(settings, handlers, pools, slack, observer, refresher=refresher, sealing=sealing)
+        await _serve(stop, worker, sealing)
 
 
 async def _refresher(
@@ -153,8 +153,8 @@ def with_answers(loaded: Handlers, settings: WorkerSettings) -> Handlers:
     return together
 
 
-async def _serve(stop: asyncio.Event, assembly: Assembly, sealing: Sealing) -> None:
-    worker, settings, queue = assembly.worker(), assembly.settings, Engine(assembly.pools.looks)
+async def _serve(stop: asyncio.Event, worker: Worker, sealing: Sealing) -> None:
+    settings, queue = worker.settings, Engine(worker.pools.looks)
     worker.watch.publish()
     app = private_app(partial(why_unready, queue, stop, worker.claimers[0].is_claiming))
     async with serving_private(app, settings) as port:
@@ -166,7 +166,7 @@ async def _serve(stop: asyncio.Event, assembly: Assembly, sealing: Sealing) -> N
         try:
             async with beside(*worker.duties()):
                 await worker.claim(stop)
-                await worker.positions.resign()
+                await worker.position.resign()
                 await worker.drain(settings.drain_timeout.total_seconds())
         finally:
             await worker.hang_up()

@@ -166,7 +166,6 @@ class Listener:
         service: the ``application_name`` that an administrator sees.
         introduce: called with each new connection, before it has any other use.
         within: the longest time that connecting, and each statement, may take.
-        on_notice: called with the payload of each notification, in the event loop; it must not block.
         on_lost: called when the connection breaks, in the event loop: the worker's session is gone until it is
             opened again, and notifications are missed.
         on_open: called when the connection was opened: state learned over an earlier one may be out of date.
@@ -178,13 +177,12 @@ class Listener:
     service: str
     introduce: Callable[[Connection], Awaitable[None]]
     within: timedelta
-    on_notice: Callable[[str], None] = lambda _: None
     on_lost: Callable[[], None] = lambda: None
     on_open: Callable[[], None] = lambda: None
     notifications: bool = True
 
     def __post_init__(self) -> None:
-        self._on_notice = {CHANNEL: self.on_notice}
+        self._on_notice: dict[str, Callable[[str], None]] = {}
         self._within = self.within.total_seconds()
         self._connection: Connection | None = None
         self._channels: set[str] = set()
@@ -244,7 +242,10 @@ class Listener:
                         await connection.execute("select", timeout=PROOF)
 
     def hear(self, channel: str, on_notice: Callable[[str], None]) -> None:
-        """Call ``on_notice`` with the notifications of another channel, while :meth:`listen` wants them."""
+        """Call ``on_notice`` with the payload of each notification of a channel, while :meth:`listen` wants them.
+
+        It is called in the event loop, and must not block.
+        """
         self._on_notice[channel] = on_notice
 
     def hears(self, channel: str) -> bool:

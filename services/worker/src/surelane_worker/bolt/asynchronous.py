@@ -67,7 +67,8 @@ async def _run(app: AsyncApp, event: Event, ctx: Context) -> object:
         if attempt.lazies:
             await asyncio.wait(attempt.lazies)
     finally:
-        attempt.stop()
+        for ended in attempt.lazies:
+            ended.cancel()
     return attempt.outcome(response, authorized=request.context.authorize_result is not None)
 
 
@@ -76,24 +77,7 @@ class _Attempt(Attempt):
     """An attempt, with its lazy listeners."""
 
     lazies: list[asyncio.Future[None]] = field(default_factory=list)
-    """Done when they have ended."""
-    _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
-    _stopped: bool = False
-
-    def begin(self) -> bool:
-        """Note that the current task is a lazy listener. Return false if the attempt has been stopped."""
-        if task := asyncio.current_task():
-            self._tasks.add(task)
-        return not self._stopped
-
-    def end(self) -> None:
-        if task := asyncio.current_task():
-            self._tasks.discard(task)
-
-    def stop(self) -> None:
-        self._stopped = True
-        for task in self._tasks:
-            task.cancel()
+    """Done when they have ended. Cancelled, each stops its listener, or keeps it from starting."""
 
 
 class _Lazy(AsyncioLazyListenerRunner):
@@ -108,15 +92,18 @@ class _Lazy(AsyncioLazyListenerRunner):
 
         @wraps(function)
         async def noted(*args: Any, **arguments: Any) -> None:
+            task = asyncio.current_task()
+            if task is None or ended.cancelled():
+                return
+            ended.add_done_callback(lambda _: task.cancel())  # it has ended, if it is not stopped
             try:
                 with attempt.noting_errors():
-                    if attempt.begin():
-                        await function(*args, **arguments)
+                    await function(*args, **arguments)
             finally:
-                attempt.end()
-                ended.set_result(None)
+                if not ended.cancelled():
+                    ended.set_result(None)
 
-        with attempt.within(attempt.next_lazy()):
+        with attempt.within(len(attempt.lazies)):
             super().start(noted, request)
 
 

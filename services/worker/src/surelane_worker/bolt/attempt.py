@@ -1,15 +1,14 @@
 """Keep the state of one attempt of a Bolt app at an event: its errors, its answer, and the part that runs now."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from slack_bolt.error import BoltUnhandledRequestError
 from slack_bolt.response import BoltResponse
-from slack_sdk.models import JsonObject
 from slack_sdk.webhook import WebhookResponse
 
 from surelane.events import Event
@@ -60,7 +59,6 @@ class Attempt:
     ran: bool = False
     """Whether a listener was found."""
     unhandled: bool = False
-    _lazy: int = 0
     _answered: bool = False
     _responded: bool = False
 
@@ -79,10 +77,6 @@ class Attempt:
         finally:
             _part.reset(running)
             current.reset(attempt)
-
-    def next_lazy(self) -> int:
-        self._lazy += 1
-        return self._lazy
 
     def note_error(self, error: Exception) -> None:
         if isinstance(error, BoltUnhandledRequestError):
@@ -199,13 +193,11 @@ class Owned:
 def _body(response: BoltResponse) -> str | Mapping[str, object]:
     """Return the body of a response, parsed if it is a JSON object."""
     text: str = response.body or ""
-    if not text.startswith("{"):
-        return text
-    try:
-        parsed: Mapping[str, object] = json.loads(text)
-    except ValueError:
-        return text
-    return parsed
+    with suppress(ValueError):
+        if text.startswith("{"):
+            parsed: Mapping[str, object] = json.loads(text)
+            return parsed
+    return text
 
 
 def message_of(*args: Any, **arguments: Any) -> dict[str, Any]:
@@ -213,12 +205,4 @@ def message_of(*args: Any, **arguments: Any) -> dict[str, Any]:
     given = dict(zip(RESPOND, args, strict=False)) | arguments
     whole = given.get("text")
     message = whole if isinstance(whole, dict) else given
-    return {name: _plain(value) for name, value in message.items() if value is not None}
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, JsonObject):
-        return value.to_dict()
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(part) for part in value]
-    return value
+    return {name: value for name, value in message.items() if value is not None}

@@ -6,7 +6,7 @@ A call goes through the worker's HTTP session, with its retries and its spans, a
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from slack_sdk.errors import SlackApiError
@@ -72,13 +72,15 @@ class _Posting(AsyncWebClient):
         return self.answer
 
 
+@dataclass(eq=False)
 class Calls:
     """The calls of one attempt. Use it on the worker's event loop."""
 
-    def __init__(self, event: Event, ctx: Context) -> None:
-        self._event = event
-        self._ctx = ctx
-        self._attempt = attempt_of(ctx)
+    event: Event
+    ctx: Context
+
+    def __post_init__(self) -> None:
+        self._attempt = attempt_of(self.ctx)
         self._counted = Counter[tuple[int, str]]()
         self._streams: dict[str, int] = {}
         """The ordinals of this attempt's streams by timestamp."""
@@ -112,9 +114,9 @@ class Calls:
         try:
             return await once.api_call(method, **request)
         except SlackApiError as error:
-            if self._event.claim == 1 or slack_error(error) != DONE.get(method, ""):
+            if self.event.claim == 1 or slack_error(error) != DONE.get(method, ""):
                 raise
-            self._ctx.log.info("an earlier attempt made this call", method=method)
+            self.ctx.log.info("an earlier attempt made this call", method=method)
             return _answer(once, method, {"ok": True})
 
     async def respond(self, part: int, message: dict[str, Any]) -> None:
@@ -126,7 +128,7 @@ class Calls:
         """
         replies = self._attempt.replies_through(self._attempt.clients, self._next(part, "reply"))
         text = message.pop("text", None)
-        await replies.reply(self._event, text, **message)
+        await replies.reply(self.event, text, **message)
 
     async def _post(self, part: int, client: Client, message: dict[str, Any]) -> AsyncSlackResponse:
         own = self._attempt.clients
@@ -135,7 +137,7 @@ class Calls:
         replies = self._attempt.replies_through(theirs, self._next(part, "reply"))
         text, thread_ts = message.pop("text", None), message.pop("thread_ts", None)
         channel = message.pop("channel", None)
-        ts = await replies.reply(self._event, text, channel=channel, thread_ts=thread_ts, **message)
+        ts = await replies.reply(self.event, text, channel=channel, thread_ts=thread_ts, **message)
         if isinstance(once, _Posting) and once.answer is not None and once.answer.get("ts") == ts:
             return once.answer
         posted = {"type": "message", "ts": ts, "text": text, "thread_ts": thread_ts}
@@ -146,9 +148,9 @@ class Calls:
         self, part: int, client: Client, method: str, request: dict[str, Any]
     ) -> AsyncSlackResponse:
         name = f"bolt:{method}:{self._next(part, method)}"
-        notebook, once = self._attempt.notebooks.of(self._event), like(client, self._attempt.clients.once)
+        notebook, once = self._attempt.notebooks.of(self.event), like(client, self._attempt.clients.once)
         if made := notebook.call(name):
-            self._ctx.log.info("an earlier attempt made this call", method=method)
+            self.ctx.log.info("an earlier attempt made this call", method=method)
             return _answer(once, method, json.loads(made))
         answer = await once.api_call(method, **request)
         await notebook.note_call(name, _kept(answer))
@@ -166,21 +168,21 @@ class Calls:
             return _answer(once, method, {"ok": True, "channel": given.get("channel"), "ts": ts})
         answer = await once.api_call(method, **request)
         if method == "chat.stopStream" and ts in self._streams:
-            notebook = self._attempt.notebooks.of(self._event)
+            notebook = self._attempt.notebooks.of(self.event)
             await notebook.note_stream(self._streams[ts], ts, stopped=True)
         return answer
 
     async def _start_stream(
         self, part: int, client: AsyncWebClient, given: dict[str, Any], request: dict[str, Any]
     ) -> AsyncSlackResponse:
-        ordinal, notebook = self._next(part, "stream"), self._attempt.notebooks.of(self._event)
+        ordinal, notebook = self._next(part, "stream"), self._attempt.notebooks.of(self.event)
         earlier, channel = notebook.stream(ordinal), given.get("channel")
         if earlier.get("stopped"):
             self._ended.add(earlier["ts"])
             return _answer(client, "chat.startStream", {"ok": True, "channel": channel, "ts": earlier["ts"]})
-        place = Thread(str(channel), given.get("thread_ts"), place_of(self._event.payload).since)
-        sent = SentReplies(self._attempt.clients.client, self._ctx.log)
-        begun = Begun.of(self._event, ordinal, place, notebook, sent)
+        place = Thread(str(channel), given.get("thread_ts"), place_of(self.event.payload).since)
+        sent = SentReplies(self._attempt.clients.client, self.ctx.log)
+        begun = Begun(self.event, ordinal, place, notebook, sent)
         if unfinished := await begun.earlier():
             await self._remove(client, str(channel), unfinished)
 
@@ -197,7 +199,7 @@ class Calls:
             try:
                 await client.api_call(method, json={"channel": channel, "ts": ts})
             except SlackApiError as error:
-                self._ctx.log.info(
+                self.ctx.log.info(
                     "could not remove an unfinished stream", method=method, error=slack_error(error)
                 )
 

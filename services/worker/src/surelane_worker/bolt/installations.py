@@ -9,9 +9,10 @@ from typing import Any, TypeVar, cast
 
 from surelane_service.installation_store import AsyncInstallations, SyncInstallations
 from surelane_service.installations import Installations, Owner, Stored
-from surelane_worker.bolt.attempt import Attempt, current
-from surelane_worker.handling.context import attempt_of
+from surelane_worker.bolt.attempt import current
+from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.slack.client import SentenceError
+from surelane_worker.slack.tokens import Refresher
 
 Result = TypeVar("Result")
 
@@ -20,24 +21,23 @@ class NoInstallationsError(SentenceError):
     """Installs are off, or no event is being handled: set SLACK_CLIENT_ID and SLACK_CLIENT_SECRET."""
 
 
-def _attempt() -> Attempt:
+def _installs() -> tuple[Context, Refresher]:
     attempt = current.get()
-    if attempt is None or attempt_of(attempt.ctx).services.installs is None:
+    installs = None if attempt is None else attempt_of(attempt.ctx).services.installs
+    if attempt is None or installs is None:
         raise NoInstallationsError
-    return attempt
+    return attempt.ctx, installs
 
 
 class _OfAttempt:
     """The installations of the attempt that runs at the call."""
 
     def __getattr__(self, name: str) -> Any:
-        installs = attempt_of(_attempt().ctx).services.installs
-        return getattr(installs and installs.installations, name)
+        return getattr(_installs()[1].installations, name)
 
 
 async def _find(owner: Owner, user_id: str | None) -> dict[str, Stored]:
-    installs = attempt_of(_attempt().ctx).services.installs
-    return {} if installs is None else dict(await installs.find(owner, user_id))
+    return dict(await _installs()[1].find(owner, user_id))
 
 
 class _Synchronous(SyncInstallations):
@@ -47,7 +47,7 @@ class _Synchronous(SyncInstallations):
         self._store = store
 
     def _wait(self, call: Coroutine[Any, Any, Result]) -> Result:
-        return _attempt().ctx.run(call)
+        return _installs()[0].run(call)
 
 
 asynchronous = AsyncInstallations(cast("Installations", _OfAttempt()), _find)

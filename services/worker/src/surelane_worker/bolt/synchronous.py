@@ -8,13 +8,13 @@ calls are refused.
 import contextvars
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
+from logging import Logger
 from typing import Any, cast
 
 from slack_bolt import Ack, App, BoltContext, BoltRequest, BoltResponse, Respond
-from slack_bolt.lazy_listener.thread_runner import ThreadLazyListenerRunner
+from slack_bolt.lazy_listener.runner import LazyListenerRunner
 from slack_bolt.listener.listener_error_handler import DefaultListenerErrorHandler
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 from slack_sdk.web.client import WebClient
@@ -32,7 +32,7 @@ def handler_of(app: App) -> Call:
     """Return a handler that runs the app's listeners. From now on, the app runs nowhere else."""
     runner = app.listener_runner
     runner.process_before_response = True
-    runner.lazy_listener_runner = _Lazy(runner.logger, _Threads())
+    runner.lazy_listener_runner = cast("Any", _Lazy(runner.logger))
     runner.listener_start_handler = cast("Any", Started(runner.listener_start_handler))
     own = runner.listener_error_handler
 
@@ -77,22 +77,14 @@ class _Attempt(Attempt):
     threads: list[threading.Thread] = field(default_factory=list)
 
 
-class _Threads(Executor):
-    """Run each lazy listener in a daemon thread of its own, so that a stopping worker does not wait for it."""
+@dataclass
+class _Lazy(LazyListenerRunner):
+    """Start lazy listeners in threads that the attempt waits for. Start none after the listener failed.
 
-    def submit(self, function: Callable[..., Any], /, *args: Any, **arguments: Any) -> Future[Any]:
-        attempt = cast("_Attempt", current.get())
-        run = contextvars.copy_context().run
-        thread = threading.Thread(
-            target=run, args=(function, *args), kwargs=arguments, name="lazy listener", daemon=True
-        )
-        attempt.threads.append(thread)
-        thread.start()
-        return Future()
+    The threads are daemons: a stopping worker does not wait for them.
+    """
 
-
-class _Lazy(ThreadLazyListenerRunner):
-    """Start lazy listeners in threads that the attempt waits for. Start none after the listener failed."""
+    logger: Logger
 
     def start(self, function: Callable[..., None], request: BoltRequest) -> None:
         attempt = current.get()
@@ -104,8 +96,11 @@ class _Lazy(ThreadLazyListenerRunner):
             with attempt.noting_errors():
                 function(*args, **arguments)
 
-        with attempt.within(attempt.next_lazy()):
-            super().start(noted, request)
+        with attempt.within(len(attempt.threads) + 1):
+            run = partial(contextvars.copy_context().run, self.run, noted, request)
+        thread = threading.Thread(target=run, name="lazy listener", daemon=True)
+        attempt.threads.append(thread)
+        thread.start()
 
 
 class _Context(Owned, BoltContext):

@@ -18,7 +18,7 @@ from surelane_worker.builtin.messages import tell
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.outcomes import Await, Complete, Discard, FanOut
 from surelane_worker.handling.registry import Handlers
-from surelane_worker.remote_agents import Accepted, Answered, RefusedError, send
+from surelane_worker.remote_agents import Answered, RefusedError, send
 
 handlers = Handlers()
 
@@ -172,11 +172,7 @@ async def execute(event: Event, ctx: Context) -> Complete | Await | Discard:
         answer = await send(ctx.settings, name, event.id, event.payload.get("task"), deadline)
     except RefusedError as error:
         return Discard(str(error))
-    match answer:
-        case Answered(result):
-            return Complete(result)
-        case Accepted():
-            return Await(deadline)
+    return Complete(answer.result) if isinstance(answer, Answered) else Await(deadline)
 
 
 @handlers.on("dispatch-synthesize", timeout="5m")

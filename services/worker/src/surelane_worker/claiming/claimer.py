@@ -218,8 +218,6 @@ class Claimer:
     sealing: Sealing
 
     def __post_init__(self) -> None:
-        self._wakeup = self.side.wakeup
-        self._slots = self.side.slots
         self._failures = 0
         self._claiming_since: float | None = None
         self._slept: float | None = None
@@ -248,26 +246,26 @@ class Claimer:
     async def _run_beside(self, second: SecondClaims) -> None:
         """Claim over the second connection while the queue is full, until the worker stops."""
         while await second.wanted():
-            free = second.worth(self._slots.free())
+            free = second.worth(self.side.slots.free())
             if not free:
-                await self._slots.freed()
+                await self.side.slots.freed()
                 continue
             kinds, limit = [kind for kinds, _ in free for kind in kinds], min(count for _, count in free)
             try:
                 second.found(len(await self._claim_over(second.connection, kinds, limit)), limit)
                 if second.is_open:
-                    self._wakeup.wake()  # the first one may have found nothing but what this one had locked
+                    self.side.wakeup.wake()  # the first one may have found nothing but what this one had locked
             except Exception as error:  # noqa: BLE001 - the first connection goes on, and meets it as well if it stays
                 second.failed(error)
-                self._wakeup.wake()  # the first one may have left out what this one was to claim
+                self.side.wakeup.wake()  # the first one may have left out what this one was to claim
 
     async def _stop_at(self, stop: asyncio.Event) -> None:
         await stop.wait()
         self._stopping = True
         if self.second is not None:
             self.second.stop()
-        self._slots.close()
-        self._wakeup.wake()
+        self.side.slots.close()
+        self.side.wakeup.wake()
 
     def claiming_for(self) -> float:
         """Return for how many seconds claims have succeeded without interruption."""
@@ -279,8 +277,8 @@ class Claimer:
         return self._claiming_since is not None
 
     async def _turn(self) -> None:
-        while not self._stopping and not self._slots.free():
-            await self._slots.freed()
+        while not self._stopping and not self.side.slots.free():
+            await self.side.slots.freed()
         if not await self._claim_all() and not self._stopping:
             await self._sleep()
 
@@ -289,16 +287,16 @@ class Claimer:
 
         Returns whether to claim again without a sleep.
         """
-        self._wakeup.answered()
-        free = self._slots.free()
-        self._slots.left_out(free)
+        self.side.wakeup.answered()
+        free = self.side.slots.free()
+        self.side.slots.left_out(free)
         if not free:
             return True
         found = await self._claim(
             [kind for kinds, _ in free for kind in kinds], min(count for _, count in free)
         )
         if found and len(free) > 1:
-            for kinds, count in self._slots.free():
+            for kinds, count in self.side.slots.free():
                 await self._claim(kinds, count)
         return found
 
@@ -329,18 +327,18 @@ class Claimer:
         loop = asyncio.get_running_loop()
         began, began_at = loop.time(), time.time_ns()
         halves = self.second is not None and self.second.is_open
-        with self._slots.expecting(kinds, limit, halves=halves) as most_bytes:
+        with self.side.slots.expecting(kinds, limit, halves=halves) as most_bytes:
             events = await self._claim_events(listener, kinds, limit, most_bytes)
         self.observer.metrics.operation.add("receive", loop.time() - began)
         if events:
-            self._wakeup.found_some()
+            self.side.wakeup.found_some()
             if slept is not None:
                 self.observer.metrics.woken(events, self.settings.lease, slept)
             self.observer.metrics.claimed(events)
             if self.observer.tracing is not None:
                 self.observer.tracing.received(events, began_at)
             self.splitter.claimed(events)
-            self._slots.accept(events, began)
+            self.side.slots.accept(events, began)
             self.position.claimed(self.side, events, limit)
         return events
 
@@ -356,7 +354,7 @@ class Claimer:
                 max_attempts=self.settings.max_attempts,
                 invisible_for=self.settings.lease,
                 cursors=self.cursors.starts(kinds),
-                member_kinds=self._slots.kinds,
+                member_kinds=self.side.slots.kinds,
                 most_bytes=most_bytes,
             )
         self.cursors.advance(events, corrections)
@@ -364,7 +362,7 @@ class Claimer:
             if event.notes is not None:
                 name_plainly(event)
         # Events that are not decrypted in time are tried again before their handlers run.
-        with self._slots.opening(events), suppress(TimeoutError):
+        with self.side.slots.opening(events), suppress(TimeoutError):
             async with asyncio.timeout(OPEN_WITHIN):
                 await self.sealing.open_events(events)
         return events
@@ -382,14 +380,14 @@ class Claimer:
             return
         pause = min(FIRST_PAUSE * 2 ** min(self._failures, 10), longest)
         await asyncio.sleep(min(pause, UNBROKEN_PAUSE))
-        self._wakeup.answered()
-        await self._wakeup.sleep(pause - min(pause, UNBROKEN_PAUSE))
+        self.side.wakeup.answered()
+        await self.side.wakeup.sleep(pause - min(pause, UNBROKEN_PAUSE))
 
     async def _sleep(self) -> None:
         """Sleep until there may be something to claim. After a failure there was a pause already."""
         if self._failures:
             return
         began = asyncio.get_running_loop().time()
-        await self._wakeup.sleep()
+        await self.side.wakeup.sleep()
         if self.settings.notifications:
             self._slept = asyncio.get_running_loop().time() - began

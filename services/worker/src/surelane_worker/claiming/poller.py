@@ -73,7 +73,6 @@ class Poller:
     """Seconds that a call for figures waits for the next poll."""
 
     def __post_init__(self) -> None:
-        self._wakeup = self.sides[0].wakeup
         self._proving: asyncio.Task[None] | None = None
         self._outage = Outage(log, "polls")
         self._masks = [
@@ -104,7 +103,7 @@ class Poller:
                 polled, share = clock(), jittered(timedelta(seconds=1), JITTER)
                 due = polled + share * self._period.total_seconds()
             await asyncio.sleep(max(min(LOOK_AHEAD_PAUSE, due - clock()), took.total_seconds()))
-            asked = await self._wakeup.asked(within=max(due - clock(), 0.0))
+            asked = await self.sides[0].wakeup.asked(within=max(due - clock(), 0.0))
 
     @property
     def _period(self) -> timedelta:
@@ -132,7 +131,7 @@ class Poller:
 
     async def _peek(self, *, full: bool) -> timedelta:
         """Look at everything, or from the cursors on. Return how long the database took."""
-        self._wakeup.peeks()
+        self.sides[0].wakeup.peeks()
         slow = asyncio.get_running_loop().call_later(SLOW, self._doubt)
         try:
             with excused(log, "poll failed", self._outage):

@@ -24,7 +24,7 @@ from surelane_service.engine import Engine
 from surelane_service.fleet import POSITIONS
 from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
-from surelane_service.pool import Listener
+from surelane_service.pool import CHANNEL, Listener
 from surelane_worker.observing.readiness import excused
 from surelane_worker.running.slots import Slots
 
@@ -139,7 +139,7 @@ class Side:
 
 @dataclass(eq=False)
 class Position:
-    """This worker's position, and whether the worker answers notifications."""
+    """This worker's position. It takes one that is free, and listens and answers notifications accordingly."""
 
     sides: Sequence[Side]
     """What this worker claims for, the ordinary events first."""
@@ -147,8 +147,11 @@ class Position:
     """Seconds that a claim stands."""
     notifications: bool
     """False behind a transaction pooler: no worker listens, and every one polls."""
+    listener: Listener
+    kinds: Sequence[str]
 
     def __post_init__(self) -> None:
+        self.listener.hear(CHANNEL, self.heard)
         self.number: int | None = None
         self._attentive_until = float("-inf")
         self._timer: asyncio.TimerHandle | None = None
@@ -176,8 +179,7 @@ class Position:
         """Return whether this worker polls at every poll interval."""
         return self.stands_by() or self._is_attentive()
 
-    def listens(self) -> bool:
-        """Return whether this worker is to hear notifications."""
+    def _listens(self) -> bool:
         return self.notifications and not self._resigned and self.watches()
 
     def _is_attentive(self) -> bool:
@@ -261,7 +263,7 @@ class Position:
             self._seeks = True
             self._changed.set()
 
-    def taken(self, number: int | None) -> None:
+    def _taken(self, number: int | None) -> None:
         """Note the position that the session has now. The responder claims at once: until now none answered."""
         self._seeks = False
         if number == self.number:
@@ -284,61 +286,38 @@ class Position:
         self.number = None
         self.seek()
 
-    def resign(self) -> None:
-        """Seek no position from now on."""
-        self._resigned, self._seeks = True, False
-        self._changed.set()
-
-    def asks(self) -> tuple[bool, bool]:
-        """Return what to ask of the database now: a better position, and to pass a notification on."""
-        passes_on, self._passes_on = self._passes_on, False
-        self._changed.clear()
-        return self._seeks, passes_on
-
-    async def changed(self) -> None:
-        """Wait until there is something to ask of the database. A worker that listens checks its connection, too."""
-        if not await sleep_unless(self._changed, CHECKED if self.listens() else None):
-            self._seeks = True
-
-
-@dataclass(eq=False)
-class PositionKeeper:
-    """Takes a position when one is free, and listens or stops listening accordingly."""
-
-    position: Position
-    listener: Listener
-    kinds: Sequence[str]
-
     async def run(self) -> None:
-        """Keep the position until cancelled."""
+        """Keep the position until cancelled. A worker that listens checks its connection, too."""
         while True:
-            await self.position.changed()
+            if not await sleep_unless(self._changed, CHECKED if self._listens() else None):
+                self._seeks = True
             with excused(log, "position not taken"):
                 await self._keep()
                 continue
             await asyncio.sleep(RETRY)
-            self.position.seek()
+            self.seek()
 
     async def _keep(self) -> None:
-        seeks, passes_on = self.position.asks()
+        seeks, passes_on, self._passes_on = self._seeks, self._passes_on, False
+        self._changed.clear()
         if seeks:
             async with self.listener.connection() as connection:
-                held = self.position.number
-                self.position.taken(await Engine(connection).take_position(self.kinds, held))
-        if await self.listener.listen(wanted=self.position.listens()):
-            self.position.wake()
+                self._taken(await Engine(connection).take_position(self.kinds, self.number))
+        if await self.listener.listen(wanted=self._listens()):
+            self.wake()
         if passes_on:
             async with self.listener.connection() as connection:
                 await Engine(connection).pass_on()
 
     async def resign(self) -> None:
         """Give up the position, so that another worker takes it at once. This one claims no longer."""
-        self.position.resign()
-        if self.position.number is None:
+        self._resigned, self._seeks = True, False
+        self._changed.set()
+        if self.number is None:
             return
         try:
             async with asyncio.timeout(FAREWELL), self.listener.connection() as connection:
-                number, self.position.number = self.position.number, None
+                number, self.number = self.number, None
                 if number is not None:
                     await Engine(connection).leave_position(self.kinds, number)
         except (DatabaseUnavailable, DatabaseRefused, TimeoutError):
@@ -379,9 +358,8 @@ class CrowdSplitter:
             for kind in kinds:
                 again = None
                 with excused(log, "could not separate workspaces' backlogs", kind=kind):
-                    again = await self.engine.share_kind(
-                        kind
-                    )  # else the next claim of an old event brings the kind
+                    # If it fails, the next claim of an old event brings the kind.
+                    again = await self.engine.share_kind(kind)
                 if again is not None:
                     self._kinds.add(kind)
                     self._reason.set()

@@ -1,6 +1,7 @@
 """Run an agent of the OpenAI Agents SDK: ``Runner.run(durable(agent, ctx), "…")``."""
 
 from copy import copy
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -47,26 +48,26 @@ def durable(agent: Agent[Any], ctx: Context, *, provider: ModelProvider | None =
     return _Durable(ctx, provider or MultiProvider()).agent(agent)
 
 
+@dataclass
 class _Durable:
     """The durable copies of agents that hand over to each other."""
 
-    def __init__(self, ctx: Context, provider: ModelProvider) -> None:
-        self._ctx = ctx
-        self._provider = provider
-        self._agents: dict[int, Agent[Any]] = {}
+    ctx: Context
+    provider: ModelProvider
+    agents: dict[int, Agent[Any]] = field(default_factory=dict)
 
     def agent(self, agent: Agent[Any]) -> Agent[Any]:
-        if id(agent) in self._agents:
-            return self._agents[id(agent)]
+        if id(agent) in self.agents:
+            return self.agents[id(agent)]
         if agent.mcp_servers:
             raise TypeError(
                 f"agent {agent.name} has MCP servers, whose calls cannot be stored: use functions"
             )
-        model = agent.model if isinstance(agent.model, Model) else self._provider.get_model(agent.model)
+        model = agent.model if isinstance(agent.model, Model) else self.provider.get_model(agent.model)
         made = agent.clone(
-            model=_Responses(model, self._ctx), tools=[self._tool(each) for each in agent.tools]
+            model=_Responses(model, self.ctx), tools=[self._tool(each) for each in agent.tools]
         )
-        self._agents[id(agent)] = made
+        self.agents[id(agent)] = made
         made.handoffs = [
             self._handoff(each) if isinstance(each, Handoff) else self.agent(each) for each in agent.handoffs
         ]
@@ -88,25 +89,25 @@ class _Durable:
 
         async def call(context: ToolContext[Any], arguments: str) -> Any:  # noqa: ANN401 - the tool's result
             function = partial(tool.on_invoke_tool, context, arguments)
-            return await self._ctx.step(tool.name, function, key=context.tool_call_id)
+            return await self.ctx.step(tool.name, function, key=context.tool_call_id)
 
         made = copy(tool)
         made.on_invoke_tool = call
         return made
 
 
+@dataclass(eq=False)
 class _Responses(Model):
     """A model whose responses are steps."""
 
-    def __init__(self, wrapped: Model, ctx: Context) -> None:
-        self._wrapped = wrapped
-        self._ctx = ctx
+    wrapped: Model
+    ctx: Context
 
     async def get_response(self, *given: Any, **named: Any) -> ModelResponse:  # noqa: ANN401 - the wrapped model's
         async def ask() -> Any:  # noqa: ANN401 - JSON
-            return RESPONSE.dump_python(await self._wrapped.get_response(*given, **named), mode="json")
+            return RESPONSE.dump_python(await self.wrapped.get_response(*given, **named), mode="json")
 
-        return RESPONSE.validate_python(await self._ctx.step("model", ask))
+        return RESPONSE.validate_python(await self.ctx.step("model", ask))
 
     def stream_response(self, *given: Any, **named: Any) -> Any:  # noqa: ANN401 - the wrapped model's
         raise NotImplementedError("a stream cannot be stored as a step: use Runner.run")

@@ -69,9 +69,8 @@ class _Calls(WrapperToolset[Any]):
     ) -> Any:  # noqa: ANN401 - the tool's result
         async def call() -> dict[str, Any]:
             try:
-                return {
-                    "result": to_jsonable_python(await self.wrapped.call_tool(name, tool_args, ctx, tool))
-                }
+                result = await self.wrapped.call_tool(name, tool_args, ctx, tool)
+                return {"result": to_jsonable_python(result)}
             except ModelRetry as retry:
                 return {"retry": retry.message}
 

@@ -1,23 +1,20 @@
 """An agent: instructions and tools for a model, and the handler that lets it answer an event."""
 
 import importlib.util
-from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from surelane.errors import SettingsError
 from surelane.events import Event
 from surelane_worker.handling.context import Context, attempt_of
-from surelane_worker.handling.outcomes import Discard, Pause, Retry
+from surelane_worker.handling.outcomes import Discard, Retry
 from surelane_worker.model.budget import budget_of
 from surelane_worker.model.errors import RefusedError, StoppedError, UnavailableError
+from surelane_worker.model.setup import Setup
 from surelane_worker.model.thread import before, looked_at, quoted
-from surelane_worker.model.tools import Tools, load_tools
 from surelane_worker.model.voice import Voice
 from surelane_worker.worker_settings import WorkerSettings
 
-Guard = Callable[[Literal["question", "answer"], str], str | Awaitable[str | None] | None]
 DOWN = "I cannot answer now: the model does not respond. Please ask again later."
 REFUSED = "I cannot answer this. The people who run me can see why."
 LONGEST_QUESTION = 20_000
@@ -27,29 +24,8 @@ AGENTS: list["Agent"] = []
 
 
 @dataclass(frozen=True)
-class Agent:
-    """A model with instructions and tools. What is not given comes from the worker's settings.
-
-    Attributes:
-        instructions: what the model is for; else ``SURELANE_MODEL_INSTRUCTIONS``.
-        tools: the functions that it may call; else those of ``SURELANE_MODEL_TOOLS``.
-        mcp: a file that names MCP servers, whose tools it may call; else ``SURELANE_MODEL_MCP``.
-        below: blocks below the last message of a turn, such as feedback buttons.
-        patience: how long a question about a tool waits. After that the call is rejected.
-        model: its model, or models that follow one another; else ``SURELANE_MODEL``.
-        output: a pydantic model or a dataclass: the answer is one, as JSON, and is not said in the thread.
-        guard: a function of ``"question"`` or ``"answer"`` and its text. It returns ``None``, or what the person is
-            told instead. Each call is a step. Answers are then said when they are complete, and not streamed.
-    """
-
-    instructions: str | None = None
-    tools: Tools | None = None
-    mcp: str | Path | None = None
-    below: Sequence[dict[str, Any]] = ()
-    patience: Pause = "1d"
-    model: str | None = None
-    output: type[Any] | None = None
-    guard: Guard | None = None
+class Agent(Setup):
+    """A model with instructions and tools, and the handler that lets it answer. :class:`Setup` has its attributes."""
 
     def __post_init__(self) -> None:
         if self.model is not None:
@@ -69,25 +45,9 @@ class Agent:
 
         voice = Voice(event, ctx)
         said = await ctx.step("thread", before, event, ctx, voice.place)
-        asked = quoted(voice.place.user, str(event.slack.get("text") or "")[:LONGEST_QUESTION]) + looked_at(
-            event
-        )
-        settings = ctx.settings
-        run = Run(
-            ctx,
-            event,
-            voice,
-            tools=self.tools_of(settings),
-            mcp=self.mcp_of(settings),
-            instructions=self.instructions or settings.model_instructions,
-            below=self.below,
-            patience=self.patience,
-            model=self.model,
-            output=self.output or str,
-            guard=self.guard,
-            budget=budget_of(settings.model_budget),
-            files=Attached(ctx, asked, await referred(event, ctx)),
-        )
+        text = str(event.slack.get("text") or "")[:LONGEST_QUESTION]
+        asked = quoted(voice.place.user, text) + looked_at(event)
+        run = Run(self, ctx, event, voice, Attached(ctx, asked, await referred(event, ctx)))
         try:
             answer = await run.answer(asked, said)
         except StoppedError as stopped:
@@ -97,7 +57,7 @@ class Agent:
             await voice.say(REFUSED)
             return Discard(str(error))
         except UnavailableError as error:
-            if attempt_of(ctx).attempts >= (event.max_attempts or settings.max_attempts):
+            if attempt_of(ctx).attempts >= (event.max_attempts or ctx.settings.max_attempts):
                 await voice.say(DOWN)
                 return Discard(str(error))
             if error.after:
@@ -131,15 +91,6 @@ class Agent:
 
         model_of(settings, self.model)
         budget_of(settings.model_budget).check(names_of(self.model or settings.model or ""))
-
-    def tools_of(self, settings: WorkerSettings) -> Tools:
-        """Return the agent's own tools, or those that the settings name."""
-        if self.tools is not None:
-            return self.tools
-        return load_tools(settings.model_tools) if settings.model_tools else Tools()
-
-    def mcp_of(self, settings: WorkerSettings) -> Path | None:
-        return Path(self.mcp) if self.mcp is not None else settings.model_mcp
 
 
 def check_models(settings: WorkerSettings) -> None:

@@ -4,7 +4,7 @@ References alone are stored. The bytes are read from Slack where the model must 
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict
 
 import aiohttp
@@ -61,15 +61,9 @@ async def _references(files: Sequence[Any], ctx: Context) -> list[Reference]:
 
 
 def _reference(file: dict[str, Any], settings: WorkerSettings) -> Reference:
-    name, sort = (
-        str(file.get("name") or file.get("title") or "file")[:LONGEST_NAME],
-        str(file.get("mimetype")),
-    )
-    url, size = (
-        text_in(file.get("url_private_download")) or text_in(file.get("url_private")) or "",
-        file.get("size"),
-    )
-    why = ""
+    name = str(file.get("name") or file.get("title") or "file")[:LONGEST_NAME]
+    url = text_in(file.get("url_private_download")) or text_in(file.get("url_private")) or ""
+    sort, size, why = str(file.get("mimetype")), file.get("size"), ""
     if sort not in IMAGES_AND_PDF and not _is_text(sort):
         why = "it is no image, PDF or text"
     elif not isinstance(size, int) or size > LARGEST:
@@ -92,14 +86,14 @@ def _is_slacks(url: str, settings: WorkerSettings) -> bool:
         return False
 
 
+@dataclass(eq=False)
 class Attached:
     """The files beside the question of a turn."""
 
-    def __init__(self, ctx: Context, asked: str, references: Sequence[Reference]) -> None:
-        self._ctx = ctx
-        self._asked = asked
-        self._references = references
-        self._content: list[UserContent] = []
+    ctx: Context
+    asked: str
+    references: Sequence[Reference]
+    _content: list[UserContent] = field(default_factory=list)
 
     async def beside(self, messages: list[ModelMessage]) -> list[ModelMessage]:
         """Return the messages for the model with the files beside the question.
@@ -107,19 +101,17 @@ class Attached:
         Raises:
             UnavailableError: Slack cannot be reached now.
         """
-        if not self._references:
+        if not self.references:
             return messages
         if not self._content:
-            self._content = [
-                self._asked,
-                *[part for each in self._references for part in await self._read(each)],
-            ]
+            read = [part for each in self.references for part in await self._read(each)]
+            self._content = [self.asked, *read]
         return [self._with_files(each) if isinstance(each, ModelRequest) else each for each in messages]
 
     def _with_files(self, request: ModelRequest) -> ModelRequest:
         parts = [
             replace(part, content=self._content)
-            if isinstance(part, UserPromptPart) and part.content == self._asked
+            if isinstance(part, UserPromptPart) and part.content == self.asked
             else part
             for part in request.parts
         ]
@@ -128,7 +120,7 @@ class Attached:
     async def _read(self, file: Reference) -> list[UserContent]:
         data = None if file["why"] else await self._bytes(file)
         if data is None:
-            self._ctx.log.warning("file not read", file=file["id"], type=file["type"])
+            self.ctx.log.warning("file not read", file=file["id"], type=file["type"])
             return [f"(The file {file['name']} was not read: {file['why'] or 'Slack did not give it'}.)"]
         if _is_text(file["type"]):
             return [f"The file {file['name']}:\n{data.decode(errors='replace')[:LONGEST_TEXT]}"]
@@ -136,7 +128,7 @@ class Attached:
 
     async def _bytes(self, file: Reference) -> bytes | None:
         """Return a file's bytes; ``None``: the app may not read it, or it is too large."""
-        client, read = self._ctx.slack.client, bytearray()
+        client, read = self.ctx.slack.client, bytearray()
         assert client.session is not None  # noqa: S101 - slack_clients sets it
         headers = {"Authorization": f"Bearer {client.token}"}
         try:

@@ -6,13 +6,11 @@ rebuilt without a call. Only this module imports the libraries of the extra.
 
 import asyncio
 import json
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
-from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
@@ -54,15 +52,16 @@ from surelane_service.engine import ModelUse, Spent
 from surelane_worker.handling.asks import People
 from surelane_worker.handling.children import ChildError
 from surelane_worker.handling.context import Context, attempt_of
-from surelane_worker.handling.outcomes import Pause, duration
+from surelane_worker.handling.outcomes import duration
 from surelane_worker.handling.steps import StepError
-from surelane_worker.model.budget import Budget
+from surelane_worker.model.budget import budget_of
 from surelane_worker.model.client import LONGEST_REASON, NAME, failure, model_of, request_settings
 from surelane_worker.model.errors import RefusedError, StoppedError, UnavailableError
 from surelane_worker.model.files import Attached
 from surelane_worker.model.servers import Server, servers
+from surelane_worker.model.setup import Setup
 from surelane_worker.model.thread import Said
-from surelane_worker.model.tools import Tools
+from surelane_worker.model.tools import UNSAFE
 from surelane_worker.model.tracing import traced, within_tool
 from surelane_worker.model.voice import Speech, Voice
 from surelane_worker.slack.limits import SlackBusyError
@@ -79,35 +78,30 @@ LONGEST_NAME = 64
 CALLS_PER_REQUEST = 10
 """Calls of tools per request to the model, on average over a turn."""
 USAGE = {"requests": 0, "input_tokens": 0, "output_tokens": 0, "tool_calls": 0}
-UNSAFE = re.compile(r"[^\w-]", re.ASCII)
 APPROVE, REJECT = "Approve", "Reject"
 
 
 @dataclass(eq=False)
 class Run:
-    """One attempt's run of a turn, by what the :class:`Agent` or the settings say.
+    """One attempt's run of a turn of an agent.
 
-    ``model``: the agent's own. ``answered``: the name of the model of the last response.
+    ``answered``: the name of the model of the last response.
     ``places``: the number of the response that asked for a call, and the call's number in it, by the call's id.
     """
 
+    agent: Setup
     ctx: Context
     event: Event
     voice: Voice
-    tools: Tools
-    mcp: Path | None
-    instructions: str | None
-    below: Sequence[dict[str, Any]]
-    patience: Pause
     files: Attached
-    model: str | None = None
-    output: type[Any] = str
-    guard: Callable[..., Any] | None = None
-    budget: Budget = field(default_factory=Budget)
     answered: str | None = None
     cost: Decimal = Decimal(0)
     usage: dict[str, int] = field(default_factory=USAGE.copy)
     places: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.tools = self.agent.tools_of(self.ctx.settings)
+        self.budget = budget_of(self.ctx.settings.model_budget)
 
     def report(self, answer: Any, **more: str) -> dict[str, Any]:  # noqa: ANN401 - any JSON
         """Return the turn's result for history."""
@@ -123,26 +117,19 @@ class Run:
             UnavailableError: the model or an MCP server cannot be reached now.
         """
         await self._check("question", asked)
-        settings = self.ctx.settings
-        own = FunctionToolset(
-            [
-                Tool(
-                    each.function,
-                    name=each.name,
-                    description=each.description,
-                    requires_approval=each.approval,
-                )
-                for each in self.tools
-            ]
-        )
-        foreign = [self._tools_of(name, server) for name, server in servers(self.mcp).items()]
+        agent, settings = self.agent, self.ctx.settings
+        own = [
+            Tool(each.function, name=each.name, description=each.description, requires_approval=each.approval)
+            for each in self.tools
+        ]
+        foreign = [self._tools_of(name, server) for name, server in servers(agent.mcp_of(settings)).items()]
         loop = Loop(
-            StoredResponses(model_of(settings, self.model), self),
+            StoredResponses(model_of(settings, agent.model), self),
             model_settings=request_settings(settings),
-            instructions=self.instructions,
+            instructions=agent.instructions or settings.model_instructions,
             deps_type=Context,
-            output_type=self.output,
-            toolsets=[StoredCalls(own, self), *foreign],
+            output_type=agent.output or str,
+            toolsets=[StoredCalls(FunctionToolset(own), self), *foreign],
             retries=3,
             capabilities=[HandleDeferredToolCalls(self.approve)],
         )
@@ -170,8 +157,8 @@ class Run:
         Raises:
             StoppedError: it refuses.
         """
-        if self.guard is not None and text.strip():
-            refusal = await self.ctx.step(f"guard {what}", self.guard, what, text)
+        if self.agent.guard is not None and text.strip():
+            refusal = await self.ctx.step(f"guard {what}", self.agent.guard, what, text)
             if refusal is not None:
                 raise StoppedError(str(refusal))
 
@@ -198,9 +185,9 @@ class Run:
         usage["output_tokens"] += response.usage.output_tokens
         for number, call in enumerate(response.tool_calls, 1):
             self.places[call.tool_call_id] = f"{usage['requests']}.{number}"
-        if self.guard is not None and (text := response.text):
+        if self.agent.guard is not None and (text := response.text):
             await self._check("answer", text)
-            await self.voice.post(text, () if response.tool_calls else self.below)
+            await self.voice.post(text, () if response.tool_calls else self.agent.below)
         return response
 
     def _check_limits(self) -> None:
@@ -266,7 +253,7 @@ class Run:
         messages = await self.files.beside(messages)
         try:
             async with (
-                self.voice.speech(held=self.guard is not None) as speech,
+                self.voice.speech(held=self.agent.guard is not None) as speech,
                 traced(model).request_stream(messages, settings, given) as stream,
             ):
                 length = 0
@@ -280,7 +267,7 @@ class Run:
                 if not (response.provider_details or {}).get("finish_reason"):
                     raise UnavailableError("the model's response broke off")
                 if speech.text and not response.tool_calls:
-                    speech.below = self.below
+                    speech.below = self.agent.below
         except (ModelAPIError, FallbackExceptionGroup) as error:
             raise failure(error) from None
         except UnexpectedModelBehavior as error:
@@ -356,7 +343,7 @@ class Run:
             self.event,
             f"May I call *{_safe(call.tool_name)}*?\n```{shown}```",
             [APPROVE, REJECT],
-            timeout=self.patience,
+            timeout=self.agent.patience,
             by=by,
             name=f"approve {_safe(call.tool_name)}",
         )

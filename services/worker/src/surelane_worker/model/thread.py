@@ -5,13 +5,10 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
-from slack_sdk.errors import SlackApiError
-
 from surelane.events import Event
 from surelane.slack import Place, authorization_of, object_in, text_in
 from surelane_worker.handling.context import Context
-from surelane_worker.slack.client import slack_error
-from surelane_worker.slack.notes import UNREADABLE
+from surelane_worker.slack.client import messages_of
 
 MOST_MESSAGES = 50
 """Messages of a thread that a model gets: the first one and the last ones."""
@@ -19,9 +16,8 @@ MOST_CHARACTERS = 40_000
 """Of all of them together. The oldest are left out, but not the first one."""
 LONGEST_MESSAGE = 4000
 """Characters of one earlier message. The rest is cut."""
-PAGE, PAGES = 200, 10
-"""Messages per call, and most calls. A longer thread is read up to there."""
-
+PAGE = 200
+"""Messages per call. A thread of more pages than :data:`surelane_worker.slack.client.PAGES` is read up to there."""
 
 MOST_ENTITIES = 5
 """Things that the author of a message is looking at. Slack has the most relevant one first."""
@@ -42,45 +38,15 @@ async def before(event: Event, ctx: Context, place: Place) -> list[Said]:
     """
     if not place.channel or not place.thread_ts or place.thread_ts == place.message_ts:
         return []
-    try:
-        me = await _own_user(event, ctx)
-        first, last = await _read(ctx, place)
-    except SlackApiError as error:
-        if slack_error(error) not in UNREADABLE:
-            raise
-        ctx.log.warning("cannot read the thread", error=slack_error(error))
-        return []
-    return shortened([_said(message, me) for message in (*first, *last) if message.get("text")])
-
-
-async def _own_user(event: Event, ctx: Context) -> str:
-    """Return the bot's user id. Slack's envelopes name it."""
-    named = text_in(authorization_of(event.payload).get("user_id"))
-    return named or str((await ctx.slack.client.auth_test())["user_id"])
-
-
-async def _read(ctx: Context, place: Place) -> tuple[list[Any], deque[Any]]:
+    named = text_in(authorization_of(event.payload).get("user_id"))  # Slack's envelopes name the bot's user
+    me = named or str((await ctx.slack.client.auth_test())["user_id"])
     first: list[Any] = []
     last: deque[Any] = deque(maxlen=MOST_MESSAGES - 1)
-    cursor: str | None = None
-    for _ in range(PAGES):
-        page = await ctx.slack.client.conversations_replies(
-            channel=str(place.channel),
-            ts=str(place.thread_ts),
-            latest=place.message_ts,
-            limit=PAGE,
-            cursor=cursor,
-        )
-        messages: list[Any] = [
-            message for message in page.get("messages") or [] if message.get("ts") != place.message_ts
-        ]
-        if not first:
-            first, messages = messages[:1], messages[1:]
-        last.extend(messages)
-        cursor = (page.get("response_metadata") or {}).get("next_cursor")
-        if not cursor:
-            break
-    return first, last
+    thread: dict[str, Any] = {"channel": place.channel, "ts": place.thread_ts, "latest": place.message_ts}
+    async for message in messages_of(ctx.slack.client.conversations_replies(**thread, limit=PAGE), ctx.log):
+        if message.get("ts") != place.message_ts:
+            (last if first else first).append(message)
+    return shortened([_said(message, me) for message in (*first, *last) if message.get("text")])
 
 
 def _said(message: Mapping[str, Any], me: str) -> Said:

@@ -11,7 +11,7 @@ from surelane.errors import SettingsError
 from surelane_worker.handling.asks import People
 from surelane_worker.handling.outcomes import Pause, duration
 
-_UNNAMED = re.compile(r"[^\w-]", re.ASCII)
+UNSAFE = re.compile(r"[^\w-]", re.ASCII)
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -38,7 +38,7 @@ class Tool:
     @property
     def name(self) -> str:
         """The name by which the model calls it."""
-        return self.function.__name__ if self.kind is None else _UNNAMED.sub("_", self.kind)
+        return self.function.__name__ if self.kind is None else UNSAFE.sub("_", self.kind)
 
 
 class Tools:

@@ -7,6 +7,8 @@ begins to listen, it asks once about all its claims.
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable
 from surelane_service.engine import CANCEL_GRACE, Engine
@@ -26,21 +28,21 @@ POLL = 1.0
 log = get_logger("surelane_worker.running.cancels")
 
 
+@dataclass(eq=False)
 class Cancels:
     """Listen for requests to cancel, and stop the handlers of these events."""
 
-    def __init__(
-        self, engine: Engine, listener: Listener, leases: Leases, settler: Settler, *, notifications: bool
-    ) -> None:
-        self._engine = engine
-        self._listener = listener
-        self._leases = leases
-        self._settler = settler
-        self._notifications = notifications
+    engine: Engine
+    listener: Listener
+    leases: Leases
+    settler: Settler
+    notifications: bool
+
+    def __post_init__(self) -> None:
         self._heard: set[int] | None = set()
         """The ids of claims to ask about; ``None``: all claims."""
         self._some = asyncio.Event()
-        listener.hear(CANCELS, self.heard)
+        self.listener.hear(CANCELS, self.heard)
 
     def heard(self, payload: str) -> None:
         """Take a notification: ids, or an empty text if there were too many."""
@@ -62,22 +64,19 @@ class Cancels:
         busy_at = asked_at = float("-inf")
         while True:
             await asyncio.sleep(LONG)
-            held = {claim for claim in self._leases.held if claim.outcome is None}
+            held = {claim for claim in self.leases.held if claim.outcome is None}
             if not seen.isdisjoint(held):
                 busy_at = loop.time()
             seen = held
             busy = loop.time() - busy_at < QUIET
-            try:
-                if self._notifications:
-                    if busy != self._listener.hears(CANCELS) and await self._listener.listen(
-                        wanted=busy, channel=CANCELS
-                    ):
+            with suppress(DatabaseUnavailable, DatabaseRefused):  # the claimer logs an outage
+                if self.notifications:
+                    turns = busy != self.listener.hears(CANCELS)
+                    if turns and await self.listener.listen(wanted=busy, channel=CANCELS):
                         self.heard("")
                 elif held and busy and loop.time() - asked_at >= POLL:
                     asked_at = loop.time()
                     self.heard("")
-            except (DatabaseUnavailable, DatabaseRefused):
-                continue  # the claimer logs an outage
 
     async def _answer(self) -> None:
         while True:
@@ -86,13 +85,13 @@ class Cancels:
             ids, self._heard = self._heard, set()
             held = [
                 claim
-                for claim in self._leases.held
+                for claim in self.leases.held
                 if claim.outcome is None and not claim.cancelled and (ids is None or claim.event.id in ids)
             ]
             if not held:
                 continue
             try:
-                cancelled = await self._engine.cancelled_claims(
+                cancelled = await self.engine.cancelled_claims(
                     [(claim.event.id, claim.event.claim) for claim in held]
                 )
             except (DatabaseUnavailable, DatabaseRefused):
@@ -104,13 +103,13 @@ class Cancels:
     def _cancel(self, claims: Iterable[Claim]) -> None:
         ends = asyncio.get_running_loop().time() + CANCEL_GRACE.total_seconds()
         for claim in claims:
-            work = self._leases.held.get(claim)
+            work = self.leases.held.get(claim)
             if work is None or claim.outcome is not None:
                 continue
-            log.info("event cancelled", event_id=claim.event.key, kind=claim.event.kind)
+            log.info("event cancelled", **claim.named)
             claim.cancelled = True
             claim.lease_ends = min(claim.lease_ends, ends)
             if work.is_later(claim):
-                self._settler.put(claim, Release())
+                self.settler.put(claim, Release())
             else:
                 work.stop(CANCELLED)

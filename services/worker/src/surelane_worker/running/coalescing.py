@@ -36,12 +36,12 @@ class Coalesced:
     """All events in order, also followers that ended when an earlier run was suspended."""
 
 
+@dataclass(frozen=True, slots=True)
 class Coalescer:
     """Decides what the next run of a handler with ``debounce`` gets, and when it begins."""
 
-    def __init__(self, services: Services, settler: Settler) -> None:
-        self._services = services
-        self._settler = settler
+    services: Services
+    settler: Settler
 
     async def gather(
         self, work: Stoppable, claims: Sequence[Claim], debounce: Debounce, *, closed: bool
@@ -59,12 +59,12 @@ class Coalescer:
             return Coalesced([head], [head.event])
         events = [claim.event for claim in claims]
         if not closed and len(others) < MOST_MEMBERS:
-            pause = debounce.wait(events, head.event.vt - self._services.settings.lease)
+            pause = debounce.wait(events, head.event.vt - self.services.settings.lease)
             if pause:
                 self._put_back(head, pause)
                 return None
-        engine, event = self._services.engine, head.event
-        fence = Fence(engine, event, log, partial(self._services.check_claim, work))
+        engine, event = self.services.engine, head.event
+        fence = Fence(engine, event, log, partial(self.services.check_claim, work))
         try:
             answer, followers = await fence.send(engine.gather, [claim.event.id for claim in others])
         except ClaimLostError:
@@ -82,4 +82,4 @@ class Coalescer:
         return Coalesced([head, *others], events)
 
     def _put_back(self, head: Claim, pause: float) -> None:
-        self._settler.put(head, Snooze(pause), json.dumps({"pause": pause, "blocking": True, "begun": False}))
+        self.settler.put(head, Snooze(pause), json.dumps({"pause": pause, "blocking": True, "begun": False}))

@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from time import perf_counter
 
 from surelane.events import Event
@@ -118,6 +119,7 @@ class Share:
         return min(MOST_WAITING, int(self.limit * HORIZON / max(self._mean, 1e-6)))
 
 
+@dataclass(eq=False)
 class Slots:
     """Run work in ``concurrency`` slots. A handler with a bound of its own gets fewer.
 
@@ -125,26 +127,21 @@ class Slots:
     another worker may have a free one, and do not wait until other outcomes are settled.
     """
 
-    def __init__(
-        self,
-        settings: WorkerSettings,
-        handlers: Mapping[str, Handler],
-        runner: Runner,
-        leases: Leases,
-        capacity: Capacity,
-        answers: Answers,
-    ) -> None:
-        """``handlers`` are all interactive, or none of them is; ``capacity`` is freed when work ends."""
+    settings: WorkerSettings
+    handlers: Mapping[str, Handler]
+    """All are interactive, or none of them is."""
+    runner: Runner
+    leases: Leases
+    capacity: Capacity
+    """Freed when work ends."""
+    answers: Answers
+
+    def __post_init__(self) -> None:
+        settings, handlers = self.settings, self.handlers
         self._loop = asyncio.get_running_loop()
         self._interactive = all(handler.interactive for handler in handlers.values())
         self._concurrency = settings.interactive_concurrency if self._interactive else settings.concurrency
-        self._claim_bytes = settings.claim_bytes
-        self._handlers = handlers
         self.kinds = list(handlers)
-        self._runner = runner
-        self._leases = leases
-        self._capacity = capacity
-        self._answers = answers
         self._waited = {kind: handler for kind, handler in handlers.items() if handler.waits}
         """The handlers of kinds for which Slack's requests wait."""
         self._share_of: dict[Handler, Share] = {}
@@ -179,7 +176,7 @@ class Slots:
         """Return what finds a slot. ``expected`` is 1 where what claims under way may bring comes first, else 0."""
         if self.bytes_left <= 0 or self._resting:
             return []
-        left = MOST if self._interactive else MOST_UNSETTLED - len(self._leases.held)
+        left = MOST if self._interactive else MOST_UNSETTLED - len(self.leases.held)
         left -= expected * self._expected
         free = (
             (share.kinds, min(self._free(share, overtaking, expected * share.expected), left))
@@ -195,12 +192,12 @@ class Slots:
         """Let events be claimed singly though none finds a slot: a new one may come before the waiting ones."""
         self._overtaking = OVERTAKING
         if self.free():
-            self._capacity.free()
+            self.capacity.free()
 
     @property
     def bytes_left(self) -> int:
         """How many characters of events and outcomes the worker may still take into memory."""
-        return self._claim_bytes if self._interactive else self._claim_bytes - self._leases.bytes
+        return self.settings.claim_bytes - (0 if self._interactive else self.leases.bytes)
 
     @contextmanager
     def expecting(self, kinds: Sequence[str], limit: int, *, halves: bool = False) -> Iterator[int]:
@@ -212,7 +209,7 @@ class Slots:
         """
         left = self.bytes_left - self._expected_bytes
         most = (left + 1) // 2 if halves else left
-        shares = dict.fromkeys(self._share_of[self._handlers[kind]] for kind in kinds)
+        shares = dict.fromkeys(self._share_of[self.handlers[kind]] for kind in kinds)
         self._expect(shares, limit, most)
         try:
             yield most
@@ -225,21 +222,21 @@ class Slots:
         for share in shares:
             share.expected += events
         if events < 0:
-            self._capacity.claim_ended()
+            self.capacity.claim_ended()
 
     @contextmanager
     def opening(self, events: Sequence[Event]) -> Iterator[None]:
         """Let the worker know of claims for the length of the block, in which their events are decrypted."""
         claims = {(event.id, event.claim) for event in events}
-        self._leases.opening |= claims
+        self.leases.opening |= claims
         try:
             yield
         finally:
-            self._leases.opening -= claims
+            self.leases.opening -= claims
 
     def left_out(self, free: Sequence[object]) -> None:
         """Remember whether ``free``, for which a claim begins, leaves out kinds: then their next slot ends a sleep."""
-        self._capacity.left_out = len(free) < len(self._shares)
+        self.capacity.left_out = len(free) < len(self._shares)
         self._overtaking = max(self._overtaking - 1, 0)
 
     def _free(self, share: Share, overtaking: bool, expected: int) -> int:
@@ -256,10 +253,10 @@ class Slots:
 
         After :meth:`close`, or if the claim's answer took longer than the lease, the events are released.
         """
-        lease_ends, now = self._leases.ends(claimed_at), self._loop.time()
-        works = works_of(events, self._handlers, lease_ends, now)
+        lease_ends, now = self.leases.ends(claimed_at), self._loop.time()
+        works = works_of(events, self.handlers, lease_ends, now)
         for work in works:
-            self._leases.add(work)
+            self.leases.add(work)
         if self._closed or lease_ends < now:
             self._release(works)
             return
@@ -269,7 +266,7 @@ class Slots:
         if self._waited:
             for event in events:
                 if event.kind in self._waited and not self._waited[event.kind].answers_to(event):
-                    self._answers.acknowledge(event)
+                    self.answers.acknowledge(event)
 
     def _start(self) -> None:
         for share in self._shares:
@@ -287,7 +284,7 @@ class Slots:
             while True:
                 goes_on = False
                 try:
-                    goes_on = await self._runner.run(work)
+                    goes_on = await self.runner.run(work)
                 finally:
                     ended = perf_counter()
                     self._end(work, share, ended - began, goes_on=goes_on)
@@ -314,7 +311,7 @@ class Slots:
         if goes_on:
             work.since = self._loop.time()
             self._share_of[work.handler].waiting.add(work, first=True)  # its group waits for it already
-        self._capacity.free()
+        self.capacity.free()
 
     def _take(self, share: Share) -> Work:
         work = share.waiting.take(self._loop.time())
@@ -324,7 +321,7 @@ class Slots:
 
     async def freed(self) -> None:
         """Wait until more may be claimed. Release work that has waited for a slot for too long."""
-        if not await self._capacity.freed(within=PATIENCE):
+        if not await self.capacity.freed(within=PATIENCE):
             self._release(self._take_waiting(self._loop.time() - PATIENCE))
 
     def _take_waiting(self, since: float = float("inf")) -> list[Work]:
@@ -333,12 +330,12 @@ class Slots:
 
     def _release(self, works: Iterable[Work]) -> None:
         for work in works:
-            self._runner.release(work)
+            self.runner.release(work)
 
     def close(self) -> None:
         """Release events that are claimed from now on, and wake the claimer."""
         self._closed = True
-        self._capacity.free()
+        self.capacity.free()
 
     def rest(self, resting: bool) -> None:
         """Have no free slots until ``resting`` is false again. Other workers get what waits for one.
@@ -353,7 +350,7 @@ class Slots:
             self._release(self._take_waiting())
             for work in self._running:
                 work.wind_up()
-        self._capacity.free()
+        self.capacity.free()
 
     async def drain(self, within: float) -> None:
         """Release waiting work, let running handlers end within ``within`` seconds, then cancel them.

@@ -8,7 +8,7 @@ setting against either, so the request is made here.
 """
 
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -23,8 +23,10 @@ from slack_sdk.http_retry.builtin_async_handlers import (
 )
 from slack_sdk.models import JsonObject
 from slack_sdk.web.async_client import AsyncWebClient
+from slack_sdk.web.async_slack_response import AsyncSlackResponse
 from yarl import URL
 
+from surelane_service.logs import Logger
 from surelane_service.outbound import Guard, Reply, guarded_session, post
 from surelane_worker.slack.limiter import Limiter, admitting
 from surelane_worker.worker_settings import WorkerSettings
@@ -75,6 +77,38 @@ class ResponseRefusedError(Exception):
 
 class ResponseUrlError(SentenceError):
     """The response_url is neither Slack's nor the simulator's at SLACK_API_URL: nothing was sent."""
+
+
+UNREADABLE = (
+    "missing_scope",
+    "thread_not_found",
+    "not_in_channel",
+    "channel_not_found",
+    "method_not_supported_for_channel_type",
+)
+"""Slack's errors after which nothing can be read. A reply is then posted: rather twice than never."""
+PAGES = 10
+"""Most pages of messages that are read."""
+
+
+async def messages_of(first: Awaitable[AsyncSlackResponse], log: Logger) -> AsyncIterator[dict[str, Any]]:
+    """Yield the messages of a channel or a thread, from the call for the first page on; none that it may not read.
+
+    Raises:
+        SlackApiError: Slack failed for a reason that may pass.
+    """
+    pages = 0
+    try:
+        async for page in await first:
+            for message in page.get("messages") or []:
+                yield message
+            pages += 1
+            if pages == PAGES:
+                return
+    except SlackApiError as error:
+        if slack_error(error) not in UNREADABLE:
+            raise
+        log.warning("cannot read earlier messages", error=slack_error(error))
 
 
 def slack_error(error: BaseException) -> str | None:
@@ -173,13 +207,9 @@ class SlackClients:
     responses: ResponseUrls
 
     def with_token(self, token: str) -> "SlackClients":
-        return SlackClients(_copy(self.client, token), _copy(self.once, token), self.responses)
-
-
-def _copy(client: AsyncWebClient, token: str) -> AsyncWebClient:
-    made = copy(client)
-    made.token = token
-    return made
+        client, once = copy(self.client), copy(self.once)
+        client.token = once.token = token
+        return SlackClients(client, once, self.responses)
 
 
 @asynccontextmanager
@@ -226,8 +256,12 @@ def without_secrets(api: str) -> Callable[[URL], str]:
     return shown
 
 
+def plain(value: object) -> Any:
+    """Return one of slack-sdk's objects, such as a block, as JSON. Anything else stays as it is."""
+    return value.to_dict() if isinstance(value, JsonObject) else value
+
+
 def _plain(value: object) -> object:
-    """Return one of slack-sdk's blocks or attachments as JSON."""
     if isinstance(value, JsonObject):
         return value.to_dict()
     raise TypeError(f"a message cannot hold a {type(value).__name__}")

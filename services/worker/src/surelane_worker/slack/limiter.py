@@ -89,9 +89,6 @@ class Limiter:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def has_channels(self, method: str) -> bool:
-        return any(rule.per_channel for rule in self.rules(method))
-
     async def admit(self, workspace: str, method: str, channel: str | None = None) -> float:
         """Wait until a call may be made, and return the seconds that it waited.
 
@@ -289,7 +286,8 @@ def admitting(limiter: Limiter, api: URL) -> ClientMiddlewareType:
             return await send(request)
         method = request.url.path.removeprefix(api.path)
         workspace = sha256(request.headers.get(AUTHORIZATION, "").encode()).hexdigest()[:16]
-        channel = await _channel(request) if limiter.has_channels(method) else None
+        in_channel = any(rule.per_channel for rule in limiter.rules(method))
+        channel = await _channel(request) if in_channel else None
         await limiter.admit(workspace, method, channel)
         if check := check_after_wait.get(None):
             await check()

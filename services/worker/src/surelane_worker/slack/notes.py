@@ -8,13 +8,11 @@ event's id and the reply's ordinal in its ``metadata``: 0 for a handler's first 
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import aiohttp
 from slack_sdk.errors import SlackApiError
-from slack_sdk.models import JsonObject
 from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.errors import DatabaseUnavailable, SurelaneError, TransientConflict
@@ -22,7 +20,7 @@ from surelane.events import Event
 from surelane.slack import object_in
 from surelane_service.engine import Engine, Settled
 from surelane_service.logs import Logger
-from surelane_worker.slack.client import slack_error, unknown_whether_done
+from surelane_worker.slack.client import SentenceError, messages_of, plain, unknown_whether_done
 
 TRIES = 40
 PAUSE = 0.05
@@ -34,32 +32,12 @@ Ordinal = int | str
 METADATA_TYPE = "surelane_reply"
 PAUSES = (1.0, 4.0)
 """Seconds to wait before a message of unknown fate is looked for and then sent again."""
-PAGES = 10
-"""Most pages of messages that a lookup reads."""
-UNREADABLE = (
-    "missing_scope",
-    "thread_not_found",
-    "not_in_channel",
-    "channel_not_found",
-    "method_not_supported_for_channel_type",
-)
-"""Slack's errors after which a lookup is impossible. The reply is then posted: rather twice than never."""
 RUNNING = ("in_progress", "errored")
 """The states of a streamed message that has not been stopped."""
 
 
-class ClaimLostError(Exception):
-    """The worker has lost its claim of the event: another attempt may send this reply."""
-
-    def __init__(self) -> None:
-        super().__init__("the claim of this event is lost, so its reply is not sent")
-
-
-class Sent(Enum):
-    """What the notes say of a reply that has no timestamp."""
-
-    NO = "no"
-    PERHAPS = "perhaps"
+class ClaimLostError(SentenceError):
+    """The claim of this event is lost, so its reply is not sent: another attempt may send it."""
 
 
 class Notebook:
@@ -75,13 +53,14 @@ class Notebook:
         self._lock = asyncio.Lock()
         self._written = event.notes
 
-    def reply(self, ordinal: Ordinal) -> str | Sent:
-        """Return a reply's timestamp (``""`` through a ``response_url``), or whether it was sent."""
-        replies = self._part("replies")
-        if str(ordinal) not in replies:
-            return Sent.NO
-        noted = replies[str(ordinal)]
-        return noted if isinstance(noted, str) else Sent.PERHAPS
+    def reply(self, ordinal: Ordinal) -> str | None:
+        """Return a reply's timestamp (``""`` through a ``response_url``); ``None``: none is noted."""
+        noted = self._part("replies").get(str(ordinal))
+        return noted if isinstance(noted, str) else None
+
+    def has_reply(self, ordinal: Ordinal) -> bool:
+        """Return whether a reply was sent, or perhaps sent."""
+        return str(ordinal) in self._part("replies")
 
     def place_elsewhere(self, ordinal: Ordinal, channel: str) -> None:
         """Note with the next note that a reply or a stream stands in another channel than its event."""
@@ -187,17 +166,17 @@ class Notebook:
             await asyncio.sleep(self._away)
 
 
+@dataclass(eq=False)
 class Notebooks:
     """The notes about the events of one attempt."""
 
-    def __init__(self, engine: Engine, log: Logger) -> None:
-        self._engine = engine
-        self._log = log
-        self._by_id: dict[int, Notebook] = {}
+    engine: Engine
+    log: Logger
+    _by_id: dict[int, Notebook] = field(default_factory=dict)
 
     def of(self, event: Event) -> Notebook:
         if event.id not in self._by_id:
-            self._by_id[event.id] = Notebook(self._engine, event, self._log)
+            self._by_id[event.id] = Notebook(self.engine, event, self.log)
         return self._by_id[event.id]
 
 
@@ -211,13 +190,13 @@ class Thread:
     until: str | None = None
 
 
+@dataclass(eq=False)
 class SentReplies:
     """Find replies to events in Slack, for one attempt."""
 
-    def __init__(self, client: AsyncWebClient, log: Logger) -> None:
-        self._client = client
-        self._log = log
-        self._found: dict[tuple[int, Thread], dict[Ordinal, str]] = {}
+    client: AsyncWebClient
+    log: Logger
+    _found: dict[tuple[int, Thread], dict[Ordinal, str]] = field(default_factory=dict)
 
     async def before(self, event: Event, thread: Thread) -> dict[Ordinal, str]:
         """Return the timestamps of earlier attempts' replies by ordinal. Look once per attempt and thread."""
@@ -236,7 +215,7 @@ class SentReplies:
             except (aiohttp.ClientError, TimeoutError, SlackApiError) as error:
                 if not unknown_whether_done(error):
                     raise
-                self._log.warning("Slack did not answer", error=type(error).__name__)
+                self.log.warning("Slack did not answer", error=type(error).__name__)
                 await asyncio.sleep(pause)
                 if found := await find():
                     return found
@@ -272,40 +251,21 @@ class SentReplies:
         Raises:
             SlackApiError: Slack failed for a reason that may pass.
         """
-        bot = (await self._client.auth_test())["user_id"]
+        bot = (await self.client.auth_test())["user_id"]
         return [
             str(message["ts"])
             async for message in self._messages(thread)
             if message.get("streaming_state") in RUNNING and message.get("user") == bot
         ]
 
-    async def _messages(self, thread: Thread) -> AsyncIterator[dict[str, Any]]:
-        cursor: str | None = None
-        for _ in range(PAGES):
-            try:
-                page = await self._page(thread, cursor)
-            except SlackApiError as error:
-                if slack_error(error) not in UNREADABLE:
-                    raise
-                self._log.warning("cannot look for an earlier reply", error=slack_error(error))
-                return
-            for message in page.get("messages") or []:
-                yield message
-            cursor = (page.get("response_metadata") or {}).get("next_cursor")
-            if not cursor:
-                return
-
-    async def _page(self, thread: Thread, cursor: str | None) -> Any:
-        asked: dict[str, Any] = {
-            "channel": thread.channel,
-            "oldest": thread.since,
-            "latest": thread.until,
-            "include_all_metadata": True,
-            "cursor": cursor,
-        }
+    def _messages(self, thread: Thread) -> AsyncIterator[dict[str, Any]]:
+        place, bounds = {"channel": thread.channel}, {"oldest": thread.since, "latest": thread.until}
+        asked: dict[str, Any] = {**place, **bounds, "include_all_metadata": True}
         if thread.ts:
-            return await self._client.conversations_replies(ts=thread.ts, **asked)
-        return await self._client.conversations_history(**asked)
+            first = self.client.conversations_replies(ts=thread.ts, **asked)
+        else:
+            first = self.client.conversations_history(**asked)
+        return messages_of(first, self.log)
 
 
 def metadata_of(event: Event, ordinal: Ordinal, given: object = None) -> dict[str, Any]:
@@ -314,8 +274,7 @@ def metadata_of(event: Event, ordinal: Ordinal, given: object = None) -> dict[st
     ``given``: the message's own metadata, if it has any. The mark is added to it.
     """
     mark = {"event_id": event.key, "ordinal": ordinal}
-    if isinstance(given, JsonObject):
-        given = given.to_dict()
+    given = plain(given)
     if not isinstance(given, Mapping) or not given:
         return {"event_type": METADATA_TYPE, "event_payload": mark}
     return {**given, "event_payload": {**(given.get("event_payload") or {}), METADATA_TYPE: mark}}

@@ -34,7 +34,7 @@ from surelane_worker.slack.client import (
     unknown_whether_done,
 )
 from surelane_worker.slack.limiter import check_after_wait
-from surelane_worker.slack.notes import Notebooks, Ordinal, Sent, SentReplies, Thread, metadata_of
+from surelane_worker.slack.notes import Notebooks, Ordinal, SentReplies, Thread, metadata_of
 from surelane_worker.slack.stream import INTERVAL, Begun, Message, Stream, allowing
 
 SCOPE: ContextVar[str] = ContextVar("scope", default="")
@@ -108,7 +108,7 @@ class Replies:
         event = self._owner or event
         ordinal, notebook = self._next_ordinal(event), self._notebooks.of(event)
         noted = notebook.reply(ordinal)
-        if isinstance(noted, str):
+        if noted is not None:
             self._log.info("reply was already sent", ordinal=ordinal)
             return noted or None
         if response_url and "channel" not in arguments:
@@ -126,31 +126,24 @@ class Replies:
         self, event: Event, ordinal: Ordinal, place: Place, text: str | None, arguments: dict[str, Any]
     ) -> str:
         notebook, arguments = self._notebooks.of(event), dict(arguments)
-        channel = arguments.pop("channel", place.channel)
-        if not channel:
-            raise NowhereToReplyError
-        thread_ts = arguments.pop("thread_ts", place.thread_ts)
-        thread = Thread(channel, thread_ts, place.since)
-        perhaps = notebook.reply(ordinal) is Sent.PERHAPS
-        if perhaps and (found := await self._sent.before(event, thread)).get(ordinal):
+        thread = _taken(place, arguments)
+        if notebook.has_reply(ordinal) and (found := await self._sent.before(event, thread)).get(ordinal):
             self._log.info("reply was already sent", ordinal=ordinal)
             await notebook.note_reply(ordinal, found[ordinal])
             return found[ordinal]
-        message = {
-            "channel": channel,
-            "thread_ts": thread_ts,
-            "text": text,
-            **arguments,
-            "metadata": metadata_of(event, ordinal, arguments.get("metadata")),
-        }
+        metadata = metadata_of(event, ordinal, arguments.get("metadata"))
+        where = {"channel": thread.channel, "thread_ts": thread.ts}
+        message = {**where, "text": text, **arguments, "metadata": metadata}
         await self._check_new()
-        if channel != place.channel:
-            notebook.place_elsewhere(ordinal, channel)
+        if thread.channel != place.channel:
+            notebook.place_elsewhere(ordinal, thread.channel)
         await notebook.note_reply(ordinal, None)
+
+        async def find() -> str | None:
+            return (await self._sent.look(event, thread)).get(ordinal)
+
         try:
-            ts = await self._sent.once(
-                partial(self._post, message), partial(self._found, event, thread, ordinal)
-            )
+            ts = await self._sent.once(partial(self._post, message), find)
         except SlackApiError as error:
             if not unknown_whether_done(error):
                 await notebook.forget("replies", ordinal)
@@ -188,9 +181,6 @@ class Replies:
             await self._once.chat_postEphemeral(channel=place.channel, user=place.user, text=text, **rest)
         await self._notebooks.of(event).note_reply(ordinal, "")
         return None
-
-    async def _found(self, event: Event, thread: Thread, ordinal: Ordinal) -> str | None:
-        return (await self._sent.look(event, thread)).get(ordinal)
 
     async def _post(self, message: dict[str, Any]) -> str:
         await self._check_claim()
@@ -323,12 +313,7 @@ class Replies:
             ClaimLostError: the worker has lost its claim of the event, so the file is not posted.
             NowhereToReplyError: the event names no channel.
         """
-        place = place_of(event.payload)
-        channel = arguments.pop("channel", place.channel)
-        if not channel:
-            raise NowhereToReplyError
-        thread = Thread(channel, arguments.pop("thread_ts", place.thread_ts), place.since)
-        event = self._owner or event
+        thread, event = _taken(place_of(event.payload), arguments), self._owner or event
         name = self._call_name(event, "files.upload")
         notebook = self._notebooks.of(event)
         if uploaded := notebook.call(name):
@@ -383,25 +368,20 @@ class Replies:
             NowhereToReplyError: the event is in no thread.
         """
         place = place_of(event.payload)
-        channel = arguments.pop("channel", place.channel)
-        thread_ts = arguments.pop("thread_ts", place.thread_ts)
-        if not channel or not thread_ts:
+        thread = _taken(place, arguments)
+        if not thread.ts:
             raise NowhereToReplyError
         arguments.setdefault("recipient_team_id", place.team)
         arguments.setdefault("recipient_user_id", place.user)
         event = self._owner or event
         ordinal, notebook = self._next_ordinal(event), self._notebooks.of(event)
-        given = {"channel": channel, "thread_ts": thread_ts, **arguments}
-
-        def name(number: int) -> Ordinal:
-            return f"{ordinal}.{number}" if number else ordinal
 
         def message(number: int) -> Message:
-            thread = Thread(channel, thread_ts, place.since)
-            begun = Begun.of(event, name(number), thread, notebook, self._sent)
-            return Message(self._once, begun, metadata_of(event, name(number)), given, self._check_claim)
+            name = f"{ordinal}.{number}" if number else ordinal
+            begun = Begun(event, name, thread, notebook, self._sent)
+            return Message(self._once, begun, arguments, self._check_claim)
 
-        return Stream(message, lambda number: notebook.stream(name(number)), interval)
+        return Stream(message, interval)
 
     def _next_ordinal(self, event: Event) -> Ordinal:
         scope = SCOPE.get()
@@ -424,6 +404,14 @@ class Replies:
                 break
             await asyncio.sleep(min(reply.retry_after, LONGEST_PAUSE))
         raise ResponseRefusedError(reply.status)
+
+
+def _taken(place: Place, arguments: dict[str, Any]) -> Thread:
+    """Take out of a message's arguments where it is to stand: by default at the place of the event."""
+    channel = arguments.pop("channel", place.channel)
+    if not channel:
+        raise NowhereToReplyError
+    return Thread(channel, arguments.pop("thread_ts", place.thread_ts), place.since)
 
 
 def _thread_of(event: Event) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.events import Event
 from surelane.slack import place_of
-from surelane_worker.slack.client import slack_error, unknown_whether_done
-from surelane_worker.slack.notes import Notebook, Ordinal, SentReplies, Thread
+from surelane_worker.slack.client import plain, slack_error, unknown_whether_done
+from surelane_worker.slack.notes import Notebook, Ordinal, SentReplies, Thread, metadata_of
 from surelane_worker.slack.tokens import owner_fields
 
 INTERVAL = 0.5
@@ -43,22 +43,13 @@ Block = dict[str, Any] | JsonObject
 class Begun:
     """The beginning of one streamed message, which happens once for the event."""
 
-    notebook: Notebook
+    event: Event
     name: Ordinal
-    sent: SentReplies
-    """Finds the message of an earlier attempt."""
     thread: Thread
     """Where it stands."""
-    owner: Mapping[str, Any]
-    """Whose token ends it if the event ends first, as a job's payload names it."""
-
-    @classmethod
-    def of(
-        cls, event: Event, name: Ordinal, thread: Thread, notebook: Notebook, sent: SentReplies
-    ) -> "Begun":
-        if thread.channel != place_of(event.payload).channel:
-            notebook.place_elsewhere(name, thread.channel)
-        return cls(notebook, name, sent, thread, owner_fields(event))
+    notebook: Notebook
+    sent: SentReplies
+    """Finds the message of an earlier attempt."""
 
     @property
     def noted(self) -> Mapping[str, Any]:
@@ -87,8 +78,12 @@ class Begun:
         return ts
 
     async def _note(self, ts: str | None) -> None:
-        place = {"channel": self.thread.channel, "thread_ts": self.thread.ts, "since": self.thread.since}
-        await self.notebook.note_stream(self.name, ts, stopped=False, **place, **self.owner)
+        thread = self.thread
+        if thread.channel != place_of(self.event.payload).channel:
+            self.notebook.place_elsewhere(self.name, thread.channel)
+        place = {"channel": thread.channel, "thread_ts": thread.ts, "since": thread.since}
+        owner = owner_fields(self.event)  # whose token ends it if the event ends first
+        await self.notebook.note_stream(self.name, ts, stopped=False, **place, **owner)
 
     async def _found(self) -> str | None:
         running = await self.sent.running(self.thread)
@@ -101,11 +96,12 @@ class Message:
 
     client: AsyncWebClient
     begun: Begun
-    metadata: dict[str, Any]
     arguments: dict[str, Any]
+    """Further ones of ``chat.startStream``."""
     check_claim: Callable[[], Awaitable[None]]
 
     def __post_init__(self) -> None:
+        self._metadata = metadata_of(self.begun.event, self.begun.name)
         self.ts: str | None = self.begun.noted.get("ts")
         self._live = self.ts is None
         """Whether Slack takes more text for the message. If not, its end replaces the whole message."""
@@ -142,14 +138,13 @@ class Message:
         """Remove the message, which an earlier attempt needed and this one does not."""
         if ts := await self.begun.earlier():
             await self.check_claim()
-            channel = self.arguments["channel"]
-            await allowing(ENDED, self.client.chat_stopStream(channel=channel, ts=ts))
-            await allowing(ENDED, self.client.chat_delete(channel=channel, ts=ts))
+            await allowing(ENDED, self.client.chat_stopStream(channel=self.begun.thread.channel, ts=ts))
+            await allowing(ENDED, self.client.chat_delete(channel=self.begun.thread.channel, ts=ts))
         await self.begun.notebook.forget("streams", self.begun.name)
 
     @property
     def _place(self) -> dict[str, Any]:
-        return {"channel": self.arguments["channel"], "ts": str(self.ts)}
+        return {"channel": self.begun.thread.channel, "ts": str(self.ts)}
 
     async def _begin(self, chunks: list[dict[str, Any]]) -> None:
         if found := await self.begun.earlier():
@@ -158,7 +153,8 @@ class Message:
 
         async def start() -> str:
             await self.check_claim()
-            answer = await self.client.chat_startStream(**self.arguments, chunks=chunks or None)
+            place = {"channel": self.begun.thread.channel, "thread_ts": str(self.begun.thread.ts)}
+            answer = await self.client.chat_startStream(**place, **self.arguments, chunks=chunks or None)
             return str(answer["ts"])
 
         self.ts = await self.begun.begin(start)
@@ -166,7 +162,7 @@ class Message:
     async def _stopped(self, chunks: list[dict[str, Any]], blocks: list[dict[str, Any]]) -> bool:
         return await self._streaming(
             self.client.chat_stopStream(
-                **self._place, chunks=chunks or None, blocks=blocks or None, metadata=self.metadata
+                **self._place, chunks=chunks or None, blocks=blocks or None, metadata=self._metadata
             )
         )
 
@@ -187,7 +183,7 @@ class Message:
             said = [{"type": "markdown", "text": text}] if text else []
             content = {"text": text, "blocks": [*said, *shown, *blocks]}
         if text or shown or blocks:
-            await self.client.chat_update(**self._place, metadata=self.metadata, **content)
+            await self.client.chat_update(**self._place, metadata=self._metadata, **content)
 
 
 class Stream:
@@ -197,18 +193,9 @@ class Stream:
     together with all text that was appended until then, even while the handler waits for something else.
     """
 
-    def __init__(
-        self,
-        made: Callable[[int], Message],
-        noted: Callable[[int], Mapping[str, Any]],
-        interval: float = INTERVAL,
-    ) -> None:
-        """Begin nothing yet.
-
-        ``made`` makes the message of a number, from 0 on. ``noted`` returns what an attempt noted about it.
-        """
+    def __init__(self, made: Callable[[int], Message], interval: float = INTERVAL) -> None:
+        """Begin nothing yet. ``made`` makes the message of a number, from 0 on."""
         self._made = made
-        self._noted = noted
         self._interval = interval
         self._number = 0
         self._message = self._first = made(0)
@@ -242,7 +229,7 @@ class Stream:
             SlackApiError: Slack refused this or an earlier part.
         """
         said = [{"type": "markdown_text", "text": text}] if text else []
-        added = [*said, *(_plain(chunk) for chunk in chunks)]
+        added = [*said, *map(plain, chunks)]
         if self._whole or not added:
             return
         self._waiting += added
@@ -271,11 +258,15 @@ class Stream:
                 self._sender.result()
         if self._whole:
             return
-        below = [_plain(block) for block in blocks or ()]
+        below = list(map(plain, blocks or ()))
         if self._waiting or below or self._message.ts or self._number:
             last = await self._fill()
             await self._remove_later()
             await self._message.end(last, below)
+
+    def _noted(self, number: int) -> Mapping[str, Any]:
+        """Return what an attempt noted about a message."""
+        return self._made(number).begun.noted
 
     def _is_whole(self) -> bool:
         number = 0
@@ -358,9 +349,3 @@ def _joined(chunks: list[dict[str, Any]], chunk: dict[str, Any]) -> list[dict[st
 
 def _length(chunk: dict[str, Any]) -> int:
     return len(chunk["text"]) if chunk["type"] == "markdown_text" else 0
-
-
-def _plain(part: Chunk) -> dict[str, Any]:
-    """Return one of slack-sdk's chunks or blocks as JSON."""
-    plain: dict[str, Any] = part.to_dict() if isinstance(part, JsonObject) else part
-    return plain

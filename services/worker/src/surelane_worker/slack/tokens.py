@@ -5,7 +5,7 @@ A lookup is kept for a minute, for a bounded number of installations. Many event
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -45,10 +45,6 @@ AT_ONCE = 4
 BATCH = 100
 """Most tokens of one look: Slack allows about a hundred refreshes per minute."""
 
-Find = Callable[[Owner, str | None], Awaitable[Mapping[str, Stored]]]
-Await = Callable[[int, Owner, datetime], Awaitable[bool]]
-Other = Callable[[int], Awaitable[Owner | None]]
-Make = Callable[[str], SlackClients]
 _log = get_logger(__name__)
 
 
@@ -72,13 +68,9 @@ class _Known:
 class Tokens:
     """The clients with the bot's token of each installation."""
 
-    find: Find
-    """Returns an installation's rows, with fresh tokens."""
-    make: Make
-    await_one: Await
-    """Records that an event waits for an installation; returns whether it is there by now."""
-    find_other: Other
-    """Returns an installation that reported an event of a shared channel, too."""
+    installs: "Refresher"
+    make: Callable[[str], SlackClients]
+    """Returns the clients with a token."""
     missing: dict[Owner, None] = field(default_factory=dict)
     """Whose missing installation was logged, the first one first."""
     _known: dict[tuple[str, bool], _Known] = field(default_factory=dict, repr=False)
@@ -113,7 +105,7 @@ class Tokens:
         clients = None if owner is None else await self.clients_of(owner)
         if clients is None and owner is not None and event.kind.startswith(("slack.", OWN)):
             if is_shared(event.payload):
-                other = await self.find_other(event.id)
+                other = await self.installs.installations.other_reporter(event.id)
                 clients = None if other is None else await self.clients_of(other)
             if clients is None:
                 raise NotInstalledError(owner)
@@ -125,7 +117,7 @@ class Tokens:
         Return the seconds after which to try again all the same, where that is soon; ``None``: the install wakes it.
         """
         try:
-            there = await self.await_one(event.id, owner, until)
+            there = await self.installs.installations.await_one(event.id, owner, until)
         except SurelaneError as error:
             _log.warning("a wait for an install cannot be stored", error=type(error).__name__)
             return None
@@ -157,7 +149,7 @@ class Tokens:
 
     async def _look_up(self, owner: Owner, known: _Known | None) -> SlackClients | None:
         try:
-            row = (await self.find(owner, BOT)).get(BOT)
+            row = (await self.installs.find(owner, BOT)).get(BOT)
         except SurelaneError as error:
             if known is None or known.clients is None:
                 raise

@@ -1,0 +1,47 @@
+"""What an agent is made of: its own instructions, tools and model, or those of the settings."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from surelane_worker.handling.outcomes import Pause
+from surelane_worker.model.tools import Tools, load_tools
+from surelane_worker.worker_settings import WorkerSettings
+
+Guard = Callable[[Literal["question", "answer"], str], str | Awaitable[str | None] | None]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What an :class:`Agent` is given. What is not given comes from the worker's settings.
+
+    Attributes:
+        instructions: what the model is for; else ``SURELANE_MODEL_INSTRUCTIONS``.
+        tools: the functions that it may call; else those of ``SURELANE_MODEL_TOOLS``.
+        mcp: a file that names MCP servers, whose tools it may call; else ``SURELANE_MODEL_MCP``.
+        below: blocks below the last message of a turn, such as feedback buttons.
+        patience: how long a question about a tool waits. After that the call is rejected.
+        model: its model, or models that follow one another; else ``SURELANE_MODEL``.
+        output: a pydantic model or a dataclass: the answer is one, as JSON, and is not said in the thread.
+        guard: a function of ``"question"`` or ``"answer"`` and its text. It returns ``None``, or what the person is
+            told instead. Each call is a step. Answers are then said when they are complete, and not streamed.
+    """
+
+    instructions: str | None = None
+    tools: Tools | None = None
+    mcp: str | Path | None = None
+    below: Sequence[dict[str, Any]] = ()
+    patience: Pause = "1d"
+    model: str | None = None
+    output: type[Any] | None = None
+    guard: Guard | None = None
+
+    def tools_of(self, settings: WorkerSettings) -> Tools:
+        """Return the agent's own tools, or those that the settings name."""
+        if self.tools is not None:
+            return self.tools
+        return load_tools(settings.model_tools) if settings.model_tools else Tools()
+
+    def mcp_of(self, settings: WorkerSettings) -> Path | None:
+        return Path(self.mcp) if self.mcp is not None else settings.model_mcp
