@@ -5,7 +5,7 @@ the worker that runs the attempt.
 """
 
 from collections.abc import Coroutine
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from surelane_service.installation_store import AsyncInstallations, SyncInstallations
 from surelane_service.installations import Installations, Owner, Stored
@@ -13,8 +13,6 @@ from surelane_worker.bolt.attempt import current
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.slack.client import SentenceError
 from surelane_worker.slack.tokens import Refresher
-
-Result = TypeVar("Result")
 
 
 class NoInstallationsError(SentenceError):
@@ -46,7 +44,7 @@ class _Synchronous(SyncInstallations):
     def __init__(self, store: AsyncInstallations) -> None:
         self._store = store
 
-    def _wait(self, call: Coroutine[Any, Any, Result]) -> Result:
+    def _wait(self, call: Coroutine[Any, Any, Any]) -> Any:
         return _installs()[0].run(call)
 
 

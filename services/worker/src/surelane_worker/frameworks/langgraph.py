@@ -27,7 +27,6 @@ def durable(
     Other code of the graph runs again in each attempt. A tool returns a message; a ``Command`` cannot be stored.
 
     Args:
-        wrapped: the chat model or the tool; it is not changed.
         ctx: the handler's context.
         name: of the model's steps. Models that are asked at once need names of their own.
     """
@@ -54,21 +53,21 @@ class _Responses(BaseChatModel):
     def _llm_type(self) -> str:
         return "durable"
 
-    def bind_tools(self, tools: Sequence[Any], **named: Any) -> Runnable[Any, Any]:  # noqa: ANN401 - the model's
+    def bind_tools(self, tools: Sequence[Any], **named: Any) -> Runnable[Any, Any]:
         bound = self.wrapped.bind_tools(tools, **named)
         if not isinstance(bound, RunnableBinding):
             raise TypeError(f"{type(self.wrapped).__name__} binds tools in a way that cannot be stored")
         return self.bind(**bound.kwargs)
 
-    def _generate(self, *_: Any, **__: Any) -> ChatResult:  # noqa: ANN401 - langchain's
+    def _generate(self, *_: Any, **__: Any) -> ChatResult:
         raise NotImplementedError("a durable model is asynchronous: use ainvoke")
 
     async def _agenerate(
         self,
         messages: list[BaseMessage],
         stop: list[str] | None = None,
-        run_manager: Any = None,  # noqa: ANN401, ARG002 - langchain's
-        **named: Any,  # noqa: ANN401 - the model's
+        run_manager: Any = None,  # noqa: ARG002 - langchain's
+        **named: Any,
     ) -> ChatResult:
         async def ask() -> dict[str, Any]:
             return message_to_dict(await self.wrapped.ainvoke(messages, stop=stop, **named))
@@ -83,10 +82,10 @@ class _Calls(BaseTool):
     wrapped: Any
     ctx: Any
 
-    def _run(self, *_: Any, **__: Any) -> Any:  # noqa: ANN401 - langchain's
+    def _run(self, *_: Any, **__: Any) -> Any:
         raise NotImplementedError("a durable tool is asynchronous: use ainvoke")
 
-    async def ainvoke(self, input: Any, config: Any = None, **named: Any) -> Any:  # noqa: A002, ANN401 - langchain's
+    async def ainvoke(self, input: Any, config: Any = None, **named: Any) -> Any:  # noqa: A002 - langchain's
         async def call() -> dict[str, Any]:
             result = await self.wrapped.ainvoke(input, config, **named)
             if not isinstance(result, ToolMessage):

@@ -46,7 +46,7 @@ class _Responses(WrapperModel):
         model_settings: ModelSettings | None,
         model_request_parameters: ModelRequestParameters,
     ) -> ModelResponse:
-        async def ask() -> Any:  # noqa: ANN401 - JSON
+        async def ask() -> Any:
             response = await self.wrapped.request(messages, model_settings, model_request_parameters)
             return ModelMessagesTypeAdapter.dump_python([response], mode="json")
 
@@ -54,7 +54,7 @@ class _Responses(WrapperModel):
         assert isinstance(response, ModelResponse)  # noqa: S101 - it is what ask returned
         return response
 
-    def request_stream(self, *given: Any, **named: Any) -> Any:  # noqa: ANN401 - the wrapped model's
+    def request_stream(self, *given: Any, **named: Any) -> Any:
         raise NotImplementedError("a stream cannot be stored as a step: use agent.run")
 
 
@@ -66,7 +66,7 @@ class _Calls(WrapperToolset[Any]):
 
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
-    ) -> Any:  # noqa: ANN401 - the tool's result
+    ) -> Any:
         async def call() -> dict[str, Any]:
             try:
                 result = await self.wrapped.call_tool(name, tool_args, ctx, tool)

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Concatenate, ParamSpec, TypeVar
 
-from surelane.errors import DatabaseUnavailable, TransientConflict
+from surelane.errors import Conflict, DatabaseUnavailable
 from surelane.events import Event
 from surelane_service.engine import Engine, Settled
 from surelane_service.logs import Logger
@@ -63,9 +63,9 @@ class Fence:
         while True:
             try:
                 return await statement(*given, **named)
-            except (DatabaseUnavailable, TransientConflict) as error:
+            except (DatabaseUnavailable, Conflict) as error:  # a conflict: with another transaction's lock
                 if not warned:
-                    self.log.warning("a step waits: the database is away", error=type(error).__name__)
+                    self.log.warning("a step waits for the database", error=type(error).__name__)
                 warned = True
             await asyncio.sleep(AWAY)
             await self.check_claim()

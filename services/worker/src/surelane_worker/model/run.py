@@ -46,7 +46,6 @@ from pydantic_ai.tools import DeferredToolRequests, DeferredToolResults, ToolApp
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, ToolsetTool, WrapperToolset
 from pydantic_core import to_jsonable_python
 
-from surelane.errors import Conflict, TransientConflict
 from surelane.events import Event
 from surelane_service.engine import ModelUse, Spent
 from surelane_worker.handling.asks import People
@@ -218,15 +217,8 @@ class Run:
     async def _count(self, response: ModelResponse) -> None:
         attempt, used = attempt_of(self.ctx), self._used(response)
         workspace, person = self._payer
-        fence, response_id = attempt.steps.fence, token_hex(8)
-
-        async def count() -> None:
-            try:
-                await fence.engine.count_usage(workspace, person, used, response_id)
-            except Conflict as error:  # another transaction holds the row longer than the lock timeout
-                raise TransientConflict(str(error)) from error
-
-        await fence.patiently(count)
+        fence = attempt.steps.fence
+        await fence.patiently(fence.engine.count_usage, workspace, person, used, token_hex(8))
         if attempt.services.metrics is not None:
             attempt.services.metrics.model_used(workspace, used)
 
