@@ -86,12 +86,11 @@ class _Durable:
         return made
 
 
-@dataclass(eq=False)
 class _Responses(agents.Model):
-    """A model whose responses are steps."""
+    """A model whose responses are steps. It is no dataclass, because the SDK copies those deeply."""
 
-    wrapped: agents.Model
-    ctx: Context
+    def __init__(self, wrapped: agents.Model, ctx: Context) -> None:
+        self.wrapped, self.ctx = wrapped, ctx
 
     async def get_response(self, *given: Any, **named: Any) -> agents.ModelResponse:
         async def ask() -> Any:
