@@ -157,7 +157,7 @@ class Workspace:
         self._tell(Streamed(message))
 
     def show_links(self, message: Message, shown: dict[str, JSON]) -> None:
-        """Show links below a message, by their URLs. Those that are shown already are replaced."""
+        """Show links below a message, by their URLs. Shown links are replaced."""
         known = {each["from_url"]: each for each in message.attachments if "from_url" in each}
         others = [each for each in message.attachments if "from_url" not in each]
         message.attachments = [*others, *(known | shown).values()]
