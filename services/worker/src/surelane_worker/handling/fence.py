@@ -14,7 +14,7 @@ from surelane_worker.slack.notes import ClaimLostError
 FIRST_PAUSE, LONGEST_PAUSE = 0.005, 0.1
 """Seconds between two tries of a statement while another transaction has the event locked."""
 AWAY = 0.25
-"""Seconds between two tries while the database cannot be reached."""
+"""Seconds between two tries while the database cannot be reached, or another transaction holds a lock."""
 
 Answer = TypeVar("Answer")
 Given = ParamSpec("Given")
@@ -63,7 +63,9 @@ class Fence:
         while True:
             try:
                 return await statement(*given, **named)
-            except (DatabaseUnavailable, Conflict) as error:  # a conflict: with another transaction's lock
+            except (DatabaseUnavailable, Conflict) as error:
+                if isinstance(error, Conflict) and error.sqlstate == "23505":  # a duplicate key
+                    raise
                 if not warned:
                     self.log.warning("a step waits for the database", error=type(error).__name__)
                 warned = True
