@@ -30,16 +30,20 @@ async def test_response_is_counted_once_for_its_person_and_workspace(queue: Conn
     assert await used(queue, "T3", "U1") == (0, 0, 0, 0)
 
 
+async def retain(queue: Connection) -> None:
+    """Drop what is older than three days, step by step: a chunk that earlier tests left is a step of its own."""
+    while await queue.fetchval("select next from agent.drop_history('3 days')") is not None:
+        pass
+
+
 async def test_next_day_begins_at_nothing_and_retention_drops_old_days(queue: Connection) -> None:
-    # A session of an earlier test may end late. While it holds the lock, a call drops nothing.
-    await queue.execute("select pg_advisory_lock(hashtextextended('agent.drop_history', 0))")
     await queue.execute(COUNT, "T1", "U1", "a")
     await advance(queue, timedelta(days=1))
     assert await used(queue, "T1", "U1") == (0, 0, 0, 0)
-    await queue.fetch("select * from agent.drop_history('3 days')")
+    await retain(queue)
     assert await rows(queue) == ["T1 U1"]
     await advance(queue, timedelta(days=4))
-    await queue.fetch("select * from agent.drop_history('3 days')")
+    await retain(queue)
     assert await rows(queue) == []
 
 

@@ -3,8 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Protocol
@@ -103,8 +102,6 @@ class Attempt:
         self.events = events
         self.work = work
         self.began = services.loop.time()
-        self.own: set[asyncio.Task[Any] | None] = set()
-        """The handler's own task, or that of a call in its own thread. The handler may begin others."""
         self._grouped = grouped
         self._coalesced = coalesced
 
@@ -135,18 +132,17 @@ class Attempt:
         if self.waited and self.steps.flow.suspend is not None:
             raise Suspended
 
-    @contextmanager
-    def handled(self) -> Iterator[None]:
-        """Run the handler in the block. At its end stop the steps and waits that the handler has left running."""
-        self.main = asyncio.current_task()
-        self.own.add(self.main)
-        try:
-            yield
-        finally:
-            self.main = None
+    def finish(self) -> None:
+        """Stop the steps and waits that the handler has left running."""
+        self.main = None
+        if self.waited:
             self.own.clear()
-            if self.waited:
-                self.steps.flow.close()
+            self.steps.flow.close()
+
+    @cached_property
+    def own(self) -> set[asyncio.Task[Any] | None]:
+        """The handler's own task, or that of a call in its own thread. The handler may begin others."""
+        return {self.main}
 
     def in_thread(self, function: Callable[..., object], *given: object) -> object:
         """Call a synchronous handler in the current thread."""
@@ -223,7 +219,7 @@ class Attempt:
             self.undoing,
         )
 
-    @cached_property
+    @property
     def undoing(self) -> bool:
         """Whether this attempt runs the handler's undos alone."""
         notes = self.events[0].notes

@@ -210,8 +210,11 @@ class Runner:
         limit: asyncio.Timeout | None = None
         try:
             await attempt.prepare(events)
-            with attempt.handled():
-                handler = await self._chosen(handler, attempt, events[0])
+            attempt.main = work.task or asyncio.current_task()
+            try:
+                handler = handler.for_event(events[0])
+                if handler.version is not None or attempt.events[0].notes is not None:
+                    handler = await self._of_version(handler, attempt)
                 call = self._call(handler, given, attempt)
                 if handler.timeout is None:  # an empty timeout costs 2 µs per event
                     outcome = outcome_of(await call)
@@ -219,6 +222,8 @@ class Runner:
                 async with asyncio.timeout(handler.timeout) as limit:
                     outcome = outcome_of(await call)
                     return outcome
+            finally:
+                attempt.finish()
         except asyncio.CancelledError as error:
             if work.stopped is None:  # the handler cancelled itself, or is suspended
                 return Fail(error)
@@ -245,9 +250,9 @@ class Runner:
         return call
 
     @staticmethod
-    async def _chosen(handler: Handler, attempt: Attempt, event: Event) -> Handler:
-        """Return the handler of an event: of a run that has begun, the one of its version."""
-        newest, event = handler.for_event(event), attempt.events[0]  # which has the steps
+    async def _of_version(newest: Handler, attempt: Attempt) -> Handler:
+        """Return the handler of a run: of one that has begun, that of its version."""
+        event = attempt.events[0]  # which has the steps
         version = noted(event)
         own = newest.version or FIRST
         attempt.version = version or own
@@ -257,7 +262,7 @@ class Runner:
         if attempt.version == own:
             return newest
         lacking = replace(newest, timeout=None, call=partial(_elsewhere, attempt.version))
-        return handler.versions.get(attempt.version, lacking)
+        return newest.versions.get(attempt.version, lacking)
 
     async def _put_off(
         self, attempt: Attempt, event: Event, error: SlackBusyError | NotInstalledError | NoKeyError
