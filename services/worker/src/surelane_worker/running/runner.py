@@ -236,7 +236,6 @@ class Runner:
                 return Fail(HandlerTimeoutError(f"the handler took longer than {handler.timeout:g} s"))
             return Fail(error)
         except BaseException as error:  # noqa: BLE001 - no exception of a handler may end the worker
-            # The attempt fails as the step did.
             return Fail(error.__cause__ or error if isinstance(error, StepError) else error)
         finally:
             if handler.answers:
