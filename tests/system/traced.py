@@ -65,7 +65,9 @@ async def traced(
 ) -> AsyncIterator[Traced]:
     """Run the whole system with the tests' handlers. Every part exports to a receiver."""
     async with receiving(protocol) as receiver:
-        handlers = {"SURELANE_HANDLERS": HANDLERS, "SURELANE_BACKOFF_BASE": "50ms", **worker_env}
+        # A failure reply is an event of its own, whose settle could share a round trip, and so a span, with another.
+        plain = {"SURELANE_BACKOFF_BASE": "50ms", "SURELANE_FAILURE_REPLY": "off"}
+        handlers = {"SURELANE_HANDLERS": HANDLERS, **plain, **worker_env}
         exporting = {**receiver.env, **(env or {})}
         async with whole(database, workers=workers, env=exporting, worker_env=handlers) as running:
             yield Traced(running, receiver)
