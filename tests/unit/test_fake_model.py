@@ -6,7 +6,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from surelane_dev.fake_model import PATH
+from surelane_dev.simulator.fake_model import PATH
 from surelane_dev.simulator.server import simulator_at
 from surelane_dev.simulator.simulator_settings import SimulatorSettings
 from surelane_service.service_settings import load_settings

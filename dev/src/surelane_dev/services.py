@@ -5,11 +5,11 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from surelane_dev import fake_model
 from surelane_dev.accounts import uri_of
 from surelane_dev.data_directory import program
 from surelane_dev.dev_settings import DevSettings
 from surelane_dev.project import Project
+from surelane_dev.simulator import fake_model
 from surelane_dev.supervisor import Start
 from surelane_operator.console.access.sign_in import sign_in_link
 from surelane_service.service_settings import (

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from surelane_dev import fake_model
-from surelane_dev.simulator import consent, responses
+from surelane_dev.simulator import consent, fake_model, responses
 from surelane_dev.simulator.callers import refuse_strangers
 from surelane_dev.simulator.control import commands, elements, modals, operations, people, sockets, workspaces
 from surelane_dev.simulator.control.inputs import SIMULATOR, explain_errors

@@ -18,8 +18,8 @@ from pydantic import SecretBytes
 
 from surelane.calls import Connection, Pool
 from surelane.queue import Queue
-from surelane_dev import fake_model
 from surelane_dev.accounts import OWNER
+from surelane_dev.simulator import fake_model
 from surelane_dev.simulator.client import SimulatorClient
 from surelane_dev.simulator.manifest import DOCUMENTED, read_manifest
 from surelane_dev.simulator.server import serving_simulator
