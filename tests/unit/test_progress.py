@@ -118,7 +118,7 @@ async def test_the_last_text_of_a_suspended_handler_is_stored_once_the_database_
     attempt = Attempt(cast("Any", services), cast("Any", [event]), SimpleNamespace(stopped=None))
     attempt.progress.say("half")
     attempt.steps.flow.suspend = Suspend(())
-    end = asyncio.create_task(attempt.end())
+    end = asyncio.create_task(attempt.progress.end())
     done, _ = await asyncio.wait([end], timeout=30)
     end.cancel()
     assert done

@@ -78,6 +78,8 @@ class Attempt:
     """The task that runs the handler; ``None`` if a thread runs it."""
     version = FIRST
     """The version of the handler that the run began under."""
+    progressing = False
+    """Whether the handler said how far it is."""
     _thread: int | None = None
     _clients: SlackClients | None = None
 
@@ -234,7 +236,7 @@ class Attempt:
     @property
     def waited(self) -> bool:
         """Whether the handler used steps or waits."""
-        return "steps" in vars(self)
+        return "steps" in self.__dict__
 
     @cached_property
     def asks(self) -> Asks:
@@ -244,12 +246,8 @@ class Attempt:
     @cached_property
     def progress(self) -> Progress:
         """How far the handler is."""
+        self.progressing = True
         return Progress(self.fence(self.events[0]))
-
-    async def end(self) -> None:
-        """Store what the handler said last of its progress."""
-        if "progress" in vars(self):
-            await self.progress.end()
 
     @property
     def attempts(self) -> int:

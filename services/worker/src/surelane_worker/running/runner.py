@@ -97,6 +97,7 @@ class Runner:
         self._max_attempts = settings.max_attempts
         self._worker = settings.name
         self._coalescer = Coalescer(services, settler)
+        self._prepares = services.sealing is not None or services.tokens is not None
         self._anew: Counter[str] = Counter()
         self._anew_since = 0.0
 
@@ -178,13 +179,17 @@ class Runner:
         )
         given = events if given is None else given
         began = time.time()
-        span = None if self._tracing is None else self._tracing.process(given)
-        if span is not None:
+        if self._tracing is None or (span := self._tracing.process(given)) is None:
+            outcome = await self._called(handler, work, attempt, given)
+            if attempt.waited:
+                outcome = self._concluded(outcome, attempt)
+        else:
             for claim in claims:
                 claim.span = span.get_span_context()
-        with nullcontext() if span is None else within(span):
-            outcome = self._concluded(await self._called(handler, work, attempt, given), attempt)
-            if span is not None:
+            with within(span):
+                outcome = await self._called(handler, work, attempt, given)
+                if attempt.waited:
+                    outcome = self._concluded(outcome, attempt)
                 span.set_attribute("surelane.outcome", outcome.name)
                 if isinstance(outcome, Fail):
                     failed(span, type(outcome.error).__name__)
@@ -195,8 +200,6 @@ class Runner:
 
     @staticmethod
     def _concluded(outcome: Outcome, attempt: Attempt) -> Outcome:
-        if not attempt.waited:
-            return outcome
         suspend = attempt.steps.flow.suspend
         if suspend is not None and not isinstance(outcome, Release):
             return suspend  # also if the handler caught what was to end it
@@ -209,13 +212,16 @@ class Runner:
         outcome: Outcome | None = None
         limit: asyncio.Timeout | None = None
         try:
-            await attempt.prepare(events)
+            if self._prepares:
+                await attempt.prepare(events)
             attempt.main = work.task or asyncio.current_task()
             try:
                 handler = handler.for_event(events[0])
-                if handler.version is not None or attempt.events[0].notes is not None:
+                if handler.version is None and events[0].notes is None:  # nearly every event
+                    call = handler.call(given, Context(attempt))
+                else:
                     handler = await self._of_version(handler, attempt)
-                call = self._call(handler, given, attempt)
+                    call = self._call(handler, given, attempt)
                 if handler.timeout is None:  # an empty timeout costs 2 µs per event
                     outcome = outcome_of(await call)
                     return outcome
@@ -224,23 +230,15 @@ class Runner:
                     return outcome
             finally:
                 attempt.finish()
-        except asyncio.CancelledError as error:
-            if work.stopped is None:  # the handler cancelled itself, or is suspended
-                return Fail(error)
-            _uncancel()
-            return Release()
         except (SlackBusyError, NotInstalledError, NoKeyError) as error:
             return await self._put_off(attempt, events[0], error)
-        except TimeoutError as error:
-            if limit is not None and limit.expired():
-                return Fail(HandlerTimeoutError(f"the handler took longer than {handler.timeout:g} s"))
-            return Fail(error)
         except BaseException as error:  # noqa: BLE001 - no exception of a handler may end the worker
-            return Fail(error.__cause__ or error if isinstance(error, StepError) else error)
+            return _ended_by(error, work, handler, limit)
         finally:
             if handler.answers:
                 attempt.conclude(completed=isinstance(outcome, Complete))
-            await attempt.end()
+            if attempt.progressing:
+                await attempt.progress.end()
 
     def _call(self, handler: Handler, given: Given, attempt: Attempt) -> Awaitable[object]:
         call = handler.call(given, Context(attempt))
@@ -436,6 +434,19 @@ class Runner:
 async def _elsewhere(version: str, _given: object, _context: Context) -> Elsewhere:
     """Handle an event whose version this worker lacks."""
     return Elsewhere(version)
+
+
+def _ended_by(
+    error: BaseException, work: Work, handler: Handler, limit: asyncio.Timeout | None
+) -> Fail | Release:
+    if (
+        isinstance(error, asyncio.CancelledError) and work.stopped is not None
+    ):  # else it is the handler's own doing
+        _uncancel()
+        return Release()
+    if isinstance(error, TimeoutError) and limit is not None and limit.expired():
+        return Fail(HandlerTimeoutError(f"the handler took longer than {handler.timeout:g} s"))
+    return Fail(error.__cause__ or error if isinstance(error, StepError) else error)
 
 
 def _final_reason(error: BaseException) -> str | None:
