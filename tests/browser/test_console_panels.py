@@ -27,7 +27,7 @@ pytestmark = pytest.mark.browser
 
 SCREENS = (
     *("kinds", "kinds/chat", "workflows", "schedules", "schedules/report", "workers", "workers/worker-1"),
-    *("waiting", "doctor", "actions"),
+    *("waiting", "doctor", "usage", "actions"),
 )
 MESSAGE = "https://slack.com/app_redirect?team=&channel=C024BE91L&message_ts=1767225600.000100"
 ASKED = {

@@ -1,5 +1,6 @@
 """Every screen of the page shows what it is for, and says what it does not find."""
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -46,6 +47,7 @@ async def shown(shared_database: str) -> AsyncIterator[Shown]:
         ("/waiting", ["deploy"]),
         ("/workflows", ["Workflows"]),
         ("/schedules", ["Schedules"]),
+        ("/usage", ["Usage of models"]),
         ("/actions", ["Actions"]),
         ("/doctor", ["Doctor"]),
     ],
@@ -91,6 +93,41 @@ async def test_an_events_screen_shows_a_step_that_failed_for_good_its_tags_and_i
     line = text.partition('-step failed for good"')[2].partition("</li>")[0]
     assert 'data-state="failed"' in line
     assert [word for word in ("pay: ", "Acme", "3 of 7 files") if word not in text] == []
+
+
+async def test_usage_shows_tokens_and_cost_by_day_workspace_and_model_of_the_last_thirty_days(
+    shown: Shown,
+) -> None:
+    assert "No model was asked" in (await shown.get("/usage"))[1]
+    for day, team, user, model, cost in (
+        (0, "TDEAR", "U1", "openai:gpt-5", "0.5"),
+        (0, "TDEAR", "U2", "openai:gpt-5", "1.25"),
+        (0, "TCHEAP", "U1", "local:<b>", "0"),
+        (1, "", "", "openai:gpt-5", "9"),
+        (29, "TOLDEST", "U1", "m", "1"),
+        (30, "TGONE", "U1", "m", "1"),
+    ):
+        await shown.stage.calls.execute(
+            "insert into agent.model_usage (day, owner_id, user_id, model, requests, input_tokens, output_tokens"
+            ", cost, latest) select (agent.clock() at time zone 'utc')::date - $1::int4, $2, $3, $4, 2, 1000, 500"
+            ", $5::text::numeric, ''",
+            *(day, team, user, model, cost),
+        )
+    status, text = await shown.get("/usage")
+    assert status == 200
+    rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in text.split("<tr data-key=")[1:]]
+    today, yesterday = rows[0][0], rows[2][0]
+    assert rows[:3] == [
+        [today, "TDEAR", "openai:gpt-5", "4", "2,000", "1,000", "1.7500"],
+        [today, "TCHEAP", "local:&lt;b&gt;", "2", "1,000", "500", "0.0000"],
+        [yesterday, '<span class="soft">none</span>', "openai:gpt-5", "2", "1,000", "500", "9.0000"],
+    ]
+    assert today > yesterday
+    assert ("TOLDEST" in text, "TGONE" in text, "U1" in text) == (True, False, False)
+    assert ('<caption class="unseen">Usage of models' in text, 'scope="row"' in text) == (True, True)
+    async with shown.session.get(f"{shown.url}/v1/usage") as answer:
+        found = (await answer.json())["usage"]
+    assert (len(found), found[0]["workspace"], float(found[0]["cost"])) == (4, "TDEAR", 1.75)
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,7 @@ class QueueApi:
             Endpoint("GET", "/v1/workflows", self.list_workflows),
             Endpoint("GET", "/v1/workflows/{id}", self.get_workflow, refusals=UNKNOWN),
             Endpoint("GET", "/v1/questions", self.list_questions),
+            Endpoint("GET", "/v1/usage", self.list_usage),
             Endpoint("GET", "/v1/doctor", self.get_findings),
             Endpoint("POST", "/v1/doctor", self.examine),
         ]
@@ -240,6 +241,10 @@ class QueueApi:
     async def list_questions(self, query: models.PageQuery) -> queue.QuestionPage:
         """List the questions that wait for people, newest first."""
         return await queue.list_questions(self._changes, query.cursor, query.limit)
+
+    async def list_usage(self) -> queue.UsageList:
+        """List what models used in the last 30 days, by day, workspace and model."""
+        return await queue.list_usage(self._changes)
 
     async def get_findings(self) -> Examination:
         """Show what the doctor found in the last minute."""

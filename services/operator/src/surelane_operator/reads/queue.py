@@ -3,7 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
@@ -360,6 +360,39 @@ def _readable(row: Mapping[str, Any]) -> Cron | None:
         return Cron(row["schedule"], row["time_zone"], row["jitter"], row["name"])
     except ValueError:
         return None
+
+
+MOST_USAGE = 500
+
+
+class ModelUsage(BaseModel):
+    """What one model used for one workspace on one day (UTC)."""
+
+    day: date
+    workspace: str = Field(description="empty: work without a workspace")
+    model: str
+    requests: int
+    input_tokens: int
+    output_tokens: int
+    cost: float = Field(description="by the prices of `SURELANE_MODEL_BUDGET`; 0 without a price")
+
+
+class UsageList(BaseModel):
+    """What models used in the last 30 days, the newest day first, then the highest cost."""
+
+    usage: list[ModelUsage] = Field(description=f"{MOST_USAGE} at most")
+
+
+async def list_usage(reads: Reads) -> UsageList:
+    """Return what models used, summed over people."""
+    rows = await reads.calls.fetch(
+        "select day, owner_id as workspace, model, sum(requests) as requests, sum(cost) as cost"
+        ", sum(input_tokens) as input_tokens, sum(output_tokens) as output_tokens"
+        " from agent.model_usage where day > ((select agent.clock()) at time zone 'utc')::date - 30"
+        " group by day, owner_id, model order by day desc, cost desc, owner_id, model limit $1",
+        MOST_USAGE,
+    )
+    return UsageList(usage=[ModelUsage.model_validate(dict(row)) for row in rows])
 
 
 LONGEST_TEXT = 200

@@ -1,4 +1,4 @@
-"""The overview, kinds, workflows, schedules, workers, questions to people, findings, and what operators did."""
+"""The overview, kinds, workflows, schedules, workers, usage, questions to people, findings, operators' actions."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -78,6 +78,11 @@ async def worker(sources: Sources, asked: Asked) -> Values:
     if not found:
         raise Missing(f"There is no worker {asked.path['name']}. Workers that ended are taken off the list.")
     return {"worker": found[0], "known_by": queue.KNOWN_BY}
+
+
+async def usage(sources: Sources, _: Asked) -> Values:
+    """Read what models used: requests, tokens and cost by day, workspace and model."""
+    return {"usage": (await queue.list_usage(sources.reads)).usage, "most": queue.MOST_USAGE}
 
 
 async def doctor(sources: Sources, _: Asked) -> Values:
