@@ -6,6 +6,7 @@ import json
 import os
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
+from unittest.mock import ANY
 
 import aiohttp
 import asyncpg
@@ -181,6 +182,24 @@ async def test_a_dump_and_the_log_have_nothing_of_what_programs_enqueue_and_sche
     found = await enqueue_and_schedule(server, database, os.urandom(8).hex(), on=False)
     assert {"event", "signal"} <= set(found)
     assert len(found) > 2
+
+
+async def test_a_dump_and_the_log_have_nothing_of_the_payload_of_a_declared_schedule(
+    server: Server, database: str, connection: Connection
+) -> None:
+    since, text = await place(connection), os.urandom(8).hex()
+    stored_anew = asyncio.Event()
+    await connection.add_listener("agent_event", lambda *_: stored_anew.set())
+    settings = {"SURELANE_HANDLERS": "tests.system.sealed_schedules:handlers", "DECLARED_TEXT": text}
+    async with worker(database, **ON, **settings), asyncio.timeout(120):
+        while not await connection.fetchval("select count(*) from agent.cron where name = 'declared'"):
+            await stored_anew.wait()
+            stored_anew.clear()
+        await connection.execute("select agent.run_cron('declared')")
+        job = await connection.fetchval("select id from agent.job where kind = 'declared'")
+        row = await ended(connection, job)
+        assert (row["outcome"], json.loads(row["result"])["surelane.sealed"]) == ("completed", ANY)
+    assert await stored(server, database, since, text) == []
 
 
 async def post(database: str, *texts: str, **settings: Any) -> list[int]:

@@ -114,7 +114,7 @@ class Worker:
         self._splitter = CrowdSplitter(self._sweeps, settings.lease)
         self.claimers = self._claimers()
         """One per side."""
-        self.scheduler = Scheduler(self._looks, registered_in(self.registered).schedules(), metrics)
+        self.scheduler = Scheduler(sealed(pools.looks), registered_in(self.registered).schedules(), metrics)
         self._poller = self._polling()
         self.watch = Watch(self._poller)
         offset, beats = self.watch.clock_offset, self._heartbeats
