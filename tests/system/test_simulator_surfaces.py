@@ -265,3 +265,28 @@ async def test_an_assistants_thread_hears_of_its_context() -> None:
             "1.1",
             "C0GENERAL1",
         )
+
+
+async def test_opening_an_assistant_starts_a_thread_that_hears_of_each_channel() -> None:
+    both = frozenset({"assistant_thread_started", "assistant_thread_context_changed"})
+    async with simulated(subscriptions=both) as pair:
+        assert (await pair.control.request("POST", "/control/home", {"tab": "home"}))["event"] is None
+        assert (await pair.control.request("POST", "/control/home", {"tab": "messages"}))["event"] is None
+        await pair.app.arrive(1)
+        assert await pair.control.request("POST", "/control/context", {"channel": "lounge"})
+        await pair.app.arrive(2)
+        await pair.control.request("POST", "/control/home", {"tab": "messages"})
+        await pair.app.arrive(3)
+        started, changed, again = (each["event"] for each in pair.app.events)
+        assert [each["type"] for each in (started, changed, again)] == [
+            "assistant_thread_started",
+            "assistant_thread_context_changed",
+            "assistant_thread_started",
+        ]
+        first, then, new = (each["assistant_thread"] for each in (started, changed, again))
+        assert (first["user_id"], first["channel_id"], first["context"]) == (ADA, "D0ADA00001", {})
+        assert then["thread_ts"] == first["thread_ts"] != new["thread_ts"]
+        assert then["context"] == new["context"]
+        assert new["context"]["channel_id"].startswith("C")
+        reply = {"channel": first["channel_id"], "thread_ts": first["thread_ts"]}
+        assert (await pair.web.chat_postMessage(text="How can I help?", **reply))["ok"], "the thread exists"

@@ -63,6 +63,8 @@ class Workspace:
         """The workspaces with which it shares channels, by their ids."""
         self.looked_at: dict[str, JSON] = {}
         """What each person is looking at, as the context of the app's events, by the person's id."""
+        self.assistant_threads: dict[str, str] = {}
+        """The newest thread of each person with an app that has the older assistant view, by the person's id."""
         self.unfurl_domains: frozenset[str] = frozenset()
         """The domains whose links the app shows."""
         self.now = now
