@@ -16,6 +16,13 @@ def words(events: list[Event]) -> list[str]:
     return [event.payload["text"] for event in events]
 
 
+async def until_told(event: Event) -> None:
+    """Note that the run began, and go on when the test makes a file."""
+    Log(event).add("began")
+    while not Path(event.payload["log"]).with_suffix(".go").exists():  # noqa: ASYNC110 - the test makes it
+        await asyncio.sleep(0.01)
+
+
 @handlers.on("talk", debounce="30m")
 async def talk(events: list[Event], ctx: Context) -> Any:
     """Do what the first event says with all of them."""
@@ -23,6 +30,7 @@ async def talk(events: list[Event], ctx: Context) -> Any:
     said: list[str] = await ctx.step("read", lambda texts: texts, words(events))
     match first.payload.get("do"):
         case "fail once" if ctx.attempt == 1:
+            await until_told(first)
             raise RuntimeError("not yet")
         case "fail":
             return Discard("no more")
@@ -36,9 +44,7 @@ async def talk(events: list[Event], ctx: Context) -> Any:
             finally:
                 Log(first).add("ended")
         case "wait":
-            Log(first).add("began")
-            while not Path(first.payload["log"]).with_suffix(".go").exists():  # noqa: ASYNC110 - the test makes it
-                await asyncio.sleep(0.01)
+            await until_told(first)
         case "die":
             Log(first).add(" ".join(words(events)))
             Log(first).die_once("in run")
