@@ -12,9 +12,9 @@ import yaml
 from surelane_dev.simulator.manifest import DOCUMENTED, manifest_of
 from surelane_dev.simulator.webapi.dispatch import METHODS
 from surelane_worker import Handlers
-from surelane_worker.handling.loading import load_handlers
 from surelane_worker.handling.registry import registered_in
 from surelane_worker.handling.routes import COMMAND, EVENT_TYPES, SHORTCUT, Wants
+from surelane_worker.loading import load_handlers
 from surelane_worker.slack.replies import Replies
 
 ROOT = Path(__file__).parents[2]

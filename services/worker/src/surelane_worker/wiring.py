@@ -23,8 +23,8 @@ from surelane_worker.assembly import CLAIM_TIMEOUT, SERVICE, STATEMENT_TIMEOUT, 
 from surelane_worker.bolt import bolt_handlers, is_bolt_app
 from surelane_worker.builtin import edits, failures, messages, questions
 from surelane_worker.duties import beside
-from surelane_worker.handling.loading import load_handlers, warn_of_doubts
 from surelane_worker.handling.registry import Handlers, registered_in
+from surelane_worker.loading import load_handlers, warn_of_doubts
 from surelane_worker.model.agent import check_models
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.readiness import until_schema_fits, why_unready
