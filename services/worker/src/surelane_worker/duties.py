@@ -1,6 +1,6 @@
 """The duties of a worker besides running handlers: announce, fire schedules, sweep, and drop for good.
 
-:func:`beside` runs them, and starts one that crashed again.
+:func:`beside` runs them, and restarts a duty that crashed.
 """
 
 import asyncio

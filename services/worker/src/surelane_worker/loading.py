@@ -59,6 +59,6 @@ def warn_of_doubts(kinds: Collection[str], taken: Collection[str] | None) -> Non
     doubts = {kind: reason for kind in sorted(kinds) if (reason := doubt(kind, taken))}
     arriving = set(kinds) - doubts.keys()
     for kind, reason in doubts.items():
-        # A route for all messages announces their five kinds, of which few are subscribed to.
+        # A route for all messages announces their five kinds. An app subscribes to few of them.
         if not (kind in MESSAGES and arriving.intersection(MESSAGES)):
             _log.warning("a handler's events can never arrive", kind=kind, reason=reason)

@@ -49,7 +49,7 @@ class WorkerSettings(InstallSettings, DispatchSettings):
     bolt_kinds: Annotated[tuple[str, ...], NoDecode, BeforeValidator(split)] = Field(
         (), validation_alias="SURELANE_BOLT_KINDS"
     )
-    """Kinds of events for a Bolt app's listeners, beside those that they are seen to take, separated by commas."""
+    """Kinds of events for a Bolt app, beside the kinds that its listeners are seen to take, separated by commas."""
 
     event_types: str | None = Field(None, validation_alias="SURELANE_EVENT_TYPES")
     """Ingest's setting, if the worker gets it too. The worker then warns of handlers whose events cannot arrive."""

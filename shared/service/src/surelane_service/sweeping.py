@@ -33,7 +33,7 @@ class Dropped:
     Attributes:
         after: where the next step begins; ``None`` at the end.
         dropped: how many chunks or rows of history went.
-        blocked: whether another transaction locks what is to go.
+        blocked: whether another transaction locks rows that must go.
     """
 
     after: int | None

@@ -1,4 +1,4 @@
-"""Cancel the turn of a message that a person deletes, and begin it anew with the text of one that they edit.
+"""Cancel the turn of a message that a person deletes. If they edit the message, begin anew with its new text.
 
 Every worker with a bot token handles these kinds beside its own. A team's ``handlers.edited`` and ``handlers.deleted``
 come first.

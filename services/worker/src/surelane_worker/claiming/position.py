@@ -132,14 +132,14 @@ class Side:
     slots: Slots
 
     def wake(self) -> None:
-        """Claim because of a notification. If no slot is free, the event may come before those that wait for one."""
+        """Claim because of a notification. If no slot is free, the event may overtake the waiting ones."""
         self.slots.let_overtake()
         self.wakeup.wake()
 
 
 @dataclass(eq=False)
 class Position:
-    """This worker's position. It takes one that is free, and listens and answers notifications accordingly."""
+    """This worker's position: it takes a free one, and listens and answers notifications accordingly."""
 
     sides: Sequence[Side]
     """What this worker claims for, the ordinary events first."""

@@ -67,7 +67,7 @@ def answer_text(kind: str, body: Body | None, parts: Mapping[str, Any]) -> str:
     Args:
         kind: the event's kind, which says what Slack takes.
         body: the answer as a whole, which is sent as it is; it excludes ``parts``. :data:`REFUSED`: there is none.
-        parts: the parts of the answer by their names in Slack's documentation; those that are ``None`` are left out.
+        parts: the parts of the answer by their names in Slack's documentation; ``None`` leaves a part out.
 
     Raises:
         AnswerError: Slack would not take it for this kind.

@@ -137,7 +137,7 @@ def _through(middleware: Middleware, call: Call, given: Given, context: Context)
 
 
 def threaded(function: Callable[[Given, Context], object]) -> Call:
-    """Return a synchronous handler as an asynchronous one that runs each call in its own thread."""
+    """Make a synchronous handler asynchronous: each call runs in its own thread."""
 
     async def call(given: Given, context: Context) -> object:
         attempt = attempt_of(context)

@@ -18,7 +18,7 @@ class InvalidPayloadError(Exception):
 
 
 def with_payload(function: Callable[..., Any], *, is_async: bool) -> Callable[[Event, Context], Any]:
-    """Return a function of an event and a context that calls one which takes the payload too.
+    """Make a function of an event and a context from a function that takes the payload, too.
 
     Args:
         function: takes the event, the context and the payload.

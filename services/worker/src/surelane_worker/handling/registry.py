@@ -63,7 +63,7 @@ class Handlers:
         dataclass. A payload that does not fit fails the event at once.
 
         Events of one group are handled one after another, in order. With ``debounce`` the function is
-        ``(events, ctx)``: it gets a list of those that came in quick succession.
+        ``(events, ctx)``: it gets a list of the events that came in quick succession.
 
         Args:
             kinds: such as ``slack.app_mention``. Each kind has one handler.

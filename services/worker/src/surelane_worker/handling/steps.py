@@ -169,7 +169,7 @@ class Steps:
                 await self.fence.send(self.fence.engine.register_undo, key.name, key.nth)
 
     async def begin_undos(self) -> list[str]:
-        """Let the handler's undos run, as it has stopped. Return those that it registered once and did not get to."""
+        """Let the stopped handler's undos run. Return the stored undos that it did not get to."""
         self.flow.close()
         self.flow, self.replaying = Flow(asyncio.current_task(), self.finalize), False
         await self.past.all()

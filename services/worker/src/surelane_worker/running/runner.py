@@ -68,8 +68,8 @@ from surelane_worker.slack.tokens import NotInstalledError
 INSTALL_PAUSE = 120.0
 """Longest pause, in seconds, until a worker looks again whether an event's workspace has installed the app.
 
-The pause is half of the time that the event has waited. An install wakes its events. The look finds one that was just
-being put off, or beyond a thousand.
+The pause is half of the time that the event has waited. An install wakes a thousand events. The look finds
+further events, and an event that was being put off meanwhile.
 """
 ANEW_OFTEN = 60
 """Successors of one event in :data:`ANEW_WITHIN` seconds, in one worker, after which the log warns."""
@@ -138,7 +138,7 @@ class Runner:
         return False
 
     async def _run_coalesced(self, work: Work, debounce: Debounce) -> bool:
-        """Run the next claims as one. Release those that are left: newer events may belong to their run."""
+        """Run the next claims as one, and release the others: newer events may belong to their run."""
         try:
             if not work.stopped and all(claim.outcome is None for claim in work.claims):
                 claims = work.next_run(self._handlers)
@@ -248,7 +248,7 @@ class Runner:
 
     @staticmethod
     async def _of_version(newest: Handler, attempt: Attempt) -> Handler:
-        """Return the handler of a run: of one that has begun, that of its version."""
+        """Return the handler of a run. A run that has begun keeps the handler of its version."""
         event = attempt.events[0]  # which has the steps
         version = noted(event)
         own = newest.version or FIRST

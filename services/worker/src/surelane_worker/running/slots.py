@@ -249,7 +249,7 @@ class Slots:
         return int(overtaking and ahead <= OVERTAKEN and free + ahead > 0)
 
     def accept(self, events: Sequence[Event], claimed_at: float) -> None:
-        """Hold claimed events and start those that find a slot.
+        """Hold claimed events, and start each that finds a slot.
 
         After :meth:`close`, or if the claim's answer took longer than the lease, the events are released.
         """

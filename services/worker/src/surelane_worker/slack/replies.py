@@ -270,7 +270,7 @@ class Replies:
         """Replace a modal's content. Each attempt does it again, with the same result.
 
         Args:
-            view_id: the modal, such as the one that :meth:`open_view` returned; by default the event's own.
+            view_id: the modal's id, as :meth:`open_view` returned it; by default the event's own modal.
             arguments: any of ``views.update``'s, such as ``external_id`` instead of ``view_id``.
 
         Raises:

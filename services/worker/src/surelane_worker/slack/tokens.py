@@ -166,7 +166,7 @@ class Tokens:
     def _keep(self, owner: Owner, known: _Known) -> None:
         self._known.pop(owner, None)
         self._known[owner] = known
-        while len(self._known) > MOST:  # the one that was looked up first
+        while len(self._known) > MOST:  # drop the oldest lookup
             del self._known[next(iter(self._known))]
 
 

@@ -104,7 +104,7 @@ class DataKeys:
         return key
 
     async def _made(self, new: DataKey, keys: Keyring) -> Row | None:
-        """Store a workspace's first data key, and return the one that counts."""
+        """Store a workspace's first data key. Return the stored key, which may be another process's."""
         try:
             return await self._database.row(
                 "add_data_key", new.workspace, new.id, keys.seal(new.raw, new.place())

@@ -114,7 +114,7 @@ MOST_CLEAR = 200
 """Characters of a field that stays in the clear."""
 _MENTION = re.compile(r"<[@#]([UWC][A-Z0-9]{2,20})")
 _WHOLE = re.compile(r'"([UWCDGTEB](?=[A-Z]*[0-9])[A-Z0-9]{8,20})"')
-"""What may be an id where it is a whole value: one that has a digit."""
+"""A whole value that may be an id: it has a digit."""
 _CLEAR = frozenset(path[0] for path in READ_BY_SQL if len(path) == 1)
 _PARTS = {
     name: tuple(path[1] for path in READ_BY_SQL if path[:-1] == (name,))
@@ -339,6 +339,6 @@ def _is_clear(value: object) -> bool:
 
 
 def _further_ids(text: str, beside: str) -> list[str]:
-    """Return the ids that stand in a text, without those that stand beside it."""
+    """Return the ids in a text, except the ids that stand beside it."""
     names = _WHOLE.findall(text) + _MENTION.findall(text)
     return sorted({name for name in names if name not in beside}) if names else names

@@ -43,7 +43,7 @@ _DICTIONARY = zstd.ZstdDict(
 
 
 def _made() -> tuple[zstd.ZstdCompressor, zstd.ZstdCompressor]:
-    """Make the compressors: one that packs closely, and a quick one."""
+    """Make two compressors: the first packs closely, the second quickly."""
     close, quick = (
         zstd.ZstdCompressor(
             options={zstd.CompressionParameter.compression_level: level},

@@ -70,7 +70,7 @@ class AccessSettings(SealingSettings):
     """The address at which browsers reach the page. With https, its cookies are for HTTPS alone."""
 
     console_key: SecretStr | None = Field(None, validation_alias="SURELANE_CONSOLE_KEY")
-    """The key that signs sessions. Default: one that is derived from ``SURELANE_API_TOKEN``."""
+    """The key that signs sessions. Default: a key derived from ``SURELANE_API_TOKEN``."""
 
     viewer_groups: Names = Field(frozenset(), validation_alias="SURELANE_CONSOLE_VIEWER_GROUPS")
     """The groups whose members may view the page, as the provider or the proxy names them; ``*``: everybody there."""

@@ -56,7 +56,7 @@ class Guard:
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Call ``handler`` for a request whose viewer is known, or for one that needs none."""
+        """Call ``handler`` if the viewer is known, or if the request needs none."""
         try:
             return await self._guard(request, handler)
         except NotKnown:

@@ -64,7 +64,7 @@ MOST_WRONG = 30
 WINDOW = 60.0
 """Seconds."""
 MOST_ADDRESSES = 1000
-"""Addresses that are remembered, at most. The one that was added first goes."""
+"""Most addresses that are remembered. A further one replaces the oldest."""
 
 
 class Tokens:
