@@ -5,6 +5,7 @@
 --   tagged_jobs: the events with tags; list_jobs
 --   seen_text, search_jobs, narrow_jobs, group_jobs, message_jobs: searches; the page
 --   list_replies, longest_waiting, recent_figures: the page
+--   thread_events: what was said in a thread; an agent's turn
 --   why_waiting: why an event does not run; operators
 
 -- How many events of each kind are in each state, and since when the oldest of them is visible.
@@ -305,6 +306,50 @@ begin
     ) as r
     -- A reply that is being sent has no timestamp, nor has one through a response URL.
     where r.ts ~ '^\d{10}\.\d{6}$' order by 1 limit 100;
+end
+$$;
+
+-- What is stored of a Slack thread before the message _ts: its messages from the newest turn on, or
+-- all of 90 days if no turn was begun, and then the edits in its channel that ended since, at most
+-- 500 of a kind and outcome. A turn has a step named _step that has ended. _group_keys: the group of
+-- the thread, and that of the message _root that began it, where it differs. whole: a message came
+-- by a subscription to the channel's messages.
+create or replace function agent.thread_events(_group_keys text[], _channel text, _root text, _ts text, _step text)
+returns table (id int8, event_ts timestamptz, turn boolean, whole boolean, event jsonb, notes jsonb, result jsonb)
+language plpgsql stable security definer
+set plan_cache_mode = force_custom_plan
+set enable_seqscan = off
+as $$
+declare
+    _first timestamptz := greatest(agent.to_timestamptz(_root::numeric), agent.to_timestamptz(_ts::numeric) - interval '90 days');
+begin
+    return query
+    with stored as materialized (
+        select h.id, h.event_ts, h.event, h.notes, h.result, h.group_key from agent.event_hist as h
+        where h.group_key = any(_group_keys) and h.finished_at >= _first - interval '1 minute' and h.event_ts >= _first
+        and (h.reason is null or h.reason not like '%: deleted in Slack')
+        union all
+        select e.id, e.event_ts, e.event, e.notes, null, e.group_key from agent.event as e
+        where e.id = any(array(select agent.live_events_of(key) from unnest(_group_keys) as key))
+    ), said as materialized (
+        select s.*, m.message ->> 'ts' as ts, bool_or(m.message ->> 'type' = 'message') over () as whole
+        , exists (select from agent.step as t where t.event_id = s.id and t.name = _step and t.nth = 1 and t.result is not null and t.finished_at is not null) as turn
+        from stored as s cross join lateral (select agent.slack_event(s.event) as message offset 0) as m
+        where m.message ->> 'type' in ('app_mention', 'message') and coalesce(m.message ->> 'subtype', '') not in ('message_changed', 'message_deleted')
+        and m.message ->> 'ts' < _ts and (s.group_key = _group_keys[1] or m.message ->> 'ts' = _root)
+    ), since as materialized (
+        select coalesce(max(s.ts) filter (where s.turn), '') as ts, greatest(agent.to_timestamptz(max(s.ts) filter (where s.turn)::numeric), _first) as at from said as s
+    )
+    (select s.id, s.event_ts, s.turn, s.whole, s.event, s.notes, s.result from said as s
+     where s.ts >= (select n.ts from since as n))
+    union all
+    select h.id, h.event_ts, false, false, h.event, null, null
+    from agent.kind as edits cross join unnest(array['completed', 'failed', 'expired', 'cancelled']) as ending (outcome) cross join lateral (
+        select e.* from agent.event_hist as e where e.kind = edits.kind and e.outcome = ending.outcome and e.event_ts >= _first
+        and e.finished_at >= (select n.at - interval '1 minute' from since as n) and agent.event_channel(e.event) = _channel
+        order by e.finished_at desc limit 500
+    ) as h
+    where edits.kind like any(array['slack.message\_changed%', 'slack.message\_deleted%']);
 end
 $$;
 
