@@ -1,6 +1,5 @@
 """The model gets the earlier messages of a thread from history. Slack is asked for what history may lack."""
 
-import json
 from collections import deque
 from typing import Any
 
@@ -8,9 +7,10 @@ import pytest
 
 from surelane.calls import Connection
 from surelane_dev.simulator.workspace.model import Message
+from surelane_worker.model.agent import REFUSED
 from tests.system import thread_handlers
 from tests.system.model_server import Reply, says
-from tests.system.test_edits import KEYS, TYPES, Talk, talking
+from tests.system.test_edits import KEYS, TYPES, Talk, endless, talking
 from tests.system.worker import ended
 
 ALL = {"SURELANE_HANDLERS": f"{thread_handlers.__name__}:handlers"}
@@ -31,7 +31,9 @@ class Thread:
         """The calls of Slack that read messages or ask who the bot is. Each look begins anew."""
         found = [each["method"] for each in self.calls]
         self.calls.clear()
-        return sum(method in ("conversations.replies", "conversations.history", "auth.test") for method in found)
+        return sum(
+            method in ("conversations.replies", "conversations.history", "auth.test") for method in found
+        )
 
     async def say(self, text: str) -> Message:
         """Let Ada write something that needs no answer."""
@@ -55,12 +57,20 @@ class Thread:
     def in_slack(self) -> list[str]:
         """Return the thread as Slack has it, without the last question and its answer."""
         assert self.root is not None
-        found = [self.root, *self.talk.slack.simulator.workspace.channels[self.channel.id].replies(self.root.ts)]
+        found = [
+            self.root,
+            *self.talk.slack.simulator.workspace.channels[self.channel.id].replies(self.root.ts),
+        ]
         return [f"bot: {each.text}" if each.by_app else f"<@{each.user}>: {each.text}" for each in found[:-2]]
 
 
 def shown(message: dict[str, Any]) -> str:
     return f"bot: {message['content']}" if message["role"] == "assistant" else str(message["content"])
+
+
+def texts(thread: list[str]) -> str:
+    """Return all of a thread. Where a question is gone, the answers beside it are one message for the model."""
+    return "\n\n".join(each.removeprefix("bot: ") for each in thread)
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
@@ -114,11 +124,75 @@ async def test_where_the_app_takes_mentions_alone_slack_is_asked_from_the_last_t
         early = workspace.post(talk.general, grace.id, "Early.", thread_ts=thread.root.ts)
         _, got = await thread.ask("1")
         assert (got, thread.reads) == (thread.in_slack(), 1)
-        expected = thread.in_slack()
+        before = thread.in_slack()
         workspace.delete(early)  # nobody tells this app
-        late = workspace.post(talk.general, grace.id, "Late.", thread_ts=thread.root.ts)
-        second = thread.in_slack()
+        workspace.post(talk.general, grace.id, "Late.", thread_ts=thread.root.ts)
         _, got = await thread.ask("2")
-        assert (got[: len(expected)], got[-1], thread.reads) == (expected, f"<@{grace.id}>: Late.", 1)
-        assert got[len(expected) : -1] == second[-1:] + [f"bot: {talk.slack.answers(thread.root)[2]}"]
-        assert late.text == "Late."
+        assert (got, thread.reads) == ([*before, *thread.in_slack()[2:]], 1)
+
+
+async def test_what_was_edited_or_deleted_is_as_people_left_it(database: str, connection: Connection) -> None:
+    async with talking(database, connection) as talk:
+        thread = Thread(talk, connection)
+        asked = [(await thread.ask(f"{number}"))[0] for number in range(3)]
+        await talk.edit(asked[0], "It was better so.")
+        await talk.delete(asked[1])
+        await talk.edit(asked[2], "A first try.")
+        await talk.edit(asked[2], "And a second one.")
+        await thread.all_ended()
+        for _ in range(2):  # from history, then from the turn before
+            _, got = await thread.ask("3")
+            assert texts(got) == texts(thread.in_slack())
+        assert thread.reads == 0
+        assert [text for text in got if "plan:q1" in text or "plan:q0" in text or "first" in text] == []
+
+
+async def test_of_a_turn_that_was_cut_short_slack_knows_what_was_said(
+    database: str, connection: Connection
+) -> None:
+    async with talking(database, connection) as talk:
+        thread = Thread(talk, connection)
+        old, pause = endless()
+        talk.model.plans = {"old": [old], "new": [says("New.")]}
+        thread.root = await talk.say("plan:old")
+        await talk.asked("old")
+        await talk.edit(thread.root, "plan:new")
+        await thread.all_ended()
+        pause.set()
+        _, got = await thread.ask("1")
+        assert got == thread.in_slack()
+        refused = Reply(status=401)
+        await thread.ask("2", refused)
+        thread.calls.clear()
+        _, got = await thread.ask("3")
+        assert (got, thread.reads) == (thread.in_slack(), 1)
+        _, got = await thread.ask("4")
+        assert (got, thread.reads) == (thread.in_slack(), 0)
+        assert f"bot: {REFUSED}" in got
+
+
+async def test_slack_is_asked_once_for_a_thread_that_a_message_of_no_turn_began(
+    database: str, connection: Connection
+) -> None:
+    async with talking(database, connection) as talk:
+        workspace = talk.slack.simulator.workspace
+        reminder = workspace.post(talk.direct, workspace.bot.id, "Stand-up in five minutes.", by_app=True)
+        thread = Thread(talk, connection, reminder)
+        _, got = await thread.ask("0")
+        assert (got, thread.reads) == (["bot: Stand-up in five minutes."], 1)
+        _, got = await thread.ask("1")
+        assert (got, thread.reads) == (thread.in_slack(), 0)
+
+
+async def test_slack_is_asked_for_what_cannot_be_decrypted(database: str, connection: Connection) -> None:
+    ingests = {name.removeprefix("SURELANE_").lower(): value for name, value in KEYS.items()}
+    async with talking(database, connection, ingests, **KEYS) as talk:
+        thread = Thread(talk, connection)
+        await thread.ask("0")
+        await thread.ask("1")
+        # A result opens in its own place only.
+        await connection.execute(
+            "update agent.event_hist set result = (select result from agent.event_hist order by id limit 1)"
+        )
+        _, got = await thread.ask("2")
+        assert (got, thread.reads) == (thread.in_slack(), 1)

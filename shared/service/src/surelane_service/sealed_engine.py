@@ -38,10 +38,8 @@ class OpeningEngine(Engine):
         result = await self._sealing.opened(end["result"], Place(child, RESULT))
         return {**end, "result": result, "error": errors[0] if errors else None}
 
-    async def thread_events(
-        self, groups: Sequence[str], channel: str, root: str, ts: str, step: str
-    ) -> list[ThreadEvent]:
-        found = await super().thread_events(groups, channel, root, ts, step)
+    async def thread_events(self, groups: Sequence[str], *about: str) -> list[ThreadEvent]:
+        found = await super().thread_events(groups, *about)
         for each in found:
             each.payload = await self._sealing.opened(each.payload)
             each.result = await self._sealing.opened(each.result, Place(each.id, RESULT))

@@ -2,13 +2,12 @@
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, NotRequired, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from surelane.encryption.keys import SealedError
 from surelane.events import Event
-from surelane.slack import Place, authorization_of, edit_of, edited_message, inner_event, object_in, text_in
+from surelane.slack import Place, authorization_of, edit_of, edited_message, object_in, text_in
 from surelane_service.threads import ThreadEvent
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.slack.client import messages_of
@@ -41,20 +40,12 @@ class Said(TypedDict):
     ts: NotRequired[str]
 
 
-@dataclass(slots=True)
-class Known:
-    """What history has of a thread.
-
-    Attributes:
-        since: the timestamp of the newest turn's message; without a turn, of the message that began the thread.
-        older: the messages before it, as that turn got them, and as they were edited since.
-        later: those from there on.
-        whole: whether that is all.
-    """
+class Known(NamedTuple):
+    """What history has of a thread: the messages before ``since``, those from there on, whether these are all."""
 
     since: str
-    older: list[Said] = field(default_factory=list)
-    later: list[Said] = field(default_factory=list)
+    older: Sequence[Said] = ()
+    later: Sequence[Said] = ()
     whole: bool = False
 
 
@@ -72,17 +63,16 @@ async def before(event: Event, ctx: Context, place: Place) -> list[Said]:
     except SealedError as error:
         ctx.log.warning("cannot decrypt earlier messages", error=type(error).__name__)
         known = Known(place.thread_ts)
-    if not known.whole:
-        me = me or str((await ctx.slack.client.auth_test())["user_id"])
-        asked = await _in_slack(ctx, place, me, known.since)
-        known.later = known.later if asked is None else asked
-    return shortened([*known.older, *known.later])
+    asked = None if known.whole else await _in_slack(ctx, place, me, known.since)
+    return shortened([*known.older, *(known.later if asked is None else asked)])
 
 
-async def _in_slack(ctx: Context, place: Place, me: str, since: str) -> list[Said] | None:
+async def _in_slack(ctx: Context, place: Place, me: str | None, since: str) -> list[Said] | None:
+    client = ctx.slack.client
+    me = me or str((await client.auth_test())["user_id"])
     thread: dict[str, Any] = {"channel": place.channel, "ts": place.thread_ts, "latest": place.message_ts}
-    replies = ctx.slack.client.conversations_replies(**thread, oldest=since, inclusive=True, limit=PAGE)
-    # Slack begins each page with the message that began the thread.
+    replies = client.conversations_replies(**thread, oldest=since, inclusive=True, limit=PAGE)
+    # Slack begins each page with the thread's first message.
     found = {str(message.get("ts")): message async for message in messages_of(replies, ctx.log)}
     wanted = [found[ts] for ts in sorted(found) if ts >= since and ts != place.message_ts]
     return [_said(message, me) for message in wanted if message.get("text")] if found else None
@@ -93,64 +83,54 @@ async def _in_history(event: Event, ctx: Context, place: Place, me: str | None) 
     group, direct = event.group_key or "", channel.startswith("D")
     if not (TS.fullmatch(root) and TS.fullmatch(ts) and group.endswith(f":{root}")):
         return Known(root)
+    # A direct message that begins a thread is in the group of all such messages.
+    groups = [group, group.removesuffix(f":{root}")] if direct else [group]
     fence = attempt_of(ctx).steps.fence
-    groups = [group, group.removesuffix(f":{root}")][: 1 + direct]  # a direct message has no group of its own
     stored = await fence.patiently(fence.engine.thread_events, groups, channel, root, ts, TURN)
     stored.sort(key=lambda each: (each.event_ts, each.id))
-    messages = [each for each in stored if edit_of(inner_event(each.payload)) is None]
+    messages = [each for each in stored if edit_of(each.slack) is None]
     if len(stored) - len(messages) >= MOST_EDITS:
         return Known(root)
-    known = Known(root, whole=any(_ts(each) == root for each in messages))
-    now = dict(_as_now(each, me) for each in stored)
-    for turn in [each for each in messages if each.turn][-1:]:
+    now = {_ts(each): _as_now(each, me) for each in stored}
+    since, older = root, list[Said]()
+    if turn := next((each for each in reversed(messages) if each.turn), None):
         steps = await fence.patiently(fence.engine.read_steps, turn.id)
-        got: list[Said] = next(json.loads(each.result or "[]") for each in steps if each.name == TURN)
-        known = Known(
-            _ts(turn), [said for each in got if (said := now.get(each.get("ts", ""), each))], whole=True
-        )
-    later = [said for ts in {_ts(each) for each in messages} if (said := now[ts])]
+        got: list[Said] = next((json.loads(each.result or "[]") for each in steps if each.name == TURN), [])
+        since, older = _ts(turn), [said for each in got if (said := now.get(each.get("ts", ""), each))]
     answers = [_answer(each) for each in messages]
-    known.later = sorted(
-        [*later, *(each for each in answers if each and each["text"])], key=lambda each: each["ts"]
-    )
+    later = [said for ts in {*map(_ts, messages)} if (said := now[ts])]
+    later += [said for answer in answers for said in answer or ()]
     # Slack reports each message of a person in a direct message, and in channels where the app takes them.
     heard = direct or event.slack.get("type") == "message" or any(each.whole for each in messages)
-    known.whole = known.whole and heard and None not in answers
-    return known
+    whole = heard and None not in answers and since in map(_ts, messages)
+    return Known(since, older, sorted(later, key=lambda each: each["ts"]), whole)
 
 
 def _ts(stored: ThreadEvent) -> str:
-    slack = inner_event(stored.payload)
-    return str((edited_message(slack) or slack).get("ts"))
+    return str((edited_message(stored.slack) or stored.slack).get("ts"))
 
 
-def _as_now(stored: ThreadEvent, me: str | None) -> tuple[str, Said | None]:
-    """Return a message's timestamp, and the message; ``None``: it was deleted, has no text, or is the bot's."""
-    slack = inner_event(stored.payload)
-    message = edited_message(slack) or slack
-    gone = edit_of(slack) == "message_deleted" or not message.get("text") or message.get("user") == me
-    return _ts(stored), None if gone else _said(message, me)
+def _as_now(stored: ThreadEvent, me: str | None) -> Said | None:
+    """Return the message of an event or an edit; ``None``: it is deleted or the bot's, or has no text."""
+    message = edited_message(stored.slack) or stored.slack
+    gone = edit_of(stored.slack) == "message_deleted" or message.get("user") == me
+    return None if gone or not message.get("text") else _said(message, me)
 
 
-def _answer(stored: ThreadEvent) -> Said | None:
-    """Return what a turn answered, with no text if nothing was said; ``None``: what was said is not stored."""
+def _answer(stored: ThreadEvent) -> list[Said] | None:
+    """Return what was said in answer to a message; ``None``: that is not stored, as by another handler."""
     replies, streams = (object_in(stored.notes.get(part)) for part in ("replies", "streams"))
-    posted = [
-        str(each.get("ts") if isinstance(each, dict) else each)
-        for each in (*replies.values(), *streams.values())
-    ]
-    text = stored.result.get("answer") or stored.result.get("stopped") if stored.turn else None
-    if isinstance(text, str):
-        return {
-            "own": True,
-            "text": text[:LONGEST_MESSAGE],
-            "ts": max([_ts(stored), *filter(TS.fullmatch, posted)]),
-        }
-    return None if posted else {"own": True, "text": ""}
+    posted = [str(ts) for ts in (*replies.values(), *(each["ts"] for each in streams.values()))]
+    result = object_in(stored.result) if stored.turn else {}
+    text = result.get("answer") or result.get("stopped")
+    if not isinstance(text, str):
+        return None if posted else []
+    ts = max([_ts(stored), *filter(TS.fullmatch, posted)])
+    return [{"own": True, "text": text[:LONGEST_MESSAGE], "ts": ts}]
 
 
 def _said(message: Mapping[str, Any], me: str | None) -> Said:
-    text, ts = str(message["text"])[:LONGEST_MESSAGE], str(message["ts"])
+    text, ts = str(message["text"])[:LONGEST_MESSAGE], str(message.get("ts"))
     user = message.get("user") or message.get("bot_id")
     own = user is not None and user == me
     return {"own": own, "text": text if own else quoted(user, text), "ts": ts}
