@@ -12,10 +12,7 @@ from surelane.slack import inner_event
 
 @dataclass(slots=True)
 class ThreadEvent:
-    """A message of a thread, or the edit of one, as an event.
-
-    ``turn``: an agent's turn began with it. ``whole``: the app takes all messages of the channel.
-    """
+    """A message of a thread, or an edit. ``turn``: a turn began with it. ``whole``: the app hears the whole channel."""
 
     id: int
     event_ts: datetime

@@ -41,19 +41,17 @@ class Said(TypedDict):
 
 
 class Known(NamedTuple):
-    """What history has of a thread: the messages before ``since``, those from there on, whether these are all."""
+    """What history has of a thread, and from which timestamp on Slack must be asked; ``None``: that is all."""
 
-    since: str
+    missing: str | None
     older: Sequence[Said] = ()
     later: Sequence[Said] = ()
-    whole: bool = False
 
 
 async def before(event: Event, ctx: Context, place: Place) -> list[Said]:
     """Return the earlier messages of the event's thread, oldest first.
 
-    They come from history. Where it may lack some, Slack is asked for those from the newest turn on. Nothing is read
-    for an event that begins a thread. Of a thread that the bot may not read, history's messages are all.
+    They come from history. Slack is asked for what that may lack. An event that begins a thread has none.
     """
     if not place.channel or not place.thread_ts or place.thread_ts == place.message_ts:
         return []
@@ -63,7 +61,7 @@ async def before(event: Event, ctx: Context, place: Place) -> list[Said]:
     except SealedError as error:
         ctx.log.warning("cannot decrypt earlier messages", error=type(error).__name__)
         known = Known(place.thread_ts)
-    asked = None if known.whole else await _in_slack(ctx, place, me, known.since)
+    asked = None if known.missing is None else await _in_slack(ctx, place, me, known.missing)
     return shortened([*known.older, *(known.later if asked is None else asked)])
 
 
@@ -103,7 +101,7 @@ async def _in_history(event: Event, ctx: Context, place: Place, me: str | None) 
     # Slack reports each message of a person in a direct message, and in channels where the app takes them.
     heard = direct or event.slack.get("type") == "message" or any(each.whole for each in messages)
     whole = heard and None not in answers and since in map(_ts, messages)
-    return Known(since, older, sorted(later, key=lambda each: each["ts"]), whole)
+    return Known(None if whole else since, older, sorted(later, key=lambda each: each["ts"]))
 
 
 def _ts(stored: ThreadEvent) -> str:
@@ -147,11 +145,8 @@ def looked_at(event: Event) -> str:
     Slack says so in direct messages to an app with the agent view.
     """
     entities = object_in(event.slack.get("app_context")).get("entities")
-    shown = [
-        found
-        for each in (entities if isinstance(entities, list) else ())[:MOST_ENTITIES]
-        if (found := _entity(each))
-    ]
+    listed = entities[:MOST_ENTITIES] if isinstance(entities, list) else []
+    shown = list(filter(None, map(_entity, listed)))
     return f"\n\n(Its author is looking at: {', '.join(shown)}.)" if shown else ""
 
 
