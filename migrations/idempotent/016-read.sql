@@ -344,7 +344,7 @@ begin
     union all
     select h.* from agent.kind as edits cross join unnest(array['completed', 'failed', 'expired', 'cancelled']) as ending (outcome) cross join lateral (
         select e.id, e.event_ts, false, false, e.event, null::jsonb, null::jsonb from agent.event_hist as e
-        where e.kind = edits.kind and e.outcome = ending.outcome and e.event_ts >= _first and agent.event_channel(e.event) = _channel
+        where e.kind = edits.kind and e.outcome = ending.outcome and e.event_ts >= _first and coalesce(e.event #>> '{event,channel}', e.event ->> 'channel') = _channel
         and e.finished_at >= (select greatest(agent.to_timestamptz(since.ts::numeric), _first) - interval '1 minute' from since)
         order by e.finished_at desc limit 500
     ) as h where edits.kind like any(array['slack.message\_changed%', 'slack.message\_deleted%']);

@@ -125,7 +125,7 @@ async def test_where_the_app_takes_mentions_alone_slack_is_asked_from_the_last_t
         _, got = await thread.ask("1")
         assert (got, thread.reads) == (thread.in_slack(), 1)
         before = thread.in_slack()
-        workspace.delete(early)  # nobody tells this app
+        workspace.delete(early)  # this app does not hear of it
         workspace.post(talk.general, grace.id, "Late.", thread_ts=thread.root.ts)
         _, got = await thread.ask("2")
         assert (got, thread.reads) == ([*before, *thread.in_slack()[2:]], 1)
