@@ -5,6 +5,7 @@
 --   tagged_jobs: the events with tags; list_jobs
 --   seen_text, search_jobs, narrow_jobs, group_jobs, message_jobs: searches; the page
 --   list_replies, longest_waiting, recent_figures: the page
+--   thread_events: what was said in a thread; an agent's turn
 --   why_waiting: why an event does not run; operators
 
 -- How many events of each kind are in each state, and since when the oldest of them is visible.
@@ -305,6 +306,48 @@ begin
     ) as r
     -- A reply that is being sent has no timestamp, nor has one through a response URL.
     where r.ts ~ '^\d{10}\.\d{6}$' order by 1 limit 100;
+end
+$$;
+
+-- What is stored of a Slack thread before the message _ts: its messages from the newest turn on, or
+-- all of 90 days without a turn, and the edits in its channel that ended since, at most 500 of a
+-- kind and outcome. A turn has a step _step that has ended. _group_keys: the thread's group, then
+-- that of its first message _root if it differs. whole: one came as a message of the channel.
+create or replace function agent.thread_events(_group_keys text[], _channel text, _root text, _ts text, _step text)
+returns table (id int8, event_ts timestamptz, turn boolean, whole boolean, event jsonb, notes jsonb, result jsonb)
+language plpgsql stable security definer
+set plan_cache_mode = force_custom_plan
+set enable_seqscan = off
+as $$
+declare
+    _at timestamptz := agent.to_timestamptz(_ts::numeric);
+    _first timestamptz := greatest(agent.to_timestamptz(_root::numeric), _at - interval '90 days');
+begin
+    return query
+    with stored as materialized (
+        select s.*, key = _group_keys[1] as inside from unnest(_group_keys) as key cross join lateral (
+            (select h.id, h.event_ts, h.event, h.notes, h.result from agent.event_hist as h
+             where h.group_key = key and h.finished_at >= _first - interval '1 minute' and h.event_ts >= _first
+             and (h.reason is null or h.reason not like '%: deleted in Slack') order by h.finished_at desc limit 1000)
+            union all select e.id, e.event_ts, e.event, e.notes, null from agent.event as e where e.group_key = key and e.head
+            union all select e.id, e.event_ts, e.event, e.notes, null from agent.event as e where e.group_key = key and not e.head and e.claimed_by is not null and e.event_ts < _at
+            union all select e.id, e.event_ts, e.event, e.notes, null from agent.event as e where e.group_key = key and not e.head and e.claimed_by is null and e.event_ts < _at
+        ) as s
+    ), said as materialized (
+        select s.*, m.message ->> 'ts' as ts, bool_or(m.message ->> 'type' = 'message') over () as whole
+        , exists (select from agent.step as t where t.event_id = s.id and t.name = _step and t.nth = 1 and t.result is not null and t.finished_at is not null) as turn
+        from stored as s cross join lateral (select agent.slack_event(s.event) as message offset 0) as m
+        where m.message ->> 'type' in ('app_mention', 'message') and coalesce(m.message ->> 'subtype', '') not in ('message_changed', 'message_deleted')
+        and m.message ->> 'ts' < _ts and (s.inside or m.message ->> 'ts' = _root)
+    ), since as materialized (select max(s.ts) as ts from said as s where s.turn)
+    select s.id, s.event_ts, s.turn, s.whole, s.event, s.notes, s.result from said as s, since where s.ts >= coalesce(since.ts, '')
+    union all
+    select h.* from agent.kind as edits cross join unnest(array['completed', 'failed', 'expired', 'cancelled']) as ending (outcome) cross join lateral (
+        select e.id, e.event_ts, false, false, e.event, null::jsonb, null::jsonb from agent.event_hist as e
+        where e.kind = edits.kind and e.outcome = ending.outcome and e.event_ts >= _first and coalesce(e.event #>> '{event,channel}', e.event ->> 'channel') = _channel
+        and e.finished_at >= (select greatest(agent.to_timestamptz(since.ts::numeric), _first) - interval '1 minute' from since)
+        order by e.finished_at desc limit 500
+    ) as h where edits.kind like any(array['slack.message\_changed%', 'slack.message\_deleted%']);
 end
 $$;
 

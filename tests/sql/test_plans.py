@@ -69,6 +69,10 @@ STATEMENTS = {
     "retention": "select * from agent.drop_history('3 days', 0, 50)",
     "erasing from the queue": """select agent.preview_erasure('{"user": "U1"}', null, 50)""",
     "erasing from history": f"""select agent.preview_erasure('{{"user": "U1"}}', '{HISTORY}', 50)""",
+    "thread": """select agent.thread_events(array['crowd'], 'C1', ts, ts, 'thread') from (
+        select extract(epoch from event_ts)::numeric(16, 6)::text as ts
+        from agent.event where group_key = 'crowd' and head
+        ) as first""",
     "cancel": "select agent.cancel_event('scheduled5000007')",
     "reschedule": "select agent.reschedule_event('scheduled5000007', now() + interval '1 day')",
 }

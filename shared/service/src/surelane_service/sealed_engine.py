@@ -13,6 +13,7 @@ from surelane.events import Event
 from surelane.jobs import Job
 from surelane.json_text import json_text
 from surelane_service.engine import Engine, Item, Settled, StoredStep
+from surelane_service.threads import ThreadEvent
 
 
 class OpeningEngine(Engine):
@@ -36,6 +37,13 @@ class OpeningEngine(Engine):
         errors = await self._sealing.shown_errors([end["error"]] if end["error"] else [], Place(child, ERROR))
         result = await self._sealing.opened(end["result"], Place(child, RESULT))
         return {**end, "result": result, "error": errors[0] if errors else None}
+
+    async def thread_events(self, groups: Sequence[str], *about: str) -> list[ThreadEvent]:
+        found = await super().thread_events(groups, *about)
+        for each in found:
+            each.payload = await self._sealing.opened(each.payload)
+            each.result = await self._sealing.opened(each.result, Place(each.id, RESULT))
+        return found
 
     async def _step(self, identity: int, step: StoredStep) -> StoredStep:
         if not (SEALED in (step.result or "") or SEALED in (step.arguments or "")):

@@ -12,10 +12,9 @@ from surelane_worker.builtin.questions import SOON
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.registry import Handlers
 from surelane_worker.handling.routes import DELETED, EDITED
+from surelane_worker.model.thread import TURN
 
 handlers = Handlers()
-TURN = "thread"
-"""The first step of every turn (:meth:`surelane_worker.model.Agent.turn`). Other handlers are left alone."""
 
 
 @handlers.on(*EDITED.kinds, *DELETED.kinds, timeout="1m")
@@ -30,7 +29,7 @@ async def replace_turn(event: Event, ctx: Context) -> object:
         answers[kind] = await attempt_of(ctx).services.engine.replace_message(
             _as_now(event, message, kind),
             f"{event.key}:{kind}",
-            TURN,
+            TURN,  # other handlers are left alone
             restart=edit == "message_changed",
             by=user,
             reason="edited in Slack" if edit == "message_changed" else "deleted in Slack",

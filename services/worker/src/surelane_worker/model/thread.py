@@ -1,14 +1,19 @@
 """Read what was said in a thread before an event: the context of a turn."""
 
+import json
 import re
-from collections import deque
-from collections.abc import Mapping
-from typing import Any, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
+from surelane.encryption.keys import SealedError
 from surelane.events import Event
-from surelane.slack import Place, authorization_of, object_in, text_in
-from surelane_worker.handling.context import Context
+from surelane.slack import Place, authorization_of, edit_of, edited_message, object_in, text_in
+from surelane_service.threads import ThreadEvent
+from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.slack.client import messages_of
+
+TURN = "thread"
+"""The first step of every turn. Its result is the thread before the turn's message."""
 
 MOST_MESSAGES = 50
 """Messages of a thread that a model gets: the first one and the last ones."""
@@ -18,6 +23,9 @@ LONGEST_MESSAGE = 4000
 """Characters of one earlier message. The rest is cut."""
 PAGE = 200
 """Messages per call. A thread of more pages than :data:`surelane_worker.slack.client.PAGES` is read up to there."""
+MOST_EDITS = 500
+"""Edits in a thread's channel since its newest turn. After more, history is not used: some may not be seen."""
+TS = re.compile(r"\d{10}\.\d{6}", re.ASCII)
 
 MOST_ENTITIES = 5
 """Things that the author of a message is looking at. Slack has the most relevant one first."""
@@ -25,34 +33,105 @@ ID = re.compile(r"[A-Z0-9.]{2,40}", re.ASCII)
 
 
 class Said(TypedDict):
-    """A message of a thread."""
+    """A message of a thread. ``ts`` is its timestamp in Slack, as far as that is known."""
 
     own: bool
     text: str
+    ts: NotRequired[str]
+
+
+class Known(NamedTuple):
+    """What history has of a thread, and from which timestamp on Slack must be asked; ``None``: that is all."""
+
+    missing: str | None
+    older: Sequence[Said] = ()
+    later: Sequence[Said] = ()
 
 
 async def before(event: Event, ctx: Context, place: Place) -> list[Said]:
     """Return the earlier messages of the event's thread, oldest first.
 
-    Nothing is read for an event that begins a thread. A thread that the bot may not read has no messages.
+    They come from history. Slack is asked for what that may lack. An event that begins a thread has none.
     """
     if not place.channel or not place.thread_ts or place.thread_ts == place.message_ts:
         return []
-    named = text_in(authorization_of(event.payload).get("user_id"))  # Slack's envelopes name the bot's user
-    me = named or str((await ctx.slack.client.auth_test())["user_id"])
-    first: list[Any] = []
-    last: deque[Any] = deque(maxlen=MOST_MESSAGES - 1)
+    me = text_in(authorization_of(event.payload).get("user_id"))  # Slack's envelopes name the bot's user
+    try:
+        known = await _in_history(event, ctx, place, me)
+    except SealedError as error:
+        ctx.log.warning("cannot decrypt earlier messages", error=type(error).__name__)
+        known = Known(place.thread_ts)
+    asked = None if known.missing is None else await _in_slack(ctx, place, me, known.missing)
+    return shortened([*known.older, *(known.later if asked is None else asked)])
+
+
+async def _in_slack(ctx: Context, place: Place, me: str | None, since: str) -> list[Said] | None:
+    client = ctx.slack.client
+    me = me or str((await client.auth_test())["user_id"])
     thread: dict[str, Any] = {"channel": place.channel, "ts": place.thread_ts, "latest": place.message_ts}
-    async for message in messages_of(ctx.slack.client.conversations_replies(**thread, limit=PAGE), ctx.log):
-        if message.get("ts") != place.message_ts:
-            (last if first else first).append(message)
-    return shortened([_said(message, me) for message in (*first, *last) if message.get("text")])
+    replies = client.conversations_replies(**thread, oldest=since, inclusive=True, limit=PAGE)
+    # Slack begins each page with the thread's first message.
+    found = {str(message.get("ts")): message async for message in messages_of(replies, ctx.log)}
+    wanted = [found[ts] for ts in sorted(found) if ts >= since and ts != place.message_ts]
+    return [_said(message, me) for message in wanted if message.get("text")] if found else None
 
 
-def _said(message: Mapping[str, Any], me: str) -> Said:
-    text = str(message["text"])[:LONGEST_MESSAGE]
+async def _in_history(event: Event, ctx: Context, place: Place, me: str | None) -> Known:
+    channel, root, ts = place.channel or "", place.thread_ts or "", place.message_ts or ""
+    group, direct = event.group_key or "", channel.startswith("D")
+    if not (TS.fullmatch(root) and TS.fullmatch(ts) and group.endswith(f":{root}")):
+        return Known(root)
+    # A direct message that begins a thread is in the group of all such messages.
+    groups = [group, group.removesuffix(f":{root}")] if direct else [group]
+    fence = attempt_of(ctx).steps.fence
+    stored = await fence.patiently(fence.engine.thread_events, groups, channel, root, ts, TURN)
+    stored.sort(key=lambda each: (each.event_ts, each.id))
+    messages = [each for each in stored if edit_of(each.slack) is None]
+    if len(stored) - len(messages) >= MOST_EDITS:
+        return Known(root)
+    now = {_ts(each): _as_now(each, me) for each in stored}
+    since, older = root, list[Said]()
+    if turn := next((each for each in reversed(messages) if each.turn), None):
+        steps = await fence.patiently(fence.engine.read_steps, turn.id)
+        got: list[Said] = next((json.loads(each.result or "[]") for each in steps if each.name == TURN), [])
+        since, older = _ts(turn), [said for each in got if (said := now.get(each.get("ts", ""), each))]
+    answers = [_answer(each) for each in messages]
+    later = [said for ts in {*map(_ts, messages)} if (said := now[ts])]
+    later += [said for answer in answers for said in answer or ()]
+    # Slack reports each message of a person in a direct message, and in channels where the app takes them.
+    heard = direct or event.slack.get("type") == "message" or any(each.whole for each in messages)
+    whole = heard and None not in answers and since in map(_ts, messages)
+    return Known(None if whole else since, older, sorted(later, key=lambda each: each["ts"]))
+
+
+def _ts(stored: ThreadEvent) -> str:
+    return str((edited_message(stored.slack) or stored.slack).get("ts"))
+
+
+def _as_now(stored: ThreadEvent, me: str | None) -> Said | None:
+    """Return the message of an event or an edit; ``None``: it is deleted or the bot's, or has no text."""
+    message = edited_message(stored.slack) or stored.slack
+    gone = edit_of(stored.slack) == "message_deleted" or message.get("user") == me
+    return None if gone or not message.get("text") else _said(message, me)
+
+
+def _answer(stored: ThreadEvent) -> list[Said] | None:
+    """Return what was said in answer to a message; ``None``: that is not stored, as by another handler."""
+    replies, streams = (object_in(stored.notes.get(part)) for part in ("replies", "streams"))
+    posted = [str(ts) for ts in (*replies.values(), *(each["ts"] for each in streams.values()))]
+    result = object_in(stored.result) if stored.turn else {}
+    text = result.get("answer") or result.get("stopped")
+    if not isinstance(text, str):
+        return None if posted else []
+    ts = max([_ts(stored), *filter(TS.fullmatch, posted)])
+    return [{"own": True, "text": text[:LONGEST_MESSAGE], "ts": ts}]
+
+
+def _said(message: Mapping[str, Any], me: str | None) -> Said:
+    text, ts = str(message["text"])[:LONGEST_MESSAGE], str(message.get("ts"))
     user = message.get("user") or message.get("bot_id")
-    return {"own": True, "text": text} if user == me else {"own": False, "text": quoted(user, text)}
+    own = user is not None and user == me
+    return {"own": own, "text": text if own else quoted(user, text), "ts": ts}
 
 
 def quoted(user: object, text: str) -> str:
@@ -66,11 +145,8 @@ def looked_at(event: Event) -> str:
     Slack says so in direct messages to an app with the agent view.
     """
     entities = object_in(event.slack.get("app_context")).get("entities")
-    shown = [
-        found
-        for each in (entities if isinstance(entities, list) else ())[:MOST_ENTITIES]
-        if (found := _entity(each))
-    ]
+    listed = entities[:MOST_ENTITIES] if isinstance(entities, list) else []
+    shown = list(filter(None, map(_entity, listed)))
     return f"\n\n(Its author is looking at: {', '.join(shown)}.)" if shown else ""
 
 
@@ -86,12 +162,12 @@ def _entity(entity: object) -> str | None:
 
 
 def shortened(said: list[Said]) -> list[Said]:
-    """Leave out the oldest messages, except the first, that would exceed :data:`MOST_CHARACTERS`."""
+    """Leave out the oldest messages, except the first, beyond :data:`MOST_MESSAGES` and :data:`MOST_CHARACTERS`."""
     if not said:
         return said
     left = MOST_CHARACTERS - len(said[0]["text"])
     kept: list[Said] = []
-    for each in reversed(said[1:]):
+    for each in reversed(said[1:][1 - MOST_MESSAGES :]):
         left -= len(each["text"])
         if left < 0:
             break
