@@ -1,5 +1,5 @@
--- Installations of the Slack app by OAuth, and data keys. The services seal both before they come
--- here.
+-- Installations of the Slack app by OAuth, data keys, and people's rules for agents. The services
+-- seal them before they come here.
 --
 --   save_installation, use_oauth_state: ingest, at an install
 --   wake_installed: events that wait for it; save_installation
@@ -13,6 +13,7 @@
 --   data_keys_to_seal, seal_data_key, leave_data_key: the same
 --   data_key, add_data_key, find_data_keys: services, programs
 --   retire_data_key, destroy_data_keys: erasing (016)
+--   set_rule, read_rules, drop_rule: workers
 
 -- Save the rows of one installation together: the bot's (an empty user id), a person's, or both. A
 -- later one replaces an earlier one, and keeps what was to be erased after an uninstall. The bot's
@@ -323,4 +324,37 @@ begin atomic
     with destroyed as (
         delete from agent.data_key where workspace = _workspace and retired_at <= agent.clock() - _retired_for returning 1)
     select count(*)::int4 from destroyed;
+end;
+
+-- Sets a rule for a workspace, or for what _about names in it, once per event _id. False: there are
+-- ten.
+create or replace function agent.set_rule(_id int8, _owner_id text, _about text, _said text, _set_by text) returns boolean
+language plpgsql volatile security definer
+as $$
+begin
+    -- The statement below must see the rules of a call at the same time.
+    perform pg_advisory_xact_lock(hashtextextended('agent.rule ' || _owner_id || ' ' || _about, 0));
+    insert into agent.rule (id, owner_id, about, said, set_by, set_at)
+    select _id, _owner_id, _about, _said, _set_by, agent.clock()
+    where (select count(*) from agent.rule as r where r.owner_id = _owner_id and r.about = _about) < 10
+    on conflict (id) do nothing;
+    return exists (select from agent.rule as r where r.id = _id);
+end
+$$;
+
+-- A workspace's rules of the given scopes, in their order; of one scope the oldest first.
+create or replace function agent.read_rules(_owner_id text, _about text[])
+returns table (id int8, about text, said text, set_by text, set_at timestamptz)
+language sql stable security definer
+begin atomic
+    select r.id, r.about, r.said, r.set_by, r.set_at from agent.rule as r where r.owner_id = _owner_id and r.about = any(_about)
+    order by array_position(_about, r.about), r.id;
+end;
+
+-- Removes a rule of a scope. False: it is not there.
+create or replace function agent.drop_rule(_id int8, _owner_id text, _about text) returns boolean
+language sql volatile security definer
+begin atomic
+    with gone as (delete from agent.rule as r where r.id = _id and r.owner_id = _owner_id and r.about = _about returning r.id)
+    select exists (select from gone);
 end;

@@ -23,6 +23,11 @@ _PERHAPS = re.compile(r"<(!\w{0,7})?$")
 """The end of a text that the next one may complete to an alarm."""
 
 
+def quiet(text: str) -> str:
+    """Return a text that alarms no channel."""
+    return _ALARM.sub(QUIET, text)
+
+
 class Voice:
     """What one turn says in Slack."""
 
@@ -73,7 +78,7 @@ class Voice:
 
     async def post(self, text: str, below: Sequence[dict[str, Any]] = ()) -> None:
         """Say a whole text, in several messages if it is long."""
-        text = _ALARM.sub(QUIET, text)
+        text = quiet(text)
         if not (self.heard and text.strip()):
             return
         while text:
@@ -112,7 +117,7 @@ class Speech:
             await self.stream.stop(blocks=self.below)
 
     async def _say(self, text: str) -> None:
-        quiet = _ALARM.sub(QUIET, text)
-        self.text += quiet
-        if self.stream is not None and quiet:
-            await self.stream.append(quiet)
+        text = quiet(text)
+        self.text += text
+        if self.stream is not None and text:
+            await self.stream.append(text)
