@@ -326,33 +326,32 @@ begin atomic
     select count(*)::int4 from destroyed;
 end;
 
--- Sets a rule for a workspace, or for what _about names in it, once per event _id. False: there are
--- ten.
-create or replace function agent.set_rule(_id int8, _owner_id text, _about text, _said text, _set_by text) returns boolean
+-- Sets a rule of a workspace, _about one of its channels, a person or itself; once for the event
+-- _id. False: there are ten.
+create or replace function agent.set_rule(_owner_id text, _id int8, _about text, _said text, _set_by text) returns boolean
 language plpgsql volatile security definer
 as $$
 begin
-    -- The statement below must see the rules of a call at the same time.
+    -- The next statement counts what calls at the same time have set.
     perform pg_advisory_xact_lock(hashtextextended('agent.rule ' || _owner_id || ' ' || _about, 0));
-    insert into agent.rule (id, owner_id, about, said, set_by, set_at)
-    select _id, _owner_id, _about, _said, _set_by, agent.clock()
+    insert into agent.rule (owner_id, id, about, said, set_by, set_at)
+    select _owner_id, _id, _about, _said, _set_by, agent.clock()
     where (select count(*) from agent.rule as r where r.owner_id = _owner_id and r.about = _about) < 10
     on conflict (id) do nothing;
     return exists (select from agent.rule as r where r.id = _id);
 end
 $$;
 
--- A workspace's rules of the given scopes, in their order; of one scope the oldest first.
-create or replace function agent.read_rules(_owner_id text, _about text[])
-returns table (id int8, about text, said text, set_by text, set_at timestamptz)
+-- A workspace's rules about some ids, in their order; about one the oldest first.
+create or replace function agent.read_rules(_owner_id text, _about text[]) returns table (id int8, about text, said text, set_by text)
 language sql stable security definer
 begin atomic
-    select r.id, r.about, r.said, r.set_by, r.set_at from agent.rule as r where r.owner_id = _owner_id and r.about = any(_about)
+    select r.id, r.about, r.said, r.set_by from agent.rule as r where r.owner_id = _owner_id and r.about = any(_about)
     order by array_position(_about, r.about), r.id;
 end;
 
--- Removes a rule of a scope. False: it is not there.
-create or replace function agent.drop_rule(_id int8, _owner_id text, _about text) returns boolean
+-- Removes a rule. False: there is none about that id.
+create or replace function agent.drop_rule(_owner_id text, _about text, _id int8) returns boolean
 language sql volatile security definer
 begin atomic
     with gone as (delete from agent.rule as r where r.id = _id and r.owner_id = _owner_id and r.about = _about returning r.id)

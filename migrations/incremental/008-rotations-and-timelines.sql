@@ -80,7 +80,7 @@ create table agent.model_usage
 create table agent.rule
 ( id int8 not null primary key           -- of the event that set it, so that it is set once
 , owner_id text not null                 -- the workspace
-, about text not null                    -- a channel or a person of it; empty: all of it
+, about text not null                    -- a channel or a person of it, or itself
 , said text not null                     -- JSON, encrypted where encryption is on
 , set_by text not null
 , set_at timestamptz not null

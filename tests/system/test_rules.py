@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-import re
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from surelane_dev.simulator.posting.payloads import command_form, view_action_pa
 from surelane_dev.simulator.state import state_of
 from surelane_dev.simulator.views import View
 from surelane_worker.model.rules import LONGEST, MOST
+from surelane_worker.worker_settings import FAILURE_REPLY
 from tests.processes import until
 from tests.system.ingest_client import Slack, served
 from tests.system.model_server import ModelServer, model_server, says, settings
@@ -52,14 +53,14 @@ class Desk:
         )
         return await ended(self.connection, await self.connection.fetchval(newest))
 
-    async def open(self, name: str = "ada", channel: str = "general", text: str = "") -> View:
+    async def open(self, name: str = "ada", channel: str = "general") -> View:
         """Call the command, and return the modal that opens."""
         simulator, user = self.stand.simulator, self.user(name)
         room = simulator.workspace.channel(channel) or simulator.workspace.direct_messages(user.id)
         form = command_form(
             *(simulator.workspace, simulator.interactions),
             command="/rules",
-            text=text,
+            text="",
             channel=room,
             user=user,
         )
@@ -72,10 +73,12 @@ class Desk:
     async def submit(self, view: View, text: str, scope: str = "person", *, waits: bool = True) -> Any:
         """Submit a rule; return the errors that the modal shows."""
         simulator = self.stand.simulator
-        box = next(each for each in view.content["blocks"] if each["block_id"].startswith("rule"))
+        (box,) = (each["element"] for each in view.content["blocks"] if each["block_id"] == "rule")
+        (menu,) = (each["element"] for each in view.content["blocks"] if each["block_id"] == "whose")
+        (whose,) = (each["value"] for each in menu["options"] if each["text"]["text"] == f"This {scope}")
         entered: dict[str, dict[str, Any]] = {
-            box["block_id"]: {"text": {"value": text}},
-            "scope": {"scope": scope},
+            "rule": {box["action_id"]: {"value": text}},
+            "whose": {"whose": whose},
         }
         state = state_of(view.content["blocks"], entered, lambda _block, _action: {})
         payload = view_payload(
@@ -124,8 +127,7 @@ class Desk:
 
 
 def shown_in(block: dict[str, Any]) -> str:
-    text = block["elements"][0] if block["type"] == "context" else block.get("text", {})
-    return str(text.get("text", ""))
+    return str(block.get("text", {}).get("text", ""))
 
 
 def shown(view: View) -> list[str]:
@@ -161,6 +163,7 @@ async def desk(
 
 def working(database: str, at: Desk, **more: str) -> Any:
     given = settings(at.model, SLACK_API_URL=at.stand.api, SURELANE_SESSION_GRACE="200ms", **BUILT_IN)
+    given["SURELANE_FAILURE_REPLY"] = FAILURE_REPLY
     return worker(database, **{**given, **more})
 
 
@@ -190,8 +193,8 @@ async def test_rules_are_given_in_order_of_their_scopes_as_words_of_those_who_se
     assert given(messages) == [
         f'This workspace, set by <@{grace}>: "Say please."',
         f'This channel, set by <@{katherine}>: "never @here"',
-        f'<@{ada}>: "Answer in French."',
-        f'<@{ada}>: "Be brief."',
+        f'This person, set by <@{ada}>: "Answer in French."',
+        f'This person, set by <@{ada}>: "Be brief."',
     ]
     assert messages[-1]["content"].startswith(f"<@{ada}>: ")
     assert given(await people.asks("other-person", name="katherine"))[2:] == []
@@ -202,25 +205,17 @@ async def test_a_modal_shows_what_applies_and_a_removed_rule_is_gone(people: Des
     await people.set("Answer in French.")
     await people.set("Use *bold* <!here>", "channel", "katherine")
     await people.set("Elsewhere.", "channel", channel="support")
-    view = await people.open(text="Say please.")
-    texts = shown(view)
-    assert [text for text in texts if text.endswith((".", ">"))][:2] == [
-        "Answer in French.",
-        "Use *bold* <!here>",
-    ]
-    assert "Elsewhere." not in texts
-    assert any(re.match(f"Set by <@{people.user('katherine').id}>", text) for text in texts)
-    assert not [
-        each
-        for each in view.content["blocks"]
-        if each.get("text", {}).get("type") == "mrkdwn" and "bold" in shown_in(each)
-    ]
-    box = next(each for each in view.content["blocks"] if each["block_id"].startswith("rule"))
-    assert box["element"]["initial_value"] == "Say please."
+    view = await people.open()
+    channels, mine = (block for block in view.content["blocks"] if "accessory" in block)
+    assert (channels["text"]["type"], shown_in(channels)) == ("plain_text", "Use *bold* <\u200b!here>")
+    assert (mine["text"]["type"], shown_in(mine)) == ("plain_text", "Answer in French.")
+    whose = [block["fields"][0]["text"] for block in (channels, mine)]
+    ada, katherine = (people.user(name).id for name in ("ada", "katherine"))
+    assert whose == [f"This channel, set by <@{katherine}>", f"This person, set by <@{ada}>"]
     await people.remove(view, "Answer in French.")
     assert shown(view)[0] == "The rule was removed."
-    await people.remove(view, "Use *bold* <!here>")
-    assert "Use *bold* <!here>" not in shown(view)
+    await people.remove(view, shown_in(channels))
+    assert not [block for block in view.content["blocks"] if "accessory" in block]
     assert given(await people.asks("removed")) == []
 
 
@@ -258,7 +253,7 @@ async def test_limits_are_said_below_the_input(people: Desk) -> None:
     assert full == f"There are {MOST} rules already. Remove one first."
     assert await people.submit(view, "One more.", "channel") == []
     assert await people.submit(view, " \u200b\n ") == ["Write a rule."]
-    element = next(each["element"] for each in view.content["blocks"] if each["block_id"].startswith("rule"))
+    (element,) = (each["element"] for each in view.content["blocks"] if each["block_id"] == "rule")
     assert element["max_length"] == LONGEST
     assert await people.set("x" * (LONGEST + 1), "person", "katherine") == []
     assert given(await people.asks("long", "support", "katherine"))[0].endswith(f': "{"x" * LONGEST}"')
@@ -303,28 +298,13 @@ async def test_a_command_that_comes_too_late_for_a_modal_is_told_so(people: Desk
     form = command_form(
         *(simulator.workspace, simulator.interactions), command="/rules", text="", channel=room, user=ada
     )
-    simulator.interactions.use_trigger(form["trigger_id"])
+    simulator.interactions.now = lambda: time.time() + 60
     identity = await people.stand.queue.insert_event(json.dumps(form))
-    await ended(people.connection, identity)
-    said = [message for message in room.messages.values() if message.visible_to == ada.id]
-    assert [message.text for message in said][-1:] == ["This took too long. Please call the command again."]
-
-
-async def test_without_an_agent_the_command_says_so(database: str, connection: Connection) -> None:
-    async with desk(database, connection) as at:
-        async with worker(database, SLACK_API_URL=at.stand.api, **BUILT_IN):
-            simulator, ada = at.stand.simulator, at.user("ada")
-            room = simulator.workspace.direct_messages(ada.id)
-            form = command_form(
-                *(simulator.workspace, simulator.interactions),
-                command="/rules",
-                text="",
-                channel=room,
-                user=ada,
-            )
-            await at.ingest.form("/slack/events", form)
-            await at.last()
-        assert [message.text for message in room.messages.values()] == ["No agent answers here."]
+    assert (await ended(people.connection, identity))["attempts"] == 1
+    await people.last()  # the hook
+    simulator.interactions.now = time.time
+    said = [message.text for message in room.messages.values() if message.visible_to == ada.id]
+    assert said == [FAILURE_REPLY]
 
 
 async def test_rules_are_encrypted_at_rest_and_one_that_cannot_be_read_is_not_given(

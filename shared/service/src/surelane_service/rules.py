@@ -1,74 +1,41 @@
 """The rules that people set in Slack for agents."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from surelane.calls import Calls
 from surelane.encryption.keys import SealedError
 from surelane.encryption.places import Place
 
-WHAT = "rule"
-"""What of the event that set it a rule is: it is encrypted for that place."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A rule.
-
-    Attributes:
-        id: the id of the event that set it.
-        about: the channel or the person that it is of; empty: the workspace.
-        text: what it says; ``None``: it cannot be decrypted.
-        set_by: the person who set it.
-        set_at: when.
-    """
-
-    id: int
-    about: str
-    text: str | None
-    set_by: str
-    set_at: datetime
+Rule = tuple[int, str, str, str]
+"""The id of the event that set it, whom it is about, what it says, and who set it."""
 
 
 class Rules:
-    """The SQL functions by which workers set, read and remove rules."""
+    """The SQL functions by which workers set, read and remove the rules of a workspace."""
 
     _database: Calls
+    _sealed: Callable[[str, Place], Awaitable[str]]
+    _opened: Callable[[int, str | None, Place], Awaitable[str | None]]
 
-    async def _sealed(self, text: str, _place: Place) -> str:
-        raise NotImplementedError
+    async def set_rule(self, workspace: str, rule: Rule, owner: Mapping[str, Any]) -> bool:
+        """Set a rule, once. Return false where there are as many as may be. ``owner``: names the installation."""
+        identity, about, text, by = rule
+        said = await self._sealed(json.dumps({"text": text, **owner}), Place(identity, "rule"))
+        return await self._database.call("set_rule", workspace, identity, about, said, by)
 
-    async def _opened(self, _identity: int, stored: str | None, _place: Place) -> str | None:
-        raise NotImplementedError
+    async def read_rules(self, workspace: str, about: Sequence[str]) -> list[Rule]:
+        """Return the rules about these ids, in their order. What cannot be decrypted is empty."""
+        rules: list[Rule] = []
+        for identity, of, stored, by in await self._database.rows("read_rules", workspace, about):
+            try:
+                said = await self._opened(identity, stored, Place(identity, "rule"))
+            except SealedError:
+                said = '{"text": ""}'
+            rules.append((identity, of, json.loads(said or "{}")["text"], by))
+        return rules
 
-    async def set_rule(self, identity: int, owner: str, about: str, said: Mapping[str, Any], by: str) -> bool:
-        """Set a rule, once for an event. Return false where there are as many as there may be.
-
-        Args:
-            identity: the event's id.
-            owner: the workspace.
-            about: a channel or a person of it; empty: all of it.
-            said: ``text``, and the ids by which an erasure of an organization finds it.
-            by: the person who sets it.
-        """
-        stored = await self._sealed(json.dumps(said), Place(identity, WHAT))
-        return bool(await self._database.call("set_rule", identity, owner, about, stored, by))
-
-    async def read_rules(self, owner: str, about: Sequence[str]) -> list[Rule]:
-        """Return a workspace's rules, in the order of ``about``, and then as they were set."""
-        rows = await self._database.rows("read_rules", owner, about)
-        return [Rule(row[0], row[1], await self._text(row[0], row[2]), *row[3:]) for row in rows]
-
-    async def drop_rule(self, identity: int, owner: str, about: str) -> bool:
-        """Remove a rule. Return false where there is none of that scope."""
-        return bool(await self._database.call("drop_rule", identity, owner, about))
-
-    async def _text(self, identity: int, stored: str) -> str | None:
-        try:
-            said = await self._opened(identity, stored, Place(identity, WHAT))
-        except SealedError:
-            return None
-        return str(json.loads(said or "{}").get("text"))
+    async def drop_rule(self, workspace: str, about: str, identity: int) -> bool:
+        """Remove a rule. Return false where there is none about this id."""
+        return await self._database.call("drop_rule", workspace, about, identity)

@@ -1,168 +1,88 @@
 """Let people set rules for agents: a command opens a modal, which shows, sets and removes them.
 
-A team's handlers include these: ``handlers.include(rules.handlers)``. A person sets rules for themselves, and anybody
-in a channel for the channel. Rules of a workspace are its admins', as Slack's ``users.info`` says.
+A team's handlers may include these. People set rules for themselves, and everybody in a channel for the channel.
+Rules of a workspace are its admins', as Slack's ``users.info`` says.
 """
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
-from slack_sdk.errors import SlackApiError
+from slack_sdk.models import blocks
+from slack_sdk.models.views import View
 
 from surelane.events import Event
-from surelane.slack import Place, place_of, text_at
-from surelane_service.rules import Rule
 from surelane_worker.handling.asks import ignoring_final_errors
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.registry import Handlers
-from surelane_worker.model.agent import AGENTS
-from surelane_worker.model.rules import LONGEST, MOST, cleaned, rules_of, scopes_of, workspace_of
-from surelane_worker.slack.client import final_reason
+from surelane_worker.model.rules import LONGEST, MOST, WHOSE, about, cleaned, rules_about
 from surelane_worker.slack.tokens import owner_fields
 
 handlers = Handlers()
 SET, REMOVE = "agent-rules", "agent-rules-remove"
-"""The ids of the modal and of its buttons."""
-SCOPES = {
-    "person": ("For me", "Your rules"),
-    "channel": ("For this channel", "Rules of this channel"),
-    "workspace": ("For this workspace", "Rules of this workspace"),
-}
-"""What the menu calls a scope, and the heading of its rules."""
 ADMINS = "Only admins of this workspace may change its rules."
-UNREADABLE = "(This rule cannot be decrypted.)"
 
 
 @handlers.command("/rules", timeout="1m")
 async def show(event: Event, ctx: Context) -> None:
-    """Open the modal. What is written behind the command is in its input."""
-    if ctx.settings.model is None and not AGENTS:
-        await ctx.slack.reply(event, "No agent answers here.")
-        return
-    written = cleaned(str(event.payload.get("text") or ""))
-    view = await _modal(event, ctx, workspace_of(event), place_of(event.payload), written=written)
-    try:
-        await ctx.slack.open_view(event, view)
-    except SlackApiError as error:
-        if final_reason(error) is None:
-            raise
-        await ctx.slack.reply(event, "This took too long. Please call the command again.")
+    """Open the modal."""
+    await ctx.slack.open_view(event, await _modal(event, ctx))
 
 
 @handlers.view(SET, timeout="1m", answers=True)
 async def set_rule(event: Event, ctx: Context) -> None:
-    """Set the rule that was written, once, and show the rules anew. Or say below the inputs what is wrong."""
-    workspace, place = _where(event)
-    values = event.payload["view"]["state"]["values"]
-    block, text = next((name, each["text"]["value"]) for name, each in values.items() if "text" in each)
-    scope, text = values["scope"]["scope"]["selected_option"]["value"], cleaned(text or "")
+    """Set the rule that was written, once, and show the rules anew; or say below the input what is wrong."""
+    ids, fence, values = about(event), attempt_of(ctx).steps.fence, event.payload["view"]["state"]["values"]
+    (written,), (chosen,) = values["rule"].values(), values["whose"].values()
+    text, whose = cleaned(written["value"] or ""), chosen["selected_option"]["value"]
+    rule, owner = (event.id, whose, text, ids[2]), owner_fields(event)
     if not text:
-        await ctx.ack(errors={block: "Write a rule."})
-    elif not await _may(ctx, workspace, place, scope):
-        await ctx.ack(errors={"scope": ADMINS})
-    elif not await ctx.step("set rule", _set, event, ctx, workspace, scopes_of(place)[scope], text):
-        await ctx.ack(errors={block: f"There are {MOST} rules already. Remove one first."})
+        await ctx.ack(errors={"rule": "Write a rule."})
+    elif not await _may(ctx, ids, whose):
+        await ctx.ack(errors={"rule": ADMINS})
+    elif not await ctx.step("set rule", partial(fence.patiently, fence.engine.set_rule, ids[0], rule, owner)):
+        await ctx.ack(errors={"rule": f"There are {MOST} rules already. Remove one first."})
     else:
-        view = await _modal(event, ctx, workspace, place, told="The rule is set.", scope=scope)
-        await ctx.ack(response_action="update", view=view)
+        await ctx.ack(response_action="update", view=await _modal(event, ctx, "The rule is set."))
 
 
 @handlers.action(REMOVE, timeout="1m")
 async def remove(event: Event, ctx: Context) -> None:
     """Remove the rule beside the button, and show the rules anew."""
-    workspace, place = _where(event)
-    scope, _, identity = event.payload["actions"][0]["value"].partition(":")
-    told = ADMINS
-    if await _may(ctx, workspace, place, scope):
-        fence = attempt_of(ctx).steps.fence
-        about = scopes_of(place)[scope]
-        await fence.patiently(fence.engine.drop_rule, int(identity), workspace, about)
+    ids, fence, told = about(event), attempt_of(ctx).steps.fence, ADMINS
+    whose, _, rule = event.payload["actions"][0]["value"].partition(":")
+    if await _may(ctx, ids, whose):
+        await fence.patiently(fence.engine.drop_rule, ids[0], whose, int(rule))
         told = "The rule was removed."
-    with ignoring_final_errors():  # the person has closed it
-        await ctx.slack.update_view(event, await _modal(event, ctx, workspace, place, told=told))
+    with ignoring_final_errors():  # the person may have closed it
+        await ctx.slack.update_view(event, await _modal(event, ctx, told))
 
 
-async def _set(event: Event, ctx: Context, workspace: str, about: str, text: str) -> bool:
-    fence, user = attempt_of(ctx).steps.fence, place_of(event.payload).user or ""
-    said = {"text": text, **owner_fields(event)}
-    return await fence.patiently(fence.engine.set_rule, event.id, workspace, about, said, user)
+async def _may(ctx: Context, ids: Sequence[str], whose: str) -> bool:
+    """Return whether a person may change these rules. Without a right to ask Slack, nobody is an admin."""
+    user: dict[str, Any] = {}
+    if whose == ids[0]:
+        with ignoring_final_errors():
+            user = (await ctx.slack.client.users_info(user=ids[2]))["user"]
+    return whose in ids[1:] or (user.get("is_admin") is True and user.get("team_id") == ids[0])
 
 
-async def _may(ctx: Context, workspace: str, place: Place, scope: str) -> bool:
-    """Return whether a person may change the rules of a scope. Without a right to ask Slack, nobody is an admin."""
-    if scope != "workspace":
-        return True
-    try:
-        user = (await ctx.slack.client.users_info(user=str(place.user)))["user"]
-    except SlackApiError as error:
-        if final_reason(error) is None:
-            raise
-        return False
-    return user.get("is_admin") is True and user.get("team_id") == workspace
-
-
-def _where(event: Event) -> tuple[str, Place]:
-    """Return the workspace and the place for which a modal was opened, and the person who uses it."""
-    workspace, channel = json.loads(text_at(event.payload, (("view", "private_metadata"),)) or "")
-    return workspace, replace(place_of(event.payload), channel=channel)
-
-
-async def _modal(
-    event: Event,
-    ctx: Context,
-    workspace: str,
-    place: Place,
-    *,
-    told: str = "",
-    written: str = "",
-    scope: str = "person",
-) -> dict[str, Any]:
-    rules = await rules_of(ctx, workspace, place)
-    text: dict[str, Any] = {"type": "plain_text_input", "action_id": "text", "max_length": LONGEST}
-    options = {name: {"text": _plain(label), "value": name} for name, (label, _) in SCOPES.items()}
-    menu = {"type": "static_select", "action_id": "scope", "options": list(options.values())}
-    return {
-        "type": "modal",
-        "callback_id": SET,
-        "private_metadata": json.dumps([workspace, place.channel]),
-        "title": _plain("Rules for the agent"),
-        "submit": _plain("Set"),
-        "close": _plain("Close"),
-        "blocks": [
-            *([{"type": "section", "text": _plain(told)}] if told else []),
-            *_listed(rules, scopes_of(place)),
-            # Slack keeps what was written in an input with the same id.
-            _input(f"rule {event.id}", "New rule", text | ({"initial_value": written} if written else {})),
-            _input("scope", "Whose", menu | {"initial_option": options[scope]}),
-        ],
-    }
-
-
-def _listed(rules: Sequence[Rule], scopes: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    for scope, (_, heading) in SCOPES.items():
-        yield {"type": "header", "text": _plain(heading)}
-        found = [rule for rule in rules if rule.about == scopes[scope]]
-        for rule in found:
-            button = {
-                "type": "button",
-                "action_id": REMOVE,
-                "value": f"{scope}:{rule.id}",
-                "text": _plain("Remove"),
-            }
-            shown = _plain(UNREADABLE if rule.text is None else rule.text)
-            yield {"type": "section", "text": shown, "accessory": button}
-            if scope != "person":
-                by = f"Set by <@{rule.set_by}> on {rule.set_at:%Y-%m-%d}"
-                yield {"type": "context", "elements": [{"type": "mrkdwn", "text": by}]}
-        if not found:
-            yield {"type": "section", "text": _plain("None")}
-
-
-def _input(block: str, label: str, element: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "input", "block_id": block, "label": _plain(label), "element": element}
-
-
-def _plain(text: str) -> dict[str, Any]:
-    return {"type": "plain_text", "text": text, "emoji": False}
+async def _modal(event: Event, ctx: Context, told: str = "Agents get these with each question here.") -> View:
+    ids = about(event)
+    names = dict(zip(ids, WHOSE, strict=True))
+    options = [blocks.Option(text=name, value=each) for each, name in reversed(names.items())]
+    shown: list[blocks.Block] = [blocks.SectionBlock(text=told)]
+    for identity, of, text, by in await rules_about(ctx, ids):
+        said = blocks.PlainTextObject(text=text or "(This rule cannot be decrypted.)")
+        button = blocks.ButtonElement(text="Remove", action_id=REMOVE, value=f"{of}:{identity}")
+        shown.append(
+            blocks.SectionBlock(text=said, fields=[f"{names[of]}, set by <@{by}>"], accessory=button)
+        )
+    # Slack keeps what was written in an input of the same id.
+    box = blocks.PlainTextInputElement(action_id=f"rule {event.id}", max_length=LONGEST)
+    menu = blocks.StaticSelectElement(action_id="whose", options=options, initial_option=options[0])
+    shown.append(blocks.InputBlock(block_id="rule", label="New rule", element=box))
+    shown.append(blocks.InputBlock(block_id="whose", label="Whose", element=menu))
+    modal = View(type="modal", title="Rules for the agent", callback_id=SET, submit="Set", blocks=shown)
+    modal.private_metadata = ids[1]
+    return modal

@@ -6,14 +6,13 @@ from typing import Any
 
 from surelane.errors import SettingsError
 from surelane.events import Event
-from surelane.slack import Place
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.outcomes import Discard, Retry
 from surelane_worker.model.budget import budget_of
 from surelane_worker.model.errors import RefusedError, StoppedError, UnavailableError
-from surelane_worker.model.rules import wishes
+from surelane_worker.model.rules import heard
 from surelane_worker.model.setup import Setup
-from surelane_worker.model.thread import Said, before, looked_at, quoted
+from surelane_worker.model.thread import looked_at, quoted
 from surelane_worker.model.voice import Voice
 from surelane_worker.worker_settings import WorkerSettings
 
@@ -46,7 +45,7 @@ class Agent(Setup):
         from surelane_worker.model.run import Run  # noqa: PLC0415 - likewise
 
         voice = Voice(event, ctx)
-        said = await ctx.step("thread", _heard, event, ctx, voice.place)
+        said = await ctx.step("thread", heard, event, ctx, voice.place)
         text = str(event.slack.get("text") or "")[:LONGEST_QUESTION]
         asked = quoted(voice.place.user, text) + looked_at(event)
         run = Run(self, ctx, event, voice, Attached(ctx, asked, await referred(event, ctx)))
@@ -93,11 +92,6 @@ class Agent(Setup):
 
         model_of(settings, self.model)
         budget_of(settings.model_budget).check(names_of(self.model or settings.model or ""))
-
-
-async def _heard(event: Event, ctx: Context, place: Place) -> list[Said]:
-    """Return what the model gets before the message: the rules that apply now, and the thread."""
-    return [*await wishes(event, ctx, place), *await before(event, ctx, place)]
 
 
 def check_models(settings: WorkerSettings) -> None:
