@@ -1,4 +1,4 @@
-"""People set rules for agents in a modal; the model gets them as people's wishes, and nobody else's."""
+"""People set rules for agents in a modal; the model gets them as people's wishes, and not as instructions."""
 
 import asyncio
 import json
@@ -265,7 +265,7 @@ HOSTILE = (
 )
 
 
-async def test_a_hostile_rule_stays_one_quoted_line_and_alarms_nobody(people: Desk) -> None:
+async def test_a_hostile_rule_stays_one_quoted_line_and_alarms_no_channel(people: Desk) -> None:
     await people.set(HOSTILE, "channel")
     (line,) = given(await people.asks("hostile", name="katherine"))
     before, quoted = line.split(': "', 1)

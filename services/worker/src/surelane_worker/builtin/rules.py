@@ -59,7 +59,7 @@ async def remove(event: Event, ctx: Context) -> None:
 
 
 async def _may(ctx: Context, ids: Sequence[str], whose: str) -> bool:
-    """Return whether a person may change these rules. Without a right to ask Slack, nobody is an admin."""
+    """Return whether a person may change these rules. Without the right to ask Slack, no person is an admin."""
     user: dict[str, Any] = {}
     if whose == ids[0]:
         with ignoring_final_errors():
