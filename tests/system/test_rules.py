@@ -23,7 +23,7 @@ from surelane_worker.worker_settings import FAILURE_REPLY
 from tests.processes import until
 from tests.system.ingest_client import Slack, served
 from tests.system.model_server import ModelServer, model_server, says, settings
-from tests.system.slack_stand import Stand, slack_stand
+from tests.system.slack_stand import Stand, fault, slack_stand
 from tests.system.test_answers import LONG, SHORT
 from tests.system.worker import claimed, ended, worker
 
@@ -243,6 +243,15 @@ async def test_only_an_admin_changes_the_workspaces_rules(people: Desk) -> None:
     view = await people.open("grace", "support")
     await people.remove(view, "Say please.")
     assert "Say please." not in shown(view)
+
+
+async def test_no_person_is_an_admin_if_slack_does_not_say_so(people: Desk) -> None:
+    faults, view = people.stand.simulator.faults, await people.open("grace")
+    faults.add(fault("invalid_auth", methods=["users.info"]))
+    assert await people.submit(view, "Say please.", "workspace") == [ADMINS]
+    faults.add(fault("server_error", methods=["users.info"]))
+    assert await people.submit(view, "Say please.", "workspace") == [], "the next attempt asks again"
+    assert await people.connection.fetchval("select count(*) from agent.rule") == 1
 
 
 async def test_limits_are_said_below_the_input(people: Desk) -> None:
