@@ -226,7 +226,8 @@ declare
     _of int8;
 begin
     if _at is null then
-        _counts := jsonb_build_object('installation', (select count(*) from agent.installation where agent.named_installation(_filter, owner_id, user_id)), 'cron', (select count(*) from agent.cron as c where c::text ~ all(agent.as_words(_names))));
+        _counts := jsonb_build_object('installation', (select count(*) from agent.installation where agent.named_installation(_filter, owner_id, user_id)), 'cron', (select count(*) from agent.cron as c where c::text ~ all(agent.as_words(_names)))
+            , 'rule', nullif((select count(*) from agent.rule as r where r::text ~ all(agent.as_words(_names))), 0));
         _of := agent.about_events();
     end if;
     select * into _found
@@ -401,9 +402,10 @@ begin
 end
 $$;
 
--- Removes the schedules in which all names stand, what models used for them, and what limits and
--- crowds remember of them where no live event needs it. Skips what other transactions have locked,
--- except what models used: workers sweep those rows. Returns how many rows of each table.
+-- Removes the schedules and rules in which all names stand, what models used for them, and what
+-- limits and crowds remember of them where no live event needs it. Skips what other transactions
+-- have locked, except rules and what models used: workers hold those rows briefly. Returns how many
+-- rows of each table.
 create or replace function agent.erase_names(_names text[]) returns jsonb
 language plpgsql volatile security definer
 set jit = off
@@ -415,7 +417,10 @@ declare
     _limits int4 := 0;
     _rows int4;
     _used int4;
+    _rules int4;
 begin
+    delete from agent.rule as r where r::text ~ all(_words);
+    get diagnostics _rules = row_count;
     delete from agent.model_usage as u where concat_ws(' ', u.owner_id, u.user_id) ~ all(_words);
     get diagnostics _used = row_count;
     delete from agent.cron where name in (select name from agent.cron as c where c::text ~ all(_words) for update skip locked);
@@ -439,7 +444,7 @@ begin
     delete from agent.other_report where ctid = any(array(select ctid from agent.other_report where owner_id = any(_names) for update skip locked));
     delete from agent.slack_limit as l where l.name in (
         select name from agent.slack_limit where name ~ all(_words) and coalesce(busy[cardinality(busy)], '-infinity') < agent.clock() for update skip locked);
-    return jsonb_strip_nulls(jsonb_build_object('cron', _cron, 'limit_state', _limits, 'model_usage', nullif(_used, 0)));
+    return jsonb_strip_nulls(jsonb_build_object('cron', _cron, 'limit_state', _limits, 'model_usage', nullif(_used, 0), 'rule', nullif(_rules, 0)));
 end
 $$;
 

@@ -1,5 +1,5 @@
--- Installations of the Slack app by OAuth, and data keys. The services seal both before they come
--- here.
+-- Installations of the Slack app by OAuth, data keys, and people's rules for agents. The services
+-- seal them before they come here.
 --
 --   save_installation, use_oauth_state: ingest, at an install
 --   wake_installed: events that wait for it; save_installation
@@ -13,6 +13,7 @@
 --   data_keys_to_seal, seal_data_key, leave_data_key: the same
 --   data_key, add_data_key, find_data_keys: services, programs
 --   retire_data_key, destroy_data_keys: erasing (016)
+--   set_rule, read_rules, drop_rule: workers
 
 -- Save the rows of one installation together: the bot's (an empty user id), a person's, or both. A
 -- later one replaces an earlier one, and keeps what was to be erased after an uninstall. The bot's
@@ -323,4 +324,36 @@ begin atomic
     with destroyed as (
         delete from agent.data_key where workspace = _workspace and retired_at <= agent.clock() - _retired_for returning 1)
     select count(*)::int4 from destroyed;
+end;
+
+-- Sets a rule of a workspace, _about one of its channels, a person or itself; once for the event
+-- _id. False: there are ten.
+create or replace function agent.set_rule(_owner_id text, _id int8, _about text, _said text, _set_by text) returns boolean
+language plpgsql volatile security definer
+as $$
+begin
+    -- The next statement counts what calls at the same time have set.
+    perform pg_advisory_xact_lock(hashtextextended('agent.rule ' || _owner_id || ' ' || _about, 0));
+    insert into agent.rule (owner_id, id, about, said, set_by, set_at)
+    select _owner_id, _id, _about, _said, _set_by, agent.clock()
+    where (select count(*) from agent.rule as r where r.owner_id = _owner_id and r.about = _about) < 10
+    on conflict (id) do nothing;
+    return exists (select from agent.rule as r where r.id = _id);
+end
+$$;
+
+-- A workspace's rules about some ids, in their order; about one the oldest first.
+create or replace function agent.read_rules(_owner_id text, _about text[]) returns table (id int8, about text, said text, set_by text)
+language sql stable security definer
+begin atomic
+    select r.id, r.about, r.said, r.set_by from agent.rule as r where r.owner_id = _owner_id and r.about = any(_about)
+    order by array_position(_about, r.about), r.id;
+end;
+
+-- Removes a rule. False: there is none about that id.
+create or replace function agent.drop_rule(_owner_id text, _about text, _id int8) returns boolean
+language sql volatile security definer
+begin atomic
+    with gone as (delete from agent.rule as r where r.id = _id and r.owner_id = _owner_id and r.about = _about returning r.id)
+    select exists (select from gone);
 end;

@@ -75,3 +75,14 @@ create table agent.model_usage
 , latest text not null                   -- the response that was counted last
 , primary key (day, owner_id, user_id, model)
 );
+
+-- What people set in Slack for agents, such as "answer in French".
+create table agent.rule
+( id int8 not null primary key           -- of the event that set it, so that it is set once
+, owner_id text not null                 -- the workspace
+, about text not null                    -- a channel or a person of it, or itself
+, said text not null                     -- JSON, encrypted where encryption is on
+, set_by text not null
+, set_at timestamptz not null
+);
+create index rule_about on agent.rule (owner_id, about, id);

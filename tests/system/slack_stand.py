@@ -26,14 +26,14 @@ class Stand:
     queue: Queue
 
     async def mention(
-        self, text: str, channel: str = "general", thread_ts: str | None = None
+        self, text: str, channel: str = "general", thread_ts: str | None = None, name: str = "ada"
     ) -> tuple[int, Message]:
-        """Let Ada mention the bot; return the event's id in the queue, and her message."""
+        """Let a person mention the bot; return the event's id in the queue, and the message."""
         workspace = self.simulator.workspace
-        room, ada = workspace.channel(channel), workspace.user("ada")
+        room, person = workspace.channel(channel), workspace.user(name)
         assert room is not None
-        assert ada is not None
-        message = workspace.post(room, ada.id, f"<@{workspace.bot.id}> {text}", thread_ts=thread_ts)
+        assert person is not None
+        message = workspace.post(room, person.id, f"<@{workspace.bot.id}> {text}", thread_ts=thread_ts)
         (inner,) = events_of(workspace, Posted(message), {"app_mention"})
         return await self.queue.insert_event(json.dumps(envelope(workspace, inner))), message
 

@@ -75,7 +75,8 @@ async def system(server: Server, template: str) -> AsyncIterator[System]:
 
 def test_every_documented_kind_has_a_handler() -> None:
     taken = {kind for handler in registered_in(handlers).all() for kind in handler.kinds}
-    assert taken == KINDS | {"slack.app_mention", "slack.message.im"}
+    rules = {"slack.command.rules", "slack.view_submission", "slack.block_actions"}
+    assert taken == KINDS | {"slack.app_mention", "slack.message.im"} | rules
 
 
 async def test_the_worker_announces_what_it_handles(system: System) -> None:

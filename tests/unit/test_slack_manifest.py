@@ -45,6 +45,7 @@ SCOPES_OF_CALLS = {
     "client.auth_test": set[str](),
     "client.chat_stopStream": {"chat:write"},
     "client.conversations_open": {"im:write"},
+    "client.users_info": {"users:read"},
 }
 SCOPES_OF_EVENTS = {
     "app_mention": {"app_mentions:read"},
@@ -160,5 +161,6 @@ def test_the_simulator_asks_for_the_same_scopes(scopes: set[str]) -> None:
         "files.completeUploadExternal",
         "views.publish",
         "conversations.open",
+        "users.info",
     }
     assert {METHODS[name].scope for name in called} - {None} <= scopes

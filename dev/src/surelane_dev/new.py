@@ -20,6 +20,9 @@ PARTS = {
     "extra": "",
     "model": "",
     "environment": "",
+    "command": "/status",
+    "does": "Say how things are",
+    "scopes": "",
     "packages": """\
 # Packages that the bot needs:
 #   USER root
@@ -38,6 +41,9 @@ model = "fake" # for `surelane dev` and tests; the variable SURELANE_MODEL=opena
       SURELANE_MODEL_URL: ${SURELANE_MODEL_URL-http://simulator:8090/model/v1}
       OPENAI_API_KEY: ${OPENAI_API_KEY-}
 """,
+    "command": "/rules",
+    "does": "Show and change the rules for the agent",
+    "scopes": "\n      - users:read",
     "packages": """\
 USER root
 RUN pip --python /opt/venv/bin/python install --no-cache-dir 'pydantic-ai-slim[mcp,openai]>=2.68,<3'

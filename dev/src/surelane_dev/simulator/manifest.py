@@ -46,7 +46,10 @@ class Manifest(Entry):
 
 
 DOCUMENTED = Manifest(
-    commands=(Command(command="/status", description="Say how things are"),),
+    commands=(
+        Command(command="/status", description="Say how things are"),
+        Command(command="/rules", description="Show and change the rules for the agent"),
+    ),
     shortcuts=(Shortcut(name="Ask", type="global", callback_id="ask", description="Ask the bot a question"),),
     events=frozenset({"app_context_changed", "app_home_opened", "app_mention", "message.im"}),
 )

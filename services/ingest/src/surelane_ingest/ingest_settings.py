@@ -30,6 +30,7 @@ SCOPES = (
     "im:write",
     "mpim:history",
     "reactions:write",
+    "users:read",
 )
 """The scopes of the documented manifest."""
 _SCOPE = re.compile(r"[a-z0-9_.:-]+", re.ASCII)

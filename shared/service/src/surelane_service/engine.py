@@ -20,6 +20,7 @@ from surelane_service.compatibility import schema_version
 from surelane_service.cron import Schedules
 from surelane_service.figures import Figures, Measured, read_figures
 from surelane_service.fleet import Fleet
+from surelane_service.rules import Rules
 from surelane_service.sweeping import Sweeping
 from surelane_service.threads import Threads
 
@@ -156,7 +157,7 @@ class StoredStep:
         return self.done or bool(self.tried.get("failed"))
 
 
-class Engine(Schedules, Sweeping, Measured, Fleet, Threads):
+class Engine(Schedules, Sweeping, Measured, Fleet, Rules, Threads):
     """The SQL functions of role ``agent_worker``, on a connection or a pool.
 
     Every method raises errors of :mod:`surelane.errors` alone, as :class:`surelane.Queue` does.

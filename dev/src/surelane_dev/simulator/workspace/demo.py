@@ -8,7 +8,7 @@ from surelane_dev.simulator.workspace.workspace import Workspace
 
 PEOPLE = (
     User("U0ADA00001", "ada", "Ada Byron"),
-    User("U0GRACE001", "grace", "Grace Murray"),
+    User("U0GRACE001", "grace", "Grace Murray", is_admin=True),
     User("U0KATH0001", "katherine", "Katherine Coleman"),
 )
 BOT = User("U0SURELANE", "surelane", "Surelane", is_bot=True)

@@ -15,6 +15,7 @@ class User:
     name: str
     real_name: str
     is_bot: bool = False
+    is_admin: bool = False
 
 
 @dataclass(slots=True)

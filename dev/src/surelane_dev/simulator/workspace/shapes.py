@@ -130,7 +130,7 @@ def user_json(workspace: Workspace, user: User) -> JSON:
         "tz": "Etc/UTC",
         "tz_label": "Coordinated Universal Time",
         "tz_offset": 0,
-        "is_admin": False,
+        "is_admin": user.is_admin,
         "is_owner": False,
         "is_bot": user.is_bot,
         "is_app_user": False,

@@ -10,8 +10,9 @@ from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.outcomes import Discard, Retry
 from surelane_worker.model.budget import budget_of
 from surelane_worker.model.errors import RefusedError, StoppedError, UnavailableError
+from surelane_worker.model.rules import heard
 from surelane_worker.model.setup import Setup
-from surelane_worker.model.thread import TURN, before, looked_at, quoted
+from surelane_worker.model.thread import TURN, looked_at, quoted
 from surelane_worker.model.voice import Voice
 from surelane_worker.worker_settings import WorkerSettings
 
@@ -44,7 +45,7 @@ class Agent(Setup):
         from surelane_worker.model.run import Run  # noqa: PLC0415 - likewise
 
         voice = Voice(event, ctx)
-        said = await ctx.step(TURN, before, event, ctx, voice.place)
+        said = await ctx.step(TURN, heard, event, ctx, voice.place)
         text = str(event.slack.get("text") or "")[:LONGEST_QUESTION]
         asked = quoted(voice.place.user, text) + looked_at(event)
         run = Run(self, ctx, event, voice, Attached(ctx, asked, await referred(event, ctx)))

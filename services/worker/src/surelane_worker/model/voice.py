@@ -16,7 +16,7 @@ from surelane_worker.slack.stream import LONGEST, Stream, end_of_line
 
 CHANNEL = re.compile(r"[CDG][A-Z0-9]+", re.ASCII)
 """A channel's id. A job's payload may have another word there, such as ``slack``."""
-_ALARM = re.compile(r"<!(?=channel|here|everyone|subteam)")
+ALARM = re.compile(r"<!(?=channel|here|everyone|subteam)")
 """What would notify a whole channel. A model may have been asked for it by any text that it read."""
 QUIET = "<\u200b!"
 _PERHAPS = re.compile(r"<(!\w{0,7})?$")
@@ -73,7 +73,7 @@ class Voice:
 
     async def post(self, text: str, below: Sequence[dict[str, Any]] = ()) -> None:
         """Say a whole text, in several messages if it is long."""
-        text = _ALARM.sub(QUIET, text)
+        text = ALARM.sub(QUIET, text)
         if not (self.heard and text.strip()):
             return
         while text:
@@ -112,7 +112,7 @@ class Speech:
             await self.stream.stop(blocks=self.below)
 
     async def _say(self, text: str) -> None:
-        quiet = _ALARM.sub(QUIET, text)
+        quiet = ALARM.sub(QUIET, text)
         self.text += quiet
         if self.stream is not None and quiet:
             await self.stream.append(quiet)
