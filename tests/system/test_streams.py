@@ -1,4 +1,4 @@
-"""A web page follows what an agent says: live, from any place on, and each character once, whatever is killed."""
+"""A web page follows what an agent says: live, from any place on, and each character once, also after kill -9."""
 
 import asyncio
 import json
@@ -58,6 +58,7 @@ class Reader:
     ids: list[int] = field(default_factory=list)
     begun: list[int] = field(default_factory=list)
     end: dict[str, Any] | None = None
+    connected: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def text(self) -> str:
@@ -74,6 +75,7 @@ class Reader:
             session.get(f"{url}/v1/jobs/{identity}/stream") as response,
         ):
             assert response.status == 200, await response.text()
+            self.connected.set()
             while self.end is None and (until is None or self.text != until):
                 try:
                     fields = (await response.content.readuntil(b"\n\n")).decode()
@@ -126,11 +128,11 @@ async def test_a_page_reads_live_and_goes_on_exactly_where_it_was(
         await again.follow(url, identity)
         assert again.ids[1:] == reader.ids[place:]
         assert again.end == reader.end
-    looked = await connection.fetchval(
-        "select count(*) from agent.action where action = 'look at payload' and target = $1",
-        f"event {identity}",
-    )
-    assert looked == 2 + 1 + len(reader.ids) - 1
+    async with person(url) as somebody:
+        somebody.headers = {"Authorization": f"Bearer {VIEWER}"}
+        status, text = await somebody.get(f"/v1/actions?target=event%20{identity}")
+        looks = [each["action"] for each in json.loads(text)["actions"]]
+    assert (status, looks) == (200, ["look at payload"] * (2 + len(reader.ids)))
 
 
 @pytest.mark.parametrize("keys", [{}, KEYS], ids=["plain", "sealed"])
@@ -172,8 +174,9 @@ async def test_streams_end_with_the_operator_and_go_on_with_the_next(
     async with worker(database, **settings(model, **TOOLS)):
         async with page(role, **ON) as url:
             await reader.follow(url, identity, until="One, ")
+            reader.connected.clear()
             reading = asyncio.create_task(reader.follow(url, identity))
-            await asyncio.sleep(0)
+            await reader.connected.wait()
         await reading
         assert (reader.text, reader.end) == ("One, ", None)
         pause.set()
@@ -221,7 +224,7 @@ async def test_an_event_that_runs_again_is_told_anew_with_higher_numbers(
 
 
 async def test_who_may_not_read_and_what_is_unknown(connection: Connection, url: str) -> None:
-    silent = await Queue(connection).enqueue("nobody-handles")
+    silent = await Queue(connection).enqueue("unhandled")
     await Queue(connection).cancel(str(silent))
     path = f"/v1/jobs/{silent}/stream"
     async with person(url) as somebody:
@@ -261,7 +264,7 @@ async def test_streams_are_few_end_after_a_spell_and_show_that_they_live(
     database: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "HEARTBEAT", 0.0)
-    identity = await Queue(connection).enqueue("nobody-handles")
+    identity = await Queue(connection).enqueue("unhandled")
     headers = {"Authorization": f"Bearer {VIEWER}"}
     async with serve(database, most=2) as (url, _), AsyncExitStack() as stack:
         session = await stack.enter_async_context(aiohttp.ClientSession(headers=headers))
@@ -289,7 +292,7 @@ async def test_a_reader_that_does_not_read_is_cut(
     database: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "SLOWEST", 0.2)
-    identity = await Queue(connection).enqueue("nobody-handles")
+    identity = await Queue(connection).enqueue("unhandled")
     await connection.execute(
         "insert into agent.step"
         " (event_id, name, nth, sort, event_ts, arguments, result, attempt, started_at, finished_at)"
