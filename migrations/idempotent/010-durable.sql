@@ -320,10 +320,9 @@ return (
         from agent.signal as s where s.event_id = _id
     ) as what);
 
--- Stores a batch of what an agent says in a running event, fenced by the claim: _text, which begins
--- after _from characters of the response with number _part. At 0 the response is told anew, and
--- what was stored of it and of later ones goes. A second call changes nothing. Without a text it
--- only does that. The batches are steps with numbers from -2 down. Answers as store_step.
+-- Stores what an agent says, fenced by the claim: _text, after _from characters of the response
+-- _part. At 0 that is told anew: what was stored of it and of later ones goes. A second call
+-- changes nothing. Batches are steps with numbers from -2 down. Answers as store_step.
 create or replace function agent.store_said(_id int8, _claim int4, _part int4, _from int4, _text json) returns text
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
