@@ -11,6 +11,7 @@
 --   open_step: undos and progress; workers
 --   finish_step: a step in a team's own transaction; workers, programs
 --   store_tags: by which operators find a running event; workers
+--   store_said, read_said: what an agent says, for who follows it; workers, operators
 --   cancelled_claims: a worker asks which claims to cancel
 --   gather, ended_followers: the followers of a run; workers
 --   uncount_starts: a run that was put back has not begun; settle_returned (007)
@@ -318,6 +319,47 @@ return (
         select s.sent_at, jsonb_build_object('sort', 'signal', 'name', s.name, 'started_at', s.sent_at, 'by', s.sent_by, 'nth', s.taken_by)
         from agent.signal as s where s.event_id = _id
     ) as what);
+
+-- Stores what an agent says, fenced by the claim: _text, after _from characters of the response
+-- _part. At 0 that is told anew: what was stored of it and of later ones goes. A second call
+-- changes nothing. Batches are steps with numbers from -2 down. Answers as store_step.
+create or replace function agent.store_said(_id int8, _claim int4, _part int4, _from int4, _text json) returns text
+language plpgsql volatile security definer
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _held agent.event := agent.hold_running(_id, _claim);
+    _latest int4 := (select min(s.nth) from agent.step as s where s.event_id = _id and s.name = 'said' and s.nth < -1);
+    _place text := format('[%s, %s]', _part, _from);
+begin
+    if _held.id is null then
+        return agent.unheld(_id, _claim);
+    elsif _from = 0 then
+        delete from agent.step as s where s.event_id = _id and s.name = 'said' and s.nth < -1 and (s.arguments::json ->> 0)::int4 >= _part;
+        if _text is null and not found then
+            return 'done';
+        end if;
+    elsif exists (select from agent.step as s where s.event_id = _id and s.name = 'said' and s.nth = _latest and s.arguments = _place) then
+        return 'done';
+    end if;
+    insert into agent.step (event_id, name, nth, sort, event_ts, arguments, result, attempt, started_at, finished_at)
+    values (_id, 'said', coalesce(_latest, -1) - 1, 'step', _held.event_ts, _place, coalesce(_text, '""'), _held.attempts, _now, _now);
+    return 'done';
+end
+$$;
+
+-- Returns up to 100 batches of what an agent said after the batch with number _after, in order, and
+-- whether the event has ended. Numbers never begin again, also where the event runs again.
+create or replace function agent.read_said(_id int8, _after int4, out ended boolean, out said json)
+language sql stable security definer
+set enable_seqscan = off
+as $$
+    select not exists (select from agent.event where id = _id), coalesce((
+        select json_agg(json_build_object('number', -1 - s.nth, 'part', s.arguments::json -> 0, 'from', s.arguments::json -> 1, 'value', s.result) order by s.nth desc)
+        from (select * from agent.step where event_id = _id and name = 'said' and nth < -1 - _after order by nth desc limit 100) as s), '[]')
+$$;
 
 -- Returns in words what a suspended event waits for; null: it is not suspended.
 create or replace function agent.suspended_for(_id int8) returns text

@@ -61,7 +61,7 @@ declare
         ' pass_on lease_slack_calls delay_slack_calls store_step store_tags open_step stored_steps read_steps end_sleeps'
         ' rerun_chain take_signal run_child send_signal gather ended_followers cancelled_claims live_event cancel_job'
         ' replace_message drop_history await_installation other_reporter erase_uninstalled count_usage read_usage thread_events'
-        ' set_rule read_rules drop_rule';
+        ' set_rule read_rules drop_rule store_said';
     -- A program that puts jobs into the queue sees and changes no other event.
     _producing text := 'enqueue enqueue_jobs fan_out signal finish_step';
     _enqueuing text := _producing || ' cancel_event cancel_live signal_event reschedule_event set_cron delete_cron read_cron';
@@ -72,7 +72,7 @@ declare
         ' count_jobs expire_jobs pause_cron run_cron drain_worker narrow_jobs group_jobs'
         ' message_jobs longest_waiting count_versions recent_figures list_kinds limit_use firings list_running'
         ' list_questions workflow workflow_below list_workflows preview_erasure begin_erasure'
-        ' erase_step list_erasures retire_data_key destroy_data_keys';
+        ' read_said erase_step list_erasures retire_data_key destroy_data_keys';
     _reading text := 'schema_version own_timeline measure_queue clock to_timestamptz from_timestamptz';
     -- Tokens, for the services that have the keys. Programs do not read sealed ones.
     _installing text := 'save_installation find_installation delete_installation use_oauth_state uninstall';

@@ -22,6 +22,7 @@ from tests.docs.names import services, settings, variables
 ELSEWHERE = {
     "python": "test_python.py runs it",
     "sql": "test_sql.py runs it",
+    "js": "tests/browser/test_followed_answer.py runs it",
 }
 NOT_RUN = {
     "docker": "options, files and services are checked here; the container tier runs Compose",

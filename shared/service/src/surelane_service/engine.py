@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from surelane.calls import Calls, Connection, Pool, Row
-from surelane.encryption.places import ANSWER, ERROR, PROGRESS, Place, signal_place, step_place
+from surelane.encryption.places import ANSWER, ERROR, PROGRESS, SAID, Place, signal_place, step_place
 from surelane.events import Event
 from surelane.jobs import Job, job_text
 from surelane_service.compatibility import schema_version
@@ -338,6 +338,11 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Rules, Threads):
         """Store how far a claimed event is, in words."""
         stored = await self._sealed(json.dumps(text), step_place(identity, *PROGRESS))
         return await self._open_step(identity, claim, *PROGRESS, stored, False)
+
+    async def store_said(self, identity: int, claim: int, part: int, start: int, text: str) -> Settled:
+        """Store what a claimed event says in a part, after ``start`` characters of it. At 0 the part begins anew."""
+        stored = await self._sealed(json.dumps(text), Place(identity, SAID)) if text else None
+        return await self._fenced("store_said", identity, claim, part, start, stored)
 
     async def offer_step(
         self, identity: int, claim: int, name: str, nth: int, token: str, in_order: bool = False

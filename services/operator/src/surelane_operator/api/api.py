@@ -8,6 +8,7 @@ from surelane import __version__
 from surelane_operator.api.bulk import BulkApi
 from surelane_operator.api.endpoint import Endpoint, document
 from surelane_operator.api.queue import QueueApi
+from surelane_operator.api.stream import StreamApi
 from surelane_operator.changes import Changes
 from surelane_operator.console.access.guard import refusal
 from surelane_operator.doctor import Examinations
@@ -33,15 +34,17 @@ class OperatorApi:
     """The routes under ``/v1``. They stand behind the guard, which names the viewer of each request."""
 
     def __init__(self, changes: Changes, examinations: Examinations) -> None:
-        self._bulk = BulkApi(changes)
+        self._bulk, self._stream = BulkApi(changes), StreamApi(changes)
         self.endpoints: list[Endpoint] = [
             *QueueApi(changes, examinations).endpoints(),
             *self._bulk.endpoints(),
+            *self._stream.endpoints(),
         ]
         """In the order in which their paths are matched."""
 
     async def close(self, _: web.Application) -> None:
         """Stop what goes on beside requests."""
+        self._stream.close()
         await self._bulk.close()
 
     def document(self) -> dict[str, Any]:

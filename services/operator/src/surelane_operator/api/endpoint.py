@@ -24,6 +24,7 @@ ALWAYS = {
 UNKNOWN = {404: "there is no such event"}
 IN_THE_WAY = "another transaction, or another event under the same key, is in the way"
 NO_MEMBER = "set SURELANE_OPERATOR_DATABASE_URL to a role that is a member of agent_operator"
+EVENT_STREAM = "text/event-stream"
 TOO_LARGE = "the body is too large"
 FORBIDDEN = "this needs the role operator, and the page's own CSRF token"
 _logger = get_logger(__name__)
@@ -85,14 +86,14 @@ class Endpoint:
         }
         self._input = create_model(self.id, **fields)
 
-    async def answer(self, request: web.Request) -> web.Response:
+    async def answer(self, request: web.Request) -> web.StreamResponse:
         """Read the request, call the function and answer, also with what refuses it."""
         try:
             return await self._answered(request)
         except Refused as refused:
             return refusal(refused.status, refused.error, refused.headers)
 
-    async def _answered(self, request: web.Request) -> web.Response:
+    async def _answered(self, request: web.Request) -> web.StreamResponse:
         given: dict[str, object] = {"path": dict(request.match_info), "query": dict(request.query)}
         viewer = viewer_of(request)
         if "body" in self.parts and viewer.may(self.role):
@@ -170,6 +171,38 @@ class Endpoint:
         }
         if "body" in self.parts:
             described["requestBody"] = {"required": not self._no_body, "content": _json(self.parts["body"])}
+        return described
+
+
+class StreamEndpoint(Endpoint):
+    """A read whose answer ``send`` streams as server-sent events. It gets what ``call`` returns.
+
+    The field ``after`` of the query is also read from the header ``Last-Event-ID``, which browsers send.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        call: Callable[..., Awaitable[BaseModel | None]],
+        send: Callable[[web.Request, Any], Awaitable[web.StreamResponse]],
+        **more: Any,  # noqa: ANN401 - those of an endpoint
+    ) -> None:
+        super().__init__("GET", path, call, **more)
+        self._send = send
+
+    async def _answered(self, request: web.Request) -> web.StreamResponse:
+        latest = request.headers.get("Last-Event-ID")
+        query = dict(request.query) | ({"after": latest} if latest else {})
+        found = await self.call(viewer_of(request), {"path": dict(request.match_info), "query": query})
+        return await self._send(request, found)
+
+    def models(self) -> list[type[BaseModel]]:
+        return []
+
+    def described(self) -> dict[str, Any]:
+        described = super().described()
+        content = {EVENT_STREAM: {"schema": {"type": "string"}}}
+        described["responses"]["200"] = {"description": "server-sent events", "content": content}
         return described
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from aiohttp import hdrs, web
 
 from surelane.errors import DatabaseUnavailable, InvalidInput, SurelaneError
+from surelane_operator.api.endpoint import EVENT_STREAM
 from surelane_operator.console.access.viewer import Viewer, viewer_of
 from surelane_operator.console.live import Full, Live
 from surelane_operator.console.pages import Pages
@@ -31,7 +32,6 @@ HEADERS = {
     "Vary": "Accept",
 }
 """Of every answer of the page."""
-EVENT_STREAM = "text/event-stream"
 SPELL = timedelta(minutes=1)
 """For so long a stream goes on. The next one passes the guard again, so open pages end with their session."""
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}

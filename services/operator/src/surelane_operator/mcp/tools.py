@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from surelane_operator.api.endpoint import Endpoint, Refused, plain
+from surelane_operator.api.endpoint import Endpoint, Refused, StreamEndpoint, plain
 from surelane_operator.console.access.viewer import Viewer
 
 PAGE = 50
@@ -86,7 +86,8 @@ def tools_of(endpoints: Sequence[Endpoint], *, changes: bool) -> list[Tool]:
     return [
         Tool(endpoint)
         for endpoint in endpoints
-        if endpoint.method == "GET" or (changes and endpoint.name in CHANGES)
+        if (endpoint.method == "GET" and not isinstance(endpoint, StreamEndpoint))
+        or (changes and endpoint.name in CHANGES)
     ]
 
 

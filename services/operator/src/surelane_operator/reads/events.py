@@ -14,7 +14,7 @@ from surelane.calls import Calls, Connection, Pool, Row
 from surelane.encryption.data_keys import DataKeys
 from surelane.encryption.envelopes import SEALED, is_sealed
 from surelane.encryption.keys import SealedError
-from surelane.encryption.places import ERROR, PROGRESS, RESULT, Place, step_place, tag_place
+from surelane.encryption.places import ERROR, PROGRESS, RESULT, SAID, Place, step_place, tag_place
 from surelane.encryption.sealing import Sealing
 from surelane.errors import NotMeasured
 from surelane_operator.audit import Audit, some
@@ -225,6 +225,19 @@ class Reads(Measured):
             "rerun_of": rerun_of[0] if rerun_of else None,
             "rerun_as": rerun_as,
         }
+
+    async def read_said(self, identity: int, after: int) -> tuple[bool, list[dict[str, Any]]]:
+        """Return whether an event has ended, and up to 100 batches of what its agent said after one's number.
+
+        A batch has its ``number``, the ``part`` of what is said, whether that ``begins`` anew, and its ``text``.
+        """
+        (row,) = await self.calls.rows("read_said", identity, after)
+        batches = json.loads(row["said"])
+        for batch in batches:
+            batch["begins"] = batch.pop("from") == 0
+            batch["text"] = await self._text(batch, Place(identity, SAID))
+            del batch["value"]
+        return row["ended"], batches
 
     async def _errors(
         self, errors: Sequence[Mapping[str, Any]], place: Place, *, texts: bool

@@ -62,6 +62,7 @@ from surelane_worker.model.setup import Setup
 from surelane_worker.model.thread import Said
 from surelane_worker.model.tools import UNSAFE
 from surelane_worker.model.tracing import traced, within_tool
+from surelane_worker.model.transcript import Transcript, transcript
 from surelane_worker.model.voice import Speech, Voice
 from surelane_worker.slack.limits import SlackBusyError
 from surelane_worker.slack.notes import ClaimLostError
@@ -246,11 +247,12 @@ class Run:
         try:
             async with (
                 self.voice.speech(held=self.agent.guard is not None) as speech,
+                transcript(self.event, self.ctx, self.usage["requests"] + 1) as kept,
                 traced(model).request_stream(messages, settings, given) as stream,
             ):
                 length = 0
                 async for event in stream:
-                    length += await _spoken(event, speech)
+                    length += await _spoken(event, speech, None if self.agent.guard else kept)
                     if length > LONGEST_RESPONSE:
                         raise RefusedError(
                             f"a response of the model has more than {LONGEST_RESPONSE:,} characters"
@@ -395,14 +397,16 @@ def conversation(said: Sequence[Said]) -> list[ModelMessage]:
     ]
 
 
-async def _spoken(event: ModelResponseStreamEvent, speech: Speech) -> int:
-    """Say the text of a part of a response. Return the part's length."""
+async def _spoken(event: ModelResponseStreamEvent, speech: Speech, kept: Transcript | None) -> int:
+    """Say and keep the text of a part of a response. Return the part's length."""
     match event:
         case (
             PartStartEvent(part=TextPart(content=text))
             | PartDeltaEvent(delta=TextPartDelta(content_delta=text))
         ):
             await speech.add(text)
+            if kept is not None:
+                kept.add(text)
             return len(text)
         case PartDeltaEvent(delta=ToolCallPartDelta(args_delta=str(text))):
             return len(text)

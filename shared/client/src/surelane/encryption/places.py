@@ -4,8 +4,8 @@ import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass
 
-RESULT, ERROR, ANSWER = "result", "error", "answer"
-"""What of an event stands in a place: the result of its handler, the errors of its attempts, its answer to Slack."""
+RESULT, ERROR, ANSWER, SAID = "result", "error", "answer", "said"
+"""What of an event stands in a place: its handler's result, its attempts' errors, its answer to Slack, what it says."""
 PROGRESS = ("progress", 0)
 """The step that holds an event's progress: its name and number. The numbers of a handler's own steps begin with 1."""
 DIGEST_BYTES = 16

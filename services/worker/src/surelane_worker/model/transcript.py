@@ -1,0 +1,68 @@
+"""Keep what a model says while it says it, for who follows the turn over ``/v1/jobs/{id}/stream``."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from surelane.events import Event
+from surelane_worker.handling.context import Context, attempt_of
+from surelane_worker.handling.fence import Fence
+
+BETWEEN = 1.0
+"""Seconds between two writes, unless the response ends."""
+
+
+class Transcript:
+    """What one response says. A response that is asked for again replaces what was kept of it."""
+
+    def __init__(self, fence: Fence, part: int) -> None:
+        self._fence, self._part = fence, part
+        self._text, self._stored = "", 0
+        self._news, self._ended = asyncio.Event(), asyncio.Event()
+
+    def add(self, text: str) -> None:
+        self._text += text
+        self._news.set()
+
+    def end(self) -> None:
+        self._ended.set()
+        self._news.set()
+
+    async def write(self) -> None:
+        """Store what is said, until the end. Even of a silent response an earlier attempt may have kept something.
+
+        Raises:
+            ClaimLostError: the claim no longer stands.
+        """
+        ended = False
+        while not ended:
+            await self._news.wait()
+            self._news.clear()
+            ended, text = self._ended.is_set(), self._text[self._stored :]
+            if text or (ended and not self._stored):
+                await self._fence.send(self._fence.engine.store_said, self._part, self._stored, text)
+                self._stored += len(text)
+            if not ended:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._ended.wait(), BETWEEN)
+
+
+@asynccontextmanager
+async def transcript(event: Event, ctx: Context, part: int) -> AsyncIterator[Transcript | None]:
+    """Keep what is said in the block, if the payload has ``"stream": true``. All is stored when the block ends.
+
+    Args:
+        part: the response's number in the turn.
+    """
+    if event.payload.get("stream") is not True:
+        yield None
+        return
+    kept = Transcript(attempt_of(ctx).steps.fence, part)
+    writing = asyncio.create_task(kept.write())
+    try:
+        yield kept
+        kept.end()
+        await writing
+    finally:
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)

@@ -1,0 +1,317 @@
+"""A web page follows what an agent says: live, from any place on, and each character once, also after kill -9."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import asyncpg
+import pytest
+from aiohttp import web
+
+from surelane.calls import Connection
+from surelane.encryption.keys import new_key
+from surelane.queue import Queue
+from surelane_operator.api import stream
+from surelane_operator.api.stream import StreamApi
+from surelane_operator.changes import Changes
+from surelane_operator.console.access.guard import Guard
+from surelane_operator.console.access.viewer import Tokens
+from surelane_service.probes import serving
+from tests.databases import as_role
+from tests.processes import service
+from tests.system.model_server import ModelServer, calls, model_server, says, settings
+from tests.system.operators import page, person
+from tests.system.slack_stand import slack_stand
+from tests.system.test_asks import replies
+from tests.system.worker import ended, worker
+
+TOKEN, VIEWER = "an-operators-token-0123456789", "a-viewers-token-0123456789"
+ON = {"SURELANE_API_TOKEN": TOKEN, "SURELANE_API_VIEWER_TOKEN": VIEWER}
+KEYS = {"SURELANE_ENCRYPTION_KEYS": new_key(), "SURELANE_ENCRYPT_EVENTS": "true"}
+TOOLS = {
+    "SURELANE_HANDLERS": "tests.system.model_tools:handlers",
+    "SURELANE_MODEL_TOOLS": "tests.system.model_tools:tools",
+}
+
+
+@pytest.fixture
+async def model() -> AsyncIterator[ModelServer]:
+    async with model_server() as server:
+        yield server
+
+
+@pytest.fixture
+async def url(database: str) -> AsyncIterator[str]:
+    async with page(as_role(database, "surelane_operator"), **ON) as address:
+        yield address
+
+
+@dataclass
+class Reader:
+    """A page that follows an event, as docs/agent.md shows it. It keeps its place over connections."""
+
+    parts: dict[int, str] = field(default_factory=dict)
+    ids: list[int] = field(default_factory=list)
+    begun: list[int] = field(default_factory=list)
+    end: dict[str, Any] | None = None
+    connected: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def text(self) -> str:
+        return "|".join(text for _, text in sorted(self.parts.items()) if text)
+
+    async def follow(self, url: str, identity: int, until: str | None = None) -> None:
+        """Read until it has a text, or else until the event or the connection ends."""
+        headers = {"Authorization": f"Bearer {VIEWER}"}
+        if self.ids:
+            headers["Last-Event-ID"] = str(self.ids[-1])
+        timeout = aiohttp.ClientTimeout(total=60)
+        async with (
+            aiohttp.ClientSession(headers=headers, timeout=timeout) as session,
+            session.get(f"{url}/v1/jobs/{identity}/stream") as response,
+        ):
+            assert response.status == 200, await response.text()
+            self.connected.set()
+            while self.end is None and (until is None or self.text != until):
+                try:
+                    fields = (await response.content.readuntil(b"\n\n")).decode()
+                except asyncio.IncompleteReadError:
+                    return
+                if not fields:
+                    return
+                self.take(dict(line.split(": ", 1) for line in fields.strip().splitlines()))
+
+    def take(self, fields: dict[str, str]) -> None:
+        match fields.get("event"):
+            case "said":
+                self.ids.append(int(fields["id"]))
+                told = json.loads(fields["data"])
+                if told["begins"]:
+                    self.begun.append(told["part"])
+                    self.parts = {part: text for part, text in self.parts.items() if part < told["part"]}
+                self.parts[told["part"]] = self.parts.get(told["part"], "") + told["text"]
+            case "end":
+                self.end = json.loads(fields["data"])
+
+
+async def turn(connection: Connection, plan: str, **more: Any) -> int:
+    return await Queue(connection).enqueue("agent-turn", {"text": f"plan:{plan}", "stream": True, **more})
+
+
+async def test_a_page_reads_live_and_goes_on_exactly_where_it_was(
+    database: str, connection: Connection, model: ModelServer, url: str
+) -> None:
+    pause = asyncio.Event()
+    model.plans["live"] = [
+        calls(("note", {"log": "/dev/null", "text": "x"}), text=["Let me see. "]),
+        says("Blue, ", "of course.", pause=pause),
+    ]
+    identity = await turn(connection, "live")
+    reader, again, late = Reader(), Reader(), Reader()
+    async with worker(database, **settings(model, **TOOLS)):
+        await reader.follow(url, identity, until="Let me see. |Blue, ")
+        assert reader.end is None
+        pause.set()
+        await reader.follow(url, identity)
+    assert reader.text == "Let me see. |Blue, of course."
+    assert reader.end is not None
+    assert (reader.end["status"], reader.end["result"]["answer"]) == ("completed", "Blue, of course.")
+    assert reader.ids == list(range(1, len(reader.ids) + 1))  # each batch once, over two connections
+    await late.follow(url, identity)  # from history
+    assert (late.text, late.end, late.ids) == (reader.text, reader.end, reader.ids)
+    for place in range(1, len(reader.ids)):
+        again = Reader(ids=[place])
+        await again.follow(url, identity)
+        assert again.ids[1:] == reader.ids[place:]
+        assert again.end == reader.end
+    async with person(url) as somebody:
+        somebody.headers = {"Authorization": f"Bearer {VIEWER}"}
+        status, text = await somebody.get(f"/v1/actions?target=event%20{identity}")
+        looks = [each["action"] for each in json.loads(text)["actions"]]
+    assert (status, looks) == (200, ["look at payload"] * (2 + len(reader.ids)))
+
+
+@pytest.mark.parametrize("keys", [{}, KEYS], ids=["plain", "sealed"])
+async def test_a_killed_worker_tells_its_part_anew_and_no_character_twice(
+    database: str, connection: Connection, model: ModelServer, keys: dict[str, str]
+) -> None:
+    hang, role = asyncio.Event(), as_role(database, "surelane_operator")
+    model.plans["kill"] = [[says("I think it is ", "lost", pause=hang), says("It is ", "green.")]]
+    reader, other, given = Reader(), Reader(), settings(model, **TOOLS, SURELANE_WORKER_NAME="mortal", **keys)
+    identity = await turn(connection, "kill")
+    async with page(role, **ON, **keys) as url:
+        async with worker(database, **given) as dying:
+            await reader.follow(url, identity, until="I think it is ")
+            dying.child.kill()
+            await dying.child.wait()
+        stored = await connection.fetchval(
+            "select string_agg(s::text, ' ') from agent.step as s where event_id = $1", identity
+        )
+        assert ("I think" in stored) == (not keys)
+        assert "I think" in stored or "surelane.sealed" in stored
+    async with service(
+        "surelane_operator", {"DATABASE_URL": role, **ON, **keys}
+    ) as operator:  # another operator
+        async with worker(database, **given):
+            await reader.follow(operator.private_url, identity)
+        await other.follow(operator.private_url, identity)
+    assert reader.text == other.text == "It is green."
+    assert (reader.begun, other.begun) == ([1, 1], [1])  # what was said before went
+    assert reader.ids == sorted(set(reader.ids))
+    hang.set()
+
+
+async def test_streams_end_with_the_operator_and_go_on_with_the_next(
+    database: str, connection: Connection, model: ModelServer
+) -> None:
+    pause, role = asyncio.Event(), as_role(database, "surelane_operator")
+    model.plans["restart"] = [says("One, ", "two.", pause=pause)]
+    identity, reader = await turn(connection, "restart"), Reader()
+    async with worker(database, **settings(model, **TOOLS)):
+        async with page(role, **ON) as url:
+            await reader.follow(url, identity, until="One, ")
+            reader.connected.clear()
+            reading = asyncio.create_task(reader.follow(url, identity))
+            await reader.connected.wait()
+        await reading
+        assert (reader.text, reader.end) == ("One, ", None)
+        pause.set()
+        async with page(role, **ON) as url:
+            await reader.follow(url, identity)
+    assert reader.text == "One, two."
+    assert reader.end is not None
+
+
+async def test_only_a_turn_that_asks_for_it_is_kept_and_slack_gets_it_as_well(
+    database: str, connection: Connection, model: ModelServer, url: str
+) -> None:
+    model.plans["both"] = [says("Hello.")]
+    async with (
+        slack_stand(connection) as slack,
+        worker(database, **settings(model, SLACK_API_URL=slack.api, SLACK_BOT_TOKEN="xoxb-any", **TOOLS)),
+    ):
+        mentioned, asked = await slack.mention("plan:both")
+        await ended(connection, mentioned)
+        place = {"channel": asked.channel, "thread_ts": asked.ts, "team": "T1"}
+        both = await turn(connection, "both", **place)
+        await ended(connection, both)
+        assert [message.text for message in replies(slack, asked)] == ["Hello.", "Hello."]
+    for identity, told in ((mentioned, ""), (both, "Hello.")):
+        reader = Reader()
+        await reader.follow(url, identity)
+        assert reader.text == told
+        assert reader.end is not None
+        assert reader.end["result"]["answer"] == "Hello."
+
+
+async def test_an_event_that_runs_again_is_told_anew_with_higher_numbers(
+    database: str, connection: Connection, model: ModelServer, url: str
+) -> None:
+    model.plans["again"] = [[says("First."), says("Second.")]]
+    identity, reader = await turn(connection, "again"), Reader()
+    async with worker(database, **settings(model, **TOOLS)):
+        await reader.follow(url, identity)
+        assert reader.text == "First."
+        reader.end = None
+        await connection.execute("select agent.rerun_events(array[$1::int8])", identity)
+        await reader.follow(url, identity)
+    assert (reader.text, reader.begun) == ("Second.", [1, 1])
+    assert reader.ids == sorted(set(reader.ids))
+
+
+async def test_who_may_not_read_and_what_is_unknown(connection: Connection, url: str) -> None:
+    silent = await Queue(connection).enqueue("unhandled")
+    await Queue(connection).cancel(str(silent))
+    path = f"/v1/jobs/{silent}/stream"
+    async with person(url) as somebody:
+        assert (await somebody.get(path))[0] == 401
+        somebody.headers = {"Authorization": "Bearer wrong"}
+        assert (await somebody.get(path))[0] == 401
+        somebody.headers = {"Authorization": f"Bearer {VIEWER}"}
+        status, text = await somebody.get("/v1/jobs/999999/stream")
+        assert (status, json.loads(text)) == (404, {"error": "there is no such event"})
+        for wrong in ("-1", "x", "9" * 30):
+            assert (await somebody.get(path, headers={"Last-Event-ID": wrong}))[0] == 400
+            assert (await somebody.get(f"{path}?after={wrong}"))[0] == 400
+        status, text = await somebody.get("/v1/openapi.json")
+        operation = json.loads(text)["paths"]["/v1/jobs/{id}/stream"]["get"]
+        assert list(operation["responses"]["200"]["content"]) == ["text/event-stream"]
+    reader = Reader()
+    await reader.follow(url, silent)
+    assert (reader.text, (reader.end or {}).get("status")) == ("", "cancelled")
+
+
+@asynccontextmanager
+async def serve(database: str, **bounds: Any) -> AsyncIterator[tuple[str, asyncpg.Pool]]:
+    """Serve the endpoint alone, with bounds of a test's."""
+    pool = await asyncpg.create_pool(database, min_size=1, max_size=2)
+    api = StreamApi(Changes(pool), **bounds)
+    app = web.Application(middlewares=[Guard(Tokens({"viewer": VIEWER})).middleware])
+    app.add_routes([web.get(each.path, each.answer) for each in api.endpoints()])
+    try:
+        async with serving(app, 0, setting="none", host="127.0.0.1") as port:
+            yield f"http://127.0.0.1:{port}", pool
+            api.close()
+    finally:
+        pool.terminate()
+
+
+async def test_streams_are_few_end_after_a_spell_and_show_that_they_live(
+    database: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "HEARTBEAT", 0.0)
+    identity = await Queue(connection).enqueue("unhandled")
+    headers = {"Authorization": f"Bearer {VIEWER}"}
+    async with serve(database, most=2) as (url, _), AsyncExitStack() as stack:
+        session = await stack.enter_async_context(aiohttp.ClientSession(headers=headers))
+        address = f"{url}/v1/jobs/{identity}/stream"
+        followed = [await stack.enter_async_context(session.get(address)) for _ in range(2)]
+        assert await followed[0].content.readuntil(b"\n\n") == b"retry: 1000\n\n"
+        assert (await followed[0].content.readuntil(b"\n\n")).startswith(b":")
+        async with session.get(address) as refused:
+            assert (refused.status, refused.headers["Retry-After"]) == (503, "5")
+        followed[1].close()
+        async with asyncio.timeout(30):
+            while True:
+                async with session.get(address) as place:
+                    if place.status == 200:
+                        break
+    async with (
+        serve(database, spell=0.0) as (url, _),
+        aiohttp.ClientSession(headers=headers) as session,
+        session.get(f"{url}/v1/jobs/{identity}/stream") as short,
+    ):
+        assert await short.read() == b"retry: 1000\n\n"
+
+
+async def test_a_reader_that_does_not_read_is_cut(
+    database: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "SLOWEST", 0.2)
+    identity = await Queue(connection).enqueue("unhandled")
+    await connection.execute(
+        "insert into agent.step"
+        " (event_id, name, nth, sort, event_ts, arguments, result, attempt, started_at, finished_at)"
+        " select $1, 'said', -1 - n, 'step', now(), format('[1, %s]', n - 1), to_json(repeat('x', 100000))"
+        ", 1, now(), now()"
+        " from generate_series(1, 200) as n",
+        identity,
+    )
+    async with serve(database, most=1) as (url, _):
+        host, _, port = url.removeprefix("http://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
+        writer.write(
+            f"GET /v1/jobs/{identity}/stream HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {VIEWER}\r\n\r\n".encode()
+        )
+        await reader.readuntil(b"\r\n\r\n")
+        async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {VIEWER}"}) as session:
+            async with asyncio.timeout(30):  # the place is free again once it is cut
+                while True:
+                    async with session.get(f"{url}/v1/jobs/{identity}/stream") as other:
+                        if other.status == 200:
+                            break
+        writer.close()
