@@ -232,7 +232,7 @@ async def read_version(connection: Connection) -> SchemaVersion | None:
 
 def _schema_version(row: asyncpg.Record) -> SchemaVersion:
     try:
-        return SchemaVersion(Version.parse(row["version"]), Version.parse(row["min_compatible"]))
+        return SchemaVersion(Version(row["version"]), Version(row["min_compatible"]))
     except ValueError as error:
         raise errors.MigrationError(
             f"agent.version cannot be understood: {error}; correct it to the release applied"
