@@ -183,6 +183,17 @@ async def test_a_dump_and_the_log_have_nothing_of_what_programs_enqueue_and_sche
     assert len(found) > 2
 
 
+async def test_the_payload_of_a_schedule_that_handlers_declare_is_encrypted(
+    database: str, connection: Connection
+) -> None:
+    declared = "select payload from agent.cron where name = 'declared'"
+    async with worker(database, SURELANE_HANDLERS=HANDLERS, **ON), asyncio.timeout(30):
+        while (held := await connection.fetchval(declared)) is None:  # noqa: ASYNC110 - a table has no event
+            await asyncio.sleep(0.02)
+    assert "surelane.sealed" in held
+    assert "what a team declared" not in held
+
+
 async def post(database: str, *texts: str, **settings: Any) -> list[int]:
     """Send mentions to an ingest; return the ids of their events, in their order."""
     async with served(as_role(database, "surelane_ingest"), **settings) as ingest:
