@@ -263,8 +263,3 @@ async def read_history(connection: Connection) -> History:
     hypertable = bool(row["installed"]) and await connection.fetchval(_IS_HYPERTABLE)
     form = ("hypertable" if hypertable else "table") if row["history"] else None
     return History(form, row["installed"], row["available"] if row["loaded"] else None)
-
-
-async def count_history(connection: Connection) -> int:
-    """Count the rows that a conversion rewrites."""
-    return int(await connection.fetchval("select count(*) from agent.event_hist"))
