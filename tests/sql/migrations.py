@@ -21,7 +21,7 @@ from tests import forked
 from tests.processes import clean_environment
 
 FIRST = RELEASE
-SECOND = Version.parse("100.0.0")  # newer than every release
+SECOND = Version("100.0.0")  # newer than every release
 
 QUICK = {
     "SURELANE_MIGRATION_LOCK_DELAY": "0.2s",

@@ -74,8 +74,8 @@ async def test_an_equal_version_changes_nothing(empty_database: str, tmp_path: P
 
 async def test_ten_comes_after_nine(empty_database: str, tmp_path: Path) -> None:
     write_scripts(tmp_path)
-    await migration(tmp_path, FIRST.parse("100.9.0")).apply(empty_database)
-    assert (await migration(tmp_path, FIRST.parse("100.10.0")).apply(empty_database)).migrated
+    await migration(tmp_path, type(FIRST)("100.9.0")).apply(empty_database)
+    assert (await migration(tmp_path, type(FIRST)("100.10.0")).apply(empty_database)).migrated
 
 
 async def test_a_newer_database_is_refused_with_both_versions(empty_database: str, tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ async def test_wait_accepts_this_release_and_newer_ones_that_serve_it(
     for release in (FIRST, SECOND):
         await wait_for_schema(empty_database, timeout=SECONDS, release=release)
     with pytest.raises(WaitTimedOutError, match=r"the schema is at 100\.0\.0, before 100\.1\.0"):
-        await wait_for_schema(empty_database, timeout=parse_duration("50ms"), release=FIRST.parse("100.1.0"))
+        await wait_for_schema(empty_database, timeout=parse_duration("50ms"), release=type(FIRST)("100.1.0"))
     async with connected(empty_database) as connection:
         await connection.execute("update agent.version set min_compatible = '100.0.0'")
     with pytest.raises(

@@ -5,6 +5,7 @@ from typing import Any
 from surelane_worker import Context, Continuation, Event, FanOut, Handlers, Job
 
 handlers = Handlers()
+handlers.cron("declared", "0 3 1 1 *", kind="note", payload={"text": "what a team declared"})
 
 
 @handlers.on("slack.app_mention")

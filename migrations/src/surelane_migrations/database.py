@@ -232,7 +232,7 @@ async def read_version(connection: Connection) -> SchemaVersion | None:
 
 def _schema_version(row: asyncpg.Record) -> SchemaVersion:
     try:
-        return SchemaVersion(Version.parse(row["version"]), Version.parse(row["min_compatible"]))
+        return SchemaVersion(Version(row["version"]), Version(row["min_compatible"]))
     except ValueError as error:
         raise errors.MigrationError(
             f"agent.version cannot be understood: {error}; correct it to the release applied"
@@ -263,8 +263,3 @@ async def read_history(connection: Connection) -> History:
     hypertable = bool(row["installed"]) and await connection.fetchval(_IS_HYPERTABLE)
     form = ("hypertable" if hypertable else "table") if row["history"] else None
     return History(form, row["installed"], row["available"] if row["loaded"] else None)
-
-
-async def count_history(connection: Connection) -> int:
-    """Count the rows that a conversion rewrites."""
-    return int(await connection.fetchval("select count(*) from agent.event_hist"))

@@ -58,10 +58,6 @@ TABLE_LOCK = "lock table agent.migration in exclusive mode"
 """It locks against everything but reading, and waits for ``lock_timeout`` at most."""
 
 
-async def advisory_holder(connection: database.Connection) -> str:
-    return _describe(await connection.fetchrow(_HOLDER, ADVISORY_KEY))
-
-
 async def table_locked(connection: database.Connection, settings: LockSettings) -> errors.LockedError:
     """Return the error for a table lock that timed out; it names the session that has the lock, if still there."""
     holder = _describe(await connection.fetchrow(_TABLE_HOLDER))
@@ -232,7 +228,7 @@ class Migration:
                     continue
                 if outcome:
                     return outcome
-                holder = await advisory_holder(connection)
+                holder = _describe(await connection.fetchrow(_HOLDER, ADVISORY_KEY))
             self.report(
                 f"waiting for another migration, attempt {attempt} of {self.locks.attempts}: {holder}"
             )
@@ -386,5 +382,5 @@ async def _conversion(connection: database.Connection) -> str:
     if not history.converts:
         return f"history stays as it is ({history.form or 'none yet'})"
     version = history.installed or history.available
-    rows = await database.count_history(connection)
+    rows = await connection.fetchval("select count(*) from agent.event_hist")
     return f"history becomes a hypertable of TimescaleDB {version}, which rewrites {rows} rows"

@@ -1,17 +1,14 @@
 """Count what ingest does, in plain numbers that are read when metrics are collected."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
 
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Observation
 
 from surelane_service.figures import MOST_KINDS
 from surelane_service.probes import Bounded
-from surelane_service.telemetry.setup import SCHEMA_URL, messaging
-
-Observe = Callable[[CallbackOptions], Iterable[Observation]]
+from surelane_service.telemetry.setup import SCHEMA_URL, counted, messaging, single
 
 _SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5]
 
@@ -44,7 +41,7 @@ class Metrics:
         answers = counted(self.answers, "http.route", "http.response.status_code")
         for name, unit, description, observe in (
             ("answers", "{answer}", "Answers by route and status.", answers),
-            ("ignored", "{request}", "Sound requests that were not taken.", self._observe_ignored),
+            ("ignored", "{request}", "Sound requests that were not taken.", counted(self.ignored, "reason")),
             ("duplicates", "{event}", "Events stored before.", single(lambda: self.duplicates)),
             ("altered", "{event}", "Events with replaced text.", single(lambda: self.altered)),
             ("rate_limited", "{notice}", "Slack's notices.", single(lambda: self.rate_limited)),
@@ -70,18 +67,3 @@ class Metrics:
         for (kind, error), number in self._sent.items():
             attributes = messaging("send", kind)
             yield Observation(number, {**attributes, "error.type": error} if error else attributes)
-
-    def _observe_ignored(self, _: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(number, {"reason": reason}) for reason, number in self.ignored.items()]
-
-
-def counted(counts: Mapping[tuple[Any, ...], int], *names: str) -> Observe:
-    """Return a callback that observes a counter. Its keys are the values of the attributes ``names``."""
-    return lambda _: [
-        Observation(number, dict(zip(names, key, strict=True))) for key, number in counts.items()
-    ]
-
-
-def single(value: Callable[[], int]) -> Observe:
-    """Return a callback that observes one number."""
-    return lambda _: [Observation(value())]

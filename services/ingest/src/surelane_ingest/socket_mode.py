@@ -20,11 +20,10 @@ from slack_sdk.web.async_client import AsyncWebClient
 from surelane_ingest import envelope
 from surelane_ingest.app import Bodies, Drain, Refusals, Refused
 from surelane_ingest.ingest_settings import IngestSettings
-from surelane_ingest.metrics import counted, single
 from surelane_ingest.taking import Taker
 from surelane_service.durations import jittered
 from surelane_service.logs import get_logger
-from surelane_service.telemetry.setup import SCHEMA_URL
+from surelane_service.telemetry.setup import SCHEMA_URL, counted, single
 
 UNREADY_AFTER = 10.0
 """Seconds without a connection after which the service is not ready: longer than a usual reconnect takes."""

@@ -118,7 +118,6 @@ class Audit:
             await self._continue(kept.calls, identity, kept.result, over=False)
 
     async def end(self, identity: int, result: Mapping[str, Any]) -> None:
-        """End an action of many transactions."""
         await self._continue(self._calls, identity, result, over=True)
 
     async def list_actions(

@@ -390,9 +390,7 @@ class Changes(Reads):
         if self.sealing.on:
             text = await self.sealing.value(text, None, signal_place(identity, name))
         async with self.audit.keeping("signal", f"event {identity}", {"name": name}) as kept:
-            answer: str | None = await kept.calls.fetchval(
-                "select agent.signal_event($1::int8, $2, $3::text::json)", identity, name, text
-            )
+            answer: str | None = await kept.calls.call("signal_event", identity, name, text)
             kept.result = {"answer": answer or "unknown"}
         return answer
 

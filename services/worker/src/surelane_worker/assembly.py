@@ -91,7 +91,7 @@ class Worker:
         listens, self.kinds = settings.notifications, sorted(registered_in(self.registered).by_kind())
         self._sealing = self.sealing or Sealing(DataKeys(pools.looks, None), on=False)
         sealed = partial(SealedEngine if self._sealing.on else OpeningEngine, sealing=self._sealing)
-        self._looks, self._sweeps = Engine(pools.looks), Engine(pools.sweeps)
+        self._looks, self._sweeps = sealed(pools.looks), Engine(pools.sweeps)
         self._renewals, self._settles = Engine(pools.leases), (self.engine or sealed)(pools.settles)
         self._handlers = registered_in(self.registered).by_kind()
         self._introduction = _introduction(settings, self._handlers)

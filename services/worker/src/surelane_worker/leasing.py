@@ -108,7 +108,6 @@ class Claim:
 
     @property
     def named(self) -> dict[str, str]:
-        """How logs name it."""
         return {"event_id": self.event.key, "kind": self.event.kind}
 
 

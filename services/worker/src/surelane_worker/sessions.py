@@ -155,7 +155,6 @@ class Session:
             raise DatabaseUnavailable("the worker's session has ended")
 
     def lost(self) -> None:
-        """Say that the connection broke."""
         self._key = None
         self._unsettled.set()
 

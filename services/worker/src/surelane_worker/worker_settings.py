@@ -172,12 +172,8 @@ class WorkerSettings(InstallSettings, DispatchSettings):
 
     @model_validator(mode="after")
     def _positive(self) -> Self:
-        for name, shortest in (
-            ("poll_interval", 0.01),
-            ("lease", 1.0),
-            ("session_grace", 0.1),
-            ("sweep_interval", 0.1),
-        ):
+        shortest_of = {"poll_interval": 0.01, "lease": 1.0, "session_grace": 0.1, "sweep_interval": 0.1}
+        for name, shortest in shortest_of.items():
             if getattr(self, name).total_seconds() < shortest:
                 raise ValueError(f"SURELANE_{name.upper()} must be at least {shortest}s")
         self.refuse_demo_secret("SLACK_BOT_TOKEN", self.bot_token)

@@ -442,8 +442,7 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Rules, Threads):
 
     async def is_live(self, identity: int) -> bool:
         """Return whether an event is in the queue."""
-        live: int | None = await self._database.fetchval("select agent.live_event($1::text)", str(identity))
-        return live is not None
+        return await self._database.call("live_event", str(identity)) is not None
 
     async def cancel(self, identity: int, *, by: str, reason: str) -> str | None:
         """Cancel an event by its id; answers as :meth:`surelane.Queue.cancel` does."""
@@ -465,9 +464,8 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Rules, Threads):
         Returns:
             As :meth:`cancel`; ``None``: no turn of the message lives.
         """
-        statement = "select agent.replace_message($1::text::jsonb, $2, $3, $4, $5, $6)"
         given = await self._event_text(payload), key, step, restart, by, reason
-        return await self._database.fetchval(statement, *given)
+        return await self._database.call("replace_message", *given)
 
     async def _event_text(self, payload: Mapping[str, Any]) -> str:
         """Return an event of Slack's as it is stored."""

@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from operator import attrgetter
 from typing import Any
 
 from surelane.calls import Calls
@@ -95,17 +96,11 @@ def bounded(kinds: Sequence[KindFigures], most: int = MOST_KINDS) -> list[KindFi
         return list(kinds)
     ordered = sorted(kinds, key=lambda each: each.pending + each.scheduled + each.running, reverse=True)
     kept, rest = ordered[: most - 1], ordered[most - 1 :]
-    return [
-        *kept,
-        KindFigures(
-            OTHER,
-            paused=False,
-            pending=sum(each.pending for each in rest),
-            scheduled=sum(each.scheduled for each in rest),
-            running=sum(each.running for each in rest),
-            oldest_pending_age=max(each.oldest_pending_age for each in rest),
-        ),
-    ]
+    pending, scheduled, running = (
+        sum(map(attrgetter(state), rest)) for state in ("pending", "scheduled", "running")
+    )
+    oldest = max(each.oldest_pending_age for each in rest)
+    return [*kept, KindFigures(OTHER, False, pending, scheduled, running, oldest)]
 
 
 def read_figures(text: str, sent: float, received: float, began: float | None = None) -> Figures:
@@ -121,13 +116,10 @@ def read_figures(text: str, sent: float, received: float, began: float | None = 
     offset = ((sent - (began or values["began"])) + (received - values["ended"])) / 2
     return Figures(
         kinds=[KindFigures(**kind) for kind in values["kinds"]],
-        group_waiting=values["group_waiting"],
-        workers=values["workers"],
-        dead_rows=values["dead_rows"],
         holder=_holder(values["holder"], values["measured_at"]),
         age=values["ended"] - values["measured_at"],
-        fresh=values["fresh"],
         clock_offset=timedelta(seconds=offset),
+        **{name: values[name] for name in ("group_waiting", "workers", "dead_rows", "fresh")},
     )
 
 

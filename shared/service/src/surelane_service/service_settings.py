@@ -141,7 +141,6 @@ class InstallSettings(SealingSettings):
 
     @property
     def installs(self) -> bool:
-        """Whether workspaces install the app by OAuth."""
         return self.client_secret is not None
 
     @model_validator(mode="after")

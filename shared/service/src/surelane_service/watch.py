@@ -17,7 +17,7 @@ from opentelemetry.metrics import CallbackOptions, Observation
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, NotMeasured
 from surelane_service.figures import Figures, Holder, KindFigures, bounded
 from surelane_service.logs import get_logger
-from surelane_service.telemetry.setup import SCHEMA_URL
+from surelane_service.telemetry.setup import SCHEMA_URL, Observe
 
 EVERY = 15.0
 STALE_AFTER = 120.0
@@ -31,7 +31,6 @@ PATIENCE = 1.0
 WARNED_AFTER = 300.0
 WARNED_EVERY = 600.0
 
-Observe = Callable[[CallbackOptions], Iterable[Observation]]
 Kind = dict[str, str]
 
 log = get_logger("surelane_service.watch")

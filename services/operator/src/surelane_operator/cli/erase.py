@@ -87,7 +87,6 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 
 def _printed(receipt: Receipt) -> str:
-    """Return a receipt as text."""
     filters = "\n".join(f"{name} sha256 {hashed}" for name, hashed in receipt.filter.items())
     return (
         f"erased: {_counted(receipt.counts)}\n\n"

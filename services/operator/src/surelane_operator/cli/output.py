@@ -43,7 +43,6 @@ Cut = Callable[[str, int], str]
 
 
 def show_json(value: object) -> None:
-    """Print one JSON document."""
     print(json.dumps(value, default=_plain, ensure_ascii=False, indent=2))  # noqa: T201 - the command's output
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 from surelane_operator.reads.events import Reads
+from surelane_operator.reads.filters import MAX_ID, Cursor, read_cursor
 
 SLACK_MESSAGE = "https://slack.com/app_redirect?team={team}&channel={channel}&message_ts={ts}"
 
@@ -49,6 +50,19 @@ class Asked:
         # PostgreSQL can store neither the null character nor lone surrogates, so nothing has one.
         given = self.query.get(name, "").replace("\0", "").strip()
         return given.encode(errors="replace").decode() or None
+
+    def cursor(self, name: str) -> Cursor | None:
+        """Return the place in a list that a field of the query names; ``None``: the first page."""
+        text = self.word(name)
+        try:
+            return None if text is None else read_cursor(text)
+        except ValueError:
+            raise Missing("This page of the list does not exist. Begin with the first one.") from None
+
+
+def number(text: str) -> int | None:
+    """Return an id that an address names; ``None``: it names none."""
+    return int(text) if text.isascii() and text.isdigit() and int(text) <= MAX_ID else None
 
 
 async def _no_examination() -> None:

@@ -75,11 +75,6 @@ class Examination(BaseModel):
     at: datetime = Field(description="when the doctor looked")
     findings: list[Finding]
 
-    @property
-    def age(self) -> timedelta:
-        """Return the time since the doctor looked."""
-        return datetime.now(UTC) - self.at
-
 
 class Examinations:
     """The latest examination, shared by all callers."""
@@ -100,7 +95,7 @@ class Examinations:
         return await self._at_most(AGAIN)
 
     async def _at_most(self, age: timedelta) -> Examination:
-        if self._last is not None and self._last.age < age:
+        if self._last is not None and datetime.now(UTC) - self._last.at < age:
             return self._last
         if self._running is None:
             self._running = asyncio.create_task(self._run())

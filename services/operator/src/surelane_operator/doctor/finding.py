@@ -25,7 +25,6 @@ class Finding:
 
 
 def ok(check: str, found: str) -> Finding:
-    """Return a finding without a problem."""
     return Finding(check, Level.OK, found)
 
 

@@ -216,7 +216,6 @@ def sentence(reason: str, detail: str) -> str:
 
 
 def outcome(event: Mapping[str, Any]) -> str:
-    """Say how an event ended, and why."""
     said = f": {in_words(event['reason'])}" if event["reason"] else ""
     match event["status"]:
         case "completed":

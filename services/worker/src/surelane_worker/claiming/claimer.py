@@ -168,7 +168,6 @@ class SecondClaims:
             self._wanted.set()
 
     def failed(self, error: Exception) -> None:
-        """Note that a second claim failed."""
         log.warning("second claim failed; the worker goes on with one", error=type(error).__name__)
         self._not_before = asyncio.get_running_loop().time() + SECOND_PAUSE
         self._unwanted()
@@ -273,7 +272,6 @@ class Claimer:
         return 0.0 if since is None else asyncio.get_running_loop().time() - since
 
     def is_claiming(self) -> bool:
-        """Return whether the latest claim succeeded."""
         return self._claiming_since is not None
 
     async def _turn(self) -> None:

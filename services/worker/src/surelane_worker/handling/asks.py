@@ -217,7 +217,6 @@ def ignoring_final_errors() -> Iterator[None]:
 
 
 def sections(text: str) -> list[dict[str, Any]]:
-    """Return a text as blocks."""
     parts = [text[start : start + LONGEST_SECTION] for start in range(0, len(text), LONGEST_SECTION)]
     return [
         {"type": "section", "text": {"type": "mrkdwn", "text": part}}

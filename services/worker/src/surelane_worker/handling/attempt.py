@@ -168,12 +168,10 @@ class Attempt:
 
     @cached_property
     def notebooks(self) -> Notebooks:
-        """The notes about the events."""
         return Notebooks(self.services.engine, self.log)
 
     @cached_property
     def replies(self) -> Replies:
-        """The replies of the handler."""
         return self.replies_through(self.clients)
 
     def replies_through(self, clients: SlackClients, first: int = 0) -> Replies:
@@ -207,7 +205,6 @@ class Attempt:
 
     @cached_property
     def steps(self) -> Steps:
-        """The event's steps and waits."""
         event, version = self.events[0], self.version
         note = None if version == FIRST else partial(self.notebooks.of(event).note_version, version)
         return Steps(
@@ -240,12 +237,10 @@ class Attempt:
 
     @cached_property
     def asks(self) -> Asks:
-        """The questions and Stop buttons."""
         return Asks(self.steps, self.replies)
 
     @cached_property
     def progress(self) -> Progress:
-        """How far the handler is."""
         self.progressing = True
         return Progress(self.fence(self.events[0]))
 

@@ -40,7 +40,6 @@ class Past:
         """What was asked for and has not ended, such as a step that a timeout of the handler cut off."""
 
     async def all(self) -> Mapping[Key, StoredStep]:
-        """Return all of it."""
         if self._stored is None:
             async with self._reading:
                 if self._stored is None:

@@ -33,7 +33,6 @@ class Progress:
         self._writing: asyncio.Task[None] | None = None
 
     def say(self, text: str) -> None:
-        """Replace the text."""
         text = plain(str(text))
         self._text = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
         if self._timer is None and (self._writing is None or self._writing.done()):

@@ -37,7 +37,6 @@ class Shape:
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> "Shape":
-        """Return a function's shape."""
         plain = function
         while isinstance(plain, partial):
             plain = plain.func

@@ -7,12 +7,12 @@ They are read when metrics are collected: counters as the SDK's observable ones,
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from opentelemetry import metrics
-from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
+from opentelemetry.metrics import Histogram, Meter
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import REGISTRY, Collector
 
@@ -20,13 +20,14 @@ from surelane.events import Event
 from surelane_service.engine import ModelUse
 from surelane_service.figures import MOST_KINDS
 from surelane_service.probes import Bounded
-from surelane_service.telemetry.setup import SCHEMA_URL
+from surelane_service.telemetry.setup import SCHEMA_URL, counted, single
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """Upper bounds of the buckets, up to ten minutes: agents are slow."""
 SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 KIND = "messaging.destination.name"
-METHOD = "surelane.slack.method"
+METHOD, WORKSPACE = "surelane.slack.method", "surelane.workspace"
+OURS = {"messaging.system": "surelane"}
 COMMIT = 1.0
 """Most seconds between an event's visibility by its row and the notification that its commit sends."""
 
@@ -51,7 +52,7 @@ class Distribution:
 
     def add(self, kind: str, value: float) -> None:
         if self._histogram is not None:
-            self._histogram.record(value, {"messaging.system": "surelane", self.label: kind})
+            self._histogram.record(value, {**OURS, self.label: kind})
             return
         counts = self.counts.get(kind)
         if counts is None:
@@ -113,7 +114,7 @@ class Metrics(Collector):
     def publish(self, kinds: Sequence[str], *, pushed: bool = False) -> None:
         """Make these the metrics of the process. The counts of ``kinds`` begin at 0. ``pushed``: also by OTLP."""
         meter = metrics.get_meter("surelane_worker", schema_url=SCHEMA_URL)
-        for name, description, counted in (
+        for name, description, by_kind in (
             ("messaging.client.sent.messages", "Jobs stored.", self._sent),
             ("messaging.client.consumed.messages", "Events claimed.", self._consumed),
             ("surelane.event.retries", "Attempts that another one follows.", self._retries),
@@ -121,21 +122,22 @@ class Metrics(Collector):
             ("surelane.lease.losses", "Claims lost while their handler ran.", self._lease_losses),
             ("surelane.settle.stale", "Settles that came after the claim was lost.", self._stale),
         ):
-            counted.update(dict.fromkeys(kinds, 0))
-            meter.create_observable_counter(name, [_observing(counted)], description=description)
-        meter.create_observable_counter(
-            "surelane.event.expired", [lambda _: [Observation(self._expired)]], description="Events swept."
-        )
-        meter.create_observable_counter(
-            "surelane.slack.rate_limited",
-            [_observing(self._slack_refused, METHOD)],
-            description="Calls of Slack's Web API that Slack refused because of its limits.",
-        )
-        for name, description, used in (
-            ("surelane.model.tokens", "Tokens that models used.", self._model_tokens),
-            ("surelane.model.cost", "What models cost by the team's prices.", self._model_cost),
+            by_kind.update(dict.fromkeys(kinds, 0))
+            observe = counted(by_kind, KIND, **OURS)
+            meter.create_observable_counter(name, [observe], description=description)
+        refused, model = counted(self._slack_refused, METHOD, **OURS), ("gen_ai.request.model", WORKSPACE)
+        tokens = counted(self._model_tokens, *model, "gen_ai.token.type")
+        for name, description, observe in (
+            ("surelane.event.expired", "Events swept.", single(lambda: self._expired)),
+            ("surelane.slack.rate_limited", "Calls of Slack's Web API that its limits refused.", refused),
+            ("surelane.model.tokens", "Tokens that models used.", tokens),
+            (
+                "surelane.model.cost",
+                "What models cost by the team's prices.",
+                counted(self._model_cost, *model),
+            ),
         ):
-            meter.create_observable_counter(name, [_observing_models(used)], description=description)
+            meter.create_observable_counter(name, [observe], description=description)
         if not pushed:
             REGISTRY.register(self)
             return
@@ -199,26 +201,3 @@ class Metrics(Collector):
 
     def slack_refused(self, method: str) -> None:
         self._slack_refused[self._slack_methods(method)] += 1
-
-
-def _observing(
-    counted: Counter[str], label: str = KIND
-) -> Callable[[CallbackOptions], Iterable[Observation]]:
-    def observe(_: CallbackOptions) -> Iterable[Observation]:
-        return [
-            Observation(count, {"messaging.system": "surelane", label: kind})
-            for kind, count in counted.items()
-        ]
-
-    return observe
-
-
-def _observing_models(
-    used: Mapping[tuple[str, ...], float],
-) -> Callable[[CallbackOptions], Iterable[Observation]]:
-    labels = "gen_ai.request.model", "surelane.workspace", "gen_ai.token.type"
-
-    def observe(_: CallbackOptions) -> Iterable[Observation]:
-        return [Observation(count, dict(zip(labels, key, strict=False))) for key, count in used.items()]
-
-    return observe

@@ -131,11 +131,8 @@ class SlackLimits:
 
     async def lease_slack_calls(self, wanted: Sequence[LeaseWanted], within: float) -> list[Leased | None]:
         """Lease calls that begin ``within`` seconds; ``None`` for a limit that another transaction has locked."""
-        rows = await self._database.fetch(
-            "select * from agent.lease_slack_calls($1, $2, $3, $4, $5, $6, $7)",
-            *map(list, zip(*wanted, strict=True)),  # an array of each field
-            within,
-        )
+        arrays = map(list, zip(*wanted, strict=True))  # of each field
+        rows = await self._database.rows("lease_slack_calls", *arrays, within)
         leased: list[Leased | None] = [None] * len(wanted)
         for row in rows:
             leased[row["ordinal"] - 1] = Leased(row["waits"], row["at_hand"], row["later"], row["workers"])
@@ -143,10 +140,7 @@ class SlackLimits:
 
     async def delay_slack_calls(self, name: str, calls: int, window: float, delay: float) -> bool:
         """Let no call of a limit begin for ``delay`` seconds. Return false if another transaction has it locked."""
-        delayed: bool = await self._database.fetchval(
-            "select agent.delay_slack_calls($1, $2, $3, $4)", name, calls, window, delay
-        )
-        return delayed
+        return bool(await self._database.call("delay_slack_calls", name, calls, window, delay))
 
 
 class SlackBusyError(Exception):

@@ -6,7 +6,7 @@ cost nothing measurable. Names follow OpenTelemetry's semantic conventions for m
 
 import os
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any
@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from opentelemetry import metrics, trace
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.metrics.view import DropAggregation, View
@@ -27,6 +28,7 @@ from opentelemetry.util.types import AttributeValue
 from surelane_service.telemetry.spans import Ids, Tracer
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.37.0"
+Observe = Callable[[CallbackOptions], Iterable[Observation]]
 FLUSH = 5.0
 """Seconds for which a stopping service waits until the collector has taken its last spans."""
 
@@ -101,6 +103,22 @@ def messaging(operation: str, destination: str | None = None) -> dict[str, str]:
     names = {"messaging.operation.name": operation, "messaging.operation.type": operation}
     to = {} if destination is None else {"messaging.destination.name": destination}
     return {"messaging.system": "surelane"} | names | to
+
+
+def counted(counts: Mapping[Any, float], *names: str, **fixed: str) -> Observe:
+    """Return a callback that observes a counter. Its keys are the value, or values, of the attributes ``names``."""
+
+    def observe(_: CallbackOptions) -> Iterable[Observation]:
+        for key, number in counts.items():
+            values = (key,) if isinstance(key, str) else key
+            yield Observation(number, fixed | dict(zip(names, values, strict=True)))
+
+    return observe
+
+
+def single(value: Callable[[], int]) -> Observe:
+    """Return a callback that observes one number."""
+    return lambda _: [Observation(value())]
 
 
 def _exporter(signal: str, known: Collection[str]) -> Any:  # noqa: ANN401 - of any signal

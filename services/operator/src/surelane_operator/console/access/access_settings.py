@@ -124,7 +124,6 @@ class AccessSettings(SealingSettings):
 
     @property
     def signing_key(self) -> str:
-        """The key of sessions."""
         given = self.console_key or self.api_token
         assert given is not None  # noqa: S101 - checked below
         return given.get_secret_value()

@@ -92,7 +92,6 @@ class SignIn:
         return response
 
     async def start(self, request: web.Request) -> web.Response:
-        """Send a person to the provider."""
         following = local_path(request.query.get("next", ""))
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
         try:

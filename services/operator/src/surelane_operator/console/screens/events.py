@@ -7,9 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from surelane.errors import InvalidInput
 from surelane.slack import Place, place_of
-from surelane_operator.console.screen import Asked, Missing, Moved, Sources, Values
+from surelane_operator.console.screen import Asked, Missing, Moved, Sources, Values, number
 from surelane_operator.reads import filters, timeline
 from surelane_operator.reads.lookup import matches_of
 
@@ -25,7 +24,7 @@ async def events(sources: Sources, asked: Asked) -> Values:
     """Read a page of the events that match a filter."""
     given = {name: value for name in FIELDS if (value := asked.word(name))}
     which, wrong = read_filter(given)
-    after = _cursor(asked.word("after"))
+    after = asked.cursor("after")
     found = await sources.reads.find_events(which, PAGE, after) if not wrong else None
     address = {**given, "after": found.next.text()} if found and found.next else None
     return {
@@ -100,13 +99,6 @@ def _moment(text: str | None) -> datetime | None:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _cursor(text: str | None) -> filters.Cursor | None:
-    try:
-        return None if text is None else filters.read_cursor(text)
-    except ValueError as error:
-        raise InvalidInput(str(error)) from None
-
-
 def _matching(which: filters.Filter) -> dict[str, Any]:
     """Return the filter as the API takes it for a change to all that match."""
     given = {name: getattr(which, name) for name in TEXTS} | {
@@ -160,12 +152,10 @@ class Told:
 
 
 async def event(sources: Sources, asked: Asked) -> Values:
-    identity = asked.path["id"]
-    found = None
-    if identity.isascii() and identity.isdigit() and int(identity) <= filters.MAX_ID:
-        found = await sources.reads.get(int(identity))
+    identity = number(asked.path["id"])
+    found = None if identity is None else await sources.reads.get(identity)
     if found is None:
-        raise Missing(f"There is no event {identity}. Retention may have removed it.")
+        raise Missing(f"There is no event {asked.path['id']}. Retention may have removed it.")
     place = place_of(found["payload"])
     live = found["status"] in filters.LIVE
     why = await sources.reads.why(found["id"]) if live else None

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from surelane_operator.console.screen import Asked, Missing, Sources, Values
+from surelane_operator.console.screen import Asked, Missing, Sources, Values, number
 from surelane_operator.reads import queue
-from surelane_operator.reads.filters import MAX_ID, Cursor, Filter, read_cursor
+from surelane_operator.reads.filters import Filter
 from surelane_operator.reads.workflows import PAGE, list_workflows, read_workflow
 from surelane_service.figures import Figures
 
@@ -18,7 +18,7 @@ LEVELS = ("problem", "warning", "unknown", "ok")
 
 async def waiting(sources: Sources, asked: Asked) -> Values:
     """Read the questions that handlers asked with ``ctx.ask``, and that have no answer yet."""
-    cursor = _begin(asked)
+    cursor = asked.cursor("cursor")
     page = await queue.list_questions(sources.reads, cursor, LIST)
     asks = [(each, sources.links.to_message(None, each.channel, each.ts)) for each in page.questions]
     return {"questions": asks, "next": page.next, "first": cursor is None}
@@ -40,14 +40,14 @@ async def kind(sources: Sources, asked: Asked) -> Values:
 
 async def workflows(sources: Sources, asked: Asked) -> Values:
     """Read the workflows, newest first."""
-    cursor = _begin(asked)
+    cursor = asked.cursor("cursor")
     page = await list_workflows(sources.reads.calls, cursor, WORKFLOWS)
     return {"workflows": page.workflows, "next": page.next, "first": cursor is None}
 
 
 async def workflow(sources: Sources, asked: Asked) -> Values:
     """Read one workflow, seen from any of its events."""
-    given, after = _number(asked.path["id"]), _number(asked.word("after") or "0")
+    given, after = number(asked.path["id"]), number(asked.word("after") or "0")
     found = None
     if given is not None and after is not None:
         found = await read_workflow(sources.reads.calls, given, after)
@@ -93,7 +93,7 @@ async def doctor(sources: Sources, _: Asked) -> Values:
 
 async def actions(sources: Sources, asked: Asked) -> Values:
     """Read the kept actions: who did what, when, and what came of it."""
-    before, target = _number(asked.word("before") or ""), asked.word("target")
+    before, target = number(asked.word("before") or ""), asked.word("target")
     found = await sources.reads.audit.list_actions(LIST, before=before, target=target)
     return {
         "actions": found,
@@ -102,20 +102,6 @@ async def actions(sources: Sources, asked: Asked) -> Values:
         "target": target,
         "address": _address,
     }
-
-
-def _begin(asked: Asked) -> Cursor | None:
-    """Return the place in a list that the query names; ``None``: the first page."""
-    text = asked.word("cursor")
-    try:
-        return None if text is None else read_cursor(text)
-    except ValueError:
-        raise Missing("This page of the list does not exist. Begin with the first one.") from None
-
-
-def _number(text: str) -> int | None:
-    """Return an id that an address names; ``None``: it names none."""
-    return int(text) if text.isascii() and text.isdigit() and int(text) <= MAX_ID else None
 
 
 def _limit_text(limit: queue.KindLimit) -> str:
