@@ -44,6 +44,8 @@ class Message:
     """Whether its text came in parts. It is shown above the blocks that came with it, not in place of them."""
     tasks: list[JSON] = field(default_factory=list)
     """The task cards of a streamed message, in the order of their arrival."""
+    plan: str = ""
+    """What a streamed message says above its task cards."""
     reactions: dict[str, list[str]] = field(default_factory=dict)
     """The users who reacted, by the emoji's name."""
 

@@ -80,7 +80,9 @@ class Agent(Setup):
     def check_model(self, settings: WorkerSettings) -> None:
         """Make the model, or raise :class:`SettingsError`."""
         missing = [
-            name for name in ("pydantic_ai", "openai", "fastmcp") if not importlib.util.find_spec(name)
+            name
+            for name in ("pydantic_ai", "openai", "fastmcp", "markdown_it")
+            if not importlib.util.find_spec(name)
         ]
         if missing:
             raise SettingsError(
