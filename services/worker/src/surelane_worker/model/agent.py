@@ -12,7 +12,6 @@ from surelane_worker.model.budget import budget_of
 from surelane_worker.model.errors import RefusedError, StoppedError, UnavailableError
 from surelane_worker.model.setup import Setup
 from surelane_worker.model.thread import before, looked_at, quoted
-from surelane_worker.model.voice import Voice
 from surelane_worker.worker_settings import WorkerSettings
 
 DOWN = "I cannot answer now: the model does not respond. Please ask again later."
@@ -42,6 +41,7 @@ class Agent(Setup):
         """
         from surelane_worker.model.files import Attached, referred  # noqa: PLC0415 - it imports the libraries of the extra
         from surelane_worker.model.run import Run  # noqa: PLC0415 - likewise
+        from surelane_worker.model.voice import Voice  # noqa: PLC0415 - likewise
 
         voice = Voice(event, ctx)
         said = await ctx.step("thread", before, event, ctx, voice.place)
@@ -80,9 +80,7 @@ class Agent(Setup):
     def check_model(self, settings: WorkerSettings) -> None:
         """Make the model, or raise :class:`SettingsError`."""
         missing = [
-            name
-            for name in ("pydantic_ai", "openai", "fastmcp", "markdown_it")
-            if not importlib.util.find_spec(name)
+            name for name in ("pydantic_ai", "openai", "fastmcp") if not importlib.util.find_spec(name)
         ]
         if missing:
             raise SettingsError(

@@ -21,6 +21,8 @@ PAGE = 200
 
 MOST_ENTITIES = 5
 """Things that the author of a message is looking at. Slack has the most relevant one first."""
+CHANNEL = re.compile(r"[CDG][A-Z0-9]+", re.ASCII)
+"""A channel's id. A job's payload may have another word there, such as ``slack``."""
 ID = re.compile(r"[A-Z0-9.]{2,40}", re.ASCII)
 
 

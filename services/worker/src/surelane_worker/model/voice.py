@@ -11,13 +11,13 @@ from slack_sdk.errors import SlackApiError
 from surelane.events import Event
 from surelane.slack import Place, place_of
 from surelane_worker.handling.context import Context
+from surelane_worker.model.tables import chunks_of
+from surelane_worker.model.thread import CHANNEL
 from surelane_worker.slack.chunks import content_of, cut, open_fence
 from surelane_worker.slack.limits import SlackBusyError
 from surelane_worker.slack.replies import SCOPE
 from surelane_worker.slack.stream import Stream
 
-CHANNEL = re.compile(r"[CDG][A-Z0-9]+", re.ASCII)
-"""A channel's id. A job's payload may have another word there, such as ``slack``."""
 ALARM = re.compile(r"<!(?=channel|here|everyone|subteam)")
 """What would notify a whole channel. A model may have been asked for it by any text that it read."""
 QUIET = "<\u200b!"
@@ -26,12 +26,11 @@ _PERHAPS = re.compile(r"<(!\w{0,7})?$")
 _ROWS = re.compile(r"^(?: {0,3}\|.*\n)*+(?: {0,3}\|.*)?\Z", re.MULTILINE)
 """The lines at the end of a text that may be a table's. They are said once the table is complete."""
 TASKS = "agent's tasks"
-MOST_SOURCES = 5
-LONGEST_SOURCE = 150
+PLAN = {"type": "plan_update", "title": "Steps"}
 
 
 def quiet(text: str) -> str:
-    """Return a text that alarms nobody."""
+    """Return a text without alarms."""
     return ALARM.sub(QUIET, text)
 
 
@@ -86,8 +85,6 @@ class Voice:
 
     async def post(self, text: str, below: Sequence[dict[str, Any]] = ()) -> None:
         """Say a whole text, in several messages if it is long."""
-        from surelane_worker.model.tables import chunks_of  # noqa: PLC0415 - it imports a library of the extra
-
         chunks = chunks_of(quiet(text)) if self.heard and text.strip() else []
         while chunks:
             now, chunks = cut([], chunks)
@@ -108,23 +105,13 @@ class Voice:
                 await self._tasks.stop()
 
     async def show(self, task: str, title: str, done: Mapping[str, Any] | None = None) -> None:
-        """Show that a tool's call is in progress, or done. What it found in Slack is linked."""
+        """Show that a tool's call is in progress, or done."""
         if self._tasks is None:
             return
         status = "in_progress" if done is None else "error" if "failed" in done else "complete"
-        found = done.get("result") if done else None
-        sources = [
-            {"type": "url", "url": each["permalink"], "text": each["text"][:LONGEST_SOURCE]}
-            for each in (found[:MOST_SOURCES] if isinstance(found, list) else ())
-            if isinstance(each, dict) and each.keys() >= {"permalink", "text"}
-        ]
-        update: dict[str, Any] = {"type": "task_update", "id": task, "title": title, "status": status}
-        chunks = [
-            {"type": "plan_update", "title": "Steps"},
-            update | ({"sources": sources} if sources else {}),
-        ]
+        update = {"type": "task_update", "id": task, "title": title, "status": status}
         with suppress(SlackApiError, SlackBusyError):
-            await self._tasks.append(chunks=chunks)
+            await self._tasks.append(chunks=[PLAN, update])
 
 
 @dataclass(slots=True)
@@ -156,8 +143,7 @@ class Speech:
 
     def _ready(self) -> int:
         """Return how much of the text can be said. An alarm, a line of code and a table are said whole."""
-        held = self._held
-        perhaps = _PERHAPS.search(held)
+        held, perhaps = self._held, _PERHAPS.search(self._held)
         ready = perhaps.start() if perhaps else len(held)
         line = 0 if not self.text or self.text.endswith("\n") else (held.find("\n") + 1 or len(held))
         rows = _ROWS.search(held, line)
@@ -167,8 +153,6 @@ class Speech:
         return min(ready, begins)
 
     async def _say(self, text: str) -> None:
-        from surelane_worker.model.tables import chunks_of  # noqa: PLC0415 - it imports a library of the extra
-
         text = quiet(text)
         if self.stream is not None and text:
             fence = open_fence(self.text) if "|" in text else None
