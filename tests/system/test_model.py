@@ -111,7 +111,7 @@ async def running(
 
 def said(slack: Stand, asked: Any) -> list[str]:
     """Return the texts of a thread, without what shows the tools' calls."""
-    return [message.text for message in replies(slack, asked) if message.text not in ("", "Steps")]
+    return [message.text for message in replies(slack, asked) if not message.only_tasks]
 
 
 def mcp_servers() -> list[str]:

@@ -55,6 +55,12 @@ class Message:
         return self.thread_ts is not None and self.thread_ts != self.ts
 
     @property
+    def only_tasks(self) -> bool:
+        """Whether it shows tasks alone: of a stream, or as a plan block."""
+        kinds = [block["type"] for block in self.blocks]
+        return kinds == ["plan"] or bool(self.tasks and not (self.text or kinds))
+
+    @property
     def in_channel(self) -> bool:
         """Whether the channel shows it, and not its thread alone."""
         return not self.is_reply or self.subtype == "thread_broadcast"
