@@ -13,6 +13,7 @@ from surelane_worker.builtin import messages
 from surelane_worker.handling.context import Context
 from surelane_worker.model import Agent, Tools
 from surelane_worker.model.files import attach
+from surelane_worker.model.slack import search_slack, show
 
 tools = Tools()
 BELOW = [{"type": "divider"}]
@@ -59,6 +60,14 @@ def note(log: str, text: str) -> str:
         os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(60)
     return f"noted {text}"
+
+
+@tools.add
+def wait_for_file(name: str) -> str:
+    """Wait until there is a file."""
+    while not Path(name).exists():
+        time.sleep(0.02)
+    return "there"
 
 
 handlers = Handlers()
@@ -121,3 +130,5 @@ async def turn(event: Event, ctx: Context) -> object:
 
 handlers.on("agent-turn", timeout="1m")(messages.turn)  # the built-in one, with the tools of the settings
 tools.add(attach)
+tools.add(search_slack)
+tools.add(show)

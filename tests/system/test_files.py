@@ -152,7 +152,7 @@ async def test_a_file_that_the_model_attaches_is_posted_once_if_the_worker_is_ki
     desk.slack.simulator.faults.add(fault("slow", methods=["files.completeUploadExternal"], delay=60.0))
     async with desk.worker(SURELANE_WORKER_NAME="mortal") as dying:
         event, message = await desk.mention("plan:attach")
-        await until(lambda: replies(desk.slack, message), what="the posted file")
+        await until(lambda: any(each.files for each in replies(desk.slack, message)), what="the posted file")
         dying.child.process.kill()
         await dying.child.wait()
     async with desk.worker(SURELANE_WORKER_NAME="mortal"):

@@ -36,14 +36,15 @@ async def test_agent_finds_a_ticket_restarts_after_approval_and_takes_feedback(
         says("It was restarted."),
     ]
     identity, asked = await slack.mention("plan:slow why is api slow?")
-    await until(lambda: len(replies(slack, asked)) == 2, within=60, what="the question")
+    await until(lambda: len(replies(slack, asked)) == 3, within=60, what="the question")
     question, ada = replies(slack, asked)[-1], Person(slack, "ada")
     await ended(connection, await ada.press(question, 0), within=60)
     row = await ended(connection, identity, within=60)
     assert (row["outcome"], json.loads(row["result"])["answer"]) == ("completed", "It was restarted.")
     told = [each["content"] for each in model.asked["slow"][-1]["messages"] if each["role"] == "tool"]
     assert told == ['{"T1":"api answers slowly"}', "Ada", "api was restarted: T1"]
-    first, _, answer = replies(slack, asked)
+    steps, first, _, answer = replies(slack, asked)
+    assert (steps.only_tasks, len(steps.blocks[0]["tasks"])) == (True, 3)
     assert (first.text, answer.text) == ("T1 says that it is slow.", "It was restarted.")
 
     action = {"type": "feedback_buttons", "action_id": "feedback", "value": "good"}

@@ -89,6 +89,7 @@ class Simulator:
             "streaming": message.streaming,
             "streamed": message.streamed,
             "tasks": message.tasks,
+            "plan": message.plan,
         }
 
     def delivery_changed(self, delivery: Delivery) -> None:

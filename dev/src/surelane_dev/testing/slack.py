@@ -32,11 +32,14 @@ class Sent:
 
     @property
     def replies(self) -> list[Message]:
-        """The bot's messages since then, in the message's thread or in the channel, oldest first."""
+        """The bot's messages since then, in the message's thread or in the channel, oldest first.
+
+        What only shows an agent's tasks is left out.
+        """
         return [message for message in self.channel.messages.values() if self._answers(message)]
 
     def _answers(self, message: Message) -> bool:
-        if not message.by_app or message.ts <= self.ts:
+        if not message.by_app or message.ts <= self.ts or message.only_tasks:
             return False
         in_place = self.thread is None or message.thread_ts == self.thread
         return in_place or (self.channel.is_im and not message.is_reply)

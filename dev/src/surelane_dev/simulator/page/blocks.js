@@ -12,6 +12,7 @@ export function task(part) {
     " ",
     part.title || part.id,
     part.details && h("small", {}, part.details),
+    (part.sources || []).map(({ url, text }) => h("small", {}, inline(`<${url}|${text.replace(/[<>|]/g, " ")}>`))),
   );
 }
 
@@ -51,6 +52,25 @@ export function block(part, form) {
         { class: "block text" },
         (part.elements || []).flatMap((each) => richSection(each)),
       );
+    case "table":
+      return table(
+        part.rows.map((row) => row.map(cell)),
+        (part.column_settings || []).map((column) => column?.align || "left"),
+      );
+    case "data_visualization":
+      return chart(part);
+    case "card":
+      return h(
+        "div",
+        { class: "block card" },
+        h("strong", {}, textOf(part.title)),
+        h("p", { class: "note" }, textOf(part.subtitle)),
+        h("div", { class: "text" }, textOf(part.body)),
+      );
+    case "task_card":
+      return task(part);
+    case "plan":
+      return h("div", { class: "block" }, h("p", { class: "plan" }, part.title), (part.tasks || []).map(task));
     default:
       return h("p", { class: "block note" }, `[${part.type}]`);
   }
@@ -74,6 +94,55 @@ function section(part, form) {
     { class: "block section" },
     h("div", { class: "text" }, textOf(part.text), fields),
     accessory,
+  );
+}
+
+// The first row is the header.
+function table([head, ...rows], align) {
+  const cells = (name, row) =>
+    h(
+      "tr",
+      {},
+      row.map((each, at) => h(name, { class: align[at] || "left" }, each)),
+    );
+  return h(
+    "div",
+    { class: "block scrolled" },
+    h(
+      "table",
+      { class: "data" },
+      h("thead", {}, cells("th", head)),
+      h(
+        "tbody",
+        {},
+        rows.map((row) => cells("td", row)),
+      ),
+    ),
+  );
+}
+
+const cell = (each) => (each.type === "rich_text" ? each.elements.flatMap(richSection) : [each.text || ""]);
+
+// A chart is shown as the table of its figures.
+function chart({ title, chart }) {
+  const figures =
+    chart.type === "pie"
+      ? [["", title], ...chart.segments.map(({ label, value }) => [label, String(value)])]
+      : [
+          ["", ...chart.series.map(({ name }) => name)],
+          ...chart.axis_config.categories.map((category, at) => [
+            category,
+            ...chart.series.map(({ data }) => String(data[at].value)),
+          ]),
+        ];
+  return h(
+    "figure",
+    { class: "block" },
+    h("figcaption", { class: "plan" }, `📊 ${title} (${chart.type})`),
+    table(
+      figures.map((row) => row.map((each) => [each])),
+      figures[0].map((_, at) => (at ? "right" : "left")),
+    ),
   );
 }
 
@@ -128,7 +197,9 @@ function richSection(section) {
             ? [h("strong", {}, each.text)]
             : each.style?.code
               ? [h("code", {}, each.text)]
-              : [each.text || ""];
+              : each.style?.italic
+                ? [h("em", {}, each.text)]
+                : [each.text || ""];
   const inner = (section.elements || []).flatMap((each) =>
     each.elements ? richSection(each) : styled(each),
   );

@@ -80,11 +80,16 @@ function content(message) {
   // A person's message has a block with the same content as its text.
   const blocks = (message.blocks || []).filter(({ type }) => type !== "rich_text" || !message.client_msg_id);
   const markdown = blocks.length === 1 && blocks[0].type === "markdown";
+  const shown = message.streamed ? blocks.filter(({ type }) => type === "markdown") : [];
+  const rest = message.text.slice(shown.reduce((sum, part) => sum + part.text.length, 0));
+  const said = (!blocks.length || markdown || message.streamed) && (rest || message.streaming) && text(message, rest);
   return [
+    message.plan && h("p", { class: "plan" }, message.plan),
     message.tasks.map(task),
-    (!blocks.length || markdown || message.streamed) && text(message),
+    !shown.length && said,
     message.edited && h("span", { class: "note" }, "(edited)"),
-    !markdown && blocks.map((part) => block(part, messageForm(message))),
+    (!markdown || shown.length > 0) && blocks.map((part) => block(part, messageForm(message))),
+    shown.length > 0 && said,
     (message.files || []).map(file),
     (message.attachments || []).map((part) =>
       h("div", { class: "attachment" }, inline(part.text || part.fallback || "")),
@@ -104,10 +109,10 @@ function file(each) {
   );
 }
 
-function text(message) {
+function text(message, said) {
   const caret =
     message.streaming && h("span", { class: "caret", role: "img", "aria-label": "still writing" });
-  return h("div", { class: "text" }, rich(message.text), caret);
+  return h("div", { class: "text" }, rich(said), caret);
 }
 
 async function react(message, name) {

@@ -113,17 +113,23 @@ def _heard(workspace: Workspace, channel: Channel, subscriptions: Collection[str
 def _posted(workspace: Workspace, message: Message, subscriptions: Collection[str]) -> Iterator[JSON]:
     channel = workspace.channels[message.channel]
     body = message_json(workspace, message, metadata=True) | {"channel": channel.id, "event_ts": message.ts}
+    search = {} if message.by_app else {"action_token": workspace.new_action_token()}
     mentioned = workspace.bot.id in mentions(message.text) and not message.by_app
     in_reach = workspace.bot.id in channel.members and not channel.is_im
     if mentioned and in_reach and "app_mention" in subscriptions:
-        yield body | {"type": "app_mention"}
+        yield body | search | {"type": "app_mention"}
     if _heard(workspace, channel, subscriptions):
         seen = (
             workspace.looked_at.get(message.user)
             if channel.is_im and "app_context_changed" in subscriptions
             else None
         )
-        yield body | {"channel_type": _channel_type(channel)} | ({"app_context": seen} if seen else {})
+        yield (
+            body
+            | {"channel_type": _channel_type(channel)}
+            | ({"app_context": seen} if seen else {})
+            | (search if channel.is_im else {})
+        )
     links = [] if message.by_app else links_of(workspace, message.text)
     if links and "link_shared" in subscriptions:
         yield {

@@ -1,4 +1,6 @@
-"""Serve ``assistant.threads.*`` and ``agents.sessions.*``: what an agent shows of its work."""
+"""Serve ``assistant.*`` and ``agents.sessions.*``: what an agent shows of its work, and its search."""
+
+import re
 
 from surelane_dev.simulator.sessions import STATUSES
 from surelane_dev.simulator.webapi.call import (
@@ -8,13 +10,15 @@ from surelane_dev.simulator.webapi.call import (
     Slack,
     invalid_arguments,
     joined_channel,
+    permalink,
 )
-from surelane_dev.simulator.workspace.model import JSON
+from surelane_dev.simulator.workspace.model import JSON, Channel, Message
 
 STOPPED = "agent_session_stopped"
 NO_STOP = f"missing_{STOPPED}_event_subscription"
 LONGEST_TITLE = 200
 MOST_PROMPTS = 4
+MOST_FOUND = 20
 
 
 def set_status(call: Call, slack: Slack) -> JSON:
@@ -62,6 +66,43 @@ def rename_session(call: Call, slack: Slack) -> JSON:
     return {"title": slack.sessions.rename(channel, thread_ts, _title(call)).title}
 
 
+def search(call: Call, slack: Slack) -> JSON:
+    """Search the messages of public channels for the words of a query, the best first.
+
+    A bot's token needs the ``action_token`` of a person's message.
+    """
+    workspace = slack.workspace
+    if workspace.action_tokens.get(call.text("action_token"), 0) < workspace.now():
+        raise ApiError("invalid_action_token")
+    words = set(re.findall(r"\w+", call.text("query").lower()))
+    public = [channel for channel in workspace.channels.values() if not channel.is_im]
+    found = [
+        (len(words & set(re.findall(r"\w+", message.text.lower()))), message, channel)
+        for channel in public
+        for message in channel.messages.values()
+        if not message.visible_to and (call.flag("include_bots") or not message.by_app)
+    ]
+    best = sorted((each for each in found if each[0]), key=lambda each: (-each[0], each[1].ts))
+    limit = min(call.number("limit", MOST_FOUND), MOST_FOUND)
+    messages = [_found(slack, message, channel) for _, message, channel in best[:limit]]
+    return {"results": {"messages": messages}, "response_metadata": {"next_cursor": ""}}
+
+
+def _found(slack: Slack, message: Message, channel: Channel) -> JSON:
+    known = slack.workspace.member(message.user)
+    return {
+        "author_name": known[1].real_name if known else "",
+        "author_user_id": message.user,
+        "team_id": slack.workspace.team_id,
+        "channel_id": channel.id,
+        "channel_name": channel.name,
+        "message_ts": message.ts,
+        "content": message.text,
+        "is_author_bot": message.by_app,
+        "permalink": permalink(slack, message),
+    }
+
+
 def _title(call: Call) -> str:
     title = call.text("title")
     if len(title) > LONGEST_TITLE:
@@ -78,6 +119,7 @@ def _thread(call: Call, slack: Slack) -> tuple[str, str]:
 
 
 METHODS = {
+    "assistant.search.context": Method(search, ("query",), "search:read.public"),
     "assistant.threads.setStatus": Method(set_status, ("channel_id", "thread_ts", "status"), "chat:write"),
     "assistant.threads.setTitle": Method(set_title, ("channel_id", "thread_ts", "title"), "chat:write"),
     "assistant.threads.setSuggestedPrompts": Method(

@@ -244,6 +244,11 @@ def message_of(call: Call, channel: Channel, name: str = "ts") -> Message:
     return message
 
 
+def permalink(slack: Slack, message: Message) -> str:
+    """Return a message's address on the simulator's page."""
+    return f"{slack.interactions.public_url}/#{message.channel}/{message.ts}"
+
+
 def is_ts(text: str) -> bool:
     """Return whether a text has the form of a message's ``ts``."""
     return _TS.fullmatch(text) is not None

@@ -12,7 +12,8 @@ from surelane_dev.simulator.webapi.call import (
     joined_channel,
     message_of,
 )
-from surelane_dev.simulator.workspace.blocks import BadBlocksError, identified
+from surelane_dev.simulator.workspace.blocks import identified
+from surelane_dev.simulator.workspace.data_blocks import BadBlocksError, tables
 from surelane_dev.simulator.workspace.model import JSON, Channel, Message
 from surelane_dev.simulator.workspace.shapes import message_json
 
@@ -116,9 +117,17 @@ def blocks_of(call: Call, name: str = "blocks", error: str = "invalid_blocks_for
         ApiError: ``error``, if they are not blocks; ``invalid_blocks``, if their content is invalid.
     """
     try:
-        return identified(call.typed_objects(name, error))
+        blocks = identified(call.typed_objects(name, error))
     except BadBlocksError:
         raise ApiError("invalid_blocks") from None
+    check_tables(blocks)
+    return blocks
+
+
+def check_tables(blocks: list[JSON]) -> None:
+    """Raise ``invalid_attachments`` if a message would have several tables."""
+    if tables(blocks) > 1:
+        raise ApiError("invalid_attachments", response_metadata={"messages": ["only_one_table_allowed"]})
 
 
 def thread_of(call: Call, channel: Channel) -> str | None:

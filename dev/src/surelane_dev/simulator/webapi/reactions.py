@@ -11,6 +11,7 @@ from surelane_dev.simulator.webapi.call import (
     is_ts,
     joined_channel,
     message_of,
+    permalink,
 )
 from surelane_dev.simulator.workspace.model import JSON, Message
 from surelane_dev.simulator.workspace.shapes import message_json
@@ -44,8 +45,7 @@ def get(call: Call, slack: Slack) -> JSON:
         raise ApiError("no_item_specified")
     channel = channel_of(call, slack)
     message = message_of(call, channel, "timestamp")
-    permalink = f"{slack.interactions.public_url}/#{channel.id}/{message.ts}"
-    shape = message_json(slack.workspace, message) | {"permalink": permalink}
+    shape = message_json(slack.workspace, message) | {"permalink": permalink(slack, message)}
     return {"type": "message", "channel": channel.id, "message": shape}
 
 

@@ -1,8 +1,18 @@
 """Serve ``chat.startStream``, ``appendStream`` and ``stopStream``: messages that arrive in parts."""
 
+from collections.abc import Sequence
+
 from surelane_dev.simulator.sessions import STATUSES
 from surelane_dev.simulator.webapi.call import ApiError, Call, Method, Slack, joined_channel, message_of
-from surelane_dev.simulator.webapi.chat import MAX_MARKDOWN, blocks_of, metadata_of, owned, thread_of
+from surelane_dev.simulator.webapi.chat import (
+    MAX_MARKDOWN,
+    blocks_of,
+    check_tables,
+    metadata_of,
+    owned,
+    thread_of,
+)
+from surelane_dev.simulator.workspace.data_blocks import BadBlocksError, check_task
 from surelane_dev.simulator.workspace.model import JSON, Message
 from surelane_dev.simulator.workspace.shapes import message_json
 
@@ -19,6 +29,8 @@ def start(call: Call, slack: Slack) -> JSON:
         for name in ("recipient_team_id", "recipient_user_id"):
             if not call.text(name):
                 raise ApiError(f"missing_{name}")
+    if call.text("task_display_mode") not in ("", "timeline", "plan"):
+        raise ApiError("invalid_arguments")
     chunks = _chunks(call)
     message = slack.workspace.post(
         channel, slack.workspace.bot.id, "", by_app=True, thread_ts=thread_ts, streaming=True, streamed=True
@@ -30,7 +42,7 @@ def start(call: Call, slack: Slack) -> JSON:
 def append(call: Call, slack: Slack) -> JSON:
     """Append to a running stream."""
     message = _running(call, slack)
-    chunks = _chunks(call, message.text)
+    chunks = _chunks(call, message.text, message.blocks)
     if not chunks:
         raise ApiError("no_text")
     _append(slack, message, chunks)
@@ -40,10 +52,14 @@ def append(call: Call, slack: Slack) -> JSON:
 def stop(call: Call, slack: Slack) -> JSON:
     """End a stream. Only this call takes metadata and closing blocks."""
     message = _running(call, slack)
-    chunks, metadata = _chunks(call, message.text), metadata_of(call)
+    below = blocks_of(call)
+    chunks, metadata = _chunks(call, message.text, [*message.blocks, *below]), metadata_of(call)
     message.metadata = metadata or message.metadata
-    message.blocks += blocks_of(call)
-    _append(slack, message, chunks, ended=True)
+    _append(slack, message, chunks)
+    if message.blocks:
+        _show_text(message)
+    message.blocks += below
+    slack.workspace.stream(message, "", ended=True)
     _end_session(call, slack, message)
     shape = message_json(slack.workspace, message, metadata=True)
     return {"channel": message.channel, "ts": message.ts, "message": shape}
@@ -65,8 +81,10 @@ def _running(call: Call, slack: Slack) -> Message:
     return message
 
 
-def _chunks(call: Call, said: str = "") -> list[JSON]:
+def _chunks(call: Call, said: str = "", shown: Sequence[JSON] = ()) -> list[JSON]:
     """Return the chunks of a call. Slack bounds the whole text of a message, with what it ``said`` before, as a call's.
+
+    ``shown``: the message's other blocks. It may have one table.
 
     Raises:
         ApiError: they are malformed, or too long.
@@ -77,6 +95,10 @@ def _chunks(call: Call, said: str = "") -> list[JSON]:
     for chunk in chunks:
         if chunk["type"] == "blocks":
             chunk["blocks"] = blocks_of(Call("chunk", chunk), error="invalid_chunks")
+            shown = [*shown, *chunk["blocks"]]
+        elif chunk["type"] != "markdown_text":
+            _check_task(chunk)
+    check_tables(list(shown))
     if text := call.text("markdown_text"):
         chunks = [{"type": "markdown_text", "text": text}, *chunks]
     texts = [said, *(str(chunk["text"]) for chunk in chunks if chunk["type"] == "markdown_text")]
@@ -85,18 +107,38 @@ def _chunks(call: Call, said: str = "") -> list[JSON]:
     return chunks
 
 
-def _append(slack: Slack, message: Message, chunks: list[JSON], *, ended: bool = False) -> None:
-    text = ""
+def _check_task(chunk: JSON) -> None:
+    try:
+        check_task({"title": chunk.get("title") or chunk["id"], **chunk})
+    except (BadBlocksError, KeyError, TypeError):
+        raise ApiError("invalid_chunks") from None
+
+
+def _append(slack: Slack, message: Message, chunks: list[JSON]) -> None:
     for chunk in chunks:
         match chunk["type"]:
             case "markdown_text":
-                text += str(chunk["text"])
+                message.text += str(chunk["text"])
             case "task_update":
                 _note_task(message, chunk)
+            case "plan_update":
+                message.plan = str(chunk["title"])
             case "blocks":
+                _show_text(message)
                 message.blocks += chunk["blocks"]
-    if chunks or ended:
-        slack.workspace.stream(message, text, ended=ended)
+    if chunks:
+        slack.workspace.stream(message, "")
+
+
+def _said(message: Message) -> int:
+    """Return how many characters of the text its blocks show."""
+    return sum(len(block["text"]) for block in message.blocks if block["type"] == "markdown")
+
+
+def _show_text(message: Message) -> None:
+    """Show as a block what was said since the last blocks, which come below it."""
+    if text := message.text[_said(message) :]:
+        message.blocks.append({"type": "markdown", "text": text})
 
 
 def _note_task(message: Message, chunk: JSON) -> None:

@@ -20,6 +20,7 @@ OTHERS = 20
 PER_MINUTE = {
     "api.test": 100,
     "apps.uninstall": 1,
+    "assistant.search.context": 10,
     "assistant.threads.setSuggestedPrompts": 50,
     "assistant.threads.setTitle": 50,
     "auth.revoke": 50,

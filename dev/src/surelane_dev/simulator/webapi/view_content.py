@@ -7,7 +7,8 @@ from secrets import token_hex
 from surelane_dev.simulator.posting.events import new_id
 from surelane_dev.simulator.views import View
 from surelane_dev.simulator.webapi.call import ApiError, invalid_arguments
-from surelane_dev.simulator.workspace.blocks import BadBlocksError, elements_of, identified
+from surelane_dev.simulator.workspace.blocks import elements_of, identified
+from surelane_dev.simulator.workspace.data_blocks import BadBlocksError
 from surelane_dev.simulator.workspace.model import JSON
 from surelane_dev.simulator.workspace.workspace import Workspace
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from secrets import token_hex
 from typing import Any
 
+from surelane_dev.simulator.workspace.data_blocks import BadBlocksError, check_data
 from surelane_dev.simulator.workspace.model import JSON
 
 WITH_ELEMENTS = frozenset({"actions", "context_actions"})
@@ -14,16 +15,15 @@ BOUNDS = ("min_value", "max_value")
 _NUMBER = re.compile(r"-?\d{1,30}(\.\d{1,30})?")
 
 
-class BadBlocksError(ValueError):
-    """The blocks have no form that Slack knows."""
-
-
 def identified(blocks: Iterable[JSON]) -> list[JSON]:
     """Return blocks with ids for themselves and their elements, where the app gave none.
 
     Raises:
-        BadBlocksError: a block holds something else than elements.
+        BadBlocksError: a block holds something else than elements, or data that Slack would refuse.
     """
+    blocks = list(blocks)
+    for block in blocks:
+        check_data(block)
     return [_with_id(block, "block_id") | _named_elements(block) for block in blocks]
 
 

@@ -45,6 +45,8 @@ class Message:
     """Whether its text came in parts. It is shown above the blocks that came with it, not in place of them."""
     tasks: list[JSON] = field(default_factory=list)
     """The task cards of a streamed message, in the order of their arrival."""
+    plan: str = ""
+    """What a streamed message says above its task cards."""
     reactions: dict[str, list[str]] = field(default_factory=dict)
     """The users who reacted, by the emoji's name."""
 
@@ -52,6 +54,12 @@ class Message:
     def is_reply(self) -> bool:
         """Whether it is in a thread and is not its first message."""
         return self.thread_ts is not None and self.thread_ts != self.ts
+
+    @property
+    def only_tasks(self) -> bool:
+        """Whether it shows tasks alone: of a stream, or as a plan block."""
+        kinds = [block["type"] for block in self.blocks]
+        return kinds == ["plan"] or bool(self.tasks and not (self.text or kinds))
 
     @property
     def in_channel(self) -> bool:

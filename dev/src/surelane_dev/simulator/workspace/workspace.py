@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from secrets import token_hex
 from typing import Any
 from uuid import uuid4
 
@@ -23,6 +24,8 @@ from surelane_dev.simulator.workspace.model import (
 )
 
 STATUS_LASTS = timedelta(minutes=2)
+ACTION_LASTS = timedelta(minutes=5)
+"""For how long an ``action_token`` lets the app search. Slack calls it short-lived and says no figure."""
 TOMBSTONE = "This message was deleted."
 
 
@@ -68,6 +71,8 @@ class Workspace:
         self.unfurl_domains: frozenset[str] = frozenset()
         """The domains whose links the app shows."""
         self.now = now
+        self.action_tokens: dict[str, float] = {}
+        """Until when each token of an event lets the app search."""
         self.listeners: list[Callable[[Change], None]] = []
         self._statuses: dict[tuple[str, str], Status] = {}
         self._last_ts = 0
@@ -76,6 +81,14 @@ class Workspace:
         """Return the time as Slack writes it. It increases with each call."""
         self._last_ts = max(int(self.now() * 1_000_000), self._last_ts + 1)
         return f"{self._last_ts // 1_000_000}.{self._last_ts % 1_000_000:06d}"
+
+    def new_action_token(self) -> str:
+        """Return a token with which the app may search for the person who wrote a message."""
+        while self.action_tokens and next(iter(self.action_tokens.values())) < self.now():
+            del self.action_tokens[next(iter(self.action_tokens))]
+        token = f"{token_hex(5)}.{token_hex(5)}.{token_hex(8)}"
+        self.action_tokens[token] = self.now() + ACTION_LASTS.total_seconds()
+        return token
 
     def share(self, channel: Channel, *partners: "Workspace") -> None:
         """Share a channel with other workspaces. All who are its members can be of any of them."""

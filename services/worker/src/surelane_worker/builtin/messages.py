@@ -11,7 +11,7 @@ from surelane_worker.handling.context import Context
 from surelane_worker.handling.outcomes import Discard, Retry
 from surelane_worker.handling.registry import Handlers
 from surelane_worker.model import Agent
-from surelane_worker.model.voice import CHANNEL
+from surelane_worker.model.thread import CHANNEL
 
 handlers = Handlers()
 agent = Agent()

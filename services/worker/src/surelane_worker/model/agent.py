@@ -13,7 +13,6 @@ from surelane_worker.model.errors import RefusedError, StoppedError, Unavailable
 from surelane_worker.model.rules import heard
 from surelane_worker.model.setup import Setup
 from surelane_worker.model.thread import TURN, looked_at, quoted
-from surelane_worker.model.voice import Voice
 from surelane_worker.worker_settings import WorkerSettings
 
 DOWN = "I cannot answer now: the model does not respond. Please ask again later."
@@ -43,6 +42,7 @@ class Agent(Setup):
         """
         from surelane_worker.model.files import Attached, referred  # noqa: PLC0415 - it imports the libraries of the extra
         from surelane_worker.model.run import Run  # noqa: PLC0415 - likewise
+        from surelane_worker.model.voice import Voice  # noqa: PLC0415 - likewise
 
         voice = Voice(event, ctx)
         said = await ctx.step(TURN, heard, event, ctx, voice.place)

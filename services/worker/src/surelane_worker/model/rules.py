@@ -7,8 +7,7 @@ from surelane.events import Event
 from surelane.slack import Place, place_of, reporter_of, text_at
 from surelane_service.rules import Rule
 from surelane_worker.handling.context import Context, attempt_of
-from surelane_worker.model.thread import Said, before
-from surelane_worker.model.voice import ALARM, QUIET
+from surelane_worker.model.thread import Said, before, quiet
 
 MOST, LONGEST = 10, 300
 """Rules of one person, channel or workspace (``agent.set_rule`` has the same number), and characters of one."""
@@ -43,4 +42,4 @@ async def heard(event: Event, ctx: Context, place: Place) -> list[Said]:
 def cleaned(text: str) -> str:
     """Return a text as it is stored: one line of what can be seen, which ends no quotation and alarms no channel."""
     line = "".join(each for each in " ".join(text.split()) if each.isprintable())
-    return ALARM.sub(QUIET, _QUOTES.sub("'", line)).strip()[:LONGEST]
+    return quiet(_QUOTES.sub("'", line)).strip()[:LONGEST]

@@ -138,6 +138,7 @@ class Run:
                 await stack.enter_async_context(loop)
             except Exception as error:
                 raise UnavailableError(f"an MCP server cannot be reached: {type(error).__name__}") from error
+            await stack.enter_async_context(self.voice.working())
             try:
                 output = (await loop.run(asked, message_history=conversation(said), deps=self.ctx)).output
             except UnexpectedModelBehavior as error:
@@ -279,24 +280,27 @@ class Run:
         self.usage["tool_calls"] += 1
         if self.usage["tool_calls"] > CALLS_PER_REQUEST * self.ctx.settings.model_requests:
             raise StoppedError("I stop here: the model calls too many tools.")
-        place, tool = self.places[call.tool_call_id or ""], self.tools.get(name)
+        place, tool, title = self.places[call.tool_call_id or ""], self.tools.get(name), _safe(name)
+        await self.voice.show(place, title)
         if tool is not None and tool.kind is not None:
-            return await self._delegate(tool.kind, arguments, place)
-        done = await self.ctx.step(f"{_safe(name)} {place}", partial(self._called, name, function), arguments)
+            done = await self._delegate(tool.kind, arguments, place)
+        else:
+            done = await self.ctx.step(f"{title} {place}", partial(self._called, name, function), arguments)
+        await self.voice.show(place, title, done)
         if "failed" in done:
             raise ToolFailed(done["failed"])
         return done["result"]
 
-    async def _delegate(self, kind: str, arguments: dict[str, Any], place: str) -> Any:  # noqa: ANN401 - any JSON
+    async def _delegate(self, kind: str, arguments: dict[str, Any], place: str) -> dict[str, Any]:
         """Let a child event answer, and return its answer. It says nothing in the thread, and has its own limits."""
         workspace, person = self._payer
         payload = {**owner_fields(self.event), "team": workspace, "user": person, **arguments}
         try:
             result = await self.ctx.run(kind, payload, key=place)
         except ChildError as error:
-            raise ToolFailed(str(error)[:LONGEST_RESULT]) from None
+            return {"failed": str(error)[:LONGEST_RESULT]}
         answer = result.get("answer") if isinstance(result, dict) else None
-        return result_shortened(result if answer is None else answer)
+        return {"result": result_shortened(result if answer is None else answer)}
 
     async def _called(self, name: str, function: Any, arguments: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401
         tool = self.tools.get(name)

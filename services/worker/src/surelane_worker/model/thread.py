@@ -29,6 +29,11 @@ TS = re.compile(r"\d{10}\.\d{6}", re.ASCII)
 
 MOST_ENTITIES = 5
 """Things that the author of a message is looking at. Slack has the most relevant one first."""
+ALARM = re.compile(r"<!(?=channel|here|everyone|subteam)")
+"""What would notify a whole channel. A model may have been asked for it by any text that it read."""
+QUIET = "<\u200b!"
+CHANNEL = re.compile(r"[CDG][A-Z0-9]+", re.ASCII)
+"""A channel's id. A job's payload may have another word there, such as ``slack``."""
 ID = re.compile(r"[A-Z0-9.]{2,40}", re.ASCII)
 
 
@@ -134,6 +139,11 @@ def _said(message: Mapping[str, Any], me: str | None) -> Said:
     user = message.get("user") or message.get("bot_id")
     own = user is not None and user == me
     return {"own": own, "text": text if own else quoted(user, text), "ts": ts}
+
+
+def quiet(text: str) -> str:
+    """Return a text without alarms."""
+    return ALARM.sub(QUIET, text)
 
 
 def quoted(user: object, text: str) -> str:

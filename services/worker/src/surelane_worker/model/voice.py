@@ -1,7 +1,7 @@
 """Say in Slack what a model says: streamed into a thread, posted in a channel, or not at all."""
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -11,16 +11,19 @@ from slack_sdk.errors import SlackApiError
 from surelane.events import Event
 from surelane.slack import Place, place_of
 from surelane_worker.handling.context import Context
+from surelane_worker.model.tables import chunks_of
+from surelane_worker.model.thread import CHANNEL, quiet
+from surelane_worker.slack.chunks import content_of, cut, open_fence
 from surelane_worker.slack.limits import SlackBusyError
-from surelane_worker.slack.stream import LONGEST, Stream, end_of_line
+from surelane_worker.slack.replies import SCOPE
+from surelane_worker.slack.stream import Stream
 
-CHANNEL = re.compile(r"[CDG][A-Z0-9]+", re.ASCII)
-"""A channel's id. A job's payload may have another word there, such as ``slack``."""
-ALARM = re.compile(r"<!(?=channel|here|everyone|subteam)")
-"""What would notify a whole channel. A model may have been asked for it by any text that it read."""
-QUIET = "<\u200b!"
 _PERHAPS = re.compile(r"<(!\w{0,7})?$")
 """The end of a text that the next one may complete to an alarm."""
+_ROWS = re.compile(r"^(?: {0,3}\|.*\n)*+(?: {0,3}\|.*)?\Z", re.MULTILINE)
+"""The lines at the end of a text that may be a table's. They are said once the table is complete."""
+TASKS = "agent's tasks"
+PLAN = {"type": "plan_update", "title": "Steps"}
 
 
 class Voice:
@@ -29,6 +32,7 @@ class Voice:
     def __init__(self, event: Event, ctx: Context) -> None:
         self._event = event
         self._ctx = ctx
+        self._tasks: Stream | None = None
         self.place: Place = place_of(event.payload)
 
     @property
@@ -73,14 +77,33 @@ class Voice:
 
     async def post(self, text: str, below: Sequence[dict[str, Any]] = ()) -> None:
         """Say a whole text, in several messages if it is long."""
-        text = ALARM.sub(QUIET, text)
-        if not (self.heard and text.strip()):
+        chunks = chunks_of(quiet(text)) if self.heard and text.strip() else []
+        while chunks:
+            now, chunks = cut([], chunks)
+            await self._ctx.slack.reply(self._event, **content_of(now, () if chunks else below))
+
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """Show what the turn's tools do, in one message for the turn, where Slack takes a stream."""
+        if not self._streams:
+            yield
             return
-        while text:
-            fits = len(text) if len(text) <= LONGEST else end_of_line(text, LONGEST)
-            part, text = text[:fits], text[fits:]
-            blocks = [{"type": "markdown", "text": part}, *(() if text else below)]
-            await self._ctx.slack.reply(self._event, part, blocks=blocks)
+        scope = SCOPE.set(TASKS)
+        self._tasks = self._ctx.slack.stream(self._event, task_display_mode="plan")
+        SCOPE.reset(scope)
+        async with self._tasks:
+            yield
+            with suppress(SlackApiError, SlackBusyError):
+                await self._tasks.stop()
+
+    async def show(self, task: str, title: str, done: Mapping[str, Any] | None = None) -> None:
+        """Show that a tool's call is in progress, or done."""
+        if self._tasks is None:
+            return
+        status = "in_progress" if done is None else "error" if "failed" in done else "complete"
+        update = {"type": "task_update", "id": task, "title": title, "status": status}
+        with suppress(SlackApiError, SlackBusyError):
+            await self._tasks.append(chunks=[PLAN, update])
 
 
 @dataclass(slots=True)
@@ -99,9 +122,8 @@ class Speech:
 
     async def add(self, part: str) -> None:
         self._held += part
-        perhaps = _PERHAPS.search(self._held)
-        cut = perhaps.start() if perhaps else len(self._held)
-        now, self._held = self._held[:cut], self._held[cut:]
+        ready = self._ready()
+        now, self._held = self._held[:ready], self._held[ready:]
         await self._say(now)
 
     async def end(self) -> None:
@@ -111,8 +133,20 @@ class Speech:
         if self.stream is not None:
             await self.stream.stop(blocks=self.below)
 
+    def _ready(self) -> int:
+        """Return how much of the text can be said. An alarm, a line of code and a table are said whole."""
+        held, perhaps = self._held, _PERHAPS.search(self._held)
+        ready = perhaps.start() if perhaps else len(held)
+        line = 0 if not self.text or self.text.endswith("\n") else (held.find("\n") + 1 or len(held))
+        rows = _ROWS.search(held, line)
+        begins = rows.start() if rows else ready
+        if open_fence(self.text + held[:begins]):
+            return held.rfind("\n", 0, ready) + 1
+        return min(ready, begins)
+
     async def _say(self, text: str) -> None:
-        quiet = ALARM.sub(QUIET, text)
-        self.text += quiet
-        if self.stream is not None and quiet:
-            await self.stream.append(quiet)
+        text = quiet(text)
+        if self.stream is not None and text:
+            fence = open_fence(self.text) if "|" in text else None
+            await self.stream.append(chunks=chunks_of(text, fence[0] if fence else ""))
+        self.text += text

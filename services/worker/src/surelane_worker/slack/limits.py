@@ -84,6 +84,7 @@ _METHODS = {
 _RULES: dict[str, tuple[Rule, ...]] = {
     **{method: (rule,) for rule, methods in _METHODS.items() for method in methods.split()},
     "chat.postMessage": (CHANNEL, POSTS),
+    "assistant.search.context": (Rule(10),),
     "assistant.threads.setStatus": (CHANNEL,),
 }
 _NON_MARKETPLACE = {"conversations.history": (TIER_1,), "conversations.replies": (TIER_1,)}

@@ -17,20 +17,13 @@ from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.events import Event
 from surelane.slack import place_of
+from surelane_worker.slack.chunks import content_of, cut
 from surelane_worker.slack.client import plain, slack_error, unknown_whether_done
 from surelane_worker.slack.notes import Notebook, Ordinal, SentReplies, Thread, metadata_of
 from surelane_worker.slack.tokens import owner_fields
 
 INTERVAL = 0.5
 """Seconds between two calls for one stream. Slack allows an app about a hundred per minute (its Tier 4)."""
-
-LONGEST = 10_000
-"""Most characters of text in one message; the rest goes on in the next one.
-
-Slack takes 12,000 per call, and about as many in a whole streamed message, counted after its own formatting.
-"""
-SHORTEST = LONGEST // 2
-"""A message is cut behind a line or a word, unless it would hold fewer characters."""
 
 NOT_STREAMING = "message_not_in_streaming_state"
 ENDED = (NOT_STREAMING, "message_not_found")
@@ -105,16 +98,11 @@ class Message:
         self.ts: str | None = self.begun.noted.get("ts")
         self._live = self.ts is None
         """Whether Slack takes more text for the message. If not, its end replaces the whole message."""
-        self._everything: list[dict[str, Any]] = []
-
-    @property
-    def room(self) -> int:
-        """How many more characters of text it can hold."""
-        return LONGEST - sum(_length(chunk) for chunk in self._everything)
+        self.said: list[dict[str, Any]] = []
 
     async def add(self, chunks: list[dict[str, Any]]) -> None:
         """Append chunks, or begin the message with them."""
-        self._everything += chunks
+        self.said += chunks
         if self._live:
             await self.check_claim()
             if self.ts is None:
@@ -127,7 +115,7 @@ class Message:
         if self.ts is None:
             await self.add(chunks)
             chunks = []
-        self._everything += chunks
+        self.said += chunks
         await self.check_claim()
         if not (self._live and await self._stopped(chunks, blocks)):
             await self._replace(blocks)
@@ -174,15 +162,8 @@ class Message:
     async def _replace(self, blocks: list[dict[str, Any]]) -> None:
         """Replace a message that Slack no longer extends, by all text and blocks of this attempt."""
         await self._streaming(self.client.chat_stopStream(**self._place))
-        text = "".join(chunk["text"] for chunk in self._everything if chunk["type"] == "markdown_text")
-        shown = [
-            block for chunk in self._everything if chunk["type"] == "blocks" for block in chunk["blocks"]
-        ]
-        content: dict[str, Any] = {"markdown_text": text}
-        if shown or blocks:
-            said = [{"type": "markdown", "text": text}] if text else []
-            content = {"text": text, "blocks": [*said, *shown, *blocks]}
-        if text or shown or blocks:
+        content = content_of(self.said, blocks)
+        if any(content.values()):
             await self.client.chat_update(**self._place, metadata=self._metadata, **content)
 
 
@@ -294,7 +275,7 @@ class Stream:
         """Finish each message that the waiting chunks fill. Return what is for the last one."""
         chunks, self._waiting = self._waiting, []
         while True:
-            now, chunks = _cut(chunks, self._message.room)
+            now, chunks = cut(self._message.said, chunks)
             if not chunks:
                 return now
             await self._message.end(now, [], goes_on=True)
@@ -320,32 +301,3 @@ async def allowing(errors: Container[object], call: Awaitable[object]) -> bool:
             raise
         return False
     return True
-
-
-def _cut(chunks: list[dict[str, Any]], room: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the chunks for which a message has room, with adjacent texts joined, and the rest."""
-    now: list[dict[str, Any]] = []
-    for position, chunk in enumerate(chunks):
-        text, room = _length(chunk), room - _length(chunk)
-        if text and room < 0:
-            fits = end_of_line(chunk["text"], text + room)
-            rest = [chunk | {"text": chunk["text"][fits:]}, *chunks[position + 1 :]]
-            return (_joined(now, chunk | {"text": chunk["text"][:fits]}) if fits else now), rest
-        now = _joined(now, chunk)
-    return now, []
-
-
-def end_of_line(text: str, room: int) -> int:
-    """Return how much of a text to keep in a message: up to a line's or a word's end, if the message is not short."""
-    ends = (text.rfind(mark, 0, room) + 1 for mark in ("\n", " "))
-    return next((end for end in ends if end > room - SHORTEST and end > 0), room)
-
-
-def _joined(chunks: list[dict[str, Any]], chunk: dict[str, Any]) -> list[dict[str, Any]]:
-    if _length(chunk) and chunks and _length(chunks[-1]):
-        return [*chunks[:-1], chunk | {"text": chunks[-1]["text"] + chunk["text"]}]
-    return [*chunks, chunk]
-
-
-def _length(chunk: dict[str, Any]) -> int:
-    return len(chunk["text"]) if chunk["type"] == "markdown_text" else 0

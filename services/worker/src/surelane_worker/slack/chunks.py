@@ -1,0 +1,108 @@
+"""What a message says: chunks of text, tasks and blocks, and how they are divided among messages."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+LONGEST = 10_000
+"""Most characters of text and tables in one message; the rest goes on in the next one.
+
+Slack takes 12,000 per call, and about as many in a whole message, counted after its own formatting. Tables have 10,000.
+"""
+SHORTEST = LONGEST // 2
+"""A message is cut before a code block, or behind a line or a word, unless it would hold fewer characters."""
+FENCE = re.compile(r"^ {0,3}(`{3,9}(?=[^`\n]{0,40}$)|~{3,9})(.{0,40})$", re.MULTILINE)
+"""A line that begins or ends a code block. A longer one is text."""
+
+Chunk = dict[str, Any]
+
+
+def cut(said: Sequence[Chunk], chunks: Sequence[Chunk]) -> tuple[list[Chunk], list[Chunk]]:
+    """Return the chunks for which a message that ``said`` something has room, and the rest. It takes one table."""
+    now: list[Chunk] = []
+    before, full = "".join(map(_text, said)), any(_text(each) for each in said if "blocks" in each)
+    for position, chunk in enumerate(chunks):
+        text, room = _text(chunk), LONGEST - len(before)
+        if text and "blocks" in chunk:
+            if (said or now) and (full or len(text) > room):
+                return joined(now), list(chunks[position:])
+            full = True
+        elif len(text) > room:
+            part, rest = _cut_text(before, text, max(room, 0))
+            return joined([*now, chunk | {"text": part}]), [chunk | {"text": rest}, *chunks[position + 1 :]]
+        before += text
+        now.append(chunk)
+    return joined(now), []
+
+
+def content_of(chunks: Sequence[Chunk], below: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """Return chunks as arguments of ``chat.postMessage`` or ``chat.update``: blocks, and the text of a notification."""
+    shown: list[dict[str, Any]] = []
+    tasks: dict[str, dict[str, Any]] = {}
+    for chunk in joined(chunks):
+        if chunk["type"] == "markdown_text":
+            shown.append({"type": "markdown", "text": chunk["text"]})
+        elif chunk["type"] == "task_update":
+            card = {name: chunk[name] for name in chunk.keys() & {"title", "status", "sources"}}
+            tasks[chunk["id"]] = {"type": "task_card", "task_id": chunk["id"], **card}
+        shown += chunk.get("blocks", ())
+    title = next((chunk["title"] for chunk in chunks if chunk["type"] == "plan_update"), "Steps")
+    plan = [{"type": "plan", "title": title, "tasks": list(tasks.values())}] if tasks else []
+    text = "".join(map(_text, chunks)) or (title if tasks else "")
+    return {"text": text, "blocks": [*plan, *shown, *below]}
+
+
+def joined(chunks: Iterable[Chunk]) -> list[Chunk]:
+    """Return chunks with adjacent texts as one."""
+    found: list[Chunk] = []
+    for chunk in chunks:
+        if found and chunk["type"] == found[-1]["type"] == "markdown_text":
+            found[-1] = chunk | {"text": found[-1]["text"] + chunk["text"]}
+        elif chunk.get("text") != "":
+            found.append(chunk)
+    return found
+
+
+def open_fence(text: str) -> re.Match[str] | None:
+    """Return the beginning of the code block that a text leaves open."""
+    begun = None
+    for fence in FENCE.finditer(text):
+        if begun is None:
+            begun = fence
+        elif fence[1].startswith(begun[1]) and not fence[2].strip():
+            begun = None
+    return begun
+
+
+def table_text(block: Mapping[str, Any]) -> str:
+    """Return a table block as lines of text; empty for other blocks."""
+    return "".join(f"{' | '.join(map(_words, row))}\n" for row in block.get("rows", ()))
+
+
+def _words(part: Mapping[str, Any]) -> str:
+    return part.get("text") or "".join(map(_words, part.get("elements", ())))
+
+
+def _cut_text(before: str, text: str, room: int) -> tuple[str, str]:
+    """Divide a text that follows another one in a message. A code block that must be cut is closed and begun again."""
+    fits = _end_of_line(text, room)
+    fence = open_fence(before + text[:fits])
+    if fence is None:
+        return text[:fits], text[fits:]
+    begins = fence.start() - len(before)
+    if begins > max(0, room - SHORTEST):
+        return text[:begins], text[begins:]
+    if room < SHORTEST and (before.endswith("\n") or "\n" in text[:room]):
+        fits = text.rfind("\n", 0, room) + 1
+    code = text[:fits].removesuffix("\n")
+    return f"{code}\n{fence[1]}\n", f"{fence[0]}\n{text[fits:]}"
+
+
+def _end_of_line(text: str, room: int) -> int:
+    """Return how much of a text to keep in a message: up to a line's or a word's end, if the message is not short."""
+    ends = (text.rfind(mark, 0, room) + 1 for mark in ("\n", " "))
+    return next((end for end in ends if end > room - SHORTEST and end > 0), room)
+
+
+def _text(chunk: Chunk) -> str:
+    return str(chunk["text"]) if "text" in chunk else "".join(map(table_text, chunk.get("blocks", ())))

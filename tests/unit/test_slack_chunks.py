@@ -1,0 +1,133 @@
+"""What a message says is divided at good places."""
+
+from typing import Any
+
+import pytest
+
+from surelane_worker.model.tables import chunks_of
+from surelane_worker.slack.chunks import LONGEST, content_of, cut, joined, open_fence
+
+
+def text(said: str) -> dict[str, Any]:
+    return {"type": "markdown_text", "text": said}
+
+
+def messages(chunks: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Return what each message says."""
+    found = []
+    while chunks:
+        now, chunks = cut([], chunks)
+        found.append(now)
+    return found
+
+
+def rows(count: int, cell: str = "x") -> str:
+    return "| a | b |\n|---|--:|\n" + f"| {cell} | 1 |\n" * count
+
+
+@pytest.mark.parametrize("mark", ["```python", "~~~", "````"])
+def test_code_block_that_must_be_cut_is_closed_and_begun_again(mark: str) -> None:
+    code = "".join(f"x = {number}\n" for number in range(4000))
+    whole = f"Look:\n\n{mark}\n{code}{mark[:4].rstrip('p')}\nThat was it."
+    said = [part["text"] for (part,) in messages([text(whole)])]
+    assert len(said) > 3
+    assert not any(map(open_fence, said))
+    assert max(map(len, said)) < LONGEST + 50
+    lines = [line for line in "".join(said).splitlines() if line.startswith("x = ")]
+    assert "".join(f"{line}\n" for line in lines) == code
+    assert [part.splitlines()[0] for part in said[1:]] == [mark] * (len(said) - 1)
+
+
+def test_short_code_block_goes_whole_into_the_next_message() -> None:
+    first, second = messages([text("word " * 1900 + "\n```\n" + "y\n" * 400 + "```\n")])
+    assert first == [text("word " * 1900 + "\n")]
+    assert second == [text("```\n" + "y\n" * 400 + "```\n")]
+
+
+def test_code_block_that_is_said_already_is_closed_although_the_message_is_full() -> None:
+    said = [text("```\n" + "y" * LONGEST)]
+    now, rest = cut(said, [text("more\n```\n")])
+    assert (now, rest) == ([text("\n```\n")], [text("```\nmore\n```\n")])
+
+
+def test_message_has_one_table() -> None:
+    chunks = chunks_of(f"One:\n\n{rows(1)}\nTwo:\n\n{rows(2)}\nEnd.")
+    first, second = messages(chunks)
+    assert [part["type"] for part in first] == ["markdown_text", "blocks", "markdown_text"]
+    assert [part["type"] for part in second] == ["blocks", "markdown_text"]
+    assert cut([first[1]], [second[0]]) == ([], [second[0]])
+
+
+def test_table_that_has_no_room_begins_a_message() -> None:
+    first, second = messages([text("w " * 4500), *chunks_of(rows(90, "long " * 3))])
+    assert (first, second[0]["type"]) == ([text("w " * 4500)], "blocks")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "|" + "a|" * 21 + "\n|" + "-|" * 21 + "\n|" + "b|" * 21,
+        rows(2, "x" * 6000).rstrip(),
+        rows(100).rstrip(),
+    ],
+    ids=["wide", "long", "high"],
+)
+def test_table_that_slack_does_not_take_is_code(source: str) -> None:
+    assert joined(chunks_of(f"{source}\n")) == [text(f"```\n{source}\n```\n")]
+
+
+def test_cells_keep_links_and_styles() -> None:
+    source = "|a|\n|-|\n| see [the log](https://a.b/c) |\n| **b** `c` |\n| [x](foo) |\n||\n"
+    ((_, link, styled, odd, empty),) = [chunk["blocks"][0]["rows"] for chunk in joined(chunks_of(source))]
+    assert link[0]["elements"][0]["elements"] == [
+        {"type": "text", "text": "see "},
+        {"type": "link", "url": "https://a.b/c", "text": "the log"},
+    ]
+    assert [each.get("style") for each in styled[0]["elements"][0]["elements"]] == [
+        {"bold": True},
+        None,
+        {"code": True},
+    ]
+    assert [cell[0]["elements"][0]["elements"] for cell in (odd, empty)] == [
+        [{"type": "text", "text": "x"}],
+        [{"type": "text", "text": " "}],
+    ]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "no | table",
+        "```\n| a |\n|---|\n```\n",
+        "> | a |\n> |---|\n",
+        "a\r|b|\r|-|\rc",
+        "\u2028| a |\u2028",
+        "",
+        "|",
+        "\n",
+    ],
+)
+def test_other_text_stays_as_it_is(source: str) -> None:
+    assert "".join(chunk["text"] for chunk in chunks_of(source)) == source
+
+
+def test_table_in_an_open_code_block_stays_text() -> None:
+    assert chunks_of("| a |\n|---|\n```\n", "```") == [text("| a |\n|---|\n```\n")]
+
+
+def test_fallback_has_the_cells_and_a_plan_its_tasks() -> None:
+    task = {"type": "task_update", "id": "1.1", "title": "weather", "status": "in_progress"}
+    content = content_of(
+        [
+            {"type": "plan_update", "title": "Steps"},
+            task,
+            task | {"status": "complete"},
+            *chunks_of(f"One:\n{rows(1)}"),
+        ],
+        [{"type": "divider"}],
+    )
+    assert content["text"] == "One:\na | b\nx | 1\n"
+    assert [block["type"] for block in content["blocks"]] == ["plan", "markdown", "table", "divider"]
+    assert content["blocks"][0]["tasks"] == [
+        {"type": "task_card", "task_id": "1.1", "title": "weather", "status": "complete"}
+    ]
