@@ -35,6 +35,7 @@ TABLES = (
     "erasure",
     "retention",
     "model_usage",
+    "feedback",
 )
 EMPTY = "".join(f"delete from agent.{table};" for table in TABLES)
 CLOCK = """

@@ -33,7 +33,7 @@ PATIENCE = 3600.0
 @handlers.on(ANSWERS, timeout="1m")
 async def answer(event: Event, ctx: Context) -> object:
     """Give an answer to the event that waits for it, or stop the event."""
-    (block, action, value), place = _read(event.payload), place_of(event.payload)
+    (block, action, value), place = read(event.payload), place_of(event.payload)
     if block is None or place.user is None:
         return {"unhandled": "not a question"}
     user, posted = place.user, await _posted(ctx, block)
@@ -41,7 +41,7 @@ async def answer(event: Event, ctx: Context) -> object:
         age = (datetime.now(UTC) - event.event_ts).total_seconds()
         if age < PATIENCE and await attempt_of(ctx).services.engine.is_live(block.identity):
             return Snooze(timedelta(seconds=max(2, age / 10)))
-        asked_in = asdict(place) if place.channel else _metadata(event.payload)
+        asked_in = asdict(place) if place.channel else metadata(event.payload)
         return (
             await _tell(ctx, asked_in, user, OVER)
             if "channel" in asked_in
@@ -102,14 +102,14 @@ async def _tell(ctx: Context, posted: Mapping[str, Any], user: str, text: str) -
     return {"told": text}
 
 
-def _read(payload: Mapping[str, Any]) -> tuple[Block | None, str, str]:
+def read(payload: Mapping[str, Any]) -> tuple[Block | None, str, str]:
     """Return the question, the action's id without its number, and the choice or text of the person."""
     if payload.get("type") == "view_submission":
         try:
             written = str(payload["view"]["state"]["values"]["answer"]["text"]["value"] or "")
         except (KeyError, TypeError):
             return None, "", ""
-        return Block.read(_metadata(payload).get("block")), asks.WRITTEN, written
+        return Block.read(metadata(payload).get("block")), asks.WRITTEN, written
     action = (payload.get("actions") or [{}])[0]
     name = str(action.get("action_id", ""))
     name = asks.CHOOSE if name.startswith(asks.CHOOSE) else name
@@ -120,7 +120,7 @@ def _read(payload: Mapping[str, Any]) -> tuple[Block | None, str, str]:
     return Block.read(action.get("block_id")), name, value
 
 
-def _metadata(payload: Mapping[str, Any]) -> dict[str, Any]:
+def metadata(payload: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a modal says about its question: its id, and where it was asked."""
     try:
         return object_in(json.loads(payload["view"]["private_metadata"]))

@@ -7,6 +7,7 @@ steps.
 """
 
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ CHOOSE, WRITE, WRITTEN, STOP = "surelane.choose", "surelane.write", "surelane.wr
 FEW = 5
 """Choices that are buttons. More are a menu."""
 MOST_CHOICES = 100
+_ID = re.compile(r"\d{1,18}", re.ASCII)
 LONGEST_CHOICE = 75
 LONGEST_QUESTION = 100
 LONGEST_SECTION = 3000
@@ -71,7 +73,7 @@ class Block:
         """Return the block that an id names; ``None`` if the id is not Surelane's."""
         prefix, _, rest = str(text).partition(":")
         identity, _, question = rest.partition(":")
-        if prefix != "surelane" or not (identity.isascii() and identity.isdigit()) or not question:
+        if prefix != "surelane" or not _ID.fullmatch(identity) or not question:
             return None
         return cls(int(identity), question)
 
@@ -225,15 +227,17 @@ def sections(text: str) -> list[dict[str, Any]]:
     ]
 
 
-def modal(posted: Mapping[str, Any], block: Block) -> dict[str, Any]:
+def modal(
+    posted: Mapping[str, Any], block: Block, callback: str = WRITTEN, title: str = "Answer"
+) -> dict[str, Any]:
     """Return the modal in which a question is answered."""
     return {
         "type": "modal",
-        "callback_id": WRITTEN,
+        "callback_id": callback,
         "private_metadata": json.dumps(
             {"block": str(block), "channel": posted["channel"], "thread_ts": posted["thread_ts"]}
         ),
-        "title": _plain("Answer"),
+        "title": _plain(title),
         "submit": _plain("Send"),
         "blocks": [
             *sections(posted["text"][:LONGEST_SECTION]),
