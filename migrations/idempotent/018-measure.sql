@@ -312,15 +312,13 @@ set enable_seqscan = off
 begin atomic
     with found as materialized (
         select agent.base_kind(t.kind, t.notes) as kind, coalesce(t.notes ->> 'version', '1') as version
-        from (
-            select e.kind, e.notes, e.event from agent.event as e where e.id = _event_id
+        from (select e.kind, e.notes, e.event from agent.event as e where e.id = _event_id
             union all select h.kind, h.notes, h.event from agent.event_hist as h where h.id = _event_id limit 1) as t
         where agent.event_channel(t.event) = _channel
     ), rated as (
         insert into agent.feedback as f (event_id, owner_id, user_id, channel, kind, version, model, rating, reason, click, at)
         select _event_id, _owner_id, _user_id, _channel, kind, version, _model, _rating, _reason, _click, agent.clock() from found
-        on conflict (event_id, owner_id, user_id) do update
-        set model = excluded.model, rating = excluded.rating, reason = excluded.reason, click = excluded.click, at = excluded.at
+        on conflict (event_id, owner_id, user_id) do update set model = excluded.model, rating = excluded.rating, reason = excluded.reason, click = excluded.click, at = excluded.at
         where f.click < excluded.click and (f.rating <> excluded.rating or excluded.reason is not null))
     select count(agent.remind_feedback(_owner_id, _user_id, 3)) > 0 from found;
 end;

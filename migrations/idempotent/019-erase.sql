@@ -405,9 +405,9 @@ begin
 end
 $$;
 
--- Removes the schedules in which all names stand, what models used for them, their feedback, and
--- what limits and crowds remember of them where no live event needs it. Skips what other
--- transactions have locked, except what models used and feedback: workers hold those briefly. Returns how many rows of each table.
+-- Removes schedules in which all names stand, feedback and what models used for them, and what
+-- limits and crowds remember of them where no live event needs it. Skips what others have locked,
+-- except what workers hold briefly: feedback, what models used. Returns the rows of each table.
 create or replace function agent.erase_names(_names text[]) returns jsonb
 language plpgsql volatile security definer
 set jit = off
@@ -448,8 +448,7 @@ begin
     delete from agent.other_report where ctid = any(array(select ctid from agent.other_report where owner_id = any(_names) for update skip locked));
     delete from agent.slack_limit as l where l.name in (
         select name from agent.slack_limit where name ~ all(_words) and coalesce(busy[cardinality(busy)], '-infinity') < agent.clock() for update skip locked);
-    return jsonb_strip_nulls(jsonb_build_object('cron', _cron, 'limit_state', _limits, 'model_usage', nullif(_used, 0)
-        , 'feedback', nullif(_rated, 0)));
+    return jsonb_strip_nulls(jsonb_build_object('cron', _cron, 'limit_state', _limits, 'model_usage', nullif(_used, 0), 'feedback', nullif(_rated, 0)));
 end
 $$;
 

@@ -21,7 +21,7 @@ from surelane_service.service_settings import load_settings
 from surelane_service.telemetry.setup import configure_telemetry
 from surelane_worker.assembly import CLAIM_TIMEOUT, SERVICE, STATEMENT_TIMEOUT, Pools, Worker
 from surelane_worker.bolt import bolt_handlers, is_bolt_app
-from surelane_worker.builtin import edits, failures, feedback, messages, questions
+from surelane_worker.builtin import edits, failures, messages, questions
 from surelane_worker.duties import beside
 from surelane_worker.handling.loading import load_handlers, warn_of_doubts
 from surelane_worker.handling.registry import Handlers, registered_in
@@ -146,7 +146,6 @@ def with_answers(loaded: Handlers, settings: WorkerSettings) -> Handlers:
     """Add what speaks in Slack beside a team's handlers: answers, what was left open, edits, failures."""
     together = Handlers()
     together.include(loaded)
-    together.include(feedback.handlers)  # before questions, which take all other clicks
     together.include(questions.handlers)
     together.include(edits.handlers)
     if settings.failure_reply != "off":

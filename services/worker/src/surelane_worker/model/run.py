@@ -56,7 +56,7 @@ from surelane_worker.handling.steps import StepError
 from surelane_worker.model.budget import budget_of
 from surelane_worker.model.client import LONGEST_REASON, failure, model_of, request_settings
 from surelane_worker.model.errors import RefusedError, StoppedError, UnavailableError
-from surelane_worker.model.feedback import feedback
+from surelane_worker.model.feedback import below
 from surelane_worker.model.files import Attached
 from surelane_worker.model.servers import Server, servers
 from surelane_worker.model.setup import NAME, Setup
@@ -102,6 +102,7 @@ class Run:
     def __post_init__(self) -> None:
         self.tools = self.agent.tools_of(self.ctx.settings)
         self.budget = budget_of(self.ctx.settings.model_budget)
+        self._below = self.agent.below, self.event, self.ctx
 
     def report(self, answer: Any, **more: str) -> dict[str, Any]:  # noqa: ANN401 - any JSON
         """Return the turn's result for history."""
@@ -187,14 +188,8 @@ class Run:
             self.places[call.tool_call_id] = f"{usage['requests']}.{number}"
         if self.agent.guard is not None and (text := response.text):
             await self._check("answer", text)
-            await self.voice.post(text, () if response.tool_calls else await self._below())
+            await self.voice.post(text, () if response.tool_calls else await below(*self._below))
         return response
-
-    async def _below(self) -> Sequence[dict[str, Any]]:
-        if self.agent.below is not None:
-            return self.agent.below
-        wanted = self.ctx.settings.model_feedback and self.voice.heard
-        return await feedback(self.event, self.ctx) if wanted else ()
 
     def _check_limits(self) -> None:
         usage, settings = self.usage, self.ctx.settings
@@ -266,7 +261,7 @@ class Run:
                 if not (response.provider_details or {}).get("finish_reason"):
                     raise UnavailableError("the model's response broke off")
                 if speech.text and not response.tool_calls:
-                    speech.below = await self._below()
+                    speech.below = await below(*self._below)
         except (ModelAPIError, FallbackExceptionGroup) as error:
             raise failure(error) from None
         except UnexpectedModelBehavior as error:

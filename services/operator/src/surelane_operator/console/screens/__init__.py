@@ -3,7 +3,6 @@
 from surelane_operator.console.screen import Screen
 from surelane_operator.console.screens import queue
 from surelane_operator.console.screens.events import event, events, find, thread
-from surelane_operator.console.screens.feedback import feedback
 from surelane_operator.console.screens.queue import overview
 
 SCREENS = (
@@ -15,7 +14,7 @@ SCREENS = (
     Screen("waiting", "/waiting", "Waiting for people", queue.waiting),
     Screen("kinds", "/kinds", "Kinds", queue.kinds),
     Screen("kind", "/kinds/{kind}", "Kind", queue.kind, listed=False, within="kinds"),
-    Screen("feedback", "/feedback", "Feedback", feedback, every=None),
+    Screen("feedback", "/feedback", "Feedback", queue.feedback, every=None),
     Screen("workflows", "/workflows", "Workflows", queue.workflows),
     Screen("workflow", "/workflows/{id}", "Workflow", queue.workflow, listed=False, within="workflows"),
     Screen("schedules", "/schedules", "Schedules", queue.schedules),

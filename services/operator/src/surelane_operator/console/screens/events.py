@@ -75,7 +75,7 @@ def read_filter(given: Mapping[str, str]) -> tuple[filters.Filter, str | None]:
     """Read the fields of an address; the last value says what is wrong with them."""
     wrong = None
     try:
-        since, until = (moment_in(given.get(name)) for name in ("since", "until"))
+        since, until = (_moment(given.get(name)) for name in ("since", "until"))
     except ValueError:
         since = until = None
         wrong = "Write times as 2026-01-31 12:00, in UTC."
@@ -93,7 +93,7 @@ def read_filter(given: Mapping[str, str]) -> tuple[filters.Filter, str | None]:
     return filters.Filter(statuses, kinds, since=since, until=until, words=words, tags=tags, **texts), wrong
 
 
-def moment_in(text: str | None) -> datetime | None:
+def _moment(text: str | None) -> datetime | None:
     if text is None:
         return None
     moment = datetime.fromisoformat(text)
