@@ -48,7 +48,9 @@ async def model() -> AsyncIterator[ModelServer]:
         yield server
 
 
-RUNS = "select count(*) = 2 from agent.event_hist where id = $1"
+AGAIN = "select exists (select from agent.event_hist where id = $1 and finished_at > $2)"
+END_WAITERS = """select pg_terminate_backend(pid) from pg_locks
+where relation = 'agent.feedback'::regclass and not granted"""
 WAITS = "select exists (select from pg_locks where relation = 'agent.feedback'::regclass and not granted)"
 
 
@@ -130,15 +132,15 @@ async def test_ratings_and_reasons_are_exported_with_what_was_asked_and_answered
         "rated": "reason"
     }
     assert await rated(slack, connection, "ada", answer, "bad") == {"rated": "bad"}  # the reason stays
-    assert await rated(slack, connection, "bob", answer, "good") == {"rated": "good"}
-    workspace, ada, bob = (
+    assert await rated(slack, connection, "grace", answer, "good") == {"rated": "good"}
+    workspace, ada, grace = (
         slack.simulator.workspace,
         Person(slack, "ada").user.id,
-        Person(slack, "bob").user.id,
+        Person(slack, "grace").user.id,
     )
     every = [each for each in await exported(shared_database, **KEYS) if each["event"] == turn]
     by = {each["person"]: each for each in every}
-    assert set(by) == {ada, bob}
+    assert set(by) == {ada, grace}
     key = await connection.fetchval("select item_key from agent.event_hist where id = $1", turn)
     assert by[ada] | {"at": ""} == {
         "event": turn,
@@ -156,7 +158,7 @@ async def test_ratings_and_reasons_are_exported_with_what_was_asked_and_answered
         "person": ada,
         "channel": asked.channel,
     }
-    assert (by[bob]["rating"], by[bob]["reason"]) == ("good", None)
+    assert (by[grace]["rating"], by[grace]["reason"]) == ("good", None)
     (blind,) = [
         each for each in await exported(shared_database) if (each["event"], each["person"]) == (turn, ada)
     ]
@@ -220,11 +222,11 @@ async def test_click_that_slack_sends_again_counts_once_and_late_clicks_change_n
         action=action | {"value": "bad"},
     )
     first = await slack.queue.insert_event(json.dumps(payload))
-    await ended(connection, first)
+    before = (await ended(connection, first))["finished_at"]
     assert await rated(slack, connection, "ada", answer, "good") == {"rated": "good"}
     await slack.queue.insert_event(json.dumps(payload))
     await connection.execute("select agent.rerun_events(array[$1::int8])", first)
-    await eventually(connection, RUNS, first)
+    await eventually(connection, AGAIN, first, before)
     assert (await stored(connection, turn))[ada.user.id][0] == 1
 
 
@@ -265,8 +267,11 @@ async def test_answer_does_not_wait_long_for_a_foreign_transaction(
         await foreign.close()
 
 
-async def test_click_is_stored_although_the_worker_is_killed_before(
-    database: str, model: ModelServer
+@pytest.mark.parametrize("sent", [False, True], ids=["before it stores", "before it learns that it stored"])
+async def test_click_is_stored_although_the_worker_is_killed(
+    database: str,
+    model: ModelServer,
+    sent: bool,
 ) -> None:
     connection, foreign = await asyncpg.connect(database), await asyncpg.connect(database)
     async with slack_stand(connection) as slack:
@@ -280,7 +285,10 @@ async def test_click_is_stored_although_the_worker_is_killed_before(
                 await eventually(connection, WAITS)
                 first.child.kill()
                 await first.child.wait()
-        assert await stored(connection, turn) == {}
+                if not sent:
+                    await foreign.execute(END_WAITERS)
+        await eventually(connection, f"select not ({WAITS.removeprefix('select ')})")
+        assert len(await stored(connection, turn)) == sent
         async with worker(database, **quick):
             assert await result(connection, click) == {"rated": "bad"}
         assert [each[0] for each in (await stored(connection, turn)).values()] == [-1]
