@@ -28,8 +28,8 @@ begin
 end
 $$;
 
--- Deletes what hangs on events that are in history no longer: steps, signals, feedback, requests for
--- answers. Passes over live events. Returns how many steps and signals went.
+-- Deletes what hangs on events that are in history no longer: steps, signals, feedback, requests.
+-- Passes over live events. Returns how many steps and signals went.
 create or replace function agent.forget_steps(_ids int8[], out steps int4, out signals int4)
 language plpgsql volatile security definer
 as $$

@@ -22,7 +22,7 @@ class Feedback:
     ) -> bool:
         """Store what the event ``click`` says of a turn: 1 (good) or -1 (bad), and why.
 
-        ``who``: workspace, person and channel. Return false where the channel has no such turn any more.
+        ``who``: workspace, person and channel. Return false if the channel has no such turn.
         """
         stored = None if reason is None else await self._sealed(json.dumps(reason), Place(click, WHAT))
         return bool(await self._database.call("rate_turn", turn, *who, rating, stored, model, click))
