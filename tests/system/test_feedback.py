@@ -50,7 +50,6 @@ async def model() -> AsyncIterator[ModelServer]:
 
 AGAIN = "select exists (select from agent.event_hist where id = $1 and finished_at > $2)"
 WAITS = "select exists (select from pg_locks where relation = 'agent.feedback'::regclass and not granted)"
-
 WAITED = WAITS.replace("exists", "not exists")
 
 
