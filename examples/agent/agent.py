@@ -10,17 +10,6 @@ handlers = Handlers()
 tools = Tools()
 
 ON_CALL = {"api": "Ada", "web": "Grace"}
-FEEDBACK = {
-    "type": "context_actions",
-    "elements": [
-        {
-            "type": "feedback_buttons",
-            "action_id": "feedback",
-            "positive_button": {"text": {"type": "plain_text", "text": "Good"}, "value": "good"},
-            "negative_button": {"text": {"type": "plain_text", "text": "Bad"}, "value": "bad"},
-        }
-    ],
-}
 
 
 @tools.add
@@ -39,7 +28,6 @@ agent = Agent(
     instructions="You help the people who run our services. Look for a ticket before you answer.",
     tools=tools,
     mcp=Path(__file__).with_name("mcp.json"),
-    below=[FEEDBACK],
 )
 
 
@@ -47,10 +35,3 @@ agent = Agent(
 async def answer(event: Event, ctx: Context) -> dict[str, Any] | Retry | Discard:
     """Let the agent answer. History keeps the answer and its usage."""
     return await agent.turn(event, ctx)
-
-
-@handlers.action("feedback")
-async def thank(event: Event, ctx: Context) -> dict[str, str]:
-    """Thank for feedback; history keeps it as the result."""
-    await ctx.slack.reply(event, "Thank you.", response_type="ephemeral", replace_original=False)
-    return {"feedback": str(event.payload["actions"][0].get("value"))}

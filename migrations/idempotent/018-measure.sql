@@ -3,6 +3,7 @@
 --   count_heads, vacuum_holder, queue_figures: parts of measure_queue
 --   measure_queue: the first caller after a pause measures; workers, ingest
 --   count_usage, read_usage: what models used today; workers
+--   remind_feedback, rate_turn: a person is told of ratings, or rates a turn; workers
 --   list_kinds, limit_use, firings, list_running, list_questions: the page
 
 -- How many heads of a kind are visible and how many will be later, and since when the oldest is: by
@@ -288,4 +289,36 @@ begin atomic
     , coalesce(sum(u.input_tokens + u.output_tokens) filter (where u.user_id = _user_id), 0)
     , coalesce(sum(u.cost) filter (where u.user_id = _user_id), 0)
     from agent.model_usage as u where u.day = (agent.clock() at time zone 'utc')::date and u.owner_id = _owner_id;
+end;
+
+-- Counts that a person is told of the buttons, so many times. False: it was three times before.
+create or replace function agent.remind_feedback(_owner_id text, _user_id text, _times int4) returns boolean
+language sql volatile security definer
+begin atomic
+    with counted as (
+        insert into agent.feedback as f (event_id, owner_id, user_id, channel, kind, version, model, rating, click, at)
+        values (0, _owner_id, _user_id, '', '', '', '', _times, 0, agent.clock())
+        on conflict (event_id, owner_id, user_id) do update set rating = f.rating + excluded.rating where f.rating < 3 returning 1)
+    select exists (select from counted);
+end;
+
+-- Stores what a person thinks of a turn in the channel. The later click counts. The same rating
+-- again changes the reason alone, if it has one. False: there is no such turn in the channel.
+create or replace function agent.rate_turn
+( _event_id int8, _owner_id text, _user_id text, _channel text, _rating int4, _reason jsonb, _model text, _click int8
+) returns boolean
+language sql volatile security definer
+set enable_seqscan = off
+begin atomic
+    with found as materialized (
+        select agent.base_kind(t.kind, t.notes) as kind, coalesce(t.notes ->> 'version', '1') as version
+        from (select e.kind, e.notes, e.event from agent.event as e where e.id = _event_id
+            union all select h.kind, h.notes, h.event from agent.event_hist as h where h.id = _event_id limit 1) as t
+        where agent.event_channel(t.event) = _channel
+    ), rated as (
+        insert into agent.feedback as f (event_id, owner_id, user_id, channel, kind, version, model, rating, reason, click, at)
+        select _event_id, _owner_id, _user_id, _channel, kind, version, _model, _rating, _reason, _click, agent.clock() from found
+        on conflict (event_id, owner_id, user_id) do update set model = excluded.model, rating = excluded.rating, reason = excluded.reason, click = excluded.click, at = excluded.at
+        where f.click < excluded.click and (f.rating <> excluded.rating or excluded.reason is not null))
+    select count(agent.remind_feedback(_owner_id, _user_id, 3)) > 0 from found;
 end;

@@ -28,7 +28,7 @@ begin
 end
 $$;
 
--- Deletes what hangs on events that are in history no longer: steps, signals, requests for answers.
+-- Deletes what hangs on events that are in history no longer: steps, signals, feedback, requests.
 -- Passes over live events. Returns how many steps and signals went.
 create or replace function agent.forget_steps(_ids int8[], out steps int4, out signals int4)
 language plpgsql volatile security definer
@@ -38,6 +38,7 @@ begin
     get diagnostics steps = row_count;
     delete from agent.signal as s where s.event_id = any(_ids) and not exists (select from agent.event as e where e.id = s.event_id);
     get diagnostics signals = row_count;
+    delete from agent.feedback as f where f.event_id = any(_ids) and not exists (select from agent.event as e where e.id = f.event_id);
     delete from agent.request as r where r.event_id = any(_ids) and not exists (select from agent.event as e where e.id = r.event_id);
 end
 $$;
@@ -116,6 +117,8 @@ begin
         next := null;
         delete from agent.model_usage where ctid = any(array(
             select ctid from agent.model_usage where day < agent.clock() - _older_than order by day limit 10000 for update skip locked));
+        delete from agent.feedback where ctid = any(array(
+            select ctid from agent.feedback where event_id > 0 and at < _cutoff order by at limit 10000 for update skip locked));
         delete from agent.event_hist_outlier where event_week < _cutoff - interval '14 days';
         insert into agent.retention as r (older_than, done_at, blocked_at)
         values (_older_than, case when not blocked then agent.clock() end, case when blocked then agent.clock() end)
@@ -227,7 +230,8 @@ declare
 begin
     if _at is null then
         _counts := jsonb_build_object('installation', (select count(*) from agent.installation where agent.named_installation(_filter, owner_id, user_id)), 'cron', (select count(*) from agent.cron as c where c::text ~ all(agent.as_words(_names)))
-            , 'rule', nullif((select count(*) from agent.rule as r where r::text ~ all(agent.as_words(_names))), 0));
+            , 'rule', nullif((select count(*) from agent.rule as r where r::text ~ all(agent.as_words(_names))), 0)
+            , 'feedback', (select nullif(count(*), 0) from agent.feedback as f where concat_ws(' ', f.owner_id, f.user_id, f.channel) ~ all(agent.as_words(_names))));
         _of := agent.about_events();
     end if;
     select * into _found
@@ -402,10 +406,10 @@ begin
 end
 $$;
 
--- Removes the schedules and rules in which all names stand, what models used for them, and what
--- limits and crowds remember of them where no live event needs it. Skips what other transactions
--- have locked, except rules and what models used: workers hold those rows briefly. Returns how many
--- rows of each table.
+-- Removes the schedules and rules in which all names stand, feedback and what models used for them,
+-- and what limits and crowds remember of them where no live event needs it. Skips what others have
+-- locked, except what workers hold briefly: rules, feedback, what models used. Returns the rows of
+-- each table.
 create or replace function agent.erase_names(_names text[]) returns jsonb
 language plpgsql volatile security definer
 set jit = off
@@ -418,11 +422,16 @@ declare
     _rows int4;
     _used int4;
     _rules int4;
+    _rated int4;
 begin
     delete from agent.rule as r where r::text ~ all(_words);
     get diagnostics _rules = row_count;
     delete from agent.model_usage as u where concat_ws(' ', u.owner_id, u.user_id) ~ all(_words);
     get diagnostics _used = row_count;
+    -- A click may have been stored while its turn was erased.
+    delete from agent.feedback as f where concat_ws(' ', f.owner_id, f.user_id, f.channel) ~ all(_words)
+    or (f.event_id > 0 and f.at > agent.clock() - interval '1 hour' and not exists (select from agent.job as j where j.id = f.event_id));
+    get diagnostics _rated = row_count;
     delete from agent.cron where name in (select name from agent.cron as c where c::text ~ all(_words) for update skip locked);
     get diagnostics _cron = row_count;
     for _key in
@@ -444,7 +453,7 @@ begin
     delete from agent.other_report where ctid = any(array(select ctid from agent.other_report where owner_id = any(_names) for update skip locked));
     delete from agent.slack_limit as l where l.name in (
         select name from agent.slack_limit where name ~ all(_words) and coalesce(busy[cardinality(busy)], '-infinity') < agent.clock() for update skip locked);
-    return jsonb_strip_nulls(jsonb_build_object('cron', _cron, 'limit_state', _limits, 'model_usage', nullif(_used, 0), 'rule', nullif(_rules, 0)));
+    return jsonb_strip_nulls(jsonb_build_object('cron', _cron, 'limit_state', _limits, 'model_usage', nullif(_used, 0), 'rule', nullif(_rules, 0), 'feedback', nullif(_rated, 0)));
 end
 $$;
 

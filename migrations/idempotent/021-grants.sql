@@ -61,7 +61,7 @@ declare
         ' pass_on lease_slack_calls delay_slack_calls store_step store_tags open_step stored_steps read_steps end_sleeps'
         ' rerun_chain take_signal run_child send_signal gather ended_followers cancelled_claims live_event cancel_job'
         ' replace_message drop_history await_installation other_reporter erase_uninstalled count_usage read_usage thread_events'
-        ' set_rule read_rules drop_rule store_said';
+        ' set_rule read_rules drop_rule store_said rate_turn remind_feedback';
     -- A program that puts jobs into the queue sees and changes no other event.
     _producing text := 'enqueue enqueue_jobs fan_out signal finish_step';
     _enqueuing text := _producing || ' cancel_event cancel_live signal_event reschedule_event set_cron delete_cron read_cron';
@@ -104,7 +104,7 @@ begin
         end loop;
     end loop;
     if exists (select from pg_roles where rolname = 'agent_operator') then
-        grant select on agent.job, agent.schedule_queue, agent.kind, agent.cron, agent.worker, agent.retention, agent.model_usage to agent_operator;
+        grant select on agent.job, agent.schedule_queue, agent.kind, agent.cron, agent.worker, agent.retention, agent.model_usage, agent.feedback to agent_operator;
     end if;
 end
 $$;

@@ -86,3 +86,20 @@ create table agent.rule
 , set_at timestamptz not null
 );
 create index rule_about on agent.rule (owner_id, about, id);
+
+-- What people think of answers: a row for each turn and person.
+create table agent.feedback
+( event_id int8 not null                 -- the turn; 0: rating is how often the person was told of it
+, owner_id text not null                 -- the person's workspace; empty without one
+, user_id text not null
+, channel text not null
+, kind text not null                     -- of the turn, and its handler's version
+, version text not null
+, model text not null                    -- of the turn's last response; empty: not known
+, rating int4 not null                   -- 1 good, -1 bad
+, reason jsonb                           -- encrypted where encryption is on, for its place in click
+, click int8 not null                    -- the event that rated last
+, at timestamptz not null
+, primary key (event_id, owner_id, user_id)
+);
+create index feedback_at on agent.feedback (at, event_id, user_id);

@@ -130,6 +130,10 @@ async def seed(stage: Stage) -> Scenes:
     for identity in await stage.claim("slack.message.im", "worker-a"):
         await stage.calls.fetch("select agent.complete_events(array[$1::int8], array[1])", identity)
         scenes.completed = identity
+    await stage.calls.fetchval(
+        "select agent.rate_turn($1, $2, 'U0ADA00001', $3, -1, $4, 'openai:gpt-5', 1)",
+        *(scenes.completed, TEAM, CHANNEL, json.dumps("It is <b>wrong</b>.")),
+    )
     scenes.failed = await stage.message("slack.app_mention", timedelta(minutes=30))
     for attempt in (1, 2, 3):
         await stage.claim("slack.app_mention", "worker-a")

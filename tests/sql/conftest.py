@@ -36,6 +36,7 @@ TABLES = (
     "retention",
     "model_usage",
     "rule",
+    "feedback",
 )
 EMPTY = "".join(f"delete from agent.{table};" for table in TABLES)
 CLOCK = """

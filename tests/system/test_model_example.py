@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from surelane.calls import Connection
-from surelane_dev.simulator.posting.payloads import action_payload
 from tests.processes import until
 from tests.system.model_server import ModelServer, calls, model_server, says, settings
 from tests.system.slack_stand import Stand, slack_stand
@@ -47,14 +46,13 @@ async def test_agent_finds_a_ticket_restarts_after_approval_and_takes_feedback(
     assert (steps.only_tasks, len(steps.blocks[0]["tasks"])) == (True, 3)
     assert (first.text, answer.text) == ("T1 says that it is slow.", "It was restarted.")
 
-    action = {"type": "feedback_buttons", "action_id": "feedback", "value": "good"}
-    simulator = slack.simulator
-    payload = action_payload(
-        simulator.workspace, simulator.interactions, message=answer, user=ada.user, action=action
+    thumbs = answer.blocks[0]
+    click = await ada.click(answer, thumbs["elements"][0], thumbs["block_id"], value="good")
+    row = await ended(connection, click)
+    assert json.loads(row["result"]) == {"rated": "good"}
+    assert (
+        await connection.fetchval("select model from agent.feedback where event_id = $1", identity) == "local"
     )
-    row = await ended(connection, await slack.queue.insert_event(json.dumps(payload)))
-    assert json.loads(row["result"]) == {"feedback": "good"}
-    assert [block["type"] for block in answer.blocks] == ["context_actions"]
 
 
 def test_example_is_small() -> None:

@@ -111,6 +111,9 @@ class WorkerSettings(InstallSettings, DispatchSettings):
     ``restart``: it is cancelled, and an edited message is answered anew.
     """
 
+    model_feedback: bool = Field(True, validation_alias="SURELANE_MODEL_FEEDBACK")
+    """Whether people can rate the answers of agents that have no blocks of their own below them."""
+
     concurrency: Thousand = Field(10, validation_alias="SURELANE_CONCURRENCY")
     """How many handlers run at once in this process."""
 

@@ -18,6 +18,7 @@ from surelane.events import Event
 from surelane.jobs import Job, job_text
 from surelane_service.compatibility import schema_version
 from surelane_service.cron import Schedules
+from surelane_service.feedback import Feedback
 from surelane_service.figures import Figures, Measured, read_figures
 from surelane_service.fleet import Fleet
 from surelane_service.rules import Rules
@@ -157,7 +158,7 @@ class StoredStep:
         return self.done or bool(self.tried.get("failed"))
 
 
-class Engine(Schedules, Sweeping, Measured, Fleet, Rules, Threads):
+class Engine(Schedules, Sweeping, Measured, Fleet, Rules, Threads, Feedback):
     """The SQL functions of role ``agent_worker``, on a connection or a pool.
 
     Every method raises errors of :mod:`surelane.errors` alone, as :class:`surelane.Queue` does.

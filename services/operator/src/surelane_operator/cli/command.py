@@ -18,7 +18,7 @@ from surelane.calls import Connection
 from surelane.trace_context import trace_id_of
 from surelane_operator.audit import acting_as, this_user
 from surelane_operator.changes import Changes
-from surelane_operator.cli import events, keys, queue
+from surelane_operator.cli import events, feedback, keys, queue
 from surelane_operator.cli.erase import erase
 from surelane_operator.cli.events import natural_key
 from surelane_operator.cli.follow import logs, tail
@@ -68,6 +68,7 @@ def _show_findings(findings: Sequence[Finding]) -> None:
 app = typer.Typer(help="Operate a Surelane queue.", no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(events.app, name="events")
 app.add_typer(events.app, name="jobs", hidden=True)  # for scripts of 0.2.0
+app.add_typer(feedback.app, name="feedback")
 app.add_typer(keys.app, name="keys")
 app.add_typer(queue.kinds, name="kinds")
 app.add_typer(queue.limits, name="limits")

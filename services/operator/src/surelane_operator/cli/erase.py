@@ -23,6 +23,7 @@ _WORDS = {
     "signal": "signals",
     "cron": "schedules",
     "limit_state": "limits' keys",
+    "feedback": "ratings",
     "data_key": "data keys",
     "installation": "sets of tokens",
 }

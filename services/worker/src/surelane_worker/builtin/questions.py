@@ -1,4 +1,4 @@
-"""Take people's answers to ``ctx.ask`` and their clicks on Stop, and close what ended events left open in Slack.
+"""Take people's answers, feedback and clicks on Stop, and close what ended events left open in Slack.
 
 Every worker with a bot token handles these kinds beside its own. The worker that
 asked need not be the worker that gets the answer.
@@ -11,13 +11,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from surelane.events import Event
-from surelane.slack import object_in, place_of
+from surelane.slack import object_in, own_id, place_of
 from surelane_worker.handling import asks
 from surelane_worker.handling.asks import Block
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.outcomes import Snooze
 from surelane_worker.handling.registry import Handlers
 from surelane_worker.handling.routes import ANSWERS
+from surelane_worker.model import feedback
 from surelane_worker.slack.notes import SentReplies, Thread
 from surelane_worker.slack.stream import ENDED, allowing
 
@@ -34,14 +35,16 @@ PATIENCE = 3600.0
 async def answer(event: Event, ctx: Context) -> object:
     """Give an answer to the event that waits for it, or stop the event."""
     (block, action, value), place = _read(event.payload), place_of(event.payload)
+    asked_in = asdict(place) if place.channel else _metadata(event.payload)
     if block is None or place.user is None:
         return {"unhandled": "not a question"}
+    if (name := own_id(event.payload)) in feedback.OWN:
+        return await feedback.take(event, ctx, block, name, value, asked_in)
     user, posted = place.user, await _posted(ctx, block)
     if posted is None:
         age = (datetime.now(UTC) - event.event_ts).total_seconds()
         if age < PATIENCE and await attempt_of(ctx).services.engine.is_live(block.identity):
             return Snooze(timedelta(seconds=max(2, age / 10)))
-        asked_in = asdict(place) if place.channel else _metadata(event.payload)
         return (
             await _tell(ctx, asked_in, user, OVER)
             if "channel" in asked_in

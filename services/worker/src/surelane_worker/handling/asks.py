@@ -73,7 +73,7 @@ class Block:
         identity, _, question = rest.partition(":")
         if prefix != "surelane" or not (identity.isascii() and identity.isdigit()) or not question:
             return None
-        return cls(int(identity), question)
+        return cls(int(identity), question) if len(identity) < 19 else None
 
 
 class Asks:
@@ -224,22 +224,22 @@ def sections(text: str) -> list[dict[str, Any]]:
     ]
 
 
-def modal(posted: Mapping[str, Any], block: Block) -> dict[str, Any]:
+def modal(posted: Mapping[str, Any], block: Block, callback: str = WRITTEN) -> dict[str, Any]:
     """Return the modal in which a question is answered."""
     return {
         "type": "modal",
-        "callback_id": WRITTEN,
+        "callback_id": callback,
         "private_metadata": json.dumps(
             {"block": str(block), "channel": posted["channel"], "thread_ts": posted["thread_ts"]}
         ),
-        "title": _plain("Answer"),
-        "submit": _plain("Send"),
+        "title": plain("Answer"),
+        "submit": plain("Send"),
         "blocks": [
             *sections(posted["text"][:LONGEST_SECTION]),
             {
                 "type": "input",
                 "block_id": "answer",
-                "label": _plain("Answer"),
+                "label": plain("Answer"),
                 "element": {"type": "plain_text_input", "action_id": "text", "multiline": True},
             },
         ],
@@ -275,21 +275,21 @@ def _elements(choices: Sequence[str] | None) -> list[dict[str, Any]]:
     if len(choices) <= FEW:
         # Two buttons of one block may not have the same id.
         return [_button(each, f"{CHOOSE}.{number}", str(number)) for number, each in enumerate(choices)]
-    options = [{"text": _plain(each), "value": str(number)} for number, each in enumerate(choices)]
+    options = [{"text": plain(each), "value": str(number)} for number, each in enumerate(choices)]
     menu = {
         "type": "static_select",
         "action_id": CHOOSE,
-        "placeholder": _plain("Choose…"),
+        "placeholder": plain("Choose…"),
         "options": options,
     }
     return [menu]
 
 
 def _button(text: str, action_id: str, value: str) -> dict[str, Any]:
-    return {"type": "button", "action_id": action_id, "value": value, "text": _plain(text)}
+    return {"type": "button", "action_id": action_id, "value": value, "text": plain(text)}
 
 
-def _plain(text: str) -> dict[str, str]:
+def plain(text: str) -> dict[str, str]:
     return {"type": "plain_text", "text": text}
 
 

@@ -29,10 +29,9 @@ from pydantic_ai.settings import ModelSettings
 
 from surelane.errors import SettingsError
 from surelane_worker.model.errors import RefusedError, UnavailableError
+from surelane_worker.model.setup import NAME
 from surelane_worker.worker_settings import WorkerSettings
 
-NAME = "surelane_model"
-"""The key in a response's metadata under which the model that answered is stored, by its name in the settings."""
 LONGEST_REASON = 300
 """Characters of an error that history keeps."""
 LONGEST_WAIT = 3600.0

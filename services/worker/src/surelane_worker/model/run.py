@@ -54,11 +54,12 @@ from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.outcomes import duration
 from surelane_worker.handling.steps import StepError
 from surelane_worker.model.budget import budget_of
-from surelane_worker.model.client import LONGEST_REASON, NAME, failure, model_of, request_settings
+from surelane_worker.model.client import LONGEST_REASON, failure, model_of, request_settings
 from surelane_worker.model.errors import RefusedError, StoppedError, UnavailableError
+from surelane_worker.model.feedback import below
 from surelane_worker.model.files import Attached
 from surelane_worker.model.servers import Server, servers
-from surelane_worker.model.setup import Setup
+from surelane_worker.model.setup import NAME, Setup
 from surelane_worker.model.thread import Said
 from surelane_worker.model.tools import UNSAFE
 from surelane_worker.model.tracing import traced, within_tool
@@ -102,6 +103,7 @@ class Run:
     def __post_init__(self) -> None:
         self.tools = self.agent.tools_of(self.ctx.settings)
         self.budget = budget_of(self.ctx.settings.model_budget)
+        self._below = self.agent.below, self.event, self.ctx
 
     def report(self, answer: Any, **more: str) -> dict[str, Any]:  # noqa: ANN401 - any JSON
         """Return the turn's result for history."""
@@ -188,7 +190,7 @@ class Run:
             self.places[call.tool_call_id] = f"{usage['requests']}.{number}"
         if self.agent.guard is not None and (text := response.text):
             await self._check("answer", text)
-            await self.voice.post(text, () if response.tool_calls else self.agent.below)
+            await self.voice.post(text, () if response.tool_calls else await below(*self._below))
         return response
 
     def _check_limits(self) -> None:
@@ -262,7 +264,7 @@ class Run:
                 if not (response.provider_details or {}).get("finish_reason"):
                     raise UnavailableError("the model's response broke off")
                 if speech.text and not response.tool_calls:
-                    speech.below = self.agent.below
+                    speech.below = await below(*self._below)
         except (ModelAPIError, FallbackExceptionGroup) as error:
             raise failure(error) from None
         except UnexpectedModelBehavior as error:

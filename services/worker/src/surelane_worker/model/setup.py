@@ -9,6 +9,8 @@ from surelane_worker.handling.outcomes import Pause
 from surelane_worker.model.tools import Tools, load_tools
 from surelane_worker.worker_settings import WorkerSettings
 
+NAME = "surelane_model"
+"""The key in a response's metadata under which the model that answered is stored, by its name in the settings."""
 Guard = Callable[[Literal["question", "answer"], str], str | Awaitable[str | None] | None]
 
 
@@ -20,7 +22,7 @@ class Setup:
         instructions: what the model is for; else ``SURELANE_MODEL_INSTRUCTIONS``.
         tools: the functions that it may call; else those of ``SURELANE_MODEL_TOOLS``.
         mcp: a file that names MCP servers, whose tools it may call; else ``SURELANE_MODEL_MCP``.
-        below: blocks below the last message of a turn, such as feedback buttons.
+        below: blocks below the last message of a turn, in place of the thumbs of ``SURELANE_MODEL_FEEDBACK``.
         patience: how long a question about a tool waits. After that the call is rejected.
         model: its model, or models that follow one another; else ``SURELANE_MODEL``.
         output: a pydantic model or a dataclass: the answer is one, as JSON, and is not said in the thread.
@@ -31,7 +33,7 @@ class Setup:
     instructions: str | None = None
     tools: Tools | None = None
     mcp: str | Path | None = None
-    below: Sequence[dict[str, Any]] = ()
+    below: Sequence[dict[str, Any]] | None = None
     patience: Pause = "1d"
     model: str | None = None
     output: type[Any] | None = None

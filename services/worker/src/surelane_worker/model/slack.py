@@ -9,7 +9,7 @@ from slack_sdk.errors import SlackApiError
 
 from surelane.slack import object_in
 from surelane_worker.handling.context import Context, attempt_of
-from surelane_worker.model.voice import quiet
+from surelane_worker.model.thread import quiet
 from surelane_worker.slack.client import slack_error
 
 FOUND = {"text": "content", "author": "author_user_id", "permalink": "permalink"}

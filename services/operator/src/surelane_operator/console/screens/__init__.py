@@ -14,6 +14,7 @@ SCREENS = (
     Screen("waiting", "/waiting", "Waiting for people", queue.waiting),
     Screen("kinds", "/kinds", "Kinds", queue.kinds),
     Screen("kind", "/kinds/{kind}", "Kind", queue.kind, listed=False, within="kinds"),
+    Screen("feedback", "/feedback", "Feedback", queue.feedback, every=None),
     Screen("workflows", "/workflows", "Workflows", queue.workflows),
     Screen("workflow", "/workflows/{id}", "Workflow", queue.workflow, listed=False, within="workflows"),
     Screen("schedules", "/schedules", "Schedules", queue.schedules),

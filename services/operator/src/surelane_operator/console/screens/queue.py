@@ -7,6 +7,7 @@ from typing import Any
 
 from surelane_operator.console.screen import Asked, Missing, Sources, Values, number
 from surelane_operator.reads import queue
+from surelane_operator.reads.feedback import count_feedback, list_feedback
 from surelane_operator.reads.filters import Filter
 from surelane_operator.reads.workflows import PAGE, list_workflows, read_workflow
 from surelane_service.figures import Figures
@@ -22,6 +23,17 @@ async def waiting(sources: Sources, asked: Asked) -> Values:
     page = await queue.list_questions(sources.reads, cursor, LIST)
     asks = [(each, sources.links.to_message(None, each.channel, each.ts)) for each in page.questions]
     return {"questions": asks, "next": page.next, "first": cursor is None}
+
+
+async def feedback(sources: Sources, asked: Asked) -> Values:
+    """Read what people think of answers. The page is not live, because each look at what they wrote is kept."""
+    given = {name: asked.word(name) for name in ("workspace", "rating")}
+    which = given["workspace"], None, given["rating"]
+    return {
+        "given": given,
+        "counts": await count_feedback(sources.reads, *which),
+        "ratings": await list_feedback(sources.reads, *which),
+    }
 
 
 async def kinds(sources: Sources, asked: Asked) -> Values:

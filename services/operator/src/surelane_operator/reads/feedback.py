@@ -1,0 +1,53 @@
+"""What people think of agents' answers: counts, and ratings with what was asked and answered."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from surelane.calls import Row
+from surelane.encryption.places import RESULT, Place
+from surelane.slack import inner_event, object_in, text_in
+from surelane_operator.audit import some
+from surelane_operator.reads.events import Reads, parsed
+from surelane_service.feedback import WHAT
+
+PAGE = 100
+Shown = dict[str, Any]
+_WHICH = """f.event_id > 0 and ($1::text is null or f.owner_id = $1) and ($2::timestamptz is null or f.at >= $2)
+and ($3::text is null or f.rating = case $3 when 'good' then 1 else -1 end)"""
+_COUNT = f"""select kind, nullif(model, '') as model, count(*) filter (where rating > 0) as good
+, count(*) filter (where rating < 0) as bad from agent.feedback as f where {_WHICH}
+group by kind, model order by count(*) desc, kind, model"""  # noqa: S608 - a constant
+_LIST = f"""select f.event_id as event, j.item_key as key, f.kind, f.version, f.at
+, case f.rating when 1 then 'good' else 'bad' end as rating, f.reason, j.payload, j.result
+, nullif(f.model, '') as model, f.owner_id as workspace, f.user_id as person, f.channel, f.click
+from agent.feedback as f left join lateral (
+    select * from agent.job where id = f.event_id order by finished_at desc nulls first limit 1) as j on true
+where {_WHICH} and ($4::timestamptz is null or (f.at, f.event_id, f.user_id) < ($4, $5::int8, $6::text))
+order by f.at desc, f.event_id desc, f.user_id desc limit {PAGE}"""  # noqa: S608 - a constant
+
+
+async def count_feedback(reads: Reads, *which: object) -> list[Row]:
+    """Count good and bad ratings by ``kind`` and ``model``. ``which``: workspace, since when, rating; or ``None``."""
+    return await reads.calls.fetch(_COUNT, *which)
+
+
+async def list_feedback(reads: Reads, *which: object, after: Mapping[str, Any] | None = None) -> list[Shown]:
+    """Return a page of ratings, newest first, as :func:`count_feedback` takes them. Keep that somebody looks.
+
+    What cannot be decrypted is ``None``. ``after``: the last rating of the page before.
+    """
+    place = [after[name] for name in ("at", "event", "person")] if after else [None] * 3
+    if rows := await reads.calls.fetch(_LIST, *which, *place):
+        async with reads.audit.keeping("look at feedback", detail=some([row["event"] for row in rows])):
+            pass
+    return [await _shown(reads, row) for row in rows]
+
+
+async def _shown(reads: Reads, row: Row) -> Shown:
+    rating, where = parsed(row), Place(row["event"], RESULT)
+    payload, result = rating.pop("payload"), await reads.sealing.shown(rating.pop("result"), where)
+    reason = await reads.sealing.shown(json.loads(row["reason"] or "null"), Place(rating.pop("click"), WHAT))
+    question = inner_event(await reads.sealing.shown(payload)).get("text")
+    given = {name: object_in(result).get(name) for name in ("answer", "usage")}
+    return rating | given | {"reason": text_in(reason), "question": question}
