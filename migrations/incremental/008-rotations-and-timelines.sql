@@ -75,3 +75,8 @@ create table agent.model_usage
 , latest text not null                   -- the response that was counted last
 , primary key (day, owner_id, user_id, model)
 );
+
+-- Whose account an event waits for; empty: the bot's installation.
+alter table agent.install_wait add column user_id text not null default '';
+create index install_wait_user on agent.install_wait (user_id) where user_id <> '';
+drop function if exists agent.await_installation(int8, boolean, text, timestamptz);
