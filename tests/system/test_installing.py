@@ -72,6 +72,7 @@ class Stand:
     simulator: Simulator
     database: Connection
     session: aiohttp.ClientSession
+    api: str
 
     def browser(self) -> Browser:
         return Browser(self.served.url, self.session)
@@ -109,7 +110,7 @@ async def stand(database: str, connection: Connection, **others: Any) -> AsyncIt
         }
         async with served(database, **(settings | others)) as ingest:
             ingest.slack.secret = DEMO_SIGNING_SECRET
-            yield Stand(ingest, simulator, connection, session)
+            yield Stand(ingest, simulator, connection, session, settings["slack_api_url"])
 
 
 @pytest.fixture

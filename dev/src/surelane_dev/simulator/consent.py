@@ -67,7 +67,7 @@ async def decide(request: web.Request) -> web.Response:
         return web.Response(status=400, text="there is no such workspace")
     workspace, wide = found
     person = workspace.user(str(given.get("user", "")))
-    code = simulator.installs.approve(asked, workspace, wide=wide, user=person and person.id)
+    code = simulator.installs.approve(asked, workspace, wide=wide, user=None if person is None else person.id)
     raise _back(asked, code=code, state=state)
 
 
