@@ -22,7 +22,7 @@ class AccountServer:
     """The server, whose tokens it saw, and who searched."""
 
     person_of: Callable[[str], str | None]
-    """Returns whose token this is; ``None``: nobody's."""
+    """Returns whose token this is; ``None``: no person's."""
     url: str = ""
     refused: set[str] = field(default_factory=set)
     """Tokens that it refuses although they are valid."""

@@ -117,7 +117,7 @@ async def world(database: str, connection: Connection, tmp_path: Path) -> AsyncI
                 "SURELANE_BACKOFF_BASE": "200ms",
                 "LOG_LEVEL": "debug",
             }
-            model.plans["flour"] = SEARCHES
+            model.plans["flour"] = [*SEARCHES]
             yield World(slack, model, server, database, settings(model, **given))
 
 
@@ -246,10 +246,28 @@ async def test_a_token_that_is_refused_on_the_way_is_asked_for_and_no_call_is_re
     assert len(world.buttons()) == 2
 
 
+async def test_a_token_that_is_refused_once_later_steps_are_stored_is_asked_for(
+    world: World, connection: Connection
+) -> None:
+    async with world.worker():
+        await connected(world, connection, "sarah", SARAH)
+        world.server.refuse_after = "flour"
+        turn = await world.ask(SARAH, "flour fails")
+        async with asyncio.timeout(60):
+            while len(world.buttons()) < 2:  # noqa: ASYNC110 - a message in Slack
+                await asyncio.sleep(0.02)
+        await suspended(connection, turn)
+        assert (await world.connect(world.buttons()[-1][2], "sarah"))[0] == 200
+        assert (await result_of(connection, turn))["answer"] == "Found."
+    assert len(world.model.asked["flour"]) == 4
+    assert len(world.server.searched) == 2
+
+
 async def test_a_turn_that_used_the_account_ends_if_nobody_connects_it_again(
     world: World, connection: Connection
 ) -> None:
-    world.model.plans["two"] = [calls(("slack_search", {"words": "x"})) for x in range(2)] + [says("Both.")]
+    again = calls(("slack_search", {"words": "x"}))
+    world.model.plans["two"] = [again, again, says("Both.")]
     async with world.worker():
         await connected(world, connection, "sarah", SARAH)
     world.server.refuse_after = "x"

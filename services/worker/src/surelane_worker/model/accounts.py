@@ -28,7 +28,7 @@ from surelane_worker.slack.tokens import owner_of
 WAIT = "account"
 """The name of the wait; ``agent.wake_connected`` knows it."""
 FIRST_LOOK = 60.0
-"""Seconds after which a turn that nobody woke looks again. Each further pause is as long as all before it."""
+"""Seconds after which a turn that was not woken looks again. Each further pause is as long as all before it."""
 AGAIN = " again"
 ASKED = {
     "": "To answer you I need your Slack account. Only you see this.",
