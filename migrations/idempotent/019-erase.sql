@@ -449,7 +449,8 @@ begin
         get diagnostics _rows = row_count;
         _limits := _limits + _rows;
     end loop;
-    delete from agent.install_wait where event_id in (select event_id from agent.install_wait where owner_id = any(_names) for update skip locked);
+    delete from agent.install_wait where event_id in (
+        select event_id from agent.install_wait where owner_id = any(_names) or user_id = any(_names) for update skip locked);
     delete from agent.other_report where ctid = any(array(select ctid from agent.other_report where owner_id = any(_names) for update skip locked));
     delete from agent.slack_limit as l where l.name in (
         select name from agent.slack_limit where name ~ all(_words) and coalesce(busy[cardinality(busy)], '-infinity') < agent.clock() for update skip locked);

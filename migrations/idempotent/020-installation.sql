@@ -4,7 +4,8 @@
 --   save_installation, use_oauth_state: ingest, at an install
 --   wake_installed: events that wait for it; save_installation
 --   find_installation: ingest, workers
---   await_installation: a worker, whose event has none
+--   await_installation: a worker, whose event has none, or whose turn needs a person's
+--   wake_connected: turns that wait for a person's; ingest
 --   note_report, other_reporter: who else reported a shared message; ingest, workers
 --   delete_installation, uninstall: ingest, as Slack reports it
 --   erase_uninstalled: workers, once the grace has passed
@@ -39,23 +40,44 @@ begin
 end
 $$;
 
--- Record that an event waits for an installation, until a deadline. True: it is there by now.
--- Forgets some waits that are long over.
-create or replace function agent.await_installation(_id int8, _enterprise_wide boolean, _owner_id text, _until timestamptz) returns boolean
+-- Record that an event waits for an installation, or for a person's row, until a deadline. True: it
+-- is there by now. Forgets some waits that are long over.
+create or replace function agent.await_installation
+( _id int8, _enterprise_wide boolean, _owner_id text, _until timestamptz, _user_id text default '') returns boolean
 language plpgsql volatile security definer
 set enable_seqscan = off
 as $$
 begin
     delete from agent.install_wait where event_id in (
         select event_id from agent.install_wait where until < agent.clock() - interval '1 hour' limit 20 for update skip locked);
-    if not exists (select from agent.install_wait where event_id = _id and until = _until) then
-        insert into agent.install_wait (event_id, owner_id, enterprise_wide, until) values (_id, _owner_id, _enterprise_wide, _until)
+    if not exists (select from agent.install_wait where event_id = _id and until = _until and user_id = _user_id) then
+        insert into agent.install_wait (event_id, owner_id, enterprise_wide, until, user_id)
+        values (_id, _owner_id, _enterprise_wide, _until, _user_id)
         on conflict (event_id) do update
-        set owner_id = excluded.owner_id, enterprise_wide = excluded.enterprise_wide, until = excluded.until;
+        set owner_id = excluded.owner_id, enterprise_wide = excluded.enterprise_wide, until = excluded.until, user_id = excluded.user_id;
     end if;
     -- In a new statement: it sees an installation that was stored meanwhile.
     return exists (
-        select from agent.installation as i where i.owner_id = _owner_id and i.enterprise_wide = _enterprise_wide and i.user_id = '');
+        select from agent.installation as i where i.owner_id = _owner_id and i.enterprise_wide = _enterprise_wide and i.user_id = _user_id);
+end
+$$;
+
+-- Tell the turns that wait for a person's account that there is one now. They look whether it is
+-- the right one. A turn that is locked for two seconds is left out: it looks again by itself.
+create or replace function agent.wake_connected(_user_id text) returns void
+language plpgsql volatile security definer
+set enable_seqscan = off
+as $$
+declare
+    _id int8;
+begin
+    for _id in select event_id from agent.install_wait where user_id = _user_id and _user_id <> '' and until > agent.clock() limit 100 loop
+        begin
+            perform agent.send_signal(_id, 'account', null, false, _user_id);
+        exception when lock_not_available then
+            null;
+        end;
+    end loop;
 end
 $$;
 
@@ -101,7 +123,7 @@ begin
     -- Heads alone: such an event holds back its group.
     _ids := array(
         select e.id from agent.install_wait as w join agent.event as e on e.id = w.event_id
-        where w.owner_id = _owner_id and w.enterprise_wide = _enterprise_wide and e.head and e.claimed_by is null and e.vt > agent.clock()
+        where w.owner_id = _owner_id and w.enterprise_wide = _enterprise_wide and w.user_id = '' and e.head and e.claimed_by is null and e.vt > agent.clock()
         order by e.id limit 1000 for update of e skip locked);
     if _ids <> '{}' then
         update agent.event set vt = agent.clock() where id = any(_ids);

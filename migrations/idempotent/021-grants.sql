@@ -87,7 +87,7 @@ declare
 begin
     for _grant in
         select * from (values
-            ('agent_ingest', array[_inserting, _installing, _sealing, 'note_report schema_version measure_queue own_timeline']),
+            ('agent_ingest', array[_inserting, _installing, _sealing, 'note_report wake_connected schema_version measure_queue own_timeline']),
             ('agent_worker', array[_working, _installing, _refreshing, _sealing, _enqueuing, _reading]),
             ('agent_operator', array[_enqueuing, _sealing, _rotating, _operating, _reading]),
             ('agent_producer', array[_producing, _opening])

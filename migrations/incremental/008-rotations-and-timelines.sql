@@ -103,3 +103,8 @@ create table agent.feedback
 , primary key (event_id, owner_id, user_id)
 );
 create index feedback_at on agent.feedback (at, event_id, user_id);
+
+-- Whose account an event waits for; empty: the bot's installation.
+alter table agent.install_wait add column user_id text not null default '';
+create index install_wait_user on agent.install_wait (user_id) where user_id <> '';
+drop function if exists agent.await_installation(int8, boolean, text, timestamptz);

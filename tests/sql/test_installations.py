@@ -364,3 +364,38 @@ async def test_reports_of_events_that_have_ended_are_forgotten(queue: Connection
     await queue.execute("update agent.test_clock set shift = interval '2 hours'")
     await ingest.note_report(live, Owner("T3"))
     assert await queue.fetchval(noted) == [live, live]
+
+
+async def test_a_connected_account_wakes_the_turns_of_that_person_alone(
+    queue: Connection, connect: Connect
+) -> None:
+    worker, ingest, foreign = (
+        await connect("surelane_worker"),
+        await connect("surelane_ingest"),
+        await connect(),
+    )
+    until = datetime(2100, 1, 1, tzinfo=UTC)
+    turns = {}
+    for nth, (name, user) in enumerate([("mine", "U1"), ("locked", "U1"), ("other", "U2"), ("app", "")]):
+        turns[name] = await queue.fetchval(
+            "select agent.enqueue('turn', '{}', _run_at => agent.clock() + interval '1 h', _group_key => $1)",
+            str(nth),
+        )
+        assert not await kept(worker).await_one(turns[name], Owner("T1"), until, user)
+    await queue.execute(
+        "insert into agent.step (event_id, event_ts, name, nth, sort, attempt, started_at)"
+        " select unnest($1::int8[]), agent.clock(), 'account', 1, 'wait', 1, agent.clock()",
+        [*turns.values()],
+    )
+    async with foreign.transaction():
+        await foreign.execute("select from agent.event where id = $1 for update", turns["locked"])
+        await kept(ingest).wake_connected("U1")
+    await kept(ingest).wake_connected("")
+    visible = await queue.fetch("select id from agent.event where vt <= agent.clock()")
+    signals = await queue.fetch("select event_id, sent_by from agent.signal")
+    assert [row["id"] for row in visible] == [turns["mine"]]
+    assert [tuple(row) for row in signals] == [(turns["mine"], "U1")]
+    await kept(ingest).save(installation("T1"))
+    visible = await queue.fetch("select id from agent.event where vt <= agent.clock() order by id")
+    assert [row["id"] for row in visible] == [turns["mine"], turns["app"]], "an install wakes no such turn"
+    assert await kept(worker).await_one(turns["mine"], Owner("T1"), until, "U1")

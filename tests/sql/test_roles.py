@@ -43,6 +43,7 @@ INGEST_MAY = (
         "note_report",
         "own_timeline",
         "schema_version",
+        "wake_connected",
         "take_answers",
     }
 )

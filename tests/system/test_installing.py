@@ -72,6 +72,7 @@ class Stand:
     simulator: Simulator
     database: Connection
     session: aiohttp.ClientSession
+    api: str
 
     def browser(self) -> Browser:
         return Browser(self.served.url, self.session)
@@ -109,7 +110,7 @@ async def stand(database: str, connection: Connection, **others: Any) -> AsyncIt
         }
         async with served(database, **(settings | others)) as ingest:
             ingest.slack.secret = DEMO_SIGNING_SECRET
-            yield Stand(ingest, simulator, connection, session)
+            yield Stand(ingest, simulator, connection, session, settings["slack_api_url"])
 
 
 @pytest.fixture
@@ -387,3 +388,28 @@ async def test_without_a_client_id_there_is_no_install(database: str) -> None:
         async with session.get(f"{ingest.url}/slack/install") as response:
             assert (response.status, json.loads(await response.text())) == (404, {"error": "no such path"})
         assert (await ingest.slack.event(envelope({"type": "app_uninstalled"}))).status == 200
+
+
+async def test_a_link_that_names_a_person_asks_for_that_persons_token_alone(
+    database: str, connection: Connection
+) -> None:
+    async with stand(database, connection, user_scopes="search:read") as slack:
+        browser = slack.browser()
+        status, _, authorize = await browser.get(f"/slack/install?team={BAKERY}&user=U0BAKERY01")
+        asked = URL(authorize).query
+        assert (status, asked["scope"], asked["user_scope"], asked["team"]) == (
+            302,
+            "",
+            "search:read",
+            BAKERY,
+        )
+        for team, user in ((BAKERY, "U1:U2"), (BAKERY, ""), ("T1:U3", "U1"), ("", "U1")):
+            status, page, _ = await browser.get(str(URL("/slack/install").with_query(team=team, user=user)))
+            assert (status, "invalid_link" in page) == (400, True)
+        _, _, authorize = await browser.get(f"/slack/install?team={WEST}&user=U0BAKERY01")
+        status, page, _ = await browser.get(await browser.decide(authorize, BAKERY))
+        assert (status, "other_person" in page) == (403, True), "it is the right person in another workspace"
+        assert await slack.owners() == []
+    async with stand(database, connection) as slack:
+        status, page, _ = await slack.browser().get(f"/slack/install?team={BAKERY}&user=U0BAKERY01")
+        assert (status, "invalid_link" in page) == (400, True), "no scopes of people are set"

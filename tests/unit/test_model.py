@@ -20,7 +20,7 @@ from surelane_worker.model import Agent, Tools
 from surelane_worker.model.agent import AGENTS
 from surelane_worker.model.client import model_of
 from surelane_worker.model.run import LONGEST_RESULT, result_shortened
-from surelane_worker.model.servers import servers
+from surelane_worker.model.servers import Bearer, servers
 from surelane_worker.model.thread import MOST_CHARACTERS, Said, looked_at, shortened
 from surelane_worker.model.tools import load_tools
 from surelane_worker.model.tracing import traced
@@ -171,6 +171,9 @@ def test_tools_that_cannot_be_loaded_are_refused(path: str) -> None:
         ({"command": "x", "env": {"KEY": "${SURELANE_NO_SUCH}"}}, "SURELANE_NO_SUCH is not set"),
         ({"command": "x", "url": "http://host"}, "ops needs a command or a url"),
         ({"command": "x", "approval": "restart"}, "mcpServers.ops.approval"),
+        ({"url": "http://host/mcp", "account": "slack"}, "an account needs a url that begins with https"),
+        ({"command": "x", "account": "slack"}, "an account needs a url that begins with https"),
+        ({"url": "https://host/mcp", "account": "github"}, "mcpServers.ops.account: Input should be"),
     ],
 )
 def test_servers_that_cannot_be_used_are_refused(tmp_path: Path, entry: object, complaint: str) -> None:
@@ -179,6 +182,17 @@ def test_servers_that_cannot_be_used_are_refused(tmp_path: Path, entry: object, 
     with pytest.raises(SettingsError, match=complaint) as raised:
         servers(file)
     assert "a-secret" not in str(raised.value)
+
+
+def test_an_account_needs_installs_and_the_address_of_the_button(tmp_path: Path) -> None:
+    file = tmp_path / "mcp.json"
+    file.write_text('{"mcpServers": {"slack": {"url": "https://mcp.slack.com/mcp", "account": "slack"}}}')
+    with pytest.raises(SettingsError, match="an account needs SURELANE_CONNECT_URL, and installs"):
+        Agent(mcp=file).check(given_settings(**GIVEN))
+
+
+def test_no_repr_shows_a_token() -> None:
+    assert "xoxp" not in repr(Bearer("xoxp-secret")) + str(Bearer("xoxp-secret"))
 
 
 def test_servers_are_read_with_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ _PAGE = """<!doctype html>
 <fieldset><legend>Where</legend>
 {choices}
 </fieldset>
-<p class="note">The app asks for: {scopes}</p>
+{people}<p class="note">The app asks for: {scopes}</p>
 <p><button class="primary" name="decision" value="approve">Allow</button>
 <button class="small" name="decision" value="cancel">Cancel</button></p>
 </form></main></body></html>
@@ -44,7 +44,11 @@ async def show(request: web.Request) -> web.Response:
     ]
     scopes = escape(", ".join(filter(None, (asked.scopes, asked.user_scopes))).replace(",", ", "))
     page = _PAGE.format(
-        scopes=scopes, path=PATH, query=escape(request.query_string), choices="\n".join(lines)
+        people=_people(request.app[SIMULATOR]) if asked.user_scopes else "",
+        scopes=scopes,
+        path=PATH,
+        query=escape(request.query_string),
+        choices="\n".join(lines),
     )
     return web.Response(text=page, content_type="text/html")
 
@@ -62,7 +66,9 @@ async def decide(request: web.Request) -> web.Response:
     if found is None:
         return web.Response(status=400, text="there is no such workspace")
     workspace, wide = found
-    raise _back(asked, code=simulator.installs.approve(asked, workspace, wide=wide), state=state)
+    person = workspace.user(str(given.get("user", "")))
+    code = simulator.installs.approve(asked, workspace, wide=wide, user=None if person is None else person.id)
+    raise _back(asked, code=code, state=state)
 
 
 def _back(asked: Asked, **query: str) -> web.HTTPFound:
@@ -86,6 +92,13 @@ def _choices(simulator: Simulator) -> dict[str, str]:
     return choices | {
         each.enterprise_id: "Acme Grid, all its workspaces" for each in workspaces if each.enterprise_id
     }
+
+
+def _people(simulator: Simulator) -> str:
+    """Return a choice of who approves. Without one, it is the workspace's first person."""
+    named = {person.name for each in simulator.installs.workspaces.values() for person in each.people()}
+    options = "".join(f"<option>{escape(name)}</option>" for name in sorted(named))
+    return f'<p><label>As <select name="user"><option value="">…</option>{options}</select></label></p>\n'
 
 
 def _chosen(simulator: Simulator, chosen: str) -> tuple[Workspace, bool] | None:

@@ -103,10 +103,10 @@ class Installs:
         self.refreshes: dict[str, Grant] = {}
         """What was granted, by the tokens that refresh it."""
 
-    def approve(self, asked: Asked, workspace: Workspace, *, wide: bool) -> str:
-        """Return a code for the tokens of a workspace or its organization."""
-        code = token_hex(16)
-        self._codes[code] = Code(asked, workspace, workspace.people()[0].id, wide, time.time() + CODE_LIVES)
+    def approve(self, asked: Asked, workspace: Workspace, *, wide: bool, user: str | None = None) -> str:
+        """Return a code for the tokens of a workspace or its organization. ``user``: who approves."""
+        code, user = token_hex(16), user or workspace.people()[0].id
+        self._codes[code] = Code(asked, workspace, user, wide, time.time() + CODE_LIVES)
         return code
 
     def check_client(self, client_id: object, client_secret: object) -> None:

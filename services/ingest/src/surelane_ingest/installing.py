@@ -1,5 +1,8 @@
 """Install the app by OAuth: ``/slack/install`` sends a person to Slack, ``/slack/oauth_redirect`` takes them back.
 
+With ``?team=…&user=…`` the person connects an account: Slack is asked for that person's token alone, and the state
+names the person. If Slack then names somebody else, nothing is stored.
+
 Everybody may ask for these URLs. So ``/slack/install`` costs no database call, a redirect costs one only if it brings a
 state that this service signed for the same browser, and few redirects are handled at once.
 
@@ -16,10 +19,11 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from html import escape
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urljoin
 
 import aiohttp
@@ -52,9 +56,25 @@ _PURPOSE = "oauth state"
 _NONCE, _TIME, _SIGNATURE = 16, 8, 32
 _WEBHOOK = ("url", "channel", "channel_id", "configuration_url")
 _TEAM = re.compile(r"[TE][A-Z0-9]{1,30}", re.ASCII)
+_USER = re.compile(r"[UW][A-Z0-9]{1,30}", re.ASCII)
 _WORD = re.compile(r"[a-z0-9_]{1,60}", re.ASCII)
 
 _logger = get_logger(__name__)
+
+
+class Person(NamedTuple):
+    """Who is to connect an account: the workspace or organization, and the person's id."""
+
+    owner: str
+    user: str
+
+    def check(self, given: Installation) -> None:
+        """Raise :class:`NotInstalledError` unless Slack gave this person's token."""
+        if given.user_id != self.user or self.owner not in (given.team_id, given.enterprise_id):
+            reason = "You are signed in to Slack as somebody else. Ask the bot for a button of your own."
+            raise NotInstalledError("other_person", reason, status=403, title="Not connected")
+        if not given.user_token or given.bot_token:
+            raise NotInstalledError("no_user_token", "Slack gave no token for you.", title="Not connected")
 
 
 class States:
@@ -64,13 +84,13 @@ class States:
         self._keys = keys
         self._clock = clock
 
-    def issue(self) -> str:
+    def issue(self, person: Person | None = None) -> str:
         ends = int(self._clock()) + STATE_LIVES
-        body = secrets.token_bytes(_NONCE) + ends.to_bytes(_TIME, "big")
+        body = secrets.token_bytes(_NONCE) + ends.to_bytes(_TIME, "big") + ":".join(person or ()).encode()
         return base64.urlsafe_b64encode(body + self._keys.sign(body, _PURPOSE)).decode().rstrip("=")
 
-    def read(self, state: str) -> tuple[bytes, datetime] | None:
-        """Return what names a state, and when it expires; ``None`` if this app did not issue it.
+    def read(self, state: str) -> tuple[bytes, datetime, Person | None] | None:
+        """Return what names a state, when it expires, and for whom it is; ``None`` if this app did not issue it.
 
         Several texts decode to the same state, so its use is stored under its bytes.
         """
@@ -79,9 +99,11 @@ class States:
         except (binascii.Error, ValueError):
             return None
         body, signature = raw[:-_SIGNATURE], raw[-_SIGNATURE:]
-        if len(body) != _NONCE + _TIME or not self._keys.signed(body, signature, _PURPOSE):
+        name, person = body[: _NONCE + _TIME], body[_NONCE + _TIME :].decode(errors="replace")
+        if len(name) != _NONCE + _TIME or not self._keys.signed(body, signature, _PURPOSE):
             return None
-        return body, datetime.fromtimestamp(int.from_bytes(body[_NONCE:], "big"), UTC)
+        ends = datetime.fromtimestamp(int.from_bytes(name[_NONCE:], "big"), UTC)
+        return name, ends, Person(*person.split(":")) if person else None
 
     def is_over(self, ends: datetime) -> bool:
         return self._clock() > ends.timestamp()
@@ -120,13 +142,15 @@ class Installer:
         self._app_id = settings.app_id
         api = settings.slack_api_url
         authorize = settings.authorize_url or urljoin(api, "/oauth/v2/authorize")
-        self._authorize = AuthorizeUrlGenerator(
+        asking = partial(
+            AuthorizeUrlGenerator,
             client_id=self._client_id,
             redirect_uri=settings.redirect_uri,
-            scopes=settings.scopes,
             user_scopes=settings.user_scopes,
             authorization_url=authorize,
         )
+        self._authorize, self._connect = asking(scopes=settings.scopes), asking(scopes=())
+        self._connects = bool(settings.user_scopes)
         # slack-sdk's retries are off: a code counts once.
         self._client = AsyncWebClient(None, api, session=session, retry_handlers=[])
         self._states, self._cookies = States(keys), OAuthStateUtils(expiration_seconds=STATE_LIVES)
@@ -159,9 +183,14 @@ class Installer:
         return answering
 
     async def _install(self, request: web.Request) -> web.Response:
-        team = request.query.get("team", "")
-        state = self._states.issue()
-        location = self._authorize.generate(state, team if _TEAM.fullmatch(team) else None)
+        team, person = request.query.get("team", ""), None
+        if "user" in request.query:
+            person = Person(team, request.query["user"])
+            if not (self._connects and _TEAM.fullmatch(team) and _USER.fullmatch(person.user)):
+                raise NotInstalledError("invalid_link", "This link cannot be used.", title="Not connected")
+        state = self._states.issue(person)
+        authorize = self._authorize if person is None else self._connect
+        location = authorize.generate(state, team if _TEAM.fullmatch(team) else None)
         response = web.Response(status=302, headers={**HEADERS, "Location": location})
         cookie = self._cookies.build_set_cookie_for_new_state(state)
         response.headers["Set-Cookie"] = f"{cookie}; SameSite=Lax"
@@ -178,7 +207,7 @@ class Installer:
         headers: dict[str, str | Sequence[str]] = {"cookie": request.headers.getall("Cookie", [])}
         if not self._cookies.is_valid_browser(state, headers):
             raise NotInstalledError("other_browser", "The install was started in another browser.")
-        name, ends = issued
+        name, ends, person = issued
         if self._states.is_over(ends):
             raise NotInstalledError("expired_state", "The install took longer than ten minutes.")
         code = query.get("code", "")
@@ -193,12 +222,15 @@ class Installer:
             if not is_unused:
                 raise NotInstalledError("used_state", "This link has been used. An install needs a new one.")
             installation = await self._exchanged(code)
+            if person is not None:
+                person.check(installation)
             async with self._installations(away) as installations:
                 await installations.save(installation)
-            await self._make_data_key(installation.team_id or "")
+            await self._after(installation)
         owner = installation.enterprise_id if installation.is_enterprise_install else installation.team_id
-        _logger.info("the app was installed", owner=owner, enterprise_wide=installation.is_enterprise_install)
-        response = self._pages.success(installation, owner or "")
+        what = "the app was installed" if person is None else "an account was connected"
+        _logger.info(what, owner=owner, enterprise_wide=installation.is_enterprise_install)
+        response = self._pages.success(installation, owner or "", connected=person is not None)
         response.headers["Set-Cookie"] = self._cookies.build_set_cookie_for_deletion()
         return response
 
@@ -212,12 +244,17 @@ class Installer:
             _logger.warning("an installation could not be stored", error=type(error).__name__)
             raise refusal from None
 
-    async def _make_data_key(self, workspace: str) -> None:
-        """Make a workspace's data key for programs, which make none. If that fails, its first event makes it."""
-        if self._encrypts:
-            with suppress(SurelaneError, SealedError, TimeoutError):
-                async with self._connections.lend() as connection, asyncio.timeout(self._connections.budget):
-                    await DataKeys(connection, self._keys).current(workspace)
+    async def _after(self, stored: Installation) -> None:
+        """Wake who waits for the person, and make the workspace's data key for programs, which make none.
+
+        If that fails, the turns look again by themselves, and the workspace's first event makes the key.
+        """
+        with suppress(SurelaneError, SealedError, TimeoutError):
+            async with self._connections.lend() as connection, asyncio.timeout(self._connections.budget):
+                if stored.user_token:
+                    await Installations(connection, self._keys).wake_connected(stored.user_id)
+                if self._encrypts:
+                    await DataKeys(connection, self._keys).current(stored.team_id or "")
 
     async def remove(self, removed: Removed) -> None:
         """Delete the tokens that Slack says are gone. Those of a later install stay.
@@ -355,7 +392,7 @@ _FRAME = """<!doctype html>
 </body></html>
 """
 _SUCCESS = _FRAME.format(
-    body='<p>The app is installed in $workspace. <a href="$open_url">Open Slack</a>,'
+    body='<p>$what in $workspace. <a href="$open_url">Open Slack</a>,'
     ' or <a href="$browser_url">open it in the browser</a>.</p>'
 )
 _FAILURE = _FRAME.format(
@@ -380,11 +417,12 @@ class Pages:
         self._client = client
         self._failure = Template(_FAILURE if directory is None else _read(directory / "failure.html"))
 
-    def success(self, installed: Installation, owner: str) -> web.Response:
+    def success(self, installed: Installation, owner: str, *, connected: bool = False) -> web.Response:
         workspace = installed.team_name or installed.enterprise_name or "Slack"
         opening = f"slack://app?team={owner}&id={installed.app_id or ''}"
+        what = "Your account is connected" if connected else "The app is installed"
         shown = {"workspace": workspace, "open_url": opening, "browser_url": f"{self._client}{owner}"}
-        return _page(self._success, 200, title="Thank you", **shown)
+        return _page(self._success, 200, title="Thank you", what=what, **shown)
 
     def failure(self, error: NotInstalledError) -> web.Response:
         shown = {"title": error.title, "reason": str(error), "code": error.code}

@@ -63,6 +63,11 @@ class WorkerSettings(InstallSettings, DispatchSettings):
     install_wait: Duration = Field("1h", validation_alias="SURELANE_INSTALL_WAIT", validate_default=True)
     """How long an event waits for its workspace to install the app, if installs are on. Then it fails."""
 
+    connect_url: str | None = Field(
+        None, validation_alias="SURELANE_CONNECT_URL", pattern=r"^https?://[^\s?#]+$"
+    )
+    """The public address of ingest's ``/slack/install``, where people connect accounts."""
+
     slack_limits: Literal["on", "non-marketplace", "off"] = Field(
         "on", validation_alias="SURELANE_SLACK_LIMITS"
     )

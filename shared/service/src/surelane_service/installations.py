@@ -141,9 +141,13 @@ class Installations:
         rows = await self._database.rows("find_installation", *owner.arguments, user_id)
         return {row["user_id"]: self._stored(owner, row) for row in rows}
 
-    async def await_one(self, event_id: int, owner: Owner, until: datetime) -> bool:
+    async def await_one(self, event_id: int, owner: Owner, until: datetime, user_id: str = BOT) -> bool:
         """Record that an event waits for an installation until then. Return whether it is there by now."""
-        return await self._database.call("await_installation", event_id, *owner.arguments, until)
+        return await self._database.call("await_installation", event_id, *owner.arguments, until, user_id)
+
+    async def wake_connected(self, user_id: str) -> None:
+        """Wake the events that wait for a person's account."""
+        await self._database.call("wake_connected", user_id)
 
     async def note_report(self, event_id: int, owner: Owner) -> None:
         """Note that an installation reported a stored event, too: its token may answer the event."""

@@ -27,6 +27,8 @@ from surelane_worker.slack.tokens import owner_fields
 
 CHOOSE, WRITE, WRITTEN, STOP = "surelane.choose", "surelane.write", "surelane.written", "surelane.stop"
 """The ids of a choice, of the button that opens a modal, of that modal, and of a Stop button."""
+CONNECT = "surelane.connect"
+"""The id of a button that leads to a page. Its clicks need no answer."""
 FEW = 5
 """Choices that are buttons. More are a menu."""
 MOST_CHOICES = 100
@@ -156,8 +158,8 @@ class Asks:
                 "by: name the users who may stop a handler; a function cannot run while the handler does"
             )
         block = self._block("stop button")
-        button = _button("Stop", STOP, "stop") | {"style": "danger"}
-        posted = await self._post(event, text, block, [button], _asked(text, ["Stop"], by), {})
+        stop = button("Stop", STOP, "stop") | {"style": "danger"}
+        posted = await self._post(event, text, block, [stop], _asked(text, ["Stop"], by), {})
         yield
 
         async def remove() -> None:
@@ -271,10 +273,10 @@ def _check(choices: Sequence[str] | None, name: str) -> None:
 
 def _elements(choices: Sequence[str] | None) -> list[dict[str, Any]]:
     if choices is None:
-        return [_button("Answer…", WRITE, "write")]
+        return [button("Answer…", WRITE, "write")]
     if len(choices) <= FEW:
         # Two buttons of one block may not have the same id.
-        return [_button(each, f"{CHOOSE}.{number}", str(number)) for number, each in enumerate(choices)]
+        return [button(each, f"{CHOOSE}.{number}", str(number)) for number, each in enumerate(choices)]
     options = [{"text": plain(each), "value": str(number)} for number, each in enumerate(choices)]
     menu = {
         "type": "static_select",
@@ -285,7 +287,8 @@ def _elements(choices: Sequence[str] | None) -> list[dict[str, Any]]:
     return [menu]
 
 
-def _button(text: str, action_id: str, value: str) -> dict[str, Any]:
+def button(text: str, action_id: str, value: str) -> dict[str, Any]:
+    """Return a button."""
     return {"type": "button", "action_id": action_id, "value": value, "text": plain(text)}
 
 

@@ -76,7 +76,11 @@ class Agent(Setup):
         from surelane_worker.model.servers import servers  # noqa: PLC0415 - it imports the libraries of the extra
 
         self.tools_of(settings)
-        servers(self.mcp_of(settings))
+        accounts = any(server.account for server in servers(self.mcp_of(settings)).values())
+        if accounts and not (settings.installs and settings.connect_url):
+            raise SettingsError(
+                "SURELANE_MODEL_MCP: an account needs SURELANE_CONNECT_URL, and installs (SLACK_CLIENT_ID)"
+            )
 
     def check_model(self, settings: WorkerSettings) -> None:
         """Make the model, or raise :class:`SettingsError`."""

@@ -53,12 +53,13 @@ from surelane_worker.handling.children import ChildError
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.outcomes import duration
 from surelane_worker.handling.steps import StepError
+from surelane_worker.model.accounts import Accounts
 from surelane_worker.model.budget import budget_of
 from surelane_worker.model.client import LONGEST_REASON, failure, model_of, request_settings
 from surelane_worker.model.errors import RefusedError, StoppedError, UnavailableError
 from surelane_worker.model.feedback import below
 from surelane_worker.model.files import Attached
-from surelane_worker.model.servers import Server, servers
+from surelane_worker.model.servers import Bearer, Server, servers
 from surelane_worker.model.setup import NAME, Setup
 from surelane_worker.model.thread import Said
 from surelane_worker.model.tools import UNSAFE
@@ -76,10 +77,15 @@ LONGEST_RESULT = 50_000
 LONGEST_ARGUMENTS = 20_000
 """Characters of arguments that a question shows. A call with more is rejected: it cannot be judged."""
 LONGEST_NAME = 64
+AT_ONCE = 0.1
+"""Seconds after which an attempt begins again whose account was refused on the way. Then the person is asked."""
 CALLS_PER_REQUEST = 10
 """Calls of tools per request to the model, on average over a turn."""
 USAGE = {"requests": 0, "input_tokens": 0, "output_tokens": 0, "tool_calls": 0}
 APPROVE, REJECT = "Approve", "Reject"
+MISSING = (
+    "\nThe person has not connected a Slack account, so these tools are missing: {}. Say so if it matters."
+)
 
 
 @dataclass(eq=False)
@@ -87,6 +93,7 @@ class Run:
     """One attempt's run of a turn of an agent.
 
     ``answered``: the name of the model of the last response.
+    ``bearer``: authenticates as the person at MCP servers, if one needs that.
     ``places``: the number of the response that asked for a call, and the call's number in it, by the call's id.
     """
 
@@ -97,6 +104,7 @@ class Run:
     files: Attached
     answered: str | None = None
     cost: Decimal = Decimal(0)
+    bearer: Bearer | None = None
     usage: dict[str, int] = field(default_factory=USAGE.copy)
     places: dict[str, str] = field(default_factory=dict)
 
@@ -124,22 +132,17 @@ class Run:
             Tool(each.function, name=each.name, description=each.description, requires_approval=each.approval)
             for each in self.tools
         ]
-        foreign = [self._tools_of(name, server) for name, server in servers(agent.mcp_of(settings)).items()]
-        loop = Loop(
+        make = partial(
+            Loop,
             StoredResponses(model_of(settings, agent.model), self),
             model_settings=request_settings(settings),
-            instructions=agent.instructions or settings.model_instructions,
             deps_type=Context,
             output_type=agent.output or str,
-            toolsets=[StoredCalls(FunctionToolset(own), self), *foreign],
             retries=3,
             capabilities=[HandleDeferredToolCalls(self.approve)],
         )
         async with AsyncExitStack() as stack:
-            try:
-                await stack.enter_async_context(loop)
-            except Exception as error:
-                raise UnavailableError(f"an MCP server cannot be reached: {type(error).__name__}") from error
+            loop = await self._connected(stack, make, StoredCalls(FunctionToolset(own), self))
             await stack.enter_async_context(self.voice.working())
             try:
                 output = (await loop.run(asked, message_history=conversation(said), deps=self.ctx)).output
@@ -153,6 +156,32 @@ class Run:
         answer = to_jsonable_python(output)
         await self._check("answer", json.dumps(answer, ensure_ascii=False))
         return answer
+
+    async def _connected(self, stack: AsyncExitStack, make: Callable[..., Any], own: "StoredCalls") -> Any:  # noqa: ANN401 - pydantic-ai's agent
+        """Return pydantic-ai's agent, connected to its servers. One with an account may suspend the turn.
+
+        Raises:
+            UnavailableError: a server cannot be reached.
+        """
+        instructions = self.agent.instructions or self.ctx.settings.model_instructions
+        named = servers(self.agent.mcp_of(self.ctx.settings))
+        theirs = [name for name, server in named.items() if server.account]
+        accounts = Accounts(self.ctx, self.event, self.voice.place, self.agent.patience) if theirs else None
+        while True:
+            if accounts is not None:
+                self.bearer = await accounts.bearer(self.bearer)
+                if self.bearer is None:
+                    named = {name: each for name, each in named.items() if name not in theirs}
+                    instructions += MISSING.format(", ".join(theirs))
+            foreign = [self._tools_of(name, server) for name, server in named.items()]
+            try:
+                return await stack.enter_async_context(
+                    make(instructions=instructions, toolsets=[own, *foreign])
+                )
+            except Exception as error:
+                if self.bearer is None or not self.bearer.refused:
+                    name = type(error).__name__
+                    raise UnavailableError(f"an MCP server cannot be reached: {name}") from error
 
     async def _check(self, what: str, text: str) -> None:
         """Let the guard check a text, as a step.
@@ -168,7 +197,7 @@ class Run:
     def _tools_of(self, name: str, server: Server) -> AbstractToolset[Any]:
         """Return a server's tools with their calls as steps, and with approval where it is needed."""
         demanded = server.must_have(name)
-        stored = StoredCalls(server.toolset(name), self, demanded)
+        stored = StoredCalls(server.toolset(name, self.bearer), self, demanded)
         return stored.approval_required(lambda _, tool, __: server.approval is True or tool.name in demanded)
 
     async def respond(self, ask: Callable[[], Awaitable[Any]]) -> ModelResponse:
@@ -287,7 +316,12 @@ class Run:
         if tool is not None and tool.kind is not None:
             done = await self._delegate(tool.kind, arguments, place)
         else:
-            done = await self.ctx.step(f"{title} {place}", partial(self._called, name, function), arguments)
+            try:
+                done = await self.ctx.step(
+                    f"{title} {place}", partial(self._called, name, function), arguments
+                )
+            except StepError as error:
+                raise (error.__cause__ or error) from None
         await self.voice.show(place, title, done)
         if "failed" in done:
             raise ToolFailed(done["failed"])
@@ -313,9 +347,11 @@ class Run:
                     return {"result": result_shortened(await function(arguments))}
         except (ClaimLostError, SlackBusyError):
             raise
-        except (ModelRetry, ToolFailed) as error:
-            return {"failed": error.message[:LONGEST_RESULT]}
         except Exception as error:  # noqa: BLE001 - the model may go on without this tool
+            if self.bearer is not None and self.bearer.refused:
+                raise UnavailableError("the person's account is refused", AT_ONCE) from None
+            if isinstance(error, ModelRetry | ToolFailed):
+                return {"failed": error.message[:LONGEST_RESULT]}
             self.ctx.log.warning("tool failed", tool=name, error=type(error).__name__)
             return {"failed": f"{type(error).__name__}: {error}"[:LONGEST_RESULT]}
 

@@ -3,11 +3,14 @@
 import json
 import os
 import re
+from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
+from urllib.parse import urlsplit
 
+import httpx2
 from fastmcp.client.transports import StdioTransport
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.toolsets import AbstractToolset
 
@@ -18,9 +21,26 @@ START = 60.0
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}", re.ASCII)
 
 
+class Bearer(httpx2.Auth):
+    """Authenticates requests with a person's token, which no ``repr`` shows.
+
+    ``refused``: whether a server has answered 401.
+    """
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+        self.refused = False
+
+    def auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response, None]:
+        request.headers["Authorization"] = f"Bearer {self._token}"
+        response = yield request
+        self.refused = self.refused or response.status_code == 401
+
+
 class Server(BaseModel):
     """An MCP server: a command that speaks over standard input and output, or an address.
 
+    ``account``: whose token it gets: ``slack`` is the Slack account of the person who caused the event.
     ``approval``: whether people must approve calls of its tools: all, or those of these names.
     """
 
@@ -32,16 +52,28 @@ class Server(BaseModel):
     cwd: str | None = None
     url: str | None = None
     headers: dict[str, str] | None = None
+    account: Literal["slack"] | None = None
     approval: bool | list[str] = False
 
-    def toolset(self, name: str) -> AbstractToolset[Any]:
-        """Return its tools, whose names begin with the server's. Each turn has a connection of its own."""
+    @model_validator(mode="after")
+    def _safe(self) -> Self:
+        host = urlsplit(self.url or "")
+        if self.account and not (host.scheme == "https" or host.hostname in ("localhost", "127.0.0.1")):
+            raise ValueError("an account needs a url that begins with https")
+        return self
+
+    def toolset(self, name: str, bearer: Bearer | None = None) -> AbstractToolset[Any]:
+        """Return its tools, whose names begin with the server's. Each turn has a connection of its own.
+
+        ``bearer``: authenticates as the person, at a server with an ``account``.
+        """
         client: Any = self.url
         if self.command is not None:
             client = StdioTransport(self.command, self.args, self.env, self.cwd, keep_alive=False)
         headers = self.headers if self.command is None else None
+        auth = bearer if self.account else None
         return MCPToolset(
-            client, id=name, headers=headers, tool_error_behavior="failed", init_timeout=START
+            client, id=name, headers=headers, auth=auth, tool_error_behavior="failed", init_timeout=START
         ).prefixed(name)
 
     def must_have(self, name: str) -> frozenset[str]:

@@ -1,0 +1,322 @@
+"""People connect accounts: a private button, a turn that waits for it, and a token that no other turn gets."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from yarl import URL
+
+from surelane.calls import Connection
+from surelane_dev.simulator.workspace.model import Message
+from surelane_service.service_settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET
+from tests.databases import as_role
+from tests.processes import Service, service
+from tests.system.account_server import AccountServer, account_server
+from tests.system.model_server import ModelServer, calls, model_server, says, settings
+from tests.system.test_cli import Command
+from tests.system.test_durable import result_of, suspended
+from tests.system.test_installing import BAKERY, KEY, Browser, stand
+from tests.system.test_installing import Stand as Slack
+from tests.system.worker import ended, environment
+
+SARAH, IDA = "U0BAKERY01", "U2BAKERY01"
+SCOPES = "search:read.public,search:read.private"
+SEARCHES = [calls(("slack_search", {"words": "flour"})), says("Found.")]
+
+
+@dataclass
+class World:
+    """Slack, ingest, a model, an MCP server that takes people's tokens, and the settings of a worker."""
+
+    slack: Slack
+    model: ModelServer
+    server: AccountServer
+    database: str
+    given: dict[str, str]
+
+    def worker(self, **others: str) -> AbstractAsyncContextManager[Service]:
+        return service("surelane_worker", environment(self.database, **(self.given | others)))
+
+    @property
+    def grants(self) -> dict[str, Any]:
+        """The valid tokens of people, by token."""
+        found = self.slack.simulator.installs.grants
+        return {token: each for token, each in found.items() if each.sort == "user" and not each.refused}
+
+    async def ask(self, user: str, plan: str) -> int:
+        """Let somebody mention the bot. Return the event's id."""
+        workspace = self.slack.simulator.installs.workspaces[BAKERY]
+        general = workspace.channel("general")
+        assert general is not None
+        message = workspace.post(general, user, f"<@{workspace.bot.id}> plan:{plan}")
+        look = (
+            "select id from agent.event where event::text like $1"
+            " union all select id from agent.event_hist where event::text like $1"
+        )
+        async with asyncio.timeout(30):
+            while (found := await self.slack.database.fetchval(look, f"%{message.ts}%")) is None:  # noqa: ASYNC110 - ingest stores it
+                await asyncio.sleep(0.02)
+        identity: int = found
+        return identity
+
+    def messages(self) -> list[Message]:
+        channels = self.slack.simulator.installs.workspaces[BAKERY].channels.values()
+        return [message for channel in channels for message in channel.messages.values() if message.by_app]
+
+    def buttons(self) -> list[tuple[str | None, str, URL]]:
+        """Return who sees each button, the text above it, and where it leads."""
+        return [
+            (message.visible_to, message.text, URL(element["url"]))
+            for message in self.messages()
+            for block in message.blocks
+            for element in block.get("elements", [])
+            if "url" in element
+        ]
+
+    async def connect(self, link: URL, name: str, browser: Browser | None = None) -> tuple[int, str]:
+        """Follow a button's link, signed in to Slack as somebody. Return the page's status and text."""
+        browser = browser or self.slack.browser()
+        _, _, authorize = await browser.get(link)
+        form = {"team": BAKERY, "decision": "approve", "user": name}
+        async with self.slack.session.post(URL(authorize), data=form, allow_redirects=False) as response:
+            back = URL(response.headers["Location"])
+        status, text, _ = await browser.get(back)
+        return status, text
+
+    async def people(self) -> list[str]:
+        return [user for _, user in await self.slack.owners() if user and user in {SARAH, IDA}]
+
+
+@pytest.fixture
+async def world(database: str, connection: Connection, tmp_path: Path) -> AsyncIterator[World]:
+    async with stand(database, connection, user_scopes=SCOPES) as slack, model_server() as model:
+        grants = slack.simulator.installs.grants
+
+        def person_of(token: str) -> str | None:
+            grant = grants.get(token)
+            return grant.user_id if grant is not None and grant.sort == "user" and not grant.refused else None
+
+        async with account_server(person_of) as server:
+            await slack.browser().install(BAKERY)
+            await connection.execute("delete from agent.installation where user_id <> ''")
+            file = tmp_path / "mcp.json"
+            file.write_text(json.dumps({"mcpServers": {"slack": {"url": server.url, "account": "slack"}}}))
+            given = {
+                "SURELANE_HANDLERS": "tests.system.account_handlers:handlers",
+                "SLACK_API_URL": slack.api,
+                "SLACK_CLIENT_ID": DEMO_CLIENT_ID,
+                "SLACK_CLIENT_SECRET": DEMO_CLIENT_SECRET,
+                "SURELANE_ENCRYPTION_KEYS": KEY,
+                "SURELANE_MODEL_MCP": str(file),
+                "SURELANE_CONNECT_URL": f"{slack.served.url}/slack/install",
+                "SURELANE_BACKOFF_BASE": "200ms",
+                "LOG_LEVEL": "debug",
+            }
+            model.plans["flour"] = [*SEARCHES]
+            yield World(slack, model, server, database, settings(model, **given))
+
+
+async def dump(connection: Connection) -> str:
+    """Return all rows of the schema as text, byte strings also as text."""
+    tables = await connection.fetch(
+        "select c.oid::regclass::text as name from pg_class as c"
+        " where relnamespace = 'agent'::regnamespace and relkind in ('r', 'p')"
+    )
+    found = [
+        await connection.fetchval(f"select string_agg(t::text, E'\\n') from {table['name']} as t")
+        for table in tables
+    ]
+    return "\n".join(filter(None, found))
+
+
+async def test_a_turn_waits_for_the_person_and_gets_that_persons_token(
+    world: World, connection: Connection
+) -> None:
+    async with world.worker() as first:
+        turn = await world.ask(SARAH, "flour")
+        await suspended(connection, turn)
+        first.child.kill()
+        await first.child.wait()
+    ((sees, text, link),) = world.buttons()
+    assert (sees, "Only you see this" in text) == (SARAH, True)
+    assert link.query == {"team": BAKERY, "user": SARAH}
+    async with world.worker() as running:
+        other = await world.ask(IDA, "flour")
+        await suspended(connection, other)
+        assert [sees for sees, _, _ in world.buttons()] == [SARAH, IDA], "no button is repeated"
+        status, page = await world.connect(link, "ida")
+        assert (status, "other_person" in page) == (403, True)
+        assert (await world.people(), world.server.seen) == ([], [])
+        browser = world.slack.browser()
+        status, page = await world.connect(link, "sarah", browser)
+        assert (status, "Your account is connected in Bakery" in page) == (200, True)
+        assert (await result_of(connection, turn))["answer"] == "Found."
+        assert world.server.searched == [(SARAH, "flour")]
+        await suspended(connection, other)
+        assert await world.people() == [SARAH]
+        (told,) = [each for each in world.model.asked["flour"][-1]["messages"] if each["role"] == "tool"]
+        assert "flour of U0BAKERY01" in told["content"]
+        later = await world.ask(SARAH, "flour")
+        assert (await result_of(connection, later))["answer"] == "Found."
+        assert len(world.buttons()) == 2, "the second turn has the token at once"
+    tokens = set(world.server.seen)
+    assert {world.grants[token].user_id for token in tokens} == {SARAH}
+    stored, printed = await dump(connection), "\n".join([*first.output, *running.output])
+    assert "U0BAKERY01" in stored
+    for token in tokens:
+        for place in (stored, printed, json.dumps(world.model.asked["flour"])):
+            assert token not in place
+            assert token.encode().hex() not in place
+
+
+async def connected(world: World, connection: Connection, name: str, user: str) -> str:
+    """Let somebody connect an account. Return the token."""
+    turn = await world.ask(user, "flour")
+    await suspended(connection, turn)
+    before = set(world.grants)
+    assert (await world.connect(world.buttons()[-1][2], name))[0] == 200
+    await ended(connection, turn)
+    (token,) = set(world.grants) - before
+    return token
+
+
+async def test_a_revoked_token_is_asked_for_again(world: World, connection: Connection) -> None:
+    async with world.worker():
+        token = await connected(world, connection, "sarah", SARAH)
+        installs = world.slack.simulator.installs
+        installs.revoke(installs.grants[token])
+        async with asyncio.timeout(30):
+            while await world.people():  # noqa: ASYNC110 - ingest deletes it
+                await asyncio.sleep(0.02)
+        assert await connected(world, connection, "sarah", SARAH) != token
+        assert [sees for sees, _, _ in world.buttons()] == [SARAH, SARAH]
+
+
+async def test_a_server_that_refuses_the_token_leads_to_the_button_once(
+    world: World, connection: Connection
+) -> None:
+    async with world.worker():
+        token = await connected(world, connection, "sarah", SARAH)
+        world.server.refused.add(token)
+        turn = await world.ask(SARAH, "flour")
+        await suspended(connection, turn)
+        assert "no longer accepts" in world.buttons()[-1][1]
+        assert len(world.buttons()) == 2
+        assert (await world.connect(world.buttons()[-1][2], "sarah"))[0] == 200
+        assert (await result_of(connection, turn))["answer"] == "Found."
+        assert len(world.server.searched) == 2
+        world.server.person_of = lambda _: None
+        world.model.plans["flour"] = [says("Without.")]
+        turn = await world.ask(SARAH, "flour")
+        await suspended(connection, turn)
+        assert (await world.connect(world.buttons()[-1][2], "sarah"))[0] == 200
+        assert (await result_of(connection, turn))["answer"] == "Without."
+        assert len(world.buttons()) == 3, "it is asked for once per turn"
+
+
+async def test_a_token_that_is_refused_on_the_way_is_asked_for_and_no_call_is_repeated(
+    world: World, connection: Connection
+) -> None:
+    world.model.plans["two"] = [
+        calls(("slack_search", {"words": "flour"})),
+        calls(("slack_search", {"words": "salt"})),
+        says("Both."),
+    ]
+    async with world.worker() as running:
+        await connected(world, connection, "sarah", SARAH)
+        world.server.searched.clear()
+        world.server.refuse_after = "flour"
+        turn = await world.ask(SARAH, "two")
+        async with asyncio.timeout(60):
+            while len(world.buttons()) < 2:  # noqa: ASYNC110 - a message in Slack
+                await asyncio.sleep(0.02)
+        await suspended(connection, turn)
+        running.child.kill()
+        await running.child.wait()
+    async with world.worker():
+        assert (await world.connect(world.buttons()[-1][2], "sarah"))[0] == 200
+        assert (await result_of(connection, turn))["answer"] == "Both."
+    assert world.server.searched == [(SARAH, "flour"), (SARAH, "salt")]
+    assert len(world.model.asked["two"]) == 3
+    assert len(world.buttons()) == 2
+
+
+async def test_a_token_that_is_refused_once_later_steps_are_stored_is_asked_for(
+    world: World, connection: Connection
+) -> None:
+    async with world.worker():
+        await connected(world, connection, "sarah", SARAH)
+        world.server.refuse_after = "flour"
+        turn = await world.ask(SARAH, "flour fails")
+        async with asyncio.timeout(60):
+            while len(world.buttons()) < 2:  # noqa: ASYNC110 - a message in Slack
+                await asyncio.sleep(0.02)
+        await suspended(connection, turn)
+        assert (await world.connect(world.buttons()[-1][2], "sarah"))[0] == 200
+        assert (await result_of(connection, turn))["answer"] == "Found."
+    assert len(world.model.asked["flour"]) == 4
+    assert len(world.server.searched) == 2
+
+
+async def test_a_turn_that_used_the_account_ends_if_nobody_connects_it_again(
+    world: World, connection: Connection
+) -> None:
+    again = calls(("slack_search", {"words": "x"}))
+    world.model.plans["two"] = [again, again, says("Both.")]
+    async with world.worker():
+        await connected(world, connection, "sarah", SARAH)
+    world.server.refuse_after = "x"
+    async with world.worker(PATIENCE="50ms"):
+        turn = await world.ask(SARAH, "two")
+        assert "no longer connected" in (await result_of(connection, turn))["stopped"]
+    assert len(world.model.asked["two"]) == 2
+
+
+async def test_without_the_account_the_turn_goes_on_and_the_model_is_told(
+    world: World, connection: Connection
+) -> None:
+    world.model.plans["flour"] = [says("Without.")]
+    async with world.worker(PATIENCE="50ms"):
+        turn = await world.ask(SARAH, "flour")
+        assert (await result_of(connection, turn))["answer"] == "Without."
+        (request,) = world.model.asked["flour"]
+        assert "these tools are missing: slack" in request["messages"][0]["content"]
+        assert "tools" not in request
+        assert len(world.buttons()) == 1
+    assert world.server.seen == []
+
+
+async def test_a_job_that_names_a_person_does_not_get_the_persons_token(
+    world: World, connection: Connection
+) -> None:
+    async with world.worker():
+        await connected(world, connection, "sarah", SARAH)
+        world.server.seen.clear()
+        world.model.plans["forged"] = [says("Without.")]
+        payload = {"text": "plan:forged", "user": SARAH, "team_id": BAKERY, "channel": "C0BAKERY01"}
+        turn = await connection.fetchval("select agent.enqueue('agent-turn', $1)", json.dumps(payload))
+        assert (await result_of(connection, turn))["answer"] == "Without."
+    assert world.server.seen == []
+
+
+async def test_erasing_a_person_takes_the_token(world: World, connection: Connection) -> None:
+    async with world.worker():
+        await connected(world, connection, "sarah", SARAH)
+        await connected(world, connection, "ida", IDA)
+        waiting = await world.ask(SARAH, "flour")
+        await ended(connection, waiting)
+        assert await world.people() == [SARAH, IDA]
+        surelane = Command(as_role(world.database, "surelane_operator"))
+        erased = await surelane("erase", "--user", SARAH, "--yes", "--json")
+        assert erased.json["counts"]["installation"] == 1
+        assert await world.people() == [IDA]
+        again = await world.ask(SARAH, "flour")
+        await suspended(connection, again)
+        assert world.buttons()[-1][0] == SARAH
+        await surelane("erase", "--user", SARAH, "--yes", "--json")
+    assert await connection.fetchval("select count(*) from agent.install_wait where user_id = $1", SARAH) == 0
