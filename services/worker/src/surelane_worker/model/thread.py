@@ -99,9 +99,10 @@ async def _in_history(event: Event, ctx: Context, place: Place, me: str | None) 
     if turn := next((each for each in reversed(messages) if each.turn), None):
         steps = await fence.patiently(fence.engine.read_steps, turn.id)
         got: list[Said] = next((json.loads(each.result or "[]") for each in steps if each.name == TURN), [])
-        since, older = _ts(turn), [
-            said for each in got if "ts" in each and (said := now.get(each["ts"], each))
-        ]
+        since, older = (
+            _ts(turn),
+            [said for each in got if "ts" in each and (said := now.get(each["ts"], each))],
+        )
     answers = [_answer(each) for each in messages]
     later = [said for ts in {*map(_ts, messages)} if (said := now[ts])]
     later += [said for answer in answers for said in answer or ()]
