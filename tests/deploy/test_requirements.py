@@ -90,7 +90,7 @@ def optional_in(file: Path, package: str) -> dict[str, str]:
     if extra in ("bolt", "encryption", "mcp", "testing"):
         return declared(package, [extra])
     if extra == "model":
-        bundled = ("fastmcp-slim", "openai", "pydantic-core")  # they come with pydantic-ai
+        bundled = ("fastmcp-slim", "httpx2", "openai", "pydantic-core")  # they come with pydantic-ai
         return declared(package, [extra]) | dict.fromkeys(bundled, "")
     if extra == "frameworks":
         return dict.fromkeys(imported(file), "")  # a team has its framework already

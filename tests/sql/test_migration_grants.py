@@ -34,6 +34,7 @@ INGEST = sorted(
         "own_timeline",
         "schema_version",
         "take_answers",
+        "wake_connected",
     }
     | INSTALLING
     | SEALING
