@@ -97,7 +97,8 @@ async def test_both_connections_hold_one_session_and_no_event_runs_twice(
     if groups is not None:
         unordered = await connection.fetchval(
             # Not by their ends: two settles under way at once may commit in either order.
-            "select count(*) from (select id, lag(id) over (partition by group_key order by claimed[array_upper(claimed, 1)], id) as before"
+            "select count(*) from ("
+            " select id, lag(id) over (partition by group_key order by claimed[array_upper(claimed, 1)], id) as before"
             " from agent.event_hist) as ended where before > id"
         )
         assert unordered == 0
