@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 JOBS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help up test fuzz check format bench packages images docs lock clean
+.PHONY: help up test fuzz simulate check format bench packages images docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ test: .venv/test.stamp ## run the whole suite: unit, SQL, security, deployment a
 
 fuzz: .venv/fuzz.stamp ## fuzz the operator's API against its own OpenAPI document
 	@$(BIN)/python -m pytest -m fuzz tests/system
+
+simulate: .venv/test.stamp ## simulate fleets in virtual time, with faults from seeds: SEEDS=200
+	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),200)
 
 check: .venv/check.stamp ## check style, types, import directions and manifests
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
