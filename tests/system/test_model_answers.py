@@ -53,6 +53,7 @@ def given(slack: Stand, model: ModelServer) -> dict[str, str]:
         SLACK_API_URL=slack.api,
         SLACK_BOT_TOKEN="xoxb-any",
         LOG_LEVEL="debug",
+        SURELANE_SESSION_GRACE="200ms",
     )
 
 

@@ -141,7 +141,11 @@ async def test_a_killed_worker_tells_its_part_anew_and_no_character_twice(
 ) -> None:
     hang, role = asyncio.Event(), as_role(database, "surelane_operator")
     model.plans["kill"] = [[says("I think it is ", "lost", pause=hang), says("It is ", "green.")]]
-    reader, other, given = Reader(), Reader(), settings(model, **TOOLS, SURELANE_WORKER_NAME="mortal", **keys)
+    reader, other, given = (
+        Reader(),
+        Reader(),
+        settings(model, **TOOLS, SURELANE_WORKER_NAME="mortal", SURELANE_SESSION_GRACE="200ms", **keys),
+    )
     identity = await turn(connection, "kill")
     async with page(role, **ON, **keys) as url:
         async with worker(database, **given) as dying:
