@@ -22,6 +22,6 @@ SCREENS = (
     Screen("workers", "/workers", "Workers", queue.workers),
     Screen("worker", "/workers/{name}", "Worker", queue.worker, listed=False, within="workers"),
     Screen("doctor", "/doctor", "Doctor", queue.doctor, every=10.0),
-    Screen("usage", "/usage", "Usage of models", queue.usage, every=30.0),
+    Screen("usage", "/usage", "Usage of models", queue.usage, every=None),
     Screen("actions", "/actions", "Actions", queue.actions),
 )
