@@ -1,14 +1,14 @@
 """A simulated fleet: ingest stores events, workers come, go, hang and die, and at the end every promise is checked.
 
-What must hold, whatever the seed does:
+What must hold for every seed:
 
 - An acknowledged event ends once: there is one row of it in history.
 - The events of a group begin in the order in which they happened, if they were stored in that order. No two of its
   handlers run at once on hosts whose network and process were well.
 - A kind with a limit runs at most so many handlers at once on such hosts.
 - A step whose result was stored is not run again.
-- Once nothing breaks any more, no claim stands without a hand for longer than :data:`RESCUED` seconds.
-- Once nothing breaks any more, everything ends within :data:`BOUND` seconds.
+- Once the trouble is over, no claim stands without a hand for longer than :data:`RESCUED` seconds.
+- Once the trouble is over, everything ends within :data:`BOUND` seconds.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ from tests.simulation.witness import BrokenError, Witness
 TROUBLE = 90.0
 """Seconds for which things break."""
 BOUND = 900.0
-"""Seconds in which all ends once nothing breaks any more. A lease that the clock's jump prolonged may have to end."""
+"""Seconds in which all ends once the trouble is over. A lease that the clock's jump prolonged may have to end."""
 RESCUED = 45.0
 """Seconds: longer than the grace of a lost session, which triples while most sessions are lost."""
 LEASE = 600.0
@@ -209,7 +209,7 @@ class Fleet:
         """End all trouble, and wait until everything has ended."""
         self.database.faults = Faults()
         self.database.jump = max(self.database.jump, 0.0)
-        self.log("nothing breaks any more")
+        self.log("the trouble is over")
         if not any(not stop.is_set() for _, _, stop in self.hosts.values()):
             self.start_worker()
         ends = self.loop.now + BOUND

@@ -26,7 +26,7 @@ class BrokenError(Exception):
 
 @dataclass(eq=False)
 class Witness:
-    """What the handlers of all hosts did. ``is_well``: whether nobody can have taken over what a host runs."""
+    """What the handlers of all hosts did. ``is_well``: whether no other host can have taken over what a host runs."""
 
     random: Random
     is_well: Callable[[str], bool]
