@@ -16,7 +16,8 @@ import json
 import random as standard_random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import combinations
@@ -26,6 +27,7 @@ from typing import Any, cast
 import asyncpg
 
 from surelane.events import Inserted
+from surelane_dev.accounts import OWNER
 from surelane_ingest.connections import Connections
 from surelane_ingest.writer import Writer
 from surelane_worker.assembly import Pools, Worker
@@ -33,9 +35,10 @@ from surelane_worker.duties import beside
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.tracing import Observer
 from surelane_worker.worker_settings import WorkerSettings
-from tests.simulation.mutants import Mutant
+from tests.databases import Server
+from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.virtual import EPOCH, VirtualLoop
-from tests.simulation.wire import HERE, Database, Faults, Host, Lender, Wire
+from tests.simulation.wire import HERE, Database, Faults, Host, Lender, Wire, with_host
 from tests.simulation.witness import BrokenError, Witness
 
 TROUBLE = 90.0
@@ -95,10 +98,8 @@ class Fleet:
                 await self.calm()
             await self.check()
         finally:
-            for host, task, _ in self.hosts.values():
-                host.alive = False
-                task.cancel()
-            await asyncio.gather(*(task for _, task, _ in self.hosts.values()), return_exceptions=True)
+            for host, _, _ in list(self.hosts.values()):
+                await host.die()
             await self.database.close()
 
     def is_well(self, host: str) -> bool:
@@ -149,15 +150,10 @@ class Fleet:
         if not self.hosts:
             return
         name = self.random.choice(sorted(self.hosts))
-        host, task, _ = self.hosts.pop(name)
+        host, _, _ = self.hosts.pop(name)
         self.log(f"{name} is killed")
-        host.alive = False
         self.ill[name] = float("inf")
-        for wire in list(host.wires):
-            await wire.end()
-        task.cancel()
-        with suppress(asyncio.CancelledError, Exception):
-            await task
+        await host.die()
         self.start_worker()
 
     async def deploy(self) -> None:
@@ -262,10 +258,11 @@ class Fleet:
         self._names += 1
         host, stop = Host(f"worker-{self._names}"), asyncio.Event()
         self.log(f"{host.name} starts")
-        self.hosts[host.name] = host, self.loop.create_task(self._work(host, stop)), stop
+        context = copy_context()
+        context.run(HERE.set, host)
+        self.hosts[host.name] = host, self.loop.create_task(self._work(host, stop), context=context), stop
 
     async def _work(self, host: Host, stop: asyncio.Event) -> None:
-        HERE.set(host)
         settings = WorkerSettings(**cast("Any", SETTINGS | {"SURELANE_WORKER_NAME": host.name}))
         observer = Observer(Metrics())
 
@@ -311,6 +308,7 @@ async def simulate(
         BrokenError: a promise was broken.
     """
     loop = cast("VirtualLoop", asyncio.get_running_loop())
+    loop.set_task_factory(cast("Any", with_host))
     random = Random(seed)
     standard_random.seed(seed)
 
@@ -330,3 +328,21 @@ async def simulate(
         await fleet.run()
     finally:
         asyncpg.connect = real
+
+
+async def in_database(
+    seed: int, admin: str, template: str, name: str, log: Callable[[str], None], mutant: str | None
+) -> None:
+    """Run the simulation of a seed in a new database, with a defect if one is named.
+
+    Raises:
+        BrokenError: a promise was broken.
+    """
+    server, loop = Server(admin), cast("VirtualLoop", asyncio.get_running_loop())
+    with loop.real():
+        await server.execute(f"create database {name} owner {OWNER} template {template} strategy file_copy")
+    try:
+        await simulate(seed, admin, name, log, MUTANTS[mutant] if mutant else None)
+    finally:
+        with loop.real():
+            await server.execute(f"drop database if exists {name} with (force)")

@@ -60,8 +60,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self.outside -= 1
 
 
-def use_virtual_time(loop: VirtualLoop) -> None:
-    """Let the clocks of this process show the loop's time. Only a process that does nothing else may do so."""
-    time.time = lambda: EPOCH + loop.now
-    time.time_ns = lambda: int((EPOCH + loop.now) * 1e9)
-    time.monotonic = time.perf_counter = lambda: loop.now
+RUNNING: list[VirtualLoop] = []
+"""The loop of the simulation under way, alone."""
+
+
+def use_virtual_time() -> None:
+    """Let the clocks of this process show the time of the simulation under way.
+
+    Only a process that does nothing else may do so, before it imports what keeps a clock for later.
+    """
+    time.time = lambda: EPOCH + _now()
+    time.time_ns = lambda: int((EPOCH + _now()) * 1e9)
+    time.monotonic = time.perf_counter = _now
+
+
+def _now() -> float:
+    return RUNNING[0].now if RUNNING else 0.0

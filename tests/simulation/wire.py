@@ -1,9 +1,9 @@
 """Connections between simulated hosts and the real database, with a network that a seed makes slow or broken."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import nullcontext
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -49,6 +49,30 @@ class Host:
     cut_off: bool = False
     """Whether the network hides it: its statements and their answers take until it is back."""
     wires: list["Wire"] = field(default_factory=list)
+    tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    async def die(self) -> None:
+        """End the process as ``kill -9`` does. What it does in its last moments reaches no other host."""
+        self.alive = False
+        for wire in list(self.wires):
+            await wire.end()
+        while left := [task for task in self.tasks if not task.done()]:
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left, timeout=1)
+
+
+def with_host(
+    loop: asyncio.AbstractEventLoop, what: Coroutine[Any, Any, Any], **given: Any
+) -> asyncio.Task[Any]:
+    """Make a task, and note on which host it runs."""
+    context = given.get("context")
+    host = HERE.get(None) if context is None else context.get(HERE)
+    task = asyncio.Task(what, loop=loop, **given)
+    if host is not None:
+        host.tasks.add(task)
+        task.add_done_callback(host.tasks.discard)
+    return task
 
 
 @dataclass(eq=False)
@@ -199,7 +223,7 @@ class Wire(Connection):
             OSError, TimeoutError: the server or the network is away.
         """
         await self._travel(self._within)
-        if self.database.down:
+        if self.database.down or not self.host.alive:
             raise ConnectionRefusedError("the server is away")
         self._real = await self.database.connection(self._role)
 
@@ -208,7 +232,7 @@ class Wire(Connection):
 
     def terminate(self) -> None:
         if not self._closed:
-            self.database.loop.create_task(self.end())
+            self.database.loop.create_task(self.end(), context=Context())
 
     async def end(self) -> None:
         """Break the connection. The server notices at once."""
@@ -256,7 +280,8 @@ class Wire(Connection):
         if database.read_only and "agent." in query:
             raise asyncpg.ReadOnlySQLTransactionError("cannot execute in a read-only transaction")
         # The server goes on with a statement whose client is gone.
-        running = database.loop.create_task(database.run(self._real, method, query, arguments))
+        serving = database.run(self._real, method, query, arguments)
+        running = database.loop.create_task(serving, context=Context())
         running.add_done_callback(_retrieve)
         answer = await asyncio.shield(running)
         if random.random() < faults.lost_answer:
