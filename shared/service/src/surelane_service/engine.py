@@ -455,12 +455,10 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Rules, Threads, Feedback):
         """Cancel the turn of an edited or deleted message, and with ``restart`` store ``payload`` as a new event.
 
         Args:
-            payload: Slack's envelope with the message as it is now, at the time of the edit.
-            key: the new event's natural key.
+            payload, key: of the new event: Slack's envelope with the message as it is now, at the time of the edit.
             step: the name of a step that each turn has.
             restart: whether the message is handled anew.
-            by: who edited or deleted it.
-            reason: why, kept in history.
+            by, reason: who edited or deleted it, and why, both kept in history.
 
         Returns:
             As :meth:`cancel`; ``None``: no turn of the message lives.
