@@ -38,7 +38,7 @@ class Stand:
         return await self.queue.insert_event(json.dumps(envelope(workspace, inner))), message
 
     def answers(self, message: Message) -> list[str]:
-        """Return the texts in the message's thread, oldest first, without those that show tasks alone."""
+        """Return the texts in the message's thread, oldest first. Messages that only show tasks are left out."""
         replies = self.simulator.workspace.channels[message.channel].replies(message.thread_ts or message.ts)
         return [reply.text for reply in replies if not reply.only_tasks]
 

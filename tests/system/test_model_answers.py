@@ -64,7 +64,7 @@ async def running(shared_database: str, slack: Stand, model: ModelServer) -> Asy
 
 
 def kinds(message: Message) -> list[str]:
-    """Return the types of a message's blocks, without those that the agent adds to its answers."""
+    """Return the types of a message's blocks. The agent's own additions to its answers are left out."""
     return [block["type"] for block in message.blocks if block["type"] != "divider"]
 
 

@@ -1,4 +1,4 @@
-"""Handlers of an app that takes all messages of its channels, and answers those that mention it."""
+"""Handlers of an app that takes all messages of its channels, and answers its mentions."""
 
 from surelane_worker import Context, Event, Handlers
 from surelane_worker.model import Agent

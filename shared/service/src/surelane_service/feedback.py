@@ -1,6 +1,7 @@
 """What people think of an agent's answers, as workers store it."""
 
 import json
+from abc import abstractmethod
 
 from surelane.calls import Calls
 from surelane.encryption.places import Place
@@ -14,8 +15,9 @@ class Feedback:
 
     _database: Calls
 
+    @abstractmethod
     async def _sealed(self, text: str, _place: Place) -> str:
-        raise NotImplementedError
+        """Return a text as it is stored: encrypted where encryption is on."""
 
     async def rate_turn(
         self, turn: int, who: tuple[str, str, str], rating: int, reason: str | None, model: str, click: int

@@ -68,8 +68,8 @@ async def shortcut(request: web.Request) -> web.Response:
 async def home(request: web.Request) -> web.Response:
     """Open a tab of the app's *Home*. The app hears of it if it is subscribed to ``app_home_opened``.
 
-    The tab ``messages`` also starts a thread of an app with the older assistant view: one that is subscribed to
-    ``assistant_thread_started``.
+    An app that is subscribed to ``assistant_thread_started`` has the older assistant view. The tab ``messages`` also
+    starts a thread of such an app.
     """
     simulator, workspace = request.app[SIMULATOR], workspace_with_app(request)
     asked = await body_of(request, Home)
