@@ -147,7 +147,7 @@ def _curl(words: Sequence[str], _: Path) -> None:
 
 
 def _cd(words: Sequence[str], folder: Path) -> None:
-    assert words[0] in {"mybot", "deploybot"} or (folder / words[0]).is_dir(), words
+    assert words[0] in {"mybot", "deploybot", "../harness"} or (folder / words[0]).is_dir(), words
 
 
 def _cp(words: Sequence[str], folder: Path) -> None:
@@ -156,6 +156,10 @@ def _cp(words: Sequence[str], folder: Path) -> None:
 
 def _any(_: Sequence[str], __: Path) -> None:
     """Take any words: the program is not ours."""
+
+
+def _sh(words: Sequence[str], folder: Path) -> None:
+    assert (folder / words[0]).exists(), words
 
 
 PROGRAMS: Mapping[str, Callable[[Sequence[str], Path], None]] = {
@@ -170,5 +174,6 @@ PROGRAMS: Mapping[str, Callable[[Sequence[str], Path], None]] = {
     "curl": _curl,
     "cd": _cd,
     "cp": _cp,
-    **dict.fromkeys((".", "git", "sed", "echo", "kind", "$EDITOR"), _any),
+    "sh": _sh,
+    **dict.fromkeys((".", "git", "sed", "echo", "kind", "uv", "$EDITOR"), _any),
 }

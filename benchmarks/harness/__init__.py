@@ -1,0 +1,1 @@
+"""Run Surelane in the public harness for PostgreSQL job queues."""
