@@ -1,15 +1,15 @@
 """Run a PostgreSQL server for the tests, with fresh databases.
 
 The server is the one ``SURELANE_TEST_DATABASE_URL`` names (as a superuser), else TimescaleDB in a container
-where a Docker engine answers, else the embedded PostgreSQL. ``SURELANE_TEST_SERVER`` (``container`` or
-``embedded``) forces one of the last two.
+where a Docker engine answers, else the embedded PostgreSQL. ``SURELANE_TEST_SERVER`` forces ``container``,
+``embedded``, or ``oldest``: the oldest supported PostgreSQL.
 """
 
 import os
 import secrets
 import tempfile
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from surelane_dev.accounts import OWNER, create_roles, uri_of
 from surelane_dev.postgres import embedded
 from tests import forked
 from tests.needs import engine_answers
+from tests.old_postgres import oldest_postgres
 
 os.environ.setdefault(
     "TESTCONTAINERS_RYUK_DISABLED", "true"
@@ -214,7 +215,7 @@ async def running_server() -> AsyncIterator[Server]:
     async with AsyncExitStack() as stack:
         admin = os.environ.get("SURELANE_TEST_DATABASE_URL")
         if not admin:
-            admin = await stack.enter_async_context(_container() if _use_container() else _embedded())
+            admin = await stack.enter_async_context(_forced_or_found()())
         connection = await asyncpg.connect(admin)
         try:
             # Runs that share a server create the roles one after another, because simultaneous grants of one role fail.
@@ -225,18 +226,12 @@ async def running_server() -> AsyncIterator[Server]:
         yield Server(admin)
 
 
-def _use_container() -> bool:
-    match os.environ.get("SURELANE_TEST_SERVER", ""):
-        case "container":
-            return True
-        case "embedded":
-            return False
-        case "":
-            return engine_answers()
-        case other:
-            pytest.exit(
-                f"SURELANE_TEST_SERVER is {other!r}; it may be 'embedded' or 'container'", returncode=2
-            )
+def _forced_or_found() -> Callable[[], AbstractAsyncContextManager[str]]:
+    servers = {"container": _container, "embedded": _embedded, "oldest": _oldest}
+    name = os.environ.get("SURELANE_TEST_SERVER") or ("container" if engine_answers() else "embedded")
+    if name not in servers:
+        pytest.exit(f"SURELANE_TEST_SERVER is {name!r}; it may be one of {', '.join(servers)}", returncode=2)
+    return servers[name]
 
 
 @asynccontextmanager
@@ -244,6 +239,13 @@ async def _embedded() -> AsyncIterator[str]:
     with tempfile.TemporaryDirectory(prefix="surelane-tests-") as directory:
         async with embedded(Path(directory), on_line=_show, settings=UNSAFE) as postgres:
             yield postgres.uri
+
+
+@asynccontextmanager
+async def _oldest() -> AsyncIterator[str]:
+    with tempfile.TemporaryDirectory(prefix="surelane-tests-") as directory:
+        async with oldest_postgres(Path(directory), UNSAFE) as uri:
+            yield uri
 
 
 @asynccontextmanager

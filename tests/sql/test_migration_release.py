@@ -15,8 +15,8 @@ from surelane_dev.accounts import OWNER, prepare, uri_of
 from surelane_migrations.files import PACKAGED, discover
 from surelane_migrations.status import describe_schema, expected_schema
 from surelane_migrations.version import RELEASE
+from tests.old_postgres import OLDEST, oldest_postgres
 from tests.sql.migrations import command, connected, server_directory
-from tests.sql.old_postgres import OLDEST, oldest_postgres
 from tests.sql.released import COMMITS
 from tests.sql.releases import digest_of, parse_releases
 

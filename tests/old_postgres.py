@@ -3,9 +3,10 @@
 import asyncio
 import signal
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 
 import asyncpg
 
@@ -16,7 +17,9 @@ OLDEST = 16
 
 
 @asynccontextmanager
-async def oldest_postgres(directory: Path) -> AsyncIterator[str]:
+async def oldest_postgres(
+    directory: Path, settings: Mapping[str, str] = MappingProxyType({})
+) -> AsyncIterator[str]:
     """Run it in a new directory for the length of the block; yield its superuser's URI."""
     user = server_user(directory)
     programs = program("").parents[1] / "pginstall"
@@ -25,10 +28,11 @@ async def oldest_postgres(directory: Path) -> AsyncIterator[str]:
     data = directory / str(OLDEST)
     make_private(data, user)
     options = {"listen_addresses": "", "unix_socket_directories": str(data), "fsync": "off"}
-    settings = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
+    options |= settings
+    parts = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
     initdb: list[str | Path] = [programs / "bin" / "initdb", "-D", data, "-U", "postgres", "-A", "trust"]
     assert await (await Child.start("initdb", *initdb, on_line=print, user=user)).wait() == 0
-    postgres: list[str | Path] = [programs / "bin" / "postgres", "-D", data, *settings]
+    postgres: list[str | Path] = [programs / "bin" / "postgres", "-D", data, *parts]
     child = await Child.start("postgres", *postgres, on_line=print, user=user)
     try:
         yield await _answering(f"postgresql://postgres@/postgres?host={data}")
