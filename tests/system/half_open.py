@@ -1,6 +1,7 @@
 """A TCP proxy before PostgreSQL that can lose what it should forward, as a network that fails half-way does."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -33,6 +34,11 @@ class Proxy:
         self._ways: list[Way] = []
         self._dark = False
         self._fault: str | None = None
+        self.delay = 0.0
+        """Seconds that each packet takes, in either direction."""
+        self.resets = 0.0
+        """The share of packets that end their connection instead."""
+        self._random = random.Random(1)
         self.port = 0
         self.lead_to(uri)
 
@@ -107,21 +113,28 @@ class Proxy:
                 if way.listens and self._fault:
                     way.mute, way.cut, self._fault = True, self._fault == "cut", None
                 way.listens = way.listens or b"LISTEN" in data
+                await self._travel()
                 back.write(data)
                 await back.drain()
         if way.deaf:
             await asyncio.Event().wait()  # until the server ends its connection
         raise ConnectionResetError
 
-    @staticmethod
-    async def _answers(way: Way, there: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answers(self, way: Way, there: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await there.read(65536):
             if way.cut:
                 break
             if not way.mute:
+                await self._travel()
                 writer.write(data)
                 await writer.drain()
         raise ConnectionResetError
+
+    async def _travel(self) -> None:
+        if self.delay:
+            await asyncio.sleep(self.delay)
+        if self._random.random() < self.resets:
+            raise ConnectionResetError
 
 
 @asynccontextmanager

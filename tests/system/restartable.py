@@ -3,7 +3,7 @@
 import contextlib
 import signal
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -23,8 +23,9 @@ NAME = "surelane"
 class Restartable:
     """An embedded PostgreSQL with a migrated database. It keeps its commits over restarts."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, settings: Mapping[str, str] = CRASHABLE) -> None:
         self._directory = directory
+        self._settings = settings
         self._stack = AsyncExitStack()
         self._postgres: Postgres | None = None
         self._admin = ""
@@ -36,7 +37,7 @@ class Restartable:
     async def start(self) -> None:
         """Start the server; return when it answers."""
         self._postgres = await self._stack.enter_async_context(
-            embedded(self._directory, on_line=print, settings=CRASHABLE)
+            embedded(self._directory, on_line=print, settings=self._settings)
         )
         assert self._admin in ("", self._postgres.uri), "the server moved"
         self._admin = self._postgres.uri
@@ -46,15 +47,18 @@ class Restartable:
         await prepare(self._admin, NAME)
         await migrate(self.uri())
 
-    async def copy(self, directory: Path) -> "Restartable":
-        """Make a standby of the running server. It does not run yet."""
+    async def copy(self, directory: Path, recovery: Mapping[str, str] | None = None) -> "Restartable":
+        """Copy the running server, as a standby or to recover by ``recovery``. The copy does not run yet."""
         user = server_user(make(directory))
         make_private(directory / MAJOR, user)
         socket = self._admin.partition("host=")[2]
-        command = (program("pg_basebackup"), "-D", directory / MAJOR, "-R", "-h", socket, "-U", SUPERUSER)
-        child = await Child.start("copy", *command, "--checkpoint=fast", on_line=print, user=user)
+        command = (program("pg_basebackup"), "-D", directory / MAJOR, "-h", socket, "-U", SUPERUSER)
+        standby = ("-R",) if recovery is None else ()
+        child = await Child.start("copy", *command, *standby, "--checkpoint=fast", on_line=print, user=user)
         assert await child.wait() == 0
-        return Restartable(directory)
+        if recovery is not None:
+            (directory / MAJOR / "recovery.signal").touch()
+        return Restartable(directory, {**CRASHABLE, **(recovery or {})})
 
     async def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """Stop the server. SIGINT is a fast shutdown, SIGQUIT an immediate one, like a crash."""
@@ -111,10 +115,10 @@ class Restartable:
 
 
 @asynccontextmanager
-async def restartable() -> AsyncIterator[Restartable]:
+async def restartable(settings: Mapping[str, str] = CRASHABLE) -> AsyncIterator[Restartable]:
     """Run a server with a migrated database for the length of the block."""
     with tempfile.TemporaryDirectory(prefix="surelane-outage-") as directory:
-        server = Restartable(Path(directory))
+        server = Restartable(Path(directory), settings)
         try:
             await server.start()
             await server.prepare()
