@@ -11,8 +11,8 @@ from surelane_dev.accounts import uri_of
 from surelane_migrations import runner
 from surelane_migrations.errors import ForbiddenError, IncompatibleError
 from tests.databases import Server, as_role
+from tests.old_postgres import OLDEST
 from tests.sql.migrations import SECOND, command, migration, state, write_scripts
-from tests.sql.old_postgres import OLDEST
 
 
 @pytest.fixture
