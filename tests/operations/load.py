@@ -60,8 +60,10 @@ async def load(uri: str, name: str = "job") -> AsyncIterator[Load]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def each_ended_once(connection: Connection, keys: Iterable[str], within: float = 60) -> None:
-    """Wait until each of these jobs is in history exactly once, completed, and none is live."""
+async def each_ended_once(
+    connection: Connection, keys: Iterable[str], within: float = 60, outcome: str = "completed"
+) -> None:
+    """Wait until each of these events is in history exactly once, with this outcome, and none is live."""
     wanted, ended = sorted(set(keys)), list[str]()
     assert wanted, "nothing was stored"
     with suppress(TimeoutError):
@@ -70,8 +72,9 @@ async def each_ended_once(connection: Connection, keys: Iterable[str], within: f
                 await asyncio.sleep(0.1)
                 ended = await connection.fetchval(
                     "select array_agg(item_key order by item_key collate \"C\") from agent.event_hist"
-                    " where item_key = any($1) and outcome = 'completed'",
+                    " where item_key = any($1) and outcome = $2",
                     wanted,
+                    outcome,
                 ) or []  # fmt: skip
     assert ended == wanted, (
         f"{len(wanted) - len(set(ended))} did not end, {len(ended) - len(set(ended))} twice"
