@@ -175,5 +175,7 @@ PROGRAMS: Mapping[str, Callable[[Sequence[str], Path], None]] = {
     "cd": _cd,
     "cp": _cp,
     "sh": _sh,
-    **dict.fromkeys((".", "git", "sed", "echo", "kind", "uv", "$EDITOR"), _any),
+    **dict.fromkeys(
+        (".", "git", "sed", "echo", "kind", "uv", "pg_dump", "pg_restore", "psql", "$EDITOR"), _any
+    ),
 }

@@ -2,20 +2,22 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+import secrets
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
+from testcontainers.community.postgres import PostgresContainer
 
 from surelane.calls import Connection
 from surelane_dev.accounts import OWNER, create_roles, prepare, uri_of
 from surelane_dev.data_directory import MAJOR, make, make_private, program, server_user
 from surelane_dev.postgres import embedded
 from tests import forked, old_postgres
-from tests.databases import CRASHABLE, migrate
+from tests.databases import CRASHABLE, IMAGE, migrate
 from tests.operations.load import each_ended_once, load
 from tests.system.restartable import NAME, Restartable, restartable
 from tests.system.worker import worker
@@ -159,3 +161,48 @@ async def test_pg_upgrade_to_the_next_major_version_keeps_every_event(tmp_path: 
         async with connected(uri) as connection, worker(uri), load(uri, "later") as further:
             await further.reached(20)
             await each_ended_once(connection, [*keys, *further.acknowledged[:20]])
+
+
+@pytest.fixture
+def timescaledb() -> Iterator[str]:
+    """Run TimescaleDB; yield its superuser's URI."""
+    container = PostgresContainer(
+        IMAGE, username="postgres", password=secrets.token_hex(8), dbname="postgres", driver=None
+    )
+    with container.with_command(["postgres", "-c", "fsync=off"]) as running:
+        yield running.get_connection_url()
+
+
+async def test_everything_moves_to_a_server_without_timescaledb(timescaledb: str, tmp_path: Path) -> None:
+    """As the runbook says. History is copied by itself, because its rows are in TimescaleDB's own tables."""
+    await prepare(timescaledb, NAME)
+    old = uri_of(timescaledb, role=OWNER, database=NAME)
+    await migrate(old)
+    async with load(old) as stored:
+        async with worker(old):
+            await stored.reached(50)
+        await stored.reached(20)
+    dump, history = tmp_path / "surelane.dump", tmp_path / "history.copy"
+    superuser = f"{timescaledb.rpartition('/')[0]}/{NAME}"
+    kept_out = [f"--exclude-table-data=agent.{name}" for name in ("version", "migration", "measurement")]
+    async with connected(old) as connection:
+        assert await connection.fetchval("select agent.history_is_hypertable()")
+        ended = await connection.fetchval("select count(*) from agent.event_hist")
+        assert ended > 0
+    await run(
+        program("pg_dump"), "-Fc", "--data-only", "--schema=agent", *kept_out, "-d", superuser, "-f", dump
+    )
+    await run(program("psql"), "-d", superuser, "-c", rf"\copy (select * from agent.event_hist) to {history}")
+    async with restartable() as server:
+        new = server.uri("postgres")
+        await run(program("pg_restore"), "--data-only", "--disable-triggers", "-d", new, dump)
+        await run(program("psql"), "-d", new, "-c", rf"\copy agent.event_hist from {history}")
+        await verified(server.uri())
+        async with (
+            server.connected() as connection,
+            worker(server.uri()),
+            load(server.uri(), "later") as later,
+        ):
+            assert await connection.fetchval("select count(*) from agent.event_hist") >= ended
+            await later.reached(5)
+            await each_ended_once(connection, [*stored.acknowledged, *later.acknowledged[:5]])

@@ -88,7 +88,7 @@ class Soak:
             await asyncio.sleep(1)
 
     async def mortal_worker(self) -> None:
-        """Run a worker, kill it after a while, and start another one, for ever."""
+        """Run a worker, kill it after a while, and start another one, again and again."""
         database = as_role(self.server.uri(), "surelane_worker")
         while True:
             async with service("surelane_worker", {**WORKER, "DATABASE_URL": database}, ready="") as running:
@@ -98,7 +98,7 @@ class Soak:
             self.kills += 1
 
     async def restart(self) -> None:
-        """End the server at once, as a crash does, and start it again, for ever."""
+        """End the server at once, as a crash does, and start it again, repeatedly."""
         while True:
             await asyncio.sleep(random.uniform(0.5, 1.5) * RESTART_EVERY)
             await self.server.restart(signal.SIGQUIT)
