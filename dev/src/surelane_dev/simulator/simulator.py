@@ -9,7 +9,6 @@ from surelane_dev.simulator.files import Files
 from surelane_dev.simulator.installs import Installs
 from surelane_dev.simulator.interactions import Interactions
 from surelane_dev.simulator.manifest import read_manifest
-from surelane_dev.simulator.offered import Offered
 from surelane_dev.simulator.posting.delivery import Delivery, delivery_json, event_delivery
 from surelane_dev.simulator.posting.events import envelope, events_of
 from surelane_dev.simulator.posting.post import Post
@@ -17,6 +16,7 @@ from surelane_dev.simulator.posting.sender import Sender
 from surelane_dev.simulator.posting.sockets import Sockets
 from surelane_dev.simulator.sessions import Sessions
 from surelane_dev.simulator.simulator_settings import SimulatorSettings
+from surelane_dev.simulator.state import Offered
 from surelane_dev.simulator.webapi.call import Slack
 from surelane_dev.simulator.webapi.dispatch import WebApi
 from surelane_dev.simulator.webapi.tiers import RateLimits

@@ -1,10 +1,12 @@
 """Put what a person entered into Slack's form, and check it as Slack's clients do before they submit it.
 
-A person enters one text, or several: a text, the values of options, or the ids of users and channels.
+A person enters one text, or several: a text, the values of options, or the ids of users and channels. A person may
+choose only among the options that the app gave to a menu.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
@@ -25,6 +27,9 @@ OF_IDS = {f"multi_{kind}": f"{name}s" for kind, name in OF_ID.items()}
 OF_OPTION = frozenset({"static_select", "external_select", "radio_buttons", "overflow"})
 OF_OPTIONS = frozenset({"multi_static_select", "multi_external_select", "checkboxes"})
 STATELESS = frozenset({"button", "overflow", "feedback_buttons", "icon_button", "image", "workflow_button"})
+
+OFFERED = 200
+"""The number of menus whose options are kept; those of older ones go."""
 
 REQUIRED = "Please complete this required field."
 EMAIL = "Please enter a valid email address."
@@ -173,3 +178,22 @@ def _initial_options(element: JSON) -> list[JSON]:
 def _texts(entered: object) -> list[str]:
     items = entered if isinstance(entered, list) else [entered]
     return [str(item) for item in items if item not in (None, "")]
+
+
+class Offered:
+    """The options of each menu by their values. A menu lies in a message or a view, the *place*."""
+
+    def __init__(self) -> None:
+        self._options: OrderedDict[tuple[str, str, str], dict[str, JSON]] = OrderedDict()
+
+    def add(self, place: str, element: JSON, options: Iterable[JSON]) -> None:
+        """Add options to those that a menu was given before."""
+        key = (place, element["block_id"], element["action_id"])
+        known = self._options.pop(key, {})
+        self._options[key] = known | {str(option["value"]): option for option in options}
+        while len(self._options) > OFFERED:
+            self._options.popitem(last=False)
+
+    def of(self, place: str) -> Options:
+        """Return the function that looks up the options of a menu in this place."""
+        return lambda block_id, action_id: self._options.get((place, block_id, action_id), {})
