@@ -33,12 +33,11 @@ from slack_sdk.oauth import AuthorizeUrlGenerator, OAuthStateUtils
 from slack_sdk.oauth.installation_store import Installation
 from slack_sdk.web.async_client import AsyncWebClient
 
-from surelane.encryption.data_keys import DataKeys
 from surelane.encryption.keys import Keyring, SealedError
+from surelane.encryption.sealing import Sealing
 from surelane.errors import SettingsError, SurelaneError
 from surelane.slack import Payload, object_in, reporter_of
 from surelane_ingest.app import RETRY_AFTER, Answering, Drain, Refused
-from surelane_ingest.connections import Connections
 from surelane_ingest.envelope import Removed
 from surelane_ingest.ingest_settings import IngestSettings
 from surelane_ingest.metrics import Metrics
@@ -126,12 +125,13 @@ class Installer:
         self,
         settings: IngestSettings,
         keys: Keyring,
-        connections: Connections,
+        installations: Installations,
+        sealing: Sealing,
         session: aiohttp.ClientSession,
         drain: Drain,
         metrics: Metrics,
     ) -> None:
-        """Prepare the pages.
+        """Prepare the pages. ``sealing``: makes data keys.
 
         Raises:
             SettingsError: the team's own pages cannot be read.
@@ -157,8 +157,8 @@ class Installer:
         # A simulator's page takes the id of a workspace as a fragment.
         client = SLACK_CLIENT if is_slack(authorize) else f"{urljoin(authorize, '/')}#"
         self._pages = Pages(settings.install_pages, client)
-        self._keys, self._encrypts = keys, settings.encrypt_events
-        self._connections = connections
+        self._stored, self._sealing = installations, sealing
+        self._within = settings.database_budget.total_seconds()
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._drain = drain
         self._metrics = metrics
@@ -238,8 +238,8 @@ class Installer:
     async def _installations(self, refusal: Exception) -> AsyncIterator[Installations]:
         """Lend the calls about installations, within the budget. ``refusal`` is raised if the database fails."""
         try:
-            async with self._connections.lend() as connection, asyncio.timeout(self._connections.budget):
-                yield Installations(connection, self._keys)
+            async with asyncio.timeout(self._within):
+                yield self._stored
         except (SurelaneError, TimeoutError) as error:
             _logger.warning("an installation could not be stored", error=type(error).__name__)
             raise refusal from None
@@ -250,11 +250,11 @@ class Installer:
         If that fails, the turns look again by themselves, and the workspace's first event makes the key.
         """
         with suppress(SurelaneError, SealedError, TimeoutError):
-            async with self._connections.lend() as connection, asyncio.timeout(self._connections.budget):
+            async with asyncio.timeout(self._within):
                 if stored.user_token:
-                    await Installations(connection, self._keys).wake_connected(stored.user_id)
-                if self._encrypts:
-                    await DataKeys(connection, self._keys).current(stored.team_id or "")
+                    await self._stored.wake_connected(stored.user_id)
+                if self._sealing.on:
+                    await self._sealing.key_for(stored.team_id or "")
 
     async def remove(self, removed: Removed) -> None:
         """Delete the tokens that Slack says are gone. Those of a later install stay.

@@ -48,7 +48,7 @@ class Turns:
     """Call the database for a request in turn, within the budget and :data:`CONNECTIONS`."""
 
     def __init__(self, connections: Connections) -> None:
-        self._connections = connections
+        self._intake, self._budget = Intake(connections.pool), connections.budget
         self._turn = asyncio.Semaphore(CONNECTIONS)
 
     async def __call__(self, call: Callable[[Intake], Awaitable[Answer]]) -> Answer:
@@ -57,10 +57,9 @@ class Turns:
         Raises:
             Refused: the database cannot hold this (400), or is away or refuses (503).
         """
-        lend = self._connections.lend
         try:
-            async with asyncio.timeout(self._connections.budget), self._turn, lend() as connection:
-                return await call(Intake(connection))
+            async with asyncio.timeout(self._budget), self._turn:
+                return await call(self._intake)
         except (errors.DatabaseUnavailable, errors.TransientConflict, TimeoutError) as error:
             _logger.warning(NotStored.UNAVAILABLE.value, error=type(error).__name__)
             raise Refused(503, NotStored.UNAVAILABLE.value) from None
@@ -85,7 +84,7 @@ class TriggerUrl:
     call: Turns
     metrics: Metrics
     tracer: Tracer | None
-    sealing: Sealing | None = None
+    sealing: Sealing
     path: str = "/v1/triggers/{name}"
     media_types: Collection[str] = (JSON,)
 
@@ -133,7 +132,7 @@ class AnswerUrl:
 
     secrets: Secrets
     call: Turns
-    sealing: Sealing | None = None
+    sealing: Sealing
     path: str = "/v1/dispatch/{id}"
     media_types: Collection[str] = (JSON,)
 
@@ -168,13 +167,13 @@ def _signers(request: web.Request, body: bytes, known: Secrets, names: Iterable[
     return [name for name in names if verified(request.headers, body, keys_of(known, name)) is not None]
 
 
-async def _encrypted(sealing: Sealing | None, given: Json, place: Place | None = None) -> str:
+async def _encrypted(sealing: Sealing, given: Json, place: Place | None = None) -> str:
     """Return JSON as it is stored.
 
     Raises:
         Refused: it is to be encrypted, and its data key cannot be used (503).
     """
-    if sealing is None or not sealing.on:
+    if not sealing.on:
         return given.text
     try:
         return json.dumps(await sealing.payload(given.value, "", VALUE, place))

@@ -1,7 +1,7 @@
 """The clients' edge to the driver: each call returns an answer or raises an error of :mod:`surelane.errors`."""
 
 from asyncio import CancelledError
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
@@ -51,17 +51,22 @@ class Calls:
 
     async def fetch(self, query: str, *arguments: object, within: float | None = None) -> list[Row]:
         """Return all rows. ``within``: seconds for the answer; ``None``: the pool's or the connection's own bound."""
-        return await self._call("fetch", query, arguments, timeout=within)
+        uncertain = False
+        try:
+            async with self.lent() as connection:
+                uncertain = not (connection.is_closed() or connection.is_in_transaction())
+                return await connection.fetch(query, *arguments, timeout=within)
+        except DRIVER_ERRORS as error:
+            raise translated(error, uncertain=uncertain) from error
 
     async def fetchrow(self, query: str, *arguments: object) -> Row | None:
-        return await self._call("fetchrow", query, arguments)
+        rows = await self.fetch(query, *arguments)
+        return rows[0] if rows else None
 
     async def fetchval(self, query: str, *arguments: object) -> Any:  # noqa: ANN401 - any SQL type
         """Return the first value of the first row."""
-        return await self._call("fetchval", query, arguments)
-
-    async def execute(self, query: str, *arguments: object) -> None:
-        await self._call("execute", query, arguments)
+        row = await self.fetchrow(query, *arguments)
+        return None if row is None else row[0]
 
     async def call(self, function: str, *arguments: object) -> Any:  # noqa: ANN401 - any SQL type
         """Call a function of the schema ``agent``, and return its value."""
@@ -83,15 +88,6 @@ class Calls:
                 raise errors.InvalidInput(errors.IN_TRANSACTION)
             async with connection.transaction():
                 yield connection
-
-    async def _call(self, method: str, query: str, arguments: Sequence[object], **bound: float | None) -> Any:  # noqa: ANN401
-        uncertain = False
-        try:
-            async with self.lent() as connection:
-                uncertain = not (connection.is_closed() or connection.is_in_transaction())
-                return await getattr(connection, method)(query, *arguments, **bound)
-        except DRIVER_ERRORS as error:
-            raise translated(error, uncertain=uncertain) from error
 
     @asynccontextmanager
     async def lent(self) -> AsyncIterator[Connection]:

@@ -317,10 +317,8 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Rules, Threads, Feedback):
 
     async def count_usage(self, workspace: str, person: str, used: ModelUse, response: str) -> None:
         """Count what a model used for a person of a workspace. ``response`` names the response that is counted."""
-        await self._database.execute(
-            "select agent.count_usage($1, $2, $3, $4, $5, $6, $7)",
-            *(workspace, person, used.model, used.input_tokens, used.output_tokens, used.cost, response),
-        )
+        of = used.model, used.input_tokens, used.output_tokens, used.cost
+        await self._database.call("count_usage", workspace, person, *of, response)
 
     async def read_usage(self, workspace: str, person: str) -> tuple[Spent, Spent]:
         """Return what models used today for a workspace, and for a person of it."""

@@ -104,7 +104,7 @@ class Installations:
     """
 
     def __init__(self, database: Pool | Connection, keys: Keyring) -> None:
-        self._database = Calls(database)
+        self._database = Calls(database, cuts=True)
         self._keys = keys
 
     async def save(self, installation: Installation) -> None:

@@ -15,7 +15,7 @@ class Intake(Measured):
     """
 
     def __init__(self, database: Pool | Connection) -> None:
-        self._database = Calls(database)
+        self._database = Calls(database, cuts=True)
 
     async def insert_events(
         self,

@@ -175,7 +175,7 @@ class Listener:
     dsn: str
     _: KW_ONLY
     service: str
-    introduce: Callable[[Connection], Awaitable[None]]
+    introduce: Callable[[Connection], Awaitable[None]] | None = None
     within: timedelta
     on_lost: Callable[[], None] = lambda: None
     on_open: Callable[[], None] = lambda: None
@@ -282,7 +282,8 @@ class Listener:
         self._channels = set()
         try:
             await refuse_former_primary(opened)
-            await self.introduce(opened)
+            if self.introduce is not None:
+                await self.introduce(opened)
         except BaseException:
             self._give_up(opened)  # without on_lost: it would wake a claimer that pauses after a failure
             raise

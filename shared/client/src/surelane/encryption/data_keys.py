@@ -65,7 +65,7 @@ class DataKeys:
 
     def __init__(self, database: Pool | Connection | Calls, keys: Keyring | None) -> None:
         """``keys``: open the data keys; ``None``: this process has none."""
-        self._database = database if isinstance(database, Calls) else Calls(database)
+        self._database = database if isinstance(database, Calls) else Calls(database, cuts=True)
         self._keys = keys
         self._current: _Kept[str] = _Kept(OrderedDict())
         self._by_id: _Kept[bytes] = _Kept(OrderedDict())

@@ -52,10 +52,6 @@ class OwnConnections(Calls):
         async with self._driver() as driver:
             return list(await driver.fetch(query, *arguments))  # type: ignore[arg-type]  # rows of any driver
 
-    async def fetchrow(self, query: str, *arguments: object) -> Row | None:
-        rows = await self.fetch(query, *arguments)
-        return rows[0] if rows else None
-
     @asynccontextmanager
     async def _driver(self) -> AsyncIterator[Driver]:
         with _translating():
