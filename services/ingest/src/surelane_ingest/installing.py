@@ -4,10 +4,8 @@ With ``?team=…&user=…`` the person connects an account: Slack is asked for t
 names the person. If Slack then names somebody else, nothing is stored.
 
 Everybody may ask for these URLs. So ``/slack/install`` costs no database call, a redirect costs one only if it brings a
-state that this service signed for the same browser, and few redirects are handled at once.
-
-The state is signed and expires after ten minutes; the cookie holds it too. Its use is stored, so that it counts once,
-on whichever replica.
+state that this service signed for the same browser, and few redirects are handled at once. The use of a state is
+stored, so that it counts once, on whichever replica.
 """
 
 import asyncio
@@ -119,7 +117,7 @@ class NotInstalledError(Exception):
 
 
 class Installer:
-    """Serves the two URLs of an install."""
+    """Serves the two URLs of an install. :class:`SettingsError`: the team's own pages cannot be read."""
 
     def __init__(
         self,
@@ -131,11 +129,6 @@ class Installer:
         drain: Drain,
         metrics: Metrics,
     ) -> None:
-        """Prepare the pages. ``sealing``: makes data keys.
-
-        Raises:
-            SettingsError: the team's own pages cannot be read.
-        """
         self._client_id = settings.client_id or ""
         self._client_secret = settings.client_secret.get_secret_value() if settings.client_secret else ""
         self._redirect_uri = settings.redirect_uri
@@ -257,11 +250,7 @@ class Installer:
                     await self._sealing.key_for(stored.team_id or "")
 
     async def remove(self, removed: Removed) -> None:
-        """Delete the tokens that Slack says are gone. Those of a later install stay.
-
-        Raises:
-            Refused: the database does not answer (503), so that Slack says it again.
-        """
+        """Delete the tokens that Slack says are gone. Those of a later install stay. ``Refused``: say it again."""
         owner = Owner.of(removed.enterprise_id, removed.team_id, removed.is_enterprise_install)
         if owner is None:
             return
@@ -274,11 +263,7 @@ class Installer:
         _logger.info("tokens of an installation were deleted", owner=owner.identity, rows=deleted)
 
     async def note_report(self, event_id: int, envelope: Payload) -> None:
-        """Note that another installation has reported a stored event of a shared channel.
-
-        Raises:
-            Refused: the database does not answer (503), so that Slack says it again.
-        """
+        """Note that another installation has reported a stored event of a shared channel. ``Refused``: say it again."""
         owner = Owner.of(*reporter_of(envelope))
         if owner is not None:
             refusal = Refused(503, "a report is not known to be noted")
@@ -327,11 +312,7 @@ def _refused_by_slack(error: object) -> NotInstalledError:
 
 
 def _checked(answer: object, app_id: str | None) -> Mapping[str, Any]:
-    """Return Slack's answer if it has what an installation needs.
-
-    Raises:
-        NotInstalledError: it is of another app, or names no owner or no token.
-    """
+    """Return Slack's answer if it is of this app, and names an owner and a token."""
     if not isinstance(answer, dict):
         raise NotInstalledError("garbled", "Slack's answer cannot be read.", status=502)
     if app_id is not None and answer.get("app_id") != app_id:
@@ -404,14 +385,9 @@ class Pages:
     """Make the pages from templates with ``$names``. Each value is escaped for HTML."""
 
     def __init__(self, directory: Path | None = None, client: str = SLACK_CLIENT) -> None:
-        """Read the templates.
+        """Read the team's own pages, if there is a directory. :class:`SettingsError`: one cannot be read.
 
-        Args:
-            directory: the team's own pages.
-            client: the address of Slack in the browser; the id of a workspace follows it.
-
-        Raises:
-            SettingsError: the directory lacks one, or it cannot be read.
+        ``client``: the address of Slack in the browser; the id of a workspace follows it.
         """
         self._success = Template(_SUCCESS if directory is None else _read(directory / "success.html"))
         self._client = client

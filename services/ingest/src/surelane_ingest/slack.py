@@ -76,7 +76,7 @@ def _valid(verifier: SignatureVerifier, body: bytes, timestamp: str, signature: 
 
 @dataclass(frozen=True, slots=True)
 class SlackUrl:
-    """One of Slack's URLs. ``read``: reads its bodies, by their content type. ``signatures``: verifies them."""
+    """One of Slack's URLs. ``read``: reads its bodies, by their content type."""
 
     path: str
     read: Mapping[str, Callable[[bytes], Envelope]]

@@ -30,14 +30,7 @@ NO_RETRY = {"x-slack-no-retry": "1"}
 
 @dataclass(frozen=True)
 class Taker:
-    """Take what Slack sends.
-
-    Attributes:
-        answers: waits for the answers to commands and interactions.
-        tracer: makes spans; ``None``: tracing is off.
-        installer: knows the installations of the app; ``None``: installs are off.
-        sealing: encrypts events if it is on.
-    """
+    """Take what Slack sends. ``tracer``, ``installer``: ``None`` where tracing or installs are off."""
 
     writer: Writer
     answers: Answers

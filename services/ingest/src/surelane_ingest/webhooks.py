@@ -52,11 +52,7 @@ class Turns:
         self._turn = asyncio.Semaphore(CONNECTIONS)
 
     async def __call__(self, call: Callable[[Intake], Awaitable[Answer]]) -> Answer:
-        """Return what ``call`` returns.
-
-        Raises:
-            Refused: the database cannot hold this (400), or is away or refuses (503).
-        """
+        """Return what ``call`` does. ``Refused``: the database cannot hold this (400), or is away or refuses (503)."""
         try:
             async with asyncio.timeout(self._budget), self._turn:
                 return await call(self._intake)
@@ -72,13 +68,7 @@ class Turns:
 
 @dataclass(frozen=True, slots=True)
 class TriggerUrl:
-    """The URL of webhooks: each stores an event of kind ``trigger-fire``, once per ``webhook-id``.
-
-    Attributes:
-        secrets: the triggers, by their names.
-        tracer: makes spans; ``None``: tracing is off.
-        sealing: encrypts the payloads if it is on.
-    """
+    """The URL of webhooks: each stores an event of kind ``trigger-fire``, once per ``webhook-id``."""
 
     secrets: Secrets
     call: Turns
@@ -89,19 +79,13 @@ class TriggerUrl:
     media_types: Collection[str] = (JSON,)
 
     def plausible(self, request: web.Request) -> bool:
-        """Return whether the headers can be those of a signed webhook of a known trigger."""
         return request.match_info["name"] in self.secrets and plausible(request.headers) is not None
 
     def senders(self, request: web.Request, body: bytes) -> Sequence[str]:
-        """Return the trigger that the path names, if one of its keys signed the body."""
         return _signers(request, body, self.secrets, [request.match_info["name"]])
 
     async def take(self, request: web.Request, body: bytes, senders: Sequence[str], _: float) -> web.Response:
-        """Store the webhook; answer its event's id, and whether it was stored before.
-
-        Raises:
-            Refused: it is not JSON (400), or not stored (400 or 503).
-        """
+        """Store the webhook; answer its event's id, and whether it was stored before."""
         (name,) = senders
         webhook_id, payload = request.headers[ID], _json(body)
         text = await _encrypted(self.sealing, payload)
@@ -123,12 +107,7 @@ class TriggerUrl:
 
 @dataclass(frozen=True, slots=True)
 class AnswerUrl:
-    """The URL of remote agents' answers: each ends the event that waits for it.
-
-    Attributes:
-        secrets: the remote agents, by their names.
-        sealing: encrypts the answers if it is on.
-    """
+    """The URL of remote agents' answers: each ends the event that waits for it."""
 
     secrets: Secrets
     call: Turns
@@ -137,7 +116,6 @@ class AnswerUrl:
     media_types: Collection[str] = (JSON,)
 
     def plausible(self, request: web.Request) -> bool:
-        """Return whether the headers can be those of a signed answer to the task that the path names."""
         return bool(self.secrets) and plausible(request.headers) == answer_id(request.match_info["id"])
 
     def senders(self, request: web.Request, body: bytes) -> Sequence[str]:
@@ -145,11 +123,7 @@ class AnswerUrl:
         return _signers(request, body, self.secrets, self.secrets)
 
     async def take(self, request: web.Request, body: bytes, senders: Sequence[str], _: float) -> web.Response:
-        """Settle the event with the answer, if it waits for one of the senders.
-
-        Raises:
-            Refused: it is not JSON (400), has no event (404), comes too early (409), or is not stored (400 or 503).
-        """
+        """Settle the event with the answer, if it waits for one of the senders."""
         identity = _event_id(request.match_info["id"])
         result = await _encrypted(self.sealing, _json(body), Place(identity, RESULT))
         match await self.call(lambda intake: intake.answer_dispatch(identity, list(senders), result)):
@@ -168,11 +142,7 @@ def _signers(request: web.Request, body: bytes, known: Secrets, names: Iterable[
 
 
 async def _encrypted(sealing: Sealing, given: Json, place: Place | None = None) -> str:
-    """Return JSON as it is stored.
-
-    Raises:
-        Refused: it is to be encrypted, and its data key cannot be used (503).
-    """
+    """Return JSON as it is stored. ``Refused`` (503): its data key cannot be used."""
     if not sealing.on:
         return given.text
     try:

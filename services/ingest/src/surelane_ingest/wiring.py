@@ -84,14 +84,10 @@ async def running(
     measured: bool = True,
     patience: Patience = PATIENCE,
 ) -> AsyncIterator[Ingest]:
-    """Run the service for the length of the block.
+    """Run the service for the length of the block. ``measured``: it publishes the queue's figures.
 
     At its end the public port closes first, and its requests finish within the drain timeout. Then the writer ends.
     The private port ends last; until then ``/readyz`` answers that the service is not ready.
-
-    Args:
-        measured: whether to publish the queue's figures.
-        patience: how long requests wait for their answers.
 
     Raises:
         SettingsError: a port is taken, or the database's URL is not one.
@@ -131,7 +127,6 @@ def _pool(settings: IngestSettings, size: int) -> AbstractAsyncContextManager[Po
 
 @asynccontextmanager
 async def _sealing(settings: IngestSettings) -> AsyncIterator[Sealing]:
-    """Yield what encrypts and decrypts, with a connection of its own."""
     async with _pool(settings, 1) as pool:
         yield Sealing(DataKeys(pool, settings.encryption_keys), on=settings.encrypt_events)
 

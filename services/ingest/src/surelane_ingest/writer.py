@@ -121,7 +121,7 @@ class Writer:
     """Store events. Use it as a context manager: its flushers run for the length of the block."""
 
     def __init__(self, connections: Connections, *, buffer: int) -> None:
-        """Let up to ``buffer`` events wait. The connections' budget also bounds an event's wait for its commit."""
+        """Let up to ``buffer`` events wait, each within the connections' budget."""
         self._connections, self._intake = connections, Intake(connections.pool)
         self._budget = connections.budget
         self._buffer = buffer
@@ -149,10 +149,9 @@ class Writer:
     async def store(
         self, body: str, key: str | None, traceparent: str | None = None, request: Request | None = None
     ) -> Answer:
-        """Store an event. Return after its commit, or with the reason once the budget is spent.
+        """Store an event, JSON text of an object. Return after its commit, or with the reason once the budget is spent.
 
         Args:
-            body: JSON text of an object.
             key: its natural key, by which duplicates are found; ``None``: the database derives it.
             traceparent: the span that stores it.
             request: waits for an answer to the event from then on, if one is possible.
@@ -233,10 +232,9 @@ def _reason(error: Exception) -> NotStored | None:
 
 
 def send_span(tracer: Tracer | None, key: str, destination: str) -> tuple[Span | None, str | None]:
-    """Start the ``send`` span of an event: the first of its trace, linked to the current one, the HTTP request's.
+    """Start the ``send`` span of an event, the first of its trace, linked to the HTTP request's.
 
-    Return it, or ``None`` where it is not sampled, with the ``traceparent`` for the row. Without a tracer there is
-    neither.
+    Return it if it is sampled, and the ``traceparent`` for the row. Without a tracer there is neither.
     """
     if tracer is None:
         return None, None

@@ -136,7 +136,7 @@ class StoredStep:
 
     @property
     def tried(self) -> Mapping[str, Any]:
-        """Of a step without a result: ``tries``, the last ``error``, seconds ``left`` to the next, ``failed`` for good."""
+        """Of a step without a result: ``tries``, the last ``error``, seconds ``left`` to the next, and ``failed``."""
         return {} if self.done or self.sort != "step" else json.loads(self.result or "{}")
 
     @property
