@@ -124,11 +124,7 @@ def async_driver(database: object) -> Calls | None:
 
 @contextmanager
 def translating() -> Iterator[None]:
-    """Raise our errors for the driver's in a block whose failure changes nothing, such as connecting.
-
-    Raises:
-        DatabaseUnavailable, DatabaseRefused: the block failed.
-    """
+    """Raise our errors for the driver's in a block whose failure changes nothing, such as connecting."""
     try:
         yield
     except DRIVER_ERRORS as error:
@@ -136,12 +132,7 @@ def translating() -> Iterator[None]:
 
 
 def translated(error: Exception, *, uncertain: bool = False) -> errors.SurelaneError:
-    """Return our error for one of the driver's.
-
-    Args:
-        error: one of :data:`DRIVER_ERRORS`.
-        uncertain: the call was sent outside of a transaction, so a break leaves its outcome unknown.
-    """
+    """Return our error for one of :data:`DRIVER_ERRORS`. ``uncertain``: as for :func:`surelane.errors.of_server`."""
     # The first argument alone: the rest of a PostgresError quotes the row.
     message = f"{type(error).__name__}: {error.args[0] if error.args else error}"
     if isinstance(error, asyncpg.PostgresError):

@@ -58,13 +58,12 @@ class _Kept(Generic[Name]):
 
 
 class DataKeys:
-    """The data keys, on a pool or a connection outside of a transaction.
+    """The data keys, on a pool or a connection outside of a transaction. ``keys`` open them, if there are any.
 
     Methods raise errors of :mod:`surelane.errors`, and :class:`NoKeyError` where no key of the list opens a data key.
     """
 
     def __init__(self, database: Pool | Connection | Calls, keys: Keyring | None) -> None:
-        """``keys``: open the data keys; ``None``: this process has none."""
         self._database = database if isinstance(database, Calls) else Calls(database, cuts=True)
         self._keys = keys
         self._current: _Kept[str] = _Kept(OrderedDict())
