@@ -1,13 +1,7 @@
 """The public port. Every request takes the same steps: check, read, verify, then store and answer.
 
-- 200: stored, a duplicate, or sound but not taken (another type, the app's own message).
-- 400: garbled HTTP; or signed, but never storable. Slack's carry ``x-slack-no-retry``.
-- 401: the signature is missing, wrong or stale. The headers decide this where they can, before the body is read.
-- 404, 405: no such path; not a POST.
-- 408, 413, 415: the body is too slow, too large, or of another type or compressed.
-- 503: not known to be stored: the database is away, too much waits, or the service is stopping. Try again.
-
-A refusal of a request without a valid signature ends its connection, so that one client cannot queue more requests.
+The headers decide where they can, before the body is read. ``docs/ingest.md`` says what each status means. A refusal
+without a valid signature ends the connection, so that one client cannot queue more requests.
 """
 
 import asyncio

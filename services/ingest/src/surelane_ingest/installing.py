@@ -14,14 +14,14 @@ import binascii
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from html import escape
 from pathlib import Path
 from string import Template
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urljoin
 
 import aiohttp
@@ -55,6 +55,8 @@ _WEBHOOK = ("url", "channel", "channel_id", "configuration_url")
 _TEAM = re.compile(r"[TE][A-Z0-9]{1,30}", re.ASCII)
 _USER = re.compile(r"[UW][A-Z0-9]{1,30}", re.ASCII)
 _WORD = re.compile(r"[a-z0-9_]{1,60}", re.ASCII)
+
+Answer = TypeVar("Answer")
 
 _logger = get_logger(__name__)
 
@@ -210,15 +212,12 @@ class Installer:
             raise NotInstalledError("busy", "Too many installs run at this moment. Try again.", status=503)
         async with self._turns:
             away = NotInstalledError("database", "Our database does not answer. Try again soon.", status=503)
-            async with self._installations(away) as installations:
-                is_unused = await installations.use_oauth_state(name, ends)
-            if not is_unused:
+            if not await self._bounded(self._stored.use_oauth_state(name, ends), away):
                 raise NotInstalledError("used_state", "This link has been used. An install needs a new one.")
             installation = await self._exchanged(code)
             if person is not None:
                 person.check(installation)
-            async with self._installations(away) as installations:
-                await installations.save(installation)
+            await self._bounded(self._stored.save(installation), away)
             await self._after(installation)
         owner = installation.enterprise_id if installation.is_enterprise_install else installation.team_id
         what = "the app was installed" if person is None else "an account was connected"
@@ -227,12 +226,11 @@ class Installer:
         response.headers["Set-Cookie"] = self._cookies.build_set_cookie_for_deletion()
         return response
 
-    @asynccontextmanager
-    async def _installations(self, refusal: Exception) -> AsyncIterator[Installations]:
-        """Lend the calls about installations, within the budget. ``refusal`` is raised if the database fails."""
+    async def _bounded(self, call: Awaitable[Answer], refusal: Exception) -> Answer:
+        """Return what a call about installations does. Raise ``refusal`` if the database fails, or takes too long."""
         try:
             async with asyncio.timeout(self._within):
-                yield self._stored
+                return await call
         except (SurelaneError, TimeoutError) as error:
             _logger.warning("an installation could not be stored", error=type(error).__name__)
             raise refusal from None
@@ -255,11 +253,11 @@ class Installer:
         if owner is None:
             return
         until = None if removed.at is None else datetime.fromtimestamp(removed.at + 1, UTC)
-        async with self._installations(Refused(503, "tokens are not known to be deleted")) as installations:
-            if removed.users is None and not removed.from_team:
-                deleted = await installations.uninstall(owner, removed.enterprise_id, until)
-            else:
-                deleted = await installations.delete(owner, removed.users, until)
+        if removed.users is None and not removed.from_team:
+            call = self._stored.uninstall(owner, removed.enterprise_id, until)
+        else:
+            call = self._stored.delete(owner, removed.users, until)
+        deleted = await self._bounded(call, Refused(503, "tokens are not known to be deleted"))
         _logger.info("tokens of an installation were deleted", owner=owner.identity, rows=deleted)
 
     async def note_report(self, event_id: int, envelope: Payload) -> None:
@@ -267,8 +265,7 @@ class Installer:
         owner = Owner.of(*reporter_of(envelope))
         if owner is not None:
             refusal = Refused(503, "a report is not known to be noted")
-            async with self._installations(refusal) as installations:
-                await installations.note_report(event_id, owner)
+            await self._bounded(self._stored.note_report(event_id, owner), refusal)
 
     async def _exchanged(self, code: str) -> Installation:
         try:

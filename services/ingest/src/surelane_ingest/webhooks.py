@@ -1,8 +1,4 @@
-"""Signed requests of other programs: webhooks, and remote agents' answers. ``app`` has the statuses they share.
-
-- 401: also for an unknown name, or an answer that was signed for another task.
-- 404: no event waits for this answer.
-- 409: the event does not wait for its answer yet. Try again.
+"""Signed requests of other programs: webhooks, and remote agents' answers.
 
 An answer must be signed with the ``webhook-id`` of its own task's answer. A signed request about another task,
 or our own request to the agent sent back to us, therefore answers nothing.

@@ -14,13 +14,11 @@ from surelane.encryption.places import ANSWER, ERROR, PROGRESS, SAID, Place, sig
 from surelane.events import Event
 from surelane.jobs import Job, job_text
 from surelane_service.compatibility import schema_version
+from surelane_service.conversations import Conversations
 from surelane_service.cron import Schedules
-from surelane_service.feedback import Feedback
 from surelane_service.figures import Figures, Measured, read_figures
 from surelane_service.fleet import Fleet
-from surelane_service.rules import Rules
 from surelane_service.sweeping import Sweeping
-from surelane_service.threads import Threads
 
 CANCEL_GRACE = timedelta(seconds=10)
 """How long a handler may go on after its event was asked to be cancelled: ``agent.cancel_grace``."""
@@ -62,7 +60,7 @@ Item = tuple[int, int, str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class ModelUse:
-    """What one response of a model used, and its cost by the team's prices."""
+    """What one response of a model used, with its cost by the team's prices."""
 
     model: str
     input_tokens: int
@@ -145,7 +143,7 @@ class StoredStep:
         return self.done or bool(self.tried.get("failed"))
 
 
-class Engine(Schedules, Sweeping, Measured, Fleet, Rules, Threads, Feedback):
+class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
     """The functions of role ``agent_worker``. Methods raise errors of :mod:`surelane.errors` alone."""
 
     def __init__(self, database: Pool | Connection) -> None:
@@ -166,7 +164,6 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Rules, Threads, Feedback):
         """Claim up to ``limit`` visible events of ``kinds``, groups whole: the last group may exceed the limit.
 
         Args:
-            worker: recorded as ``claimed_by``.
             max_attempts: for events that neither have a maximum nor are of a kind that has one.
             cursors: where to start scanning each lane and kind (``lane * len(kinds) + position``).
             member_kinds: the kinds that a group's head may bring along; ``kinds`` where ``None``.
@@ -340,7 +337,6 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Rules, Threads, Feedback):
         return arguments, result
 
     async def _errors(self, errors: str, _place: Place) -> str:
-        """Return the errors of a step, JSON text, as they are stored."""
         return errors
 
     async def _sealed(self, text: str, _place: Place) -> str:
@@ -364,7 +360,6 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Rules, Threads, Feedback):
         return await self._fenced("store_tags", identity, claim, json.dumps(stored))
 
     async def _tag(self, _identity: int, _name: str, value: str) -> dict[str, Any]:
-        """Return a tag as it is stored."""
         return {"found_by": value, "value": value}
 
     async def rerun_chain(self, identity: int) -> list[int]:
@@ -438,7 +433,6 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Rules, Threads, Feedback):
         return await self._database.call("replace_message", *given)
 
     async def _event_text(self, payload: Mapping[str, Any]) -> str:
-        """Return an event of Slack's as it is stored."""
         return json.dumps(payload)
 
     async def cancelled_claims(self, items: Sequence[tuple[int, int]]) -> set[int]:
@@ -450,7 +444,6 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Rules, Threads, Feedback):
         return await self._database.call("rescue_events", dead_for)
 
     async def schema_version(self) -> tuple[str, str]:
-        """Return the schema's version and the oldest version of the services that it serves."""
         return await schema_version(self._database)
 
 

@@ -66,7 +66,6 @@ class Sealing:
     # --- Encrypting
 
     async def key_for(self, workspace: str) -> DataKey:
-        """Return the key that encrypts the values of a workspace."""
         return self._data_keys.kept(workspace) or await self._data_keys.current(workspace)
 
     async def event(
@@ -124,7 +123,6 @@ class Sealing:
     async def errors(
         self, records: Sequence[dict[str, Any]], workspace: str, place: Place
     ) -> list[dict[str, Any]]:
-        """Encrypt the messages and tracebacks of error records."""
         data_key = await self.key_for(workspace)
         return [_sealed_error(record, data_key, place) for record in records]
 
