@@ -10,7 +10,7 @@ listens is woken for the notifications of all events.
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -28,9 +28,9 @@ from surelane_service.pool import Listener
 LEAST = 0.1
 """Seconds below which there is no use in waiting."""
 POLL = 0.25
-"""Seconds between two polls where notifications arrive."""
-QUICK_POLL = 0.02
-"""Seconds between two polls where they do not, as behind a transaction pooler, and for requests that end."""
+"""Seconds between two polls, beside the notifications."""
+SHORTEST_POLL = 0.02
+"""Seconds between two polls of requests that end."""
 LISTEN = 60.0
 """Seconds without a request after which the connection listens no more."""
 PAUSE = 0.1
@@ -111,14 +111,10 @@ class Answers:
         self._waiting: dict[int, list[Request]] = {}
         self._early: dict[int, str | None] = {}
         """Answers that arrived before our insert returned; ``None``: to be fetched."""
-        self._announced: set[int] = set()
-        """Events whose large answers are to be fetched."""
         self._answered: set[int] = set()
         """Events whose requests have their answers, and whose rows remain."""
         self._news = asyncio.Event()
         self._listens = False
-        self._hears = True
-        """Whether notifications arrive."""
         self._working = True
         listener.on_lost = self._news.set
         listener.hear(self.channel, self._notice)
@@ -175,7 +171,6 @@ class Answers:
 
     def _notice(self, notice: str) -> None:
         """Take a notification: an event's id, and its answer if that is small."""
-        self._hears = True
         identity, _, answer = notice.partition(" ")
         self._heard(int(identity), answer or None)
 
@@ -184,7 +179,6 @@ class Answers:
             if self._requests:
                 self._early[event] = answer
         elif answer is None:
-            self._announced.add(event)
             self._news.set()
         else:
             self._answered.add(event)
@@ -222,7 +216,8 @@ class Answers:
                 pause = POLL  # without a statement; a request may come meanwhile
                 if self._requests or self._answered:
                     used = loop.time()
-                    pause = self._pause(used)
+                    ends = min(self._ends().values(), default=used + POLL)
+                    pause = max(min(POLL, ends - used), SHORTEST_POLL)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await self._news.wait()
@@ -231,27 +226,19 @@ class Answers:
             self._listens = False
         await self._listener.close()
 
-    def _pause(self, now: float) -> float:
-        """Return the seconds until the next poll."""
-        ends = min((request.until for request in self._all_waiting()), default=now + POLL)
-        return max(min(POLL if self._hears else QUICK_POLL, ends - now), QUICK_POLL)
-
-    def _all_waiting(self) -> Iterable[Request]:
-        return (
-            request
-            for requests in self._waiting.values()
-            for request in requests
-            if not request.answered.done()
-        )
+    def _ends(self) -> dict[int, float]:
+        """Return the events that are waited for, and when each request gives up."""
+        return {
+            request.event: request.until
+            for request in self._requests
+            if request.event is not None and not request.answered.done()
+        }
 
     async def _take(self) -> None:
         """Fetch what was answered, and end what has waited for long enough."""
         now = asyncio.get_running_loop().time()
-        waiting = {
-            request.event: request.until for request in self._all_waiting() if request.event is not None
-        }
-        answered, announced = self._answered, self._announced
-        self._answered, self._announced = set(), set()
+        waiting, answered = self._ends(), self._answered
+        self._answered = set()
         ending = {event for event, until in waiting.items() if until <= now} | answered
         if not waiting and not ending:
             return
@@ -260,9 +247,6 @@ class Answers:
         self._report(None)
         for event, answer in taken.items():
             self._end(event, answer)
-        heard = answered | announced | self._answered | self._announced
-        if any(answer is not None and event not in heard for event, answer in taken.items()):
-            self._hears = False  # until the next notification
 
     def _report(self, error: str | None) -> None:
         """Log once that answers cannot be fetched, and once that they can."""
