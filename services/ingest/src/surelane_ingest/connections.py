@@ -20,6 +20,7 @@ class Connections:
 
     def __init__(self, pool: Pool, budget: timedelta) -> None:
         self.pool = pool
+        self.calls = Calls(pool, cuts=True)
         self.budget = budget.total_seconds()
         self._refuses = False
         self._refused_at = 0.0
@@ -38,7 +39,7 @@ class Connections:
 
     async def unready(self) -> str | None:
         """Return why the database cannot serve this version; ``None``: it can."""
-        reason = await schema_unfit(schema_version(Calls(self.pool, cuts=True)), self.budget)
+        reason = await schema_unfit(schema_version(self.calls), self.budget)
         if reason is None and self._refuses and time.monotonic() - self._refused_at < UNREADY_FOR:
             return "the database does not take events"
         return reason

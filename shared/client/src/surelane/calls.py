@@ -91,22 +91,23 @@ class Calls:
 
     @asynccontextmanager
     async def lent(self) -> AsyncIterator[Connection]:
-        """Lend a connection for the length of the block. Its errors are the driver's."""
+        """Lend a connection for the length of the block. Errors of getting it are the driver's."""
         if not isinstance(self._database, asyncpg.Pool):
             yield self._database
             return
         async with self._database.acquire() as connection:
             try:
                 yield connection  # type: ignore[misc]  # the pool's proxy has all of a connection's methods
-            except (*DRIVER_ERRORS, CancelledError) as error:
+            except (*DRIVER_ERRORS, errors.SurelaneError, CancelledError) as error:
                 if self._cuts:
                     await self._cut(connection, error)
                 raise
 
     async def _cut(self, connection: PooledConnection, error: BaseException) -> None:
-        if isinstance(error, CancelledError):
+        found = translated(error) if isinstance(error, DRIVER_ERRORS) else error
+        if isinstance(found, CancelledError):
             connection.terminate()
-        elif isinstance(error, Exception) and errors.blames_server(translated(error)):
+        elif isinstance(found, Exception) and errors.blames_server(found):
             connection.terminate()
             await cast("Pool", self._database).expire_connections()
 
