@@ -248,7 +248,7 @@ class Installer:
                     await self._sealing.key_for(stored.team_id or "")
 
     async def remove(self, removed: Removed) -> None:
-        """Delete the tokens that Slack says are gone. Those of a later install stay. ``Refused``: say it again."""
+        """Delete the tokens that Slack says are gone. Those of a later install stay. ``Refused``: try again."""
         owner = Owner.of(removed.enterprise_id, removed.team_id, removed.is_enterprise_install)
         if owner is None:
             return
@@ -261,7 +261,7 @@ class Installer:
         _logger.info("tokens of an installation were deleted", owner=owner.identity, rows=deleted)
 
     async def note_report(self, event_id: int, envelope: Payload) -> None:
-        """Note that another installation has reported a stored event of a shared channel. ``Refused``: say it again."""
+        """Note that another installation reported a stored event of a shared channel. ``Refused``: try again."""
         owner = Owner.of(*reporter_of(envelope))
         if owner is not None:
             refusal = Refused(503, "a report is not known to be noted")

@@ -74,7 +74,7 @@ class Measured:
     _database: Calls
 
     async def figures(self) -> Figures:
-        """Return the figures; the database measures them again when they are due. :class:`NotMeasured`: not yet."""
+        """Return the figures; the database measures them again when they are due. ``NotMeasured``: not once yet."""
         sent = time.time()
         text = await self._database.call("measure_queue")
         if text is None:

@@ -72,7 +72,7 @@ class Sweeping:
         return Dropped(row["next"], row["dropped"], row["blocked"])
 
     async def erase_uninstalled(self, grace: timedelta, by: str) -> Erased | None:
-        """Erase what belongs to owners that removed the app so long ago, in bounded steps. ``by``: for the receipt."""
+        """Do a step of erasing what belongs to an owner that removed the app so long ago; ``None``: there is none."""
         (row,) = await self._database.rows("erase_uninstalled", grace, by)
         if row["receipt"] is None:
             return None

@@ -55,7 +55,7 @@ class Keyring:
 
     @classmethod
     def read(cls, text: str) -> Self | None:
-        """Return the keyring of keys separated by commas; ``None`` where the text has none. It raises as the class."""
+        """Return the keyring of keys separated by commas; ``None``: there is none. ``ValueError``: as for the class."""
         keys = [part.strip() for part in text.split(",") if part.strip()]
         return cls(keys) if keys else None
 

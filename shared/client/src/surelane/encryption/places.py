@@ -13,7 +13,7 @@ DIGEST_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a value is stored: what of which event it is. ``None``: the writer does not know which, so any may take it.
+    """Where a value is stored: an event, and what of it. ``None``: the writer knows no event, so any may take it.
 
     ``rerun_of``: the events that it runs again. It has some of their steps and signals.
     """

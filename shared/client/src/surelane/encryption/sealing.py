@@ -186,7 +186,7 @@ class Sealing:
     async def require(self, events: Sequence[Event]) -> None:
         """Decrypt the events that still are encrypted, and make sure that their results can be encrypted.
 
-        :class:`SealedError` says why not.
+        ``SealedError`` says why it cannot.
         """
         try:
             for event in events:
@@ -204,7 +204,7 @@ class Sealing:
                 await self._text(value, purpose, place)  # says why
 
     async def opened(self, value: Any, place: Place | None = None) -> Any:  # noqa: ANN401 - any JSON value
-        """Decrypt a stored JSON value, or the sealed value in one of its fields. :class:`SealedError` says why not."""
+        """Decrypt a stored JSON value, or the sealed value in one of its fields. ``SealedError`` says why it cannot."""
         if is_sealed(value):
             return _with_added(json.loads(await self._text(value, None, place)), value)
         for name, inner in sealed_fields(value):
@@ -212,7 +212,7 @@ class Sealing:
         return value
 
     async def text(self, stored: str, place: Place) -> str:
-        """Decrypt a stored value, as JSON text. :class:`SealedError` says why not."""
+        """Decrypt a stored value, as JSON text. ``SealedError`` says why it cannot."""
         if SEALED not in stored:
             return stored
         value = json.loads(stored)
