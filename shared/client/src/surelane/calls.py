@@ -2,7 +2,7 @@
 
 from asyncio import CancelledError
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
@@ -105,10 +105,11 @@ class Calls:
 
     async def _cut(self, connection: PooledConnection, error: BaseException) -> None:
         found = translated(error) if isinstance(error, DRIVER_ERRORS) else error
-        if isinstance(found, CancelledError):
-            connection.terminate()
-        elif isinstance(found, Exception) and errors.blames_server(found):
-            connection.terminate()
+        blamed = isinstance(found, Exception) and errors.blames_server(found)
+        if blamed or isinstance(found, CancelledError):
+            with suppress(*DRIVER_ERRORS):  # the server has cut it: that must not hide a cancellation
+                connection.terminate()
+        if blamed:
             await cast("Pool", self._database).expire_connections()
 
 
