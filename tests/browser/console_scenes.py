@@ -68,7 +68,7 @@ class Stage:
 
     async def worker(self, name: str, *kinds: str) -> None:
         """Announce a worker."""
-        await self.calls.execute(
+        await self.calls.fetch(
             "select agent.announce_worker($1, $2, '1.0.0', interval '2 milliseconds', 3)", name, list(kinds)
         )
 
@@ -77,8 +77,8 @@ class Stage:
         self._number += 1
         payload = mention(self._number, ts_of(self.now - before), thread_ts)
         identity: int = await self.calls.fetchval("select agent.insert_event($1)", json.dumps(payload))
-        await self.calls.execute("update agent.event set kind = $2 where id = $1", identity, kind)
-        await self.calls.execute("select agent.register_kinds(array[$1])", kind)
+        await self.calls.fetch("update agent.event set kind = $2 where id = $1", identity, kind)
+        await self.calls.fetch("select agent.register_kinds(array[$1])", kind)
         return identity
 
     async def claim(self, kind: str, worker: str) -> list[int]:
@@ -138,14 +138,14 @@ async def seed(stage: Stage) -> Scenes:
     for attempt in (1, 2, 3):
         await stage.claim("slack.app_mention", "worker-a")
         await stage.fail(scenes.failed, attempt, last=attempt == 3)
-    await stage.calls.execute("select agent.pause_kind('report')")
+    await stage.calls.fetch("select agent.pause_kind('report')")
     scenes.paused = await stage.message("report", timedelta(minutes=20))
     scenes.unhandled = await stage.message("slack.reaction_added", timedelta(minutes=15))
     thread = ts_of(stage.now - timedelta(minutes=12))
     scenes.first = await stage.message("agent-turn", timedelta(minutes=12))
     scenes.behind = await stage.message("agent-turn", timedelta(minutes=11), thread)
     scenes.thread = f"{TEAM}:{CHANNEL}:{thread}"
-    await stage.calls.execute(
+    await stage.calls.fetch(
         "update agent.event set claimed = array[now()], claimed_by = 'worker-a', attempts = 1"
         ", vt = now() + interval '1 hour' where id = $1",
         scenes.first,
@@ -155,7 +155,7 @@ async def seed(stage: Stage) -> Scenes:
     await _ask(stage, scenes.asks)
     await _die(stage, scenes)
     scenes.expired = await stage.message("slack.app_home_opened", timedelta(hours=3))
-    await stage.calls.execute(
+    await stage.calls.fetch(
         "update agent.event set vt = now() - interval '3 hours', enqueued_at = now() - interval '3 hours'"
         " where id = $1",
         scenes.expired,
@@ -190,5 +190,5 @@ async def _die(stage: Stage, scenes: Scenes) -> None:
     await stage.worker("worker-b", "slack.file_shared")
     await stage.claim("slack.file_shared", "worker-b")
     # A session that no connection holds is one whose process died.
-    await stage.calls.execute("update agent.worker set session = 7 where name = 'worker-b'")
+    await stage.calls.fetch("update agent.worker set session = 7 where name = 'worker-b'")
     await stage.calls.fetch("select agent.rescue_worker('worker-b', 7, interval '5 seconds', 'worker-a')")

@@ -38,7 +38,7 @@ from surelane_worker.worker_settings import WorkerSettings
 from tests.databases import Server
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.virtual import EPOCH, VirtualLoop
-from tests.simulation.wire import HERE, Database, Faults, Host, Lender, Wire, with_host
+from tests.simulation.wire import HERE, Database, Faults, Host, Wire, with_host
 from tests.simulation.witness import BrokenError, Witness
 
 TROUBLE = 90.0
@@ -108,8 +108,8 @@ class Fleet:
     @asynccontextmanager
     async def ingest(self) -> AsyncIterator[Callable[[str, str], Any]]:
         host = Host("ingest")
-        lender = Lender(lambda: Wire(self.database, host, "surelane_ingest", within=2, kept=False))
-        connections = Connections(cast("Any", lender), timedelta(seconds=2))
+        pool = Wire(self.database, host, "surelane_ingest", within=2, kept=True)
+        connections = Connections(cast("Any", pool), timedelta(seconds=2))
         async with Writer(connections, buffer=100) as writer:
             yield writer.store
 

@@ -300,25 +300,3 @@ class Wire(Connection):
 def _retrieve(task: asyncio.Task[Any]) -> None:
     if not task.cancelled():
         task.exception()
-
-
-class Lender:
-    """A pool, for what acquires and releases connections."""
-
-    def __init__(self, make: Callable[[], Wire]) -> None:
-        self._make = make
-        self._idle: list[Wire] = []
-
-    async def acquire(self, *, timeout: float | None = None) -> Wire:
-        while self._idle:
-            wire = self._idle.pop()
-            if not wire.is_closed():
-                return wire
-        wire = self._make()
-        async with asyncio.timeout(timeout):
-            await wire.open()
-        return wire
-
-    async def release(self, wire: Wire) -> None:
-        if not wire.is_closed():
-            self._idle.append(wire)

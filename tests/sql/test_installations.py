@@ -1,6 +1,7 @@
 """Installations keep their tokens sealed, and slack-sdk's stores find the right ones."""
 
 import asyncio
+from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -122,7 +123,12 @@ async def test_deleting_takes_the_bot_a_person_or_all(service: Connection) -> No
 
 
 async def test_a_synchronous_store_calls_the_other_one(service: Connection) -> None:
-    calls = SyncInstallations(store(service), asyncio.get_running_loop())
+    loop = asyncio.get_running_loop()
+
+    def wait(call: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(call, loop).result()
+
+    calls = SyncInstallations(store(service), wait)
 
     def use() -> list[Any]:
         calls.save(installation())

@@ -91,7 +91,7 @@ async def test_an_events_screen_shows_a_step_that_failed_for_good_its_tags_and_i
         """select agent.store_tags($1, 1, '{"customer": {"found_by": "Acme", "value": "Acme"}}')""",
         """select agent.open_step($1, 1, 'progress', 0, '"3 of 7 files"')""",
     ):
-        await shown.stage.calls.execute(call, identity)
+        await shown.stage.calls.fetch(call, identity)
     status, text = await shown.get(f"/events/{identity}")
     assert status == 200
     line = text.partition('-step failed for good"')[2].partition("</li>")[0]
@@ -111,7 +111,7 @@ async def test_usage_shows_tokens_and_cost_by_day_workspace_and_model_of_the_las
         (29, "TOLDEST", "U1", "m", "1"),
         (30, "TGONE", "U1", "m", "1"),
     ):
-        await shown.stage.calls.execute(
+        await shown.stage.calls.fetch(
             "insert into agent.model_usage (day, owner_id, user_id, model, requests, input_tokens, output_tokens"
             ", cost, latest) select (agent.clock() at time zone 'utc')::date - $1::int4, $2, $3, $4, 2, 1000, 500"
             ", $5::text::numeric, ''",

@@ -5,7 +5,7 @@ import base64
 import json
 import os
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any
 from unittest.mock import ANY
 
 import aiohttp
@@ -23,10 +23,10 @@ from surelane.encryption.keys import Keyring, new_key
 from surelane.encryption.places import ANSWER, RESULT, Place
 from surelane.encryption.sealing import Sealing
 from surelane_ingest.answers import Answers
-from surelane_ingest.connections import Connections
 from surelane_operator.changes import Changes
 from surelane_operator.cli.command import app
 from surelane_service.cron import Cron
+from surelane_service.pool import Listener
 from surelane_service.sealed_engine import SealedEngine
 from surelane_service.service_settings import DEMO_SIGNING_SECRET
 from surelane_service.webhooks import answer_id, sign
@@ -339,6 +339,6 @@ async def test_answers_of_remote_agents_and_to_slack_open_for_their_event_alone(
         with pytest.raises(DamagedError):
             await seal.opened(stored[other], Place(identity, RESULT))
 
-    answers = Answers(cast("Connections", None), most=1, sealing=seal)
+    answers = Answers(Listener("", service="", within=timedelta(seconds=1)), seal, most=1)
     text = await seal.value('"an answer"', "T1", Place(ids[0], ANSWER))
     assert [await answers.opened(text, Place(identity, ANSWER)) for identity in ids] == ['"an answer"', None]

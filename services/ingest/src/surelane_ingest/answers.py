@@ -10,28 +10,27 @@ listens is woken for the notifications of all events.
 
 import asyncio
 import secrets
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Self
 
-from surelane.calls import Connection, translating
 from surelane.encryption.envelopes import SEALED
 from surelane.encryption.keys import SealedError
 from surelane.encryption.places import ANSWER, Place
 from surelane.encryption.sealing import Sealing
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, SurelaneError
-from surelane_ingest.connections import Connections
 from surelane_service.intake import Intake
 from surelane_service.logs import get_logger
+from surelane_service.pool import Listener
 
 LEAST = 0.1
 """Seconds below which there is no use in waiting."""
 POLL = 0.25
-"""Seconds between two polls where notifications arrive."""
-QUICK_POLL = 0.02
-"""Seconds between two polls where they do not, as behind a transaction pooler, and for requests that end."""
+"""Seconds between two polls, beside the notifications."""
+SHORTEST_POLL = 0.02
+"""Seconds between two polls of requests that end."""
 LISTEN = 60.0
 """Seconds without a request after which the connection listens no more."""
 PAUSE = 0.1
@@ -57,28 +56,17 @@ PATIENCE = Patience()
 
 
 class Request:
-    """One request that waits. Use it as a context manager: it no longer waits after the block."""
+    """One request that waits."""
 
-    def __init__(self, answers: "Answers", until: float, grace: float) -> None:
+    def __init__(self, answers: "Answers", until: float) -> None:
         self._answers = answers
-        self._grace = grace
-        self._answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         self.until = until
         """When it gives up, by the event loop's clock."""
+        self.channel = answers.channel
+        """Where its answer is announced."""
         self.event: int | None = None
         """The event that it waits for, once it is stored and can be answered."""
-
-    def __enter__(self) -> Self:
-        self._answers.open(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._answers.close(self)
-
-    @property
-    def channel(self) -> str:
-        """Where its answer is announced."""
-        return self._answers.channel
+        self.answered: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
 
     @property
     def left(self) -> timedelta | None:
@@ -88,23 +76,15 @@ class Request:
 
     def stored(self, event: int) -> None:
         self.event = event
-        self._answers.wait(self)
-
-    def end(self, answer: str | None) -> None:
-        if not self._answer.done():
-            self._answer.set_result(answer)
-
-    @property
-    def waits(self) -> bool:
-        return not self._answer.done()
+        self._answers.wait(self, event)
 
     async def answer(self) -> str | None:
         """Return the handler's answer, as JSON text; ``None``: there is none."""
         if self.event is None:
             return None
         try:
-            async with asyncio.timeout_at(self.until + self._grace):
-                return await self._answers.opened(await self._answer, Place(self.event, ANSWER))
+            async with asyncio.timeout_at(self.until + self._answers.patience.grace):
+                return await self._answers.opened(await self.answered, Place(self.event, ANSWER))
         except TimeoutError:
             return None
 
@@ -113,62 +93,57 @@ class Answers:
     """Gets answers from the database while requests wait. Use it as a context manager."""
 
     def __init__(
-        self,
-        connections: Connections,
-        *,
-        most: int,
-        patience: Patience = PATIENCE,
-        sealing: Sealing | None = None,
+        self, listener: Listener, sealing: Sealing, *, most: int, patience: Patience = PATIENCE
     ) -> None:
         """Prepare to wait.
 
         Args:
-            connections: lends the connection that listens, and no other one.
+            listener: the connection, which nothing else uses.
+            sealing: decrypts answers.
             most: the most requests that wait at once. Further ones are answered by nothing.
-            sealing: decrypts answers; ``None``: this process has no keys.
         """
         self.channel = f"agent_request_{secrets.token_hex(8)}"
-        self._connections = connections
-        self._most = most
-        self._patience = patience
+        self.patience = patience
+        self._listener = listener
         self._sealing = sealing
+        self._most = most
         self._requests: set[Request] = set()
         self._waiting: dict[int, list[Request]] = {}
         self._early: dict[int, str | None] = {}
         """Answers that arrived before our insert returned; ``None``: to be fetched."""
-        self._announced: set[int] = set()
-        """Events whose large answers are to be fetched."""
         self._answered: set[int] = set()
         """Events whose requests have their answers, and whose rows remain."""
         self._news = asyncio.Event()
         self._listens = False
-        self._hears = True
-        """Whether notifications arrive."""
         self._working = True
-        self._task: asyncio.Task[None] | None = None
+        listener.on_lost = self._news.set
+        listener.hear(self.channel, self._notice)
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._run())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        await self._listener.close()
 
-    def request(self, arrived: float) -> Request | None:
-        """Return a request that arrived then, by the event loop's clock; ``None`` if too many wait."""
+    @contextmanager
+    def request(self, arrived: float) -> Iterator[Request | None]:
+        """Let a request wait, which arrived then by the event loop's clock; ``None`` if too many wait."""
         if len(self._requests) >= self._most:
-            return None
-        return Request(self, arrived + self._patience.wait, self._patience.grace)
-
-    def open(self, request: Request) -> None:
-        """Listen, because this request's event is being stored."""
+            yield None
+            return
+        request = Request(self, arrived + self.patience.wait)
         self._requests.add(request)
         if not self._listens:
             self._news.set()
+        try:
+            yield request
+        finally:
+            self._close(request)
 
-    def close(self, request: Request) -> None:
+    def _close(self, request: Request) -> None:
         self._requests.discard(request)
         if request.event is not None and (others := self._waiting.get(request.event)) is not None:
             others.remove(request)
@@ -177,9 +152,8 @@ class Answers:
         if not self._requests:
             self._early.clear()
 
-    def wait(self, request: Request) -> None:
-        event = request.event
-        if event is None or request not in self._requests:
+    def wait(self, request: Request, event: int) -> None:
+        if request not in self._requests:
             return
         self._waiting.setdefault(event, []).append(request)
         if event in self._early:
@@ -190,15 +164,14 @@ class Answers:
         if answer is None or SEALED not in answer:
             return answer
         try:
-            return None if self._sealing is None else await self._sealing.text(answer, place)
+            return await self._sealing.text(answer, place)
         except (SurelaneError, SealedError) as error:
             _logger.warning("an answer cannot be decrypted", error=type(error).__name__)
             return None
 
-    def _notice(self, *notice: object) -> None:
+    def _notice(self, notice: str) -> None:
         """Take a notification: an event's id, and its answer if that is small."""
-        self._hears = True
-        identity, _, answer = str(notice[3]).partition(" ")
+        identity, _, answer = notice.partition(" ")
         self._heard(int(identity), answer or None)
 
     def _heard(self, event: int, answer: str | None) -> None:
@@ -206,7 +179,6 @@ class Answers:
             if self._requests:
                 self._early[event] = answer
         elif answer is None:
-            self._announced.add(event)
             self._news.set()
         else:
             self._answered.add(event)
@@ -214,15 +186,15 @@ class Answers:
 
     def _end(self, event: int, answer: str | None) -> None:
         for request in self._waiting.get(event, ()):
-            request.end(answer)
+            if not request.answered.done():
+                request.answered.set_result(answer)
 
     async def _run(self) -> None:
         while True:
             await self._news.wait()
             try:
-                async with self._connections.lend() as connection:
-                    await self._listen(connection)
-            except (DatabaseUnavailable, DatabaseRefused, TimeoutError, OSError) as error:
+                await self._take_all()
+            except (DatabaseUnavailable, DatabaseRefused) as error:
                 self._report(type(error).__name__)
             except Exception:
                 _logger.exception("waiting for answers crashed; it starts again")
@@ -232,66 +204,49 @@ class Answers:
             if self._requests:
                 self._news.set()
 
-    async def _listen(self, connection: Connection) -> None:
+    async def _take_all(self) -> None:
         """Listen and poll until no request has waited for a while."""
-        with translating():
-            await connection.add_listener(self.channel, self._notice)
-            connection.add_termination_listener(self._lost)
-        self._listens = True
-        try:
-            await self._take_all(connection)
-        finally:
-            self._listens = False
-            if not connection.is_closed():
-                connection.remove_termination_listener(self._lost)
-                with translating():
-                    await connection.remove_listener(self.channel, self._notice)
-
-    def _lost(self, _: object) -> None:
-        self._news.set()
-
-    async def _take_all(self, connection: Connection) -> None:
         loop = asyncio.get_running_loop()
         used = loop.time()
-        while self._requests or self._answered or loop.time() < used + LISTEN:
-            await self._take(connection)
-            pause = POLL  # without a statement; a request may come meanwhile
-            if self._requests or self._answered:
-                used = loop.time()
-                pause = self._pause(used)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._news.wait()
-            self._news.clear()
+        self._listens = True
+        try:
+            while self._requests or self._answered or loop.time() < used + LISTEN:
+                await self._listener.listen(wanted=True, channel=self.channel)
+                await self._take()
+                pause = POLL  # without a statement; a request may come meanwhile
+                if self._requests or self._answered:
+                    used = loop.time()
+                    ends = min(self._ends().values(), default=used + POLL)
+                    pause = max(min(POLL, ends - used), SHORTEST_POLL)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._news.wait()
+                self._news.clear()
+        finally:
+            self._listens = False
+        await self._listener.close()
 
-    def _pause(self, now: float) -> float:
-        """Return the seconds until the next poll."""
-        ends = min((request.until for request in self._all_waiting()), default=now + POLL)
-        return max(min(POLL if self._hears else QUICK_POLL, ends - now), QUICK_POLL)
+    def _ends(self) -> dict[int, float]:
+        """Return the events that are waited for, and when each request gives up."""
+        return {
+            request.event: request.until
+            for request in self._requests
+            if request.event is not None and not request.answered.done()
+        }
 
-    def _all_waiting(self) -> Iterable[Request]:
-        return (request for requests in self._waiting.values() for request in requests if request.waits)
-
-    async def _take(self, connection: Connection) -> None:
+    async def _take(self) -> None:
         """Fetch what was answered, and end what has waited for long enough."""
         now = asyncio.get_running_loop().time()
-        waiting = {
-            request.event: request.until for request in self._all_waiting() if request.event is not None
-        }
-        answered, announced = self._answered, self._announced
-        self._answered, self._announced = set(), set()
+        waiting, answered = self._ends(), self._answered
+        self._answered = set()
         ending = {event for event, until in waiting.items() if until <= now} | answered
         if not waiting and not ending:
-            if connection.is_closed():
-                raise DatabaseUnavailable
             return
-        taken = await Intake(connection).take_answers(self.channel, list(waiting), list(ending))
+        async with self._listener.connection() as connection:
+            taken = await Intake(connection).take_answers(self.channel, list(waiting), list(ending))
         self._report(None)
         for event, answer in taken.items():
             self._end(event, answer)
-        heard = answered | announced | self._answered | self._announced
-        if any(answer is not None and event not in heard for event, answer in taken.items()):
-            self._hears = False  # until the next notification
 
     def _report(self, error: str | None) -> None:
         """Log once that answers cannot be fetched, and once that they can."""

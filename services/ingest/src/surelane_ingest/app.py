@@ -1,13 +1,7 @@
 """The public port. Every request takes the same steps: check, read, verify, then store and answer.
 
-- 200: stored, a duplicate, or sound but not taken (another type, the app's own message).
-- 400: garbled HTTP; or signed, but never storable. Slack's carry ``x-slack-no-retry``.
-- 401: the signature is missing, wrong or stale. The headers decide this where they can, before the body is read.
-- 404, 405: no such path; not a POST.
-- 408, 413, 415: the body is too slow, too large, or of another type or compressed.
-- 503: not known to be stored: the database is away, too much waits, or the service is stopping. Try again.
-
-A refusal of a request without a valid signature ends its connection, so that one client cannot queue more requests.
+The headers decide where they can, before the body is read. ``docs/ingest.md`` says what each status means. A refusal
+without a valid signature ends the connection, so that one client cannot queue more requests.
 """
 
 import asyncio
@@ -64,8 +58,7 @@ _Sort = tuple[str, str, int, str]
 class Refusals:
     """Log the first refusal of a sort at once, then one line per interval with the number of further ones.
 
-    A sort is a route, a status and a reason. All three are ours, so there are few sorts. The metric
-    ``surelane.ingest.answers`` counts every refusal.
+    A sort is a route, a status and a reason. All three are ours, so there are few sorts.
     """
 
     def __init__(self, interval: float = INTERVAL) -> None:
@@ -78,33 +71,30 @@ class Refusals:
         if sort in self._further:
             self._further[sort] += 1
         else:
-            _write(sort)
-            self._begin(sort)
+            self._write(sort)
 
     def close(self) -> None:
         """Log the refusals that no line has counted yet."""
         for sort, further in self._further.items():
-            _write(sort, further)
+            if further:
+                _write(sort, further=further)
         self._further.clear()
 
-    def _begin(self, sort: _Sort) -> None:
+    def _write(self, sort: _Sort, **further: int) -> None:
+        _write(sort, **further)
         self._further[sort] = 0
         asyncio.get_running_loop().call_later(self._interval, self._end, sort)
 
     def _end(self, sort: _Sort) -> None:
         if further := self._further.pop(sort, 0):
-            _write(sort, further)
-            self._begin(sort)
+            self._write(sort, further=further)
 
 
-def _write(sort: _Sort, further: int | None = None) -> None:
-    if further == 0:
-        return
+def _write(sort: _Sort, **further: int) -> None:
     message, path, status, reason = sort
     level = logging.WARNING if path else logging.INFO
     about = {"path": path, "status": status} if path else {}
-    more = {} if further is None else {"further": further}
-    _logger.log(level, message, reason=reason, **about, **more)
+    _logger.log(level, message, reason=reason, **about, **further)
 
 
 def server_options(drain_timeout: timedelta, refusals: Refusals) -> Mapping[str, Any]:
@@ -163,11 +153,9 @@ Answering = Callable[[web.Request], Awaitable[web.Response]]
 
 
 class Refused(Exception):  # noqa: N818 - it is an answer, not a failure
-    """A request that is answered with an error.
+    """A request that is answered with an error, which quotes nothing that the client sent.
 
-    Attributes:
-        error: the reason, for the answer and the log. It quotes nothing that the client sent.
-        event: the log fields that name the event of a verified request; empty where it has none.
+    ``event``: the log fields that name the event of a verified request.
     """
 
     def __init__(
@@ -190,14 +178,10 @@ def unsigned() -> Refused:
 
 
 class Bodies:
-    """Read bodies within their bounds, and count the memory that unanswered requests hold.
+    """Read bodies within their bounds, and count the bytes that unanswered requests hold (``held_bytes``).
 
     A body counts with the bytes that have arrived. Its announced length costs a client nothing, so counting that
     would let a few slow clients take all the memory.
-
-    Attributes:
-        largest: the largest body, in bytes.
-        held_bytes: bytes that the bodies of unanswered requests take now.
     """
 
     def __init__(self, largest: int, memory: int) -> None:
@@ -209,11 +193,7 @@ class Bodies:
         self._large_bytes = 0
 
     def check(self, request: web.Request, media_types: Collection[str]) -> None:
-        """Check the headers that describe the body.
-
-        Raises:
-            Refused: another content type (415), a compressed body (415), or a body that is too large (413).
-        """
+        """Refuse another content type (415), a compressed body (415), and one that is too large (413)."""
         if request.content_type not in media_types:
             raise Refused(415, f"the content type must be {' or '.join(media_types)}")
         if request.headers.get("Content-Encoding", "identity").lower() != "identity":
@@ -280,15 +260,13 @@ class Drain:
 
 
 class Endpoint(Protocol):
-    """A URL that takes signed requests."""
+    """A URL that takes signed requests. Its path is its route, and names it in metrics and logs."""
 
     @property
-    def path(self) -> str:
-        """Its route, which also names it in metrics and logs."""
+    def path(self) -> str: ...
 
     @property
-    def media_types(self) -> Collection[str]:
-        """The content types of its bodies."""
+    def media_types(self) -> Collection[str]: ...
 
     def plausible(self, request: web.Request) -> bool:
         """Return whether the headers can be those of a signed request."""
@@ -299,21 +277,14 @@ class Endpoint(Protocol):
     async def take(
         self, request: web.Request, body: bytes, senders: Sequence[str], arrived: float
     ) -> web.Response:
-        """Store a verified request and answer it. It arrived then, by the event loop's clock.
-
-        Raises:
-            Refused: it is answered with an error.
-        """
+        """Store a verified request, which arrived then by the event loop's clock. Answer it, or raise ``Refused``."""
 
 
 @dataclass(frozen=True)
 class App:
     """The routes of the public port, and the steps that lead each request to its endpoint.
 
-    Attributes:
-        drain: says when to refuse new requests.
-        connections: keeps a connection that carried a verified request when too many are open.
-        off: paths that are switched off, each with the reason.
+    ``off``: paths that are switched off, each with the reason.
     """
 
     endpoints: Sequence[Endpoint]
@@ -392,8 +363,7 @@ class App:
 def traced(tracer: Tracer, routes: Iterable[web.RouteDef]) -> Iterator[web.RouteDef]:
     """Wrap the handlers of ``routes``, so that each answers within a span of its own.
 
-    It carries only the request's method, path and status: the caller chooses queries, headers and hosts freely, so they
-    may hold secrets.
+    It carries the request's method, path and status. Queries, headers and hosts may hold secrets.
     """
     for route in routes:
         yield web.RouteDef(route.method, route.path, _within_span(tracer, route), route.kwargs)

@@ -49,12 +49,10 @@ class Take:
     """An event to store.
 
     Attributes:
-        kind: ``slack.app_mention``, ``slack.command.deploy``, ...
         key: its natural key, which is the same for each retry; ``None`` where only the database can derive it.
-        body: JSON text that PostgreSQL can hold.
+        body: JSON text that PostgreSQL can hold; ``payload`` is its value.
         altered: something PostgreSQL cannot hold was replaced.
         waits: it is a command or an interaction, so a handler may answer it in the HTTP response.
-        payload: the value of the body, if it was parsed.
     """
 
     kind: str
@@ -92,7 +90,6 @@ class Removed:
     """Slack says that an installation, or some of its tokens, are gone.
 
     Attributes:
-        enterprise_id, team_id, is_enterprise_install: whose they were.
         users: the people whose tokens are gone, with ``""`` for the bot; ``None``: all, as the app was removed.
         at: when, in seconds since the epoch; ``None`` where Slack does not say.
         then: what else becomes of the event.
@@ -115,13 +112,7 @@ class Subscriptions:
     """The event types to take, by the names in Slack's app settings (``app_mention``, ``message.im``, ...)."""
 
     def __init__(self, types: frozenset[str], *, merge_mentions: bool = True, own: bool = False) -> None:
-        """Take these types.
-
-        Args:
-            types: the event types.
-            merge_mentions: whether a mention and its channel message are one event.
-            own: whether the app's own events are taken.
-        """
+        """``merge_mentions``: a mention and its channel message are one event. ``own``: the app's own are taken."""
         self._types = types
         self._own = own
         also = _ALSO_MENTIONS & types if merge_mentions else frozenset()
@@ -145,10 +136,9 @@ class Subscriptions:
     def message_key(self, envelope: Payload, event: Payload) -> str | None:
         """Return the key of a message by its address; ``None`` where only its event id counts.
 
-        Slack delivers a message that mentions the app twice: as ``app_mention`` and, for example, as
-        ``message.channels``. A message of a channel that organizations share may come once per workspace that has the
-        app. The event ids differ and the order varies. With one key, the second is a duplicate.
-        The database cannot derive this key: it depends on the event types that this service takes.
+        Slack delivers a message that mentions the app twice, and a message of a channel that organizations share once
+        per workspace that has the app. The event ids differ. With one key, the second is a duplicate. The database
+        cannot derive it: it depends on the event types that this service takes.
         """
         name, edit = subscription(event), edit_of(event)
         merged, shared = edit is None and name in self._delivered_twice, is_shared(envelope)
@@ -165,13 +155,11 @@ class Subscriptions:
 
 
 def read_event(body: bytes, subscriptions: Subscriptions) -> Envelope:
-    """Read the body of an Events API request."""
     parsed = _object(_text(body))
     return parsed if isinstance(parsed, Malformed) else event_of(parsed, subscriptions)
 
 
 def event_of(parsed: Json, subscriptions: Subscriptions) -> Envelope:
-    """Read the object that the Events API sends."""
     envelope = parsed.value
     match envelope.get("type"):
         case "event_callback":
@@ -187,10 +175,7 @@ def event_of(parsed: Json, subscriptions: Subscriptions) -> Envelope:
 
 
 def read_form(body: bytes) -> Envelope:
-    """Read the form of an interaction or of a slash command.
-
-    An interaction is the JSON in the field ``payload``. A command is stored as an object of its fields.
-    """
+    """Read a form: an interaction's JSON is in the field ``payload``, and a command is an object of its fields."""
     fields = _form(body)
     if isinstance(fields, Malformed):
         return fields
@@ -203,7 +188,6 @@ def read_form(body: bytes) -> Envelope:
 
 
 def command_of(parsed: Json) -> Envelope:
-    """Read the fields of a slash command."""
     command = parsed.value.get("command")
     if not isinstance(command, str) or not command.lstrip("/"):
         return Malformed("neither a command nor an interaction")
@@ -211,7 +195,6 @@ def command_of(parsed: Json) -> Envelope:
 
 
 def interaction_of(parsed: Json) -> Envelope:
-    """Read the object of an interaction."""
     match parsed.value.get("type"):
         case "block_suggestion":
             # It has no trigger_id, and people type the same letters again: each request is an event of its own.
@@ -243,10 +226,7 @@ def _event_callback(parsed: Json, subscriptions: Subscriptions) -> Envelope:
 
 
 def _removed_from_team(envelope: Payload, event: Payload, taken: Take | Ignore) -> Removed | Take | Ignore:
-    """Return the removal of our app from a workspace; ``taken`` for another app.
-
-    Slack authorizes the event for the organization. The workspace is named in the event alone.
-    """
+    """Return the removal of our app from a workspace, which the event alone names; ``taken`` for another app."""
     app, team = event.get("app_id"), text_in(event.get("team_id"))
     if app is None or app != envelope.get("api_app_id") or team is None or not team.startswith("T"):
         return taken  # of an organization's own removal, app_uninstalled says more
@@ -355,13 +335,9 @@ class Disconnect:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """An envelope.
+    """An envelope. ``identity`` names it in the acknowledgement, which may carry an answer if ``takes_answer``.
 
-    Attributes:
-        identity: names it in the acknowledgement.
-        kind: one of :data:`KINDS`, or ``other``.
-        retry: the number of Slack's retry; ``None``: it is none.
-        takes_answer: whether the acknowledgement may carry a handler's answer.
+    ``kind``: one of :data:`KINDS`, or ``other``. ``retry``: the number of Slack's retry; ``None``: it is none.
     """
 
     identity: str

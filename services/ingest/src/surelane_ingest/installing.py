@@ -4,10 +4,8 @@ With ``?team=…&user=…`` the person connects an account: Slack is asked for t
 names the person. If Slack then names somebody else, nothing is stored.
 
 Everybody may ask for these URLs. So ``/slack/install`` costs no database call, a redirect costs one only if it brings a
-state that this service signed for the same browser, and few redirects are handled at once.
-
-The state is signed and expires after ten minutes; the cookie holds it too. Its use is stored, so that it counts once,
-on whichever replica.
+state that this service signed for the same browser, and few redirects are handled at once. The use of a state is
+stored, so that it counts once, on whichever replica.
 """
 
 import asyncio
@@ -16,14 +14,14 @@ import binascii
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from html import escape
 from pathlib import Path
 from string import Template
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urljoin
 
 import aiohttp
@@ -33,12 +31,11 @@ from slack_sdk.oauth import AuthorizeUrlGenerator, OAuthStateUtils
 from slack_sdk.oauth.installation_store import Installation
 from slack_sdk.web.async_client import AsyncWebClient
 
-from surelane.encryption.data_keys import DataKeys
 from surelane.encryption.keys import Keyring, SealedError
+from surelane.encryption.sealing import Sealing
 from surelane.errors import SettingsError, SurelaneError
 from surelane.slack import Payload, object_in, reporter_of
 from surelane_ingest.app import RETRY_AFTER, Answering, Drain, Refused
-from surelane_ingest.connections import Connections
 from surelane_ingest.envelope import Removed
 from surelane_ingest.ingest_settings import IngestSettings
 from surelane_ingest.metrics import Metrics
@@ -58,6 +55,8 @@ _WEBHOOK = ("url", "channel", "channel_id", "configuration_url")
 _TEAM = re.compile(r"[TE][A-Z0-9]{1,30}", re.ASCII)
 _USER = re.compile(r"[UW][A-Z0-9]{1,30}", re.ASCII)
 _WORD = re.compile(r"[a-z0-9_]{1,60}", re.ASCII)
+
+Answer = TypeVar("Answer")
 
 _logger = get_logger(__name__)
 
@@ -120,22 +119,18 @@ class NotInstalledError(Exception):
 
 
 class Installer:
-    """Serves the two URLs of an install."""
+    """Serves the two URLs of an install. :class:`SettingsError`: the team's own pages cannot be read."""
 
     def __init__(
         self,
         settings: IngestSettings,
         keys: Keyring,
-        connections: Connections,
+        installations: Installations,
+        sealing: Sealing,
         session: aiohttp.ClientSession,
         drain: Drain,
         metrics: Metrics,
     ) -> None:
-        """Prepare the pages.
-
-        Raises:
-            SettingsError: the team's own pages cannot be read.
-        """
         self._client_id = settings.client_id or ""
         self._client_secret = settings.client_secret.get_secret_value() if settings.client_secret else ""
         self._redirect_uri = settings.redirect_uri
@@ -157,8 +152,8 @@ class Installer:
         # A simulator's page takes the id of a workspace as a fragment.
         client = SLACK_CLIENT if is_slack(authorize) else f"{urljoin(authorize, '/')}#"
         self._pages = Pages(settings.install_pages, client)
-        self._keys, self._encrypts = keys, settings.encrypt_events
-        self._connections = connections
+        self._stored, self._sealing = installations, sealing
+        self._within = settings.database_budget.total_seconds()
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._drain = drain
         self._metrics = metrics
@@ -217,15 +212,12 @@ class Installer:
             raise NotInstalledError("busy", "Too many installs run at this moment. Try again.", status=503)
         async with self._turns:
             away = NotInstalledError("database", "Our database does not answer. Try again soon.", status=503)
-            async with self._installations(away) as installations:
-                is_unused = await installations.use_oauth_state(name, ends)
-            if not is_unused:
+            if not await self._bounded(self._stored.use_oauth_state(name, ends), away):
                 raise NotInstalledError("used_state", "This link has been used. An install needs a new one.")
             installation = await self._exchanged(code)
             if person is not None:
                 person.check(installation)
-            async with self._installations(away) as installations:
-                await installations.save(installation)
+            await self._bounded(self._stored.save(installation), away)
             await self._after(installation)
         owner = installation.enterprise_id if installation.is_enterprise_install else installation.team_id
         what = "the app was installed" if person is None else "an account was connected"
@@ -234,12 +226,11 @@ class Installer:
         response.headers["Set-Cookie"] = self._cookies.build_set_cookie_for_deletion()
         return response
 
-    @asynccontextmanager
-    async def _installations(self, refusal: Exception) -> AsyncIterator[Installations]:
-        """Lend the calls about installations, within the budget. ``refusal`` is raised if the database fails."""
+    async def _bounded(self, call: Awaitable[Answer], refusal: Exception) -> Answer:
+        """Return what a call about installations does. Raise ``refusal`` if the database fails, or takes too long."""
         try:
-            async with self._connections.lend() as connection, asyncio.timeout(self._connections.budget):
-                yield Installations(connection, self._keys)
+            async with asyncio.timeout(self._within):
+                return await call
         except (SurelaneError, TimeoutError) as error:
             _logger.warning("an installation could not be stored", error=type(error).__name__)
             raise refusal from None
@@ -250,40 +241,31 @@ class Installer:
         If that fails, the turns look again by themselves, and the workspace's first event makes the key.
         """
         with suppress(SurelaneError, SealedError, TimeoutError):
-            async with self._connections.lend() as connection, asyncio.timeout(self._connections.budget):
+            async with asyncio.timeout(self._within):
                 if stored.user_token:
-                    await Installations(connection, self._keys).wake_connected(stored.user_id)
-                if self._encrypts:
-                    await DataKeys(connection, self._keys).current(stored.team_id or "")
+                    await self._stored.wake_connected(stored.user_id)
+                if self._sealing.on:
+                    await self._sealing.key_for(stored.team_id or "")
 
     async def remove(self, removed: Removed) -> None:
-        """Delete the tokens that Slack says are gone. Those of a later install stay.
-
-        Raises:
-            Refused: the database does not answer (503), so that Slack says it again.
-        """
+        """Delete the tokens that Slack says are gone. Those of a later install stay. ``Refused``: try again."""
         owner = Owner.of(removed.enterprise_id, removed.team_id, removed.is_enterprise_install)
         if owner is None:
             return
         until = None if removed.at is None else datetime.fromtimestamp(removed.at + 1, UTC)
-        async with self._installations(Refused(503, "tokens are not known to be deleted")) as installations:
-            if removed.users is None and not removed.from_team:
-                deleted = await installations.uninstall(owner, removed.enterprise_id, until)
-            else:
-                deleted = await installations.delete(owner, removed.users, until)
+        if removed.users is None and not removed.from_team:
+            call = self._stored.uninstall(owner, removed.enterprise_id, until)
+        else:
+            call = self._stored.delete(owner, removed.users, until)
+        deleted = await self._bounded(call, Refused(503, "tokens are not known to be deleted"))
         _logger.info("tokens of an installation were deleted", owner=owner.identity, rows=deleted)
 
     async def note_report(self, event_id: int, envelope: Payload) -> None:
-        """Note that another installation has reported a stored event of a shared channel.
-
-        Raises:
-            Refused: the database does not answer (503), so that Slack says it again.
-        """
+        """Note that another installation reported a stored event of a shared channel. ``Refused``: try again."""
         owner = Owner.of(*reporter_of(envelope))
         if owner is not None:
             refusal = Refused(503, "a report is not known to be noted")
-            async with self._installations(refusal) as installations:
-                await installations.note_report(event_id, owner)
+            await self._bounded(self._stored.note_report(event_id, owner), refusal)
 
     async def _exchanged(self, code: str) -> Installation:
         try:
@@ -327,11 +309,7 @@ def _refused_by_slack(error: object) -> NotInstalledError:
 
 
 def _checked(answer: object, app_id: str | None) -> Mapping[str, Any]:
-    """Return Slack's answer if it has what an installation needs.
-
-    Raises:
-        NotInstalledError: it is of another app, or names no owner or no token.
-    """
+    """Return Slack's answer if it is of this app, and names an owner and a token."""
     if not isinstance(answer, dict):
         raise NotInstalledError("garbled", "Slack's answer cannot be read.", status=502)
     if app_id is not None and answer.get("app_id") != app_id:
@@ -404,14 +382,9 @@ class Pages:
     """Make the pages from templates with ``$names``. Each value is escaped for HTML."""
 
     def __init__(self, directory: Path | None = None, client: str = SLACK_CLIENT) -> None:
-        """Read the templates.
+        """Read the team's own pages, if there is a directory. :class:`SettingsError`: one cannot be read.
 
-        Args:
-            directory: the team's own pages.
-            client: the address of Slack in the browser; the id of a workspace follows it.
-
-        Raises:
-            SettingsError: the directory lacks one, or it cannot be read.
+        ``client``: the address of Slack in the browser; the id of a workspace follows it.
         """
         self._success = Template(_SUCCESS if directory is None else _read(directory / "success.html"))
         self._client = client

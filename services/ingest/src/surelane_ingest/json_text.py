@@ -57,7 +57,6 @@ def read_json(text: str) -> Json:
 
 
 def _mended(text: str) -> str:
-    """Replace each escaped U+0000 and each lone surrogate in the text of sound JSON."""
     return _UNHOLDABLE.sub(lambda found: REPLACEMENT if found[1] else found[0], text)
 
 

@@ -14,15 +14,7 @@ _SECONDS = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5]
 
 
 class Metrics:
-    """Counts since the process began.
-
-    Attributes:
-        answers: by route and status.
-        ignored: sound requests that were not taken, by reason.
-        duplicates: events that were stored before.
-        altered: events in which something PostgreSQL cannot hold was replaced.
-        rate_limited: Slack's notices that it drops a workspace's events.
-    """
+    """Counts since the process began. The instruments below say of what."""
 
     def __init__(self, waiting: Callable[[], int]) -> None:
         """Make the instruments. ``waiting`` returns how many events wait for the database now."""

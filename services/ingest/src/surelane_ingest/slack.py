@@ -32,15 +32,11 @@ _SIGNATURE = re.compile(r"v0=[0-9a-f]{64}")
 class Headers(Protocol):
     """The headers of a request; a name may occur several times."""
 
-    def getall(self, key: str, default: Sequence[str], /) -> Sequence[str]:
-        """Return all values under a name, or ``default``."""
+    def getall(self, key: str, default: Sequence[str], /) -> Sequence[str]: ...
 
 
 class Signatures:
-    """Verify Slack's signature under several secrets: the old and the new one during a rotation.
-
-    The rule is in Slack's documentation, "Verifying requests from Slack".
-    """
+    """Verify Slack's signature under several secrets, by the rule in its "Verifying requests from Slack"."""
 
     def __init__(self, secrets: Sequence[str], clock: Clock | None = None) -> None:
         self._clock = clock or Clock()
@@ -80,7 +76,7 @@ def _valid(verifier: SignatureVerifier, body: bytes, timestamp: str, signature: 
 
 @dataclass(frozen=True, slots=True)
 class SlackUrl:
-    """One of Slack's URLs. ``read``: reads its bodies, by their content type. ``signatures``: verifies them."""
+    """One of Slack's URLs. ``read``: reads its bodies, by their content type."""
 
     path: str
     read: Mapping[str, Callable[[bytes], Envelope]]
@@ -98,12 +94,7 @@ class SlackUrl:
         return SLACK if self.signatures.valid(body, request.headers) else ()
 
     async def take(self, request: web.Request, body: bytes, _: Sequence[str], arrived: float) -> web.Response:
-        """Store an event, or answer what else Slack sends.
-
-        Raises:
-            Refused: the body is malformed (400), the event is not known to be stored (400 or 503), or nothing handles
-                it (404).
-        """
+        """Store an event, or answer what else Slack sends. It raises what :meth:`Taker.take` does."""
         envelope = self.read[request.content_type](body)
         return _response(await self.taker.take(envelope, arrived, request.headers.get(RETRY)))
 

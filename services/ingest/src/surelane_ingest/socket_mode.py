@@ -7,7 +7,7 @@ connections that Slack allows, so that each replica has at least one. Why slack-
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import assert_never
@@ -69,12 +69,9 @@ class NotConnectedError(Exception):
 
 
 class Links:
-    """The state of all connections.
+    """The state of all connections, and how many envelopes had which outcome since the process began.
 
-    Attributes:
-        open: connections on which Slack can send.
-        pending: envelopes that were taken and are not acknowledged yet.
-        envelopes: by sort and outcome, since the process began.
+    ``open``: connections on which Slack can send. ``pending``: envelopes taken and not acknowledged yet.
     """
 
     def __init__(self) -> None:
@@ -95,20 +92,18 @@ class Links:
             make(f"surelane.ingest.socket.{name}", [observe], unit, description)
 
     def opened(self, place: int, of_the_app: int) -> None:
-        """Note that a connection is open. The app now has ``of_the_app`` of them."""
         self.open += 1
         self._reported.pop(place, None)
         _logger.info("connected to Slack", place=place, open=self.open, of_the_app=of_the_app)
 
     def closed(self, place: int, reason: str) -> None:
-        """Note that an open connection ended."""
         self.open -= 1
         if not self.open:
             self._lost_at, self._problem = asyncio.get_running_loop().time(), reason
         _logger.info("a connection to Slack ended", place=place, open=self.open, reason=reason)
 
     def failed(self, place: int, reason: str) -> None:
-        """Note that no connection could be opened. The log names each further reason once."""
+        """Note that no connection could be opened. The log names each reason once."""
         if not self.open:
             self._problem = reason
         if self._reported.get(place) != reason:
@@ -128,13 +123,7 @@ class Links:
 
 @dataclass(frozen=True)
 class Shared:
-    """What all connections use.
-
-    Attributes:
-        bodies: counts the memory of envelopes.
-        links: keeps the state of the connections, and counts envelopes by their outcome.
-        drain: says when to take no more, and to open no more connections.
-    """
+    """What all connections use."""
 
     taker: Taker
     subscriptions: envelope.Subscriptions
@@ -146,12 +135,7 @@ class Shared:
 
 @dataclass(eq=False)
 class Link:
-    """One connection, after its ``hello``.
-
-    Attributes:
-        reason: why it ends.
-        leaving: set once it will end soon or has ended: another connection must replace it.
-    """
+    """One connection, after its ``hello``. ``leaving``: it will end soon or has ended, so another must replace it."""
 
     socket: aiohttp.ClientWebSocketResponse
     shared: Shared
@@ -187,11 +171,9 @@ class Link:
         await self._close()
 
     async def _close(self) -> None:
-        try:
+        with suppress(TimeoutError, aiohttp.ClientError, OSError):  # the session cuts it
             async with asyncio.timeout(CLOSES_WITHIN):
                 await self.socket.close()
-        except (TimeoutError, aiohttp.ClientError, OSError):
-            pass  # the session cuts it
 
     def _frame(self, text: str) -> bool:
         """Take a frame. Return whether Slack says that the connection will end."""
@@ -269,7 +251,6 @@ class SocketMode:
     """Hold the connections."""
 
     def __init__(self, settings: IngestSettings, session: aiohttp.ClientSession, shared: Shared) -> None:
-        """Prepare to connect, by the token of the settings. ``session`` opens the connections."""
         self._token = settings.app_token.get_secret_value().strip() if settings.app_token else ""
         self._session = session
         # slack-sdk's retries are off: places pause by themselves.
@@ -307,11 +288,7 @@ class SocketMode:
         await asyncio.gather(*running.values(), return_exceptions=True)
 
     async def _open(self, place: int) -> Link:
-        """Open a connection and wait for its ``hello``.
-
-        Raises:
-            NotConnectedError: there is none.
-        """
+        """Open a connection and wait for its ``hello``. It raises :class:`NotConnectedError`."""
         try:
             async with asyncio.timeout(OPENS_WITHIN):
                 socket = await self._session.ws_connect(

@@ -2,6 +2,7 @@
 
 import json
 import secrets
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -29,20 +30,13 @@ NO_RETRY = {"x-slack-no-retry": "1"}
 
 @dataclass(frozen=True)
 class Taker:
-    """Take what Slack sends.
-
-    Attributes:
-        answers: waits for the answers to commands and interactions.
-        tracer: makes spans; ``None``: tracing is off.
-        installer: knows the installations of the app; ``None``: installs are off.
-        sealing: encrypts events if it is on.
-    """
+    """Take what Slack sends. ``tracer``, ``installer``: ``None`` where tracing or installs are off."""
 
     writer: Writer
     answers: Answers
     tracer: Tracer | None
     installer: Installer | None
-    sealing: Sealing | None
+    sealing: Sealing
     # Bound: an unbound logger costs more per silenced line than the rest of the answer. Not bound on import:
     # binding fixes the configuration of the logs, which starts after the imports.
     _log: Logger = field(init=False, default_factory=lambda: get_logger(__name__).bind())
@@ -64,17 +58,14 @@ class Taker:
                 await self.installer.remove(sent)
             sent = sent.then
         match sent:
-            case envelope.Take(waits=True) if (waiting := self.answers.request(arrived)) is not None:
-                with waiting:
+            case envelope.Take():
+                with self.answers.request(arrived) if sent.waits else nullcontext() as waiting:
                     await self._store(retry, sent, waiting)
-                    answer = await waiting.answer()
+                    answer = None if waiting is None else await waiting.answer()
                 if answer == REFUSED:
                     named = {"event_id": sent.key, "kind": sent.kind}
                     raise Refused(404, "no handler takes this", headers=NO_RETRY, event=named)
                 return answer or _unanswered(sent)
-            case envelope.Take():
-                await self._store(retry, sent)
-                return _unanswered(sent)
             case envelope.Challenge(challenge):
                 self._log.info("url verified")
                 return json.dumps({"challenge": challenge})
@@ -90,7 +81,7 @@ class Taker:
                 assert_never(sent)
         return None
 
-    async def _store(self, retry: str | None, event: envelope.Take, waiting: Request | None = None) -> None:
+    async def _store(self, retry: str | None, event: envelope.Take, waiting: Request | None) -> None:
         metrics = self.writer.metrics
         answer = await self._insert(retry, event, waiting)
         if isinstance(answer, NotStored):
@@ -114,7 +105,7 @@ class Taker:
 
     async def _insert(self, retry: str | None, event: envelope.Take, waiting: Request | None) -> Answer:
         body, key = event.body, event.key
-        if self.sealing is not None and self.sealing.on:
+        if self.sealing.on:
             try:
                 body, key = await self.sealing.event(body, key, event.payload)
             except (SurelaneError, SealedError) as error:

@@ -1,8 +1,4 @@
-"""Signed requests of other programs: webhooks, and remote agents' answers. ``app`` has the statuses they share.
-
-- 401: also for an unknown name, or an answer that was signed for another task.
-- 404: no event waits for this answer.
-- 409: the event does not wait for its answer yet. Try again.
+"""Signed requests of other programs: webhooks, and remote agents' answers.
 
 An answer must be signed with the ``webhook-id`` of its own task's answer. A signed request about another task,
 or our own request to the agent sent back to us, therefore answers nothing.
@@ -48,19 +44,14 @@ class Turns:
     """Call the database for a request in turn, within the budget and :data:`CONNECTIONS`."""
 
     def __init__(self, connections: Connections) -> None:
-        self._connections = connections
+        self._intake, self._budget = Intake(connections.pool), connections.budget
         self._turn = asyncio.Semaphore(CONNECTIONS)
 
     async def __call__(self, call: Callable[[Intake], Awaitable[Answer]]) -> Answer:
-        """Return what ``call`` returns.
-
-        Raises:
-            Refused: the database cannot hold this (400), or is away or refuses (503).
-        """
-        lend = self._connections.lend
+        """Return what ``call`` does. ``Refused``: the database cannot hold this (400), or is away or refuses (503)."""
         try:
-            async with asyncio.timeout(self._connections.budget), self._turn, lend() as connection:
-                return await call(Intake(connection))
+            async with asyncio.timeout(self._budget), self._turn:
+                return await call(self._intake)
         except (errors.DatabaseUnavailable, errors.TransientConflict, TimeoutError) as error:
             _logger.warning(NotStored.UNAVAILABLE.value, error=type(error).__name__)
             raise Refused(503, NotStored.UNAVAILABLE.value) from None
@@ -73,36 +64,24 @@ class Turns:
 
 @dataclass(frozen=True, slots=True)
 class TriggerUrl:
-    """The URL of webhooks: each stores an event of kind ``trigger-fire``, once per ``webhook-id``.
-
-    Attributes:
-        secrets: the triggers, by their names.
-        tracer: makes spans; ``None``: tracing is off.
-        sealing: encrypts the payloads if it is on.
-    """
+    """The URL of webhooks: each stores an event of kind ``trigger-fire``, once per ``webhook-id``."""
 
     secrets: Secrets
     call: Turns
     metrics: Metrics
     tracer: Tracer | None
-    sealing: Sealing | None = None
+    sealing: Sealing
     path: str = "/v1/triggers/{name}"
     media_types: Collection[str] = (JSON,)
 
     def plausible(self, request: web.Request) -> bool:
-        """Return whether the headers can be those of a signed webhook of a known trigger."""
         return request.match_info["name"] in self.secrets and plausible(request.headers) is not None
 
     def senders(self, request: web.Request, body: bytes) -> Sequence[str]:
-        """Return the trigger that the path names, if one of its keys signed the body."""
         return _signers(request, body, self.secrets, [request.match_info["name"]])
 
     async def take(self, request: web.Request, body: bytes, senders: Sequence[str], _: float) -> web.Response:
-        """Store the webhook; answer its event's id, and whether it was stored before.
-
-        Raises:
-            Refused: it is not JSON (400), or not stored (400 or 503).
-        """
+        """Store the webhook; answer its event's id, and whether it was stored before."""
         (name,) = senders
         webhook_id, payload = request.headers[ID], _json(body)
         text = await _encrypted(self.sealing, payload)
@@ -124,21 +103,15 @@ class TriggerUrl:
 
 @dataclass(frozen=True, slots=True)
 class AnswerUrl:
-    """The URL of remote agents' answers: each ends the event that waits for it.
-
-    Attributes:
-        secrets: the remote agents, by their names.
-        sealing: encrypts the answers if it is on.
-    """
+    """The URL of remote agents' answers: each ends the event that waits for it."""
 
     secrets: Secrets
     call: Turns
-    sealing: Sealing | None = None
+    sealing: Sealing
     path: str = "/v1/dispatch/{id}"
     media_types: Collection[str] = (JSON,)
 
     def plausible(self, request: web.Request) -> bool:
-        """Return whether the headers can be those of a signed answer to the task that the path names."""
         return bool(self.secrets) and plausible(request.headers) == answer_id(request.match_info["id"])
 
     def senders(self, request: web.Request, body: bytes) -> Sequence[str]:
@@ -146,11 +119,7 @@ class AnswerUrl:
         return _signers(request, body, self.secrets, self.secrets)
 
     async def take(self, request: web.Request, body: bytes, senders: Sequence[str], _: float) -> web.Response:
-        """Settle the event with the answer, if it waits for one of the senders.
-
-        Raises:
-            Refused: it is not JSON (400), has no event (404), comes too early (409), or is not stored (400 or 503).
-        """
+        """Settle the event with the answer, if it waits for one of the senders."""
         identity = _event_id(request.match_info["id"])
         result = await _encrypted(self.sealing, _json(body), Place(identity, RESULT))
         match await self.call(lambda intake: intake.answer_dispatch(identity, list(senders), result)):
@@ -168,13 +137,9 @@ def _signers(request: web.Request, body: bytes, known: Secrets, names: Iterable[
     return [name for name in names if verified(request.headers, body, keys_of(known, name)) is not None]
 
 
-async def _encrypted(sealing: Sealing | None, given: Json, place: Place | None = None) -> str:
-    """Return JSON as it is stored.
-
-    Raises:
-        Refused: it is to be encrypted, and its data key cannot be used (503).
-    """
-    if sealing is None or not sealing.on:
+async def _encrypted(sealing: Sealing, given: Json, place: Place | None = None) -> str:
+    """Return JSON as it is stored. ``Refused`` (503): its data key cannot be used."""
+    if not sealing.on:
         return given.text
     try:
         return json.dumps(await sealing.payload(given.value, "", VALUE, place))

@@ -26,9 +26,10 @@ from surelane_ingest.taking import Taker
 from surelane_ingest.webhooks import CONNECTIONS as WEBHOOK_CONNECTIONS
 from surelane_ingest.webhooks import AnswerUrl, TriggerUrl, Turns
 from surelane_ingest.writer import FLUSHERS, Writer
+from surelane_service.installations import Installations
 from surelane_service.intake import Intake
 from surelane_service.logs import configure_logs, get_logger
-from surelane_service.pool import opened_pool
+from surelane_service.pool import Listener, opened_pool
 from surelane_service.probes import ConnectionLimit, private_app, serving, serving_private
 from surelane_service.service_settings import load_settings
 from surelane_service.telemetry.setup import configure_telemetry
@@ -83,14 +84,10 @@ async def running(
     measured: bool = True,
     patience: Patience = PATIENCE,
 ) -> AsyncIterator[Ingest]:
-    """Run the service for the length of the block.
+    """Run the service for the length of the block. ``measured``: it publishes the queue's figures.
 
     At its end the public port closes first, and its requests finish within the drain timeout. Then the writer ends.
     The private port ends last; until then ``/readyz`` answers that the service is not ready.
-
-    Args:
-        measured: whether to publish the queue's figures.
-        patience: how long requests wait for their answers.
 
     Raises:
         SettingsError: a port is taken, or the database's URL is not one.
@@ -101,16 +98,16 @@ async def running(
         settings.event_types, merge_mentions=settings.merge_mentions, own=settings.own_events
     )
     async with (
-        _connections(settings, CONNECTIONS) as connections,
+        _pool(settings, CONNECTIONS) as pool,
+        nullcontext(Connections(pool, settings.database_budget)) as connections,
         _watching(settings) if measured else nullcontext(),
         _serving_private(settings, connections, drain, links) as private_port,
         Writer(connections, buffer=settings.buffer) as writer,
         _sealing(settings) as sealing,
-        _connections(settings, 1) as listening,
         Answers(
-            listening, most=max(settings.connections // 2, 1), patience=patience, sealing=sealing
+            _listener(settings), sealing, most=max(settings.connections // 2, 1), patience=patience
         ) as answers,
-        _installer(settings, drain, writer) as installer,
+        _installer(settings, drain, writer, sealing) as installer,
         nullcontext(Taker(writer, answers, tracer, installer, sealing)) as taker,
         _serving_public(settings, bodies, connections, taker, subscriptions, drain) as port,
         nullcontext()
@@ -129,36 +126,28 @@ def _pool(settings: IngestSettings, size: int) -> AbstractAsyncContextManager[Po
 
 
 @asynccontextmanager
-async def _connections(settings: IngestSettings, size: int) -> AsyncIterator[Connections]:
-    async with _pool(settings, size) as pool:
-        yield Connections(pool, settings.database_budget)
-
-
-@asynccontextmanager
-async def _sealing(settings: IngestSettings) -> AsyncIterator[Sealing | None]:
-    """Yield what encrypts and decrypts, with a connection of its own; ``None`` without keys."""
-    keys = settings.encryption_keys
-    if keys is None:
-        yield None
-        return
+async def _sealing(settings: IngestSettings) -> AsyncIterator[Sealing]:
     async with _pool(settings, 1) as pool:
-        yield Sealing(DataKeys(pool, keys), on=settings.encrypt_events)
+        yield Sealing(DataKeys(pool, settings.encryption_keys), on=settings.encrypt_events)
+
+
+def _listener(settings: IngestSettings) -> Listener:
+    dsn = settings.database_url.get_secret_value()
+    return Listener(dsn, service=SERVICE, within=settings.database_budget)
 
 
 @asynccontextmanager
 async def _installer(
-    settings: IngestSettings, drain: Drain, writer: Writer
+    settings: IngestSettings, drain: Drain, writer: Writer, sealing: Sealing
 ) -> AsyncIterator[Installer | None]:
     """Yield what installs the app by OAuth, with connections of its own; ``None`` where installs are off."""
     keys = settings.encryption_keys
     if not settings.installs or keys is None:
         yield None
         return
-    async with (
-        _connections(settings, 2) as connections,
-        aiohttp.ClientSession(timeout=SLACK_WITHIN) as session,
-    ):
-        yield Installer(settings, keys, connections, session, drain, writer.metrics)
+    async with _pool(settings, 2) as pool, aiohttp.ClientSession(timeout=SLACK_WITHIN) as session:
+        installations = Installations(pool, keys)
+        yield Installer(settings, keys, installations, sealing, session, drain, writer.metrics)
 
 
 @asynccontextmanager

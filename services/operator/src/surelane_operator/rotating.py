@@ -85,7 +85,7 @@ class Rotation:
         except SealedError as error:
             self.lost[table.name(row)] = str(error)
             if table.leave is not None:
-                await calls.execute(table.leave, *key, row["sealed"])
+                await calls.fetch(table.leave, *key, row["sealed"])
             return False
         if anew is None and row["previous"] is None:
             return False

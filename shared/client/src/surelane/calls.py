@@ -1,8 +1,8 @@
 """The clients' edge to the driver: each call returns an answer or raises an error of :mod:`surelane.errors`."""
 
 from asyncio import CancelledError
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
@@ -51,17 +51,22 @@ class Calls:
 
     async def fetch(self, query: str, *arguments: object, within: float | None = None) -> list[Row]:
         """Return all rows. ``within``: seconds for the answer; ``None``: the pool's or the connection's own bound."""
-        return await self._call("fetch", query, arguments, timeout=within)
+        uncertain = False
+        try:
+            async with self.lent() as connection:
+                uncertain = not (connection.is_closed() or connection.is_in_transaction())
+                return await connection.fetch(query, *arguments, timeout=within)
+        except DRIVER_ERRORS as error:
+            raise translated(error, uncertain=uncertain) from error
 
     async def fetchrow(self, query: str, *arguments: object) -> Row | None:
-        return await self._call("fetchrow", query, arguments)
+        rows = await self.fetch(query, *arguments)
+        return rows[0] if rows else None
 
     async def fetchval(self, query: str, *arguments: object) -> Any:  # noqa: ANN401 - any SQL type
         """Return the first value of the first row."""
-        return await self._call("fetchval", query, arguments)
-
-    async def execute(self, query: str, *arguments: object) -> None:
-        await self._call("execute", query, arguments)
+        row = await self.fetchrow(query, *arguments)
+        return None if row is None else row[0]
 
     async def call(self, function: str, *arguments: object) -> Any:  # noqa: ANN401 - any SQL type
         """Call a function of the schema ``agent``, and return its value."""
@@ -84,34 +89,27 @@ class Calls:
             async with connection.transaction():
                 yield connection
 
-    async def _call(self, method: str, query: str, arguments: Sequence[object], **bound: float | None) -> Any:  # noqa: ANN401
-        uncertain = False
-        try:
-            async with self.lent() as connection:
-                uncertain = not (connection.is_closed() or connection.is_in_transaction())
-                return await getattr(connection, method)(query, *arguments, **bound)
-        except DRIVER_ERRORS as error:
-            raise translated(error, uncertain=uncertain) from error
-
     @asynccontextmanager
     async def lent(self) -> AsyncIterator[Connection]:
-        """Lend a connection for the length of the block. Its errors are the driver's."""
+        """Lend a connection for the length of the block. Errors of getting it are the driver's."""
         if not isinstance(self._database, asyncpg.Pool):
             yield self._database
             return
         async with self._database.acquire() as connection:
             try:
                 yield connection  # type: ignore[misc]  # the pool's proxy has all of a connection's methods
-            except (*DRIVER_ERRORS, CancelledError) as error:
+            except (*DRIVER_ERRORS, errors.SurelaneError, CancelledError) as error:
                 if self._cuts:
                     await self._cut(connection, error)
                 raise
 
     async def _cut(self, connection: PooledConnection, error: BaseException) -> None:
-        if isinstance(error, CancelledError):
-            connection.terminate()
-        elif isinstance(error, Exception) and errors.blames_server(translated(error)):
-            connection.terminate()
+        found = translated(error) if isinstance(error, DRIVER_ERRORS) else error
+        blamed = isinstance(found, Exception) and errors.blames_server(found)
+        if blamed or isinstance(found, CancelledError):
+            with suppress(*DRIVER_ERRORS):  # the server has cut it: that must not hide a cancellation
+                connection.terminate()
+        if blamed:
             await cast("Pool", self._database).expire_connections()
 
 
@@ -128,11 +126,7 @@ def async_driver(database: object) -> Calls | None:
 
 @contextmanager
 def translating() -> Iterator[None]:
-    """Raise our errors for the driver's in a block whose failure changes nothing, such as connecting.
-
-    Raises:
-        DatabaseUnavailable, DatabaseRefused: the block failed.
-    """
+    """Raise our errors for the driver's in a block whose failure changes nothing, such as connecting."""
     try:
         yield
     except DRIVER_ERRORS as error:
@@ -140,12 +134,7 @@ def translating() -> Iterator[None]:
 
 
 def translated(error: Exception, *, uncertain: bool = False) -> errors.SurelaneError:
-    """Return our error for one of the driver's.
-
-    Args:
-        error: one of :data:`DRIVER_ERRORS`.
-        uncertain: the call was sent outside of a transaction, so a break leaves its outcome unknown.
-    """
+    """Return our error for one of :data:`DRIVER_ERRORS`. ``uncertain``: as for :func:`surelane.errors.of_server`."""
     # The first argument alone: the rest of a PostgresError quotes the row.
     message = f"{type(error).__name__}: {error.args[0] if error.args else error}"
     if isinstance(error, asyncpg.PostgresError):

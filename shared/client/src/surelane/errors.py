@@ -106,13 +106,10 @@ _ENDS_SESSION = ("FATAL", "PANIC")
 
 
 def of_server(message: str, sqlstate: str, severity: str | None, *, uncertain: bool) -> SurelaneError:
-    """Return our error for an error that the server reported.
+    """Return our error for an error that the server reported, by its SQLSTATE and its severity in English.
 
-    Args:
-        message: the error's message, without the details that quote the row.
-        sqlstate: its code.
-        severity: its severity in English.
-        uncertain: the call was sent outside of a transaction, so a break leaves its outcome unknown.
+    ``message`` lacks the details that quote the row. ``uncertain``: the call was sent outside of a transaction, so a
+    break leaves its outcome unknown.
     """
     if uncertain and _may_follow_a_commit(sqlstate, severity):
         return OutcomeUnknown(message)

@@ -78,11 +78,7 @@ class Child:
 
 
 def job_text(job: Job) -> str:
-    """Write a job as JSON text, with the current span as the one that enqueues it.
-
-    Raises:
-        InvalidInput: the payload is not JSON, or a time has no time zone.
-    """
+    """Write a job as JSON text, with the current span as the one that enqueues it. It raises as :func:`json_text`."""
     return json_text(_fields(job))
 
 

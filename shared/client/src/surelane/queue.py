@@ -145,7 +145,6 @@ class Queue:
         """Cancel an event by its natural key, or its id as text.
 
         Args:
-            item_key: the natural key, or the id.
             by: who asks for it; by default the database's role.
             reason: why, kept in history.
             children: cancel also the children that a continuation waits for.
@@ -161,7 +160,6 @@ class Queue:
 
         Args:
             key: the event's natural key, or its id as text.
-            name: the name that the handler waits for.
             value: any JSON value of at most a million bytes.
 
         Returns:
@@ -227,7 +225,6 @@ class Queue:
         return value
 
     async def _text(self, value: Any, place: Place) -> str:  # noqa: ANN401 - any JSON value
-        """Return a signal's value as JSON text, as it is stored."""
         text = json_text(value)
         if self._encryption is None or not self._encryption.on:
             return text
@@ -247,11 +244,7 @@ class Queue:
 
 
 def _parsed(text: str) -> Any:  # noqa: ANN401 - any JSON value
-    """Return a JSON text's value. The database checks only what is not encrypted.
-
-    Raises:
-        InvalidInput: it is no JSON, or UTF-8 cannot hold it.
-    """
+    """Return a JSON text's value, or raise ``InvalidInput``. The database checks only what is not encrypted."""
     try:
         text.encode()
         return json.loads(text, parse_constant=_not_json)

@@ -33,11 +33,7 @@ LONGEST_JITTER = timedelta(days=1)
 
 
 def read_catch_up(text: str) -> CatchUp:
-    """Return a catch-up rule as the database stores it, or as people write it.
-
-    Raises:
-        ValueError: it is none of those in :data:`CatchUp`.
-    """
+    """Return a catch-up rule as the database stores it, or as people write it. ``ValueError``: it is none."""
     if text not in ("none", "one", "all") and not (text.isdecimal() and 1 <= int(text) <= MISSED_AT_MOST):
         raise ValueError(
             f"{text} is not a catch-up rule; write none, one, all or a number up to {MISSED_AT_MOST}"
@@ -107,15 +103,9 @@ class Cron:
 
 
 def due_times(cron: Cron, catch_up: CatchUp, due: datetime, now: datetime) -> tuple[list[datetime], datetime]:
-    """Return the times of a schedule to fire now, and when it fires next.
+    """Return the times of a schedule to fire now, oldest first, and when the first one still to come fires.
 
-    Args:
-        catch_up: which of the missed times are fired.
-        due: when the earliest time that has not been fired was to fire, not after ``now``.
-        now: the database's time.
-
-    Returns:
-        The times to fire, oldest first, and when the first time that is still to come fires.
+    ``due``: when the earliest time that has not been fired was to fire, not after ``now``, the database's time.
     """
     first = cron.last_until(due) if cron.jitter else due
     if catch_up == "all":
@@ -137,11 +127,9 @@ def due_times(cron: Cron, catch_up: CatchUp, due: datetime, now: datetime) -> tu
 
 @dataclass(frozen=True, slots=True)
 class DueCron:
-    """A schedule that is due.
+    """A schedule that is due. A worker's own clock decides nothing: ``now`` is the database's time.
 
-    Attributes:
-        next_at: when the earliest time that has not been fired was to fire.
-        now: the database's time. A worker's own clock decides nothing.
+    ``next_at``: when the earliest time that has not been fired was to fire.
     """
 
     name: str
@@ -174,13 +162,11 @@ class Schedules:
         overlap: Overlap = "allow",
         jitter: timedelta = timedelta(0),
     ) -> None:
-        """Create or change a schedule. An unchanged one keeps its next firing, so declaring it again skips none.
+        """Create or change a :class:`Cron`. An unchanged one keeps its next firing, so declaring it again skips none.
 
         Args:
-            name, schedule, time_zone, jitter: as those of :class:`Cron`.
             kind, payload, priority: of its jobs. They have ``cron`` (the name) and ``scheduled_at`` besides.
             next_at: its first firing; by default the first one after now.
-            catch_up, overlap: see :data:`CatchUp` and :data:`Overlap`.
             paused: a paused schedule fires nothing; ``None`` keeps an existing schedule's state.
 
         Raises:
@@ -214,11 +200,8 @@ class Schedules:
     async def fire_cron(
         self, name: str, due: datetime, times: Sequence[datetime], following: datetime
     ) -> int:
-        """Enqueue a schedule's jobs if it is still due at ``due``: of all the workers that try, one succeeds.
+        """Enqueue a job for each of ``times`` if a schedule is still due at ``due``: of all who try, one succeeds.
 
-        ``due`` is :attr:`DueCron.next_at`. Each of ``times`` fires one job; ``following`` is when it is due next.
-
-        Returns:
-            The number of jobs that were enqueued.
+        ``due`` is :attr:`DueCron.next_at`; ``following`` is when it is due next. Return how many were enqueued.
         """
         return await self._database.call("fire_cron", name, due, times, following)

@@ -14,11 +14,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|m|h|d)?", re.ASCII)
 
 
 def parse_duration(value: object) -> timedelta:
-    """Read a duration.
-
-    Args:
-        value: a timedelta, a number of seconds, or text: a decimal number with an optional unit
-            (``ms``, ``s``, ``m``, ``h``, ``d``; seconds where none is given).
+    """Read a duration: a timedelta, seconds, or text, a number with ``ms``, ``s``, ``m``, ``h``, ``d`` or no unit.
 
     Raises:
         ValueError: anything else, a negative one, or one of more than 3,650 days.

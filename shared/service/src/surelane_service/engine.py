@@ -1,7 +1,4 @@
-"""The worker's client of the queue: claim, renew, settle, sweep and rescue. Each method is one SQL call.
-
-The database owns every change of state; ``migrations/idempotent/`` says what each function does.
-"""
+"""The worker's client of the queue. Each method is one call of a function in ``migrations/idempotent/``."""
 
 import json
 import time
@@ -17,13 +14,11 @@ from surelane.encryption.places import ANSWER, ERROR, PROGRESS, SAID, Place, sig
 from surelane.events import Event
 from surelane.jobs import Job, job_text
 from surelane_service.compatibility import schema_version
+from surelane_service.conversations import Conversations
 from surelane_service.cron import Schedules
-from surelane_service.feedback import Feedback
 from surelane_service.figures import Figures, Measured, read_figures
 from surelane_service.fleet import Fleet
-from surelane_service.rules import Rules
 from surelane_service.sweeping import Sweeping
-from surelane_service.threads import Threads
 
 CANCEL_GRACE = timedelta(seconds=10)
 """How long a handler may go on after its event was asked to be cancelled: ``agent.cancel_grace``."""
@@ -65,7 +60,7 @@ Item = tuple[int, int, str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class ModelUse:
-    """What one response of a model used, and its cost by the team's prices."""
+    """What one response of a model used, with its cost by the team's prices."""
 
     model: str
     input_tokens: int
@@ -93,19 +88,16 @@ class Settled(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Peek:
-    """The events and schedules that a worker waits for, at one moment.
+    """The events and schedules that a worker waits for, at one moment. What the call did not ask for is ``None``.
 
     Attributes:
         now: that moment, by the database's clock.
-        vts: when the first event of each lane and kind is visible, lane-major; ``None`` where there is none. It ends
-            with the highest lane that the kinds use.
+        vts: when the first event of each lane and kind is visible, lane-major, up to the highest lane in use.
         paused: the kinds that are paused; their events are not in ``vts``.
         took: the duration of the peek in the database.
         cron_in: seconds until the next named schedule is due; ``None`` where there is none.
-        figures: the queue's, if the call asked for them.
-        position_free: whether a position was free before the one that the call named.
-        announced: whether the worker that the call named is announced; ``None`` if it named none.
-        drained: whether an operator drained the worker that the call asked about; ``None`` if it asked about none.
+        position_free: whether a position was free before the named one.
+        announced, drained: whether the named worker is announced, and whether an operator drained it.
     """
 
     now: datetime
@@ -124,11 +116,10 @@ class StoredStep:
     """A step that an earlier attempt stored.
 
     Attributes:
-        name: its name.
-        nth: which one of that name it is in a run.
+        nth: which one of its name it is in a run.
         sort: ``step``, ``sleep`` or ``wait``.
-        arguments: a hash of the arguments that it was called with.
-        result: its result as JSON text; of what is not done, what is known of it.
+        arguments: a hash of them.
+        result: JSON text; of what is not done, what is known of it.
         done: whether it has a result, or its time is over. A step that failed has none.
         in_order: whether the handler's own task asked for it, once all that it had asked for before had ended.
     """
@@ -143,14 +134,8 @@ class StoredStep:
 
     @property
     def tried(self) -> Mapping[str, Any]:
-        """Of a step without a result: ``tries``, the last ``error``, ``left`` until the next try, ``failed`` for good.
-
-        ``left`` is in seconds.
-        """
-        found: Mapping[str, Any] = {}
-        if not self.done and self.sort == "step":
-            found = json.loads(self.result or "{}")
-        return found
+        """Of a step without a result: ``tries``, the last ``error``, seconds ``left`` to the next, and ``failed``."""
+        return {} if self.done or self.sort != "step" else json.loads(self.result or "{}")
 
     @property
     def ended(self) -> bool:
@@ -158,11 +143,8 @@ class StoredStep:
         return self.done or bool(self.tried.get("failed"))
 
 
-class Engine(Schedules, Sweeping, Measured, Fleet, Rules, Threads, Feedback):
-    """The SQL functions of role ``agent_worker``, on a connection or a pool.
-
-    Every method raises errors of :mod:`surelane.errors` alone, as :class:`surelane.Queue` does.
-    """
+class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
+    """The functions of role ``agent_worker``. Methods raise errors of :mod:`surelane.errors` alone."""
 
     def __init__(self, database: Pool | Connection) -> None:
         self._database = Calls(database, cuts=True)
@@ -182,7 +164,6 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Rules, Threads, Feedback):
         """Claim up to ``limit`` visible events of ``kinds``, groups whole: the last group may exceed the limit.
 
         Args:
-            worker: recorded as ``claimed_by``.
             max_attempts: for events that neither have a maximum nor are of a kind that has one.
             cursors: where to start scanning each lane and kind (``lane * len(kinds) + position``).
             member_kinds: the kinds that a group's head may bring along; ``kinds`` where ``None``.
@@ -210,14 +191,11 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Rules, Threads, Feedback):
     ) -> Peek:
         """Read which events are visible now or will be ``within`` that time, and when a schedule is due.
 
-        It claims nothing.
-
         Args:
             cursors: as in :meth:`claim_events`; without them the whole queue is read.
-            measure: also return the queue's figures, where there are any.
-            positions_before: also return whether a position before this one is free.
+            measure, positions_before, drains: also return the figures, whether a position before this one is free, and
+                whether an operator drained this worker.
             worker: record that this worker is alive, and ``clock_offset``.
-            drains: return whether an operator drained this worker.
         """
         sent = time.time()
         (row,) = await self._database.fetch(
@@ -240,8 +218,7 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Rules, Threads, Feedback):
     async def share_kind(self, kind: str) -> timedelta | None:
         """Keep a workspace with a backlog of a kind from holding up the others, in one bounded step.
 
-        Returns:
-            The time until the next step; ``None`` where there is no crowd, or another worker sees to it.
+        Return the time until the next step; ``None`` where there is no crowd, or another worker sees to it.
         """
         return await self._database.call("share_kind", kind)
 
@@ -300,15 +277,12 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Rules, Threads, Feedback):
         final: bool = False,
         in_order: bool = False,
     ) -> Settled:
-        """Store a step of a claimed event.
+        """Store a :class:`StoredStep` of a claimed event.
 
         Args:
-            arguments: a hash of them.
-            result: as JSON text; ``None`` if it failed.
+            result: JSON text; ``None`` if it failed.
             errors: of its tries.
-            took: how long it took.
             final: whether its failure is kept: it is not run again.
-            in_order: as in :class:`StoredStep`.
         """
         arguments, result = await self.sealed_step(identity, name, nth, arguments, result)
         stored = await self._errors(errors, step_place(identity, name, nth, ERROR))
@@ -317,10 +291,8 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Rules, Threads, Feedback):
 
     async def count_usage(self, workspace: str, person: str, used: ModelUse, response: str) -> None:
         """Count what a model used for a person of a workspace. ``response`` names the response that is counted."""
-        await self._database.execute(
-            "select agent.count_usage($1, $2, $3, $4, $5, $6, $7)",
-            *(workspace, person, used.model, used.input_tokens, used.output_tokens, used.cost, response),
-        )
+        of = used.model, used.input_tokens, used.output_tokens, used.cost
+        await self._database.call("count_usage", workspace, person, *of, response)
 
     async def read_usage(self, workspace: str, person: str) -> tuple[Spent, Spent]:
         """Return what models used today for a workspace, and for a person of it."""
@@ -365,7 +337,6 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Rules, Threads, Feedback):
         return arguments, result
 
     async def _errors(self, errors: str, _place: Place) -> str:
-        """Return the errors of a step, JSON text, as they are stored."""
         return errors
 
     async def _sealed(self, text: str, _place: Place) -> str:
@@ -389,7 +360,6 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Rules, Threads, Feedback):
         return await self._fenced("store_tags", identity, claim, json.dumps(stored))
 
     async def _tag(self, _identity: int, _name: str, value: str) -> dict[str, Any]:
-        """Return a tag as it is stored."""
         return {"found_by": value, "value": value}
 
     async def rerun_chain(self, identity: int) -> list[int]:
@@ -399,9 +369,8 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Rules, Threads, Feedback):
     async def gather(self, identity: int, claim: int, followers: Sequence[int]) -> tuple[str, list[int]]:
         """Note which events a claimed event's run gets beside it, unless an earlier run did.
 
-        Returns:
-            ``done``, ``stale``, ``busy`` or ``alone`` (after a lapse it was claimed without its followers), and the
-            ids that were noted first.
+        Return ``done``, ``stale``, ``busy`` or ``alone`` (after a lapse it was claimed without its followers), and the
+        ids that were noted first.
         """
         (row,) = await self._database.rows("gather", identity, claim, followers)
         return row["answer"], row["followers"] or []
@@ -435,8 +404,7 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Rules, Threads, Feedback):
     ) -> tuple[str, str | None]:
         """Send a value, JSON text, to an event by its id; with ``once``, only the first one of a name counts.
 
-        Returns:
-            ``sent``, ``unknown``, or ``decided`` and the value that counts.
+        Return ``sent``, ``unknown``, or ``decided`` and the value that counts.
         """
         (row,) = await self._database.rows("send_signal", identity, name, value, once, by)
         return row["answer"], await self._opened(identity, row["decided"], signal_place(identity, name))
@@ -457,17 +425,14 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Rules, Threads, Feedback):
         Args:
             payload, key: of the new event: Slack's envelope with the message as it is now, at the time of the edit.
             step: the name of a step that each turn has.
-            restart: whether the message is handled anew.
             by, reason: who edited or deleted it, and why, both kept in history.
 
-        Returns:
-            As :meth:`cancel`; ``None``: no turn of the message lives.
+        It answers as :meth:`cancel`; ``None``: no turn of the message lives.
         """
         given = await self._event_text(payload), key, step, restart, by, reason
         return await self._database.call("replace_message", *given)
 
     async def _event_text(self, payload: Mapping[str, Any]) -> str:
-        """Return an event of Slack's as it is stored."""
         return json.dumps(payload)
 
     async def cancelled_claims(self, items: Sequence[tuple[int, int]]) -> set[int]:
@@ -479,7 +444,6 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Rules, Threads, Feedback):
         return await self._database.call("rescue_events", dead_for)
 
     async def schema_version(self) -> tuple[str, str]:
-        """Return the schema's version and the oldest version of the services that it serves."""
         return await schema_version(self._database)
 
 

@@ -17,10 +17,7 @@ OTHER = "other"
 
 @dataclass(frozen=True, slots=True)
 class KindFigures:
-    """One kind's events. A group counts once as pending and scheduled, by its head.
-
-    ``oldest_pending_age``: seconds for which the oldest pending one has been visible; 0 without any.
-    """
+    """One kind's events. A group counts once, by its head. ``oldest_pending_age``: its seconds visible, or 0."""
 
     kind: str
     paused: bool
@@ -32,10 +29,9 @@ class KindFigures:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The session, prepared transaction or slot that has held back vacuum the longest.
+    """The ``session``, ``prepared`` transaction or ``slot`` that has held back vacuum the longest.
 
     Attributes:
-        holder: ``session``, ``prepared`` or ``slot``.
         application: the session's ``application_name``, or the name of the prepared transaction or slot.
         state: the session's; ``hidden`` where the schema's owner may not see it.
         since: seconds since 1970; for a hidden session, when it was first seen.
@@ -78,11 +74,7 @@ class Measured:
     _database: Calls
 
     async def figures(self) -> Figures:
-        """Return the figures. The database measures them again when they are due.
-
-        Raises:
-            NotMeasured: they are being measured for the first time.
-        """
+        """Return the figures; the database measures them again when they are due. ``NotMeasured``: not once yet."""
         sent = time.time()
         text = await self._database.call("measure_queue")
         if text is None:
@@ -104,10 +96,9 @@ def bounded(kinds: Sequence[KindFigures], most: int = MOST_KINDS) -> list[KindFi
 
 
 def read_figures(text: str, sent: float, received: float, began: float | None = None) -> Figures:
-    """Read the answer of ``agent.measure_queue``.
+    """Read the answer of ``agent.measure_queue``, JSON text.
 
     Args:
-        text: the answer, JSON text.
         sent, received: when the statement was sent and its answer came, by this process's clock.
         began: when the statement began, by the database's clock, where it did more than measure.
     """

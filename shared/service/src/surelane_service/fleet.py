@@ -14,11 +14,9 @@ POSITIONS = 2
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """One look at the sessions of all workers.
+    """One look at the sessions of all workers. ``known``: how many there are, lost ones included.
 
-    Attributes:
-        lost: the workers whose session is gone and that have not been taken for dead, with the session's key.
-        known: the number of workers with a session, lost ones included.
+    ``lost``: the workers whose session is gone and that have not been taken for dead, with the session's key.
     """
 
     lost: Sequence[tuple[str, int]]
@@ -34,10 +32,8 @@ class Fleet:
     async def open_session(self, name: str, version: str, *, starts: bool = True) -> bool:
         """Open a worker's session on this connection, by which others see that it lives until the connection ends.
 
-        ``starts``: the process has had no session before. Claims of a dead process of the same name end.
-
-        Returns:
-            Whether the worker's row says so. Call it again where another transaction has that locked.
+        Return false where another transaction has the worker's row locked: call it again. ``starts``: the process has
+        had no session before, so claims of a dead process of the same name end.
         """
         return await self._database.call("open_session", name, version, starts)
 
@@ -61,16 +57,14 @@ class Fleet:
     ) -> bool:
         """Put a worker on the list before it claims, because ingest waits for the answers of listed workers alone.
 
+        Return false where another transaction has the worker's row locked: call it again.
+
         Args:
             ordered: the commands and interactions that keep their thread's order; ``None``: it handles none at all.
             slots: how many handlers it runs at once, and how many besides for commands and interactions.
-
-        Returns:
-            Whether it is listed. Call it again where another transaction has the worker's row locked.
         """
-        return await self._database.call(
-            "introduce_worker", name, version, kinds, ordered, *(slots or (None, None))
-        )
+        given = name, version, kinds, ordered, *(slots or (None, None))
+        return await self._database.call("introduce_worker", *given)
 
     async def watch_sessions(self, name: str) -> Sessions:
         """Look which workers have lost their sessions, as worker ``name``."""
@@ -83,8 +77,7 @@ class Fleet:
     ) -> tuple[int, int]:
         """Take a worker for dead whose session has been gone for ``lost_for``, and end its claims.
 
-        Returns:
-            How many claims ended, and how many remain because another transaction has them locked: call it again.
+        Return how many ended, and how many remain because another transaction has them locked: call it again.
         """
         (row,) = await self._database.rows("rescue_worker", worker, session, lost_for, by)
         return row["rescued"], row["remaining"]
@@ -92,12 +85,9 @@ class Fleet:
     async def release_unknown(
         self, name: str, known: Sequence[tuple[int, int]], before: datetime | None = None
     ) -> tuple[datetime, int]:
-        """Release a worker's claims that were made before a moment, by default now, except the known ones.
+        """Release a worker's claims made before a moment, by default now, except the ``known`` (event, claim) pairs.
 
-        ``known``: the events of its claims, each with the claim's number.
-
-        Returns:
-            That moment, and how many claims were released.
+        Return that moment, and how many claims were released.
         """
         ids, claims = zip(*known, strict=True) if known else ((), ())
         (row,) = await self._database.rows("release_unknown", name, ids, claims, before)
@@ -114,13 +104,10 @@ class Fleet:
     ) -> None:
         """Record that a worker is alive, the kinds that it handles, and how far its clock is ahead.
 
-        Args:
-            max_attempts: becomes the maximum of its kinds, for events that have none of their own.
-            of_kinds: the maximum of kinds whose handler has one.
+        ``max_attempts`` becomes the maximum of its kinds' events that have none; ``of_kinds`` has those of some kinds.
         """
-        await self._database.call(
-            "announce_worker", name, kinds, version, clock_offset, max_attempts, json_text(of_kinds or {})
-        )
+        given = name, kinds, version, clock_offset, max_attempts, json_text(of_kinds or {})
+        await self._database.call("announce_worker", *given)
 
     async def declare_attempts(
         self, name: str, kinds: Sequence[str], max_attempts: int, of_kinds: Mapping[str, int]
@@ -136,11 +123,7 @@ class Fleet:
     async def declare_limits(
         self, name: str, kinds: Sequence[str], limits: Mapping[str, Mapping[str, Any]]
     ) -> list[str]:
-        """Record the limits of the kinds that a worker handles, and that its other kinds have none.
-
-        Returns:
-            The kinds whose limit changed.
-        """
+        """Record the limits of a worker's kinds; the others have none. Return the kinds whose limit changed."""
         return await self._database.call("declare_limits", name, kinds, json_text(limits))
 
     async def retire_worker(self, name: str) -> None:

@@ -4,7 +4,6 @@
 Both stores hand out no refresh tokens: workers refresh tokens, each once.
 """
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from logging import Logger
@@ -16,9 +15,6 @@ from slack_sdk.oauth.installation_store.async_installation_store import AsyncIns
 from surelane_service.installations import BOT, Installations, Owner, Stored, bot_of, installation_of
 
 Find = Callable[[Owner, str | None], Awaitable[dict[str, Stored]]]
-
-PATIENCE = 30.0
-"""Seconds for which a synchronous call waits."""
 
 
 class AsyncInstallations(AsyncInstallationStore):
@@ -90,17 +86,13 @@ def _blocking(name: str) -> Any:
 class SyncInstallations(InstallationStore):
     """The same for synchronous Bolt apps, whose listeners run in threads. It calls the asynchronous store."""
 
-    def __init__(self, store: AsyncInstallations, loop: asyncio.AbstractEventLoop) -> None:
-        """``loop`` runs the store's calls, and must not be the caller's own."""
-        self._store = store
-        self._loop = loop
+    def __init__(self, store: AsyncInstallations, wait: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        """``wait`` runs one of the store's calls in another thread's event loop, and returns its value."""
+        self._store, self._wait = store, wait
 
     @property
     def logger(self) -> Logger:
         return self._store.logger
-
-    def _wait(self, call: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(call, self._loop).result(PATIENCE)
 
     save = _blocking("save")
     save_bot = _blocking("save_bot")

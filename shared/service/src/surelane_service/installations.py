@@ -65,10 +65,9 @@ class Owner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A row: the tokens of the bot, or of one person.
+    """A row: the tokens of the bot (``user_id`` is :data:`BOT`), or of one person.
 
     Attributes:
-        user_id: the person's; :data:`BOT` for the bot's row.
         values: the attributes of slack-sdk's ``Installation`` that it holds, tokens included.
         expires_at: when the access token expires; ``None``: never.
         version: counts the changes of the tokens.
@@ -98,13 +97,13 @@ class Expiring:
 
 
 class Installations:
-    """The SQL functions about installations. Every method is one call, and raises errors of :mod:`surelane.errors`.
+    """The functions about installations. Methods raise errors of :mod:`surelane.errors`.
 
-    Methods that read tokens raise :class:`~surelane.encryption.keys.SealedError` where no key opens them.
+    Those that read tokens raise :class:`~surelane.encryption.keys.SealedError` where no key opens them.
     """
 
     def __init__(self, database: Pool | Connection, keys: Keyring) -> None:
-        self._database = Calls(database)
+        self._database = Calls(database, cuts=True)
         self._keys = keys
 
     async def save(self, installation: Installation) -> None:
@@ -169,9 +168,7 @@ class Installations:
     async def uninstall(self, owner: Owner, enterprise_id: str | None, until: datetime | None = None) -> int:
         """Delete an installation that was removed from Slack, and record that. Return how many rows there were.
 
-        Args:
-            enterprise_id: a workspace's organization.
-            until: rows that were installed later stay, and nothing is recorded then.
+        Rows that were installed after ``until`` stay, and nothing is recorded then.
         """
         return await self._database.fetchval(
             f"select agent.uninstall($1, $2, $3, {_UNTIL})", *owner.arguments, enterprise_id, until
@@ -189,9 +186,8 @@ class Installations:
 
         ``None``: another process refreshes them, or they have changed.
         """
-        begun = await self._database.row(
-            "begin_refresh", *row.owner.arguments, row.user_id, row.version, lasts
-        )
+        given = *row.owner.arguments, row.user_id, row.version, lasts
+        begun = await self._database.row("begin_refresh", *given)
         if begun is None:
             return None
         return self._opened(row.owner, row.user_id, begun["sealed"]), begun["version"]
@@ -201,9 +197,8 @@ class Installations:
     ) -> bool:
         """Store refreshed tokens. Return false if the row was installed anew or deleted meanwhile."""
         sealed = self._sealed(row.owner, row.user_id, tokens)
-        return await self._database.call(
-            "end_refresh", *row.owner.arguments, row.user_id, version, sealed, expires_at
-        )
+        given = *row.owner.arguments, row.user_id, version, sealed, expires_at
+        return await self._database.call("end_refresh", *given)
 
     async def use_oauth_state(self, state: bytes, expires_at: datetime) -> bool:
         """Record that the state of an OAuth install is used; return false if it was before."""
@@ -233,7 +228,7 @@ def _part(given: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 def installation_of(rows: Mapping[str, Stored], user_id: str | None = None) -> Installation | None:
     """Return rows as slack-sdk's ``Installation``; ``None`` where that person has none.
 
-    It has no refresh tokens: workers use each of them once, and after a second use the installation would be lost.
+    It has no refresh tokens: workers use each once, and a second use would lose the installation.
     """
     bot = rows.get(BOT)
     person = next((row for row in rows.values() if row.user_id != BOT), None)

@@ -9,13 +9,10 @@ from surelane_service.figures import Measured
 
 
 class Intake(Measured):
-    """The SQL functions of role ``agent_ingest``, on a connection or a pool.
-
-    Every method raises errors of :mod:`surelane.errors` alone, as :class:`surelane.Queue` does.
-    """
+    """The functions of role ``agent_ingest``. Methods raise errors of :mod:`surelane.errors` alone."""
 
     def __init__(self, database: Pool | Connection) -> None:
-        self._database = Calls(database)
+        self._database = Calls(database, cuts=True)
 
     async def insert_events(
         self,
@@ -24,16 +21,14 @@ class Intake(Measured):
         traceparents: Sequence[str | None] | None = None,
         item_keys: Sequence[str | None] | None = None,
     ) -> list[Inserted]:
-        """Store a batch in one round trip and one transaction; return the answers in the order given.
+        """Store a batch of JSON objects in one transaction; return the answers in the order given.
 
         Args:
-            events: JSON texts of objects.
             traceparents: the span that stores each, kept on its row.
             item_keys: natural keys that override the event's own, where not ``None``.
 
         Raises:
-            Conflict: another transaction blocks one of them: insert them one by one.
-            InvalidInput: PostgreSQL cannot hold one of them as jsonb: insert them one by one to find out which.
+            Conflict, InvalidInput: another transaction blocks one, or PostgreSQL cannot hold one: insert each alone.
         """
         statement = "select id, duplicate from agent.insert_events($1, $2, $3) order by ordinal"
         rows = await self._database.fetch(statement, events, traceparents, item_keys)
@@ -51,12 +46,8 @@ class Intake(Measured):
         """Store a batch as :meth:`insert_events` does. Return with each answer whether somebody can still answer it.
 
         Args:
-            events, traceparents, item_keys: as for :meth:`insert_events`.
             waits: for how long each event's request waits for an answer; ``None``: not at all.
             channel: where this process listens to answers.
-
-        Raises:
-            Conflict, InvalidInput: as for :meth:`insert_events`.
         """
         statement = (
             "select id, duplicate, waits from agent.insert_requests($1, $2, $3, $4, $5) order by ordinal"
@@ -67,14 +58,9 @@ class Intake(Measured):
     async def take_answers(
         self, channel: str, requests: Sequence[int], ending: Sequence[int]
     ) -> dict[int, str | None]:
-        """Take the answers to requests of this process, and end those of ``ending`` without one.
+        """Take the answers, JSON text, to this process's requests; ``None`` for those of ``ending`` without one.
 
-        Args:
-            requests: the events whose requests wait.
-            ending: the events whose requests no longer wait. From then on, an answer to them is refused.
-
-        Returns:
-            The answers (JSON text) of the requests that ended; ``None`` for one without an answer.
+        From then on, an answer to those of ``ending`` is refused. Events name the requests.
         """
         rows = await self._database.rows("take_answers", channel, requests, ending)
         return {row["event_id"]: row["answer"] for row in rows}
@@ -87,8 +73,5 @@ class Intake(Measured):
         return Inserted(row["id"], row["duplicate"])
 
     async def answer_dispatch(self, identity: int, agents: Sequence[str], result: str) -> str:
-        """End an event that one of these remote agents was asked to do: ``done``, ``running`` (try again), ``unknown``.
-
-        An event that was dispatched to another agent is ``unknown``.
-        """
+        """End an event that one of these agents was asked to do: ``done``, ``running`` (try again) or ``unknown``."""
         return await self._database.call("answer_dispatch", identity, agents, result)

@@ -22,12 +22,9 @@ Main = Callable[[asyncio.Event], Awaitable[None]]
 
 
 def run(main: Main) -> int:
-    """Run ``main(stop)`` until it returns; ``stop`` is set by the first SIGTERM or SIGINT.
+    """Run ``main(stop)`` until it returns; the first SIGTERM or SIGINT sets ``stop``, and a second exits with 130.
 
-    A second signal ends the process at once with exit code 130.
-
-    Returns:
-        The exit code: 0 for a clean end, 2 for settings that cannot be used, 1 for any other failure of ours.
+    Return the exit code: 0 for a clean end, 2 for settings that cannot be used, 1 for any other failure.
     """
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

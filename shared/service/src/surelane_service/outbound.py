@@ -53,11 +53,7 @@ class Guard(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """Resolve a name and check each of its addresses.
-
-        Raises:
-            PrivateAddressError: one of the addresses is not allowed.
-        """
+        """Resolve a name. :class:`PrivateAddressError`: one of its addresses is not allowed."""
         found = await self._resolver.resolve(host, port, family)
         if host not in self._trusted:
             for result in found:
@@ -116,12 +112,7 @@ async def bounded(response: aiohttp.ClientResponse) -> bytes | None:
 
 
 def check(address: str, allowed: Sequence[Network]) -> None:
-    """Check that an address is public, or in one of the networks ``allowed``.
-
-    Raises:
-        PrivateAddressError: it is neither.
-        ValueError: it is not an address.
-    """
+    """Check that an address is public, or in one of the networks ``allowed``. ``ValueError``: it is no address."""
     parsed = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(parsed, ipaddress.IPv6Address):
         parsed = parsed.ipv4_mapped or parsed.sixtofour or parsed

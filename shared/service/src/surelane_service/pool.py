@@ -42,8 +42,7 @@ class FormerPrimary(DatabaseUnavailable):
 async def refuse_former_primary(connection: Connection) -> None:
     """Check a new connection. When it leads to another server than the last one, replace all older connections.
 
-    Raises:
-        FormerPrimary: this process, or a worker that told the server, saw a newer timeline of it.
+    :class:`FormerPrimary`: this process, or a worker that told the server, saw a newer timeline of it.
     """
     global _seen
     row = None
@@ -156,18 +155,15 @@ async def close_pool(pool: Pool, within: timedelta = timedelta(seconds=5)) -> No
 
 @dataclass(eq=False, repr=False)
 class Listener:
-    """Listen on the connection that claims: every claim also proves that notifications still arrive.
+    """A connection that listens, and is used besides: each use also proves that notifications still arrive.
 
-    The session's advisory locks show the database that the worker lives, and what its position is. The first use opens
-    the connection.
+    The first use opens it. A worker's claims; its advisory locks show that the worker lives, and its position.
 
     Attributes:
-        dsn: any libpq URI.
-        service: the ``application_name`` that an administrator sees.
+        dsn, service: as for :func:`create_pool`.
         introduce: called with each new connection, before it has any other use.
         within: the longest time that connecting, and each statement, may take.
-        on_lost: called when the connection breaks, in the event loop: the worker's session is gone until it is
-            opened again, and notifications are missed.
+        on_lost: called when the connection breaks, in the event loop: its locks are gone, and notifications missed.
         on_open: called when the connection was opened: state learned over an earlier one may be out of date.
         notifications: false behind a transaction pooler, which can neither listen nor keep prepared statements.
     """
@@ -175,7 +171,7 @@ class Listener:
     dsn: str
     _: KW_ONLY
     service: str
-    introduce: Callable[[Connection], Awaitable[None]]
+    introduce: Callable[[Connection], Awaitable[None]] | None = None
     within: timedelta
     on_lost: Callable[[], None] = lambda: None
     on_open: Callable[[], None] = lambda: None
@@ -193,10 +189,8 @@ class Listener:
     async def connection(self) -> AsyncIterator[Connection]:
         """Lend the connection for the length of the block, opened if there is none; one block at a time.
 
-        An error in the block cuts the connection, because its state is unknown then.
-
-        Raises:
-            DatabaseUnavailable, DatabaseRefused: it cannot be opened.
+        An error in the block cuts it, because its state is unknown then. ``DatabaseUnavailable``, ``DatabaseRefused``:
+        it cannot be opened.
         """
         async with self._turn:
             if self._connection is None or self._connection.is_closed():
@@ -211,13 +205,10 @@ class Listener:
 
     @asynccontextmanager
     async def bounded(self) -> AsyncIterator[Connection]:
-        """Lend the connection for one statement that the server must not carry out after the client gave it up.
+        """Lend it, as :meth:`connection`, for a statement that the server must not carry out once the client gave up.
 
         The session's own bounds see to that. A pooler refuses them at the start of a session: there a transaction
         sets them, and a statement that was given up is never committed.
-
-        Raises:
-            DatabaseUnavailable, DatabaseRefused: it cannot be opened, or the transaction cannot begin or commit.
         """
         async with self.connection() as connection:
             if self.notifications:
@@ -242,10 +233,7 @@ class Listener:
                         await connection.execute("select", timeout=PROOF)
 
     def hear(self, channel: str, on_notice: Callable[[str], None]) -> None:
-        """Call ``on_notice`` with the payload of each notification of a channel, while :meth:`listen` wants them.
-
-        It is called in the event loop, and must not block.
-        """
+        """Call ``on_notice``, in the event loop, with each notification of a channel that :meth:`listen` wants."""
         self._on_notice[channel] = on_notice
 
     def hears(self, channel: str) -> bool:
@@ -253,11 +241,7 @@ class Listener:
         return channel in self._channels and self._connection is not None and not self._connection.is_closed()
 
     async def listen(self, *, wanted: bool, channel: str = CHANNEL) -> bool:
-        """Begin or stop to listen to a channel. Return whether it began: notifications before that are missed.
-
-        Raises:
-            DatabaseUnavailable, DatabaseRefused: the connection cannot be opened, or it broke.
-        """
+        """Begin or stop to listen to a channel. Return whether it began: notifications before that are missed."""
         async with self.connection() as connection:
             listens = channel in self._channels
             with translating():
@@ -282,7 +266,8 @@ class Listener:
         self._channels = set()
         try:
             await refuse_former_primary(opened)
-            await self.introduce(opened)
+            if self.introduce is not None:
+                await self.introduce(opened)
         except BaseException:
             self._give_up(opened)  # without on_lost: it would wake a claimer that pauses after a failure
             raise
@@ -329,9 +314,9 @@ class Listener:
             self._connection.terminate()
 
     async def close(self) -> None:
-        """End the connection in an orderly way; cut it where that fails.
+        """End the connection in an orderly way; cut it where that fails. No statement of it runs afterwards.
 
-        No statement of any of its connections runs afterwards, unless the server answers no cancel within 2 seconds.
+        A server that answers no cancel within 2 seconds may still run one.
         """
         if self._connection is not None:
             self._connection.remove_termination_listener(self._lost)

@@ -72,7 +72,7 @@ async def _name_no_version(_: web.Request, response: web.StreamResponse) -> None
 class Bounded:
     """Keep the first ``most`` names and call all further ones ``other``, which bounds the number of time series.
 
-    A name that UTF-8 cannot encode is ``other`` too: as a label it would make ``/metrics`` fail.
+    So is a name that UTF-8 cannot encode: as a label it would make ``/metrics`` fail.
     """
 
     def __init__(self, most: int) -> None:
@@ -140,9 +140,7 @@ def private_app(
     hosts: Collection[str] = (),
     middlewares: Sequence[Middleware] = (),
 ) -> web.Application:
-    """Make the application of the private port.
-
-    ``/livez`` answers as long as the event loop runs and never calls the database.
+    """Make the application of the private port. ``/livez`` answers as long as the event loop runs.
 
     Args:
         unready: answers ``/readyz``.
@@ -235,8 +233,6 @@ async def serving(
 
     Args:
         setting: the environment variable of the port, for the error's message.
-        host: the address to listen on.
-        limit: bounds the connections; unbounded where ``None``.
         options: of aiohttp's ``AppRunner``. Requests may take ``shutdown_timeout`` (30 s) to finish at the end.
 
     Raises:

@@ -12,8 +12,8 @@ from surelane.encryption.sealing import Sealing
 from surelane.events import Event
 from surelane.jobs import Job
 from surelane.json_text import json_text
+from surelane_service.conversations import ThreadEvent
 from surelane_service.engine import Engine, Item, Settled, StoredStep
-from surelane_service.threads import ThreadEvent
 
 
 class OpeningEngine(Engine):

@@ -34,11 +34,7 @@ DEMO_SECRETS = frozenset({DEMO_SIGNING_SECRET, DEMO_API_TOKEN, DEMO_BOT_TOKEN, D
 
 
 def host_of(url: str) -> str:
-    """Return the host of a Web API's URL, in lower case, as a resolver will see it.
-
-    Raises:
-        ValueError: the URL is not http or https with a plain host.
-    """
+    """Return the host of a Web API's URL, in lower case. ``ValueError``: it is not http or https with a plain host."""
     parsed = urlsplit(url.strip())
     try:
         host = (parsed.hostname or "").encode("idna").decode().lower().removesuffix(".")
@@ -92,11 +88,7 @@ class ServiceSettings(BaseSettings):
         return self
 
     def refuse_demo_secret(self, name: str, *secrets: str | None) -> None:
-        """Refuse a public demo secret where the Web API is Slack's own.
-
-        Raises:
-            ValueError: it is one.
-        """
+        """Raise ``ValueError`` for a public demo secret where the Web API is Slack's own."""
         if self.speaks_to_slack and any(secret in DEMO_SECRETS for secret in secrets):
             raise ValueError(
                 f"{name} is a public demo secret while SLACK_API_URL is Slack's own: set your own"

@@ -9,12 +9,10 @@ from surelane.calls import Calls
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """One step of an erasure after an uninstall.
+    """One step of erasing what belongs to a workspace or organization (``owner``) that removed the app.
 
     Attributes:
-        owner: the workspace or organization.
-        receipt: the number of the erasure's receipt.
-        key: the key of its hashes.
+        receipt, key: the number of the erasure's receipt, and the key of its hashes.
         done: this was the last step.
         waiting: events that have not ended yet, or that another transaction has locked.
     """
@@ -28,12 +26,9 @@ class Erased:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """What a step of retention did.
+    """A step of retention. ``after``: where the next one begins; ``None`` at the end.
 
-    Attributes:
-        after: where the next step begins; ``None`` at the end.
-        dropped: how many chunks or rows of history went.
-        blocked: whether another transaction locks rows that must go.
+    ``dropped``: how many chunks or rows went. ``blocked``: another transaction locks rows that must go.
     """
 
     after: int | None
@@ -56,9 +51,7 @@ class Sweeping:
         limit: int = 1000,
         mend: bool = True,
     ) -> int:
-        """Sweep one bounded batch: move up to ``limit`` events of each sort to history; return how many.
-
-        Call it again until it returns 0.
+        """Move up to ``limit`` events of each sort to history; return how many. Call it again until it returns 0.
 
         Args:
             max_attempts: for events that neither have a maximum nor are of a kind that has one; ``None`` keeps them.
@@ -79,10 +72,7 @@ class Sweeping:
         return Dropped(row["next"], row["dropped"], row["blocked"])
 
     async def erase_uninstalled(self, grace: timedelta, by: str) -> Erased | None:
-        """Do one bounded step of erasing what belongs to owners that removed the app for so long. ``None``: nothing.
-
-        ``by`` is for the receipt.
-        """
+        """Do a step of erasing what belongs to an owner that removed the app so long ago; ``None``: there is none."""
         (row,) = await self._database.rows("erase_uninstalled", grace, by)
         if row["receipt"] is None:
             return None

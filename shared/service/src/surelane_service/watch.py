@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from opentelemetry import metrics
-from opentelemetry.metrics import CallbackOptions, Observation
+from opentelemetry.metrics import Observation
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, NotMeasured
 from surelane_service.figures import Figures, Holder, KindFigures, bounded
@@ -31,7 +31,8 @@ PATIENCE = 1.0
 WARNED_AFTER = 300.0
 WARNED_EVERY = 600.0
 
-Kind = dict[str, str]
+Observed = Callable[[Figures], Iterable[Observation]]
+"""Returns what a gauge shows of the figures."""
 
 log = get_logger("surelane_service.watch")
 
@@ -112,50 +113,45 @@ class Watch:
     def publish(self) -> None:
         """Register the figures as metrics of this process."""
         meter = metrics.get_meter("surelane", schema_url=SCHEMA_URL)
-        each, one = self._one_each, self._one
         for name, unit, description, observe in (
-            ("queue.depth", "{event}", "Events in the queue.", self._each_kind(_depths)),
-            ("queue.oldest_pending.age", "s", "For how long the oldest waits.", each("oldest_pending_age")),
-            ("queue.paused", "", "Whether a kind is paused.", each("paused")),
-            ("queue.group_waiting", "{event}", "Behind their group's head.", one("group_waiting")),
-            ("queue.workers", "{worker}", "Workers that are alive.", one("workers")),
-            ("queue.measurement.age", "s", "Since all these were measured.", self._all(self._age)),
-            ("vacuum.dead_rows", "{row}", "Rows waiting for vacuum.", one("dead_rows")),
-            ("vacuum.held", "s", "Age of what holds back vacuum the longest.", self._all(_held)),
-            ("vacuum.holder.since", "s", "Since when, by name.", self._all(_holder)),
-            ("clock.offset", "s", "Our clock less the database's.", self._all(_clock_offset)),
+            ("queue.depth", "{event}", "Events in the queue.", _depths),
+            ("queue.oldest_pending.age", "s", "For how long the oldest waits.", _each("oldest_pending_age")),
+            ("queue.paused", "", "Whether a kind is paused.", _each("paused")),
+            ("queue.group_waiting", "{event}", "Behind their group's head.", _one("group_waiting")),
+            ("queue.workers", "{worker}", "Workers that are alive.", _one("workers")),
+            ("queue.measurement.age", "s", "Since all these were measured.", self._age),
+            ("vacuum.dead_rows", "{row}", "Rows waiting for vacuum.", _one("dead_rows")),
+            ("vacuum.held", "s", "Age of what holds back vacuum the longest.", _held),
+            ("vacuum.holder.since", "s", "Since when, by name.", _holder),
+            ("clock.offset", "s", "Our clock less the database's.", _clock_offset),
         ):
-            meter.create_observable_gauge(f"surelane.{name}", [observe], unit, description)
+            meter.create_observable_gauge(f"surelane.{name}", [self._now(observe)], unit, description)
+
+    def _now(self, observe: Observed) -> Observe:
+        """Return a callback that observes the figures, while there are any."""
+        return lambda _: [] if (figures := self.figures) is None else observe(figures)
 
     def _age(self, figures: Figures) -> Iterable[Observation]:
         yield Observation(figures.age + time.monotonic() - self._read_at)
 
-    def _one(self, field: str) -> Observe:
-        return self._all(lambda figures: [Observation(getattr(figures, field))])
 
-    def _one_each(self, field: str) -> Observe:
-        # The sign makes a number of a flag: OTLP has no booleans for metrics.
-        return self._each_kind(lambda kind, name: [Observation(+getattr(kind, field), name)])
-
-    def _all(self, observe: Callable[[Figures], Iterable[Observation]]) -> Observe:
-        def now(_: CallbackOptions) -> Iterable[Observation]:
-            figures = self.figures
-            return [] if figures is None else observe(figures)
-
-        return now
-
-    def _each_kind(self, observe: Callable[[KindFigures, Kind], Iterable[Observation]]) -> Observe:
-        def each(figures: Figures) -> Iterable[Observation]:
-            for kind in bounded(figures.kinds):
-                yield from observe(kind, {"messaging.destination.name": kind.kind})
-
-        return self._all(each)
+def _one(field: str) -> Observed:
+    return lambda figures: [Observation(getattr(figures, field))]
 
 
-def _depths(kind: KindFigures, name: Kind) -> Iterable[Observation]:
-    yield Observation(kind.pending, {**name, "state": "pending"})
-    yield Observation(kind.scheduled, {**name, "state": "scheduled"})
-    yield Observation(kind.running, {**name, "state": "running"})
+def _each(field: str) -> Observed:
+    # The sign makes a number of a flag: OTLP has no booleans for metrics.
+    return lambda figures: [Observation(+getattr(kind, field), name) for kind, name in _kinds(figures)]
+
+
+def _kinds(figures: Figures) -> Iterable[tuple[KindFigures, dict[str, str]]]:
+    return [(kind, {"messaging.destination.name": kind.kind}) for kind in bounded(figures.kinds)]
+
+
+def _depths(figures: Figures) -> Iterable[Observation]:
+    for kind, name in _kinds(figures):
+        for state in ("pending", "scheduled", "running"):
+            yield Observation(getattr(kind, state), {**name, "state": state})
 
 
 def _held(figures: Figures) -> Iterable[Observation]:

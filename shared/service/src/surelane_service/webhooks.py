@@ -5,8 +5,7 @@ A request carries ``webhook-id``, ``webhook-timestamp`` and ``webhook-signature`
 the key in base64.
 
 A remote agent and we share one secret. The id therefore holds the direction of a request and its task, and a
-request cannot be sent back as an answer: see :func:`task_id` and :func:`answer_id`. ADR 0027 says
-why this module uses no library for it.
+request cannot be sent back as an answer. ADR 0027 says why this module uses no library for it.
 """
 
 import base64
@@ -36,9 +35,8 @@ _TIMESTAMP = re.compile(r"\d{1,12}", re.ASCII)
 def sign(identity: str, body: bytes, keys: Sequence[bytes], now: float | None = None) -> dict[str, str]:
     """Return the headers that sign ``body`` with each key: two during a rotation.
 
-    Args:
-        identity: the request's id, the same each time it is sent.
-        now: seconds since the epoch; the clock's where ``None``.
+    ``identity``: the request's id, the same each time it is sent. ``now``: seconds since the epoch, by default the
+    clock's.
     """
     timestamp = str(int(time.time() if now is None else now))
     signatures = [_signature(identity, timestamp, body, key) for key in keys]
@@ -73,13 +71,7 @@ def plausible(headers: Mapping[str, str], now: float | None = None) -> str | Non
 def verified(
     headers: Mapping[str, str], body: bytes, keys: Sequence[bytes], now: float | None = None
 ) -> str | None:
-    """Return the id of a request that was signed with one of ``keys`` in the last five minutes, else ``None``.
-
-    Args:
-        headers: the request's, by their names in lower case.
-        keys: the sender's keys; several during a rotation.
-        now: seconds since the epoch; the clock's where ``None``.
-    """
+    """Return the id of a request that was signed with one of ``keys`` in the last five minutes, else ``None``."""
     identity, timestamp = plausible(headers, now), headers.get(TIMESTAMP, "")
     if identity is None:
         return None

@@ -9,7 +9,7 @@ from surelane.encryption.places import RESULT, Place
 from surelane.slack import inner_event, object_in, text_in
 from surelane_operator.audit import some
 from surelane_operator.reads.events import Reads, parsed
-from surelane_service.feedback import WHAT
+from surelane_service.conversations import WHAT
 
 PAGE = 100
 Shown = dict[str, Any]

@@ -38,17 +38,12 @@ async def _find(owner: Owner, user_id: str | None) -> dict[str, Stored]:
     return dict(await _installs()[1].find(owner, user_id))
 
 
-class _Synchronous(SyncInstallations):
-    """Calls the worker's event loop from the thread of a listener."""
-
-    def __init__(self, store: AsyncInstallations) -> None:
-        self._store = store
-
-    def _wait(self, call: Coroutine[Any, Any, Any]) -> Any:
-        return _installs()[0].run(call)
+def _wait(call: Coroutine[Any, Any, Any]) -> Any:
+    """Wait for the worker's event loop in the thread of a listener."""
+    return _installs()[0].run(call)
 
 
 asynchronous = AsyncInstallations(cast("Installations", _OfAttempt()), _find)
 """For an ``AsyncApp``."""
-synchronous = _Synchronous(asynchronous)
+synchronous = SyncInstallations(asynchronous, _wait)
 """For an ``App``."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from surelane.events import Event
 from surelane.slack import Place, place_of, reporter_of, text_at
-from surelane_service.rules import Rule
+from surelane_service.conversations import Rule
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.model.thread import Said, before, quiet
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 from surelane.encryption.keys import SealedError
 from surelane.events import Event
 from surelane.slack import Place, authorization_of, edit_of, edited_message, object_in, text_in
-from surelane_service.threads import ThreadEvent
+from surelane_service.conversations import ThreadEvent
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.slack.client import messages_of
 

@@ -55,11 +55,9 @@ _TAKEN = (
 class Row(Protocol):
     """One row of an answer: a mapping of the columns' names."""
 
-    def __getitem__(self, name: str, /) -> Any:  # noqa: ANN401 - any SQL type
-        """Return the value of a column."""
+    def __getitem__(self, name: str, /) -> Any: ...  # noqa: ANN401 - any SQL type
 
-    def values(self) -> Iterable[Any]:
-        """Return the values in the order of the columns."""
+    def values(self) -> Iterable[Any]: ...
 
 
 class Driver(Protocol):
@@ -68,33 +66,20 @@ class Driver(Protocol):
     async def fetch(self, query: str, *arguments: object) -> Sequence[Row]:
         """Return all rows. The query names its arguments ``$1``, ``$2``, … in their order, each once.
 
-        Raises:
-            SurelaneError: the call failed. The driver's error is the cause.
+        It raises errors of :mod:`surelane.errors`. The driver's error is the cause.
         """
 
     def transaction(self) -> Any:  # noqa: ANN401 - a context manager, asynchronous as the connection is
-        """Open a transaction on the connection, which must be in none. Yield what a queue of it takes.
-
-        Raises:
-            InvalidInput: the connection is in a transaction.
-        """
+        """Open a transaction, and yield what a queue of it takes. ``InvalidInput``: there is one already."""
 
 
 def async_driver(database: object) -> Driver:
-    """Return the driver for an asynchronous connection.
-
-    Raises:
-        UnsupportedConnection: the queue cannot use it.
-    """
+    """Return the driver for an asynchronous connection. ``UnsupportedConnection``: the queue cannot use it."""
     return _driver(database, "Queue", "async_driver")
 
 
 def sync_driver(database: object) -> Driver:
-    """Return the driver for a synchronous connection.
-
-    Raises:
-        UnsupportedConnection: the queue cannot use it.
-    """
+    """Return the driver for a synchronous connection. ``UnsupportedConnection``: the queue cannot use it."""
     return _driver(database, "SyncQueue", "sync_driver")
 
 

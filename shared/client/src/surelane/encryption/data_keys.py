@@ -7,11 +7,9 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from time import monotonic
-from typing import Generic, TypeVar
 
 from surelane.calls import Calls, Connection, Pool, Row
 from surelane.encryption.envelopes import DataKey
@@ -25,8 +23,6 @@ UNUSED_AFTER = KEPT_FOR + timedelta(seconds=15)
 MOST = 5000
 """Data keys that a process keeps."""
 
-Name = TypeVar("Name", str, bytes)
-
 
 class NoKeyError(SealedError):
     """A value cannot be decrypted with the keys of this process. Another process may have the key."""
@@ -39,45 +35,38 @@ class KeyDestroyedError(SealedError):
         super().__init__("its data key was destroyed, as its workspace was erased")
 
 
-@dataclass(slots=True)
-class _Kept(Generic[Name]):
-    keys: "OrderedDict[Name, tuple[DataKey, float]]"
+class _Kept(OrderedDict[str | bytes, tuple[DataKey, float]]):
+    def current(self, name: str | bytes) -> DataKey | None:
+        key, until = self.get(name, (None, 0.0))
+        return key if until >= monotonic() else None
 
-    def get(self, name: Name) -> DataKey | None:
-        found = self.keys.get(name)
-        if found is None or found[1] < monotonic():
-            return None
-        return found[0]
-
-    def keep(self, name: Name, key: DataKey, until: float) -> None:
-        self.keys[name] = key, until
+    def keep(self, name: str | bytes, key: DataKey, until: float) -> None:
+        self[name] = key, until
         with suppress(KeyError):  # another thread has just dropped it; a fork could leave a lock locked
-            self.keys.move_to_end(name)
-        while len(self.keys) > MOST:
-            self.keys.popitem(last=False)
+            self.move_to_end(name)
+        while len(self) > MOST:
+            self.popitem(last=False)
 
 
 class DataKeys:
-    """The data keys, on a pool or a connection outside of a transaction.
+    """The data keys, on a pool or a connection outside of a transaction. ``keys`` open them, if there are any.
 
     Methods raise errors of :mod:`surelane.errors`, and :class:`NoKeyError` where no key of the list opens a data key.
     """
 
     def __init__(self, database: Pool | Connection | Calls, keys: Keyring | None) -> None:
-        """``keys``: open the data keys; ``None``: this process has none."""
-        self._database = database if isinstance(database, Calls) else Calls(database)
+        self._database = database if isinstance(database, Calls) else Calls(database, cuts=True)
         self._keys = keys
-        self._current: _Kept[str] = _Kept(OrderedDict())
-        self._by_id: _Kept[bytes] = _Kept(OrderedDict())
+        self._current, self._by_id = _Kept(), _Kept()
         self._lookups: dict[str, asyncio.Task[DataKey]] = {}
 
     def kept(self, workspace: str) -> DataKey | None:
         """Return the key that encrypts a workspace's values, if it was looked up within the last minute."""
-        return self._current.get(workspace)
+        return self._current.current(workspace)
 
     async def current(self, workspace: str) -> DataKey:
         """Return the key that encrypts a workspace's values. Make it if there is none."""
-        if (key := self._current.get(workspace)) is not None:
+        if (key := self.kept(workspace)) is not None:
             return key
         lookup = self._lookups.get(workspace)
         if lookup is None:
@@ -117,7 +106,7 @@ class DataKeys:
 
     async def by_ids(self, ids: Iterable[bytes]) -> dict[bytes, DataKey]:
         """Return data keys by their ids. One that was destroyed, or that no key of the list opens, is missing."""
-        found = {identity: self._by_id.get(identity) for identity in ids}
+        found = {identity: self._by_id.current(identity) for identity in ids}
         missing = [identity for identity, key in found.items() if key is None]
         if missing:
             found.update(await self._look_for(missing))

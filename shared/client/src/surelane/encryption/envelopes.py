@@ -46,10 +46,9 @@ os.register_at_fork(after_in_child=_forked)
 
 
 class Ciphers:
-    """Derives ciphers from one data key.
+    """Derives ciphers from one data key. Making one costs more than encrypting a value with it.
 
-    Making one costs more than encrypting a value with it. So a process encrypts many values with one, and keeps those
-    that it decrypts with.
+    So a process encrypts many values with one, and keeps those that it decrypts with.
     """
 
     __slots__ = ("_current", "_forks", "_kept", "_left", "_raw", "_salt")
@@ -139,16 +138,10 @@ class DamagedError(SealedError):
 
 @dataclass(frozen=True, slots=True)
 class DataKey:
-    """The key that encrypts the values of one workspace.
+    """The key that encrypts the values of one workspace, whose id is empty for what belongs to none.
 
     A value's key is derived from it and 16 random bytes, the salt. A process encrypts many values with one salt. So a
-    workspace may have any number of values.
-
-    Attributes:
-        id: names it in each value that it sealed.
-        workspace: the workspace's id; empty for what belongs to none.
-        raw: the key itself.
-        ciphers: those of its values. They are kept as long as this object.
+    workspace may have any number of values. ``id`` names the key in each of them.
     """
 
     id: bytes
@@ -185,12 +178,9 @@ class DataKey:
         return f'{clear[:-1]}{"," if clear != NOTHING else ""}"{IDS}":[{named}],"{SEALED}":"{encoded}"}}'
 
     def open(self, sealed: str | bytes, purpose: bytes = VALUE, place: Place | None = None) -> str:
-        """Return the JSON text that this key sealed. ``sealed`` is the field :data:`SEALED` of a value.
+        """Return the JSON text that this key sealed. ``sealed`` is the field :data:`SEALED` of a value, or its bytes.
 
-        Args:
-            sealed: the text, or its bytes.
-            purpose: for which it was sealed.
-            place: where it was read; ``None``: its reader knows no place. A value without one opens in each.
+        ``place``: where it was read; ``None``: its reader knows no place. A value without one opens in each.
 
         Raises:
             DamagedError: it was changed, or sealed for another purpose or place.
@@ -213,7 +203,6 @@ class DataKey:
 
 
 def is_sealed(value: object) -> bool:
-    """Return whether a JSON value is a sealed one."""
     return isinstance(value, dict) and SEALED in value
 
 
@@ -236,11 +225,7 @@ def workspace_of_sealed(value: object) -> str:
 
 
 def decoded(sealed: object) -> bytes:
-    """Return the bytes of a field :data:`SEALED`.
-
-    Raises:
-        DamagedError: it cannot be one.
-    """
+    """Return the bytes of a field :data:`SEALED`. :class:`DamagedError`: it cannot be one."""
     try:
         raw = binascii.a2b_base64(sealed, strict_mode=True) if isinstance(sealed, str) else b""
     except ValueError:
@@ -256,11 +241,7 @@ def key_id_of(sealed: bytes) -> bytes:
 
 
 def clear_part(value: object) -> dict[str, Any]:
-    """Return the fields of a payload that stay in the clear: what SQL reads of it, and no text.
-
-    ``agent.event_kind``, ``agent.event_group_key``, ``agent.event_workspace``, ``agent.event_channel``,
-    ``agent.event_user`` and ``agent.event_time`` return the same for it as for the payload.
-    """
+    """Return the fields of a payload that stay in the clear. SQL's ``agent.event_*`` read the same of them as of it."""
     if not isinstance(value, dict):
         return {}
     inner = value.get("event")

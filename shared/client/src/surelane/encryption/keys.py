@@ -33,12 +33,9 @@ class SealedError(Exception):
 
 
 class Keyring:
-    """Seals and opens small secrets.
+    """Seals and opens small secrets. A key may seal 2³² values, because nonces are random.
 
-    A key may seal 2³² values, because nonces are random.
-
-    Attributes:
-        current_id: the id of the key that encrypts.
+    ``current_id``: the id of the key that encrypts.
     """
 
     def __init__(self, keys: Sequence[str]) -> None:
@@ -58,11 +55,7 @@ class Keyring:
 
     @classmethod
     def read(cls, text: str) -> Self | None:
-        """Return the keyring of keys separated by commas; ``None`` where the text has none.
-
-        Raises:
-            ValueError: one of them is malformed, or there twice. It quotes no key.
-        """
+        """Return the keyring of keys separated by commas; ``None``: there is none. ``ValueError``: as for the class."""
         keys = [part.strip() for part in text.split(",") if part.strip()]
         return cls(keys) if keys else None
 
@@ -75,8 +68,7 @@ class Keyring:
     def open(self, sealed: bytes, place: str) -> bytes:
         """Decrypt what was sealed for this place.
 
-        Raises:
-            SealedError: its key is not in the list, or it was changed or copied from another place.
+        :class:`SealedError`: its key is not in the list, or it was changed or copied from another place.
         """
         header, nonce = sealed[:HEADER], sealed[HEADER : HEADER + NONCE_BYTES]
         if len(sealed) < HEADER + NONCE_BYTES + TAG_BYTES or sealed[:1] != _VERSION:

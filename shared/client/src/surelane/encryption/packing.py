@@ -44,14 +44,8 @@ _DICTIONARY = zstd.ZstdDict(
 
 def _made() -> tuple[zstd.ZstdCompressor, zstd.ZstdCompressor]:
     """Make two compressors: the first packs closely, the second quickly."""
-    close, quick = (
-        zstd.ZstdCompressor(
-            options={zstd.CompressionParameter.compression_level: level},
-            zstd_dict=_DICTIONARY.as_digested_dict,
-        )
-        for level in (1, -2)
-    )
-    return close, quick
+    names = _DICTIONARY.as_digested_dict
+    return zstd.ZstdCompressor(1, zstd_dict=names), zstd.ZstdCompressor(-2, zstd_dict=names)
 
 
 _compressors = _made()
@@ -78,11 +72,7 @@ def pack(text: str, *, payload: bool = False) -> bytes:
 
 
 def unpack(packed: bytes) -> str:
-    """Return the text that was packed.
-
-    Raises:
-        ValueError: it was packed in no way that is known here.
-    """
+    """Return the text that was packed. ``ValueError``: it was packed in no way that is known here."""
     how, rest = packed[:1], packed[1:]
     if how == NAMED:
         rest = zstd.ZstdDecompressor(_DICTIONARY).decompress(rest)

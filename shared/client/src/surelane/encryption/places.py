@@ -13,12 +13,9 @@ DIGEST_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a value is stored.
+    """Where a value is stored: an event, and what of it. ``None``: the writer knows no event, so any may take it.
 
-    Attributes:
-        event: the event's id; ``None``: the writer does not know it, and any event may take the value.
-        what: what of the event it is.
-        rerun_of: the events that it runs again. It has some of their steps and signals.
+    ``rerun_of``: the events that it runs again. It has some of their steps and signals.
     """
 
     event: int | None
@@ -26,7 +23,6 @@ class Place:
     rerun_of: Collection[int] = ()
 
     def digest(self) -> bytes:
-        """Return the digest that stands in a value for this place."""
         return _digest(self.event, self.what)
 
     def takes(self, digest: bytes) -> bool:

@@ -29,16 +29,11 @@ _LENT_WITHIN = 30
 class OwnConnections(Calls):
     """Calls, each on a connection that is made or lent for it, and committed at once.
 
-    Attributes:
-        asynchronous: whether calls suspend their caller for sure.
+    ``asynchronous``: whether calls suspend their caller for sure.
     """
 
     def __init__(self, source: Any) -> None:  # noqa: ANN401 - see below
-        """Take an asyncpg pool, or a function that returns a new connection, or an awaitable of one.
-
-        Raises:
-            UnsupportedConnection: it is something else.
-        """
+        """Take an asyncpg pool, or a function that returns a new connection, or an awaitable of one."""
         self._pool: Any = source if hasattr(source, "acquire") else None
         if self._pool is None and not callable(source):
             raise errors.UnsupportedConnection(
@@ -51,10 +46,6 @@ class OwnConnections(Calls):
     async def fetch(self, query: str, *arguments: object, within: float | None = None) -> list[Row]:  # noqa: ARG002
         async with self._driver() as driver:
             return list(await driver.fetch(query, *arguments))  # type: ignore[arg-type]  # rows of any driver
-
-    async def fetchrow(self, query: str, *arguments: object) -> Row | None:
-        rows = await self.fetch(query, *arguments)
-        return rows[0] if rows else None
 
     @asynccontextmanager
     async def _driver(self) -> AsyncIterator[Driver]:

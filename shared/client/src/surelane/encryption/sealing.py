@@ -57,12 +57,7 @@ class Sealing:
     """Encrypts and decrypts JSON values with the workspaces' data keys."""
 
     def __init__(self, data_keys: DataKeys, *, on: bool) -> None:
-        """Make it.
-
-        Args:
-            data_keys: those of the workspaces. Without a keyring, what is encrypted cannot be read here.
-            on: whether new values are encrypted. Stored ones are decrypted in any case.
-        """
+        """``on``: whether new values are encrypted. Stored ones are decrypted in any case, if there is a keyring."""
         self.on = on
         self._data_keys = data_keys
         self._events: dict[int, ref[Event]] = {}
@@ -71,7 +66,6 @@ class Sealing:
     # --- Encrypting
 
     async def key_for(self, workspace: str) -> DataKey:
-        """Return the key that encrypts the values of a workspace."""
         return self._data_keys.kept(workspace) or await self._data_keys.current(workspace)
 
     async def event(
@@ -84,7 +78,7 @@ class Sealing:
         check_text(text)
         payload = json.loads(text) if payload is None else payload
         workspace = workspace_of(payload)
-        data_key = self._data_keys.kept(workspace) or await self._data_keys.current(workspace)
+        data_key = await self.key_for(workspace)
         if key is None and key_of(payload) is None:
             key = data_key.content_key(text)
         return data_key.seal(text, clear_text(payload), EVENT), key
@@ -96,10 +90,9 @@ class Sealing:
         purpose: bytes = EVENT,
         place: Place | None = None,
     ) -> dict[str, Any]:
-        """Encrypt a job's payload.
+        """Encrypt a job's payload: a JSON value, a pydantic model or a dataclass.
 
         Args:
-            value: the payload: a JSON value, a pydantic model or a dataclass.
             workspace: whose key to use where it names no workspace; by default that of the event that is handled.
             purpose: whether it is the whole payload, or a part of it.
             place: where alone it opens; a payload has none.
@@ -120,8 +113,7 @@ class Sealing:
     async def value(self, text: str, workspace: str | None = None, place: Place | None = None) -> str:
         """Encrypt another value of an event, JSON text, for its place: a result, a step, a signal."""
         check_text(text)
-        workspace = (CURRENT.get() if workspace is None else workspace) or ""
-        data_key = self._data_keys.kept(workspace) or await self._data_keys.current(workspace)
+        data_key = await self.key_for((CURRENT.get() if workspace is None else workspace) or "")
         return data_key.seal(text, _posted(text), VALUE, place)
 
     async def tag_key(self, name: str, value: str) -> str:
@@ -131,7 +123,6 @@ class Sealing:
     async def errors(
         self, records: Sequence[dict[str, Any]], workspace: str, place: Place
     ) -> list[dict[str, Any]]:
-        """Encrypt the messages and tracebacks of error records."""
         data_key = await self.key_for(workspace)
         return [_sealed_error(record, data_key, place) for record in records]
 
@@ -195,8 +186,7 @@ class Sealing:
     async def require(self, events: Sequence[Event]) -> None:
         """Decrypt the events that still are encrypted, and make sure that their results can be encrypted.
 
-        Raises:
-            SealedError: one cannot be decrypted, or its results could not be encrypted; it says why.
+        ``SealedError`` says why it cannot.
         """
         try:
             for event in events:
@@ -214,11 +204,7 @@ class Sealing:
                 await self._text(value, purpose, place)  # says why
 
     async def opened(self, value: Any, place: Place | None = None) -> Any:  # noqa: ANN401 - any JSON value
-        """Decrypt a stored JSON value, or the sealed value in one of its fields.
-
-        Raises:
-            SealedError: it cannot be decrypted; it says why.
-        """
+        """Decrypt a stored JSON value, or the sealed value in one of its fields. ``SealedError`` says why it cannot."""
         if is_sealed(value):
             return _with_added(json.loads(await self._text(value, None, place)), value)
         for name, inner in sealed_fields(value):
@@ -226,11 +212,7 @@ class Sealing:
         return value
 
     async def text(self, stored: str, place: Place) -> str:
-        """Decrypt a stored value, as JSON text.
-
-        Raises:
-            SealedError: it cannot be decrypted; it says why.
-        """
+        """Decrypt a stored value, as JSON text. ``SealedError`` says why it cannot."""
         if SEALED not in stored:
             return stored
         value = json.loads(stored)
@@ -251,16 +233,11 @@ class Sealing:
 
     async def shown_errors(self, records: Sequence[Mapping[str, Any]], place: Place) -> list[dict[str, Any]]:
         """Decrypt error records for people."""
-        shown: list[dict[str, Any]] = []
-        for record in records:
-            content = record.get(_CONTENT)
-            if is_sealed(content):
-                opened = await self.shown(content, place)
-                rest = {"message": opened[SEALED]} if SEALED in opened else opened
-                clear = {name: part for name, part in record.items() if name != _CONTENT}
-                shown.append(clear | rest)
-            else:
-                shown.append(dict(record))
+        shown = [dict(record) for record in records]
+        for record in shown:
+            if is_sealed(record.get(_CONTENT)):
+                opened = await self.shown(record.pop(_CONTENT), place)
+                record.update({"message": opened[SEALED]} if SEALED in opened else opened)
         return shown
 
     async def _text(self, value: Mapping[str, Any], purpose: bytes | None, place: Place | None = None) -> str:

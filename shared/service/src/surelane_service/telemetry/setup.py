@@ -60,10 +60,7 @@ class Telemetry:
 def configure_telemetry(service: str, version: str, *, statements: bool = False) -> Telemetry:
     """Install the global tracer and meter providers that the ``OTEL_*`` variables ask for.
 
-    Args:
-        service: ``service.name`` unless ``OTEL_SERVICE_NAME`` gives another.
-        version: ``service.version``.
-        statements: make spans of SQL statements below other spans. Each statement then costs more, also without a span.
+    ``statements``: make spans of SQL statements below other spans. Each then costs more, also without a span.
     """
     resource = Resource.create(
         {"service.name": os.environ.get("OTEL_SERVICE_NAME", service), "service.version": version}
@@ -155,9 +152,8 @@ MESSAGES = ("exception.message", "exception.stacktrace")
 class RedactingExporter(SpanExporter):
     """Pass all spans on to an exporter without private content, also those of libraries and handlers.
 
-    Exceptions keep their type only: their messages, and the stack traces that end in them, quote what people wrote and
-    the data of a statement. URLs lose their query, which may hold an OAuth ``code``. URLs of Slack's hook hosts lose
-    their path too, because a ``response_url`` is a secret.
+    Exceptions keep their type only: messages and stack traces quote what people wrote. URLs lose their query, which may
+    hold an OAuth ``code``. URLs of Slack's hook hosts lose their path too, because a ``response_url`` is a secret.
     """
 
     def __init__(self, exporter: SpanExporter) -> None:

@@ -72,13 +72,9 @@ class Tracer:
         links: Sequence[SpanContext] = (),
         started: int | None = None,
     ) -> Span:
-        """Start a span.
+        """Start a span below ``above``, or as the root of the trace with that id.
 
-        Args:
-            name, kind, attributes: what it says.
-            above: its parent, or the id of the trace of which it is the root.
-            links: spans of other traces to link to.
-            started: nanoseconds since 1970; now by default.
+        ``links``: spans of other traces. ``started``: nanoseconds since 1970; now by default.
         """
         context, token = NO_PARENT, _trace_id.set(above if isinstance(above, int) else 0)
         if isinstance(above, SpanContext):
