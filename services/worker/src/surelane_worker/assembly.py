@@ -21,7 +21,7 @@ from surelane_service.watch import Watch
 from surelane_worker.claiming.claimer import Claimer, Cursors, SecondClaims
 from surelane_worker.claiming.poller import Poller
 from surelane_worker.claiming.position import CrowdSplitter, Position, Side, Wakeup
-from surelane_worker.duties import Announcer, Duty, Retention, Scheduler, Sweeper, Uninstalls
+from surelane_worker.duties import Duty, Retention, Scheduler, Sweeper, Uninstalls
 from surelane_worker.handling.answers import Answers
 from surelane_worker.handling.attempt import Services
 from surelane_worker.handling.handler import Handler
@@ -34,7 +34,7 @@ from surelane_worker.observing.tracing import Observer, unsampled
 from surelane_worker.running.cancels import Cancels
 from surelane_worker.running.runner import Runner
 from surelane_worker.running.slots import Slots
-from surelane_worker.sessions import Heartbeats, Introduction, Session, SessionWatcher
+from surelane_worker.sessions import Announcer, Introduction, Session, SessionWatcher
 from surelane_worker.settling import Settler
 from surelane_worker.slack.client import SlackClients
 from surelane_worker.slack.tokens import Refresher, Tokens
@@ -110,15 +110,13 @@ class Worker:
         self._session = Session(self._introduction, self._listener, self._renewals, known, locks=listens)
         # Behind a pooler no connection can join a session.
         self._second = SecondClaims(self._connecting(introduce=self._session.join)) if listens else None
-        self._heartbeats = Heartbeats(settings.name)
+        self.announcer = Announcer(self._introduction, self._listener, self._renewals)
         self._splitter = CrowdSplitter(self._sweeps, settings.lease)
         self.claimers = self._claimers()
         """One per side."""
         self.scheduler = Scheduler(sealed(pools.looks), registered_in(self.registered).schedules(), metrics)
         self._poller = self._polling()
         self.watch = Watch(self._poller)
-        offset, beats = self.watch.clock_offset, self._heartbeats
-        self.announcer = Announcer(self._introduction, self._listener, self._renewals, offset, beats)
         self._cancels = Cancels(self._settles, self._listener, self.leases, self._settler, listens)
 
     def duties(self) -> list[Duty]:
@@ -169,20 +167,23 @@ class Worker:
 
     def _upkeep(self) -> list[Duty]:
         """Return the duties of no other part. Behind a pooler no worker has a session to keep and to watch."""
-        settings, position, sweeps = self.settings, self.position, self._sweeps
+        settings, position, sweeps, name = self.settings, self.position, self._sweeps, self.settings.name
         claiming_for, metrics = self.claimers[0].claiming_for, self.observer.metrics
-        wake, name, grace = self._sides[0].wakeup.wake, settings.name, settings.session_grace
-        watcher = SessionWatcher(
-            self._looks, name, grace, wake, watches=position.stands_by, news=position.news
-        )
-        return [
-            Sweeper(sweeps, settings, self.kinds, metrics, claiming_for, position.stands_by).run,
-            Retention(sweeps, settings.history_retention, position.leads).run,
-            Uninstalls(sweeps, settings.erase_uninstalled_after, position.leads, name=settings.name).run,
-            self._session.release_late,
-            *([] if self.refresher is None else [self.refresher.run]),
-            *([self._session.keep, watcher.run] if settings.notifications else []),
-        ]
+        sweeper = Sweeper(sweeps, position.stands_by, settings, self.kinds, metrics, claiming_for)
+        duties: list[Duty] = [sweeper.run, self._session.release_late]
+        if (kept := settings.history_retention) is not None:
+            duties.append(Retention(sweeps, position.leads, kept).run)
+        if (grace := settings.erase_uninstalled_after) is not None:
+            duties.append(Uninstalls(sweeps, position.leads, grace, name).run)
+        if self.refresher is not None:
+            duties.append(self.refresher.run)
+        if settings.notifications:
+            wake, within = self._sides[0].wakeup.wake, settings.session_grace
+            watcher = SessionWatcher(
+                self._looks, name, within, wake, watches=position.stands_by, news=position.news
+            )
+            duties += [self._session.keep, watcher.run]
+        return duties
 
     def _both_sides(self, wakeup: Wakeup, capacity: Capacity) -> list[Side]:
         """Return the sides. The first one gets the parts that the leases wake as events are settled."""
@@ -271,7 +272,7 @@ class Worker:
             self._cursors,
             self._sides,
             self.position,
-            self._heartbeats,
+            self.announcer,
             interval=self.settings.poll_interval,
             max_attempts=self.settings.max_attempts,
             on_cron=self.scheduler.due_in,

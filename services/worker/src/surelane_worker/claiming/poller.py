@@ -22,7 +22,7 @@ from surelane_service.logs import get_logger
 from surelane_worker.claiming.claimer import Cursors
 from surelane_worker.claiming.position import Position, Side
 from surelane_worker.observing.readiness import Outage, excused
-from surelane_worker.sessions import Heartbeats
+from surelane_worker.sessions import Announcer
 
 JITTER = 0.5
 """Polls wait up to half an interval more: so all statements of an idle worker stay below one per poll interval."""
@@ -60,7 +60,7 @@ class Poller:
     sides: Sequence[Side]
     """Whose claimers to wake. Their wake-ups share the requests for a look."""
     position: Position
-    heartbeats: Heartbeats
+    announcer: Announcer
     interval: timedelta
     max_attempts: int
     on_cron: Callable[[float | None], None]
@@ -152,9 +152,9 @@ class Poller:
             cursors=None if full else before,
             measure=self._wanted is not None,
             positions_before=self.position.wanted if full else 0,
-            worker=self.heartbeats.due() if full else None,
-            clock_offset=self.heartbeats.clock_offset,
-            drains=self.heartbeats.worker if full else None,
+            worker=self.announcer.due() if full else None,
+            clock_offset=self.announcer.clock_offset,
+            drains=self.announcer.worker.name if full else None,
         )
         self.cursors.correct(self.kinds, before, peek)
         answers = self.position.answers()
@@ -165,11 +165,11 @@ class Poller:
         if peek.position_free:
             self.position.seek()
         if peek.announced is not None:
-            self.heartbeats.sent(announced=peek.announced)
+            self.announcer.sent(announced=peek.announced)
         if peek.drained is not None:
             self.on_drained(peek.drained)
         if peek.figures is not None:
-            self.heartbeats.clock_offset = peek.figures.clock_offset
+            self.announcer.compared(peek.figures.clock_offset)
             self._workers = peek.figures.workers
         if self._wanted is not None and peek.figures is not None:
             self._wanted.set_result(peek.figures)
