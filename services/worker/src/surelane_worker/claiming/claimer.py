@@ -68,28 +68,20 @@ class Cursors:
         self._cursors: dict[Place, datetime] = {}
         self._lanes = LANES
         """The number of lanes that may have a cursor: up to the highest lane that a claim or a peek found in use."""
-        self._corrections = 0
-        self._corrected: dict[Place, int] = {}
-        """The number of each place's last correction."""
-        self._forgotten = 0
-
-    @property
-    def corrections(self) -> int:
+        self.corrections = 0
         """How often cursors moved back. A claim sent before the last time may not have seen the rows that caused it."""
-        return self._corrections
 
     def starts(self, kinds: Sequence[str]) -> list[datetime | None]:
         """Return where a claim of ``kinds`` starts, per lane and kind (lane-major). ``None`` is the beginning."""
         return [self._cursors.get(place) for place in _places(tuple(kinds), self._lanes)]
 
     def advance(self, events: Sequence[Event], corrections: int) -> None:
-        """Move cursors forward to the events of a claim, except cursors that moved back since it was sent.
+        """Move cursors forward to the events of a claim, unless one moved back since it was sent: the next claim does.
 
         ``corrections``: the value of :attr:`corrections` when the claim was sent.
         """
-        if corrections < self._forgotten:
+        if corrections < self.corrections:
             return
-        raced = corrections < self._corrections
         latest: dict[Place, datetime] = {}
         for event in events:
             if event.lane is not None and event.prior_vt is not None:
@@ -97,8 +89,6 @@ class Cursors:
                 if place not in latest or event.prior_vt > latest[place]:
                     latest[place] = event.prior_vt
         for place, vt in latest.items():
-            if raced and corrections < self._corrected.get(place, 0):
-                continue
             self._lanes = max(self._lanes, place[0] + 1)
             seen = self._cursors.get(place)
             if seen is None or vt - MARGIN > seen:
@@ -117,26 +107,19 @@ class Cursors:
             first = vt if vt is not None and vt <= peek.now else None
             stands = self._cursors.get(place)
             if place[1] in peek.paused:
-                self._hold_back(place, None)  # its events must not be behind the cursor when it is resumed
+                self._cursors.pop(place, None)  # its events must not be behind the cursor when it is resumed
+                self.corrections += 1
             elif first is not None and (stands is not None or was is None):
                 # Even if the cursor is behind the event: a claim under way may have looked before the event was there.
-                self._hold_back(place, first if stands is None else min(first, stands))
+                self._cursors[place] = first if stands is None else min(first, stands)
+                self.corrections += 1
             elif stands is None and was is None:
                 self._cursors[place] = peek.now - MARGIN
-
-    def _hold_back(self, place: Place, to: datetime | None) -> None:
-        if to is None:
-            self._cursors.pop(place, None)
-        else:
-            self._cursors[place] = to
-        self._corrections += 1
-        self._corrected[place] = self._corrections
 
     def forget(self) -> None:
         """Drop every cursor: the next claims scan in full."""
         self._cursors.clear()
-        self._corrections += 1
-        self._forgotten = self._corrections
+        self.corrections += 1
 
 
 @dataclass(eq=False)

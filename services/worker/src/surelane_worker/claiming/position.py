@@ -154,7 +154,6 @@ class Position:
         self.listener.hear(CHANNEL, self.heard)
         self.number: int | None = None
         self._attentive_until = float("-inf")
-        self._timer: asyncio.TimerHandle | None = None
         self._passed_on_at = float("-inf")
         self._logged: int | None = None
         self._resigned = False
@@ -237,18 +236,15 @@ class Position:
             self._pass_on()
 
     def _attend(self, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
         if not self._is_attentive():
             self._changed.set()
-        self._attentive_until = max(self._attentive_until, loop.time() + seconds)
-        if self._timer is None:
-            self._timer = loop.call_at(self._attentive_until, self._calm_down)
+        self._attentive_until = max(self._attentive_until, asyncio.get_running_loop().time() + seconds)
 
-    def _calm_down(self) -> None:
-        self._timer = None
-        if self._is_attentive():
-            self._timer = asyncio.get_running_loop().call_at(self._attentive_until, self._calm_down)
-        self._changed.set()
+    def _pause(self) -> float | None:
+        """Return for how long nothing is to be done unless something changes; ``None``: for ever."""
+        if not self._listens():
+            return None
+        return CHECKED if self.stands_by() else self._attentive_until - asyncio.get_running_loop().time()
 
     def _pass_on(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -289,7 +285,7 @@ class Position:
     async def run(self) -> None:
         """Keep the position until cancelled. A worker that listens checks its connection, too."""
         while True:
-            if not await sleep_unless(self._changed, CHECKED if self._listens() else None):
+            if not await sleep_unless(self._changed, self._pause()) and self.stands_by():
                 self._seeks = True
             with excused(log, "position not taken"):
                 await self._keep()

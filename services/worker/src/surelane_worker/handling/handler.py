@@ -49,12 +49,7 @@ Middleware = Callable[[Given, Context, Call], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A handler for some events of its kinds.
-
-    Attributes:
-        handler: the handler.
-        takes: says whether an event of these kinds is for it.
-    """
+    """A handler for those events of its kinds that ``takes`` accepts."""
 
     handler: "Handler"
     takes: Takes
@@ -74,6 +69,13 @@ class Handler:
         answers: whether it calls :meth:`Context.ack`. The others' events are acknowledged when they are claimed.
         ordered: whether its commands and interactions wait for their turn in their thread.
         waits: whether its kinds are commands and interactions, for which Slack's requests wait.
+        max_attempts: of events that have no maximum of their own; ``None``: the worker's.
+        backoff: the pauses between its attempts; ``None``: the worker's.
+        limit: how many may run at once, or begin in a period, in all workers.
+        debounce: how long a run waits for more events. They are then handled as one: the first, and its followers.
+        version: the version that it names.
+        versions: the handlers of the versions of its kinds. Its bounds, except ``timeout``, hold for all.
+        routes: the handlers that take some of its events instead, in the order in which they are tried.
     """
 
     name: str
@@ -86,19 +88,12 @@ class Handler:
     ordered: bool = False
     waits: bool = False
     max_attempts: int | None = None
-    """How many attempts its events have that have no maximum of their own; ``None``: as many as the worker's."""
     backoff: Backoff | None = None
-    """The pauses between its attempts; ``None``: the worker's."""
     limit: Limit | None = None
-    """How many may run at once, or begin in a period, in all workers."""
     debounce: Debounce | None = None
-    """How long a run waits for more events. They are then handled as one: the first, and its followers."""
     version: str | None = None
-    """The version that it names."""
     versions: Mapping[str, "Handler"] = field(default_factory=dict)
-    """The handlers of the versions of its kinds, if they name any. Its bounds, except ``timeout``, hold for all."""
     routes: tuple[Route, ...] = ()
-    """The handlers that take some of its events instead, in the order in which they are tried."""
 
     @property
     def interactive(self) -> bool:

@@ -272,12 +272,8 @@ class Handlers:
         It runs as a job of its own, which is stored as the event ends. ``event`` has the kind and the payload of the
         event that ended. ``event.payload["failure"]`` has its ``id``, ``key``, ``outcome``, ``reason`` and ``errors``.
 
-        Args:
-            kinds: the kinds of the events; none: all that this set has handlers for.
-            timeout, concurrency: as for :meth:`on`.
-
-        Raises:
-            HandlersError: the function or a bound is wrong.
+        ``kinds`` are those of the events; none: all that this set has handlers for. ``timeout`` and ``concurrency`` are
+        as for :meth:`on`, and so is what is raised.
         """
 
         def register(function: OnEvent) -> OnEvent:
