@@ -63,16 +63,12 @@ class Introduction:
     slots: tuple[int, int]
     """How many handlers it runs at once, and how many besides for commands and interactions."""
     max_attempts: int
-    """For its kinds without a maximum in ``attempts``."""
+    """Of its kinds that are not in ``attempts``."""
     attempts: Mapping[str, int]
     limits: Mapping[str, Mapping[str, Any]]
 
     async def bound(self, engine: Engine) -> None:
-        """Record what bounds its claims. It claims nothing before, or more than a limit would run.
-
-        Raises:
-            DatabaseUnavailable, DatabaseRefused: it is not recorded.
-        """
+        """Record what bounds its claims: before, it would claim more than a limit lets run."""
         await self._limit(engine)
         if self.attempts:
             await engine.declare_attempts(self.name, self.kinds, self.max_attempts, self.attempts)
@@ -98,11 +94,10 @@ class Introduction:
 
 @dataclass(eq=False)
 class Session:
-    """This worker's own session: opened on each new listening connection, and gone when that breaks."""
+    """This worker's own session: opened on each new connection of the listener, and gone when that breaks."""
 
     worker: Introduction
     listener: Listener
-    """Opens the session with its connection."""
     engine: Engine
     known: Callable[[], Sequence[tuple[int, int]]]
     """Returns the claims that the worker knows of, by event and number."""
@@ -152,11 +147,7 @@ class Session:
                     await self._release_unknown(self.engine, self._before)
 
     async def join(self, connection: Connection) -> None:
-        """Hold the session on another connection, too: it is gone when both have ended.
-
-        Raises:
-            DatabaseUnavailable: there is none, or it has ended.
-        """
+        """Hold the session on another connection, too: it is gone when both have ended."""
         if self._key is None or not await Engine(connection).join_session(self._key):
             raise DatabaseUnavailable("the worker's session has ended")
 
@@ -187,9 +178,7 @@ class SessionWatcher:
     grace: timedelta
     """How long a lost worker has to open another session."""
     wake: Callable[[], None]
-    """Called after a rescue, and this worker claims the events if it can: the dead one may have been the one
-    that answers notifications.
-    """
+    """Called after a rescue, to claim the events: the dead worker may have been the responder."""
     clock: Callable[[], float] = time.monotonic
     """Returns seconds."""
     watches: Callable[[], bool] = lambda: True
@@ -208,7 +197,6 @@ class SessionWatcher:
         self._server_since: datetime | None = None
 
     async def run(self) -> None:
-        """Look until cancelled, at once and then as often as it is this worker's part."""
         while True:
             if self.watches():
                 pause = await self.look()

@@ -3,8 +3,8 @@
 Claims start at cursors: a cursor per lane and kind skips the dead rows of finished events. The rules, and the faults
 each of them prevents, are in ``docs/adr``:
 
-- A cursor is a margin behind the newest visibility time that a claim found in its lane.
-- In a lane where no claim found anything yet, it is behind the time of the peek that found the lane empty.
+- A cursor is a margin behind the newest visibility time that a claim found in its lane, or before any claim found
+  something, behind the peek that found the lane empty.
 - It moves back to anything that a peek finds behind it: a late commit, or a row that was locked.
 - No cursor outlives its connection.
 
@@ -131,7 +131,6 @@ class SecondClaims:
     """
 
     connection: Listener
-    """Opened at the first need."""
 
     def __post_init__(self) -> None:
         self._wanted = asyncio.Event()
@@ -189,9 +188,7 @@ class Claimer:
     settings: WorkerSettings
     listener: Listener
     side: Side
-    """The slots to claim for."""
     second: SecondClaims | None
-    """Claims beside it while the queue is full."""
     cursors: Cursors
     position: Position
     splitter: CrowdSplitter
@@ -226,7 +223,6 @@ class Claimer:
                 await self._pause()
 
     async def _run_beside(self, second: SecondClaims) -> None:
-        """Claim over the second connection while the queue is full, until the worker stops."""
         while await second.wanted():
             free = second.worth(self.side.slots.free())
             if not free:
@@ -264,10 +260,7 @@ class Claimer:
             await self._sleep()
 
     async def _claim_all(self) -> bool:
-        """Claim for all free slots in one statement, then once for each share of them if that found events.
-
-        Returns whether to claim again without a sleep.
-        """
+        """Claim for all free slots at once, then for each share if that found some. Return whether to go on at once."""
         self.side.wakeup.answered()
         free = self.side.slots.free()
         self.side.slots.left_out(free)
@@ -349,10 +342,9 @@ class Claimer:
         return events
 
     async def _pause(self) -> None:
-        """Wait after a failure, each time twice as long, before the connection is opened again.
+        """Wait after a failure, each time twice as long. A wake-up ends only the part beyond the first second.
 
-        A wake-up ends only the part beyond the first second. Else a database that answers polls and refuses claims,
-        such as one whose volume is full, would be asked without a pause: each poll finds what to claim.
+        Else a database that answers polls and refuses claims, such as one whose volume is full, gets no pause.
         """
         self._claiming_since = None
         self._failures += 1
@@ -365,8 +357,7 @@ class Claimer:
         await self.side.wakeup.sleep(pause - min(pause, UNBROKEN_PAUSE))
 
     async def _sleep(self) -> None:
-        """Sleep until there may be something to claim. After a failure there was a pause already."""
-        if self._failures:
+        if self._failures:  # there was a pause already
             return
         began = asyncio.get_running_loop().time()
         await self.side.wakeup.sleep()

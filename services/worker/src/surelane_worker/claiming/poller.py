@@ -25,7 +25,7 @@ from surelane_worker.observing.readiness import Outage, excused
 from surelane_worker.sessions import Announcer
 
 JITTER = 0.5
-"""Polls wait up to half an interval more: so all statements of an idle worker stay below one per poll interval."""
+"""Polls wait up to half an interval more: an idle worker sends less than one statement per poll interval."""
 LOOK_AHEAD_PAUSE = 0.25
 """Seconds between two peeks, at least. The pause is also at least as long as a peek takes."""
 SHARE = 0.05
@@ -35,10 +35,8 @@ LONGEST = timedelta(minutes=1)
 
 RESERVE = 6
 """Workers in reserve that poll at every poll interval. More of them take turns: all together poll as often as these."""
-MOST_INTERVALS = 8
-"""The longest pause of a worker in reserve, in poll intervals; from :data:`LONGEST_RESERVE` on it waits no longer."""
-LONGEST_RESERVE = timedelta(seconds=40)
-
+MOST_INTERVALS, LONGEST_RESERVE = 8, timedelta(seconds=40)
+"""The longest pause of a worker in reserve: the shorter of so many poll intervals and this."""
 SLOW = 1.0
 """Seconds after which a poll is slow: an idle worker then finds out whether its connection for claims still works."""
 RETRY = timedelta(seconds=1)
@@ -70,7 +68,6 @@ class Poller:
     on_slow: Callable[[], Coroutine[Any, Any, None]]
     """Called when a poll takes long: the network may have lost the claimer's connection, too."""
     patience: float = PATIENCE
-    """Seconds that a call for figures waits for the next poll."""
 
     def __post_init__(self) -> None:
         self._proving: asyncio.Task[None] | None = None
@@ -115,12 +112,7 @@ class Poller:
         return max(interval, self._slow)
 
     async def figures(self) -> Figures:
-        """Return the queue's figures, from the next poll or, if that takes too long, from a call of their own.
-
-        Raises:
-            DatabaseUnavailable: the database cannot be reached.
-            NotMeasured: there are none.
-        """
+        """Return the queue's figures, from the next poll or, if that takes too long, from a call of their own."""
         if self._wanted is None:
             self._wanted = asyncio.get_running_loop().create_future()
         try:

@@ -31,10 +31,7 @@ from surelane_worker.running.slots import Slots
 FULL, FREE, TAKEN = "full", "free", "taken"
 """Payloads of notifications: the responder has no free slot; a position is free; a worker without one took one."""
 INTERACTIVE = "interactive"
-"""Payload of a notification: a person waits for a command or an interaction.
-
-All others say that there may be another event.
-"""
+"""The payload where a person waits for a command or an interaction. All others say that there may be another event."""
 OVERDUE = 1.0
 """Seconds after which no worker has answered for an event that is still visible."""
 ATTENTION = 300.0
@@ -42,6 +39,7 @@ ATTENTION = 300.0
 PASSED_ON = 2.0
 """Seconds for which listeners answer after the responder passed a notification on."""
 PASS_ON_PAUSE = 1.0
+"""Seconds between two of those."""
 CHECKED = 300.0
 """Seconds between two statements that check an idle connection which listens."""
 RETRY = 1.0
@@ -71,7 +69,7 @@ class Wakeup:
         self._timer: asyncio.TimerHandle | None = None
 
     def wake(self) -> None:
-        """Say that there may be something to claim, now or later. Call it from the event loop."""
+        """Say that there may be something to claim, now or later."""
         self._active = True
         self._reason.set()
 
@@ -124,8 +122,7 @@ class Wakeup:
 class Side:
     """Slots for one sort of events, and what wakes the claimer that fills them.
 
-    The first side of a worker takes the ordinary events, and the second one the commands and interactions. A worker
-    that handles one sort alone has one side.
+    A worker's first side takes the ordinary events, its second the commands and interactions, if it handles both.
     """
 
     wakeup: Wakeup
@@ -156,18 +153,16 @@ class Position:
         self._attentive_until = float("-inf")
         self._passed_on_at = float("-inf")
         self._logged: int | None = None
-        self._resigned = False
+        self._resigned = self._passes_on = False
         self._seeks = self.notifications
-        self._passes_on = False
-        self._changed = asyncio.Event()
-        self._news = asyncio.Event()
+        self._changed, self._news = asyncio.Event(), asyncio.Event()
 
     def leads(self) -> bool:
         """Return whether this worker does what one worker may do for all."""
         return self.number == 0 or not self.notifications
 
     def stands_by(self) -> bool:
-        """Return whether this worker is one of the two that always listen."""
+        """Return whether this worker does what two may do for all."""
         return not self.notifications or self.number is not None
 
     def answers(self) -> bool:
@@ -202,13 +197,11 @@ class Position:
             self._attend(PASSED_ON)
         elif payload == FREE:
             self.seek()
-        if not self.answers():
-            return
-        ordinary, interactive = self.sides[:1], self.sides[1:]
-        if payload != INTERACTIVE:
-            self._answer(ordinary)
-        if payload:  # the insert of an ordinary event is not worth a second claim
-            self._answer(interactive)
+        if self.answers():
+            if payload != INTERACTIVE:
+                self._answer(self.sides[:1])
+            if payload:  # the insert of an ordinary event is not worth a second claim
+                self._answer(self.sides[1:])
 
     def due(self) -> None:
         """Claim, because an event is due. The responder passes it on if it has no free slot."""
@@ -326,11 +319,11 @@ class CrowdSplitter:
 
     Claims report events that have waited long. The database then finds their workspaces and moves them
     (``agent.share_kind``). Every worker tries, and the database lets one at a time do it.
+    ``lease``, for which claims stand, tells when an event was claimed.
     """
 
     engine: Engine
     lease: timedelta
-    """How long claims stand; it tells when an event was claimed."""
 
     def __post_init__(self) -> None:
         self._kinds: set[str] = set()
