@@ -95,8 +95,6 @@ class Attempt:
         """Keep the arguments.
 
         Args:
-            services, events: what all handlers share, and this one's events.
-            work: what says whether the claim is lost.
             grouped: the events have an outcome each, so they have no steps.
             coalesced: all is kept with the first of the events: steps, and notes of replies.
         """
@@ -189,7 +187,6 @@ class Attempt:
 
     @cached_property
     def threads(self) -> Threads:
-        """What runs the handler and its steps if they are synchronous."""
         work = self.work
         return Threads(lambda: work.stopped is not None)
 
@@ -225,7 +222,7 @@ class Attempt:
         return notes is not None and "undo" in json.loads(notes)
 
     async def check_new(self) -> None:
-        """As :meth:`check_claim`, before a message that no attempt has sent: a handler that undoes stops there."""
+        """As :meth:`check_claim`, before a message that is new: a handler that undoes stops there."""
         if self.undoing:
             await self.steps.stop_replay()
         await self.check_claim()

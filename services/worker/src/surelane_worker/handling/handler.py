@@ -132,7 +132,7 @@ def _through(middleware: Middleware, call: Call, given: Given, context: Context)
 
 
 def threaded(function: Callable[[Given, Context], object]) -> Call:
-    """Make a synchronous handler asynchronous: each call runs in its own thread."""
+    """Run each call of a synchronous handler in a thread of its own."""
 
     async def call(given: Given, context: Context) -> object:
         attempt = attempt_of(context)
@@ -143,7 +143,7 @@ def threaded(function: Callable[[Given, Context], object]) -> Call:
 
 
 class RouteBounds(TypedDict, total=False):
-    """The bounds of a route; see :meth:`Handlers.action`."""
+    """The bounds of a route."""
 
     timeout: Pause | None
     concurrency: int | None
@@ -423,7 +423,6 @@ async def _unrouted(given: Given, ctx: Context) -> Complete:
 
 
 def fresh_variables() -> Variables:
-    """Return the context variables that each handler finds."""
     variables = copy_context()
     variables.run(CURRENT.set, None)
     return variables

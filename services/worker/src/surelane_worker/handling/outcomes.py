@@ -80,10 +80,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """Give the event to workers that have the version that its run began under. The attempt does not count.
-
-    The runner returns it. The event keeps its place in its group.
-    """
+    """Give the event, in its place, to workers that have the version that its run began under; no attempt counts."""
 
     name: ClassVar = "snooze"
     version: str
@@ -93,7 +90,7 @@ class Elsewhere:
 class FanOut:
     """Complete the event and store its children, and ``then``, which runs once when all of them have ended.
 
-    One transaction completes the event and stores the jobs, so a repeated attempt starts no job twice.
+    One transaction does both, so a repeated attempt starts no job twice.
     """
 
     name: ClassVar = "fan_out"
@@ -127,28 +124,22 @@ class Await:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A sleep or a wait that suspends a handler.
-
-    Attributes:
-        sort: ``sleep`` or ``wait``.
-        name: its name, for a wait that of its signals.
-        nth: which one of that name it is in a run.
-        seconds: until it ends by itself; ``None``: never.
-        blocking: whether the event's group waits for it.
-    """
+    """A sleep or a wait that suspends a handler. ``nth``: which one of its name it is in a run."""
 
     sort: str
     name: str
     nth: int
     seconds: float | None
+    """Until it ends by itself; ``None``: never."""
     blocking: bool
+    """Whether the event's group waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
     """Put the event off until the first of its waits ends. The attempt does not count.
 
-    A handler does not return it: ``ctx.sleep``, ``ctx.wait_for`` and ``ctx.ask`` cause it.
+    ``ctx.sleep``, ``ctx.wait_for`` and ``ctx.ask`` cause it.
     """
 
     name: ClassVar = "suspend"
@@ -174,7 +165,6 @@ def outcome_of(returned: object) -> Outcome:
 
 
 duration = parse_duration
-"""Reads a :data:`Pause`."""
 
 
 def positive(name: str, given: Pause) -> timedelta:
@@ -215,12 +205,9 @@ LONGEST_BACKOFF = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """The pauses between attempts.
+    """The pauses between attempts: ``base`` after the first, at most ``cap``.
 
-    Attributes:
-        base: the pause after the first attempt, before jitter.
-        cap: the longest pause, jitter included.
-        spread: draws from [0, 1). Jitter spreads events that failed together over ±10 %.
+    ``spread`` draws from [0, 1): jitter spreads events that failed together over ±10 %.
     """
 
     base: timedelta

@@ -40,6 +40,7 @@ RETRIES = Backoff(timedelta(seconds=1), timedelta(seconds=30))
 HELD = 2.0
 """Seconds that a step keeps its slot between two tries. A longer pause suspends the handler."""
 
+Errors = list[dict[str, Any]]
 Take = Callable[[], Awaitable[tuple[str, str | None]]]
 """Takes a signal for a wait: the answer, and the signal as JSON text."""
 
@@ -91,9 +92,7 @@ class Steps:
     """The steps of one attempt of one event."""
 
     fence: Fence
-    """The event's, with which its steps are stored."""
     threads: Threads
-    """Run synchronous steps."""
     main: InitVar[asyncio.Task[Any] | None] = None
     """The task that runs the handler; ``None`` if a thread runs it."""
     own: InitVar[AbstractSet[asyncio.Task[Any] | None]] = frozenset()
@@ -101,7 +100,6 @@ class Steps:
     grouped: bool = False
     """Whether the handler takes several events. Then it has no steps."""
     retries: Backoff = RETRIES
-    """The pauses between the tries of one step."""
     note_version: Callable[[], Awaitable[None]] | None = None
     """Awaited before something new is stored."""
     replaying: bool = False
@@ -124,18 +122,19 @@ class Steps:
         self._patching = asyncio.Lock()
 
     def key(self, name: str) -> Key:
-        """Return the key of the next step of this name.
+        """Return the key of the next step of this name."""
+        self._check(name)
+        self._counts[name] += 1
+        return Key(name, self._counts[name])
+
+    def _check(self, name: str) -> None:
+        """Refuse a step that cannot be told from another one in later attempts.
 
         Raises:
             StepMismatchError: the name cannot be used, another task runs a step of this name, the caller is itself a
                 step, or the handler takes several events.
             Suspended: a wait in another task has suspended the handler.
         """
-        self._check(name)
-        self._counts[name] += 1
-        return Key(name, self._counts[name])
-
-    def _check(self, name: str) -> None:
         self.flow.check()
         if self.grouped:
             raise StepMismatchError(
@@ -156,11 +155,11 @@ class Steps:
             )
 
     async def run(self, name: str, call: Call, key: object = None) -> Any:
-        """Run a function and store its result, or return the result that is stored; see :meth:`Context.step`."""
+        """See :meth:`Context.step`."""
         return await self._once(self.key(name if key is None else f"{name} [{key}]"), call)
 
     async def undo(self, name: str, call: Call) -> None:
-        """Register a function that undoes what the handler does; see :meth:`Context.undo`."""
+        """See :meth:`Context.undo`."""
         key = self.key(f"{UNDO}{name}")
         self.undos.append((key, partial(self._once, key, call)))
         with self._asking(key):
@@ -203,7 +202,7 @@ class Steps:
         before, left = tried.get("tries", 0) % (call.retries + 1), tried.get("left") or 0
         if left > 0:
             await self.flow.wait(Wait("step", key.name, key.nth, left, blocking=True))
-        errors: list[dict[str, Any]] = []
+        errors: Errors = []
         while True:
             await self.fence.check_claim()
             began = perf_counter()
@@ -253,11 +252,7 @@ class Steps:
         return call.shape.text(key, result)
 
     async def stored(self, key: Key, sort: str) -> StoredStep | None:
-        """Return what earlier attempts stored under a key.
-
-        Raises:
-            StepMismatchError: it is of another sort, or new before what is stored.
-        """
+        """Return what earlier attempts stored under a key; refuse another sort, and what is new before it."""
         found = await self.past.get(key)
         if self.replaying and self._stopping is None and self.past.is_over():
             # What follows at once may still register an undo. What takes longer, such as a call, is not awaited.
@@ -297,7 +292,7 @@ class Steps:
             self.past.end(key)
 
     async def patched(self, name: str) -> bool:
-        """Return whether a change of the code is for this run; see :meth:`Context.patched`."""
+        """See :meth:`Context.patched`."""
         key = Key(f"{PATCH}{name}", 1)
         self._check(key.name)
         async with self._patching:
@@ -319,7 +314,7 @@ class Steps:
         return new
 
     async def sleep(self, pause: Pause, name: str, *, blocking: bool) -> None:
-        """Suspend the handler for a time; see :meth:`Context.sleep`."""
+        """See :meth:`Context.sleep`."""
         seconds = duration(pause).total_seconds()
         key = self.key(name)
         with self._asking(key):
@@ -361,7 +356,7 @@ class Steps:
         key: Key,
         hashed: str | None,
         text: str | None,
-        errors: list[dict[str, Any]],
+        errors: Errors,
         began: float,
         *,
         final: bool = False,
