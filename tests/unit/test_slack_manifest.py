@@ -14,8 +14,8 @@ from surelane_dev.simulator.webapi.dispatch import METHODS
 from surelane_worker import Handlers
 from surelane_worker.handling.registry import registered_in
 from surelane_worker.handling.routes import COMMAND, EVENT_TYPES, SHORTCUT, Wants
-from surelane_worker.loading import load_handlers
 from surelane_worker.slack.replies import Replies
+from surelane_worker.wiring import load_handlers
 
 ROOT = Path(__file__).parents[2]
 URL = "https://YOUR-HOST/slack/events"

@@ -296,7 +296,7 @@ class Leases:
         work = self.held.get(claim)
         if work is None or claim.outcome is not None or work.stopped == LOST:
             return
-        self.metrics.lease_lost(claim.event.kind)
+        self.metrics.lease_losses[claim.event.kind] += 1
         log.warning("lease lost", **claim.named, attempt=claim.event.attempts)
         work.stop(LOST)
 

@@ -265,7 +265,7 @@ class Settler:
         if claim in self._resent:  # not counted: an earlier try, whose answer was lost, may have settled it
             log.info("stale settle, sent twice", **claim.named)
             return
-        self.observer.metrics.stale(claim.event.kind)
+        self.observer.metrics.stale[claim.event.kind] += 1
         log.warning("stale settle", **claim.named, attempt=claim.event.attempts)
 
     def _part(self, claim: Claim) -> None:

@@ -82,8 +82,8 @@ class Metrics(Collector):
         self._consumed: Counter[str] = Counter()
         self._retries: Counter[str] = Counter()
         self._failures: Counter[str] = Counter()
-        self._lease_losses: Counter[str] = Counter()
-        self._stale: Counter[str] = Counter()
+        self.lease_losses: Counter[str] = Counter()
+        self.stale: Counter[str] = Counter()
         self._expired = 0
         self._slack_refused: Counter[str] = Counter({"chat.postMessage": 0})
         self._slack_methods = Bounded(MOST_KINDS)
@@ -103,11 +103,8 @@ class Metrics(Collector):
         self.until_finished = Distribution(
             "surelane.event.finish.latency", "From the event (by Slack's clock) until its handler finished."
         )
-        self.notification_lag = Distribution(
-            "surelane.notification.lag",
-            "From an event's visibility until an idle worker claimed it.",
-            bounds=SHORT,
-        )
+        lag = "From an event's visibility until an idle worker claimed it."
+        self.notification_lag = Distribution("surelane.notification.lag", lag, bounds=SHORT)
         latencies = self.until_started, self.until_finished, self.notification_lag
         self._distributions = (self.operation, self.process, *latencies, self.slack_wait)
 
@@ -119,30 +116,27 @@ class Metrics(Collector):
             ("messaging.client.consumed.messages", "Events claimed.", self._consumed),
             ("surelane.event.retries", "Attempts that another one follows.", self._retries),
             ("surelane.event.failures", "Attempts that failed.", self._failures),
-            ("surelane.lease.losses", "Claims lost while their handler ran.", self._lease_losses),
-            ("surelane.settle.stale", "Settles that came after the claim was lost.", self._stale),
+            ("surelane.lease.losses", "Claims lost while their handler ran.", self.lease_losses),
+            ("surelane.settle.stale", "Settles that came after the claim was lost.", self.stale),
         ):
             by_kind.update(dict.fromkeys(kinds, 0))
             observe = counted(by_kind, KIND, **OURS)
             meter.create_observable_counter(name, [observe], description=description)
         refused, model = counted(self._slack_refused, METHOD, **OURS), ("gen_ai.request.model", WORKSPACE)
         tokens = counted(self._model_tokens, *model, "gen_ai.token.type")
+        costs = counted(self._model_cost, *model)
         for name, description, observe in (
             ("surelane.event.expired", "Events swept.", single(lambda: self._expired)),
             ("surelane.slack.rate_limited", "Calls of Slack's Web API that its limits refused.", refused),
             ("surelane.model.tokens", "Tokens that models used.", tokens),
-            (
-                "surelane.model.cost",
-                "What models cost by the team's prices.",
-                counted(self._model_cost, *model),
-            ),
+            ("surelane.model.cost", "What models cost by the team's prices.", costs),
         ):
             meter.create_observable_counter(name, [observe], description=description)
         if not pushed:
             REGISTRY.register(self)
-            return
-        for distribution in self._distributions:
-            distribution.record_with(meter)
+        else:
+            for distribution in self._distributions:
+                distribution.record_with(meter)
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
         for distribution in self._distributions:
@@ -178,12 +172,6 @@ class Metrics(Collector):
         self._failures[kind] += 1
         if retried:
             self._retries[kind] += 1
-
-    def lease_lost(self, kind: str) -> None:
-        self._lease_losses[kind] += 1
-
-    def stale(self, kind: str) -> None:
-        self._stale[kind] += 1
 
     def expired(self, count: int) -> None:
         self._expired += count
