@@ -78,13 +78,12 @@ class Worker:
     slack: SlackClients
     observer: Observer
     step_retries: Backoff = RETRIES
-    """The pauses between the tries of one step."""
     engine: Callable[[Pool], Engine] | None = None
     """Makes the calls with which attempts store their steps, notes and outcomes."""
     refresher: Refresher | None = None
     """Finds the tokens of installs; ``None``: there is one token for all events."""
     sealing: Sealing | None = None
-    """Encrypts and decrypts; by default it decrypts nothing, as no keys are set."""
+    """``None``: there are no keys, and nothing is decrypted."""
 
     def __post_init__(self) -> None:
         settings, pools, metrics = self.settings, self.pools, self.observer.metrics
@@ -235,13 +234,13 @@ class Worker:
         await self._introduction.bound(Engine(connection))
 
     def _lost(self) -> None:
-        """Open another connection when it broke, and claim: notifications were missed."""
+        """Open another connection, and claim: notifications were missed."""
         self._session.lost()
         self.position.lost()
         self.position.wake()
 
     def _begin_anew(self) -> None:
-        """Forget the cursors when a connection is opened: on another server they may skip events. Renew all leases."""
+        """Forget the cursors: on another server they may skip events. Renew all leases."""
         self._cursors.forget()
         self.position.lost()
         self._sides[0].wakeup.look_ahead()
@@ -249,20 +248,11 @@ class Worker:
 
     def _claimers(self) -> list[Claimer]:
         outage = Outage(get_logger("surelane_worker.claiming.claimer"), "claims")
+        shared = self.position, self._splitter, self.observer, outage, self._sealing
+        beside = [self._second, None]  # for the ordinary events alone
         return [
-            Claimer(
-                self.settings,
-                self._listener,
-                side,
-                self._second if side is self._sides[0] else None,
-                cursors=self._cursors,
-                position=self.position,
-                splitter=self._splitter,
-                observer=self.observer,
-                outage=outage,
-                sealing=self._sealing,
-            )
-            for side in self._sides
+            Claimer(self.settings, self._listener, side, second, self._cursors, *shared)
+            for side, second in zip(self._sides, beside, strict=False)
         ]
 
     def _polling(self) -> Poller:

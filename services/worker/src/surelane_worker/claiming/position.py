@@ -234,7 +234,7 @@ class Position:
         self._attentive_until = max(self._attentive_until, asyncio.get_running_loop().time() + seconds)
 
     def _pause(self) -> float | None:
-        """Return for how long nothing is to be done unless something changes; ``None``: for ever."""
+        """Return for how long nothing is to be done unless something changes; ``None``: without end."""
         if not self._listens():
             return None
         return CHECKED if self.stands_by() else self._attentive_until - asyncio.get_running_loop().time()

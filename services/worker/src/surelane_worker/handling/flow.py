@@ -145,11 +145,7 @@ class Flow:
                 gate.set_result(None)
 
     async def wait(self, wait: Wait) -> NoReturn:
-        """Park this task until the handler is suspended.
-
-        Raises:
-            Suspended: always.
-        """
+        """Park this task until the handler is suspended. Then raise :class:`Suspended`."""
         parked = self._loop.create_future()
         self._waits[parked] = wait, asyncio.current_task()
         try:
@@ -226,6 +222,6 @@ class Flow:
 
 
 def _forget(task: asyncio.Task[object]) -> None:
-    """Take a task's exception if it only says that the handler is suspended: asyncio would log it."""
-    if not task.cancelled() and isinstance(task.exception(), Suspended):
-        return
+    """Take a task's exception, which says that the handler is suspended: asyncio would log it."""
+    if not task.cancelled():
+        task.exception()

@@ -179,11 +179,7 @@ class Bounds(OnBounds, total=False):
 def handler_of(
     function: Callable[..., Any], kinds: tuple[str, ...], *, grouped: bool = False, **bounds: Unpack[Bounds]
 ) -> Handler:
-    """Return the handler of a function, with its bounds; see :meth:`Handlers.on`.
-
-    Raises:
-        HandlersError: the function, its kinds or a bound cannot be used.
-    """
+    """Return the handler of a function, with its bounds; see :meth:`Handlers.on`."""
     name, timeout, backoff = name_of(function), bounds.get("timeout"), bounds.get("backoff")
     try:
         called = _checked(function, kinds, several=grouped or bounds.get("debounce") is not None)
@@ -258,12 +254,8 @@ def takes_arguments(function: Callable[..., Any], count: int) -> bool:
 def routed(tried: list[Route], ends: Sequence[Route], kinds: tuple[str, ...]) -> Handler:
     """Return the handler of ``kinds``. If no route before takes an event, the first of ``ends`` does: the versions."""
     end = ends[0] if ends else None
-    before = tried if end is None else tried[: tried.index(end)]
-    chosen = tuple(
-        route
-        for route in before
-        if route.takes is not every and not set(kinds).isdisjoint(route.handler.kinds)
-    )
+    before = [route for route in tried[: tried.index(end) if end else None] if route.takes is not every]
+    chosen = tuple(route for route in before if not set(kinds).isdisjoint(route.handler.kinds))
     if end is None:
         return Handler("no route", kinds, _unrouted, routes=chosen, answers=SUBMISSION in kinds)
     if end.handler.grouped and chosen:
@@ -317,11 +309,7 @@ class Registered:
         self.included: list[Registered] = []
 
     def add(self, handler: Handler, takes: Takes | None) -> None:
-        """Add a route, or without ``takes`` the handler of whole kinds.
-
-        Raises:
-            HandlersError: a kind has a handler already, or earlier ones take all its events.
-        """
+        """Add a route, or without ``takes`` the handler of whole kinds."""
         if takes is None:
             self._check_one_per_kind(handler)
             self.fallbacks.append(Route(handler, every))
@@ -332,10 +320,7 @@ class Registered:
     def all(self) -> list[Handler]:
         """Return one handler for each kind, with the routes that come before it.
 
-        One for both commands or interactions and other events is there twice.
-
-        Raises:
-            HandlersError: routes come before a handler of several events.
+        A handler of both interactions and other events is there twice.
         """
         tried = self.tried()
         last: dict[str, dict[str | None, Route]] = {
@@ -382,8 +367,8 @@ class Registered:
             for kind in known.handler.kinds
             if None in (versions := {known.handler.version, handler.version}) or len(versions) == 1
         }
-        for position, kind in enumerate(handler.kinds):
-            if kind in taken or kind in handler.kinds[:position]:
+        for kind in handler.kinds:
+            if kind in taken or handler.kinds.count(kind) > 1:
                 raise HandlersError(
                     f"two handlers for {kind!r}: {taken.get(kind, handler.name)} and {handler.name}; each needs a"
                     f" version of its own: version={FIRST!r} is that of runs that began without one"
@@ -395,10 +380,8 @@ class Registered:
         for route in (*self.routes, *self.fallbacks):
             handler = route.handler
             if taken.keys() >= set(handler.kinds):
-                kind = handler.kinds[0]
-                raise HandlersError(
-                    f"handler {handler.name} is never reached: {taken[kind]} takes every {kind!r}"
-                )
+                name, kind = handler.name, handler.kinds[0]
+                raise HandlersError(f"handler {name} is never reached: {taken[kind]} takes every {kind!r}")
             if route.takes is every and handler.version is None:
                 taken = dict.fromkeys(handler.kinds, handler.name) | taken
 
@@ -429,7 +412,7 @@ def fresh_variables() -> Variables:
 
 
 def left_values(before: Variables) -> bool:
-    """Return whether a handler has left values in the context variables of the current task."""
+    """Return whether a handler has left values in the current task's context variables."""
     now = copy_context()
     try:
         if now == before:  # fast where nothing was set

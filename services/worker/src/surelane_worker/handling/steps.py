@@ -12,7 +12,6 @@ import contextvars
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import InitVar, dataclass
 from datetime import datetime, timedelta
@@ -25,7 +24,7 @@ from surelane_service.engine import StoredStep
 from surelane_worker.handling.fence import Fence
 from surelane_worker.handling.flow import Flow, Key
 from surelane_worker.handling.outcomes import Backoff, Pause, Wait, duration
-from surelane_worker.handling.past import PATCH, UNDO, Past
+from surelane_worker.handling.past import PATCH, UNDO, Past, Tasks
 from surelane_worker.handling.records import failure_record
 from surelane_worker.handling.shapes import Call, Shape, StepMismatchError
 from surelane_worker.handling.threads import Threads
@@ -95,7 +94,7 @@ class Steps:
     threads: Threads
     main: InitVar[asyncio.Task[Any] | None] = None
     """The task that runs the handler; ``None`` if a thread runs it."""
-    own: InitVar[AbstractSet[asyncio.Task[Any] | None]] = frozenset()
+    own: InitVar[Tasks] = frozenset()
     """The tasks whose steps come in the order of the handler's code."""
     grouped: bool = False
     """Whether the handler takes several events. Then it has no steps."""
@@ -105,9 +104,7 @@ class Steps:
     replaying: bool = False
     """Whether the handler stops where it would do something new."""
 
-    def __post_init__(
-        self, main: asyncio.Task[Any] | None, own: AbstractSet[asyncio.Task[Any] | None]
-    ) -> None:
+    def __post_init__(self, main: asyncio.Task[Any] | None, own: Tasks) -> None:
         self.flow = Flow(main, self.finalize)
         self.past = Past(self.fence, own, self.flow.stored)
         self.undos: list[tuple[Key, Callable[[], Awaitable[Any]]]] = []

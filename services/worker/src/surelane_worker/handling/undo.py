@@ -24,7 +24,6 @@ async def undo(attempt: Attempt, replay: Awaitable[object], is_last: Callable[[]
     """Let a handler stop, and run its undos. An undo that fails is tried again before earlier ones run.
 
     Args:
-        attempt: the attempt, for undos alone.
         replay: the call of the handler.
         is_last: whether no attempt follows. Then the other undos run all the same.
 
