@@ -149,7 +149,10 @@ class Worker:
         """Claim until ``stop`` is set."""
         async with asyncio.TaskGroup() as group:
             for claimer in self.claimers:
-                group.create_task(claimer.run(stop))
+                group.create_task(claimer.run())
+            await stop.wait()
+            for claimer in self.claimers:
+                claimer.stop()
 
     async def drain(self, within: float) -> None:
         """Release waiting events, let running handlers end, and wait until all outcomes are settled."""

@@ -1,7 +1,4 @@
-"""The duties of a worker besides running handlers: fire schedules, sweep, and drop for good.
-
-:func:`beside` runs them, and restarts a duty that crashed.
-"""
+"""The duties of a worker besides running handlers: fire schedules, sweep, and drop for good."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -23,7 +20,6 @@ from surelane_worker.observing.readiness import Outage, excused
 from surelane_worker.worker_settings import WorkerSettings
 
 RETRY = timedelta(seconds=1)
-"""The pause after a failure."""
 BATCH = 1000
 """Events per statement of a sweep, at most."""
 FALLBACK = 20
@@ -61,7 +57,7 @@ class Scheduler:
     declared: Sequence[Schedule]
     metrics: Metrics
     retry: timedelta = RETRY
-    """The pause after a failure, and the shortest pause between two looks at the schedules."""
+    """The pause after a failure, and at least between two looks at the schedules."""
 
     def __post_init__(self) -> None:
         self._declared = list(self.declared)
@@ -129,7 +125,7 @@ class Scheduler:
         return following <= due.now
 
     def _report_unreadable(self, due: DueCron, error: ValueError) -> None:
-        """Log once per schedule that it was edited by hand into something unreadable, or lost its time zone."""
+        """Log once that a schedule was edited by hand into something unreadable, or lost its time zone."""
         known = (due.name, due.schedule, due.time_zone)
         if known not in self._unreadable:
             self._unreadable.add(known)
@@ -214,7 +210,7 @@ class Sweeper(Upkeep):
             )
             mend = False
             if swept:
-                self.metrics.expired(swept)
+                self.metrics.expired += swept
                 log.info("events expired", count=swept)
         return False
 
@@ -278,10 +274,7 @@ class Uninstalls(Upkeep):
 
 @asynccontextmanager
 async def beside(*duties: Duty, restart: float = RESTART) -> AsyncIterator[None]:
-    """Run duties for the length of the block. A duty that crashes is logged and starts again; the others go on.
-
-    ``restart``: seconds until a crashed duty starts again, the first time.
-    """
+    """Run duties for the length of the block. One that crashes starts again, after ``restart`` seconds at first."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(_kept(duty, restart)) for duty in duties]
         try:

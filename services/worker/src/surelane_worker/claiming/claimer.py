@@ -203,16 +203,12 @@ class Claimer:
         """Duration of the idle sleep that just ended, in seconds; ``None`` if notifications are off."""
         self._stopping = False
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Claim until ``stop`` is set. Events of claims that are under way then are released."""
-        stopping = asyncio.create_task(self._stop_at(stop))
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._run())
-                if self.second is not None:
-                    group.create_task(self._run_beside(self.second))
-        finally:
-            stopping.cancel()
+    async def run(self) -> None:
+        """Claim until :meth:`stop`. Events of claims that are under way then are released."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._run())
+            if self.second is not None:
+                group.create_task(self._run_beside(self.second))
 
     async def _run(self) -> None:
         while not self._stopping:
@@ -237,8 +233,7 @@ class Claimer:
                 second.failed(error)
                 self.side.wakeup.wake()  # the first one may have left out what this one was to claim
 
-    async def _stop_at(self, stop: asyncio.Event) -> None:
-        await stop.wait()
+    def stop(self) -> None:
         self._stopping = True
         if self.second is not None:
             self.second.stop()
@@ -305,7 +300,7 @@ class Claimer:
             events = await self._claim_events(listener, kinds, limit, most_bytes)
         self.observer.metrics.operation.add("receive", loop.time() - began)
         if events:
-            self.side.wakeup.found_some()
+            self.side.wakeup.active = True
             if slept is not None:
                 self.observer.metrics.woken(events, self.settings.lease, slept)
             self.observer.metrics.claimed(events)

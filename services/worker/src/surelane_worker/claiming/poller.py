@@ -18,6 +18,7 @@ from surelane_service.durations import jittered
 from surelane_service.engine import Engine
 from surelane_service.figures import Figures
 from surelane_service.fleet import POSITIONS
+from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
 from surelane_worker.claiming.claimer import Cursors
 from surelane_worker.claiming.position import Position, Side
@@ -100,7 +101,7 @@ class Poller:
                 polled, share = clock(), jittered(timedelta(seconds=1), JITTER)
                 due = polled + share * self._period.total_seconds()
             await asyncio.sleep(max(min(LOOK_AHEAD_PAUSE, due - clock()), took.total_seconds()))
-            asked = await self.sides[0].wakeup.asked(within=max(due - clock(), 0.0))
+            asked = await sleep_unless(self.sides[0].wakeup.curious, max(due - clock(), 0.0))
 
     @property
     def _period(self) -> timedelta:
@@ -123,7 +124,7 @@ class Poller:
 
     async def _peek(self, *, full: bool) -> timedelta:
         """Look at everything, or from the cursors on. Return how long the database took."""
-        self.sides[0].wakeup.peeks()
+        self.sides[0].wakeup.curious.clear()  # this answers everything asked until now
         slow = asyncio.get_running_loop().call_later(SLOW, self._doubt)
         try:
             with excused(log, "poll failed", self._outage):

@@ -64,41 +64,30 @@ class Wakeup:
     def __init__(self, curious: asyncio.Event | None = None) -> None:
         """``curious`` asks for a peek. Wake-ups that share it share the peeks."""
         self._reason = asyncio.Event()
-        self._curious = asyncio.Event() if curious is None else curious
-        self._active = True
+        self.curious = asyncio.Event() if curious is None else curious
+        self.active = True
+        """Whether a claim found events: more may be scheduled behind them."""
         self._timer: asyncio.TimerHandle | None = None
 
     def wake(self) -> None:
         """Say that there may be something to claim, now or later."""
-        self._active = True
+        self.active = True
         self._reason.set()
 
     def answered(self) -> None:
         """Say that a claim begins: it answers all notifications until now."""
         self._reason.clear()
 
-    def found_some(self) -> None:
-        """Say that a claim found events: more may be scheduled behind them."""
-        self._active = True
-
     async def sleep(self, within: float | None = None) -> None:
         """Wait until there is a reason to claim, at most ``within`` seconds."""
-        if self._active:
+        if self.active:
             self.look_ahead()
         await sleep_unless(self._reason, within)
 
     def look_ahead(self) -> None:
         """Ask for a peek: the event that is due next may have changed."""
-        self._active = False
-        self._curious.set()
-
-    async def asked(self, within: float) -> bool:
-        """Wait until a peek is asked for, at most ``within`` seconds. Return whether it was."""
-        return await sleep_unless(self._curious, within)
-
-    def peeks(self) -> None:
-        """Say that a peek begins: it answers everything asked until now."""
-        self._curious.clear()
+        self.active = False
+        self.curious.set()
 
     def peeked(
         self, now: datetime, vts: Iterable[datetime | None], on_due: Callable[[], None] | None

@@ -84,7 +84,7 @@ class Metrics(Collector):
         self._failures: Counter[str] = Counter()
         self.lease_losses: Counter[str] = Counter()
         self.stale: Counter[str] = Counter()
-        self._expired = 0
+        self.expired = 0
         self._slack_refused: Counter[str] = Counter({"chat.postMessage": 0})
         self._slack_methods = Bounded(MOST_KINDS)
         self._model_tokens: Counter[tuple[str, ...]] = Counter()
@@ -126,7 +126,7 @@ class Metrics(Collector):
         tokens = counted(self._model_tokens, *model, "gen_ai.token.type")
         costs = counted(self._model_cost, *model)
         for name, description, observe in (
-            ("surelane.event.expired", "Events swept.", single(lambda: self._expired)),
+            ("surelane.event.expired", "Events swept.", single(lambda: self.expired)),
             ("surelane.slack.rate_limited", "Calls of Slack's Web API that its limits refused.", refused),
             ("surelane.model.tokens", "Tokens that models used.", tokens),
             ("surelane.model.cost", "What models cost by the team's prices.", costs),
@@ -142,8 +142,7 @@ class Metrics(Collector):
         for distribution in self._distributions:
             yield distribution.family()
 
-    describe = collect
-    """The same: registering a collector needs the names alone."""
+    describe = collect  # registering a collector needs the names alone
 
     def sent(self, kinds: Sequence[str]) -> None:
         """Count stored jobs. Their kinds may be others than those handled here."""
@@ -172,9 +171,6 @@ class Metrics(Collector):
         self._failures[kind] += 1
         if retried:
             self._retries[kind] += 1
-
-    def expired(self, count: int) -> None:
-        self._expired += count
 
     def model_used(self, workspace: str, used: ModelUse) -> None:
         """Count what one response of a model used, for a workspace."""
