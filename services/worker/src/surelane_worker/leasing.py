@@ -222,12 +222,9 @@ class Leases:
             group.create_task(self._watch())
 
     async def hold(self, work: Stoppable) -> None:
-        """Return if the claim still stands. Call it before any effect that must not happen twice.
+        """Return if the claim still stands, else cancel. Call it before any effect that must not happen twice.
 
         A process that was suspended may not have noticed yet that its lease ran out.
-
-        Raises:
-            asyncio.CancelledError: the claim no longer stands.
         """
         self.stop_lapsed()
         if work.stopped == LOST:

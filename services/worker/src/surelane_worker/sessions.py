@@ -297,10 +297,7 @@ class Announcer:
                 await asyncio.sleep(jittered(RETRY))
 
     async def retire(self) -> None:
-        """Take the worker off the list, unless claims stand under its name: others end those of a lost session.
-
-        Close the listener first: a statement of its connection could list the worker again.
-        """
+        """Take the worker off the list, unless claims stand under its name. Close the listener before: it lists it."""
         try:
             async with asyncio.timeout(FAREWELL):
                 await self.engine.retire_worker(self.worker.name)

@@ -44,8 +44,7 @@ from surelane_worker.worker_settings import BUILT_IN_HANDLERS, WorkerSettings
 YOUNG = 20_000
 """Objects that may be made before a collection looks for cycles among them.
 
-By default they are 700. A claim makes more, so that collections traversed every event that waits. Counts of references
-free nearly all objects.
+By default 700: a claim makes more, so collections traversed all events that wait. Counts of references free nearly all.
 """
 SETTING = "SURELANE_HANDLERS"
 _log = get_logger("surelane_worker")
@@ -86,10 +85,7 @@ async def main(stop: asyncio.Event) -> None:
 async def _refresher(
     settings: WorkerSettings, slack: SlackClients, stack: AsyncExitStack
 ) -> Refresher | None:
-    """Return what looks up and refreshes the tokens of installs; ``None`` where one token is for all events.
-
-    It has connections of its own: a transaction that locks the installations then delays no poll.
-    """
+    """Return what finds the tokens of installs, if there are any. Its connections are its own: no poll waits for it."""
     keys = settings.encryption_keys
     if settings.client_id is None or settings.client_secret is None or keys is None:
         return None
@@ -121,11 +117,7 @@ async def _pool(settings: WorkerSettings, stack: AsyncExitStack, size: int, **op
 
 
 def _handlers(settings: WorkerSettings) -> Handlers:
-    """Load the handlers that the settings name.
-
-    Raises:
-        SettingsError: they cannot be used, or need a token that is not set.
-    """
+    """Load the handlers that the settings name. Refuse those that need a token which is not set."""
     if not settings.speaks_to_slack:
         use_simulator(settings.slack_api_url)
     loaded = load_handlers(settings.handlers, settings.bolt_kinds)

@@ -8,8 +8,7 @@ each of them prevents, are in ``docs/adr``:
 - It moves back to anything that a peek finds behind it: a late commit, or a row that was locked.
 - No cursor outlives its connection.
 
-While the queue is full, a second claim goes out before the last one has answered. It has a connection of its own,
-which joins the worker's session (:mod:`surelane_worker.sessions`).
+While the queue is full, a second claim goes out before the last one has answered, over a connection of its own.
 """
 
 import asyncio
@@ -76,10 +75,7 @@ class Cursors:
         return [self._cursors.get(place) for place in _places(tuple(kinds), self._lanes)]
 
     def advance(self, events: Sequence[Event], corrections: int) -> None:
-        """Move cursors forward to the events of a claim, unless one moved back since it was sent: the next claim does.
-
-        ``corrections``: the value of :attr:`corrections` when the claim was sent.
-        """
+        """Move cursors forward to a claim's events, unless one moved back since it was sent, at so many corrections."""
         if corrections < self.corrections:
             return
         latest: dict[Place, datetime] = {}
@@ -126,8 +122,7 @@ class Cursors:
 class SecondClaims:
     """Says when to claim over the second connection: while claims are large and find all that they ask for.
 
-    Slots of slow handlers come free a few at a time, and ask for less. If the connection cannot be opened, or breaks,
-    the worker goes on with the first one alone: the server may have none left.
+    If the connection cannot be opened, or breaks, the worker goes on with the first one: the server may have no other.
     """
 
     connection: Listener

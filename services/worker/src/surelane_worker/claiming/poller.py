@@ -1,10 +1,8 @@
 """The poller: looks at the whole queue at every poll interval, and ahead of the cursors after activity.
 
-A worker in reserve (:mod:`surelane_worker.claiming.position`) looks more rarely. A look also brings the worker's
-heartbeat, and tells whether a position is free.
-
-What it finds wakes the claimer, as a notification does. It claims nothing, and it has a connection of its own. While
-vacuum is held back, a look at everything reads every dead row; neither a claim nor a notification may wait for that.
+A worker in reserve (:mod:`surelane_worker.claiming.position`) looks more rarely. What a look finds wakes the claimer,
+as a notification does. It also brings the worker's heartbeat, and tells whether a position is free. While vacuum is
+held back, a look at everything reads every dead row. So it has a connection of its own, and no claim waits for it.
 """
 
 import asyncio

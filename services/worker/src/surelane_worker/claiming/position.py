@@ -56,10 +56,7 @@ log = get_logger("surelane_worker.claiming.position")
 
 
 class Wakeup:
-    """Coalesce reasons to claim: one claim answers all notifications that came before it.
-
-    An idle worker claims again when it is notified, when the next event is due, or when a poll found one.
-    """
+    """Wakes an idle claimer: after a notification, when an event is due, or because a poll found one."""
 
     def __init__(self, curious: asyncio.Event | None = None) -> None:
         """``curious`` asks for a peek. Wake-ups that share it share the peeks."""
@@ -92,10 +89,7 @@ class Wakeup:
     def peeked(
         self, now: datetime, vts: Iterable[datetime | None], on_due: Callable[[], None] | None
     ) -> None:
-        """Wake at once if a peek found an event to claim. Call ``on_due`` when the next one is due.
-
-        ``on_due`` is ``None`` where another worker claims the next one.
-        """
+        """Wake at once if a peek found an event to claim. Call ``on_due``, if given, when the next one is due."""
         found = [vt for vt in vts if vt is not None]
         if any(vt <= now for vt in found):
             self._reason.set()

@@ -45,12 +45,7 @@ class Flow:
     """The tasks of one attempt that use steps and waits."""
 
     def __init__(self, main: asyncio.Task[object] | None, before: Callable[[], Awaitable[None]]) -> None:
-        """Keep the arguments.
-
-        Args:
-            main: the task that runs the handler; ``None`` if a thread runs it.
-            before: awaited before the handler is suspended.
-        """
+        """``main`` runs the handler, unless a thread does. ``before`` is awaited before the handler is suspended."""
         self.main = main
         self.over = False
         """Whether the handler is suspended or has ended. Nothing may begin then."""

@@ -60,8 +60,6 @@ class Handler:
     """A handler and its bounds.
 
     Attributes:
-        name: the function's name, for logs.
-        kinds: the kinds of events it takes.
         call: runs the function inside its middleware.
         grouped: whether it takes the events of a group together.
         timeout: seconds that an attempt may take; ``None`` for no limit.
@@ -73,7 +71,6 @@ class Handler:
         backoff: the pauses between its attempts; ``None``: the worker's.
         limit: how many may run at once, or begin in a period, in all workers.
         debounce: how long a run waits for more events. They are then handled as one: the first, and its followers.
-        version: the version that it names.
         versions: the handlers of the versions of its kinds. Its bounds, except ``timeout``, hold for all.
         routes: the handlers that take some of its events instead, in the order in which they are tried.
     """
@@ -271,11 +268,7 @@ def routed(tried: list[Route], ends: Sequence[Route], kinds: tuple[str, ...]) ->
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A named schedule, created or changed when a worker starts; see :meth:`Handlers.cron` for its fields.
-
-    Raises:
-        ValueError: a field cannot be used.
-    """
+    """A named schedule, created or changed when a worker starts; see :meth:`Handlers.cron`."""
 
     name: str
     schedule: str

@@ -1,7 +1,6 @@
 """Outcomes: how an attempt ended. A handler may return one, or it follows from what the handler returned or raised.
 
-One value travels from the handler to ``agent.settle`` and, by its name, into the history row. After a failure,
-:class:`Backoff` says when the next attempt comes.
+One value travels from the handler to ``agent.settle`` and, by its name, into the history row.
 """
 
 import random
@@ -168,11 +167,7 @@ duration = parse_duration
 
 
 def positive(name: str, given: Pause) -> timedelta:
-    """Return a pause that is longer than nothing.
-
-    Raises:
-        ValueError: it is not, or cannot be read; the message begins with ``name``.
-    """
+    """Return a pause that is longer than nothing. A :class:`ValueError` begins with ``name``."""
     try:
         parsed = duration(given)
     except ValueError as error:
@@ -183,12 +178,7 @@ def positive(name: str, given: Pause) -> timedelta:
 
 
 def moment(until: object) -> datetime:
-    """Return a time in UTC.
-
-    Raises:
-        TypeError: it is no datetime.
-        ValueError: it has no time zone, or lies outside the years 1 to 9999 in UTC.
-    """
+    """Return a time in UTC. Refuse other types, times without a time zone, and years beyond 9999."""
     if not isinstance(until, datetime):
         raise TypeError(f"a datetime is needed, not {type(until).__name__}")
     if until.utcoffset() is None:

@@ -63,10 +63,7 @@ STOPPED = "slack.agent_session_stopped"
 
 
 def is_interactive(kind: str) -> bool:
-    """Return whether events of a kind wait for no others: what people click, type, edit, stop and link to.
-
-    ``agent.is_interactive`` says the same in the database.
-    """
+    """Return whether events of a kind wait for no others, as ``agent.is_interactive`` does: people wait for them."""
     if kind in (ANSWERS, STOPPED, LINK, ENTITY) or kind.startswith(COMMAND):
         return True
     return kind.startswith("slack.") and (kind[6:] in INTERACTIONS or kind[6:] in EDITS)
@@ -148,11 +145,7 @@ def ids(event: Event) -> list[str]:
 
 
 def event_kinds(types: Iterable[Wanted]) -> Iterator[str]:
-    """Yield the kinds of event types. A pattern stands for the documented types in which it is found.
-
-    Raises:
-        ValueError: a pattern is in no documented type.
-    """
+    """Yield the kinds of event types. A pattern stands for the documented types in which it is found, at least one."""
     for wanted in types:
         if isinstance(wanted, str):
             yield from MESSAGES if wanted == "message" else (f"slack.{wanted}",)
@@ -164,11 +157,7 @@ def event_kinds(types: Iterable[Wanted]) -> Iterator[str]:
 
 
 def command_kinds(names: Iterable[object]) -> Iterator[str]:
-    """Yield the kinds of slash commands.
-
-    Raises:
-        ValueError: a name is a pattern. Every command has a kind of its own, and a worker claims by kind.
-    """
+    """Yield the kinds of slash commands. Refuse patterns: a worker claims by kind, and each command has its own."""
     for name in names:
         if not isinstance(name, str):
             raise ValueError(  # noqa: TRY004 - a mistake like the others

@@ -41,10 +41,9 @@ class Tracing:
             self._round_trip("receive", events, trace_id, _links(events, MOST_OF_A_TRIP), began)
 
     def process(self, events: Sequence[Event]) -> Span | None:
-        """Start the span around a handler: a child of the span that stored the event. Return ``None`` if not sampled.
+        """Start the span around a handler, if it is sampled: a child of the span that stored the event.
 
-        The span of a group has a link to each event's instead. An event stored without a span begins the trace that
-        its key names.
+        The span of a group is linked to each event's instead. An event without a span begins the trace of its key.
         """
         first, links = events[0], []
         above: SpanContext | int | None

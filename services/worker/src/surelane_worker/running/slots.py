@@ -32,10 +32,7 @@ GRACE = 5.0
 """Seconds that handlers have to end after a drain cancelled them."""
 WEIGHT = 0.1
 OVERTAKEN = 10
-"""Events claimed ahead, at most, where a notification lets one more be claimed: slots are freed every 5 ms or slower.
-
-Where slots are freed faster, the next claim comes soon enough, and is larger.
-"""
+"""Events claimed ahead, at most, where a notification lets one more be claimed. With more, a claim comes soon."""
 OVERTAKING = 2
 """Claims that a notification allows while no slot is free: two, because one claim in eight ignores priority."""
 TURN = 0.0002
