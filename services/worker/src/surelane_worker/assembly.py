@@ -162,10 +162,8 @@ class Worker:
             async with asyncio.timeout(FLUSH):
                 await self._settler.flushed()
         except TimeoutError:
-            _log.warning(
-                "stopped with unsettled events; another worker ends their claims",
-                count=len(self.leases.held),
-            )
+            told = "stopped with unsettled events; another worker ends their claims"
+            _log.warning(told, count=len(self.leases.held))
 
     def _upkeep(self) -> list[Duty]:
         """Return the duties of no other part. Behind a pooler no worker has a session to keep and to watch."""

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import accumulate
 
 from opentelemetry import metrics
 from opentelemetry.metrics import Histogram, Meter
@@ -64,12 +65,9 @@ class Distribution:
     def family(self) -> HistogramMetricFamily:
         name = self.name.replace(".", "_") + "_seconds"
         family = HistogramMetricFamily(name, self.description, labels=[self.label.replace(".", "_")])
+        bounds = [*map(str, self.bounds), "+Inf"]
         for kind, counts in self.counts.items():
-            buckets, total = [], 0
-            for bound, count in zip([*map(str, self.bounds), "+Inf"], counts, strict=True):
-                total += count
-                buckets.append((bound, total))
-            family.add_metric([kind], buckets, self.sums[kind])
+            family.add_metric([kind], list(zip(bounds, accumulate(counts), strict=True)), self.sums[kind])
         return family
 
 
