@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.container, pytest.mark.timeout(600)]
 
 LOADED = """
 import os
-from surelane_worker.loading import load_handlers
+from surelane_worker.wiring import load_handlers
 from surelane_worker.handling.registry import registered_in
 found = registered_in(load_handlers(os.environ["SURELANE_HANDLERS"])).all()
 print(*sorted(kind for handler in found for kind in handler.kinds))

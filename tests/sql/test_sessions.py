@@ -245,7 +245,7 @@ async def test_a_claim_without_heartbeats_is_named(queue: Connection) -> None:
 def sweeping(engine: Engine, interval: timedelta) -> asyncio.Task[None]:
     """Sweep as the responder does."""
     settings = SimpleNamespace(sweep_interval=interval, max_vt_age=timedelta(hours=1))
-    sweeper = Sweeper(engine, cast("Any", settings), ["mail"], cast("Any", None), lambda: 0.0, lambda: True)
+    sweeper = Sweeper(engine, lambda: True, cast("Any", settings), ["mail"], cast("Any", None), lambda: 0.0)
     return asyncio.create_task(sweeper.run())
 
 

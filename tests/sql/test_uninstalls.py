@@ -1,6 +1,5 @@
 """What belongs to a workspace or an organization that removed the app is erased after a grace, and not before."""
 
-import asyncio
 import json
 from datetime import timedelta
 
@@ -48,7 +47,7 @@ class Fleet:
 
     async def erase(self, grace: timedelta = GRACE) -> bool:
         """Let a worker do one pass."""
-        return await Uninstalls(Engine(self._worker), grace, lambda: True, name="w1").pass_once(grace)
+        return await Uninstalls(Engine(self._worker), lambda: True, grace, "w1").pass_once()
 
 
 @pytest.fixture
@@ -146,11 +145,3 @@ async def test_an_interrupted_erasure_goes_on_and_one_worker_does_it(fleet: Flee
     assert await fleet.left() == []
     assert await fleet.queue.fetchval("select count(*) from agent.erasure") == 1
     assert await fleet.queue.fetchval("select count(*) from agent.uninstall") == 0
-
-
-async def test_without_the_setting_nothing_is_erased(fleet: Fleet) -> None:
-    await fleet.store("T1")
-    await fleet.installations.uninstall(T1, None)
-    duty = Uninstalls(Engine(fleet.queue), None, lambda: True, timedelta(0), "w1")
-    await asyncio.wait_for(duty.run(), 60)
-    assert await fleet.left() == ["T1"]

@@ -16,7 +16,7 @@ from surelane_worker.claiming.claimer import Cursors
 from surelane_worker.claiming.poller import Poller
 from surelane_worker.claiming.position import Position, Side, Wakeup
 from surelane_worker.running.slots import Slots
-from surelane_worker.sessions import Heartbeats
+from surelane_worker.sessions import Announcer, Introduction
 from tests.databases import as_role
 
 
@@ -30,7 +30,7 @@ async def polling(database: str, patience: float) -> AsyncIterator[Poller]:
         Cursors(),
         sides,
         Position(sides, 600, True, Mock(), ["echo"]),
-        Heartbeats("polling"),
+        Announcer(cast("Introduction", SimpleNamespace(name="polling")), Mock(), Mock()),
         interval=timedelta(seconds=0.1),
         max_attempts=3,
         on_cron=lambda _: None,

@@ -102,9 +102,9 @@ def test_a_claim_that_was_sent_before_a_correction_does_not_undo_it() -> None:
     corrected(cursors, peek(50, {place(3, "a"): 7}))
     cursors.advance([seen(3, "a", 45), seen(4, "a", 45)], sent)
     assert cursors.starts(KINDS)[place(3, "a")] == at(7)
-    assert cursors.starts(KINDS)[place(4, "a")] == at(45) - MARGIN
-    cursors.advance([seen(3, "a", 45)], cursors.corrections)
+    cursors.advance([seen(3, "a", 45), seen(4, "a", 45)], cursors.corrections)
     assert cursors.starts(KINDS)[place(3, "a")] == at(45) - MARGIN
+    assert cursors.starts(KINDS)[place(4, "a")] == at(45) - MARGIN
 
 
 def test_cursors_of_another_connection_do_not_come_back() -> None:

@@ -14,7 +14,7 @@ from surelane_worker.handling.attempt import Attempt
 from surelane_worker.handling.registry import registered_in
 from surelane_worker.handling.shapes import StepMismatchError
 from surelane_worker.handling.threads import Threads
-from surelane_worker.loading import load_handlers
+from surelane_worker.wiring import load_handlers
 
 NO_EVENT = cast("Event", None)
 NO_CONTEXT = Context(

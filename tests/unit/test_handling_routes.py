@@ -14,7 +14,7 @@ from surelane_worker import Call, Context, Event, Given, Handlers, HandlersError
 from surelane_worker.handling.handler import NO_ROUTE, Handler
 from surelane_worker.handling.registry import registered_in
 from surelane_worker.handling.routes import MESSAGES
-from surelane_worker.loading import warn_of_doubts
+from surelane_worker.wiring import warn_of_doubts
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 Register = Callable[[Callable[[Event, Context], Any]], object]

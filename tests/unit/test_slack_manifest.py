@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from surelane_dev.simulator.manifest import DOCUMENTED, manifest_of
 from surelane_dev.simulator.webapi.dispatch import METHODS
 from surelane_worker import Handlers
 from surelane_worker.handling.registry import registered_in
-from surelane_worker.handling.routes import COMMAND, EVENT_TYPES, SHORTCUT, Wants
-from surelane_worker.loading import load_handlers
+from surelane_worker.handling.routes import COMMAND, EVENT_TYPES, SHORTCUT
 from surelane_worker.slack.replies import Replies
+from surelane_worker.wiring import load_handlers
 
 ROOT = Path(__file__).parents[2]
 URL = "https://YOUR-HOST/slack/events"
@@ -124,8 +125,8 @@ def test_shortcuts_are_those_that_have_handlers(manifest: dict[str, Any], handle
         callback_id
         for each in handlers
         for route in registered_in(each).tried()
-        if isinstance(route.takes, Wants) and route.takes.sort is SHORTCUT
-        for callback_id in route.takes.wanted
+        if isinstance(route.takes, partial) and route.takes.func == SHORTCUT.finds
+        for callback_id in route.takes.args[0]
     }
     assert {shortcut["callback_id"] for shortcut in manifest["features"]["shortcuts"]} == wanted
 

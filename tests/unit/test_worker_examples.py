@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from surelane_worker.handling.registry import registered_in
-from surelane_worker.loading import load_handlers
+from surelane_worker.wiring import load_handlers
 
 TEAM = Path(__file__).parents[2] / "examples/team"
 

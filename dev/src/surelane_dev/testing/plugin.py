@@ -37,7 +37,7 @@ def surelane_server() -> "Iterator[Server]":
 def handlers(pytestconfig: pytest.Config) -> "Handlers":
     """Return the handlers to test: those of the setting, or of ``[tool.surelane]``. Override it to test others."""
     from surelane_dev.project import find_project  # noqa: PLC0415
-    from surelane_worker.loading import load_handlers  # noqa: PLC0415
+    from surelane_worker.wiring import load_handlers  # noqa: PLC0415
 
     path = pytestconfig.getini(INI) or find_project(pytestconfig.rootpath).handlers
     if not path:

@@ -21,7 +21,7 @@ from surelane_service.watch import Watch
 from surelane_worker.claiming.claimer import Claimer, Cursors, SecondClaims
 from surelane_worker.claiming.poller import Poller
 from surelane_worker.claiming.position import CrowdSplitter, Position, Side, Wakeup
-from surelane_worker.duties import Announcer, Duty, Retention, Scheduler, Sweeper, Uninstalls
+from surelane_worker.duties import Duty, Retention, Scheduler, Sweeper, Uninstalls
 from surelane_worker.handling.answers import Answers
 from surelane_worker.handling.attempt import Services
 from surelane_worker.handling.handler import Handler
@@ -34,7 +34,7 @@ from surelane_worker.observing.tracing import Observer, unsampled
 from surelane_worker.running.cancels import Cancels
 from surelane_worker.running.runner import Runner
 from surelane_worker.running.slots import Slots
-from surelane_worker.sessions import Heartbeats, Introduction, Session, SessionWatcher
+from surelane_worker.sessions import Announcer, Introduction, Session, SessionWatcher
 from surelane_worker.settling import Settler
 from surelane_worker.slack.client import SlackClients
 from surelane_worker.slack.tokens import Refresher, Tokens
@@ -78,13 +78,12 @@ class Worker:
     slack: SlackClients
     observer: Observer
     step_retries: Backoff = RETRIES
-    """The pauses between the tries of one step."""
     engine: Callable[[Pool], Engine] | None = None
     """Makes the calls with which attempts store their steps, notes and outcomes."""
     refresher: Refresher | None = None
     """Finds the tokens of installs; ``None``: there is one token for all events."""
     sealing: Sealing | None = None
-    """Encrypts and decrypts; by default it decrypts nothing, as no keys are set."""
+    """``None``: there are no keys, and nothing is decrypted."""
 
     def __post_init__(self) -> None:
         settings, pools, metrics = self.settings, self.pools, self.observer.metrics
@@ -110,15 +109,13 @@ class Worker:
         self._session = Session(self._introduction, self._listener, self._renewals, known, locks=listens)
         # Behind a pooler no connection can join a session.
         self._second = SecondClaims(self._connecting(introduce=self._session.join)) if listens else None
-        self._heartbeats = Heartbeats(settings.name)
+        self.announcer = Announcer(self._introduction, self._listener, self._renewals)
         self._splitter = CrowdSplitter(self._sweeps, settings.lease)
         self.claimers = self._claimers()
         """One per side."""
         self.scheduler = Scheduler(sealed(pools.looks), registered_in(self.registered).schedules(), metrics)
         self._poller = self._polling()
         self.watch = Watch(self._poller)
-        offset, beats = self.watch.clock_offset, self._heartbeats
-        self.announcer = Announcer(self._introduction, self._listener, self._renewals, offset, beats)
         self._cancels = Cancels(self._settles, self._listener, self.leases, self._settler, listens)
 
     def duties(self) -> list[Duty]:
@@ -152,7 +149,10 @@ class Worker:
         """Claim until ``stop`` is set."""
         async with asyncio.TaskGroup() as group:
             for claimer in self.claimers:
-                group.create_task(claimer.run(stop))
+                group.create_task(claimer.run())
+            await stop.wait()
+            for claimer in self.claimers:
+                claimer.stop()
 
     async def drain(self, within: float) -> None:
         """Release waiting events, let running handlers end, and wait until all outcomes are settled."""
@@ -162,27 +162,28 @@ class Worker:
             async with asyncio.timeout(FLUSH):
                 await self._settler.flushed()
         except TimeoutError:
-            _log.warning(
-                "stopped with unsettled events; another worker ends their claims",
-                count=len(self.leases.held),
-            )
+            told = "stopped with unsettled events; another worker ends their claims"
+            _log.warning(told, count=len(self.leases.held))
 
     def _upkeep(self) -> list[Duty]:
         """Return the duties of no other part. Behind a pooler no worker has a session to keep and to watch."""
-        settings, position, sweeps = self.settings, self.position, self._sweeps
+        settings, position, sweeps, name = self.settings, self.position, self._sweeps, self.settings.name
         claiming_for, metrics = self.claimers[0].claiming_for, self.observer.metrics
-        wake, name, grace = self._sides[0].wakeup.wake, settings.name, settings.session_grace
-        watcher = SessionWatcher(
-            self._looks, name, grace, wake, watches=position.stands_by, news=position.news
-        )
-        return [
-            Sweeper(sweeps, settings, self.kinds, metrics, claiming_for, position.stands_by).run,
-            Retention(sweeps, settings.history_retention, position.leads).run,
-            Uninstalls(sweeps, settings.erase_uninstalled_after, position.leads, name=settings.name).run,
-            self._session.release_late,
-            *([] if self.refresher is None else [self.refresher.run]),
-            *([self._session.keep, watcher.run] if settings.notifications else []),
-        ]
+        sweeper = Sweeper(sweeps, position.stands_by, settings, self.kinds, metrics, claiming_for)
+        duties: list[Duty] = [sweeper.run, self._session.release_late]
+        if (kept := settings.history_retention) is not None:
+            duties.append(Retention(sweeps, position.leads, kept).run)
+        if (grace := settings.erase_uninstalled_after) is not None:
+            duties.append(Uninstalls(sweeps, position.leads, grace, name).run)
+        if self.refresher is not None:
+            duties.append(self.refresher.run)
+        if settings.notifications:
+            wake, within = self._sides[0].wakeup.wake, settings.session_grace
+            watcher = SessionWatcher(
+                self._looks, name, within, wake, watches=position.stands_by, news=position.news
+            )
+            duties += [self._session.keep, watcher.run]
+        return duties
 
     def _both_sides(self, wakeup: Wakeup, capacity: Capacity) -> list[Side]:
         """Return the sides. The first one gets the parts that the leases wake as events are settled."""
@@ -234,13 +235,13 @@ class Worker:
         await self._introduction.bound(Engine(connection))
 
     def _lost(self) -> None:
-        """Open another connection when it broke, and claim: notifications were missed."""
+        """Open another connection, and claim: notifications were missed."""
         self._session.lost()
         self.position.lost()
         self.position.wake()
 
     def _begin_anew(self) -> None:
-        """Forget the cursors when a connection is opened: on another server they may skip events. Renew all leases."""
+        """Forget the cursors: on another server they may skip events. Renew all leases."""
         self._cursors.forget()
         self.position.lost()
         self._sides[0].wakeup.look_ahead()
@@ -248,20 +249,11 @@ class Worker:
 
     def _claimers(self) -> list[Claimer]:
         outage = Outage(get_logger("surelane_worker.claiming.claimer"), "claims")
+        shared = self.position, self._splitter, self.observer, outage, self._sealing
+        beside = [self._second, None]  # for the ordinary events alone
         return [
-            Claimer(
-                self.settings,
-                self._listener,
-                side,
-                self._second if side is self._sides[0] else None,
-                cursors=self._cursors,
-                position=self.position,
-                splitter=self._splitter,
-                observer=self.observer,
-                outage=outage,
-                sealing=self._sealing,
-            )
-            for side in self._sides
+            Claimer(self.settings, self._listener, side, second, self._cursors, *shared)
+            for side, second in zip(self._sides, beside, strict=False)
         ]
 
     def _polling(self) -> Poller:
@@ -271,7 +263,7 @@ class Worker:
             self._cursors,
             self._sides,
             self.position,
-            self._heartbeats,
+            self.announcer,
             interval=self.settings.poll_interval,
             max_attempts=self.settings.max_attempts,
             on_cron=self.scheduler.due_in,

@@ -1,7 +1,4 @@
-"""Leasing: the claims that this worker holds, the work they belong to, and the heartbeats that renew their leases.
-
-Work is what one slot runs: a single event, or the events of a group in order.
-"""
+"""Leasing: the claims that this worker holds, the work they belong to, and the heartbeats that renew their leases."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,10 +38,9 @@ def is_slow(error: BaseException) -> bool:
 
 
 def parts_of(batch: Sequence[Item], size: int | None = None) -> list[Sequence[Item]]:
-    """Split a batch into parts of ``size``.
+    """Split a batch into parts of ``size``, by default the root of its length; a small one into single items.
 
-    By default they are as long as the root of the batch's length; a small batch is split into single items. If a batch
-    is slow, it is sent in parts: then one event that cannot be reached delays no other.
+    A slow batch is sent in parts: then one event that cannot be reached delays no other.
     """
     size = size or (isqrt(len(batch)) if len(batch) > FEW else 1)
     return [batch[start : start + size] for start in range(0, len(batch), size)]
@@ -61,13 +57,12 @@ class Capacity:
         """Whether the last claim left out kinds without a free slot. Then a sleeping claimer wakes once one is free."""
 
     def free(self) -> None:
-        """Say that there may be capacity. Call it from the event loop."""
         self._freed.set()
         if self.left_out and self._wake is not None:
             self._wake()
 
     def claim_ended(self) -> None:
-        """Free the slots reserved for a claim. A sleeping claimer has nothing to claim for them."""
+        """Free the slots reserved for a claim. It does not wake a sleeping claimer: there is nothing to claim."""
         self._freed.set()
 
     async def freed(self, within: float) -> bool:
@@ -76,12 +71,8 @@ class Capacity:
         return await sleep_unless(self._freed, within)
 
 
-LOST = "lease lost"
-"""Why work stops whose claim no longer stands."""
-DRAINED = "worker stopping"
-"""Why work stops whose worker stops."""
-CANCELLED = "cancelled"
-"""Why work stops whose event was asked to be cancelled."""
+LOST, DRAINED, CANCELLED = "lease lost", "worker stopping", "cancelled"
+"""Why work stops: its claim no longer stands, its worker stops, or somebody cancelled its event."""
 
 
 @dataclass(eq=False, slots=True)
@@ -112,21 +103,24 @@ class Claim:
 
 
 class Work:
-    """The claims that one slot runs: a single event, or the events of a group in order."""
+    """The claims that one slot runs: a single event, or the events of a group in order.
+
+    Attributes:
+        handler: the handler of its next events.
+        since: since when it has waited for a slot, by the event loop's clock.
+        head: the claim that stands for a run of several events, if their handler has a ``debounce``.
+        stopped: why it stops, once it does.
+    """
 
     __slots__ = ("claims", "handler", "head", "since", "stopped", "task")
 
     def __init__(self, handler: Handler, events: Iterable[Event], lease_ends: float, since: float) -> None:
         self.handler = handler
-        """The handler of its next events."""
         self.claims = [Claim(event, lease_ends, len(event.body)) for event in events]
         self.since = since
-        """Since when it has waited for a slot, by the event loop's clock."""
         self.task: asyncio.Task[None] | None = None
         self.head: Claim | None = None
-        """The claim that stands for a run of several events, if their handler has a ``debounce``."""
         self.stopped: str | None = None
-        """Why it stops, once it does."""
 
     @property
     def brings_more(self) -> bool:
@@ -140,18 +134,19 @@ class Work:
 
     def goes_on(self, handlers: Mapping[str, Handler]) -> bool:
         """Switch to the handler of the next claim. Return whether there is one."""
-        for claim in self.claims:
-            if claim.outcome is None:
-                self.handler = handlers[claim.event.kind]
-                return True
-        return False
+        claim = self._first()
+        if claim is not None:
+            self.handler = handlers[claim.event.kind]
+        return claim is not None
 
     def is_later(self, claim: Claim) -> bool:
         """Return whether a claim waits for the handler of an earlier event of its group, or follows one."""
         if self.head is not None:
             return claim is not self.head
-        first = next((each for each in self.claims if each.outcome is None), None)
-        return not self.handler.grouped and claim is not first
+        return not self.handler.grouped and claim is not self._first()
+
+    def _first(self) -> Claim | None:
+        return next((claim for claim in self.claims if claim.outcome is None), None)
 
     def wind_up(self) -> None:
         """Let the running handler finish, and start no further one."""
@@ -186,7 +181,7 @@ LONGEST_PAUSE = DEAD_FOR / 3
 """A third of :data:`DEAD_FOR`: two lost heartbeats must not make a living worker's claims look dead."""
 BATCH = 500
 LIMIT = 5.0
-"""Seconds that a heartbeat may take. Then it is cancelled and sent in parts, so that one event delays no other."""
+"""Seconds that a heartbeat may take. Then it is cancelled and sent in parts."""
 WATCH = 0.5
 """Seconds between two looks for leases that have run out."""
 
@@ -217,10 +212,7 @@ class Leases:
         """The work of each claim. A claim has no reference to it: the cycle would keep both after the settle."""
 
     def ends(self, claimed_at: float) -> float:
-        """Return the earliest time at which a claim made or renewed at ``claimed_at`` may no longer stand.
-
-        That is when its lease runs out, or when a rescue ends it because no heartbeat arrived.
-        """
+        """Return when the lease of a claim made or renewed at ``claimed_at`` runs out, or a rescue ends it."""
         return claimed_at + min(self.lease, DEAD_FOR).total_seconds()
 
     async def keep(self) -> None:
@@ -230,12 +222,9 @@ class Leases:
             group.create_task(self._watch())
 
     async def hold(self, work: Stoppable) -> None:
-        """Return if the claim still stands. Call it before any effect that must not happen twice.
+        """Return if the claim still stands, else cancel. Call it before any effect that must not happen twice.
 
         A process that was suspended may not have noticed yet that its lease ran out.
-
-        Raises:
-            asyncio.CancelledError: the claim no longer stands.
         """
         self.stop_lapsed()
         if work.stopped == LOST:
@@ -304,16 +293,15 @@ class Leases:
         work = self.held.get(claim)
         if work is None or claim.outcome is not None or work.stopped == LOST:
             return
-        self.metrics.lease_lost(claim.event.kind)
+        self.metrics.lease_losses[claim.event.kind] += 1
         log.warning("lease lost", **claim.named, attempt=claim.event.attempts)
         work.stop(LOST)
 
     def known(self) -> list[tuple[int, int]]:
-        """Return all claims that the worker knows of, by event and number."""
+        """Return all claims of the worker, by event and number."""
         return [*self.opening, *((claim.event.id, claim.event.claim) for claim in self.held)]
 
     def add(self, work: Work) -> None:
-        """Hold the claims of a piece of work."""
         for claim in work.claims:
             self.held[claim] = work
             self.bytes += claim.size

@@ -16,7 +16,7 @@ from typing import Any
 
 from surelane import __version__
 from surelane.calls import Connection
-from surelane.errors import Conflict, DatabaseRefused, DatabaseUnavailable
+from surelane.errors import Conflict, DatabaseRefused, DatabaseUnavailable, TransientConflict
 from surelane_service.durations import jittered
 from surelane_service.engine import Engine
 from surelane_service.fleet import Sessions
@@ -35,6 +35,12 @@ ALONE = 300.0
 MANY = 3.0
 """The grace is so many times longer while most sessions are lost: the database or the network is the likely cause."""
 JITTER = 0.1
+AGAIN = timedelta(minutes=5)
+"""The pause between announcements. Another transaction's lock may have kept a maximum out: the next one stores it."""
+COMPARED_WITHIN = 1.0
+"""Seconds that the first announcement waits until the clocks are compared."""
+FAREWELL = 5.0
+"""Seconds that a stopping worker waits for the database to take it off the list."""
 HEARTBEAT_PAUSE = 15.0
 """Seconds between two heartbeats, at least, however often the worker polls."""
 HEARTBEAT_LATE = timedelta(seconds=65)
@@ -57,16 +63,12 @@ class Introduction:
     slots: tuple[int, int]
     """How many handlers it runs at once, and how many besides for commands and interactions."""
     max_attempts: int
-    """For its kinds without a maximum in ``attempts``."""
+    """Of its kinds that are not in ``attempts``."""
     attempts: Mapping[str, int]
     limits: Mapping[str, Mapping[str, Any]]
 
     async def bound(self, engine: Engine) -> None:
-        """Record what bounds its claims. It claims nothing before, or more than a limit would run.
-
-        Raises:
-            DatabaseUnavailable, DatabaseRefused: it is not recorded.
-        """
+        """Record what bounds its claims: before, it would claim more than a limit lets run."""
         await self._limit(engine)
         if self.attempts:
             await engine.declare_attempts(self.name, self.kinds, self.max_attempts, self.attempts)
@@ -92,11 +94,10 @@ class Introduction:
 
 @dataclass(eq=False)
 class Session:
-    """This worker's own session: opened on each new listening connection, and gone when that breaks."""
+    """This worker's own session: opened on each new connection of the listener, and gone when that breaks."""
 
     worker: Introduction
     listener: Listener
-    """Opens the session with its connection."""
     engine: Engine
     known: Callable[[], Sequence[tuple[int, int]]]
     """Returns the claims that the worker knows of, by event and number."""
@@ -146,11 +147,7 @@ class Session:
                     await self._release_unknown(self.engine, self._before)
 
     async def join(self, connection: Connection) -> None:
-        """Hold the session on another connection, too: it is gone when both have ended.
-
-        Raises:
-            DatabaseUnavailable: there is none, or it has ended.
-        """
+        """Hold the session on another connection, too: it is gone when both have ended."""
         if self._key is None or not await Engine(connection).join_session(self._key):
             raise DatabaseUnavailable("the worker's session has ended")
 
@@ -181,9 +178,7 @@ class SessionWatcher:
     grace: timedelta
     """How long a lost worker has to open another session."""
     wake: Callable[[], None]
-    """Called after a rescue, and this worker claims the events if it can: the dead one may have been the one
-    that answers notifications.
-    """
+    """Called after a rescue, to claim the events: the dead worker may have been the responder."""
     clock: Callable[[], float] = time.monotonic
     """Returns seconds."""
     watches: Callable[[], bool] = lambda: True
@@ -202,7 +197,6 @@ class SessionWatcher:
         self._server_since: datetime | None = None
 
     async def run(self) -> None:
-        """Look until cancelled, at once and then as often as it is this worker's part."""
         while True:
             if self.watches():
                 pause = await self.look()
@@ -258,21 +252,29 @@ class SessionWatcher:
 
 
 @dataclass(eq=False)
-class Heartbeats:
-    """Polls bring heartbeats to the database; the announcer announces the worker where they did not."""
+class Announcer:
+    """Keeps a worker on the list of live workers, and takes it off at its end.
 
-    worker: str
-    """The worker's name."""
+    Polls bring its heartbeats. It announces the worker again if they did not, or if it was taken off the list.
+    """
+
+    worker: Introduction
+    listener: Listener
+    """Its connection announces."""
+    engine: Engine
+    """Takes the worker off the list."""
 
     def __post_init__(self) -> None:
         self._last = float("-inf")
         self._missing = asyncio.Event()
+        self._announced = False
+        self._compared = asyncio.Event()
         self.clock_offset: timedelta | None = None
         """This process's clock less the database's, as last compared."""
 
     def due(self) -> str | None:
         """Return the worker's name if it is time for a heartbeat."""
-        return self.worker if asyncio.get_running_loop().time() - self._last >= HEARTBEAT_PAUSE else None
+        return self.worker.name if asyncio.get_running_loop().time() - self._last >= HEARTBEAT_PAUSE else None
 
     def sent(self, *, announced: bool) -> None:
         """Note that the database took a heartbeat, and whether the worker was announced."""
@@ -281,7 +283,44 @@ class Heartbeats:
         else:
             self._missing.set()
 
-    async def missing(self, within: float) -> None:
+    def compared(self, clock_offset: timedelta) -> None:
+        """Note how far this process's clock is ahead of the database's."""
+        self.clock_offset = clock_offset
+        self._compared.set()
+
+    async def run(self) -> None:
+        """Announce at once, whenever heartbeats are missing, and every five minutes, until cancelled."""
+        while True:
+            if await self._announce():
+                await self._until_missing(jittered(AGAIN))
+            else:
+                await asyncio.sleep(jittered(RETRY))
+
+    async def retire(self) -> None:
+        """Take the worker off the list, unless claims stand under its name. Close the listener before: it lists it."""
+        try:
+            async with asyncio.timeout(FAREWELL):
+                await self.engine.retire_worker(self.worker.name)
+        except (DatabaseUnavailable, DatabaseRefused, TimeoutError) as error:
+            log.info("could not retire; the worker counts as dead after 90 s", error=type(error).__name__)
+
+    async def _announce(self) -> bool:
+        """Announce once. Return whether the database took it, or whether trying again at once is of no use."""
+        try:
+            await sleep_unless(self._compared, COMPARED_WITHIN)
+            async with self.listener.connection() as connection:
+                await self.worker.announce(Engine(connection), self.clock_offset)
+                if not self._announced:
+                    await Engine(connection).free_groups()
+                self._announced = True
+        except (DatabaseUnavailable, TransientConflict):
+            return False  # the claimer logs the outage
+        except DatabaseRefused as error:
+            log.error("announcement failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
+        self.sent(announced=True)
+        return True
+
+    async def _until_missing(self, within: float) -> None:
         """Wait ``within`` seconds, or until the worker is not announced, or its last heartbeat is too old."""
         self._missing.clear()
         clock = asyncio.get_running_loop().time

@@ -1,10 +1,8 @@
 """Report outcomes to the database: all that are waiting go in one round trip.
 
 The settler forgets no outcome before the database has answered. It sends an outcome again while the database is away
-or the event is locked, until the lease has run out. Unsettled events count against what may be claimed, which bounds
-memory.
-
-No outcome waits for another: a busy or slow one is sent again on its own schedule, beside the others.
+or the event is locked, until the lease has run out. No outcome waits for another: a busy or slow one is sent again on
+its own schedule, beside the others.
 """
 
 import asyncio
@@ -55,9 +53,6 @@ class Pace:
     """
 
 
-PACE = Pace()
-
-
 @dataclass(eq=False)
 class Settler:
     """Collect outcomes and report them in batches."""
@@ -65,7 +60,7 @@ class Settler:
     engine: Engine
     leases: Leases
     observer: Observer
-    pace: Pace = PACE
+    pace: Pace = Pace()
 
     def __post_init__(self) -> None:
         self._outage = Outage(log, "settles")
@@ -90,10 +85,7 @@ class Settler:
     def put(
         self, claim: Claim, outcome: Outcome, argument: str | None = None, followers: Sequence[Claim] = ()
     ) -> None:
-        """Take over a claim's outcome, with its argument as JSON text. Its ``followers`` end with it.
-
-        The settler keeps the outcome's name alone: a result, or an exception's frames, may be large.
-        """
+        """Take over a claim's outcome, with its argument as JSON text. Its ``followers`` end with it."""
         claim.outcome = outcome.name
         claim.followers = followers
         for follower in followers:
@@ -161,7 +153,7 @@ class Settler:
         task.add_done_callback(self._others.discard)
 
     async def _trip(self, batch: Sequence[Claim]) -> None:
-        """Send a batch and act on every answer. Raise nothing: a refused outcome must not delay the others."""
+        """Send a batch and act on every answer."""
         try:
             answers = await self._call(batch)
         except Exception as error:  # noqa: BLE001 - nothing may end the settler
@@ -199,12 +191,8 @@ class Settler:
                 self._beside([claim])
             return
         (claim,) = batch
-        log.error(
-            "settle refused",
-            **claim.named,
-            error=type(error).__name__,
-            exc_info=None if isinstance(error, DatabaseRefused) else error,
-        )
+        shown = None if isinstance(error, DatabaseRefused) else error
+        log.error("settle refused", **claim.named, error=type(error).__name__, exc_info=shown)
         if claim.followers:
             self._part(claim)  # one of them may be what was refused
             self._again(batch)
@@ -277,7 +265,7 @@ class Settler:
         if claim in self._resent:  # not counted: an earlier try, whose answer was lost, may have settled it
             log.info("stale settle, sent twice", **claim.named)
             return
-        self.observer.metrics.stale(claim.event.kind)
+        self.observer.metrics.stale[claim.event.kind] += 1
         log.warning("stale settle", **claim.named, attempt=claim.event.attempts)
 
     def _part(self, claim: Claim) -> None:
@@ -313,10 +301,8 @@ def _item(claim: Claim) -> tuple[int, int, str, str | None]:
     outcome = claim.outcome or COMPLETE.name
     if claim.followers:
         followers = [[each.event.id, each.event.claim] for each in claim.followers]
-        argument = (
-            f'{{"outcome": "{outcome}", "argument": {claim.argument or "null"}, "followers": {followers}}}'
-        )
-        return claim.event.id, claim.event.claim, COALESCE, argument
+        given = f'"argument": {claim.argument or "null"}, "followers": {followers}'
+        return claim.event.id, claim.event.claim, COALESCE, f'{{"outcome": "{outcome}", {given}}}'
     return claim.event.id, claim.event.claim, FAILURES.get(outcome, outcome), claim.argument
 
 

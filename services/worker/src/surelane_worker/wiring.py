@@ -2,9 +2,13 @@
 
 import asyncio
 import gc
+import importlib
+import sys
+from collections.abc import Collection
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import Any, cast
+from pathlib import Path
+from typing import Any
 
 from surelane import __version__
 from surelane.calls import Pool
@@ -23,8 +27,9 @@ from surelane_worker.assembly import CLAIM_TIMEOUT, SERVICE, STATEMENT_TIMEOUT, 
 from surelane_worker.bolt import bolt_handlers, is_bolt_app
 from surelane_worker.builtin import edits, failures, messages, questions
 from surelane_worker.duties import beside
+from surelane_worker.handling.handler import HandlersError
 from surelane_worker.handling.registry import Handlers, registered_in
-from surelane_worker.loading import load_handlers, warn_of_doubts
+from surelane_worker.handling.routes import MESSAGES, doubt
 from surelane_worker.model.agent import check_models
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.readiness import until_schema_fits, why_unready
@@ -39,9 +44,9 @@ from surelane_worker.worker_settings import BUILT_IN_HANDLERS, WorkerSettings
 YOUNG = 20_000
 """Objects that may be made before a collection looks for cycles among them.
 
-By default they are 700. A claim makes more, so that collections traversed every event that waits. Counts of references
-free nearly all objects.
+By default 700: a claim makes more, so collections traversed all events that wait. Counts of references free nearly all.
 """
+SETTING = "SURELANE_HANDLERS"
 _log = get_logger("surelane_worker")
 
 
@@ -80,10 +85,7 @@ async def main(stop: asyncio.Event) -> None:
 async def _refresher(
     settings: WorkerSettings, slack: SlackClients, stack: AsyncExitStack
 ) -> Refresher | None:
-    """Return what looks up and refreshes the tokens of installs; ``None`` where one token is for all events.
-
-    It has connections of its own: a transaction that locks the installations then delays no poll.
-    """
+    """Return what finds the tokens of installs, if there are any. Its connections are its own: no poll waits for it."""
     keys = settings.encryption_keys
     if settings.client_id is None or settings.client_secret is None or keys is None:
         return None
@@ -115,18 +117,10 @@ async def _pool(settings: WorkerSettings, stack: AsyncExitStack, size: int, **op
 
 
 def _handlers(settings: WorkerSettings) -> Handlers:
-    """Load the handlers that the settings name.
-
-    Raises:
-        SettingsError: they cannot be used, or need a token that is not set.
-    """
-
-    def adapt(found: object) -> object:
-        return bolt_handlers(cast("Any", found), settings.bolt_kinds) if is_bolt_app(found) else found
-
+    """Load the handlers that the settings name. Refuse those that need a token which is not set."""
     if not settings.speaks_to_slack:
         use_simulator(settings.slack_api_url)
-    loaded = load_handlers(settings.handlers, adapt)
+    loaded = load_handlers(settings.handlers, settings.bolt_kinds)
     check_models(settings)
     if settings.model is not None:
         messages.agent.check(settings)
@@ -140,6 +134,48 @@ def _handlers(settings: WorkerSettings) -> Handlers:
         None if types is None else {name.strip() for name in types.split(",")},
     )
     return with_answers(loaded, settings) if settings.answers else loaded
+
+
+def load_handlers(path: str, bolt_kinds: tuple[str, ...] = ()) -> Handlers:
+    """Import ``module:attribute``, handlers or a Bolt app. Modules are found in the working directory too.
+
+    ``bolt_kinds``: those of a Bolt app, beside the kinds that its listeners are seen to take.
+
+    Raises:
+        HandlersError: it does not name a :class:`Handlers` with at least one handler, or the import failed.
+    """
+    module_name, _, attribute = path.partition(":")
+    if not module_name or not attribute:
+        raise HandlersError(f"{SETTING}={path!r}: write module:attribute, such as my_bot:handlers")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except HandlersError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise HandlersError(f"{SETTING}: cannot import {module_name}: {reason}") from error
+    found = getattr(module, attribute, None)
+    if found is None:
+        raise HandlersError(f"{SETTING}: {module_name} has no attribute {attribute!r}")
+    if is_bolt_app(found):
+        found = bolt_handlers(found, bolt_kinds)
+    if not isinstance(found, Handlers):
+        raise HandlersError(f"{SETTING}: {path} is a {type(found).__name__}, not a surelane_worker.Handlers")
+    if not registered_in(found).all():
+        raise HandlersError(f"{SETTING}: {path} has no handlers: register one with @handlers.on(...)")
+    return found
+
+
+def warn_of_doubts(kinds: Collection[str], taken: Collection[str] | None) -> None:
+    """Log the kinds of handlers whose events can never arrive. ``taken``: the event types that ingest takes."""
+    doubts = {kind: reason for kind in sorted(kinds) if (reason := doubt(kind, taken))}
+    arriving = set(kinds) - doubts.keys()
+    for kind, reason in doubts.items():
+        # A route for all messages announces their five kinds. An app subscribes to few of them.
+        if not (kind in MESSAGES and arriving.intersection(MESSAGES)):
+            _log.warning("a handler's events can never arrive", kind=kind, reason=reason)
 
 
 def with_answers(loaded: Handlers, settings: WorkerSettings) -> Handlers:

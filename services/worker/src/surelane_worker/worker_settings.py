@@ -77,9 +77,9 @@ class WorkerSettings(InstallSettings, DispatchSettings):
     """The address of an OpenAI-compatible API, such as ``https://api.openai.com/v1``."""
 
     model: str | None = Field(None, validation_alias="SURELANE_MODEL")
-    """The model's name, such as ``anthropic:claude-sonnet-4-5``, or several that follow one another.
+    """The model with which the built-in handlers answer: ``anthropic:claude-sonnet-4-5``, or several in turn.
 
-    With it, the built-in handlers let the model answer. A name without a provider is one at ``SURELANE_MODEL_URL``.
+    A name without a provider is one at ``SURELANE_MODEL_URL``.
     """
 
     model_key: SecretStr | None = Field(None, validation_alias="SURELANE_MODEL_KEY")
@@ -111,10 +111,7 @@ class WorkerSettings(InstallSettings, DispatchSettings):
     """How many files that people attach to a message the model gets; 0: none."""
 
     model_edited: Literal["restart", "ignore"] = Field("restart", validation_alias="SURELANE_MODEL_EDITED")
-    """What becomes of a turn that has not ended when its message is edited or deleted.
-
-    ``restart``: it is cancelled, and an edited message is answered anew.
-    """
+    """``restart``: a turn whose message is edited or deleted is cancelled, and an edited one answered anew."""
 
     model_feedback: bool = Field(True, validation_alias="SURELANE_MODEL_FEEDBACK")
     """Whether people can rate the answers of agents that have no blocks of their own below them."""
@@ -138,16 +135,10 @@ class WorkerSettings(InstallSettings, DispatchSettings):
     """How long a worker whose listening connection broke may take to open another, before its events go to others."""
 
     claim_bytes: Annotated[int, Field(ge=1)] = Field(32 * 2**20, validation_alias="SURELANE_CLAIM_BYTES")
-    """Bytes of events and unsettled outcomes, as text, above which a worker claims no more.
-
-    A process needs about five times as much: 32 MiB fit into the 512 MiB that a worker has by default.
-    """
+    """Bytes of events and unsettled outcomes above which a worker claims no more. It needs five times as much."""
 
     max_attempts: Thousand = Field(DEFAULT_MAX_ATTEMPTS, validation_alias="SURELANE_MAX_ATTEMPTS")
-    """Attempts in total, for events of this worker's kinds that have no maximum of their own.
-
-    The worker announces it and the database stores it with the kinds, so every worker's sweep uses it.
-    """
+    """Attempts of events that have no maximum of their own. Stored with the kinds, for every worker's sweep."""
 
     max_vt_age: Duration = Field("1h", validation_alias="SURELANE_MAX_VT_AGE", validate_default=True)
     """A Slack event expires if it is visible for longer than this and not claimed."""

@@ -3,13 +3,12 @@
 Claims start at cursors: a cursor per lane and kind skips the dead rows of finished events. The rules, and the faults
 each of them prevents, are in ``docs/adr``:
 
-- A cursor is a margin behind the newest visibility time that a claim found in its lane.
-- In a lane where no claim found anything yet, it is behind the time of the peek that found the lane empty.
+- A cursor is a margin behind the newest visibility time that a claim found in its lane, or before any claim found
+  something, behind the peek that found the lane empty.
 - It moves back to anything that a peek finds behind it: a late commit, or a row that was locked.
 - No cursor outlives its connection.
 
-While the queue is full, a second claim goes out before the last one has answered. It has a connection of its own,
-which joins the worker's session (:mod:`surelane_worker.sessions`).
+While the queue is full, a second claim goes out before the last one has answered, over a connection of its own.
 """
 
 import asyncio
@@ -68,28 +67,17 @@ class Cursors:
         self._cursors: dict[Place, datetime] = {}
         self._lanes = LANES
         """The number of lanes that may have a cursor: up to the highest lane that a claim or a peek found in use."""
-        self._corrections = 0
-        self._corrected: dict[Place, int] = {}
-        """The number of each place's last correction."""
-        self._forgotten = 0
-
-    @property
-    def corrections(self) -> int:
+        self.corrections = 0
         """How often cursors moved back. A claim sent before the last time may not have seen the rows that caused it."""
-        return self._corrections
 
     def starts(self, kinds: Sequence[str]) -> list[datetime | None]:
         """Return where a claim of ``kinds`` starts, per lane and kind (lane-major). ``None`` is the beginning."""
         return [self._cursors.get(place) for place in _places(tuple(kinds), self._lanes)]
 
     def advance(self, events: Sequence[Event], corrections: int) -> None:
-        """Move cursors forward to the events of a claim, except cursors that moved back since it was sent.
-
-        ``corrections``: the value of :attr:`corrections` when the claim was sent.
-        """
-        if corrections < self._forgotten:
+        """Move cursors forward to a claim's events, unless one moved back since it was sent, at so many corrections."""
+        if corrections < self.corrections:
             return
-        raced = corrections < self._corrections
         latest: dict[Place, datetime] = {}
         for event in events:
             if event.lane is not None and event.prior_vt is not None:
@@ -97,8 +85,6 @@ class Cursors:
                 if place not in latest or event.prior_vt > latest[place]:
                     latest[place] = event.prior_vt
         for place, vt in latest.items():
-            if raced and corrections < self._corrected.get(place, 0):
-                continue
             self._lanes = max(self._lanes, place[0] + 1)
             seen = self._cursors.get(place)
             if seen is None or vt - MARGIN > seen:
@@ -117,38 +103,29 @@ class Cursors:
             first = vt if vt is not None and vt <= peek.now else None
             stands = self._cursors.get(place)
             if place[1] in peek.paused:
-                self._hold_back(place, None)  # its events must not be behind the cursor when it is resumed
+                self._cursors.pop(place, None)  # its events must not be behind the cursor when it is resumed
+                self.corrections += 1
             elif first is not None and (stands is not None or was is None):
                 # Even if the cursor is behind the event: a claim under way may have looked before the event was there.
-                self._hold_back(place, first if stands is None else min(first, stands))
+                self._cursors[place] = first if stands is None else min(first, stands)
+                self.corrections += 1
             elif stands is None and was is None:
                 self._cursors[place] = peek.now - MARGIN
-
-    def _hold_back(self, place: Place, to: datetime | None) -> None:
-        if to is None:
-            self._cursors.pop(place, None)
-        else:
-            self._cursors[place] = to
-        self._corrections += 1
-        self._corrected[place] = self._corrections
 
     def forget(self) -> None:
         """Drop every cursor: the next claims scan in full."""
         self._cursors.clear()
-        self._corrections += 1
-        self._forgotten = self._corrections
+        self.corrections += 1
 
 
 @dataclass(eq=False)
 class SecondClaims:
     """Says when to claim over the second connection: while claims are large and find all that they ask for.
 
-    Slots of slow handlers come free a few at a time, and ask for less. If the connection cannot be opened, or breaks,
-    the worker goes on with the first one alone: the server may have none left.
+    If the connection cannot be opened, or breaks, the worker goes on with the first one: the server may have no other.
     """
 
     connection: Listener
-    """Opened at the first need."""
 
     def __post_init__(self) -> None:
         self._wanted = asyncio.Event()
@@ -206,9 +183,7 @@ class Claimer:
     settings: WorkerSettings
     listener: Listener
     side: Side
-    """The slots to claim for."""
     second: SecondClaims | None
-    """Claims beside it while the queue is full."""
     cursors: Cursors
     position: Position
     splitter: CrowdSplitter
@@ -223,16 +198,12 @@ class Claimer:
         """Duration of the idle sleep that just ended, in seconds; ``None`` if notifications are off."""
         self._stopping = False
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Claim until ``stop`` is set. Events of claims that are under way then are released."""
-        stopping = asyncio.create_task(self._stop_at(stop))
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._run())
-                if self.second is not None:
-                    group.create_task(self._run_beside(self.second))
-        finally:
-            stopping.cancel()
+    async def run(self) -> None:
+        """Claim until :meth:`stop`. Events of claims that are under way then are released."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._run())
+            if self.second is not None:
+                group.create_task(self._run_beside(self.second))
 
     async def _run(self) -> None:
         while not self._stopping:
@@ -243,7 +214,6 @@ class Claimer:
                 await self._pause()
 
     async def _run_beside(self, second: SecondClaims) -> None:
-        """Claim over the second connection while the queue is full, until the worker stops."""
         while await second.wanted():
             free = second.worth(self.side.slots.free())
             if not free:
@@ -258,8 +228,7 @@ class Claimer:
                 second.failed(error)
                 self.side.wakeup.wake()  # the first one may have left out what this one was to claim
 
-    async def _stop_at(self, stop: asyncio.Event) -> None:
-        await stop.wait()
+    def stop(self) -> None:
         self._stopping = True
         if self.second is not None:
             self.second.stop()
@@ -281,10 +250,7 @@ class Claimer:
             await self._sleep()
 
     async def _claim_all(self) -> bool:
-        """Claim for all free slots in one statement, then once for each share of them if that found events.
-
-        Returns whether to claim again without a sleep.
-        """
+        """Claim for all free slots at once, then for each share if that found some. Return whether to go on at once."""
         self.side.wakeup.answered()
         free = self.side.slots.free()
         self.side.slots.left_out(free)
@@ -329,7 +295,7 @@ class Claimer:
             events = await self._claim_events(listener, kinds, limit, most_bytes)
         self.observer.metrics.operation.add("receive", loop.time() - began)
         if events:
-            self.side.wakeup.found_some()
+            self.side.wakeup.active = True
             if slept is not None:
                 self.observer.metrics.woken(events, self.settings.lease, slept)
             self.observer.metrics.claimed(events)
@@ -366,10 +332,9 @@ class Claimer:
         return events
 
     async def _pause(self) -> None:
-        """Wait after a failure, each time twice as long, before the connection is opened again.
+        """Wait after a failure, each time twice as long. A wake-up ends only the part beyond the first second.
 
-        A wake-up ends only the part beyond the first second. Else a database that answers polls and refuses claims,
-        such as one whose volume is full, would be asked without a pause: each poll finds what to claim.
+        Else a database that answers polls and refuses claims, such as one whose volume is full, gets no pause.
         """
         self._claiming_since = None
         self._failures += 1
@@ -382,8 +347,7 @@ class Claimer:
         await self.side.wakeup.sleep(pause - min(pause, UNBROKEN_PAUSE))
 
     async def _sleep(self) -> None:
-        """Sleep until there may be something to claim. After a failure there was a pause already."""
-        if self._failures:
+        if self._failures:  # there was a pause already
             return
         began = asyncio.get_running_loop().time()
         await self.side.wakeup.sleep()

@@ -1,10 +1,8 @@
 """The poller: looks at the whole queue at every poll interval, and ahead of the cursors after activity.
 
-A worker in reserve (:mod:`surelane_worker.claiming.position`) looks more rarely. A look also brings the worker's
-heartbeat, and tells whether a position is free.
-
-What it finds wakes the claimer, as a notification does. It claims nothing, and it has a connection of its own. While
-vacuum is held back, a look at everything reads every dead row; neither a claim nor a notification may wait for that.
+A worker in reserve (:mod:`surelane_worker.claiming.position`) looks more rarely. What a look finds wakes the claimer,
+as a notification does. It also brings the worker's heartbeat, and tells whether a position is free. While vacuum is
+held back, a look at everything reads every dead row. So it has a connection of its own, and no claim waits for it.
 """
 
 import asyncio
@@ -18,14 +16,15 @@ from surelane_service.durations import jittered
 from surelane_service.engine import Engine
 from surelane_service.figures import Figures
 from surelane_service.fleet import POSITIONS
+from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
 from surelane_worker.claiming.claimer import Cursors
 from surelane_worker.claiming.position import Position, Side
 from surelane_worker.observing.readiness import Outage, excused
-from surelane_worker.sessions import Heartbeats
+from surelane_worker.sessions import Announcer
 
 JITTER = 0.5
-"""Polls wait up to half an interval more: so all statements of an idle worker stay below one per poll interval."""
+"""Polls wait up to half an interval more: an idle worker sends less than one statement per poll interval."""
 LOOK_AHEAD_PAUSE = 0.25
 """Seconds between two peeks, at least. The pause is also at least as long as a peek takes."""
 SHARE = 0.05
@@ -35,10 +34,8 @@ LONGEST = timedelta(minutes=1)
 
 RESERVE = 6
 """Workers in reserve that poll at every poll interval. More of them take turns: all together poll as often as these."""
-MOST_INTERVALS = 8
-"""The longest pause of a worker in reserve, in poll intervals; from :data:`LONGEST_RESERVE` on it waits no longer."""
-LONGEST_RESERVE = timedelta(seconds=40)
-
+MOST_INTERVALS, LONGEST_RESERVE = 8, timedelta(seconds=40)
+"""The longest pause of a worker in reserve: the shorter of so many poll intervals and this."""
 SLOW = 1.0
 """Seconds after which a poll is slow: an idle worker then finds out whether its connection for claims still works."""
 RETRY = timedelta(seconds=1)
@@ -60,7 +57,7 @@ class Poller:
     sides: Sequence[Side]
     """Whose claimers to wake. Their wake-ups share the requests for a look."""
     position: Position
-    heartbeats: Heartbeats
+    announcer: Announcer
     interval: timedelta
     max_attempts: int
     on_cron: Callable[[float | None], None]
@@ -70,7 +67,6 @@ class Poller:
     on_slow: Callable[[], Coroutine[Any, Any, None]]
     """Called when a poll takes long: the network may have lost the claimer's connection, too."""
     patience: float = PATIENCE
-    """Seconds that a call for figures waits for the next poll."""
 
     def __post_init__(self) -> None:
         self._proving: asyncio.Task[None] | None = None
@@ -103,7 +99,7 @@ class Poller:
                 polled, share = clock(), jittered(timedelta(seconds=1), JITTER)
                 due = polled + share * self._period.total_seconds()
             await asyncio.sleep(max(min(LOOK_AHEAD_PAUSE, due - clock()), took.total_seconds()))
-            asked = await self.sides[0].wakeup.asked(within=max(due - clock(), 0.0))
+            asked = await sleep_unless(self.sides[0].wakeup.curious, max(due - clock(), 0.0))
 
     @property
     def _period(self) -> timedelta:
@@ -115,12 +111,7 @@ class Poller:
         return max(interval, self._slow)
 
     async def figures(self) -> Figures:
-        """Return the queue's figures, from the next poll or, if that takes too long, from a call of their own.
-
-        Raises:
-            DatabaseUnavailable: the database cannot be reached.
-            NotMeasured: there are none.
-        """
+        """Return the queue's figures, from the next poll or, if that takes too long, from a call of their own."""
         if self._wanted is None:
             self._wanted = asyncio.get_running_loop().create_future()
         try:
@@ -131,7 +122,7 @@ class Poller:
 
     async def _peek(self, *, full: bool) -> timedelta:
         """Look at everything, or from the cursors on. Return how long the database took."""
-        self.sides[0].wakeup.peeks()
+        self.sides[0].wakeup.curious.clear()  # this answers everything asked until now
         slow = asyncio.get_running_loop().call_later(SLOW, self._doubt)
         try:
             with excused(log, "poll failed", self._outage):
@@ -152,9 +143,9 @@ class Poller:
             cursors=None if full else before,
             measure=self._wanted is not None,
             positions_before=self.position.wanted if full else 0,
-            worker=self.heartbeats.due() if full else None,
-            clock_offset=self.heartbeats.clock_offset,
-            drains=self.heartbeats.worker if full else None,
+            worker=self.announcer.due() if full else None,
+            clock_offset=self.announcer.clock_offset,
+            drains=self.announcer.worker.name if full else None,
         )
         self.cursors.correct(self.kinds, before, peek)
         answers = self.position.answers()
@@ -165,11 +156,11 @@ class Poller:
         if peek.position_free:
             self.position.seek()
         if peek.announced is not None:
-            self.heartbeats.sent(announced=peek.announced)
+            self.announcer.sent(announced=peek.announced)
         if peek.drained is not None:
             self.on_drained(peek.drained)
         if peek.figures is not None:
-            self.heartbeats.clock_offset = peek.figures.clock_offset
+            self.announcer.compared(peek.figures.clock_offset)
             self._workers = peek.figures.workers
         if self._wanted is not None and peek.figures is not None:
             self._wanted.set_result(peek.figures)

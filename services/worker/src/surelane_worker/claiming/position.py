@@ -31,10 +31,7 @@ from surelane_worker.running.slots import Slots
 FULL, FREE, TAKEN = "full", "free", "taken"
 """Payloads of notifications: the responder has no free slot; a position is free; a worker without one took one."""
 INTERACTIVE = "interactive"
-"""Payload of a notification: a person waits for a command or an interaction.
-
-All others say that there may be another event.
-"""
+"""The payload where a person waits for a command or an interaction. All others say that there may be another event."""
 OVERDUE = 1.0
 """Seconds after which no worker has answered for an event that is still visible."""
 ATTENTION = 300.0
@@ -42,6 +39,7 @@ ATTENTION = 300.0
 PASSED_ON = 2.0
 """Seconds for which listeners answer after the responder passed a notification on."""
 PASS_ON_PAUSE = 1.0
+"""Seconds between two of those."""
 CHECKED = 300.0
 """Seconds between two statements that check an idle connection which listens."""
 RETRY = 1.0
@@ -58,57 +56,40 @@ log = get_logger("surelane_worker.claiming.position")
 
 
 class Wakeup:
-    """Coalesce reasons to claim: one claim answers all notifications that came before it.
-
-    An idle worker claims again when it is notified, when the next event is due, or when a poll found one.
-    """
+    """Wakes an idle claimer: after a notification, when an event is due, or because a poll found one."""
 
     def __init__(self, curious: asyncio.Event | None = None) -> None:
         """``curious`` asks for a peek. Wake-ups that share it share the peeks."""
         self._reason = asyncio.Event()
-        self._curious = asyncio.Event() if curious is None else curious
-        self._active = True
+        self.curious = asyncio.Event() if curious is None else curious
+        self.active = True
+        """Whether a claim found events: more may be scheduled behind them."""
         self._timer: asyncio.TimerHandle | None = None
 
     def wake(self) -> None:
-        """Say that there may be something to claim, now or later. Call it from the event loop."""
-        self._active = True
+        """Say that there may be something to claim, now or later."""
+        self.active = True
         self._reason.set()
 
     def answered(self) -> None:
         """Say that a claim begins: it answers all notifications until now."""
         self._reason.clear()
 
-    def found_some(self) -> None:
-        """Say that a claim found events: more may be scheduled behind them."""
-        self._active = True
-
     async def sleep(self, within: float | None = None) -> None:
         """Wait until there is a reason to claim, at most ``within`` seconds."""
-        if self._active:
+        if self.active:
             self.look_ahead()
         await sleep_unless(self._reason, within)
 
     def look_ahead(self) -> None:
         """Ask for a peek: the event that is due next may have changed."""
-        self._active = False
-        self._curious.set()
-
-    async def asked(self, within: float) -> bool:
-        """Wait until a peek is asked for, at most ``within`` seconds. Return whether it was."""
-        return await sleep_unless(self._curious, within)
-
-    def peeks(self) -> None:
-        """Say that a peek begins: it answers everything asked until now."""
-        self._curious.clear()
+        self.active = False
+        self.curious.set()
 
     def peeked(
         self, now: datetime, vts: Iterable[datetime | None], on_due: Callable[[], None] | None
     ) -> None:
-        """Wake at once if a peek found an event to claim. Call ``on_due`` when the next one is due.
-
-        ``on_due`` is ``None`` where another worker claims the next one.
-        """
+        """Wake at once if a peek found an event to claim. Call ``on_due``, if given, when the next one is due."""
         found = [vt for vt in vts if vt is not None]
         if any(vt <= now for vt in found):
             self._reason.set()
@@ -124,8 +105,7 @@ class Wakeup:
 class Side:
     """Slots for one sort of events, and what wakes the claimer that fills them.
 
-    The first side of a worker takes the ordinary events, and the second one the commands and interactions. A worker
-    that handles one sort alone has one side.
+    A worker's first side takes the ordinary events, its second the commands and interactions, if it handles both.
     """
 
     wakeup: Wakeup
@@ -154,21 +134,18 @@ class Position:
         self.listener.hear(CHANNEL, self.heard)
         self.number: int | None = None
         self._attentive_until = float("-inf")
-        self._timer: asyncio.TimerHandle | None = None
         self._passed_on_at = float("-inf")
         self._logged: int | None = None
-        self._resigned = False
+        self._resigned = self._passes_on = False
         self._seeks = self.notifications
-        self._passes_on = False
-        self._changed = asyncio.Event()
-        self._news = asyncio.Event()
+        self._changed, self._news = asyncio.Event(), asyncio.Event()
 
     def leads(self) -> bool:
         """Return whether this worker does what one worker may do for all."""
         return self.number == 0 or not self.notifications
 
     def stands_by(self) -> bool:
-        """Return whether this worker is one of the two that always listen."""
+        """Return whether this worker does what two may do for all."""
         return not self.notifications or self.number is not None
 
     def answers(self) -> bool:
@@ -203,13 +180,11 @@ class Position:
             self._attend(PASSED_ON)
         elif payload == FREE:
             self.seek()
-        if not self.answers():
-            return
-        ordinary, interactive = self.sides[:1], self.sides[1:]
-        if payload != INTERACTIVE:
-            self._answer(ordinary)
-        if payload:  # the insert of an ordinary event is not worth a second claim
-            self._answer(interactive)
+        if self.answers():
+            if payload != INTERACTIVE:
+                self._answer(self.sides[:1])
+            if payload:  # the insert of an ordinary event is not worth a second claim
+                self._answer(self.sides[1:])
 
     def due(self) -> None:
         """Claim, because an event is due. The responder passes it on if it has no free slot."""
@@ -237,18 +212,15 @@ class Position:
             self._pass_on()
 
     def _attend(self, seconds: float) -> None:
-        loop = asyncio.get_running_loop()
         if not self._is_attentive():
             self._changed.set()
-        self._attentive_until = max(self._attentive_until, loop.time() + seconds)
-        if self._timer is None:
-            self._timer = loop.call_at(self._attentive_until, self._calm_down)
+        self._attentive_until = max(self._attentive_until, asyncio.get_running_loop().time() + seconds)
 
-    def _calm_down(self) -> None:
-        self._timer = None
-        if self._is_attentive():
-            self._timer = asyncio.get_running_loop().call_at(self._attentive_until, self._calm_down)
-        self._changed.set()
+    def _pause(self) -> float | None:
+        """Return for how long nothing is to be done unless something changes; ``None``: without end."""
+        if not self._listens():
+            return None
+        return CHECKED if self.stands_by() else self._attentive_until - asyncio.get_running_loop().time()
 
     def _pass_on(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -289,7 +261,7 @@ class Position:
     async def run(self) -> None:
         """Keep the position until cancelled. A worker that listens checks its connection, too."""
         while True:
-            if not await sleep_unless(self._changed, CHECKED if self._listens() else None):
+            if not await sleep_unless(self._changed, self._pause()) and self.stands_by():
                 self._seeks = True
             with excused(log, "position not taken"):
                 await self._keep()
@@ -330,11 +302,11 @@ class CrowdSplitter:
 
     Claims report events that have waited long. The database then finds their workspaces and moves them
     (``agent.share_kind``). Every worker tries, and the database lets one at a time do it.
+    ``lease``, for which claims stand, tells when an event was claimed.
     """
 
     engine: Engine
     lease: timedelta
-    """How long claims stand; it tells when an event was claimed."""
 
     def __post_init__(self) -> None:
         self._kinds: set[str] = set()

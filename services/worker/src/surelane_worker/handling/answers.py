@@ -34,8 +34,6 @@ TAKES = {
     SUBMISSION: ("response_action", "errors", "view"),
     "slack.block_suggestion": ("options", "option_groups"),
 }
-
-
 SEND_WITHIN = 2.5
 """Seconds that one call may take, in which answers are sent."""
 WAIT = timedelta(seconds=10)
@@ -66,7 +64,7 @@ def answer_text(kind: str, body: Body | None, parts: Mapping[str, Any]) -> str:
 
     Args:
         kind: the event's kind, which says what Slack takes.
-        body: the answer as a whole, which is sent as it is; it excludes ``parts``. :data:`REFUSED`: there is none.
+        body: the answer as a whole, instead of ``parts``. :data:`REFUSED`: there is none.
         parts: the parts of the answer by their names in Slack's documentation; ``None`` leaves a part out.
 
     Raises:

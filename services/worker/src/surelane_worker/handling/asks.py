@@ -45,13 +45,7 @@ People = str | Sequence[str] | Callable[[str], Any] | None
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer to a question.
-
-    Attributes:
-        choice: the choice, or the text that was written.
-        user: the id of the user who answered.
-        at: when.
-    """
+    """An answer to a question: the choice or the text that was written, the id of the user, and when."""
 
     choice: str
     user: str
@@ -97,13 +91,11 @@ class Asks:
         blocking: bool,
         arguments: dict[str, Any],
     ) -> Answer | None:
-        """Post a question and wait for its answer; see :meth:`Context.ask`."""
+        """See :meth:`Context.ask`."""
         _check(choices, name)
-        block = self._block(name)
+        block, asked = self._block(name), _asked(text, choices, by)
         question = block.question
-        posted = await self._post(
-            event, text, block, _elements(choices), _asked(text, choices, by), arguments
-        )
+        posted = await self._post(event, text, block, _elements(choices), asked, arguments)
         while True:
             signal = await self._steps.signal(question, _remaining(timeout, posted["at"]), blocking=blocking)
             if signal is None:
@@ -152,7 +144,7 @@ class Asks:
 
     @asynccontextmanager
     async def stoppable(self, event: Event, text: str, by: People) -> AsyncIterator[None]:
-        """Show a message with a Stop button while the block runs, once per event."""
+        """See :meth:`Context.stoppable`."""
         if callable(by):
             raise StepMismatchError(
                 "by: name the users who may stop a handler; a function cannot run while the handler does"
@@ -228,23 +220,16 @@ def sections(text: str) -> list[dict[str, Any]]:
 
 def modal(posted: Mapping[str, Any], block: Block, callback: str = WRITTEN) -> dict[str, Any]:
     """Return the modal in which a question is answered."""
+    asked = {"block": str(block), "channel": posted["channel"], "thread_ts": posted["thread_ts"]}
+    text = {"type": "plain_text_input", "action_id": "text", "multiline": True}
+    field = {"type": "input", "block_id": "answer", "label": plain("Answer"), "element": text}
     return {
         "type": "modal",
         "callback_id": callback,
-        "private_metadata": json.dumps(
-            {"block": str(block), "channel": posted["channel"], "thread_ts": posted["thread_ts"]}
-        ),
+        "private_metadata": json.dumps(asked),
         "title": plain("Answer"),
         "submit": plain("Send"),
-        "blocks": [
-            *sections(posted["text"][:LONGEST_SECTION]),
-            {
-                "type": "input",
-                "block_id": "answer",
-                "label": plain("Answer"),
-                "element": {"type": "plain_text_input", "action_id": "text", "multiline": True},
-            },
-        ],
+        "blocks": [*sections(posted["text"][:LONGEST_SECTION]), field],
     }
 
 
@@ -278,17 +263,11 @@ def _elements(choices: Sequence[str] | None) -> list[dict[str, Any]]:
         # Two buttons of one block may not have the same id.
         return [button(each, f"{CHOOSE}.{number}", str(number)) for number, each in enumerate(choices)]
     options = [{"text": plain(each), "value": str(number)} for number, each in enumerate(choices)]
-    menu = {
-        "type": "static_select",
-        "action_id": CHOOSE,
-        "placeholder": plain("Choose…"),
-        "options": options,
-    }
-    return [menu]
+    menu = {"type": "static_select", "action_id": CHOOSE, "options": options}
+    return [menu | {"placeholder": plain("Choose…")}]
 
 
 def button(text: str, action_id: str, value: str) -> dict[str, Any]:
-    """Return a button."""
     return {"type": "button", "action_id": action_id, "value": value, "text": plain(text)}
 
 

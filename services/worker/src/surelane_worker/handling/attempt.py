@@ -66,8 +66,7 @@ ClaimCheck = Callable[[Stoppable], Awaitable[None]]
 class Attempt:
     """An attempt, for the runner and our own handlers. A team's handlers get its :class:`Context`.
 
-    Each part is made on first use, because most handlers need few of them. No part refers to the context: the cycle
-    would keep its events in memory.
+    Each part is made on first use. No part refers to the context: the cycle would keep its events in memory.
     """
 
     answered = False
@@ -92,14 +91,7 @@ class Attempt:
         grouped: bool = False,
         coalesced: bool = False,
     ) -> None:
-        """Keep the arguments.
-
-        Args:
-            services, events: what all handlers share, and this one's events.
-            work: what says whether the claim is lost.
-            grouped: the events have an outcome each, so they have no steps.
-            coalesced: all is kept with the first of the events: steps, and notes of replies.
-        """
+        """``grouped`` events have an outcome each, so no steps. All of ``coalesced`` ones is kept with the first."""
         self.services = services
         self.events = events
         self.work = work
@@ -108,12 +100,7 @@ class Attempt:
         self._coalesced = coalesced
 
     async def prepare(self, events: Sequence[Event]) -> None:
-        """Decrypt the events, and take the token of the first one's workspace.
-
-        Raises:
-            SealedError: an event cannot be decrypted.
-            NotInstalledError: that workspace has not installed the app.
-        """
+        """Decrypt the events, and take the token of the first one's workspace, if that has installed the app."""
         sealing, tokens, first = self.services.sealing, self.services.tokens, self.events[0]
         if sealing is not None and not sealing.entered(events):
             await sealing.enter(events)
@@ -121,11 +108,7 @@ class Attempt:
             self._clients = tokens.kept(first.payload, self.began) or await tokens.clients_for(first)
 
     async def check_claim(self) -> None:
-        """Return while the claim stands; otherwise cancel the handler.
-
-        Raises:
-            Suspended: the handler is suspended.
-        """
+        """Return while the claim stands and the handler is not suspended; otherwise cancel it."""
         self.check()
         await self.services.check_claim(self.work)
 
@@ -189,7 +172,6 @@ class Attempt:
 
     @cached_property
     def threads(self) -> Threads:
-        """What runs the handler and its steps if they are synchronous."""
         work = self.work
         return Threads(lambda: work.stopped is not None)
 
@@ -225,7 +207,7 @@ class Attempt:
         return notes is not None and "undo" in json.loads(notes)
 
     async def check_new(self) -> None:
-        """As :meth:`check_claim`, before a message that no attempt has sent: a handler that undoes stops there."""
+        """As :meth:`check_claim`, before a message that is new: a handler that undoes stops there."""
         if self.undoing:
             await self.steps.stop_replay()
         await self.check_claim()

@@ -1,7 +1,7 @@
 """Run children of a handler: jobs whose results the handler awaits.
 
-``agent.run_child`` starts a child once, with a wait of the parent's event. The child's end sends the parent a signal of
-the wait's name, such as ``child part:1``. No program can send one.
+``agent.run_child`` starts a child once, with a wait of the parent's event. The child's end sends it a signal of the
+wait's name, such as ``child part:1``, which no program can send.
 """
 
 from collections.abc import Callable
@@ -46,12 +46,11 @@ async def run_child(attempt: Callable[[], Steps], child: Job, key: object, *, bl
     if blocking and child.group_key is not None and child.group_key == steps.fence.event.group_key:
         raise StepMismatchError("a child in the event's own group cannot run while it blocks that group")
     hashed, start = fingerprint((child.payload,), {}), steps.fence.engine.run_child
-    signal = await steps.take(
-        wait,
-        lambda: steps.fence.send(start, wait.name, hashed, child, steps.past.in_order(wait)),
-        hashed=hashed,
-        blocking=blocking,
-    )
+
+    async def take() -> tuple[str, str | None]:
+        return await steps.fence.send(start, wait.name, hashed, child, steps.past.in_order(wait))
+
+    signal = await steps.take(wait, take, hashed=hashed, blocking=blocking)
     if signal is None:
         raise AssertionError("a child has no timeout")
     end = await steps.fence.engine.child_end(signal.value)

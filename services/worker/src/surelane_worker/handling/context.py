@@ -68,7 +68,7 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """The number of this attempt; It begins anew after an attempt that stored something new."""
+        """The number of this attempt. It begins anew after an attempt that stored something new."""
         return self._attempt.events[0].attempts
 
     @property
@@ -89,14 +89,11 @@ class Context:
         Args:
             body: the whole answer, sent as it is: a mapping as JSON, a string as text. ``False`` refuses a command or
                 a modal: Slack tells the person that it failed.
-            text: of a command's answer.
-            blocks: of a command's answer.
-            response_type: of a command's answer: ``ephemeral`` or ``in_channel``.
+            text, blocks, response_type: of a command's answer, which is ``ephemeral`` or ``in_channel``.
             response_action: what becomes of a modal: ``errors``, ``update``, ``push`` or ``clear``.
             errors: a message for each wrong input of a modal, by its ``block_id``.
             view: the modal that is updated or pushed.
-            options: of a menu.
-            option_groups: of a menu.
+            options, option_groups: of a menu.
 
         The answer to a submitted modal may come later: then it replaces what the modal shows.
 
@@ -194,10 +191,7 @@ class Context:
         """Return whether a change of the code is for this run: false if the run was past this point before the change.
 
         A run is past this point if it has stored a step or a wait that its handler has not asked for by now. The answer
-        is stored: the run always gets the same one.
-
-        Args:
-            name: the change's.
+        is stored under the change's ``name``: the run always gets the same one.
         """
         return await self._attempt.steps.patched(name)
 
@@ -206,33 +200,25 @@ class Context:
 
         Args:
             pause: how long, at most 3,650 days. The time runs from the first attempt that gets here.
-            name: the name under which the sleep is stored.
+            name: under which the sleep is stored.
             blocking: the later events of the event's group wait. Otherwise they go on.
         """
         await self._attempt.steps.sleep(pause, name, blocking=blocking)
 
     async def wait_for(
-        self,
-        name: str,
-        *,
-        timeout: Pause | None = None,
-        default: Any = None,
-        blocking: bool = False,
+        self, name: str, *, timeout: Pause | None = None, default: Any = None, blocking: bool = False
     ) -> Any:
         """Return the next value that is sent to the event under a name; see :meth:`surelane.Queue.signal`.
 
         The handler is suspended until it comes, as by :meth:`sleep`. A value that was sent before counts.
 
         Args:
-            name: the name. It does not end in a colon and a number: such signals answer questions.
-            timeout: how long to wait, at most 3,650 days.
-            default: what to return when the time has passed.
+            name: does not end in a colon and a number: such signals answer questions.
+            timeout: how long to wait, at most 3,650 days. After that ``default`` is returned.
             blocking: as for :meth:`sleep`.
         """
         if re.search(":[0-9]+$", name):
-            raise StepMismatchError(
-                f"{name!r} names a question, not a wait: leave out the colon and the number"
-            )
+            raise StepMismatchError(f"{name!r} names a question: leave out the colon and the number")
         signal = await self._attempt.steps.signal(name, timeout, blocking=blocking)
         return default if signal is None else signal.value
 
@@ -259,8 +245,7 @@ class Context:
             timeout: how long to wait, at most 3,650 days.
             by: who may answer: a user's id, several, or a function of an id, which runs as a step; by default
                 everybody who sees the message.
-            name: the name under which the question is stored.
-            blocking: the later events of the event's group wait. Otherwise they go on.
+            name, blocking: as for :meth:`sleep`.
             arguments: any of ``chat.postMessage``'s; ``channel`` and ``thread_ts`` ask elsewhere.
 
         Returns:
@@ -281,8 +266,7 @@ class Context:
         The message goes once the block ends. It stays while the handler is suspended or waits for another attempt.
 
         Args:
-            event: the event in whose thread to show it.
-            text: what the message says.
+            event, text: in whose thread to show the message, and what it says.
             by: the users who may stop it; by default everybody who sees the message.
         """
         return self._attempt.asks.stoppable(event, text, by)
@@ -321,11 +305,10 @@ class Context:
         it.
 
         Args:
-            name: the step's name.
+            name, arguments, named: as for :meth:`step`.
             connection: what :class:`surelane.Queue` or :class:`surelane.SyncQueue` takes, on the queue's database,
                 outside of a transaction. Its role is a member of ``agent_producer``.
-            function: the function. With a synchronous connection it is synchronous, and runs in a thread.
-            arguments, named: its further arguments.
+            function: is synchronous with a synchronous connection, and then runs in a thread.
 
         Raises:
             StepMismatchError: as for :meth:`step`, or the function has ended the transaction.
@@ -337,10 +320,7 @@ class Context:
         """Return the outcome that completes the event and begins its successor, without steps; return it.
 
         The successor has the event's key, group, kind, priority and trace, and comes first in its group. One
-        transaction ends the one and stores the other.
-
-        Args:
-            payload: the successor's.
+        transaction ends the one and stores the other. ``payload`` is the successor's.
         """
         return Anew((), Continuation(self._attempt.events[0].kind, payload))
 
@@ -378,11 +358,8 @@ class Context:
 
         Args:
             what: the child's kind, or a coroutine.
-            payload: the child's.
+            payload, priority, max_attempts, group_key: the child's.
             key: names the child among several of one kind, such as the item that it is for.
-            priority: the child's.
-            max_attempts: the child's.
-            group_key: the child's group.
             blocking: as for :meth:`sleep`. Not with the event's own group: each would wait for the other.
 
         Raises:
@@ -390,13 +367,8 @@ class Context:
             StepMismatchError: the child was started with another payload, or is in the group that it blocks.
         """
         if isinstance(what, str):
-            child = Job(
-                what,
-                {} if payload is None else payload,
-                max_attempts=max_attempts,
-                priority=priority,
-                group_key=group_key,
-            )
+            given = {} if payload is None else payload
+            child = Job(what, given, max_attempts=max_attempts, priority=priority, group_key=group_key)
             return run_child(lambda: self._attempt.steps, child, key, blocking=blocking)
         called = self._attempt.called(what, threading.get_ident())
         return asyncio.run_coroutine_threadsafe(called, self._attempt.services.loop).result()

@@ -23,11 +23,7 @@ class Debounce:
 
     @classmethod
     def of(cls, debounce: Pause | None, max_wait: Pause | None, kinds: Sequence[str]) -> "Debounce | None":
-        """Read a handler's ``debounce`` and ``max_wait``; ``None`` if it has none.
-
-        Raises:
-            ValueError: one of them cannot be used; the message begins with its name.
-        """
+        """Read a handler's ``debounce`` and ``max_wait``, if it has them. Refuse what cannot be used, by its name."""
         if debounce is None:
             if max_wait is not None:
                 raise ValueError("max_wait: it bounds debounce, which is missing")
@@ -44,12 +40,7 @@ class Debounce:
         return cls(quiet, most)
 
     def wait(self, events: Sequence[Event], now: datetime) -> float:
-        """Return for how many seconds more a run of these events waits; 0 if it may begin.
-
-        Args:
-            events: those that wait.
-            now: the time by the database's clock.
-        """
+        """Return for how many seconds more a run of these events waits, by the database's time ``now``."""
         came = [_came(event, now) for event in events]
         begins = min(max(came) + self.quiet, min(came) + self.most)
         return max((begins - now).total_seconds(), 0.0)

@@ -38,9 +38,6 @@ class Fence:
     ) -> Answer:
         """Send a fenced statement until the event is not locked. Return its answer, or the tuple that begins with it.
 
-        Args:
-            statement: takes the event's id, its claim, and what is ``given``.
-
         Raises:
             ClaimLostError: the claim no longer stands.
         """

@@ -45,12 +45,7 @@ class Flow:
     """The tasks of one attempt that use steps and waits."""
 
     def __init__(self, main: asyncio.Task[object] | None, before: Callable[[], Awaitable[None]]) -> None:
-        """Keep the arguments.
-
-        Args:
-            main: the task that runs the handler; ``None`` if a thread runs it.
-            before: awaited before the handler is suspended.
-        """
+        """``main`` runs the handler, unless a thread does. ``before`` is awaited before the handler is suspended."""
         self.main = main
         self.over = False
         """Whether the handler is suspended or has ended. Nothing may begin then."""
@@ -145,11 +140,7 @@ class Flow:
                 gate.set_result(None)
 
     async def wait(self, wait: Wait) -> NoReturn:
-        """Park this task until the handler is suspended.
-
-        Raises:
-            Suspended: always.
-        """
+        """Park this task until the handler is suspended. Then raise :class:`Suspended`."""
         parked = self._loop.create_future()
         self._waits[parked] = wait, asyncio.current_task()
         try:
@@ -226,6 +217,6 @@ class Flow:
 
 
 def _forget(task: asyncio.Task[object]) -> None:
-    """Take a task's exception if it only says that the handler is suspended: asyncio would log it."""
-    if not task.cancelled() and isinstance(task.exception(), Suspended):
-        return
+    """Take a task's exception, which says that the handler is suspended: asyncio would log it."""
+    if not task.cancelled():
+        task.exception()

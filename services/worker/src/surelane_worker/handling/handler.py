@@ -49,12 +49,7 @@ Middleware = Callable[[Given, Context, Call], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A handler for some events of its kinds.
-
-    Attributes:
-        handler: the handler.
-        takes: says whether an event of these kinds is for it.
-    """
+    """A handler for those events of its kinds that ``takes`` accepts."""
 
     handler: "Handler"
     takes: Takes
@@ -65,8 +60,6 @@ class Handler:
     """A handler and its bounds.
 
     Attributes:
-        name: the function's name, for logs.
-        kinds: the kinds of events it takes.
         call: runs the function inside its middleware.
         grouped: whether it takes the events of a group together.
         timeout: seconds that an attempt may take; ``None`` for no limit.
@@ -74,6 +67,12 @@ class Handler:
         answers: whether it calls :meth:`Context.ack`. The others' events are acknowledged when they are claimed.
         ordered: whether its commands and interactions wait for their turn in their thread.
         waits: whether its kinds are commands and interactions, for which Slack's requests wait.
+        max_attempts: of events that have no maximum of their own; ``None``: the worker's.
+        backoff: the pauses between its attempts; ``None``: the worker's.
+        limit: how many may run at once, or begin in a period, in all workers.
+        debounce: how long a run waits for more events. They are then handled as one: the first, and its followers.
+        versions: the handlers of the versions of its kinds. Its bounds, except ``timeout``, hold for all.
+        routes: the handlers that take some of its events instead, in the order in which they are tried.
     """
 
     name: str
@@ -86,19 +85,12 @@ class Handler:
     ordered: bool = False
     waits: bool = False
     max_attempts: int | None = None
-    """How many attempts its events have that have no maximum of their own; ``None``: as many as the worker's."""
     backoff: Backoff | None = None
-    """The pauses between its attempts; ``None``: the worker's."""
     limit: Limit | None = None
-    """How many may run at once, or begin in a period, in all workers."""
     debounce: Debounce | None = None
-    """How long a run waits for more events. They are then handled as one: the first, and its followers."""
     version: str | None = None
-    """The version that it names."""
     versions: Mapping[str, "Handler"] = field(default_factory=dict)
-    """The handlers of the versions of its kinds, if they name any. Its bounds, except ``timeout``, hold for all."""
     routes: tuple[Route, ...] = ()
-    """The handlers that take some of its events instead, in the order in which they are tried."""
 
     @property
     def interactive(self) -> bool:
@@ -137,7 +129,7 @@ def _through(middleware: Middleware, call: Call, given: Given, context: Context)
 
 
 def threaded(function: Callable[[Given, Context], object]) -> Call:
-    """Make a synchronous handler asynchronous: each call runs in its own thread."""
+    """Run each call of a synchronous handler in a thread of its own."""
 
     async def call(given: Given, context: Context) -> object:
         attempt = attempt_of(context)
@@ -148,7 +140,7 @@ def threaded(function: Callable[[Given, Context], object]) -> Call:
 
 
 class RouteBounds(TypedDict, total=False):
-    """The bounds of a route; see :meth:`Handlers.action`."""
+    """The bounds of a route."""
 
     timeout: Pause | None
     concurrency: int | None
@@ -184,11 +176,7 @@ class Bounds(OnBounds, total=False):
 def handler_of(
     function: Callable[..., Any], kinds: tuple[str, ...], *, grouped: bool = False, **bounds: Unpack[Bounds]
 ) -> Handler:
-    """Return the handler of a function, with its bounds; see :meth:`Handlers.on`.
-
-    Raises:
-        HandlersError: the function, its kinds or a bound cannot be used.
-    """
+    """Return the handler of a function, with its bounds; see :meth:`Handlers.on`."""
     name, timeout, backoff = name_of(function), bounds.get("timeout"), bounds.get("backoff")
     try:
         called = _checked(function, kinds, several=grouped or bounds.get("debounce") is not None)
@@ -263,12 +251,8 @@ def takes_arguments(function: Callable[..., Any], count: int) -> bool:
 def routed(tried: list[Route], ends: Sequence[Route], kinds: tuple[str, ...]) -> Handler:
     """Return the handler of ``kinds``. If no route before takes an event, the first of ``ends`` does: the versions."""
     end = ends[0] if ends else None
-    before = tried if end is None else tried[: tried.index(end)]
-    chosen = tuple(
-        route
-        for route in before
-        if route.takes is not every and not set(kinds).isdisjoint(route.handler.kinds)
-    )
+    before = [route for route in tried[: tried.index(end) if end else None] if route.takes is not every]
+    chosen = tuple(route for route in before if not set(kinds).isdisjoint(route.handler.kinds))
     if end is None:
         return Handler("no route", kinds, _unrouted, routes=chosen, answers=SUBMISSION in kinds)
     if end.handler.grouped and chosen:
@@ -284,11 +268,7 @@ def routed(tried: list[Route], ends: Sequence[Route], kinds: tuple[str, ...]) ->
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A named schedule, created or changed when a worker starts; see :meth:`Handlers.cron` for its fields.
-
-    Raises:
-        ValueError: a field cannot be used.
-    """
+    """A named schedule, created or changed when a worker starts; see :meth:`Handlers.cron`."""
 
     name: str
     schedule: str
@@ -322,11 +302,7 @@ class Registered:
         self.included: list[Registered] = []
 
     def add(self, handler: Handler, takes: Takes | None) -> None:
-        """Add a route, or without ``takes`` the handler of whole kinds.
-
-        Raises:
-            HandlersError: a kind has a handler already, or earlier ones take all its events.
-        """
+        """Add a route, or without ``takes`` the handler of whole kinds."""
         if takes is None:
             self._check_one_per_kind(handler)
             self.fallbacks.append(Route(handler, every))
@@ -337,10 +313,7 @@ class Registered:
     def all(self) -> list[Handler]:
         """Return one handler for each kind, with the routes that come before it.
 
-        One for both commands or interactions and other events is there twice.
-
-        Raises:
-            HandlersError: routes come before a handler of several events.
+        A handler of both interactions and other events is there twice.
         """
         tried = self.tried()
         last: dict[str, dict[str | None, Route]] = {
@@ -387,8 +360,8 @@ class Registered:
             for kind in known.handler.kinds
             if None in (versions := {known.handler.version, handler.version}) or len(versions) == 1
         }
-        for position, kind in enumerate(handler.kinds):
-            if kind in taken or kind in handler.kinds[:position]:
+        for kind in handler.kinds:
+            if kind in taken or handler.kinds.count(kind) > 1:
                 raise HandlersError(
                     f"two handlers for {kind!r}: {taken.get(kind, handler.name)} and {handler.name}; each needs a"
                     f" version of its own: version={FIRST!r} is that of runs that began without one"
@@ -400,10 +373,8 @@ class Registered:
         for route in (*self.routes, *self.fallbacks):
             handler = route.handler
             if taken.keys() >= set(handler.kinds):
-                kind = handler.kinds[0]
-                raise HandlersError(
-                    f"handler {handler.name} is never reached: {taken[kind]} takes every {kind!r}"
-                )
+                name, kind = handler.name, handler.kinds[0]
+                raise HandlersError(f"handler {name} is never reached: {taken[kind]} takes every {kind!r}")
             if route.takes is every and handler.version is None:
                 taken = dict.fromkeys(handler.kinds, handler.name) | taken
 
@@ -428,14 +399,13 @@ async def _unrouted(given: Given, ctx: Context) -> Complete:
 
 
 def fresh_variables() -> Variables:
-    """Return the context variables that each handler finds."""
     variables = copy_context()
     variables.run(CURRENT.set, None)
     return variables
 
 
 def left_values(before: Variables) -> bool:
-    """Return whether a handler has left values in the context variables of the current task."""
+    """Return whether a handler has left values in the current task's context variables."""
     now = copy_context()
     try:
         if now == before:  # fast where nothing was set

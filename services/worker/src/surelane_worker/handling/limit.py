@@ -52,11 +52,7 @@ class Limit:
             raise ValueError(f"per is 'workspace', 'channel', 'user' or a function, not {self.per!r}")
 
     def key_of(self, job: Job) -> str | None:
-        """Return the key of a job; ``None`` where the database derives it.
-
-        Raises:
-            ValueError: the function returned a key that is too long.
-        """
+        """Return the key of a job; ``None`` where the database derives it. Refuse a function's key that is too long."""
         if job.limit_key is not None or not callable(self.per):
             return job.limit_key
         key = str(self.per(job.payload))
@@ -67,11 +63,7 @@ class Limit:
         return key
 
     def check(self, kinds: Sequence[str]) -> None:
-        """Refuse a function for kinds that ingest stores.
-
-        Raises:
-            ValueError: it cannot be used.
-        """
+        """Refuse a function for kinds that ingest stores."""
         stored = [kind for kind in kinds if kind.startswith("slack.") or kind in {"event", "trigger-fire"}]
         if stored and callable(self.per):
             raise ValueError(

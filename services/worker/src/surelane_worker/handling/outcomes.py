@@ -1,7 +1,6 @@
 """Outcomes: how an attempt ended. A handler may return one, or it follows from what the handler returned or raised.
 
-One value travels from the handler to ``agent.settle`` and, by its name, into the history row. After a failure,
-:class:`Backoff` says when the next attempt comes.
+One value travels from the handler to ``agent.settle`` and, by its name, into the history row.
 """
 
 import random
@@ -80,10 +79,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """Give the event to workers that have the version that its run began under. The attempt does not count.
-
-    The runner returns it. The event keeps its place in its group.
-    """
+    """Give the event, in its place, to workers that have the version that its run began under; no attempt counts."""
 
     name: ClassVar = "snooze"
     version: str
@@ -93,7 +89,7 @@ class Elsewhere:
 class FanOut:
     """Complete the event and store its children, and ``then``, which runs once when all of them have ended.
 
-    One transaction completes the event and stores the jobs, so a repeated attempt starts no job twice.
+    One transaction does both, so a repeated attempt starts no job twice.
     """
 
     name: ClassVar = "fan_out"
@@ -127,28 +123,22 @@ class Await:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A sleep or a wait that suspends a handler.
-
-    Attributes:
-        sort: ``sleep`` or ``wait``.
-        name: its name, for a wait that of its signals.
-        nth: which one of that name it is in a run.
-        seconds: until it ends by itself; ``None``: never.
-        blocking: whether the event's group waits for it.
-    """
+    """A sleep or a wait that suspends a handler. ``nth``: which one of its name it is in a run."""
 
     sort: str
     name: str
     nth: int
     seconds: float | None
+    """Until it ends by itself; ``None``: never."""
     blocking: bool
+    """Whether the event's group waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
     """Put the event off until the first of its waits ends. The attempt does not count.
 
-    A handler does not return it: ``ctx.sleep``, ``ctx.wait_for`` and ``ctx.ask`` cause it.
+    ``ctx.sleep``, ``ctx.wait_for`` and ``ctx.ask`` cause it.
     """
 
     name: ClassVar = "suspend"
@@ -174,15 +164,10 @@ def outcome_of(returned: object) -> Outcome:
 
 
 duration = parse_duration
-"""Reads a :data:`Pause`."""
 
 
 def positive(name: str, given: Pause) -> timedelta:
-    """Return a pause that is longer than nothing.
-
-    Raises:
-        ValueError: it is not, or cannot be read; the message begins with ``name``.
-    """
+    """Return a pause that is longer than nothing. A :class:`ValueError` begins with ``name``."""
     try:
         parsed = duration(given)
     except ValueError as error:
@@ -193,12 +178,7 @@ def positive(name: str, given: Pause) -> timedelta:
 
 
 def moment(until: object) -> datetime:
-    """Return a time in UTC.
-
-    Raises:
-        TypeError: it is no datetime.
-        ValueError: it has no time zone, or lies outside the years 1 to 9999 in UTC.
-    """
+    """Return a time in UTC. Refuse other types, times without a time zone, and years beyond 9999."""
     if not isinstance(until, datetime):
         raise TypeError(f"a datetime is needed, not {type(until).__name__}")
     if until.utcoffset() is None:
@@ -215,12 +195,9 @@ LONGEST_BACKOFF = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """The pauses between attempts.
+    """The pauses between attempts: ``base`` after the first, at most ``cap``.
 
-    Attributes:
-        base: the pause after the first attempt, before jitter.
-        cap: the longest pause, jitter included.
-        spread: draws from [0, 1). Jitter spreads events that failed together over ±10 %.
+    ``spread`` draws from [0, 1): jitter spreads events that failed together over ±10 %.
     """
 
     base: timedelta

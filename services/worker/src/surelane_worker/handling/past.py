@@ -14,6 +14,8 @@ from surelane_worker.handling.fence import Fence
 from surelane_worker.handling.flow import Key
 from surelane_worker.handling.shapes import StepMismatchError
 
+Tasks = AbstractSet[asyncio.Task[Any] | None]
+
 UNDO = "undo "
 """What stands before the name of an undo."""
 PATCH = "patched "
@@ -23,12 +25,7 @@ PATCH = "patched "
 class Past:
     """What earlier attempts stored. One statement reads it, when the handler comes to its first step."""
 
-    def __init__(
-        self,
-        fence: Fence,
-        own: AbstractSet[asyncio.Task[Any] | None],
-        placed: Callable[[Sequence[Key]], None],
-    ) -> None:
+    def __init__(self, fence: Fence, own: Tasks, placed: Callable[[Sequence[Key]], None]) -> None:
         """``own``, ``placed``: the handler's own tasks, and what takes the keys of what has ended, as it was stored."""
         self._fence, self._own, self._placed = fence, own, placed
         self._reading = asyncio.Lock()
@@ -66,11 +63,7 @@ class Past:
         return found
 
     def ask(self, key: Key, *, new: bool) -> None:
-        """Note that the current task asks for a step or a wait.
-
-        Raises:
-            StepMismatchError: it is ``new``, although the run was past this point.
-        """
+        """Note that the current task asks for a step or a wait. Refuse a ``new`` one if the run was past this point."""
         if asyncio.current_task() not in self._own:
             return
         if self._open is None:
@@ -94,9 +87,8 @@ class Past:
 
     def is_over(self) -> bool:
         """Return whether the attempt has come to all results and undos."""
-        return not any(
-            _has_place(key, step) or key.name.startswith(UNDO) for key, step in self._ahead.items()
-        )
+        ahead = self._ahead.items()
+        return not any(_has_place(key, step) or key.name.startswith(UNDO) for key, step in ahead)
 
     def unasked(self) -> list[str]:
         """Return the steps that this attempt has not asked for."""

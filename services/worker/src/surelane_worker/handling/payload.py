@@ -18,15 +18,7 @@ class InvalidPayloadError(Exception):
 
 
 def with_payload(function: Callable[..., Any], *, is_async: bool) -> Callable[[Event, Context], Any]:
-    """Make a function of an event and a context from a function that takes the payload, too.
-
-    Args:
-        function: takes the event, the context and the payload.
-        is_async: whether it is a coroutine function.
-
-    Raises:
-        ValueError: the payload's annotation is missing, or cannot be used.
-    """
+    """Make a function of an event and a context from a function that takes the payload, by its annotation."""
     adapter = _adapter(function)
 
     async def awaited(event: Event, ctx: Context) -> object:

@@ -27,11 +27,7 @@ class ResultError(OutcomeError):
 
 
 def result_text(result: object) -> str | None:
-    """Return a handler's result as JSON text.
-
-    Raises:
-        ResultError: JSON cannot hold it, or it is longer than a million characters.
-    """
+    """Return a handler's result as JSON text. Refuse what JSON cannot hold, and more than a million characters."""
     if result is None:
         return None
     try:
@@ -44,12 +40,7 @@ def result_text(result: object) -> str | None:
 
 
 def failure_record(raised: object, attempt: int, reason: str | None = None) -> dict[str, Any]:
-    """Return what failed, when, in which attempt and where.
-
-    Args:
-        raised: an exception, or an outcome that ends an attempt.
-        reason: the outcome's; ``None``: the exception's text.
-    """
+    """Return what failed, when, in which attempt and where: an exception, or an outcome with its ``reason``."""
     record: dict[str, Any] = {
         "type": type(raised).__name__,
         "message": plain(message_of(raised)) if reason is None else reason,
@@ -66,7 +57,7 @@ def error_record(
 ) -> dict[str, Any]:
     """Return the record of a failed attempt: as :func:`failure_record`, with the worker, and first with a traceback.
 
-    ``traceparent``: the span of the attempt, so that the next one can link to it.
+    ``traceparent``: the span of the attempt, for a link from the next one.
     """
     record = failure_record(raised, event.attempts, reason) | {"worker": worker}
     if isinstance(raised, BaseException) and event.attempts <= TRACED:

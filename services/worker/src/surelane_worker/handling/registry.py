@@ -119,11 +119,7 @@ class Handlers:
     def command(
         self, *names: str, answers: bool = False, ordered: bool = False, **bounds: Unpack[KindBounds]
     ) -> Callable[[OnEvent], OnEvent]:
-        """Register a function for slash commands, such as ``/deploy``.
-
-        Args:
-            names: the commands.
-            timeout, concurrency, answers, ordered, limit: as for :meth:`on`.
+        """Register a function for slash commands, such as ``/deploy``. The bounds are as for :meth:`on`.
 
         Raises:
             HandlersError: a name is a pattern, or as for :meth:`event`.
@@ -139,8 +135,8 @@ class Handlers:
 
         Args:
             wanted: strings, which are compared as they are, and compiled patterns.
-            timeout: as for :meth:`on`.
-            concurrency: only without ``wanted``, as for all routes: a worker claims whole kinds.
+            timeout, concurrency: as for :meth:`on`; concurrency only without ``wanted``, as for all routes: a worker
+                claims whole kinds.
 
         Raises:
             HandlersError: an earlier route takes them all, or the function or a bound is wrong.
@@ -177,9 +173,7 @@ class Handlers:
 
         Args:
             action_ids: strings, which must be equal, and compiled patterns.
-            timeout, answers: as for :meth:`on`.
-            concurrency: only without ``action_ids``.
-            ordered: as for :meth:`on`; only without ``action_ids``: the database knows kinds alone.
+            timeout, answers, concurrency, ordered: as for :meth:`on`; the last two only without ``action_ids``.
 
         Raises:
             HandlersError: as for :meth:`message`.
@@ -243,8 +237,8 @@ class Handlers:
             kind: the kind of the job that each firing enqueues.
             payload: the job's payload; ``cron`` (the name) and ``scheduled_at`` are added to it.
             time_zone: the time zone of the fields, such as ``Europe/Berlin``.
-            catch_up: which times missed while no worker ran are fired: ``none``, ``one`` (the last), so many last
-                ones, or ``all``.
+            catch_up: which times missed while no worker ran are fired: ``none``, ``one`` (the last), so many of the
+                last, or ``all``.
             priority: of the jobs: 0 runs first, 3 last.
             overlap: what a firing does while an earlier job of the schedule is live: ``allow`` stores its own,
                 ``skip`` none, ``queue`` a job that waits for it. ``replace`` cancels the earlier job.
@@ -255,12 +249,9 @@ class Handlers:
         """
         if any(known.name == name for known in self._registered.own_schedules):
             raise HandlersError(f"two schedules are called {name!r}")
+        given, options = dict(payload or {}), (time_zone, catch_up, priority, overlap, jitter)
         try:
-            self._registered.own_schedules.append(
-                Schedule(
-                    name, schedule, kind, dict(payload or {}), time_zone, catch_up, priority, overlap, jitter
-                )
-            )
+            self._registered.own_schedules.append(Schedule(name, schedule, kind, given, *options))
         except ValueError as error:
             raise HandlersError(f"schedule {name!r}: {error}") from None
 
@@ -272,12 +263,8 @@ class Handlers:
         It runs as a job of its own, which is stored as the event ends. ``event`` has the kind and the payload of the
         event that ended. ``event.payload["failure"]`` has its ``id``, ``key``, ``outcome``, ``reason`` and ``errors``.
 
-        Args:
-            kinds: the kinds of the events; none: all that this set has handlers for.
-            timeout, concurrency: as for :meth:`on`.
-
-        Raises:
-            HandlersError: the function or a bound is wrong.
+        ``kinds`` are those of the events; none: all that this set has handlers for. ``timeout`` and ``concurrency`` are
+        as for :meth:`on`, and so is what is raised.
         """
 
         def register(function: OnEvent) -> OnEvent:
@@ -288,11 +275,7 @@ class Handlers:
         return register
 
     def include(self, other: "Handlers") -> None:
-        """Add the handlers and schedules of another set.
-
-        This set's own handlers come first: its routes, then its handlers per kind, then the other set's. Of two
-        schedules of one name, this set's counts.
-        """
+        """Add another set's handlers, behind this set's own, and its schedules whose names this set does not use."""
         self._registered.included.append(registered_in(other))
 
     def _routing(

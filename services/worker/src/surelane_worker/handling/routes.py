@@ -8,6 +8,7 @@ import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from surelane.events import Event
 from surelane.slack import EDITS, edited_message
@@ -62,10 +63,7 @@ STOPPED = "slack.agent_session_stopped"
 
 
 def is_interactive(kind: str) -> bool:
-    """Return whether events of a kind wait for no others: what people click, type, edit, stop and link to.
-
-    ``agent.is_interactive`` says the same in the database.
-    """
+    """Return whether events of a kind wait for no others, as ``agent.is_interactive`` does: people wait for them."""
     if kind in (ANSWERS, STOPPED, LINK, ENTITY) or kind.startswith(COMMAND):
         return True
     return kind.startswith("slack.") and (kind[6:] in INTERACTIONS or kind[6:] in EDITS)
@@ -73,9 +71,8 @@ def is_interactive(kind: str) -> bool:
 
 def members(holders: object, name: str) -> list[object]:
     """Return a member of each object in a list that a payload may hold."""
-    if not isinstance(holders, list):
-        return []
-    return [holder.get(name) for holder in holders if isinstance(holder, dict)]
+    listed = holders if isinstance(holders, list) else []
+    return [holder.get(name) for holder in listed if isinstance(holder, dict)]
 
 
 def equal(wanted: Wanted, found: str) -> bool:
@@ -95,10 +92,9 @@ def every(_: Event) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Sort:
-    """A sort of route that chooses within its kinds.
+    """A sort of route that chooses within its ``kinds``.
 
     Attributes:
-        kinds: the kinds of its events.
         found: returns what a payload holds; values that are no strings match nothing.
         matches: compares a wanted string or pattern with one of them.
     """
@@ -109,21 +105,12 @@ class Sort:
 
     def takes(self, wanted: Collection[Wanted]) -> Takes:
         """Return a function that says whether an event is wanted. A route that names nothing wants every event."""
-        return Wants(self, tuple(wanted)) if wanted else every
+        return partial(self.finds, wanted) if wanted else every
 
-
-@dataclass(frozen=True, slots=True)
-class Wants:
-    """Takes the events of a sort in which one of ``wanted`` is found."""
-
-    sort: Sort
-    wanted: tuple[Wanted, ...]
-
-    def __call__(self, event: Event) -> bool:
-        """Return whether an event is wanted."""
-        matches = self.sort.matches
-        strings = [found for found in self.sort.found(event) if isinstance(found, str)]
-        return any(matches(each, found) for each in self.wanted for found in strings)
+    def finds(self, wanted: Collection[Wanted], event: Event) -> bool:
+        """Return whether one of ``wanted`` is in an event."""
+        strings = [found for found in self.found(event) if isinstance(found, str)]
+        return any(self.matches(each, found) for each in wanted for found in strings)
 
 
 MESSAGE = Sort(MESSAGES, lambda event: [event.slack.get("text")], contained)
@@ -137,10 +124,9 @@ LINKS = Sort((LINK,), lambda event: members(event.slack.get("links"), "domain"))
 """Looks at the domains of the links in a message, as the app's settings name them."""
 ENTITIES = Sort(
     (ENTITY,),
-    lambda event: [
-        *members([event.slack.get("external_ref")], "type"),
-        *members([event.slack.get("link")], "domain"),
-    ],
+    lambda event: (
+        members([event.slack.get("external_ref")], "type") + members([event.slack.get("link")], "domain")
+    ),
 )
 """Looks at the type that the app gave a Work Object, and at the domain of its link."""
 ACTION = Sort(("slack.block_actions",), lambda event: members(event.payload.get("actions"), "action_id"))
@@ -159,11 +145,7 @@ def ids(event: Event) -> list[str]:
 
 
 def event_kinds(types: Iterable[Wanted]) -> Iterator[str]:
-    """Yield the kinds of event types. A pattern stands for the documented types in which it is found.
-
-    Raises:
-        ValueError: a pattern is in no documented type.
-    """
+    """Yield the kinds of event types. A pattern stands for the documented types in which it is found, at least one."""
     for wanted in types:
         if isinstance(wanted, str):
             yield from MESSAGES if wanted == "message" else (f"slack.{wanted}",)
@@ -175,11 +157,7 @@ def event_kinds(types: Iterable[Wanted]) -> Iterator[str]:
 
 
 def command_kinds(names: Iterable[object]) -> Iterator[str]:
-    """Yield the kinds of slash commands.
-
-    Raises:
-        ValueError: a name is a pattern. Every command has a kind of its own, and a worker claims by kind.
-    """
+    """Yield the kinds of slash commands. Refuse patterns: a worker claims by kind, and each command has its own."""
     for name in names:
         if not isinstance(name, str):
             raise ValueError(  # noqa: TRY004 - a mistake like the others
@@ -189,12 +167,7 @@ def command_kinds(names: Iterable[object]) -> Iterator[str]:
 
 
 def doubt(kind: str, taken: Collection[str] | None) -> str | None:
-    """Return why events of a kind can never arrive; ``None`` if they may.
-
-    Args:
-        kind: a kind that has a handler.
-        taken: the event types that ingest takes; ``None`` if they are not known here.
-    """
+    """Return why events of a kind can never arrive; ``None`` if they may. ``taken``: as ingest's, if it is known."""
     prefix, _, name = kind.partition(".")
     if prefix != "slack" or name in INTERACTIONS or kind.startswith(COMMAND):
         return None

@@ -27,9 +27,7 @@ class StepMismatchError(Exception):
 class Shape:
     """How a function is called, and how its result becomes JSON and is read again.
 
-    Attributes:
-        is_async: whether the function is a coroutine function. Others run in a thread.
-        adapter: reads and writes the annotated type of the result; ``None`` where there is none.
+    ``adapter`` reads and writes the annotated type of the result, if there is one. Only coroutine functions are async.
     """
 
     is_async: bool
@@ -43,11 +41,7 @@ class Shape:
         return cls(inspect.iscoroutinefunction(plain), _adapter(plain))
 
     def text(self, key: Key, result: object) -> str:
-        """Return a result as JSON.
-
-        Raises:
-            StepMismatchError: JSON cannot hold it, or it is too large.
-        """
+        """Return a result as JSON. Refuse what JSON cannot hold, and what is too large."""
         try:
             if self.adapter is not None:
                 text = self.adapter.dump_json(result, warnings="error").decode()
@@ -67,11 +61,7 @@ class Shape:
         return text
 
     def read(self, key: Key, text: str) -> Any:
-        """Return the result that a JSON text stands for.
-
-        Raises:
-            StepMismatchError: it does not fit the annotation.
-        """
+        """Return the result that a JSON text stands for. Refuse what does not fit the annotation."""
         if self.adapter is None:
             return json.loads(text)
         try:
@@ -86,11 +76,7 @@ class Shape:
 class Call:
     """A function, what it is called with, and its bounds; see :meth:`Context.step`.
 
-    Attributes:
-        shape: the function's.
-        hashed: the fingerprint of what it is called with.
-        retries: how many more times it is called after it failed.
-        pauses: those between its tries; ``None``: the worker's.
+    ``hashed`` is the fingerprint of what it is called with. Without ``pauses`` of its own, the worker's hold.
     """
 
     def __init__(

@@ -12,7 +12,6 @@ import contextvars
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import InitVar, dataclass
 from datetime import datetime, timedelta
@@ -25,7 +24,7 @@ from surelane_service.engine import StoredStep
 from surelane_worker.handling.fence import Fence
 from surelane_worker.handling.flow import Flow, Key
 from surelane_worker.handling.outcomes import Backoff, Pause, Wait, duration
-from surelane_worker.handling.past import PATCH, UNDO, Past
+from surelane_worker.handling.past import PATCH, UNDO, Past, Tasks
 from surelane_worker.handling.records import failure_record
 from surelane_worker.handling.shapes import Call, Shape, StepMismatchError
 from surelane_worker.handling.threads import Threads
@@ -40,6 +39,7 @@ RETRIES = Backoff(timedelta(seconds=1), timedelta(seconds=30))
 HELD = 2.0
 """Seconds that a step keeps its slot between two tries. A longer pause suspends the handler."""
 
+Errors = list[dict[str, Any]]
 Take = Callable[[], Awaitable[tuple[str, str | None]]]
 """Takes a signal for a wait: the answer, and the signal as JSON text."""
 
@@ -91,25 +91,20 @@ class Steps:
     """The steps of one attempt of one event."""
 
     fence: Fence
-    """The event's, with which its steps are stored."""
     threads: Threads
-    """Run synchronous steps."""
     main: InitVar[asyncio.Task[Any] | None] = None
     """The task that runs the handler; ``None`` if a thread runs it."""
-    own: InitVar[AbstractSet[asyncio.Task[Any] | None]] = frozenset()
+    own: InitVar[Tasks] = frozenset()
     """The tasks whose steps come in the order of the handler's code."""
     grouped: bool = False
     """Whether the handler takes several events. Then it has no steps."""
     retries: Backoff = RETRIES
-    """The pauses between the tries of one step."""
     note_version: Callable[[], Awaitable[None]] | None = None
     """Awaited before something new is stored."""
     replaying: bool = False
     """Whether the handler stops where it would do something new."""
 
-    def __post_init__(
-        self, main: asyncio.Task[Any] | None, own: AbstractSet[asyncio.Task[Any] | None]
-    ) -> None:
+    def __post_init__(self, main: asyncio.Task[Any] | None, own: Tasks) -> None:
         self.flow = Flow(main, self.finalize)
         self.past = Past(self.fence, own, self.flow.stored)
         self.undos: list[tuple[Key, Callable[[], Awaitable[Any]]]] = []
@@ -124,18 +119,19 @@ class Steps:
         self._patching = asyncio.Lock()
 
     def key(self, name: str) -> Key:
-        """Return the key of the next step of this name.
+        """Return the key of the next step of this name."""
+        self._check(name)
+        self._counts[name] += 1
+        return Key(name, self._counts[name])
+
+    def _check(self, name: str) -> None:
+        """Refuse a step that cannot be told from another one in later attempts.
 
         Raises:
             StepMismatchError: the name cannot be used, another task runs a step of this name, the caller is itself a
                 step, or the handler takes several events.
             Suspended: a wait in another task has suspended the handler.
         """
-        self._check(name)
-        self._counts[name] += 1
-        return Key(name, self._counts[name])
-
-    def _check(self, name: str) -> None:
         self.flow.check()
         if self.grouped:
             raise StepMismatchError(
@@ -156,11 +152,11 @@ class Steps:
             )
 
     async def run(self, name: str, call: Call, key: object = None) -> Any:
-        """Run a function and store its result, or return the result that is stored; see :meth:`Context.step`."""
+        """See :meth:`Context.step`."""
         return await self._once(self.key(name if key is None else f"{name} [{key}]"), call)
 
     async def undo(self, name: str, call: Call) -> None:
-        """Register a function that undoes what the handler does; see :meth:`Context.undo`."""
+        """See :meth:`Context.undo`."""
         key = self.key(f"{UNDO}{name}")
         self.undos.append((key, partial(self._once, key, call)))
         with self._asking(key):
@@ -203,7 +199,7 @@ class Steps:
         before, left = tried.get("tries", 0) % (call.retries + 1), tried.get("left") or 0
         if left > 0:
             await self.flow.wait(Wait("step", key.name, key.nth, left, blocking=True))
-        errors: list[dict[str, Any]] = []
+        errors: Errors = []
         while True:
             await self.fence.check_claim()
             began = perf_counter()
@@ -253,11 +249,7 @@ class Steps:
         return call.shape.text(key, result)
 
     async def stored(self, key: Key, sort: str) -> StoredStep | None:
-        """Return what earlier attempts stored under a key.
-
-        Raises:
-            StepMismatchError: it is of another sort, or new before what is stored.
-        """
+        """Return what earlier attempts stored under a key; refuse another sort, and what is new before it."""
         found = await self.past.get(key)
         if self.replaying and self._stopping is None and self.past.is_over():
             # What follows at once may still register an undo. What takes longer, such as a call, is not awaited.
@@ -297,7 +289,7 @@ class Steps:
             self.past.end(key)
 
     async def patched(self, name: str) -> bool:
-        """Return whether a change of the code is for this run; see :meth:`Context.patched`."""
+        """See :meth:`Context.patched`."""
         key = Key(f"{PATCH}{name}", 1)
         self._check(key.name)
         async with self._patching:
@@ -319,7 +311,7 @@ class Steps:
         return new
 
     async def sleep(self, pause: Pause, name: str, *, blocking: bool) -> None:
-        """Suspend the handler for a time; see :meth:`Context.sleep`."""
+        """See :meth:`Context.sleep`."""
         seconds = duration(pause).total_seconds()
         key = self.key(name)
         with self._asking(key):
@@ -361,7 +353,7 @@ class Steps:
         key: Key,
         hashed: str | None,
         text: str | None,
-        errors: list[dict[str, Any]],
+        errors: Errors,
         began: float,
         *,
         final: bool = False,

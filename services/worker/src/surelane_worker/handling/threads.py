@@ -17,16 +17,13 @@ log = get_logger("surelane_worker.handling.threads")
 
 
 class Threads:
-    """The threads of one attempt.
-
-    Attributes:
-        overdue: how many of them go on after their timeout.
-    """
+    """The threads of one attempt."""
 
     def __init__(self, stopped: Callable[[], bool]) -> None:
         """``stopped`` returns whether the attempt must end, without regard to its threads."""
         self._stopped = stopped
         self.overdue = 0
+        """How many of them go on after their timeout."""
 
     async def run(self, function: Callable[[], object]) -> object:
         """Call a function in a new thread and return its result, or raise what it raised."""

@@ -31,11 +31,6 @@ class Transaction:
     """A function that becomes a step in a transaction on a team's connection."""
 
     def __init__(self, steps: Steps, database: object, function: Callable[..., Any]) -> None:
-        """Keep the arguments.
-
-        Raises:
-            UnsupportedConnection: ``database`` is nothing that a queue takes.
-        """
         self._steps = steps
         self._function = function
         try:
@@ -95,20 +90,16 @@ class Transaction:
         return result
 
     def _blocking(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        stored: "Stored",
-        arguments: Sequence[Any],
-        named: dict[str, Any],
+        self, loop: asyncio.AbstractEventLoop, stored: "Stored", given: Sequence[Any], named: dict[str, Any]
     ) -> object:
         if inspect.iscoroutinefunction(self._function):
             raise StepMismatchError("an asynchronous function needs an asynchronous connection")
         with self.driver.transaction() as connection:
             driver = self._choose(connection)
             xact = _now(_value(driver, _BEGUN))
-            result = self._function(connection, *arguments, **named)
-            given = asyncio.run_coroutine_threadsafe(stored(result, xact), loop).result()
-            _check(_now(_value(driver, _FINISH, *given)))
+            result = self._function(connection, *given, **named)
+            step = asyncio.run_coroutine_threadsafe(stored(result, xact), loop).result()
+            _check(_now(_value(driver, _FINISH, *step)))
         return result
 
 

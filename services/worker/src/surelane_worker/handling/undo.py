@@ -4,7 +4,7 @@
 do something new. The undos that it registered until there run in reverse order, each as a step.
 
 A failed last attempt does not run its undos itself: there is one way for all ends, with a lease and attempts of its
-own. The ten seconds of a cancelled handler, its timeout or its death do not cut that short.
+own, which no timeout, cancel or death of the attempt cuts short.
 """
 
 import asyncio
@@ -21,16 +21,9 @@ class UndoError(Exception):
 
 
 async def undo(attempt: Attempt, replay: Awaitable[object], is_last: Callable[[], bool]) -> Undone:
-    """Let a handler stop, and run its undos. An undo that fails is tried again before earlier ones run.
+    """Await ``replay``, the handler that stops, and run its undos. A failed one is tried again before earlier ones run.
 
-    Args:
-        attempt: the attempt, for undos alone.
-        replay: the call of the handler.
-        is_last: whether no attempt follows. Then the other undos run all the same.
-
-    Raises:
-        UndoError: an undo was registered, and the handler does not get to it.
-        StepError, StepMismatchError: an undo failed.
+    If no attempt follows, the other undos run all the same.
     """
     stopped = await _stopped(attempt, replay)
     steps = attempt.steps

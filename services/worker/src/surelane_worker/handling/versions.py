@@ -17,11 +17,7 @@ _VERSION = re.compile(r"(0|[1-9]\d*)(\.(0|[1-9]\d*))*", re.ASCII)
 
 
 def checked(version: str, kinds: tuple[str, ...]) -> None:
-    """Refuse a version that is not made of numbers, and kinds that have no room for it.
-
-    Raises:
-        ValueError: one of them cannot be used.
-    """
+    """Refuse a version that is not made of numbers, and kinds that have no room for it."""
     if len(version) > LONGEST or not _VERSION.fullmatch(version):
         raise ValueError(f"version is a text of numbers, such as '2' or '2.1', not {version!r}")
     if long := [kind for kind in kinds if len(kind) >= 200 - LONGEST]:

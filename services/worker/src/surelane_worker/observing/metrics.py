@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import accumulate
 
 from opentelemetry import metrics
 from opentelemetry.metrics import Histogram, Meter
@@ -64,12 +65,9 @@ class Distribution:
     def family(self) -> HistogramMetricFamily:
         name = self.name.replace(".", "_") + "_seconds"
         family = HistogramMetricFamily(name, self.description, labels=[self.label.replace(".", "_")])
+        bounds = [*map(str, self.bounds), "+Inf"]
         for kind, counts in self.counts.items():
-            buckets, total = [], 0
-            for bound, count in zip([*map(str, self.bounds), "+Inf"], counts, strict=True):
-                total += count
-                buckets.append((bound, total))
-            family.add_metric([kind], buckets, self.sums[kind])
+            family.add_metric([kind], list(zip(bounds, accumulate(counts), strict=True)), self.sums[kind])
         return family
 
 
@@ -82,9 +80,9 @@ class Metrics(Collector):
         self._consumed: Counter[str] = Counter()
         self._retries: Counter[str] = Counter()
         self._failures: Counter[str] = Counter()
-        self._lease_losses: Counter[str] = Counter()
-        self._stale: Counter[str] = Counter()
-        self._expired = 0
+        self.lease_losses: Counter[str] = Counter()
+        self.stale: Counter[str] = Counter()
+        self.expired = 0
         self._slack_refused: Counter[str] = Counter({"chat.postMessage": 0})
         self._slack_methods = Bounded(MOST_KINDS)
         self._model_tokens: Counter[tuple[str, ...]] = Counter()
@@ -103,11 +101,8 @@ class Metrics(Collector):
         self.until_finished = Distribution(
             "surelane.event.finish.latency", "From the event (by Slack's clock) until its handler finished."
         )
-        self.notification_lag = Distribution(
-            "surelane.notification.lag",
-            "From an event's visibility until an idle worker claimed it.",
-            bounds=SHORT,
-        )
+        lag = "From an event's visibility until an idle worker claimed it."
+        self.notification_lag = Distribution("surelane.notification.lag", lag, bounds=SHORT)
         latencies = self.until_started, self.until_finished, self.notification_lag
         self._distributions = (self.operation, self.process, *latencies, self.slack_wait)
 
@@ -119,37 +114,33 @@ class Metrics(Collector):
             ("messaging.client.consumed.messages", "Events claimed.", self._consumed),
             ("surelane.event.retries", "Attempts that another one follows.", self._retries),
             ("surelane.event.failures", "Attempts that failed.", self._failures),
-            ("surelane.lease.losses", "Claims lost while their handler ran.", self._lease_losses),
-            ("surelane.settle.stale", "Settles that came after the claim was lost.", self._stale),
+            ("surelane.lease.losses", "Claims lost while their handler ran.", self.lease_losses),
+            ("surelane.settle.stale", "Settles that came after the claim was lost.", self.stale),
         ):
             by_kind.update(dict.fromkeys(kinds, 0))
             observe = counted(by_kind, KIND, **OURS)
             meter.create_observable_counter(name, [observe], description=description)
         refused, model = counted(self._slack_refused, METHOD, **OURS), ("gen_ai.request.model", WORKSPACE)
         tokens = counted(self._model_tokens, *model, "gen_ai.token.type")
+        costs = counted(self._model_cost, *model)
         for name, description, observe in (
-            ("surelane.event.expired", "Events swept.", single(lambda: self._expired)),
+            ("surelane.event.expired", "Events swept.", single(lambda: self.expired)),
             ("surelane.slack.rate_limited", "Calls of Slack's Web API that its limits refused.", refused),
             ("surelane.model.tokens", "Tokens that models used.", tokens),
-            (
-                "surelane.model.cost",
-                "What models cost by the team's prices.",
-                counted(self._model_cost, *model),
-            ),
+            ("surelane.model.cost", "What models cost by the team's prices.", costs),
         ):
             meter.create_observable_counter(name, [observe], description=description)
         if not pushed:
             REGISTRY.register(self)
-            return
-        for distribution in self._distributions:
-            distribution.record_with(meter)
+        else:
+            for distribution in self._distributions:
+                distribution.record_with(meter)
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
         for distribution in self._distributions:
             yield distribution.family()
 
-    describe = collect
-    """The same: registering a collector needs the names alone."""
+    describe = collect  # registering a collector needs the names alone
 
     def sent(self, kinds: Sequence[str]) -> None:
         """Count stored jobs. Their kinds may be others than those handled here."""
@@ -178,15 +169,6 @@ class Metrics(Collector):
         self._failures[kind] += 1
         if retried:
             self._retries[kind] += 1
-
-    def lease_lost(self, kind: str) -> None:
-        self._lease_losses[kind] += 1
-
-    def stale(self, kind: str) -> None:
-        self._stale[kind] += 1
-
-    def expired(self, count: int) -> None:
-        self._expired += count
 
     def model_used(self, workspace: str, used: ModelUse) -> None:
         """Count what one response of a model used, for a workspace."""

@@ -32,7 +32,7 @@ class Outage:
     """Logs an outage of the database twice: when it begins, and when calls have succeeded again for a while."""
 
     def __init__(self, log: Logger, what: str) -> None:
-        """``what`` names the part of the worker that needs the database: ``claims``, ``settles``, …"""
+        """``what`` needs the database: ``claims``, ``settles``, …"""
         self._log = log
         self._what = what
         self._logged = False
@@ -63,9 +63,8 @@ class Outage:
 def excused(log: Logger, failed: str, outage: Outage | None = None, **about: str) -> Iterator[None]:
     """Leave the block without an error where the database refused a call or was away: its caller tries again.
 
-    Args:
-        log: where a refusal is logged, as ``failed`` and with ``about``. Its message may quote data, so it is left out.
-        outage: notes that the database is away, and that it is there; by default the claimer's does.
+    A refusal is logged as ``failed``, with ``about``; its message may quote data. ``outage`` notes whether the database
+    is there; by default the claimer's does.
     """
     try:
         yield

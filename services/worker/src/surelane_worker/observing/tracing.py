@@ -1,7 +1,6 @@
 """Make the worker's spans: receive, process and settle, by OpenTelemetry's messaging conventions.
 
-Receive and settle are round trips to the queue: one span per trip, however many events share it. Where traces are off
-this module is not used.
+Receive and settle are round trips to the queue: one span per trip, however many events share it.
 """
 
 from collections.abc import Sequence
@@ -37,18 +36,14 @@ class Tracing:
     """An attempt starts a trace of its own, with a link to the trace that stored the event."""
 
     def received(self, events: Sequence[Event], began: int) -> None:
-        """Make the receive span of a claim, with links to the spans that stored the events.
-
-        ``began``: when the round trip began, in nanoseconds since 1970.
-        """
+        """Make the receive span of a claim, with links to its events. ``began``: in nanoseconds since 1970."""
         if trace_id := self.tracer.new_trace():
             self._round_trip("receive", events, trace_id, _links(events, MOST_OF_A_TRIP), began)
 
     def process(self, events: Sequence[Event]) -> Span | None:
-        """Start the span around a handler: a child of the span that stored the event. Return ``None`` if not sampled.
+        """Start the span around a handler, if it is sampled: a child of the span that stored the event.
 
-        The span of a group has a link to each event's instead. An event stored without a span begins the trace that
-        its key names.
+        The span of a group is linked to each event's instead. An event without a span begins the trace of its key.
         """
         first, links = events[0], []
         above: SpanContext | int | None
@@ -76,11 +71,7 @@ class Tracing:
     def settled(
         self, settles: Sequence[tuple[Event, SpanContext]], began: int, outcome: str, answer: Settled
     ) -> None:
-        """Make the settle span of sampled attempts with the same outcome and the same answer.
-
-        It is a child of the attempt; several attempts are linked to it instead. ``began``: when the round trip began,
-        in nanoseconds since 1970.
-        """
+        """Make the settle span of sampled attempts with one outcome and answer: a child of one, linked to several."""
         attempts = list({span.span_id: span for _, span in settles}.values())
         above = attempts[0] if len(attempts) == 1 else self.tracer.new_trace()
         links = attempts[:MOST_OF_A_TRIP] if len(attempts) > 1 else []
@@ -105,10 +96,9 @@ class Tracing:
 
 
 def unsampled() -> AbstractContextManager[Span]:
-    """Return a block within a span that is not sampled.
+    """Return a block within a span that is not sampled: what begins in it records nothing.
 
-    What begins in it records nothing, neither a library's spans nor the events that it stores. So the handlers of
-    events that are not sampled run in it. One block serves all of them, because one for each costs too much.
+    The handlers of events that are not sampled run in it. One block serves all, because one for each costs too much.
     """
     return use_span(NonRecordingSpan(SpanContext(randbits(128), randbits(64), is_remote=False)))
 
@@ -124,10 +114,7 @@ def _links(events: Sequence[Event], most: int = MOST_LINKS) -> list[SpanContext]
 
 
 def _earlier(event: Event) -> SpanContext | None:
-    """Return the span of the attempt before, which its error record names.
-
-    An attempt whose worker was killed left neither a record nor a span.
-    """
+    """Return the span of the attempt before, which its error record names, unless its worker was killed."""
     if event.errors == "[]":
         return None
     latest = loads(event.errors)[-1]

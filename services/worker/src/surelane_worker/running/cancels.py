@@ -1,8 +1,7 @@
 """Cancel running handlers when somebody cancels their events.
 
 A notification reports the request. Each session that listens costs the database a transaction per notification of any
-channel (docs/adr/0034-positions.md). So a worker listens only while it has a handler that has run for a moment. When it
-begins to listen, it asks once about all its claims.
+channel. So a worker listens only while a handler has run for a moment, and asks about all its claims as it begins.
 """
 
 import asyncio
@@ -30,7 +29,7 @@ log = get_logger("surelane_worker.running.cancels")
 
 @dataclass(eq=False)
 class Cancels:
-    """Listen for requests to cancel, and stop the handlers of these events."""
+    """Listens for requests to cancel, and stops the handlers of these events."""
 
     engine: Engine
     listener: Listener
@@ -83,22 +82,17 @@ class Cancels:
             await self._some.wait()
             self._some.clear()
             ids, self._heard = self._heard, set()
-            held = [
-                claim
-                for claim in self.leases.held
-                if claim.outcome is None and not claim.cancelled and (ids is None or claim.event.id in ids)
-            ]
-            if not held:
+            running = [claim for claim in self.leases.held if claim.outcome is None and not claim.cancelled]
+            asked = [claim.event for claim in running if ids is None or claim.event.id in ids]
+            if not asked:
                 continue
             try:
-                cancelled = await self.engine.cancelled_claims(
-                    [(claim.event.id, claim.event.claim) for claim in held]
-                )
+                cancelled = await self.engine.cancelled_claims([(event.id, event.claim) for event in asked])
             except (DatabaseUnavailable, DatabaseRefused):
                 self._heard = None
                 asyncio.get_running_loop().call_later(LONG, self._some.set)
                 continue
-            self._cancel(claim for claim in held if claim.event.id in cancelled)
+            self._cancel(claim for claim in running if claim.event.id in cancelled)
 
     def _cancel(self, claims: Iterable[Claim]) -> None:
         ends = asyncio.get_running_loop().time() + CANCEL_GRACE.total_seconds()

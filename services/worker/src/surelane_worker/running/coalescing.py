@@ -28,12 +28,13 @@ log = get_logger("surelane_worker.running.coalescing")
 
 @dataclass(frozen=True, slots=True)
 class Coalesced:
-    """What one run handles."""
+    """What one run handles: the claims of the head and its followers, and all events in order.
+
+    Followers that ended when an earlier run was suspended have no claim.
+    """
 
     claims: list[Claim]
-    """The head's, then its followers'."""
     events: list[Event]
-    """All events in order, also followers that ended when an earlier run was suspended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +49,8 @@ class Coalescer:
     ) -> Coalesced | None:
         """Return the run of the events that were claimed together; ``None``: it begins later.
 
-        Events may come until ``debounce`` has passed without one. The head is then put off until that time, and its
-        group waits behind it. The caller releases the other claims.
-
-        ``closed``: an event of another handler follows, so the run can get no more.
+        Until ``debounce`` has passed without an event, the head is put off, and its group waits behind it. The caller
+        releases the other claims. ``closed``: an event of another handler follows, so the run can get no more.
         """
         head = next((claim for claim in claims if claim.event.prior_vt is not None), claims[0])
         others = [claim for claim in claims if claim is not head]

@@ -68,13 +68,20 @@ from surelane_worker.slack.tokens import NotInstalledError
 INSTALL_PAUSE = 120.0
 """Longest pause, in seconds, until a worker looks again whether an event's workspace has installed the app.
 
-The pause is half of the time that the event has waited. An install wakes a thousand events. The look finds
-further events, and an event that was being put off meanwhile.
+An install wakes a thousand events. The look finds further ones, and an event that was being put off meanwhile.
 """
 ANEW_OFTEN = 60
 """Successors of one event in :data:`ANEW_WITHIN` seconds, in one worker, after which the log warns."""
 ANEW_WITHIN = 60.0
 log = get_logger("surelane_worker.running.runner")
+
+
+FINAL: dict[type[Exception], str] = {
+    ResultError: "result_refused",  # the handler did its work, and would return the same again
+    InvalidPayloadError: "invalid_payload",
+    KeyDestroyedError: "key_destroyed",
+    DamagedError: "damaged",
+}
 
 
 class HandlerTimeoutError(Exception):
@@ -87,25 +94,20 @@ class Runner:
     def __init__(
         self, services: Services, handlers: Mapping[str, Handler], settler: Settler, observer: Observer
     ) -> None:
-        settings = services.settings
         self._services = services
+        self._settings = services.settings
         self._handlers = handlers
         self._settler = settler
         self._metrics = observer.metrics
         self._tracing = observer.tracing
-        self._backoff = Backoff(settings.backoff_base, settings.backoff_cap)
-        self._max_attempts = settings.max_attempts
-        self._worker = settings.name
+        self._backoff = Backoff(self._settings.backoff_base, self._settings.backoff_cap)
         self._coalescer = Coalescer(services, settler)
         self._prepares = services.sealing is not None or services.tokens is not None
         self._anew: Counter[str] = Counter()
         self._anew_since = 0.0
 
     async def run(self, work: Work) -> bool:
-        """Run the handler of the next claims. Return whether another handler's claims follow, in its own slot.
-
-        Every claim that it ran is settled, or forgotten if its lease is lost.
-        """
+        """Run the handler of the next claims. Return whether another handler's claims follow, in its own slot."""
         try:
             if work.handler.debounce is not None:
                 return await self._run_coalesced(work, work.handler.debounce)
@@ -266,21 +268,19 @@ class Runner:
     ) -> Snooze | Discard:
         """Put off an event, without counting its attempt.
 
-        One whose workspace has not installed the app holds back its group, so that a thread is answered in order once
-        the app is there. Past its deadline it ends. One that this worker cannot decrypt waits for another worker, or
-        for the key.
+        While its workspace has not installed the app, it holds back its group, and past its deadline it ends. If this
+        worker cannot decrypt it, it waits for another worker, or for the key.
         """
         if isinstance(error, SlackBusyError):
             attempt.log.info("Slack's rate limit is used up; the event is snoozed", seconds=error.after)
             return Snooze(error.after)
         if isinstance(error, NoKeyError):
-            await attempt.notebooks.of(event).note_call("no_key", f"worker {self._worker}: {error}")
-            attempt.log.error(
-                "an event cannot be decrypted; it waits for a worker that can", reason=str(error)
-            )
+            await attempt.notebooks.of(event).note_call("no_key", f"worker {self._settings.name}: {error}")
+            told = "an event cannot be decrypted; it waits for a worker that can"
+            attempt.log.error(told, reason=str(error))
             attempt.held = True
             return Snooze(self._backoff.pause(1))
-        deadline = (event.enqueued_at or event.event_ts) + self._services.settings.install_wait
+        deadline = (event.enqueued_at or event.event_ts) + self._settings.install_wait
         left = (deadline - datetime.now(UTC)).total_seconds()
         if left <= 0:
             return Discard("not_installed")
@@ -289,7 +289,7 @@ class Runner:
         tell = attempt.log.info if tokens is None or tokens.is_news(owner) else attempt.log.debug
         tell("its workspace has not installed the app; the event waits", owner=owner.identity)
         attempt.held = True
-        waited = self._services.settings.install_wait.total_seconds() - left
+        waited = self._settings.install_wait.total_seconds() - left
         pause = max(self._backoff.pause(1), waited / 2) if soon is None else soon
         return Snooze(min(pause, INSTALL_PAUSE, left))
 
@@ -311,8 +311,7 @@ class Runner:
             argument = self._argument(claims, outcome, blocking=work.head is not None or attempt.held)
         except Exception as error:  # noqa: BLE001 - serialising runs the handler's code, such as a subclass of dict
             if not isinstance(error, OutcomeError):
-                told = f"{type(outcome).__name__}: {type(error).__name__}: {message_of(error)}"
-                error = OutcomeError(told)
+                error = OutcomeError(f"{type(outcome).__name__}: {type(error).__name__}: {message_of(error)}")
             return self._fail(work, claims, Fail(error), attempt)
         ended_too = () if isinstance(outcome, Snooze | Elsewhere | Undone) else followers
         for claim in claims:
@@ -332,9 +331,8 @@ class Runner:
         chain = event.item_key or event.traceparent or event.kind
         self._anew[chain] += 1
         if self._anew[chain] == ANEW_OFTEN:
-            often = {"times": ANEW_OFTEN, "seconds": ANEW_WITHIN}
             told = "an event continues as a new one again and again; let its handler wait"
-            log.warning(told, event_id=event.key, kind=event.kind, **often)
+            log.warning(told, **claim.named, times=ANEW_OFTEN, seconds=ANEW_WITHIN)
 
     @staticmethod
     def _argument(
@@ -343,10 +341,7 @@ class Runner:
         *,
         blocking: bool,
     ) -> str | None:
-        """Return what ``agent.settle`` needs, as JSON text: an outcome that is not JSON fails its attempt.
-
-        ``blocking``: the group waits for a snoozed event.
-        """
+        """Return what ``agent.settle`` needs, as JSON text. ``blocking``: the group waits for a snoozed event."""
         match outcome:
             case Complete(result):
                 return result_text(result)
@@ -360,10 +355,8 @@ class Runner:
             case Await(until):
                 return json.dumps({"until": moment(until).isoformat()})
             case Suspend(waits):
-                listed = [
-                    {"sort": wait.sort, "name": wait.name, "nth": wait.nth, "seconds": wait.seconds}
-                    for wait in waits
-                ]
+                sent = ("sort", "name", "nth", "seconds")
+                listed = [{field: getattr(wait, field) for field in sent} for wait in waits]
                 return json.dumps({"waits": listed, "blocking": outcome.blocking})
             case FanOut(children, then, result):
                 if len(claims) > 1:
@@ -398,21 +391,22 @@ class Runner:
         """Hand a failure to the settler. ``final``: the reason, for history, why no further attempt follows."""
         traceparent = traceparent_of(claim.span)
         if isinstance(outcome, Fail):
-            error = error_record(claim.event, self._worker, outcome.error, None, traceparent)
+            error = error_record(claim.event, self._settings.name, outcome.error, None, traceparent)
         else:
-            error = error_record(claim.event, self._worker, outcome, message_of(outcome.reason), traceparent)
+            reason = message_of(outcome.reason)
+            error = error_record(claim.event, self._settings.name, outcome, reason, traceparent)
         failure = {
             "error": error,
             "retry_in": retry_in,
             "final": final is not None,
             "reason": final,
-            "max_attempts": self._max_attempts,
+            "max_attempts": self._settings.max_attempts,
         }
         self._settler.put(claim, outcome, storable(json.dumps(failure)))
 
     def _goes_on(self, event: Event, attempt: Attempt) -> bool:
         """Return whether attempts remain after this one."""
-        return min(event.attempts, attempt.attempts) < (event.max_attempts or self._max_attempts)
+        return min(event.attempts, attempt.attempts) < (event.max_attempts or self._settings.max_attempts)
 
     def _fail_unsettled(self, work: Work, error: Exception) -> None:
         for claim in [claim for claim in work.claims if claim.outcome is None]:
@@ -439,9 +433,7 @@ async def _elsewhere(version: str, _given: object, _context: Context) -> Elsewhe
 def _ended_by(
     error: BaseException, work: Work, handler: Handler, limit: asyncio.Timeout | None
 ) -> Fail | Release:
-    if (
-        isinstance(error, asyncio.CancelledError) and work.stopped is not None
-    ):  # else it is the handler's own doing
+    if isinstance(error, asyncio.CancelledError) and work.stopped is not None:  # else the handler did it
         _uncancel()
         return Release()
     if isinstance(error, TimeoutError) and limit is not None and limit.expired():
@@ -451,16 +443,8 @@ def _ended_by(
 
 def _final_reason(error: BaseException) -> str | None:
     """Return the reason, for history, why no further attempt can succeed, or ``None`` if one may."""
-    match error:
-        case ResultError():  # the handler did its work, and would return the same again
-            return "result_refused"
-        case InvalidPayloadError():
-            return "invalid_payload"
-        case KeyDestroyedError():
-            return "key_destroyed"
-        case DamagedError():
-            return "damaged"
-    return final_reason(error)
+    reasons = (reason for sort, reason in FINAL.items() if isinstance(error, sort))
+    return next(reasons, None) or final_reason(error)
 
 
 def _uncancel() -> None:

@@ -32,10 +32,7 @@ GRACE = 5.0
 """Seconds that handlers have to end after a drain cancelled them."""
 WEIGHT = 0.1
 OVERTAKEN = 10
-"""Events claimed ahead, at most, where a notification lets one more be claimed: slots are freed every 5 ms or slower.
-
-Where slots are freed faster, the next claim comes soon enough, and is larger.
-"""
+"""Events claimed ahead, at most, where a notification lets one more be claimed. With more, a claim comes soon."""
 OVERTAKING = 2
 """Claims that a notification allows while no slot is free: two, because one claim in eight ignores priority."""
 TURN = 0.0002
@@ -48,7 +45,7 @@ RANKS = {1: 0, 2: 2, 3: 3}
 
 
 class Waiting:
-    """Work that waits for a slot, by the band of lanes that it was claimed from.
+    """Work that waits for a slot, by the band of lanes that it was claimed from. No band is empty.
 
     Priority 0 comes first, then 1, 2 and 3; of priority 1 the band with least work, which is not a crowd's. Work that
     waited for :data:`AGED` seconds comes before all other.
@@ -56,7 +53,6 @@ class Waiting:
 
     def __init__(self) -> None:
         self._bands: dict[int, deque[Work]] = {}
-        """No band is empty."""
 
     def __len__(self) -> int:
         return sum(map(len, self._bands.values()))
@@ -87,20 +83,21 @@ class Waiting:
 
     def take_since(self, since: float) -> list[Work]:
         """Take out the work that has waited since before ``since``."""
-        taken = [work for queue in self._bands.values() for work in queue if work.since < since]
-        left = {
-            band: deque(work for work in queue if work.since >= since) for band, queue in self._bands.items()
-        }
-        self._bands = {band: queue for band, queue in left.items() if queue}
-        return taken
+        waiting = [work for queue in self._bands.values() for work in queue]
+        self._bands = {}
+        for work in waiting:
+            if work.since >= since:
+                self.add(work)
+        return [work for work in waiting if work.since < since]
 
 
 class Share:
-    """The slots of handlers with a common bound, and their work that waits for one."""
+    """The slots of a handler with a bound of its own, or of all others, and their work that waits for one."""
 
-    def __init__(self, handlers: Sequence[Handler], limit: int) -> None:
+    def __init__(self, handlers: Sequence[Handler], concurrency: int) -> None:
+        self.handlers = handlers
         self.kinds = [kind for handler in handlers for kind in handler.claims]
-        self.limit = limit
+        self.limit = min(handlers[0].concurrency or concurrency, concurrency)
         self.running = 0
         self.waiting = Waiting()
         self.expected = 0
@@ -123,7 +120,7 @@ class Share:
 class Slots:
     """Run work in ``concurrency`` slots. A handler with a bound of its own gets fewer.
 
-    Commands and interactions have slots of their own. Those claim no more events than they can start at once, since
+    Commands and interactions have slots of their own. These claim no more events than they can start at once, since
     another worker may have a free one, and do not wait until other outcomes are settled.
     """
 
@@ -144,14 +141,11 @@ class Slots:
         self.kinds = list(handlers)
         self._waited = {kind: handler for kind, handler in handlers.items() if handler.waits}
         """The handlers of kinds for which Slack's requests wait."""
-        self._share_of: dict[Handler, Share] = {}
-        self._shares: list[Share] = []
-        distinct = list(dict.fromkeys(handlers.values()))
-        if unbounded := [handler for handler in distinct if handler.concurrency is None]:
-            self._add_share(unbounded, self._concurrency)
-        for handler in distinct:
-            if handler.concurrency is not None:
-                self._add_share([handler], min(handler.concurrency, self._concurrency))
+        together: dict[Handler | None, list[Handler]] = {None: []}
+        for handler in dict.fromkeys(handlers.values()):
+            together.setdefault(None if handler.concurrency is None else handler, []).append(handler)
+        self._shares = [Share(each, self._concurrency) for each in together.values() if each]
+        self._share_of = {handler: share for share in self._shares for handler in share.handlers}
         self._running: set[Work] = set()
         self._expected = self._expected_bytes = 0
         """Events and their characters that claims under way may bring."""
@@ -160,11 +154,6 @@ class Slots:
         self._variables = fresh_variables()
         self._closed = False
         self._resting = False
-
-    def _add_share(self, handlers: Sequence[Handler], limit: int) -> None:
-        share = Share(handlers, limit)
-        self._shares.append(share)
-        self._share_of.update(dict.fromkeys(handlers, share))
 
     def free(self) -> list[tuple[list[str], int]]:
         """Return what may be claimed now: kinds with a common bound, and how many events of them."""
@@ -203,9 +192,7 @@ class Slots:
     def expecting(self, kinds: Sequence[str], limit: int, *, halves: bool = False) -> Iterator[int]:
         """Keep room for what a claim brings, for the length of the block. Yield how many characters that may be.
 
-        Args:
-            kinds, limit: the claim may bring so many events of these kinds.
-            halves: another claim goes out beside it, and gets half of the characters that are left.
+        ``halves``: another claim goes out beside it, and gets half of the characters that are left.
         """
         left = self.bytes_left - self._expected_bytes
         most = (left + 1) // 2 if halves else left
@@ -325,7 +312,6 @@ class Slots:
             self._release(self._take_waiting(self._loop.time() - PATIENCE))
 
     def _take_waiting(self, since: float = float("inf")) -> list[Work]:
-        """Take out the work that has waited for a slot since before ``since``, by the event loop's clock."""
         return [work for share in self._shares for work in share.waiting.take_since(since)]
 
     def _release(self, works: Iterable[Work]) -> None:
@@ -338,28 +324,24 @@ class Slots:
         self.capacity.free()
 
     def rest(self, resting: bool) -> None:
-        """Have no free slots until ``resting`` is false again. Other workers get what waits for one.
-
-        What runs goes on. A group ends after its current event.
-        """
+        """Have no free slots until ``resting`` is false again. Other workers get what waits for one; what runs ends."""
         if resting == self._resting:
             return
         self._resting = resting
         log.info("an operator drained this worker" if resting else "an operator resumed this worker")
         if resting:
-            self._release(self._take_waiting())
-            for work in self._running:
-                work.wind_up()
+            self._wind_up()
         self.capacity.free()
 
-    async def drain(self, within: float) -> None:
-        """Release waiting work, let running handlers end within ``within`` seconds, then cancel them.
-
-        A group ends after its current event.
-        """
+    def _wind_up(self) -> None:
+        """Release waiting work, and start nothing more. A group ends after its current event."""
         self._release(self._take_waiting())
         for work in self._running:
             work.wind_up()
+
+    async def drain(self, within: float) -> None:
+        """Release waiting work, let running handlers end within ``within`` seconds, then cancel them."""
+        self._wind_up()
         await self._ended(within)
         for work in self._running:
             work.stop(DRAINED)
