@@ -1,7 +1,7 @@
 """Keep the state of one attempt of a Bolt app at an event: its errors, its answer, and the part that runs now."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -9,10 +9,12 @@ from typing import Any, Self
 
 from slack_bolt.error import BoltUnhandledRequestError
 from slack_bolt.response import BoltResponse
+from slack_sdk.web.async_client import AsyncWebClient
+from slack_sdk.web.slack_response import SlackResponse
 from slack_sdk.webhook import WebhookResponse
 
 from surelane.events import Event
-from surelane_worker.bolt.calls import Calls
+from surelane_worker.bolt.calls import Calls, Client
 from surelane_worker.handling.answers import REFUSED, SUBMISSION
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.outcomes import Complete
@@ -56,6 +58,8 @@ class Attempt:
     ctx: Context
     errors: list[Exception] = field(default_factory=list)
     """The exceptions of the listener, its lazy listeners and the middleware, in the order of time."""
+    lazies: list[Any] = field(default_factory=list)
+    """The lazy listeners: futures that are done when they have ended, or threads."""
     ran: bool = False
     """Whether a listener was found."""
     unhandled: bool = False
@@ -70,7 +74,7 @@ class Attempt:
         return _part.get()
 
     @contextmanager
-    def within(self, part: int) -> Iterator[None]:
+    def within(self, part: int = LISTENER) -> Iterator[None]:
         attempt, running = current.set(self), _part.set(part)
         try:
             yield
@@ -85,10 +89,11 @@ class Attempt:
             self.errors.append(error)
 
     @contextmanager
-    def noting_errors(self) -> Iterator[None]:
+    def noting_errors(self, part: int = ERROR_HANDLER) -> Iterator[None]:
         """End the block without its exception: the attempt raises it once all parts have ended."""
         try:
-            yield
+            with self.within(part):
+                yield
         except Exception as error:  # noqa: BLE001 - of the app, of any kind
             self.note_error(error)
 
@@ -167,7 +172,29 @@ class Attempt:
         return None
 
 
-class Started:
+def prepare(app: Any, lazy: Callable[..., Any]) -> Any:
+    """Let an app of either sort report to the attempt that runs. Return the app's own error handler.
+
+    ``lazy`` makes the runner of lazy listeners.
+    """
+    runner = app.listener_runner
+    runner.process_before_response = True
+    runner.lazy_listener_runner = lazy(runner.logger)
+    runner.listener_start_handler = _Started(runner.listener_start_handler)
+    mark(app.client, None)
+    return runner.listener_error_handler
+
+
+def failed(error: Exception) -> Attempt:
+    """Note an exception of the app, and return the attempt that runs."""
+    attempt = current.get()
+    if attempt is None:
+        raise error
+    attempt.note_error(error)
+    return attempt
+
+
+class _Started:
     """Stands before Bolt's own start handler, of either sort, and notes that a listener was found."""
 
     def __init__(self, own: Any) -> None:
@@ -180,7 +207,10 @@ class Started:
 
 
 class Owned:
-    """An object of Bolt that belongs to an attempt. It stays the same when Bolt copies it for each lazy listener."""
+    """An object of Bolt that belongs to an attempt. It stays the same when Bolt copies it for each lazy listener.
+
+    A context marks the client that Bolt puts into it.
+    """
 
     def __init__(self, attempt: Attempt, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -188,6 +218,29 @@ class Owned:
 
     def __deepcopy__(self, memo: object) -> Self:
         return self
+
+    def __setitem__(self, name: str, value: object) -> None:
+        if name == "client" and isinstance(value, Client):
+            mark(value, self._attempt)
+        super().__setitem__(name, value)  # type: ignore[misc]  # contexts alone have items
+
+
+def mark(client: Client, attempt: Attempt | None) -> None:
+    """Let a client send its calls through ``attempt``; ``None``: through the attempt that runs at the call."""
+    plain: Callable[..., Any] = client.api_call
+
+    def api_call(api_method: str, **request: Any) -> Any:
+        of = attempt or current.get()
+        if of is None:
+            return plain(api_method, **request)
+        sent = of.calls.send(of.part, client, api_method, request)
+        if isinstance(client, AsyncWebClient):
+            return sent
+        answer = of.ctx.run(sent)
+        shared = ("http_verb", "api_url", "req_args", "data", "headers", "status_code")
+        return SlackResponse(client=client, **{name: getattr(answer, name) for name in shared})
+
+    client.api_call = api_call  # type: ignore[method-assign]
 
 
 def _body(response: BoltResponse) -> str | Mapping[str, object]:
