@@ -58,9 +58,6 @@ DONE = {
 }
 """By method, Slack's error if the call was made before. In a later attempt, an earlier one may have made it."""
 
-LONGEST_KEPT = 1000
-"""Most characters of an answer that is kept whole. Longer answers are kept without their long texts and lists."""
-
 
 class _Posting(AsyncWebClient):
     """A client that keeps the answer to its last call."""
@@ -153,7 +150,7 @@ class Calls:
             self.ctx.log.info("an earlier attempt made this call", method=method)
             return _answer(once, method, json.loads(made))
         answer = await once.api_call(method, **request)
-        await notebook.note_call(name, _kept(answer))
+        await notebook.note_call(name, json.dumps(_short(answer.data)))
         return answer
 
     async def _stream(
@@ -184,7 +181,7 @@ class Calls:
         sent = SentReplies(self._attempt.clients.client, self.ctx.log)
         begun = Begun(self.event, ordinal, place, notebook, sent)
         if unfinished := await begun.earlier():
-            await self._remove(client, str(channel), unfinished)
+            await begun.remove(client, unfinished)  # the rest of its text is not known
 
         async def start() -> str:
             return str((await client.api_call("chat.startStream", **request))["ts"])
@@ -192,16 +189,6 @@ class Calls:
         ts = await begun.begin(start)
         self._streams[ts] = ordinal
         return _answer(client, "chat.startStream", {"ok": True, "channel": channel, "ts": ts})
-
-    async def _remove(self, client: AsyncWebClient, channel: str, ts: str) -> None:
-        """Remove the unfinished stream of an earlier attempt. The rest of its text is not known."""
-        for method in ("chat.stopStream", "chat.delete"):
-            try:
-                await client.api_call(method, json={"channel": channel, "ts": ts})
-            except SlackApiError as error:
-                self.ctx.log.info(
-                    "could not remove an unfinished stream", method=method, error=slack_error(error)
-                )
 
     def _next(self, part: int, sort: str) -> int:
         """Return the ordinal of the next call of a sort in a part of the listener."""
@@ -219,18 +206,11 @@ def like(
     client: Client, model: AsyncWebClient, sort: type[AsyncWebClient] = AsyncWebClient
 ) -> AsyncWebClient:
     """Return a client with the token and the address of ``client``, and the session and the retries of ``model``."""
-    made = sort(
-        token=client.token,
-        base_url=client.base_url,
-        timeout=client.timeout,
-        ssl=client.ssl,
-        proxy=client.proxy,
-        session=getattr(client, "session", None) or model.session,
-        logger=client.logger,
-        retry_handlers=model.retry_handlers,
-    )
-    made.headers = dict(client.headers)
-    made.default_params = dict(client.default_params)
+    session = getattr(client, "session", None) or model.session
+    made = sort(logger=client.logger, session=session, retry_handlers=model.retry_handlers)
+    for name in ("token", "base_url", "timeout", "ssl", "proxy"):
+        setattr(made, name, getattr(client, name))
+    made.headers, made.default_params = dict(client.headers), dict(client.default_params)
     return made
 
 
@@ -272,15 +252,8 @@ def _answer(client: AsyncWebClient, method: str, data: dict[str, Any]) -> AsyncS
     )
 
 
-def _kept(answer: AsyncSlackResponse) -> str:
-    """Return the part of an answer that the row keeps, as JSON text."""
-    data = answer.data if isinstance(answer.data, dict) else {}
-    text = json.dumps(data)
-    return text if len(text) <= LONGEST_KEPT else json.dumps(_short(data))
-
-
 def _short(value: Any) -> Any:
-    """Return JSON without its long texts and lists, such as the blocks of a view."""
+    """Return an answer as its row keeps it: without long texts and lists, such as the blocks of a view."""
     if isinstance(value, dict):
         short = {
             name: _short(part) for name, part in value.items() if name not in ("blocks", "state", "message")

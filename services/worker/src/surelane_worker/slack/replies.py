@@ -31,7 +31,6 @@ from surelane_worker.slack.client import (
     ResponseRefusedError,
     SlackClients,
     slack_error,
-    unknown_whether_done,
 )
 from surelane_worker.slack.limiter import check_after_wait
 from surelane_worker.slack.notes import Notebooks, Ordinal, SentReplies, Thread, metadata_of
@@ -137,19 +136,12 @@ class Replies:
         await self._check_new()
         if thread.channel != place.channel:
             notebook.place_elsewhere(ordinal, thread.channel)
-        await notebook.note_reply(ordinal, None)
 
         async def find() -> str | None:
             return (await self._sent.look(event, thread)).get(ordinal)
 
-        try:
-            ts = await self._sent.once(partial(self._post, message), find)
-        except SlackApiError as error:
-            if not unknown_whether_done(error):
-                await notebook.forget("replies", ordinal)
-            raise
-        await notebook.note_reply(ordinal, ts)
-        return ts
+        note, forget = partial(notebook.note_reply, ordinal), partial(notebook.forget, "replies", ordinal)
+        return await self._sent.noted_once(partial(self._post, message), find, note, forget)
 
     async def _reply_later(
         self, event: Event, ordinal: Ordinal, place: Place, text: str | None, arguments: dict[str, Any]

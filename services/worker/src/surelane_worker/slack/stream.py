@@ -18,7 +18,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 from surelane.events import Event
 from surelane.slack import place_of
 from surelane_worker.slack.chunks import content_of, cut
-from surelane_worker.slack.client import plain, slack_error, unknown_whether_done
+from surelane_worker.slack.client import FINAL, plain, slack_error
 from surelane_worker.slack.notes import Notebook, Ordinal, SentReplies, Thread, metadata_of
 from surelane_worker.slack.tokens import owner_fields
 
@@ -60,15 +60,16 @@ class Begun:
             ClaimLostError: it must not be begun.
             SlackApiError: Slack refused it.
         """
-        await self._note(None)
-        try:
-            ts = await self.sent.once(call, self._found)
-        except SlackApiError as error:
-            if not unknown_whether_done(error):
-                await self.notebook.forget("streams", self.name)
-            raise
-        await self._note(ts)
-        return ts
+        return await self.sent.noted_once(call, self._found, self._note, self.forget)
+
+    async def remove(self, client: AsyncWebClient, ts: str) -> None:
+        """Remove the message that an earlier attempt began, if Slack lets it."""
+        final, channel = FINAL.union(ENDED), self.thread.channel
+        await allowing(final, client.chat_stopStream(channel=channel, ts=ts))
+        await allowing(final, client.chat_delete(channel=channel, ts=ts))
+
+    async def forget(self) -> None:
+        await self.notebook.forget("streams", self.name)
 
     async def _note(self, ts: str | None) -> None:
         thread = self.thread
@@ -117,7 +118,12 @@ class Message:
             chunks = []
         self.said += chunks
         await self.check_claim()
-        if not (self._live and await self._stopped(chunks, blocks)):
+        last: dict[str, Any] = {
+            "chunks": chunks or None,
+            "blocks": blocks or None,
+            "metadata": self._metadata,
+        }
+        if not (self._live and await self._streaming(self.client.chat_stopStream(**self._place, **last))):
             await self._replace(blocks)
         if self.ts:
             await self.begun.notebook.note_stream(self.begun.name, self.ts, stopped=True, **note)
@@ -126,9 +132,8 @@ class Message:
         """Remove the message, which an earlier attempt needed and this one does not."""
         if ts := await self.begun.earlier():
             await self.check_claim()
-            await allowing(ENDED, self.client.chat_stopStream(channel=self.begun.thread.channel, ts=ts))
-            await allowing(ENDED, self.client.chat_delete(channel=self.begun.thread.channel, ts=ts))
-        await self.begun.notebook.forget("streams", self.begun.name)
+            await self.begun.remove(self.client, ts)
+        await self.begun.forget()
 
     @property
     def _place(self) -> dict[str, Any]:
@@ -146,13 +151,6 @@ class Message:
             return str(answer["ts"])
 
         self.ts = await self.begun.begin(start)
-
-    async def _stopped(self, chunks: list[dict[str, Any]], blocks: list[dict[str, Any]]) -> bool:
-        return await self._streaming(
-            self.client.chat_stopStream(
-                **self._place, chunks=chunks or None, blocks=blocks or None, metadata=self._metadata
-            )
-        )
 
     async def _streaming(self, call: Awaitable[object]) -> bool:
         """Await a call. Return false if Slack has ended the stream by itself, which it does after a while."""
