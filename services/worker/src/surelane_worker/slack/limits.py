@@ -165,6 +165,10 @@ class Turn:
     """Whether ``Limit.counted`` already has this call."""
 
 
+Caller = asyncio.Future[Turn]
+"""Done when a call has its turn, or is refused one."""
+
+
 class Limit:
     """One rule for one workspace or channel, with the callers that wait and the turns that are leased."""
 
@@ -173,7 +177,7 @@ class Limit:
         self.rule = rule
         self.keep = min(rule.seconds / 2, 10.0)
         """Seconds for which spare calls are kept."""
-        self.callers: deque[asyncio.Future[Turn]] = deque()
+        self.callers: deque[Caller] = deque()
         self.turns: list[Turn] = []
         self.last_at = 0.0
         """When the last leased turn begins."""
@@ -212,8 +216,8 @@ class Limit:
         """Whether the database must be asked or told something."""
         return bool(self.callers) or self.delay_until is not None
 
-    def call(self, now: float) -> asyncio.Future[Turn]:
-        caller: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
+    def call(self, now: float) -> Caller:
+        caller: Caller = asyncio.get_running_loop().create_future()
         self._drop_lapsed(now)
         if self.turns and not self.callers:
             caller.set_result(self.turns.pop(0))
@@ -222,13 +226,13 @@ class Limit:
             self.callers.append(caller)
         return caller
 
-    def leave(self, caller: asyncio.Future[Turn]) -> None:
+    def leave(self, caller: Caller, now: float) -> None:
         """Leave the line. If the caller has a turn already, another one gets it."""
         caller.cancel()
         if caller.cancelled():
             with suppress(ValueError):
                 self.callers.remove(caller)
-        elif caller.exception() is None:
+        elif caller.exception() is None and not self.is_void(caller, now):
             self.give([caller.result()])
 
     def give(self, turns: Sequence[Turn]) -> None:
@@ -243,7 +247,7 @@ class Limit:
         while caller := self._next():
             caller.set_exception(SlackBusyError(after))
 
-    def _next(self) -> asyncio.Future[Turn] | None:
+    def _next(self) -> Caller | None:
         while self.callers:
             caller = self.callers.popleft()
             if not caller.done():
@@ -256,8 +260,9 @@ class Limit:
             self.ahead = 0
         self.turns = live
 
-    def is_valid(self, turn: Turn, now: float) -> bool:
-        return turn.until >= now and turn.refusals == self.refusals
+    def is_void(self, caller: Caller, now: float) -> bool:
+        """Return whether a caller's turn is too late, or before a refusal. Raise :class:`SlackBusyError` if refused."""
+        return caller.done() and (caller.result().until < now or caller.result().refusals < self.refusals)
 
     def use(self, turn: Turn, now: float) -> None:
         """Count a call that is made now."""
@@ -301,6 +306,7 @@ class Limit:
         """
         calls = max(1, self.rule.calls // workers)
         window = self.window * max(1.0, workers / self.rule.calls)
+        self.report_at = until
         self.counted = [end for end in self.counted if end > now]
         while self.callers:
             busy = len(self.counted) - calls
