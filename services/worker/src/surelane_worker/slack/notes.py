@@ -126,31 +126,29 @@ class Notebook:
         """
         async with self._lock:
             text = json.dumps({name: part for name, part in self._notes.items() if part})
-            if text == self._written:
-                return
-            for _ in range(TRIES):
-                answer = await self._note(text, must=must)
-                if answer is not Settled.BUSY:
-                    break
-                await asyncio.sleep(PAUSE)
-            if answer is Settled.DONE:
-                self._written = text
-            elif answer is Settled.STALE and must:
-                raise ClaimLostError
-
-    async def _note(self, text: str, *, must: bool) -> Settled | None:
-        """Store notes once, or if they ``must`` be stored, once the database is there. Return the answer, if any."""
-        warned = False
-        while True:
-            try:
-                return await self._engine.note_event(self._event.id, self._event.claim, text)
-            except SurelaneError as error:
-                if not warned:
-                    self._log.warning("could not note what Slack did", error=type(error).__name__, waits=must)
-                warned = True
-                if not (must and isinstance(error, DatabaseUnavailable | TransientConflict)):
-                    return None
-            await asyncio.sleep(self._away)
+            locked, warned = 0, False
+            while text != self._written and locked < TRIES:
+                try:
+                    answer = await self._engine.note_event(self._event.id, self._event.claim, text)
+                except SurelaneError as error:
+                    if not warned:
+                        self._log.warning(
+                            "could not note what Slack did", error=type(error).__name__, waits=must
+                        )
+                    warned = True
+                    if not (must and isinstance(error, DatabaseUnavailable | TransientConflict)):
+                        return
+                    await asyncio.sleep(self._away)
+                    continue
+                if answer is Settled.DONE:
+                    self._written = text
+                elif answer is Settled.BUSY:
+                    locked += 1
+                    await asyncio.sleep(PAUSE)
+                elif must:
+                    raise ClaimLostError
+                else:
+                    return
 
 
 @dataclass(eq=False)
@@ -190,10 +188,9 @@ class SentReplies:
 
     async def before(self, event: Event, thread: Thread) -> dict[Ordinal, str]:
         """Return the timestamps of earlier attempts' replies by ordinal. Look once per attempt and thread."""
-        key = (event.id, thread)
-        if key not in self._found:
-            self._found[key] = await self.look(event, thread)
-        return self._found[key]
+        if (event.id, thread) not in self._found:
+            self._found[event.id, thread] = await self.look(event, thread)
+        return self._found[event.id, thread]
 
     async def noted_once(
         self,
