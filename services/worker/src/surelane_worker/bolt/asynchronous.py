@@ -1,8 +1,7 @@
 """Run the listeners of an ``AsyncApp`` on the worker's event loop.
 
-This module uses only public parts of slack-bolt. It makes the app's listener runner wait for listeners, and gives it an
-error handler and a runner of lazy listeners, which report to the attempt. The request's context has our ``ack`` and
-``respond``, and marks the client that Bolt makes for each request.
+This module uses only public parts of slack-bolt. The request's context has our ``ack`` and ``respond``, and marks the
+client that Bolt makes for each request.
 """
 
 import asyncio

@@ -31,9 +31,6 @@ ANSWERED = "bolt:ack"
 RESPOND = ("text", "blocks", "attachments", "response_type", "replace_original", "delete_original")
 """The parameters of Bolt's ``respond``, in their order."""
 
-UNHANDLED = Complete({"unhandled": "no listener"})
-"""The outcome of an event that no listener took."""
-
 current: ContextVar["Attempt | None"] = ContextVar("attempt", default=None)
 """The attempt in which this task or thread runs."""
 _part: ContextVar[int] = ContextVar("part", default=LISTENER)
@@ -104,17 +101,15 @@ class Attempt:
     async def respond(self, url: str, message: dict[str, Any], part: int) -> WebhookResponse:
         """Answer through the ``response_url``, and return what Bolt's ``respond`` does. An app may ignore a refusal.
 
-        Raises:
-            ResponseRefusedError: Slack answered with a status of 5xx, so another attempt may succeed.
+        A status of 5xx is raised, because another attempt may succeed.
         """
-        self._responded = True
+        self._responded, status = True, 200
         try:
             await self.calls.respond(part, message)
         except ResponseRefusedError as error:
-            if error.status >= 500:
+            if (status := error.status) >= 500:
                 raise
-            return WebhookResponse(url=url, status_code=error.status, body="", headers={})
-        return WebhookResponse(url=url, status_code=200, body="ok", headers={})
+        return WebhookResponse(url=url, status_code=status, body="ok" if status == 200 else "", headers={})
 
     async def acknowledge(self, response: BoltResponse) -> None:
         """Answer Slack's request with a response of ``ack``, if the request still waits. Only the first one counts.
@@ -129,13 +124,9 @@ class Attempt:
         if self.unmatched(response):
             await self.ctx.ack(REFUSED if kind.startswith(COMMAND) or kind == SUBMISSION else None)
             return
-        body = _body(response)
-        if not body:
-            await self.ctx.ack()
-            return
-        notebook = attempt_of(self.ctx).notebooks.of(self.event)
-        if not kind.startswith(COMMAND):
-            await self.ctx.ack(body)
+        body, notebook = _body(response), attempt_of(self.ctx).notebooks.of(self.event)
+        if not (body and kind.startswith(COMMAND)):
+            await self.ctx.ack(body or None)
         elif notebook.call(ANSWERED) is None:
             if not await self.ctx.ack(body):
                 await self._answer_late(body)
@@ -151,20 +142,14 @@ class Attempt:
             self.ctx.log.info("the late answer to a command was refused", status=error.status)
 
     def outcome(self, response: BoltResponse, *, authorized: bool) -> Complete | None:
-        """Return the attempt's outcome, once all its parts have ended.
-
-        Raises:
-            Exception: the first exception of the app.
-            NotAuthorizedError: no token was found for the workspace.
-            RefusedError: the app answered with a status of 5xx.
-        """
+        """Return the attempt's outcome, once all its parts have ended. Raise the app's first exception, if any."""
         if self.errors:
             raise self.errors[0]
         if self.ran:
             return None
         if self.unmatched(response):
             self.ctx.log.debug("no listener takes this event; it is completed")
-            return UNHANDLED
+            return Complete({"unhandled": "no listener"})
         if response.status >= 500:
             raise RefusedError(response.status)
         if not authorized and (response.body or self._responded):

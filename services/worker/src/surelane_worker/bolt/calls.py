@@ -90,10 +90,7 @@ class Calls:
         """Send one call of ``client``, and return Slack's answer. If an earlier attempt made it, return that answer.
 
         ``part`` of the listener makes the call. ``request``: the other arguments of slack-sdk's ``api_call``.
-
-        Raises:
-            SlackApiError: Slack refused it.
-            asyncio.CancelledError: the claim no longer stands.
+        The call is cancelled if the claim no longer stands.
         """
         check_after_wait.set(self._attempt.check_claim)  # an App's call has a task of its own
         await self._attempt.check_claim()
@@ -117,25 +114,20 @@ class Calls:
             return _answer(once, method, {"ok": True})
 
     async def respond(self, part: int, message: dict[str, Any]) -> None:
-        """Answer through the event's ``response_url``.
-
-        Raises:
-            ResponseRefusedError: Slack refused the answer.
-            ResponseUrlError: the URL is neither Slack's nor the simulator's.
-        """
+        """Answer through the event's ``response_url``; see :meth:`Replies.reply`."""
         replies = self._attempt.replies_through(self._attempt.clients, self._next(part, "reply"))
         text = message.pop("text", None)
         await replies.reply(self.event, text, **message)
 
     async def _post(self, part: int, client: Client, message: dict[str, Any]) -> AsyncSlackResponse:
         own = self._attempt.clients
-        once = like(client, own.once, _Posting)
+        once = like(client, own.once)
         theirs = replace(own, client=like(client, own.client), once=once)
         replies = self._attempt.replies_through(theirs, self._next(part, "reply"))
         text, thread_ts = message.pop("text", None), message.pop("thread_ts", None)
         channel = message.pop("channel", None)
         ts = await replies.reply(self.event, text, channel=channel, thread_ts=thread_ts, **message)
-        if isinstance(once, _Posting) and once.answer is not None and once.answer.get("ts") == ts:
+        if once.answer is not None and once.answer.get("ts") == ts:
             return once.answer
         posted = {"type": "message", "ts": ts, "text": text, "thread_ts": thread_ts}
         shown = {name: value for name, value in posted.items() if value is not None}
@@ -202,12 +194,10 @@ def point_at(client: Client, api: str) -> None:
         client.base_url = api
 
 
-def like(
-    client: Client, model: AsyncWebClient, sort: type[AsyncWebClient] = AsyncWebClient
-) -> AsyncWebClient:
+def like(client: Client, model: AsyncWebClient) -> "_Posting":
     """Return a client with the token and the address of ``client``, and the session and the retries of ``model``."""
     session = getattr(client, "session", None) or model.session
-    made = sort(logger=client.logger, session=session, retry_handlers=model.retry_handlers)
+    made = _Posting(logger=client.logger, session=session, retry_handlers=model.retry_handlers)
     for name in ("token", "base_url", "timeout", "ssl", "proxy"):
         setattr(made, name, getattr(client, name))
     made.headers, made.default_params = dict(client.headers), dict(client.default_params)

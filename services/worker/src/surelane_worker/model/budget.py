@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from surelane.errors import SettingsError
 from surelane_service.engine import Spent
@@ -15,19 +15,15 @@ MILLION = 1_000_000
 Money = Annotated[Decimal, Field(ge=0, allow_inf_nan=False)]
 
 
-class Price(BaseModel):
+class Price(BaseModel, extra="forbid"):
     """The price of a million tokens, in the team's currency."""
-
-    model_config = ConfigDict(extra="forbid")
 
     input: Money
     output: Money
 
 
-class Limit(BaseModel):
+class Limit(BaseModel, extra="forbid"):
     """What may be used; ``None``: as much as wanted."""
-
-    model_config = ConfigDict(extra="forbid")
 
     tokens: Annotated[int, Field(ge=0)] | None = None
     money: Money | None = None
@@ -42,10 +38,8 @@ class Limit(BaseModel):
         return self.tokens is not None or self.money is not None
 
 
-class Budget(BaseModel):
+class Budget(BaseModel, extra="forbid"):
     """Prices by the names of models, and limits: of a turn, and of a day (UTC) for a person and a workspace."""
-
-    model_config = ConfigDict(extra="forbid")
 
     prices: dict[str, Price] = {}
     turn: Limit = Limit()

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,17 +63,13 @@ class Voice:
 
         ``held``: nothing is said yet. :meth:`post` says it later.
         """
-        if held or not self._streams:
-            speech = Speech(None)
-            yield speech
-            await speech.end()
-            if not held:
-                await self.post(speech.text, speech.below)
-            return
-        async with self._ctx.slack.stream(self._event) as stream:
+        streams = self._streams and not held
+        async with self._ctx.slack.stream(self._event) if streams else nullcontext() as stream:
             speech = Speech(stream)
             yield speech
             await speech.end()
+        if not (streams or held):
+            await self.post(speech.text, speech.below)
 
     async def post(self, text: str, below: Sequence[dict[str, Any]] = ()) -> None:
         """Say a whole text, in several messages if it is long."""

@@ -262,6 +262,6 @@ def plain(value: object) -> Any:
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, JsonObject):
-        return value.to_dict()
-    raise TypeError(f"a message cannot hold a {type(value).__name__}")
+    if plain(value) is value:
+        raise TypeError(f"a message cannot hold a {type(value).__name__}")
+    return plain(value)

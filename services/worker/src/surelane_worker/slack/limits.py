@@ -148,7 +148,7 @@ class SlackBusyError(Exception):
     """Slack's limit leaves no turn for this call within two minutes. The event is snoozed until there is one."""
 
     def __init__(self, after: float) -> None:
-        """``after``: the seconds until the turn."""
+        """``after``: seconds until the turn."""
         super().__init__(f"Slack's rate limit leaves no turn for this call within {after:.0f} s")
         self.after = after
 

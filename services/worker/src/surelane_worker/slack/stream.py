@@ -54,12 +54,7 @@ class Begun:
         return (self.noted.get("ts") or await self._found()) if self.noted else None
 
     async def begin(self, call: Callable[[], Awaitable[str]]) -> str:
-        """Begin the message with a call that returns its timestamp.
-
-        Raises:
-            ClaimLostError: it must not be begun.
-            SlackApiError: Slack refused it.
-        """
+        """Begin the message with a call that returns its timestamp; see :meth:`SentReplies.noted_once`."""
         return await self.sent.noted_once(call, self._found, self._note, self.forget)
 
     async def remove(self, client: AsyncWebClient, ts: str) -> None:

@@ -81,8 +81,6 @@ class Tokens:
         """Return the clients for a payload that names a workspace whose token is kept: for nearly all events.
 
         ``None``: ask :meth:`clients_for`. Every event comes here, so nothing is awaited, and no owner is made.
-
-        ``now``: the event loop's time.
         """
         named: Any = payload.get("authorizations")
         named = named[0] if type(named) is list and named else payload
@@ -258,13 +256,9 @@ class Refresher:
         answer = await self._asked(tokens.get(f"{prefix}_refresh_token"), name)
         if answer is None:
             return False
-        expires_in = answer.get("expires_in")
-        fresh = {
-            **tokens,
-            f"{prefix}_token": answer["access_token"],
-            f"{prefix}_refresh_token": answer.get("refresh_token"),
-        }
+        expires_in, token, again = map(answer.get, ("expires_in", "access_token", "refresh_token"))
         ends = None if expires_in is None else datetime.now(UTC) + timedelta(seconds=int(expires_in))
+        fresh = {**tokens, f"{prefix}_token": token, f"{prefix}_refresh_token": again}
         stored = await self._store(row, version, fresh, ends)
         if stored:
             _log.info("tokens were refreshed", **name)
@@ -301,13 +295,11 @@ class Refresher:
             try:
                 if await self.installations.end_refresh(row, version, tokens, ends):
                     return True
-                return await self._is_stored(row, tokens)
+                # A call without an answer may have stored them.
+                now = (await self.installations.find(row.owner, row.user_id)).get(row.user_id)
+                break
             except SurelaneError:
                 if time.monotonic() > until:
                     raise
                 await asyncio.sleep(0.5)
-
-    async def _is_stored(self, row: Stored | Expiring, tokens: Mapping[str, Any]) -> bool:
-        """Return whether a row holds these tokens: a call without an answer may have stored them."""
-        now = (await self.installations.find(row.owner, row.user_id)).get(row.user_id)
         return now is not None and {**now.values, **tokens} == now.values
