@@ -67,11 +67,7 @@ class Agent(Setup):
         return run.report(answer)
 
     def check(self, settings: WorkerSettings) -> None:
-        """Import what a turn needs, because that takes seconds, and read its files.
-
-        Raises:
-            SettingsError: the extra or a provider's package is not installed, or the tools cannot be loaded.
-        """
+        """Import what a turn needs, because that takes seconds, and read its files, or raise :class:`SettingsError`."""
         self.check_model(settings)
         from surelane_worker.model.servers import servers  # noqa: PLC0415 - it imports the libraries of the extra
 
