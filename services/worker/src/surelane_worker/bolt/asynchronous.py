@@ -9,14 +9,13 @@ from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Any, cast
 
-from slack_bolt.async_app import AsyncAck, AsyncApp, AsyncBoltContext, AsyncBoltRequest, AsyncRespond
+from slack_bolt.async_app import AsyncApp, AsyncBoltContext, AsyncBoltRequest
 from slack_bolt.lazy_listener.asyncio_runner import AsyncioLazyListenerRunner
 from slack_bolt.listener.async_listener_error_handler import AsyncDefaultListenerErrorHandler
 from slack_bolt.response import BoltResponse
-from slack_sdk.webhook import WebhookResponse
 
 from surelane.events import Event
-from surelane_worker.bolt.attempt import Attempt, Owned, current, failed, message_of, prepare
+from surelane_worker.bolt.attempt import Attempt, Owned, current, failed, prepare
 from surelane_worker.bolt.calls import point_at
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import Call, Given
@@ -42,11 +41,9 @@ def handler_of(app: AsyncApp) -> Call:
 
 
 async def _run(app: AsyncApp, event: Event, ctx: Context) -> object:
-    attempt = Attempt(event, ctx)
+    attempt = Attempt(event, ctx, threaded=False)
     request = AsyncBoltRequest(body=dict(event.payload), mode="socket_mode")
-    request.context = _Context(attempt, request.context)
-    request.context["ack"] = _Ack(attempt)
-    request.context["respond"] = _Respond(attempt, response_url=request.context.response_url)
+    attempt.take(request, _Context)
     try:
         with attempt.within():
             response = await app.async_dispatch(request)
@@ -92,22 +89,3 @@ class _Lazy(AsyncioLazyListenerRunner):
 
 class _Context(Owned, AsyncBoltContext):
     """The request's context."""
-
-
-class _Ack(Owned, AsyncAck):
-    """``ack(…)``: answers at once."""
-
-    async def __call__(self, *args: Any, **arguments: Any) -> BoltResponse:
-        response = await super().__call__(*args, **arguments)
-        await self._attempt.acknowledge(response)
-        return response
-
-
-class _Respond(Owned, AsyncRespond):
-    """``respond(…)``: posts once, through the worker's client, which checks the URL."""
-
-    async def __call__(self, *args: Any, **arguments: Any) -> WebhookResponse:
-        if self.response_url is None:
-            return await super().__call__(*args, **arguments)
-        message = message_of(*args, **arguments)
-        return await self._attempt.respond(self.response_url, message, self._attempt.part)

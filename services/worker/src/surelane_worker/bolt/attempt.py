@@ -1,12 +1,13 @@
 """Keep the state of one attempt of a Bolt app at an event: its errors, its answer, and the part that runs now."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from slack_bolt import Ack, Respond
 from slack_bolt.error import BoltUnhandledRequestError
 from slack_bolt.response import BoltResponse
 from slack_sdk.web.async_client import AsyncWebClient
@@ -53,6 +54,8 @@ class Attempt:
 
     event: Event
     ctx: Context
+    threaded: bool
+    """Whether its listeners run in threads."""
     errors: list[Exception] = field(default_factory=list)
     """The exceptions of the listener, its lazy listeners and the middleware, in the order of time."""
     lazies: list[Any] = field(default_factory=list)
@@ -65,6 +68,16 @@ class Attempt:
 
     def __post_init__(self) -> None:
         self.calls = Calls(self.event, self.ctx)
+
+    def take(self, request: Any, context: type[Any]) -> None:
+        """Give a request a context that belongs to this attempt."""
+        request.context = context(self, request.context)
+        request.context["ack"] = _Ack(self)
+        request.context["respond"] = _Respond(self, response_url=request.context.response_url)
+
+    def waited(self, call: Coroutine[Any, Any, Any]) -> Any:
+        """Return a call for a listener that awaits it, or its result for one that runs in a thread."""
+        return self.ctx.run(call) if self.threaded else call
 
     @property
     def part(self) -> int:
@@ -111,21 +124,22 @@ class Attempt:
                 raise
         return WebhookResponse(url=url, status_code=status, body="ok" if status == 200 else "", headers={})
 
-    async def acknowledge(self, response: BoltResponse) -> None:
+    async def acknowledge(self, response: BoltResponse) -> BoltResponse:
         """Answer Slack's request with a response of ``ack``, if the request still waits. Only the first one counts.
 
         The text of a command goes through the ``response_url`` if it comes too late. A command or a modal that no
         listener takes is refused, so the person sees Slack's own message that it failed.
         """
-        kind = self.event.kind
-        if self._answered or not is_interactive(kind):
-            return
-        self._answered = True
+        if not self._answered and is_interactive(self.event.kind):
+            self._answered = True
+            await self._answer(self.event.kind, response)
+        return response
+
+    async def _answer(self, kind: str, response: BoltResponse) -> None:
+        body, notebook = _body(response), attempt_of(self.ctx).notebooks.of(self.event)
         if self.unmatched(response):
             await self.ctx.ack(REFUSED if kind.startswith(COMMAND) or kind == SUBMISSION else None)
-            return
-        body, notebook = _body(response), attempt_of(self.ctx).notebooks.of(self.event)
-        if not (body and kind.startswith(COMMAND)):
+        elif not (body and kind.startswith(COMMAND)):
             await self.ctx.ack(body or None)
         elif notebook.call(ANSWERED) is None:
             if not await self.ctx.ack(body):
@@ -210,6 +224,23 @@ class Owned:
         super().__setitem__(name, value)  # type: ignore[misc]  # contexts alone have items
 
 
+class _Ack(Owned, Ack):
+    """``ack(…)`` of either sort: answers at once."""
+
+    def __call__(self, *args: Any, **arguments: Any) -> Any:
+        return self._attempt.waited(self._attempt.acknowledge(super().__call__(*args, **arguments)))
+
+
+class _Respond(Owned, Respond):
+    """``respond(…)`` of either sort: posts once, through the worker's client, which checks the URL."""
+
+    def __call__(self, *args: Any, **arguments: Any) -> Any:
+        if self.response_url is None:
+            return super().__call__(*args, **arguments)
+        message, attempt = _message_of(*args, **arguments), self._attempt
+        return attempt.waited(attempt.respond(self.response_url, message, attempt.part))
+
+
 def mark(client: Client, attempt: Attempt | None) -> None:
     """Let a client send its calls through ``attempt``; ``None``: through the attempt that runs at the call."""
     plain: Callable[..., Any] = client.api_call
@@ -238,7 +269,7 @@ def _body(response: BoltResponse) -> str | Mapping[str, object]:
     return text
 
 
-def message_of(*args: Any, **arguments: Any) -> dict[str, Any]:
+def _message_of(*args: Any, **arguments: Any) -> dict[str, Any]:
     """Return the message of a call ``respond(text, blocks, attachments, …)`` or ``respond(message)``."""
     given = dict(zip(RESPOND, args, strict=False)) | arguments
     whole = given.get("text")

@@ -13,13 +13,12 @@ from functools import partial, wraps
 from logging import Logger
 from typing import Any, cast
 
-from slack_bolt import Ack, App, BoltContext, BoltRequest, BoltResponse, Respond
+from slack_bolt import App, BoltContext, BoltRequest, BoltResponse
 from slack_bolt.lazy_listener.runner import LazyListenerRunner
 from slack_bolt.listener.listener_error_handler import DefaultListenerErrorHandler
-from slack_sdk.webhook import WebhookResponse
 
 from surelane.events import Event
-from surelane_worker.bolt.attempt import Attempt, Owned, current, failed, message_of, prepare
+from surelane_worker.bolt.attempt import Attempt, Owned, current, failed, prepare
 from surelane_worker.bolt.calls import point_at
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import Call, Given, threaded
@@ -45,11 +44,9 @@ def handler_of(app: App) -> Call:
 
 
 def _run(app: App, event: Event, ctx: Context) -> object:
-    attempt = Attempt(event, ctx)
+    attempt = Attempt(event, ctx, threaded=True)
     request = BoltRequest(body=dict(event.payload), mode="socket_mode")
-    request.context = _Context(attempt, request.context)
-    request.context["ack"] = _Ack(attempt)
-    request.context["respond"] = _Respond(attempt, response_url=request.context.response_url)
+    attempt.take(request, _Context)
     with attempt.within():
         response = app.dispatch(request)
     if (response.status < 300 or attempt.unmatched(response)) and not attempt.errors:
@@ -88,22 +85,3 @@ class _Lazy(LazyListenerRunner):
 
 class _Context(Owned, BoltContext):
     """The request's context."""
-
-
-class _Ack(Owned, Ack):
-    """``ack(…)``: answers at once."""
-
-    def __call__(self, *args: Any, **arguments: Any) -> BoltResponse:
-        response = super().__call__(*args, **arguments)
-        self._attempt.ctx.run(self._attempt.acknowledge(response))
-        return response
-
-
-class _Respond(Owned, Respond):
-    """``respond(…)``: posts once, through the worker's client, which checks the URL."""
-
-    def __call__(self, *args: Any, **arguments: Any) -> WebhookResponse:
-        if self.response_url is None:
-            return super().__call__(*args, **arguments)
-        message, attempt = message_of(*args, **arguments), self._attempt
-        return attempt.ctx.run(attempt.respond(self.response_url, message, attempt.part))
