@@ -88,10 +88,8 @@ class Limiter:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def admit(self, workspace: str, method: str, channel: str | None = None) -> float:
-        """Wait until a call may be made, and return the seconds that it waited.
-
-        ``workspace`` names an app in a workspace, such as a digest of its token.
+    async def admit(self, workspace: str, method: str, channel: str | None = None) -> None:
+        """Wait until a call may be made. ``workspace`` names an app in a workspace, such as a digest of its token.
 
         Raises:
             SlackBusyError: there is no turn within two minutes.
@@ -112,7 +110,6 @@ class Limiter:
         for limit, caller in callers.items():
             limit.use(caller.result(), now)
         self.metrics.slack_admitted(method, now - began)
-        return now - began
 
     async def _turns_come(self, limits: Sequence[Limit], callers: dict[Limit, Caller]) -> float:
         """Get a turn of each limit, all at once, and return at the time when all have come."""
@@ -248,10 +245,8 @@ class Limiter:
 def admitting(limiter: Limiter, api: URL) -> ClientMiddlewareType:
     """Return a middleware that makes an HTTP session keep Slack's limits, in all its clients, pages and retries.
 
-    Slack's limits are per app and workspace. A bot's token stands for both, so a digest of the token names the
-    workspace. The digest does not reveal the token.
-
-    ``api``: the Web API's address. Requests elsewhere are sent at once.
+    Slack's limits are per app and workspace. A bot's token stands for both, so a digest of it names the workspace.
+    Requests elsewhere than to ``api``, the Web API's address, are sent at once.
     """
 
     async def admit(request: ClientRequest, send: ClientHandlerType) -> ClientResponse:

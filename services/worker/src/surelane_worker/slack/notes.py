@@ -256,12 +256,15 @@ class SentReplies:
         ]
 
     def _messages(self, thread: Thread) -> AsyncIterator[dict[str, Any]]:
-        place, bounds = {"channel": thread.channel}, {"oldest": thread.since, "latest": thread.until}
-        asked: dict[str, Any] = {**place, **bounds, "include_all_metadata": True}
+        within: dict[str, Any] = {
+            "oldest": thread.since,
+            "latest": thread.until,
+            "include_all_metadata": True,
+        }
         if thread.ts:
-            first = self.client.conversations_replies(ts=thread.ts, **asked)
+            first = self.client.conversations_replies(channel=thread.channel, ts=thread.ts, **within)
         else:
-            first = self.client.conversations_history(**asked)
+            first = self.client.conversations_history(channel=thread.channel, **within)
         return messages_of(first, self.log)
 
 

@@ -28,8 +28,8 @@ INTERVAL = 0.5
 NOT_STREAMING = "message_not_in_streaming_state"
 ENDED = (NOT_STREAMING, "message_not_found")
 
-Chunk = dict[str, Any] | JsonObject
-Block = dict[str, Any] | JsonObject
+Part = dict[str, Any] | JsonObject
+"""A chunk or a block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ class Stream:
             self._sender.cancel()
             await asyncio.gather(self._sender, return_exceptions=True)
 
-    async def append(self, text: str = "", *, chunks: Sequence[Chunk] = ()) -> None:
+    async def append(self, text: str = "", *, chunks: Sequence[Part] = ()) -> None:
         """Append Markdown text, then chunks: Slack's ``task_update``, ``plan_update``, ``blocks`` and so on.
 
         Raises:
@@ -215,7 +215,7 @@ class Stream:
         if self._sender is None and self._waiting:
             self._sender = asyncio.create_task(self._send_later())
 
-    async def stop(self, *, blocks: Sequence[Block] | None = None) -> None:
+    async def stop(self, *, blocks: Sequence[Part] | None = None) -> None:
         """Finish the reply, with ``blocks`` such as feedback buttons below it. The end of ``async with`` calls it.
 
         Raises:
