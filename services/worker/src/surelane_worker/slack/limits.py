@@ -1,7 +1,7 @@
 """Slack's limits: how often an app may call each method in one workspace, and whose turn it is at one of them.
 
 The numbers are the minimums that Slack documents. For "several hundred per minute" and "short bursts", we chose careful
-numbers.
+numbers. Methods that take no bot's token, such as ``admin.*``, are not listed.
 """
 
 import asyncio
@@ -50,34 +50,25 @@ POSTS = Rule(100, 20.0)
 
 _METHODS = {
     TIER_1: """
-        admin.apps.uninstall admin.conversations.restrictAccess.removeGroup admin.teams.create
-        admin.usergroups.addChannels admin.users.unsupportedVersions.export
-        apps.connections.open apps.manifest.create apps.manifest.delete apps.manifest.update apps.uninstall
-        conversations.acceptSharedInvite conversations.approveSharedInvite conversations.declineSharedInvite
-        conversations.listConnectInvites rtm.connect rtm.start team.externalTeams.disconnect tooling.tokens.rotate
+        apps.connections.open conversations.acceptSharedInvite conversations.approveSharedInvite
+        conversations.declineSharedInvite conversations.listConnectInvites team.externalTeams.disconnect
     """,
     TIER_3: """
-        admin.apps.activities.list admin.apps.config.set admin.functions.permissions.lookup
-        admin.functions.permissions.set admin.roles.listAssignments admin.teams.admins.list admin.teams.list
-        admin.teams.owners.list admin.teams.settings.info admin.teams.settings.setName admin.users.list
-        apps.manifest.export apps.manifest.validate assistant.threads.setSuggestedPrompts assistant.threads.setTitle
-        auth.revoke bookmarks.list bots.info canvases.access.delete canvases.access.set canvases.delete canvases.edit
-        canvases.sections.lookup chat.delete chat.deleteScheduledMessage chat.meMessage chat.scheduleMessage
+        assistant.threads.setSuggestedPrompts assistant.threads.setTitle auth.revoke bookmarks.list bots.info
+        canvases.access.delete canvases.access.set canvases.delete canvases.edit canvases.sections.lookup
+        chat.delete chat.deleteScheduledMessage chat.meMessage chat.scheduleMessage
         chat.scheduledMessages.list chat.unfurl chat.update conversations.history conversations.info
         conversations.invite conversations.join conversations.kick conversations.leave conversations.mark
         conversations.open conversations.replies dnd.info files.delete files.list files.revokePublicURL
-        files.sharedPublicURL functions.completeError functions.completeSuccess oauth.v2.exchange
-        openid.connect.userInfo reactions.add reactions.get slackLists.access.delete slackLists.access.set
-        slackLists.items.create slackLists.items.update stars.list team.billing.info team.info team.preferences.list
-        team.profile.get users.getPresence users.identity users.lookupByEmail users.profile.set
+        files.sharedPublicURL functions.completeError functions.completeSuccess reactions.add reactions.get
+        slackLists.access.delete slackLists.access.set slackLists.items.create slackLists.items.update
+        stars.list team.billing.info team.info team.preferences.list team.profile.get users.getPresence
+        users.identity users.lookupByEmail users.profile.set
     """,
     TIER_4: """
-        admin.auth.policy.assignEntities admin.auth.policy.getEntities admin.auth.policy.removeEntities
-        admin.users.getExpiration admin.users.session.clearSettings admin.users.session.getSettings
-        admin.users.session.setSettings api.test apps.event.authorizations.list chat.appendStream chat.postEphemeral
-        conversations.members dialog.open files.completeUploadExternal files.getUploadURLExternal files.info
-        oauth.access oauth.token oauth.v2.access openid.connect.token slackLists.download.get users.info
-        users.profile.get views.open views.publish views.push views.update
+        api.test apps.event.authorizations.list chat.appendStream chat.postEphemeral conversations.members
+        dialog.open files.completeUploadExternal files.getUploadURLExternal files.info oauth.v2.access
+        slackLists.download.get users.info users.profile.get views.open views.publish views.push views.update
     """,
     SPECIAL: "auth.test blocks.validate chat.getPermalink",
 }
@@ -181,10 +172,6 @@ class Limit:
         self.turns: list[Turn] = []
         self.last_at = 0.0
         """When the last leased turn begins."""
-        self.crowded = False
-        """Whether callers had to wait for turns of the last lease."""
-        self.ahead = 1
-        """How many further turns to lease for callers to come, while the limit is crowded."""
         self.counted: list[float] = []
         """The times at which this worker's own calls stop counting, in order."""
         self.unreported: list[float] = []
@@ -218,10 +205,9 @@ class Limit:
 
     def call(self, now: float) -> Caller:
         caller: Caller = asyncio.get_running_loop().create_future()
-        self._drop_lapsed(now)
+        self.turns = [turn for turn in self.turns if turn.until >= now]
         if self.turns and not self.callers:
             caller.set_result(self.turns.pop(0))
-            self.ahead = min(self.ahead + 1, HANDFUL)
         else:
             self.callers.append(caller)
         return caller
@@ -243,22 +229,12 @@ class Limit:
             else:
                 insort(self.turns, turn)
 
-    def refuse(self, after: float) -> None:
-        while caller := self._next():
-            caller.set_exception(SlackBusyError(after))
-
     def _next(self) -> Caller | None:
         while self.callers:
             caller = self.callers.popleft()
             if not caller.done():
                 return caller
         return None
-
-    def _drop_lapsed(self, now: float) -> None:
-        live = [turn for turn in self.turns if turn.until >= now]
-        if len(live) < len(self.turns):
-            self.ahead = 0
-        self.turns = live
 
     def is_void(self, caller: Caller, now: float) -> bool:
         """Return whether a caller's turn is too late, or before a refusal. Raise :class:`SlackBusyError` if refused."""
@@ -271,18 +247,11 @@ class Limit:
             insort(self.counted, now + self.window)
 
     def wanted(self, now: float) -> LeaseWanted:
-        self._drop_lapsed(now)
         self.unreported = [end for end in self.unreported if end > now]
-        waiting = len(self.callers)
         recent = sum(end > now + self.window - self.keep for end in self.counted)
-        return LeaseWanted(
-            self.name,
-            self.rule.calls,
-            self.window,
-            len(self.unreported) + waiting + (min(waiting, self.ahead) if self.crowded else 0),
-            min(1 + recent, HANDFUL) if waiting and not self.crowded else 0,
-            self.keep,
-        )
+        wanted = len(self.unreported) + len(self.callers)
+        spare = min(1 + recent, HANDFUL) if self.callers else 0
+        return LeaseWanted(self.name, self.rule.calls, self.window, wanted, spare, self.keep)
 
     def lease(self, leased: Leased, asked: LeaseWanted, sent: float, now: float) -> None:
         """Take the database's answer to the statement that was sent at ``sent``."""
@@ -293,11 +262,11 @@ class Limit:
             for wait in leased.waits[reported:]
         ]
         turns += [Turn(now, sent + self.keep, self.refusals)] * leased.at_hand
-        self.crowded = leased.later is not None or any(wait > LATE for wait in leased.waits)
         self.last_at = max([self.last_at, *(turn.at for turn in turns)])
         self.give(turns)
         if leased.later is not None and len(leased.waits) < asked.wanted:
-            self.refuse(leased.later)
+            while caller := self._next():
+                caller.set_exception(SlackBusyError(leased.later))
 
     def share(self, workers: int, now: float, until: float) -> None:
         """Give callers turns from this worker's share of the limit, without the database.

@@ -41,7 +41,6 @@ LASTS = timedelta(minutes=1)
 SLACK_WITHIN = 10.0
 STORE_WITHIN = 30.0
 """Seconds for which the new tokens are stored again and again while the database is away."""
-AT_ONCE = 4
 BATCH = 100
 """Most tokens of one look: Slack allows about a hundred refreshes per minute."""
 
@@ -210,19 +209,14 @@ class Refresher:
             await asyncio.sleep(jittered(EVERY))
 
     async def refresh_expiring(self) -> int:
-        """Refresh the tokens that expire soon. Return how many were refreshed here."""
-        limit = asyncio.Semaphore(AT_ONCE)
-
-        async def one(row: Expiring) -> bool | None:
-            async with limit:
-                try:
-                    return await self.refresh(row)
-                except SealedError as error:
-                    _log.error("tokens cannot be refreshed", owner=row.owner.identity, error=str(error))
-                    return False
-
-        rows = await self.installations.expiring(AHEAD, BATCH)
-        return sum(map(bool, await asyncio.gather(*(one(row) for row in rows))))
+        """Refresh the tokens that expire soon, one after another. Return how many were refreshed here."""
+        refreshed = 0
+        for row in await self.installations.expiring(AHEAD, BATCH):
+            try:
+                refreshed += bool(await self.refresh(row))
+            except SealedError as error:
+                _log.error("tokens cannot be refreshed", owner=row.owner.identity, error=str(error))
+        return refreshed
 
     async def find(self, owner: Owner, user_id: str | None = None) -> Mapping[str, Stored]:
         """Return an installation's rows. Tokens that are about to end are refreshed first."""
