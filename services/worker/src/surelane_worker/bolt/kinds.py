@@ -38,10 +38,8 @@ ASSISTANT = ("assistant_thread_started", "assistant_thread_context_changed", "me
 def kinds_of(app: App | AsyncApp, further: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the kinds that the app's listeners take, each once.
 
-    ``further``: kinds to add. If there are any, listeners whose kinds cannot be read are left out.
-
-    Raises:
-        HandlersError: the kinds of a listener cannot be read, or there are no listeners.
+    ``further``: kinds to add. If there are any, listeners whose kinds cannot be read are left out. Otherwise these,
+    and an app without listeners, are a :class:`HandlersError`.
     """
     kinds = dict.fromkeys(further)
     lenient = bool(kinds)

@@ -54,11 +54,8 @@ class Accounts:
     async def bearer(self, refused: "Bearer | None" = None) -> Bearer | None:
         """Return what authenticates as the person; ``None``: the turn goes on without the person's servers.
 
-        Args:
-            refused: what an earlier call in this attempt returned, if a server has refused it.
-
-        Raises:
-            StoppedError: the account is no longer connected, and the turn has gone on with it before.
+        ``refused``: what an earlier call in this attempt returned, if a server has refused it. The turn is stopped if
+        it has used the account that is gone now.
         """
         if refused is None:
             if not (self._may_ask and await self._connected("")):

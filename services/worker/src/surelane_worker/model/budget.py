@@ -64,11 +64,7 @@ class Budget(BaseModel, extra="forbid"):
 
 @lru_cache(maxsize=8)
 def budget_of(path: Path | None) -> Budget:
-    """Read the file of ``SURELANE_MODEL_BUDGET``. Without a file nothing is limited.
-
-    Raises:
-        SettingsError: the file cannot be used.
-    """
+    """Read the file of ``SURELANE_MODEL_BUDGET``, or raise :class:`SettingsError`. Without one nothing is limited."""
     if path is None:
         return Budget()
     try:

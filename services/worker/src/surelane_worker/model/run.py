@@ -89,12 +89,7 @@ MISSING = (
 
 @dataclass(eq=False)
 class Run:
-    """One attempt's run of a turn of an agent.
-
-    ``answered``: the name of the model of the last response.
-    ``bearer``: authenticates as the person at MCP servers, if one needs that.
-    ``places``: the number of the response that asked for a call, and the call's number in it, by the call's id.
-    """
+    """One attempt's run of a turn of an agent."""
 
     agent: Setup
     ctx: Context
@@ -102,10 +97,12 @@ class Run:
     voice: Voice
     files: Attached
     answered: str | None = None
+    """The name of the model of the last response."""
     cost: Decimal = Decimal(0)
     bearer: Bearer | None = None
     usage: dict[str, int] = field(default_factory=USAGE.copy)
     places: dict[str, str] = field(default_factory=dict)
+    """The number of the response that asked for a call, and the call's number in it, by the call's id."""
 
     def __post_init__(self) -> None:
         self.tools = self.agent.tools_of(self.ctx.settings)
@@ -121,9 +118,7 @@ class Run:
         """Let the model answer, and return its last text, or its output as JSON.
 
         Raises:
-            StoppedError: the turn has used what it may use, or the guard refuses the question or an answer.
-            RefusedError: the model refuses the request.
-            UnavailableError: the model or an MCP server cannot be reached now.
+            ModelError: the turn cannot go on.
         """
         await self._check("question", asked)
         agent, settings = self.agent, self.ctx.settings

@@ -120,11 +120,7 @@ def _child(text: str) -> str:
 
 
 def load_tools(path: str) -> Tools:
-    """Import the tools that ``SURELANE_MODEL_TOOLS`` names, as ``module:attribute``.
-
-    Raises:
-        SettingsError: it names no :class:`Tools`, or the import failed.
-    """
+    """Import the tools that ``SURELANE_MODEL_TOOLS`` names (``module:attribute``), or raise :class:`SettingsError`."""
     module, _, attribute = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute)

@@ -92,11 +92,7 @@ PAGES = 10
 
 
 async def messages_of(first: Awaitable[AsyncSlackResponse], log: Logger) -> AsyncIterator[dict[str, Any]]:
-    """Yield the messages of a channel or a thread, from the call for the first page on; none that it may not read.
-
-    Raises:
-        SlackApiError: Slack failed for a reason that may pass.
-    """
+    """Yield the messages of a channel or a thread, from the call for the first page on; none that it may not read."""
     pages = 0
     try:
         async for page in await first:
@@ -246,10 +242,7 @@ def _trace_config(api: str) -> aiohttp.TraceConfig:
 
 
 def without_secrets(api: str) -> Callable[[URL], str]:
-    """Return a filter for the URLs in spans: it drops every query, and every path outside the API.
-
-    The path of a ``response_url`` is a secret.
-    """
+    """Return a filter for the URLs in spans: it drops queries, and paths outside the API, such as a response URL's."""
 
     def shown(url: URL) -> str:
         plain = url.with_query(None).with_fragment(None).with_user(None)

@@ -89,10 +89,9 @@ class Limiter:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def admit(self, workspace: str, method: str, channel: str | None = None) -> None:
-        """Wait until a call may be made. ``workspace`` names an app in a workspace, such as a digest of its token.
+        """Wait until a call may be made, two minutes at most; then raise :class:`SlackBusyError`.
 
-        Raises:
-            SlackBusyError: there is no turn within two minutes.
+        ``workspace`` names an app in a workspace, such as a digest of its token.
         """
         clock = asyncio.get_running_loop().time
         began = clock()

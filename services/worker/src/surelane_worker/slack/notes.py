@@ -17,7 +17,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.errors import DatabaseUnavailable, SurelaneError, TransientConflict
 from surelane.events import Event
-from surelane.slack import object_in
+from surelane.slack import object_in, place_of
 from surelane_service.engine import Engine, Settled
 from surelane_service.logs import Logger
 from surelane_worker.slack.client import SentenceError, messages_of, plain, unknown_whether_done
@@ -67,9 +67,10 @@ class Notebook:
         """Return whether a reply was sent, or perhaps sent."""
         return str(ordinal) in self._part("replies")
 
-    def place_elsewhere(self, ordinal: Ordinal, channel: str) -> None:
-        """Note with the next note that a reply or a stream stands in another channel than its event."""
-        self._part("elsewhere")[str(ordinal)] = channel
+    def place(self, ordinal: Ordinal, channel: str) -> None:
+        """Note with the next note where a reply or a stream stands, unless it is in its event's channel."""
+        if channel != place_of(self._event.payload).channel:
+            self._part("elsewhere")[str(ordinal)] = channel
 
     async def note_reply(self, ordinal: Ordinal, ts: str | None) -> None:
         """Note a reply's timestamp; ``None``: it is being sent, which must be stored."""

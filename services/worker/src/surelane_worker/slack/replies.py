@@ -1,9 +1,7 @@
 """Reply in Slack once, even if the event is handled again.
 
-Each message carries the event's id and the reply's ordinal in its ``metadata``: 0 for a handler's first reply, and so
-on. The event's row says which replies were sent (:mod:`surelane_worker.slack.notes`). An attempt looks in Slack only
-for a reply of an earlier attempt that was being sent when that attempt ended. The lookup is expensive: Slack allows
-some apps one per minute.
+The event's row says which replies were sent (:mod:`surelane_worker.slack.notes`). An attempt looks in Slack only for a
+reply of an earlier attempt that was being sent when that attempt ended: Slack allows some apps one lookup per minute.
 """
 
 import asyncio
@@ -136,8 +134,7 @@ class Replies:
         where = {"channel": thread.channel, "thread_ts": thread.ts}
         message = {**where, "text": text, **arguments, "metadata": metadata}
         await self._check_new()
-        if thread.channel != place.channel:
-            notebook.place_elsewhere(ordinal, thread.channel)
+        notebook.place(ordinal, thread.channel)
 
         async def find() -> str | None:
             return (await self._sent.look(event, thread)).get(ordinal)

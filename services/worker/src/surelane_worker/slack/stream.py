@@ -16,7 +16,6 @@ from slack_sdk.models import JsonObject
 from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.events import Event
-from surelane.slack import place_of
 from surelane_worker.slack.chunks import content_of, cut
 from surelane_worker.slack.client import FINAL, plain, slack_error
 from surelane_worker.slack.notes import Notebook, Ordinal, SentReplies, Thread, metadata_of
@@ -68,8 +67,7 @@ class Begun:
 
     async def _note(self, ts: str | None) -> None:
         thread = self.thread
-        if thread.channel != place_of(self.event.payload).channel:
-            self.notebook.place_elsewhere(self.name, thread.channel)
+        self.notebook.place(self.name, thread.channel)
         place = {"channel": thread.channel, "thread_ts": thread.ts, "since": thread.since}
         owner = owner_fields(self.event)  # whose token ends it if the event ends first
         await self.notebook.note_stream(self.name, ts, stopped=False, **place, **owner)
@@ -164,7 +162,8 @@ class Stream:
     """A reply that grows. What one message cannot hold goes on in the next one.
 
     Text is sent at once if the interval since the last call is over. Otherwise it is sent when the interval ends,
-    together with all text that was appended until then, even while the handler waits for something else.
+    together with all text that was appended until then, even while the handler waits for something else. ``append`` and
+    ``stop`` raise ``SlackApiError`` if Slack refused this or an earlier part.
     """
 
     def __init__(self, made: Callable[[int], Message], interval: float = INTERVAL) -> None:
@@ -197,11 +196,7 @@ class Stream:
             await asyncio.gather(self._sender, return_exceptions=True)
 
     async def append(self, text: str = "", *, chunks: Sequence[Part] = ()) -> None:
-        """Append Markdown text, then chunks: Slack's ``task_update``, ``plan_update``, ``blocks`` and so on.
-
-        Raises:
-            SlackApiError: Slack refused this or an earlier part.
-        """
+        """Append Markdown text, then chunks: Slack's ``task_update``, ``plan_update``, ``blocks`` and so on."""
         said = [{"type": "markdown_text", "text": text}] if text else []
         added = [*said, *map(plain, chunks)]
         if self._whole or not added:
@@ -216,11 +211,7 @@ class Stream:
             self._sender = asyncio.create_task(self._send_later())
 
     async def stop(self, *, blocks: Sequence[Part] | None = None) -> None:
-        """Finish the reply, with ``blocks`` such as feedback buttons below it. The end of ``async with`` calls it.
-
-        Raises:
-            SlackApiError: Slack refused it.
-        """
+        """Finish the reply, with ``blocks`` such as feedback buttons below it. The end of ``async with`` calls it."""
         if self._ended:
             return
         self._ended = True
