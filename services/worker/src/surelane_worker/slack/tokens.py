@@ -214,7 +214,7 @@ class Refresher:
         for row in await self.installations.expiring(AHEAD, BATCH):
             try:
                 refreshed += bool(await self.refresh(row))
-            except SealedError as error:
+            except (SealedError, SurelaneError) as error:  # a locked row holds up no other
                 _log.error("tokens cannot be refreshed", owner=row.owner.identity, error=str(error))
         return refreshed
 
