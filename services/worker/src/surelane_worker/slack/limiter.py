@@ -260,7 +260,9 @@ def admitting(limiter: Limiter, api: URL) -> ClientMiddlewareType:
             await check()
         response = await send(request)
         if response.status == HTTPStatus.TOO_MANY_REQUESTS:
-            limiter.refused(workspace, method, channel, _seconds(response.headers.get(RETRY_AFTER)))
+            asked = response.headers.get(RETRY_AFTER, "")
+            seconds = min(float(asked), LONGEST_DELAY) if asked.isdecimal() else 1.0
+            limiter.refused(workspace, method, channel, seconds)
         return response
 
     return admit
@@ -279,11 +281,3 @@ async def _channel(request: ClientRequest) -> str | None:
             given = {**given, **dict(parse_qsl(body.decode(errors="replace")))}
     channel = given.get("channel") or given.get("channel_id")
     return channel if isinstance(channel, str) else None
-
-
-def _seconds(retry_after: str | None) -> float:
-    """Return the seconds of a Retry-After header; 1 if it cannot be read."""
-    try:
-        return min(max(float(retry_after or 1), 0.0), LONGEST_DELAY)
-    except ValueError:
-        return 1.0
