@@ -58,15 +58,13 @@ async def _run(app: AsyncApp, event: Event, ctx: Context) -> object:
 
 
 class _Lazy(AsyncioLazyListenerRunner):
-    """Start lazy listeners as tasks that the attempt waits for. Start none after the listener failed.
-
-    A cancelled future stops its listener, or keeps it from starting.
-    """
+    """Start lazy listeners as tasks that the attempt waits for. Start none after the listener failed."""
 
     def start(self, function: Callable[..., Awaitable[None]], request: AsyncBoltRequest) -> None:
         attempt = current.get()
         if attempt is None or attempt.errors:
             return
+        # Cancelled, it stops the listener, or keeps it from starting.
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         attempt.lazies.append(ended)
         part = len(attempt.lazies)

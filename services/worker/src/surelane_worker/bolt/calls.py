@@ -224,22 +224,13 @@ def _as_texts(request: Mapping[str, Any]) -> dict[str, Any]:
         return value.decode() if isinstance(value, bytes) else str(value)
 
     forms = {name: request[name] for name in ("params", "data") if isinstance(request.get(name), Mapping)}
-    return {
-        **request,
-        **{name: {key: text(value) for key, value in form.items()} for name, form in forms.items()},
-    }
+    texts = {name: {key: text(value) for key, value in form.items()} for name, form in forms.items()}
+    return {**request, **texts}
 
 
 def _answer(client: AsyncWebClient, method: str, data: dict[str, Any]) -> AsyncSlackResponse:
-    return AsyncSlackResponse(
-        client=client,
-        http_verb="POST",
-        api_url=client.base_url + method,
-        req_args={},
-        data=data,
-        headers={},
-        status_code=200,
-    )
+    made: dict[str, Any] = {"client": client, "http_verb": "POST", "api_url": client.base_url + method}
+    return AsyncSlackResponse(**made, req_args={}, data=data, headers={}, status_code=200)
 
 
 def _short(value: Any) -> Any:

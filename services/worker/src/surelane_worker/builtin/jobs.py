@@ -194,7 +194,5 @@ def dispatch(
         then: the job that runs once every agent has answered or failed; ``None`` for ``dispatch-synthesize``.
     """
     limit = {} if within is None else {"within": within}
-    return FanOut(
-        [Job("dispatch-execute", {"agent": name, "task": task, **limit}) for name, task in tasks.items()],
-        then or Continuation("dispatch-synthesize"),
-    )
+    jobs = [Job("dispatch-execute", {"agent": name, "task": task, **limit}) for name, task in tasks.items()]
+    return FanOut(jobs, then or Continuation("dispatch-synthesize"))

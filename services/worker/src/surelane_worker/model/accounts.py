@@ -102,11 +102,9 @@ class Accounts:
         actions = {"type": "actions", "elements": [button("Connect", CONNECT, "connect") | link]}
         # Slack shows such a message in a thread only if the thread has replies.
         thread = {} if place.thread_ts == place.message_ts else {"thread_ts": place.thread_ts}
-        where: dict[str, Any] = {"channel": place.channel, "user": place.user, **thread}
+        where: dict[str, Any] = {"channel": place.channel, "user": place.user, "text": text, **thread}
         try:
-            await self._ctx.slack.client.chat_postEphemeral(
-                **where, text=text, blocks=[*sections(text), actions]
-            )
+            await self._ctx.slack.client.chat_postEphemeral(**where, blocks=[*sections(text), actions])
         except SlackApiError as error:
             if (reason := final_reason(error)) is None:
                 raise
@@ -130,10 +128,8 @@ class Accounts:
             assert self._installs is not None  # noqa: S101 - see _may_ask
             row = (await self._steps.fence.patiently(self._installs.find, owner, user)).get(user)
             if row is not None and row.token:
-                self._token, self._stored_at = (
-                    row.token,
-                    f"{row.installed_at.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}",
-                )
+                self._token = row.token
+                self._stored_at = f"{row.installed_at.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}"
         return self._token is not None
 
     async def _lose(self) -> None:

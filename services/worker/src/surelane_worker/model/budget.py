@@ -30,9 +30,8 @@ class Limit(BaseModel, extra="forbid"):
 
     def is_used_up(self, spent: Spent) -> bool:
         """Whether nothing is left."""
-        return (self.tokens is not None and spent.tokens >= self.tokens) or (
-            self.money is not None and spent.cost >= self.money
-        )
+        tokens, money = self.tokens, self.money
+        return (tokens is not None and spent.tokens >= tokens) or (money is not None and spent.cost >= money)
 
     def __bool__(self) -> bool:
         return self.tokens is not None or self.money is not None

@@ -104,16 +104,13 @@ class Voice:
 
 @dataclass(slots=True)
 class Speech:
-    """One text that grows.
-
-    Attributes:
-        stream: where it is streamed; ``None``: it is only collected.
-        below: blocks for the end of the message.
-    """
+    """One text that grows."""
 
     stream: Stream | None
+    """Where it is streamed; ``None``: it is only collected."""
     text: str = ""
     below: Sequence[dict[str, Any]] = ()
+    """Blocks for the end of the message."""
     _held: str = ""
 
     async def add(self, part: str) -> None:

@@ -232,9 +232,7 @@ class Limiter:
         for limit, wanted in zip(limits, asked, strict=True):
             if limit.delay_until is not None:
                 left = limit.delay_until - clock()
-                if left <= 0 or await self.database.delay_slack_calls(
-                    wanted.name, wanted.calls, wanted.window, left
-                ):
+                if left <= 0 or await self.database.delay_slack_calls(*wanted[:3], left):
                     limit.delay_until = None
         leased = await self.database.lease_slack_calls(asked, LONGEST_WAIT)
         self.metrics.operation.add("lease", clock() - began)

@@ -257,15 +257,12 @@ class SentReplies:
         ]
 
     def _messages(self, thread: Thread) -> AsyncIterator[dict[str, Any]]:
-        within: dict[str, Any] = {
-            "oldest": thread.since,
-            "latest": thread.until,
-            "include_all_metadata": True,
-        }
+        asked: dict[str, Any] = {"channel": thread.channel, "oldest": thread.since, "latest": thread.until}
+        asked["include_all_metadata"] = True
         if thread.ts:
-            first = self.client.conversations_replies(channel=thread.channel, ts=thread.ts, **within)
+            first = self.client.conversations_replies(ts=thread.ts, **asked)
         else:
-            first = self.client.conversations_history(channel=thread.channel, **within)
+            first = self.client.conversations_history(**asked)
         return messages_of(first, self.log)
 
 

@@ -8,6 +8,7 @@ when its attempt ended is found by its state and its author.
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count, takewhile
 from typing import Any, Self
 
@@ -111,12 +112,8 @@ class Message:
             chunks = []
         self.said += chunks
         await self.check_claim()
-        last: dict[str, Any] = {
-            "chunks": chunks or None,
-            "blocks": blocks or None,
-            "metadata": self._metadata,
-        }
-        if not (self._live and await self._streaming(self.client.chat_stopStream(**self._place, **last))):
+        stop = partial(self.client.chat_stopStream, **self._place, metadata=self._metadata)
+        if not (self._live and await self._streaming(stop(chunks=chunks or None, blocks=blocks or None))):
             await self._replace(blocks)
         if self.ts:
             await self.begun.notebook.note_stream(self.begun.name, self.ts, stopped=True, **note)

@@ -109,10 +109,7 @@ class Tokens:
         return clients
 
     async def wait(self, event: Event, owner: Owner, until: datetime) -> float | None:
-        """Let an event wait for an installation. An install then wakes it.
-
-        Return the seconds after which to try again all the same, where that is soon; ``None``: the install wakes it.
-        """
+        """Let an event wait for an install, which wakes it. Return the seconds after which to try again, if soon."""
         try:
             there = await self.installs.installations.await_one(event.id, owner, until)
         except SurelaneError as error:
