@@ -208,7 +208,9 @@ class Limiter:
     ) -> list[Leased | None] | None:
         """Ask the database, and return its answers; ``None`` if it does not answer within two seconds."""
         clock = asyncio.get_running_loop().time
-        if clock() < self._away_until or (self._question is not None and not self._question.done()):
+        if self._question is not None and not self._question.done():
+            self._away_until = max(self._away_until, clock() + self.away)
+        if clock() < self._away_until:
             return None
         self._question = asyncio.create_task(self._ask(limits, asked))
         # Do not cancel a slow statement: the cancellation would be slow as well.

@@ -50,8 +50,9 @@ POSTS = Rule(100, 20.0)
 
 _METHODS = {
     TIER_1: """
-        apps.connections.open conversations.acceptSharedInvite conversations.approveSharedInvite
-        conversations.declineSharedInvite conversations.listConnectInvites team.externalTeams.disconnect
+        apps.connections.open apps.uninstall conversations.acceptSharedInvite
+        conversations.approveSharedInvite conversations.declineSharedInvite conversations.listConnectInvites
+        team.externalTeams.disconnect
     """,
     TIER_3: """
         assistant.threads.setSuggestedPrompts assistant.threads.setTitle auth.revoke bookmarks.list bots.info
