@@ -209,6 +209,7 @@ class Limiter:
         """Ask the database, and return its answers; ``None`` if it does not answer within two seconds."""
         clock = asyncio.get_running_loop().time
         if self._question is not None and not self._question.done():
+            # Turns are shared until then. With a time that is past, the keeper would try again without a pause.
             self._away_until = max(self._away_until, clock() + self.away)
         if clock() < self._away_until:
             return None

@@ -258,12 +258,8 @@ class Refresher:
         return stored
 
     async def _asked(self, refresh_token: str | None, name: dict[str, Any]) -> Mapping[str, Any] | None:
-        fields = {
-            "client_id": self.client_id,
-            "client_secret": self.client_secret,
-            "grant_type": "refresh_token",
-            "refresh_token": refresh_token or "",
-        }
+        own = {"client_id": self.client_id, "client_secret": self.client_secret}
+        fields = {**own, "grant_type": "refresh_token", "refresh_token": refresh_token or ""}
         try:
             async with asyncio.timeout(SLACK_WITHIN):
                 answer = (await self.client.api_call("oauth.v2.access", data=fields)).data
