@@ -69,7 +69,7 @@ async def rotated(pool: Pool, count: int) -> Rotation:
         owners = [await _installed(simulator, installations, nth) for nth in range(count)]
         simulator.installs.token_lives = timedelta(hours=12)
         simulator.api.calls = deque()  # of any length
-        responses = ResponseUrls(None)
+        responses = ResponseUrls(frozenset())
 
         def client(token: str | None) -> AsyncWebClient:
             return AsyncWebClient(token, f"{url}/api/", session=session, retry_handlers=[])

@@ -16,6 +16,7 @@ from surelane_dev.simulator.views import View
 from surelane_dev.simulator.workspace.model import Message
 from surelane_operator.changes import Changes
 from tests.processes import Service, until
+from tests.system.shared import shared_connection, shared_slack
 from tests.system.slack_stand import Stand, slack_stand
 from tests.system.test_durable import HANDLERS, result_of, suspended
 from tests.system.worker import ended, live, worker
@@ -23,19 +24,7 @@ from tests.system.worker import ended, live, worker
 pytestmark = pytest.mark.usefixtures("running")
 QUESTION = 2
 """Where the question is among the replies: before it are one of the handler's own, and one of a step's."""
-
-
-@pytest.fixture(scope="module")
-async def connection(shared_database: str) -> AsyncIterator[Connection]:
-    connected = await asyncpg.connect(shared_database)
-    yield connected
-    await connected.close()
-
-
-@pytest.fixture(scope="module")
-async def slack(connection: Connection) -> AsyncIterator[Stand]:
-    async with slack_stand(connection) as stand:
-        yield stand
+connection, slack = shared_connection, shared_slack
 
 
 @pytest.fixture(scope="module")

@@ -14,24 +14,13 @@ from surelane.queue import Queue
 from surelane_operator.changes import Changes
 from surelane_operator.reads.timeline import story_of
 from tests.processes import Service, until
-from tests.system.slack_stand import Stand, slack_stand
+from tests.system.shared import shared_connection, shared_slack
+from tests.system.slack_stand import Stand
 from tests.system.worker import ended, enqueue, live, worker
 
 HANDLERS = "tests.system.coalescing_handlers:handlers"
 served = pytest.mark.usefixtures("running")
-
-
-@pytest.fixture(scope="module")
-async def connection(shared_database: str) -> AsyncIterator[Connection]:
-    connected = await asyncpg.connect(shared_database)
-    yield connected
-    await connected.close()
-
-
-@pytest.fixture(scope="module")
-async def slack(connection: Connection) -> AsyncIterator[Stand]:
-    async with slack_stand(connection) as stand:
-        yield stand
+connection, slack = shared_connection, shared_slack
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from surelane_dev.simulator.workspace.model import Message
 from tests.databases import as_role
 from tests.processes import Service
 from tests.system.model_server import ModelServer, model_server, says, settings
+from tests.system.shared import shared_connection, shared_slack
 from tests.system.slack_stand import Stand, slack_stand
 from tests.system.test_asks import Person, private, replies
 from tests.system.test_cli import Command
@@ -26,19 +27,7 @@ from tests.system.worker import ended, worker
 
 BUILT_IN = "surelane_worker.builtin:handlers"
 KEYS = {"SURELANE_ENCRYPTION_KEYS": new_key(), "SURELANE_ENCRYPT_EVENTS": "on"}
-
-
-@pytest.fixture(scope="module")
-async def connection(shared_database: str) -> AsyncIterator[Connection]:
-    connected = await asyncpg.connect(shared_database)
-    yield connected
-    await connected.close()
-
-
-@pytest.fixture(scope="module")
-async def slack(connection: Connection) -> AsyncIterator[Stand]:
-    async with slack_stand(connection) as stand:
-        yield stand
+connection, slack = shared_connection, shared_slack
 
 
 @pytest.fixture(scope="module")

@@ -254,6 +254,25 @@ async def test_a_token_is_refreshed_once_however_many_workers_try(connection: Co
             assert new.expires_at >= old.expires_at
 
 
+async def test_a_row_that_another_transaction_has_locked_holds_up_no_other_refresh(
+    database: str, connection: Connection
+) -> None:
+    async with (
+        stand(connection, token_lives=timedelta(hours=1)) as slack,
+        aiohttp.ClientSession() as session,
+        asyncpg.create_pool(database, server_settings={"lock_timeout": "100ms"}) as pool,
+    ):
+        for team in (EAST, WEST, BAKERY):
+            await slack.install(team)
+        slack.simulator.installs.token_lives = timedelta(hours=12)
+        (refresher,) = slack.refreshers(1, session, pool)
+        first = "select ctid from agent.installation where user_id = '' order by expires_at limit 1"
+        async with connection.transaction():
+            await connection.execute(f"select from agent.installation where ctid = ({first}) for update")
+            assert await refresher.refresh_expiring() == 2
+        assert await refresher.refresh_expiring() == 1
+
+
 async def test_a_token_that_has_ended_is_refreshed_before_it_is_used(
     connection: Connection, pool: Pool
 ) -> None:

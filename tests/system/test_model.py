@@ -17,7 +17,8 @@ import pytest
 from surelane.calls import Connection
 from surelane.queue import Queue
 from tests.processes import Service, until
-from tests.system.model_server import KEY, ModelServer, Reply, calls, model_server, says, settings
+from tests.system.model_server import KEY, ModelServer, Reply, calls, says, settings
+from tests.system.shared import shared_connection, shared_model, shared_slack
 from tests.system.slack_stand import Stand, slack_stand
 from tests.system.test_asks import Person, replies
 from tests.system.test_durable import result_of, suspended
@@ -38,25 +39,7 @@ BUDGET = {
     "workspace": {"money": "9.5"},
 }
 USAGE = {"requests": 1, "input_tokens": 100, "output_tokens": 10, "tool_calls": 0}
-
-
-@pytest.fixture(scope="module")
-async def connection(shared_database: str) -> AsyncIterator[Connection]:
-    connected = await asyncpg.connect(shared_database)
-    yield connected
-    await connected.close()
-
-
-@pytest.fixture(scope="module")
-async def slack(connection: Connection) -> AsyncIterator[Stand]:
-    async with slack_stand(connection) as stand:
-        yield stand
-
-
-@pytest.fixture(scope="module")
-async def model() -> AsyncIterator[ModelServer]:
-    async with model_server() as server:
-        yield server
+connection, slack, model = shared_connection, shared_slack, shared_model
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,8 @@ from surelane.calls import Connection
 from surelane_dev.simulator.workspace.model import Message
 from surelane_worker.slack.chunks import open_fence, table_text
 from tests.processes import Service, until
-from tests.system.model_server import ModelServer, calls, model_server, says, settings
+from tests.system.model_server import ModelServer, calls, says, settings
+from tests.system.shared import shared_connection, shared_model, shared_slack
 from tests.system.slack_stand import Stand, slack_stand
 from tests.system.test_asks import Person, replies
 from tests.system.test_durable import result_of, suspended
@@ -23,25 +24,7 @@ from tests.system.worker import ended, enqueue, worker
 
 TABLE = "| who | tickets |\n|:--|--:|\n| **Ada** | 3 |\n| Grace | 4 |\n"
 SPLIT = "Here:\n\n" + TABLE + "\nThat is all."
-
-
-@pytest.fixture(scope="module")
-async def connection(shared_database: str) -> AsyncIterator[Connection]:
-    connected = await asyncpg.connect(shared_database)
-    yield connected
-    await connected.close()
-
-
-@pytest.fixture(scope="module")
-async def slack(connection: Connection) -> AsyncIterator[Stand]:
-    async with slack_stand(connection) as stand:
-        yield stand
-
-
-@pytest.fixture(scope="module")
-async def model() -> AsyncIterator[ModelServer]:
-    async with model_server() as server:
-        yield server
+connection, slack, model = shared_connection, shared_slack, shared_model
 
 
 def given(slack: Stand, model: ModelServer) -> dict[str, str]:

@@ -140,6 +140,15 @@ async def test_calls_go_ahead_by_a_share_while_the_database_is_away() -> None:
         await limiter.close()
 
 
+async def test_a_statement_without_an_answer_holds_up_no_later_call(database: str) -> None:
+    async with asyncpg.create_pool(database, min_size=1, max_size=1) as pool, pool.acquire():
+        limiter = Limiter(SlackLimits(pool), Metrics(), rules, away=AWAY)
+        async with asyncio.timeout(60):
+            for _ in range(6):  # the share is four at once
+                await limiter.admit("T", "many")
+        await limiter.close()
+
+
 async def test_calls_made_while_the_database_was_away_count_when_it_is_back(
     calls: Calls, connection: Connection
 ) -> None:

@@ -65,7 +65,7 @@ async def test_a_sent_replys_timestamp_waits_for_no_database() -> None:
 async def test_a_reply_in_another_channel_is_noted_with_it_at_no_further_write() -> None:
     engine = Answers([Settled.DONE, Settled.DONE])
     noted = notebook(engine)
-    noted.place_elsewhere(0, "C2")
+    noted.place(0, "C2")
     await noted.note_reply(0, None)
     await noted.note_reply(0, "1.2")
     assert json.loads(engine.stored[-1]) == {"elsewhere": {"0": "C2"}, "replies": {"0": "1.2"}}

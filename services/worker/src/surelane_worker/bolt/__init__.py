@@ -19,10 +19,8 @@ __all__ = ["bolt_handlers", "is_bolt_app"]
 
 def is_bolt_app(found: object) -> bool:
     """Return whether an object is an app of slack-bolt, without importing slack-bolt."""
-    names = ("App", "AsyncApp")
-    return any(
-        sort.__name__ in names and sort.__module__.startswith("slack_bolt.") for sort in type(found).__mro__
-    )
+    theirs = [sort for sort in type(found).__mro__ if sort.__module__.startswith("slack_bolt.")]
+    return any(sort.__name__ in ("App", "AsyncApp") for sort in theirs)
 
 
 def bolt_handlers(app: "App | AsyncApp", kinds: Iterable[str] = ()) -> Handlers:

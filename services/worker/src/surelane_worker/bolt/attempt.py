@@ -1,18 +1,21 @@
 """Keep the state of one attempt of a Bolt app at an event: its errors, its answer, and the part that runs now."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from slack_bolt import Ack, Respond
 from slack_bolt.error import BoltUnhandledRequestError
 from slack_bolt.response import BoltResponse
+from slack_sdk.web.async_client import AsyncWebClient
+from slack_sdk.web.slack_response import SlackResponse
 from slack_sdk.webhook import WebhookResponse
 
 from surelane.events import Event
-from surelane_worker.bolt.calls import Calls
+from surelane_worker.bolt.calls import Calls, Client
 from surelane_worker.handling.answers import REFUSED, SUBMISSION
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.outcomes import Complete
@@ -28,9 +31,6 @@ ANSWERED = "bolt:ack"
 
 RESPOND = ("text", "blocks", "attachments", "response_type", "replace_original", "delete_original")
 """The parameters of Bolt's ``respond``, in their order."""
-
-UNHANDLED = Complete({"unhandled": "no listener"})
-"""The outcome of an event that no listener took."""
 
 current: ContextVar["Attempt | None"] = ContextVar("attempt", default=None)
 """The attempt in which this task or thread runs."""
@@ -54,8 +54,12 @@ class Attempt:
 
     event: Event
     ctx: Context
+    threaded: bool
+    """Whether its listeners run in threads."""
     errors: list[Exception] = field(default_factory=list)
     """The exceptions of the listener, its lazy listeners and the middleware, in the order of time."""
+    lazies: list[Any] = field(default_factory=list)
+    """The lazy listeners: futures that are done when they have ended, or threads."""
     ran: bool = False
     """Whether a listener was found."""
     unhandled: bool = False
@@ -65,12 +69,22 @@ class Attempt:
     def __post_init__(self) -> None:
         self.calls = Calls(self.event, self.ctx)
 
+    def take(self, request: Any, context: type[Any]) -> None:
+        """Give a request a context that belongs to this attempt."""
+        request.context = context(self, request.context)
+        request.context["ack"] = _Ack(self)
+        request.context["respond"] = _Respond(self, response_url=request.context.response_url)
+
+    def waited(self, call: Coroutine[Any, Any, Any]) -> Any:
+        """Return a call for a listener that awaits it, or its result for one that runs in a thread."""
+        return self.ctx.run(call) if self.threaded else call
+
     @property
     def part(self) -> int:
         return _part.get()
 
     @contextmanager
-    def within(self, part: int) -> Iterator[None]:
+    def within(self, part: int = LISTENER) -> Iterator[None]:
         attempt, running = current.set(self), _part.set(part)
         try:
             yield
@@ -85,10 +99,11 @@ class Attempt:
             self.errors.append(error)
 
     @contextmanager
-    def noting_errors(self) -> Iterator[None]:
+    def noting_errors(self, part: int = ERROR_HANDLER) -> Iterator[None]:
         """End the block without its exception: the attempt raises it once all parts have ended."""
         try:
-            yield
+            with self.within(part):
+                yield
         except Exception as error:  # noqa: BLE001 - of the app, of any kind
             self.note_error(error)
 
@@ -99,38 +114,33 @@ class Attempt:
     async def respond(self, url: str, message: dict[str, Any], part: int) -> WebhookResponse:
         """Answer through the ``response_url``, and return what Bolt's ``respond`` does. An app may ignore a refusal.
 
-        Raises:
-            ResponseRefusedError: Slack answered with a status of 5xx, so another attempt may succeed.
+        A status of 5xx is raised, because another attempt may succeed.
         """
-        self._responded = True
+        self._responded, status = True, 200
         try:
             await self.calls.respond(part, message)
         except ResponseRefusedError as error:
-            if error.status >= 500:
+            if (status := error.status) >= 500:
                 raise
-            return WebhookResponse(url=url, status_code=error.status, body="", headers={})
-        return WebhookResponse(url=url, status_code=200, body="ok", headers={})
+        return WebhookResponse(url=url, status_code=status, body="ok" if status == 200 else "", headers={})
 
-    async def acknowledge(self, response: BoltResponse) -> None:
+    async def acknowledge(self, response: BoltResponse) -> BoltResponse:
         """Answer Slack's request with a response of ``ack``, if the request still waits. Only the first one counts.
 
         The text of a command goes through the ``response_url`` if it comes too late. A command or a modal that no
         listener takes is refused, so the person sees Slack's own message that it failed.
         """
-        kind = self.event.kind
-        if self._answered or not is_interactive(kind):
-            return
-        self._answered = True
+        if not self._answered and is_interactive(self.event.kind):
+            self._answered = True
+            await self._answer(self.event.kind, response)
+        return response
+
+    async def _answer(self, kind: str, response: BoltResponse) -> None:
+        body, notebook = _body(response), attempt_of(self.ctx).notebooks.of(self.event)
         if self.unmatched(response):
             await self.ctx.ack(REFUSED if kind.startswith(COMMAND) or kind == SUBMISSION else None)
-            return
-        body = _body(response)
-        if not body:
-            await self.ctx.ack()
-            return
-        notebook = attempt_of(self.ctx).notebooks.of(self.event)
-        if not kind.startswith(COMMAND):
-            await self.ctx.ack(body)
+        elif not (body and kind.startswith(COMMAND)):
+            await self.ctx.ack(body or None)
         elif notebook.call(ANSWERED) is None:
             if not await self.ctx.ack(body):
                 await self._answer_late(body)
@@ -146,20 +156,14 @@ class Attempt:
             self.ctx.log.info("the late answer to a command was refused", status=error.status)
 
     def outcome(self, response: BoltResponse, *, authorized: bool) -> Complete | None:
-        """Return the attempt's outcome, once all its parts have ended.
-
-        Raises:
-            Exception: the first exception of the app.
-            NotAuthorizedError: no token was found for the workspace.
-            RefusedError: the app answered with a status of 5xx.
-        """
+        """Return the attempt's outcome, once all its parts have ended. Raise the app's first exception, if any."""
         if self.errors:
             raise self.errors[0]
         if self.ran:
             return None
         if self.unmatched(response):
             self.ctx.log.debug("no listener takes this event; it is completed")
-            return UNHANDLED
+            return Complete({"unhandled": "no listener"})
         if response.status >= 500:
             raise RefusedError(response.status)
         if not authorized and (response.body or self._responded):
@@ -167,7 +171,29 @@ class Attempt:
         return None
 
 
-class Started:
+def prepare(app: Any, lazy: Callable[..., Any]) -> Any:
+    """Let an app of either sort report to the attempt that runs. Return the app's own error handler.
+
+    ``lazy`` makes the runner of lazy listeners.
+    """
+    runner = app.listener_runner
+    runner.process_before_response = True
+    runner.lazy_listener_runner = lazy(runner.logger)
+    runner.listener_start_handler = _Started(runner.listener_start_handler)
+    mark(app.client, None)
+    return runner.listener_error_handler
+
+
+def failed(error: Exception) -> Attempt:
+    """Note an exception of the app, and return the attempt that runs."""
+    attempt = current.get()
+    if attempt is None:
+        raise error
+    attempt.note_error(error)
+    return attempt
+
+
+class _Started:
     """Stands before Bolt's own start handler, of either sort, and notes that a listener was found."""
 
     def __init__(self, own: Any) -> None:
@@ -180,7 +206,10 @@ class Started:
 
 
 class Owned:
-    """An object of Bolt that belongs to an attempt. It stays the same when Bolt copies it for each lazy listener."""
+    """An object of Bolt that belongs to an attempt. It stays the same when Bolt copies it for each lazy listener.
+
+    A context marks the client that Bolt puts into it.
+    """
 
     def __init__(self, attempt: Attempt, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -188,6 +217,46 @@ class Owned:
 
     def __deepcopy__(self, memo: object) -> Self:
         return self
+
+    def __setitem__(self, name: str, value: object) -> None:
+        if name == "client" and isinstance(value, Client):
+            mark(value, self._attempt)
+        super().__setitem__(name, value)  # type: ignore[misc]  # contexts alone have items
+
+
+class _Ack(Owned, Ack):
+    """``ack(…)`` of either sort: answers at once."""
+
+    def __call__(self, *args: Any, **arguments: Any) -> Any:
+        return self._attempt.waited(self._attempt.acknowledge(super().__call__(*args, **arguments)))
+
+
+class _Respond(Owned, Respond):
+    """``respond(…)`` of either sort: posts once, through the worker's client, which checks the URL."""
+
+    def __call__(self, *args: Any, **arguments: Any) -> Any:
+        if self.response_url is None:
+            return super().__call__(*args, **arguments)
+        message, attempt = _message_of(*args, **arguments), self._attempt
+        return attempt.waited(attempt.respond(self.response_url, message, attempt.part))
+
+
+def mark(client: Client, attempt: Attempt | None) -> None:
+    """Let a client send its calls through ``attempt``; ``None``: through the attempt that runs at the call."""
+    plain: Callable[..., Any] = client.api_call
+
+    def api_call(api_method: str, **request: Any) -> Any:
+        of = attempt or current.get()
+        if of is None:
+            return plain(api_method, **request)
+        sent = of.calls.send(of.part, client, api_method, request)
+        if isinstance(client, AsyncWebClient):
+            return sent
+        answer = of.ctx.run(sent)
+        shared = ("http_verb", "api_url", "req_args", "data", "headers", "status_code")
+        return SlackResponse(client=client, **{name: getattr(answer, name) for name in shared})
+
+    client.api_call = api_call  # type: ignore[method-assign]
 
 
 def _body(response: BoltResponse) -> str | Mapping[str, object]:
@@ -200,7 +269,7 @@ def _body(response: BoltResponse) -> str | Mapping[str, object]:
     return text
 
 
-def message_of(*args: Any, **arguments: Any) -> dict[str, Any]:
+def _message_of(*args: Any, **arguments: Any) -> dict[str, Any]:
     """Return the message of a call ``respond(text, blocks, attachments, …)`` or ``respond(message)``."""
     given = dict(zip(RESPOND, args, strict=False)) | arguments
     whole = given.get("text")

@@ -58,9 +58,6 @@ DONE = {
 }
 """By method, Slack's error if the call was made before. In a later attempt, an earlier one may have made it."""
 
-LONGEST_KEPT = 1000
-"""Most characters of an answer that is kept whole. Longer answers are kept without their long texts and lists."""
-
 
 class _Posting(AsyncWebClient):
     """A client that keeps the answer to its last call."""
@@ -93,10 +90,7 @@ class Calls:
         """Send one call of ``client``, and return Slack's answer. If an earlier attempt made it, return that answer.
 
         ``part`` of the listener makes the call. ``request``: the other arguments of slack-sdk's ``api_call``.
-
-        Raises:
-            SlackApiError: Slack refused it.
-            asyncio.CancelledError: the claim no longer stands.
+        The call is cancelled if the claim no longer stands.
         """
         check_after_wait.set(self._attempt.check_claim)  # an App's call has a task of its own
         await self._attempt.check_claim()
@@ -120,25 +114,20 @@ class Calls:
             return _answer(once, method, {"ok": True})
 
     async def respond(self, part: int, message: dict[str, Any]) -> None:
-        """Answer through the event's ``response_url``.
-
-        Raises:
-            ResponseRefusedError: Slack refused the answer.
-            ResponseUrlError: the URL is neither Slack's nor the simulator's.
-        """
+        """Answer through the event's ``response_url``; see :meth:`Replies.reply`."""
         replies = self._attempt.replies_through(self._attempt.clients, self._next(part, "reply"))
         text = message.pop("text", None)
         await replies.reply(self.event, text, **message)
 
     async def _post(self, part: int, client: Client, message: dict[str, Any]) -> AsyncSlackResponse:
         own = self._attempt.clients
-        once = like(client, own.once, _Posting)
+        once = like(client, own.once)
         theirs = replace(own, client=like(client, own.client), once=once)
         replies = self._attempt.replies_through(theirs, self._next(part, "reply"))
         text, thread_ts = message.pop("text", None), message.pop("thread_ts", None)
         channel = message.pop("channel", None)
         ts = await replies.reply(self.event, text, channel=channel, thread_ts=thread_ts, **message)
-        if isinstance(once, _Posting) and once.answer is not None and once.answer.get("ts") == ts:
+        if once.answer is not None and once.answer.get("ts") == ts:
             return once.answer
         posted = {"type": "message", "ts": ts, "text": text, "thread_ts": thread_ts}
         shown = {name: value for name, value in posted.items() if value is not None}
@@ -153,7 +142,7 @@ class Calls:
             self.ctx.log.info("an earlier attempt made this call", method=method)
             return _answer(once, method, json.loads(made))
         answer = await once.api_call(method, **request)
-        await notebook.note_call(name, _kept(answer))
+        await notebook.note_call(name, json.dumps(_short(answer.data)))
         return answer
 
     async def _stream(
@@ -184,7 +173,7 @@ class Calls:
         sent = SentReplies(self._attempt.clients.client, self.ctx.log)
         begun = Begun(self.event, ordinal, place, notebook, sent)
         if unfinished := await begun.earlier():
-            await self._remove(client, str(channel), unfinished)
+            await begun.remove(client, unfinished)  # the rest of its text is not known
 
         async def start() -> str:
             return str((await client.api_call("chat.startStream", **request))["ts"])
@@ -192,16 +181,6 @@ class Calls:
         ts = await begun.begin(start)
         self._streams[ts] = ordinal
         return _answer(client, "chat.startStream", {"ok": True, "channel": channel, "ts": ts})
-
-    async def _remove(self, client: AsyncWebClient, channel: str, ts: str) -> None:
-        """Remove the unfinished stream of an earlier attempt. The rest of its text is not known."""
-        for method in ("chat.stopStream", "chat.delete"):
-            try:
-                await client.api_call(method, json={"channel": channel, "ts": ts})
-            except SlackApiError as error:
-                self.ctx.log.info(
-                    "could not remove an unfinished stream", method=method, error=slack_error(error)
-                )
 
     def _next(self, part: int, sort: str) -> int:
         """Return the ordinal of the next call of a sort in a part of the listener."""
@@ -215,22 +194,13 @@ def point_at(client: Client, api: str) -> None:
         client.base_url = api
 
 
-def like(
-    client: Client, model: AsyncWebClient, sort: type[AsyncWebClient] = AsyncWebClient
-) -> AsyncWebClient:
+def like(client: Client, model: AsyncWebClient) -> "_Posting":
     """Return a client with the token and the address of ``client``, and the session and the retries of ``model``."""
-    made = sort(
-        token=client.token,
-        base_url=client.base_url,
-        timeout=client.timeout,
-        ssl=client.ssl,
-        proxy=client.proxy,
-        session=getattr(client, "session", None) or model.session,
-        logger=client.logger,
-        retry_handlers=model.retry_handlers,
-    )
-    made.headers = dict(client.headers)
-    made.default_params = dict(client.default_params)
+    session = getattr(client, "session", None) or model.session
+    made = _Posting(logger=client.logger, session=session, retry_handlers=model.retry_handlers)
+    for name in ("token", "base_url", "timeout", "ssl", "proxy"):
+        setattr(made, name, getattr(client, name))
+    made.headers, made.default_params = dict(client.headers), dict(client.default_params)
     return made
 
 
@@ -254,33 +224,17 @@ def _as_texts(request: Mapping[str, Any]) -> dict[str, Any]:
         return value.decode() if isinstance(value, bytes) else str(value)
 
     forms = {name: request[name] for name in ("params", "data") if isinstance(request.get(name), Mapping)}
-    return {
-        **request,
-        **{name: {key: text(value) for key, value in form.items()} for name, form in forms.items()},
-    }
+    texts = {name: {key: text(value) for key, value in form.items()} for name, form in forms.items()}
+    return {**request, **texts}
 
 
 def _answer(client: AsyncWebClient, method: str, data: dict[str, Any]) -> AsyncSlackResponse:
-    return AsyncSlackResponse(
-        client=client,
-        http_verb="POST",
-        api_url=client.base_url + method,
-        req_args={},
-        data=data,
-        headers={},
-        status_code=200,
-    )
-
-
-def _kept(answer: AsyncSlackResponse) -> str:
-    """Return the part of an answer that the row keeps, as JSON text."""
-    data = answer.data if isinstance(answer.data, dict) else {}
-    text = json.dumps(data)
-    return text if len(text) <= LONGEST_KEPT else json.dumps(_short(data))
+    made: dict[str, Any] = {"client": client, "http_verb": "POST", "api_url": client.base_url + method}
+    return AsyncSlackResponse(**made, req_args={}, data=data, headers={}, status_code=200)
 
 
 def _short(value: Any) -> Any:
-    """Return JSON without its long texts and lists, such as the blocks of a view."""
+    """Return an answer as its row keeps it: without long texts and lists, such as the blocks of a view."""
     if isinstance(value, dict):
         short = {
             name: _short(part) for name, part in value.items() if name not in ("blocks", "state", "message")

@@ -12,28 +12,18 @@ from surelane_worker.handling.routes import COMMAND, command_kinds, event_kinds
 
 SETTING = "SURELANE_BOLT_KINDS"
 
+_DIALOGS = ("dialog_submission", "dialog_cancellation")
 INTERACTIONS: dict[str, tuple[str, ...]] = {
     "shortcut": ("shortcut", "message_action"),
     "global_shortcut": ("shortcut",),
     "message_shortcut": ("message_action",),
-    "action": (
-        "block_actions",
-        "interactive_message",
-        "dialog_submission",
-        "dialog_cancellation",
-        "workflow_step_edit",
-    ),
+    "action": ("block_actions", "interactive_message", *_DIALOGS, "workflow_step_edit"),
     "block_action": ("block_actions",),
     "attachment_action": ("interactive_message",),
-    "dialog_submission": ("dialog_submission",),
-    "dialog_cancellation": ("dialog_cancellation",),
-    "workflow_step_edit": ("workflow_step_edit",),
-    "view_submission": ("view_submission",),
-    "view_closed": ("view_closed",),
     "workflow_step_save": ("view_submission",),
     "options": ("block_suggestion", "dialog_suggestion"),
-    "block_suggestion": ("block_suggestion",),
-    "dialog_suggestion": ("dialog_suggestion",),
+    **{same: (same,) for same in (*_DIALOGS, "workflow_step_edit", "view_submission", "view_closed")},
+    **{same: (same,) for same in ("block_suggestion", "dialog_suggestion")},
 }
 """The interactions that each sort of listener takes."""
 
@@ -48,10 +38,8 @@ ASSISTANT = ("assistant_thread_started", "assistant_thread_context_changed", "me
 def kinds_of(app: App | AsyncApp, further: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the kinds that the app's listeners take, each once.
 
-    ``further``: kinds to add. If there are any, listeners whose kinds cannot be read are left out.
-
-    Raises:
-        HandlersError: the kinds of a listener cannot be read, or there are no listeners.
+    ``further``: kinds to add. If there are any, listeners whose kinds cannot be read are left out. Otherwise these,
+    and an app without listeners, are a :class:`HandlersError`.
     """
     kinds = dict.fromkeys(further)
     lenient = bool(kinds)

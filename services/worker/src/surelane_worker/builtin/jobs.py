@@ -40,9 +40,10 @@ async def fire(event: Event, ctx: Context) -> FanOut | dict[str, Any]:
     Without a kind for the trigger's name, history keeps the event and no job follows.
     """
     trigger = event.payload.get("trigger")
-    kind = ctx.settings.trigger_kinds.get(str(trigger or event.payload.get("cron")))
+    name = trigger or event.payload.get("cron")
+    kind = ctx.settings.trigger_kinds.get(str(name))
     if kind is None:
-        return {"trigger": trigger or event.payload.get("cron"), "kind": None}
+        return {"trigger": name, "kind": None}
     sent = event.payload.get("payload", event.payload)
     payload = sent if isinstance(sent, dict) else {"payload": sent}
     # Without children the continuation runs at once. It is stored in the transaction that completes the event.
@@ -123,18 +124,14 @@ def split(event: Event, subtasks: Sequence[Any]) -> FanOut | Discard:
         return Discard(
             f"the plan's subtasks, with the goal in each, have {size:,} characters; at most {LARGEST_PLAN:,}"
         )
-    return FanOut(
-        [
-            Job("orchestrator-subtask", {"goal": goal, "subtask": subtask, "number": number})
-            for number, subtask in enumerate(subtasks)
-        ],
-        Continuation(
-            "orchestrator-synthesize",
-            {"goal": goal, **{name: event.payload[name] for name in PLACE if name in event.payload}},
-            fails_with_children=bool(event.payload.get("fails_with_children", False)),
-        ),
-        result={"subtasks": len(subtasks)},
-    )
+    jobs = [
+        Job("orchestrator-subtask", {"goal": goal, "subtask": subtask, "number": number})
+        for number, subtask in enumerate(subtasks)
+    ]
+    payload = {"goal": goal, **{name: event.payload[name] for name in PLACE if name in event.payload}}
+    strict = bool(event.payload.get("fails_with_children", False))
+    then = Continuation("orchestrator-synthesize", payload, fails_with_children=strict)
+    return FanOut(jobs, then, result={"subtasks": len(subtasks)})
 
 
 def gathered(children: Sequence[Child]) -> dict[str, list[Any]]:
@@ -142,18 +139,15 @@ def gathered(children: Sequence[Child]) -> dict[str, list[Any]]:
 
     The payloads of the failed children are returned without the goal, which each of them repeats.
     """
-    return {
-        "completed": [child.result for child in children if child.status == "completed"],
-        "failed": [
-            {
-                "payload": {name: value for name, value in child.payload.items() if name != "goal"},
-                "status": child.status,
-                "error": child.error or child.reason,
-            }
-            for child in children
-            if child.status != "completed"
-        ],
-    }
+    found: dict[str, list[Any]] = {"completed": [], "failed": []}
+    for child in children:
+        if child.status == "completed":
+            found["completed"].append(child.result)
+        else:
+            payload = {name: value for name, value in child.payload.items() if name != "goal"}
+            why = {"status": child.status, "error": child.error or child.reason}
+            found["failed"].append({"payload": payload, **why})
+    return found
 
 
 @handlers.on("dispatch-execute", timeout="1m")
@@ -200,7 +194,5 @@ def dispatch(
         then: the job that runs once every agent has answered or failed; ``None`` for ``dispatch-synthesize``.
     """
     limit = {} if within is None else {"within": within}
-    return FanOut(
-        [Job("dispatch-execute", {"agent": name, "task": task, **limit}) for name, task in tasks.items()],
-        then or Continuation("dispatch-synthesize"),
-    )
+    jobs = [Job("dispatch-execute", {"agent": name, "task": task, **limit}) for name, task in tasks.items()]
+    return FanOut(jobs, then or Continuation("dispatch-synthesize"))

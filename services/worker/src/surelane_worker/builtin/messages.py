@@ -1,7 +1,7 @@
 """Answer what people say: mentions and direct messages in Slack, and ``agent-turn`` jobs from anywhere else.
 
-With a model (``SURELANE_MODEL``) an agent answers. Without one the answers quote what was received: it
-shows that a new installation works. A team registers its own functions for these kinds.
+With a model (``SURELANE_MODEL``) an agent answers. Without one the answers quote what was received: it shows that a new
+installation works. A team registers its own functions for these kinds.
 """
 
 from typing import Any
@@ -31,8 +31,7 @@ async def answer(event: Event, ctx: Context) -> dict[str, Any] | Retry | Discard
 async def turn(event: Event, ctx: Context) -> dict[str, Any] | Retry | Discard:
     """Answer a turn in its result, and in Slack if the payload names a channel.
 
-    A team's own gateway enqueues turns. A payload looks like
-    ``{"text": …, "user": …, "channel": …, "thread_ts": …}``.
+    A team's own gateway enqueues turns: ``{"text": …, "user": …, "channel": …, "thread_ts": …}``.
     """
     if ctx.settings.model is not None:
         return await agent.turn(event, ctx)

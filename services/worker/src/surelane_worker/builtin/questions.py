@@ -1,7 +1,6 @@
 """Take people's answers, feedback and clicks on Stop, and close what ended events left open in Slack.
 
-Every worker with a bot token handles these kinds beside its own. The worker that
-asked need not be the worker that gets the answer.
+Every worker with a bot token handles these kinds beside its own. The worker that asked need not get the answer.
 """
 
 import json
@@ -45,11 +44,9 @@ async def answer(event: Event, ctx: Context) -> object:
         age = (datetime.now(UTC) - event.event_ts).total_seconds()
         if age < PATIENCE and await attempt_of(ctx).services.engine.is_live(block.identity):
             return Snooze(timedelta(seconds=max(2, age / 10)))
-        return (
-            await _tell(ctx, asked_in, user, OVER)
-            if "channel" in asked_in
-            else {"unhandled": "no such event"}
-        )
+        if "channel" not in asked_in:
+            return {"unhandled": "no such event"}
+        return await _tell(ctx, asked_in, user, OVER)
     if place.channel not in (None, posted["channel"]):
         return {"unhandled": "not where it was asked"}
     if not asks.may(posted, user):
@@ -93,11 +90,8 @@ async def _posted(ctx: Context, block: Block) -> Mapping[str, Any] | None:
     """Return the stored question; ``None`` if it is not stored, or not yet."""
     name = asks.asked_as(block.question)
     steps = await attempt_of(ctx).services.engine.read_steps(block.identity)
-    for step in steps:
-        if step.name == name and step.done and step.result is not None:
-            found: Mapping[str, Any] = json.loads(step.result)
-            return found
-    return None
+    stored = (json.loads(step.result) for step in steps if step.name == name and step.done and step.result)
+    return next(stored, None)
 
 
 async def _tell(ctx: Context, posted: Mapping[str, Any], user: str, text: str) -> object:

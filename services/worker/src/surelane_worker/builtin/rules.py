@@ -75,9 +75,8 @@ async def _modal(event: Event, ctx: Context, told: str = "Agents get these with 
     for identity, of, text, by in await rules_about(ctx, ids):
         said = blocks.PlainTextObject(text=text or "(This rule cannot be decrypted.)")
         button = blocks.ButtonElement(text="Remove", action_id=REMOVE, value=f"{of}:{identity}")
-        shown.append(
-            blocks.SectionBlock(text=said, fields=[f"{names[of]}, set by <@{by}>"], accessory=button)
-        )
+        fields = [f"{names[of]}, set by <@{by}>"]
+        shown.append(blocks.SectionBlock(text=said, fields=fields, accessory=button))
     # Slack keeps what was written in an input of the same id.
     box = blocks.PlainTextInputElement(action_id=f"rule {event.id}", max_length=LONGEST)
     menu = blocks.StaticSelectElement(action_id="whose", options=options, initial_option=options[0])

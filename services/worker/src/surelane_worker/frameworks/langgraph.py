@@ -31,14 +31,8 @@ def durable(
         name: of the model's steps. Models that are asked at once need names of their own.
     """
     if isinstance(wrapped, BaseTool):
-        return _Calls(
-            name=wrapped.name,
-            description=wrapped.description,
-            args_schema=wrapped.args_schema,
-            return_direct=wrapped.return_direct,
-            wrapped=wrapped,
-            ctx=ctx,
-        )
+        same = {each: getattr(wrapped, each) for each in ("description", "args_schema", "return_direct")}
+        return _Calls(name=wrapped.name, **same, wrapped=wrapped, ctx=ctx)
     return _Responses(wrapped=wrapped, ctx=ctx, step=name)
 
 

@@ -15,7 +15,7 @@ from slack_sdk.errors import SlackApiError
 
 from surelane.events import Event
 from surelane.slack import Place
-from surelane_service.installations import Owner, Stored
+from surelane_service.installations import Owner
 from surelane_worker.handling.asks import CONNECT, button, sections
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.flow import Key
@@ -46,7 +46,7 @@ class Accounts:
         self._ctx, self._event, self._place, self._patience = ctx, event, place, patience
         attempt, self._owners = attempt_of(ctx), _owners(event, place)
         self._steps, self._installs = attempt.steps, attempt.services.installs
-        self._used: Stored | None = None
+        self._token: str | None = None
         self._stored_at = ""
         """When its token was stored, in a form that sorts."""
         self._again = False
@@ -54,22 +54,19 @@ class Accounts:
     async def bearer(self, refused: "Bearer | None" = None) -> Bearer | None:
         """Return what authenticates as the person; ``None``: the turn goes on without the person's servers.
 
-        Args:
-            refused: what an earlier call in this attempt returned, if a server has refused it.
-
-        Raises:
-            StoppedError: the account is no longer connected, and the turn has gone on with it before.
+        ``refused``: what an earlier call in this attempt returned, if a server has refused it. The turn is stopped if
+        it has used the account that is gone now.
         """
         if refused is None:
             if not (self._may_ask and await self._connected("")):
                 return None
             was_refused = Key(f"{WAIT}{AGAIN} asked", 1) in await self._steps.past.all()
             if not was_refused and await self._find():
-                return self._bearer()
+                return Bearer(self._token or "")
         if not self._again:
             self._again = True
             if await _aside(self._connected(AGAIN)) and await self._find():
-                return self._bearer()
+                return Bearer(self._token or "")
         await _aside(self._lose())
         return None
 
@@ -79,10 +76,6 @@ class Accounts:
         place, can_connect = self._place, self._installs is not None and self._ctx.settings.connect_url
         said = self._event.kind.startswith("slack.") and place.user and place.channel
         return bool(can_connect and said and self._owners)
-
-    def _bearer(self) -> Bearer:
-        assert self._used is not None  # noqa: S101 - it was found
-        return Bearer(self._used.token or "")
 
     async def _connected(self, again: str) -> bool:
         """Return whether the person has connected the account. Ask for it once."""
@@ -94,9 +87,8 @@ class Accounts:
             return False
         at = datetime.fromisoformat(asked["at"])
         ends = at + duration(self._patience)
-        while (
-            there := await step(f"{WAIT}{again} looked", partial(self._look, ends, asked["after"]))
-        ) is None:
+        look = partial(self._look, ends, asked["after"])
+        while (there := await step(f"{WAIT}{again} looked", look)) is None:
             now = datetime.now(UTC)
             pause = min(max(FIRST_LOOK, (now - at).total_seconds()), (ends - now).total_seconds())
             await self._ctx.wait_for(WAIT, timeout=max(pause, 0.0))
@@ -110,11 +102,9 @@ class Accounts:
         actions = {"type": "actions", "elements": [button("Connect", CONNECT, "connect") | link]}
         # Slack shows such a message in a thread only if the thread has replies.
         thread = {} if place.thread_ts == place.message_ts else {"thread_ts": place.thread_ts}
-        where: dict[str, Any] = {"channel": place.channel, "user": place.user, **thread}
+        where: dict[str, Any] = {"channel": place.channel, "user": place.user, "text": text, **thread}
         try:
-            await self._ctx.slack.client.chat_postEphemeral(
-                **where, text=text, blocks=[*sections(text), actions]
-            )
+            await self._ctx.slack.client.chat_postEphemeral(**where, blocks=[*sections(text), actions])
         except SlackApiError as error:
             if (reason := final_reason(error)) is None:
                 raise
@@ -133,13 +123,14 @@ class Accounts:
 
     async def _find(self) -> bool:
         """Look for the person's token. Return whether there is one."""
-        self._used, user = None, self._place.user or ""
+        self._token, user = None, self._place.user or ""
         for owner in self._owners:
             assert self._installs is not None  # noqa: S101 - see _may_ask
             row = (await self._steps.fence.patiently(self._installs.find, owner, user)).get(user)
             if row is not None and row.token:
-                self._used, self._stored_at = row, f"{row.installed_at.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}"
-        return self._used is not None
+                self._token = row.token
+                self._stored_at = f"{row.installed_at.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}"
+        return self._token is not None
 
     async def _lose(self) -> None:
         """Let the turn go on without the account, if it has not used it yet."""

@@ -36,9 +36,7 @@ class Agent(Setup):
 
         The thread's messages, each response of the model and each call of a tool are steps. So a later attempt, or the
         next run after a person's approval, comes to the same place without asking the model or calling a tool again.
-
-        Returns:
-            The answer and the usage, for history.
+        The answer and the usage are returned for history.
         """
         from surelane_worker.model.files import Attached, referred  # noqa: PLC0415 - it imports the libraries of the extra
         from surelane_worker.model.run import Run  # noqa: PLC0415 - likewise
@@ -67,11 +65,7 @@ class Agent(Setup):
         return run.report(answer)
 
     def check(self, settings: WorkerSettings) -> None:
-        """Import what a turn needs, because that takes seconds, and read its files.
-
-        Raises:
-            SettingsError: the extra or a provider's package is not installed, or the tools cannot be loaded.
-        """
+        """Import what a turn needs, because that takes seconds, and read its files, or raise :class:`SettingsError`."""
         self.check_model(settings)
         from surelane_worker.model.servers import servers  # noqa: PLC0415 - it imports the libraries of the extra
 

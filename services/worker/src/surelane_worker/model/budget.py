@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from surelane.errors import SettingsError
 from surelane_service.engine import Spent
@@ -15,37 +15,30 @@ MILLION = 1_000_000
 Money = Annotated[Decimal, Field(ge=0, allow_inf_nan=False)]
 
 
-class Price(BaseModel):
+class Price(BaseModel, extra="forbid"):
     """The price of a million tokens, in the team's currency."""
-
-    model_config = ConfigDict(extra="forbid")
 
     input: Money
     output: Money
 
 
-class Limit(BaseModel):
+class Limit(BaseModel, extra="forbid"):
     """What may be used; ``None``: as much as wanted."""
-
-    model_config = ConfigDict(extra="forbid")
 
     tokens: Annotated[int, Field(ge=0)] | None = None
     money: Money | None = None
 
     def is_used_up(self, spent: Spent) -> bool:
         """Whether nothing is left."""
-        return (self.tokens is not None and spent.tokens >= self.tokens) or (
-            self.money is not None and spent.cost >= self.money
-        )
+        tokens, money = self.tokens, self.money
+        return (tokens is not None and spent.tokens >= tokens) or (money is not None and spent.cost >= money)
 
     def __bool__(self) -> bool:
         return self.tokens is not None or self.money is not None
 
 
-class Budget(BaseModel):
+class Budget(BaseModel, extra="forbid"):
     """Prices by the names of models, and limits: of a turn, and of a day (UTC) for a person and a workspace."""
-
-    model_config = ConfigDict(extra="forbid")
 
     prices: dict[str, Price] = {}
     turn: Limit = Limit()
@@ -70,11 +63,7 @@ class Budget(BaseModel):
 
 @lru_cache(maxsize=8)
 def budget_of(path: Path | None) -> Budget:
-    """Read the file of ``SURELANE_MODEL_BUDGET``. Without a file nothing is limited.
-
-    Raises:
-        SettingsError: the file cannot be used.
-    """
+    """Read the file of ``SURELANE_MODEL_BUDGET``, or raise :class:`SettingsError`. Without one nothing is limited."""
     if path is None:
         return Budget()
     try:

@@ -138,12 +138,8 @@ def _failure(error: ModelAPIError) -> UnavailableError | RefusedError:
         return UnavailableError(f"the model's server cannot be reached: {type(error).__name__}")
     body = error.body if isinstance(error.body, Mapping) else {}
     inner = body.get("error")
-    text = str(
-        body.get("message")
-        or (inner.get("message") if isinstance(inner, Mapping) else inner)
-        or error.body
-        or ""
-    )
+    inner = inner.get("message") if isinstance(inner, Mapping) else inner
+    text = str(body.get("message") or inner or error.body or "")
     for secret in _secrets():
         text = text.replace(secret, "…")
     said = f"the model's server answers {error.status_code}: {text}"[:LONGEST_REASON]
@@ -156,7 +152,5 @@ def _failure(error: ModelAPIError) -> UnavailableError | RefusedError:
 
 
 def _secrets() -> Sequence[str]:
-    found = {
-        value for name, value in os.environ.items() if name.endswith(SECRET) and len(value) >= SHORTEST_SECRET
-    }
-    return sorted(found, key=len, reverse=True)
+    found = {value for name, value in os.environ.items() if name.endswith(SECRET)}
+    return sorted((value for value in found if len(value) >= SHORTEST_SECRET), key=len, reverse=True)

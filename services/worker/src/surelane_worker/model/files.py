@@ -16,6 +16,7 @@ from surelane.events import Event
 from surelane.slack import object_in, text_in
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.model.errors import UnavailableError
+from surelane_worker.slack.client import is_at, origin_of
 from surelane_worker.worker_settings import WorkerSettings
 
 LARGEST = 10 * 2**20
@@ -68,22 +69,13 @@ def _reference(file: dict[str, Any], settings: WorkerSettings) -> Reference:
         why = "it is no image, PDF or text"
     elif not isinstance(size, int) or size > LARGEST:
         why = f"it has more than {LARGEST:,} bytes"
-    elif not _is_slacks(url, settings):
+    elif not is_at(url, ORIGINS | origin_of(settings)):
         why = "Slack does not keep it"
     return {"id": str(file.get("id")), "name": name, "type": sort, "url": url, "why": why}
 
 
 def _is_text(sort: str) -> bool:
     return sort.startswith("text/") or sort in TEXTS
-
-
-def _is_slacks(url: str, settings: WorkerSettings) -> bool:
-    own = set() if settings.speaks_to_slack else {URL(settings.slack_api_url).origin()}
-    try:
-        parsed = URL(url)
-        return not parsed.user and parsed.origin() in (ORIGINS | own)
-    except ValueError:
-        return False
 
 
 @dataclass(eq=False)
@@ -96,11 +88,7 @@ class Attached:
     _content: list[UserContent] = field(default_factory=list)
 
     async def beside(self, messages: list[ModelMessage]) -> list[ModelMessage]:
-        """Return the messages for the model with the files beside the question.
-
-        Raises:
-            UnavailableError: Slack cannot be reached now.
-        """
+        """Return the messages for the model with the files beside the question."""
         if not self.references:
             return messages
         if not self._content:

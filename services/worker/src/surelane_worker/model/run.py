@@ -48,7 +48,6 @@ from pydantic_core import to_jsonable_python
 
 from surelane.events import Event
 from surelane_service.engine import ModelUse, Spent
-from surelane_worker.handling.asks import People
 from surelane_worker.handling.children import ChildError
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.outcomes import duration
@@ -90,12 +89,7 @@ MISSING = (
 
 @dataclass(eq=False)
 class Run:
-    """One attempt's run of a turn of an agent.
-
-    ``answered``: the name of the model of the last response.
-    ``bearer``: authenticates as the person at MCP servers, if one needs that.
-    ``places``: the number of the response that asked for a call, and the call's number in it, by the call's id.
-    """
+    """One attempt's run of a turn of an agent."""
 
     agent: Setup
     ctx: Context
@@ -103,10 +97,12 @@ class Run:
     voice: Voice
     files: Attached
     answered: str | None = None
+    """The name of the model of the last response."""
     cost: Decimal = Decimal(0)
     bearer: Bearer | None = None
     usage: dict[str, int] = field(default_factory=USAGE.copy)
     places: dict[str, str] = field(default_factory=dict)
+    """The number of the response that asked for a call, and the call's number in it, by the call's id."""
 
     def __post_init__(self) -> None:
         self.tools = self.agent.tools_of(self.ctx.settings)
@@ -122,9 +118,7 @@ class Run:
         """Let the model answer, and return its last text, or its output as JSON.
 
         Raises:
-            StoppedError: the turn has used what it may use, or the guard refuses the question or an answer.
-            RefusedError: the model refuses the request.
-            UnavailableError: the model or an MCP server cannot be reached now.
+            ModelError: the turn cannot go on.
         """
         await self._check("question", asked)
         agent, settings = self.agent, self.ctx.settings
@@ -158,11 +152,7 @@ class Run:
         return answer
 
     async def _connected(self, stack: AsyncExitStack, make: Callable[..., Any], own: "StoredCalls") -> Any:  # noqa: ANN401 - pydantic-ai's agent
-        """Return pydantic-ai's agent, connected to its servers. One with an account may suspend the turn.
-
-        Raises:
-            UnavailableError: a server cannot be reached.
-        """
+        """Return pydantic-ai's agent, connected to its servers. One with an account may suspend the turn."""
         instructions = self.agent.instructions or self.ctx.settings.model_instructions
         named = servers(self.agent.mcp_of(self.ctx.settings))
         theirs = [name for name, server in named.items() if server.account]
@@ -184,11 +174,7 @@ class Run:
                     raise UnavailableError(f"an MCP server cannot be reached: {name}") from error
 
     async def _check(self, what: str, text: str) -> None:
-        """Let the guard check a text, as a step.
-
-        Raises:
-            StoppedError: it refuses.
-        """
+        """Let the guard check a text, as a step. Raise :class:`StoppedError` if it refuses."""
         if self.agent.guard is not None and text.strip():
             refusal = await self.ctx.step(f"guard {what}", self.agent.guard, what, text)
             if refusal is not None:
@@ -203,11 +189,7 @@ class Run:
     async def respond(self, ask: Callable[[], Awaitable[Any]]) -> ModelResponse:
         """Return the model's next response, from a step, for which ``ask`` gets it."""
         self._check_limits()
-        try:
-            stored = await self.ctx.step("model", ask)
-        except StepError as error:
-            raise (error.__cause__ or error) from None
-        (response,) = ModelMessagesTypeAdapter.validate_python(stored)
+        (response,) = ModelMessagesTypeAdapter.validate_python(await self._step("model", ask))
         assert isinstance(response, ModelResponse)  # noqa: S101 - it is what ask returned
         usage, used = self.usage, self._used(response)
         self.answered = used.model
@@ -222,15 +204,21 @@ class Run:
             await self.voice.post(text, () if response.tool_calls else await below(*self._below))
         return response
 
+    async def _step(self, name: str, *given: Any) -> Any:  # noqa: ANN401 - any JSON
+        try:
+            return await self.ctx.step(name, *given)
+        except StepError as error:
+            raise (error.__cause__ or error) from None
+
     def _check_limits(self) -> None:
-        usage, settings = self.usage, self.ctx.settings
-        if usage["requests"] >= settings.model_requests:
+        settings, tokens = self.ctx.settings, self.usage["input_tokens"] + self.usage["output_tokens"]
+        if self.usage["requests"] >= settings.model_requests:
             raise StoppedError(
                 f"I stop here: I may ask the model {settings.model_requests} times per question."
             )
-        if usage["input_tokens"] + usage["output_tokens"] >= settings.model_tokens:
+        if tokens >= settings.model_tokens:
             raise StoppedError(f"I stop here: I may use {settings.model_tokens:,} tokens per question.")
-        if self.budget.turn.is_used_up(Spent(usage["input_tokens"] + usage["output_tokens"], self.cost)):
+        if self.budget.turn.is_used_up(Spent(tokens, self.cost)):
             raise StoppedError("I stop here: your question has used what I may spend on one.")
 
     async def _check_budget(self) -> None:
@@ -261,8 +249,8 @@ class Run:
         return place.workspace or "", place.user or ""
 
     def _used(self, response: ModelResponse) -> ModelUse:
-        name, usage = (response.metadata or {}).get(NAME) or "", response.usage
-        tokens = usage.input_tokens, usage.output_tokens
+        name = (response.metadata or {}).get(NAME) or ""
+        tokens = response.usage.input_tokens, response.usage.output_tokens
         return ModelUse(name, *tokens, self.budget.cost(name, *tokens))
 
     async def ask(
@@ -303,11 +291,7 @@ class Run:
         return ModelMessagesTypeAdapter.dump_python([replace(response, failed_attempts=None)], mode="json")
 
     async def call(self, name: str, arguments: dict[str, Any], call: RunContext[Any], function: Any) -> Any:  # noqa: ANN401
-        """Return a tool's result, from a step.
-
-        Raises:
-            ToolFailed: it failed. The model gets the reason.
-        """
+        """Return a tool's result, from a step. If it failed, the model gets the reason."""
         self.usage["tool_calls"] += 1
         if self.usage["tool_calls"] > CALLS_PER_REQUEST * self.ctx.settings.model_requests:
             raise StoppedError("I stop here: the model calls too many tools.")
@@ -316,12 +300,7 @@ class Run:
         if tool is not None and tool.kind is not None:
             done = await self._delegate(tool.kind, arguments, place)
         else:
-            try:
-                done = await self.ctx.step(
-                    f"{title} {place}", partial(self._called, name, function), arguments
-                )
-            except StepError as error:
-                raise (error.__cause__ or error) from None
+            done = await self._step(f"{title} {place}", partial(self._called, name, function), arguments)
         await self.voice.show(place, title, done)
         if "failed" in done:
             raise ToolFailed(done["failed"])
@@ -368,20 +347,18 @@ class Run:
         return requests.build_results(approvals={call.tool_call_id: answer for call, answer in named})
 
     async def _approved(self, call: ToolCallPart) -> ToolApproved | ToolDenied:
-        tool = self.tools.get(call.tool_name)
-        by: People = None if tool is None else tool.by
-        shown = _shown(call)
+        tool, shown, name = self.tools.get(call.tool_name), _shown(call), _safe(call.tool_name)
         if not self.voice.heard:
             return ToolDenied("The call needs approval, and there is no channel to ask in.")
         if len(shown) > LONGEST_ARGUMENTS:
             return ToolDenied("The call needs approval, and its arguments are too long to be judged.")
         answer = await self.ctx.ask(
             self.event,
-            f"May I call *{_safe(call.tool_name)}*?\n```{shown}```",
+            f"May I call *{name}*?\n```{shown}```",
             [APPROVE, REJECT],
             timeout=self.agent.patience,
-            by=by,
-            name=f"approve {_safe(call.tool_name)}",
+            by=None if tool is None else tool.by,
+            name=f"approve {name}",
         )
         if answer is None:
             return ToolDenied("The call was not approved in time. Do not repeat it.")
@@ -424,9 +401,7 @@ class StoredCalls(WrapperToolset[Any]):
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
     ) -> Any:  # noqa: ANN401 - a tool's result
-        async def function(arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - a tool's result
-            return await self.wrapped.call_tool(name, arguments, ctx, tool)
-
+        function = partial(self.wrapped.call_tool, name, ctx=ctx, tool=tool)
         return await self.run.call(name, tool_args, ctx, function)
 
 

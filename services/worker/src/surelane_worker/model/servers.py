@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 from fastmcp.client.transports import StdioTransport
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ValidationError, model_validator
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.toolsets import AbstractToolset
 
@@ -37,14 +37,12 @@ class Bearer(httpx2.Auth):
         self.refused = self.refused or response.status_code == 401
 
 
-class Server(BaseModel):
+class Server(BaseModel, hide_input_in_errors=True):
     """An MCP server: a command that speaks over standard input and output, or an address.
 
     ``account``: whose token it gets: ``slack`` is the Slack account of the person who caused the event.
     ``approval``: whether people must approve calls of its tools: all, or those of these names.
     """
-
-    model_config = ConfigDict(hide_input_in_errors=True)
 
     command: str | None = None
     args: list[str] = []
@@ -82,9 +80,7 @@ class Server(BaseModel):
         return frozenset(f"{name}_{tool}" for tool in listed)
 
 
-class _File(BaseModel):
-    model_config = ConfigDict(hide_input_in_errors=True)
-
+class _File(BaseModel, hide_input_in_errors=True):
     mcpServers: dict[str, Server]  # noqa: N815 - the name that other programs use for it
 
 

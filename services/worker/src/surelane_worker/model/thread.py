@@ -99,10 +99,8 @@ async def _in_history(event: Event, ctx: Context, place: Place, me: str | None) 
     if turn := next((each for each in reversed(messages) if each.turn), None):
         steps = await fence.patiently(fence.engine.read_steps, turn.id)
         got: list[Said] = next((json.loads(each.result or "[]") for each in steps if each.name == TURN), [])
-        since, older = (
-            _ts(turn),
-            [said for each in got if "ts" in each and (said := now.get(each["ts"], each))],
-        )
+        since = _ts(turn)
+        older = [said for each in got if "ts" in each and (said := now.get(each["ts"], each))]
     answers = [_answer(each) for each in messages]
     later = [said for ts in {*map(_ts, messages)} if (said := now[ts])]
     later += [said for answer in answers for said in answer or ()]
@@ -153,10 +151,7 @@ def quoted(user: object, text: str) -> str:
 
 
 def looked_at(event: Event) -> str:
-    """Return what Slack says that a message's author is looking at, as a sentence; empty: it says nothing.
-
-    Slack says so in direct messages to an app with the agent view.
-    """
+    """Return what a message's author is looking at, as a sentence, where Slack says so: to apps with the agent view."""
     entities = object_in(event.slack.get("app_context")).get("entities")
     listed = entities[:MOST_ENTITIES] if isinstance(entities, list) else []
     shown = list(filter(None, map(_entity, listed)))

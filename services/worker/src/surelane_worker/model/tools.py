@@ -1,7 +1,7 @@
 """Tools: plain functions that a model may call in a turn."""
 
-import importlib
 import inspect
+import pkgutil
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -120,14 +120,9 @@ def _child(text: str) -> str:
 
 
 def load_tools(path: str) -> Tools:
-    """Import the tools that ``SURELANE_MODEL_TOOLS`` names, as ``module:attribute``.
-
-    Raises:
-        SettingsError: it names no :class:`Tools`, or the import failed.
-    """
-    module, _, attribute = path.partition(":")
+    """Import the tools that ``SURELANE_MODEL_TOOLS`` names (``module:attribute``), or raise :class:`SettingsError`."""
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        found = pkgutil.resolve_name(path)
     except Exception as error:
         raise SettingsError(
             f"SURELANE_MODEL_TOOLS={path!r}: write module:attribute of a surelane_worker.model.Tools;"

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 from surelane.events import Event
+from surelane_service.lifecycle import sleep_unless
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.fence import Fence
 
@@ -29,11 +30,7 @@ class Transcript:
         self._news.set()
 
     async def write(self) -> None:
-        """Store what is said, until the end. Even of a silent response an earlier attempt may have kept something.
-
-        Raises:
-            ClaimLostError: the claim no longer stands.
-        """
+        """Store what is said, until the end. Even of a silent response an earlier attempt may have kept something."""
         ended = False
         while not ended:
             await self._news.wait()
@@ -43,17 +40,12 @@ class Transcript:
                 await self._fence.send(self._fence.engine.store_said, self._part, self._stored, text)
                 self._stored += len(text)
             if not ended:
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._ended.wait(), BETWEEN)
+                await sleep_unless(self._ended, BETWEEN)
 
 
 @asynccontextmanager
 async def transcript(event: Event, ctx: Context, part: int) -> AsyncIterator[Transcript | None]:
-    """Keep what is said in the block, if the payload has ``"stream": true``. All is stored when the block ends.
-
-    Args:
-        part: the response's number in the turn.
-    """
+    """Keep what the response number ``part`` of the turn says in the block, if the payload has ``"stream": true``."""
     if event.payload.get("stream") is not True:
         yield None
         return

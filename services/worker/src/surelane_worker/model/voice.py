@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,17 +63,13 @@ class Voice:
 
         ``held``: nothing is said yet. :meth:`post` says it later.
         """
-        if held or not self._streams:
-            speech = Speech(None)
-            yield speech
-            await speech.end()
-            if not held:
-                await self.post(speech.text, speech.below)
-            return
-        async with self._ctx.slack.stream(self._event) as stream:
+        streams = self._streams and not held
+        async with self._ctx.slack.stream(self._event) if streams else nullcontext() as stream:
             speech = Speech(stream)
             yield speech
             await speech.end()
+        if not (streams or held):
+            await self.post(speech.text, speech.below)
 
     async def post(self, text: str, below: Sequence[dict[str, Any]] = ()) -> None:
         """Say a whole text, in several messages if it is long."""
@@ -108,16 +104,13 @@ class Voice:
 
 @dataclass(slots=True)
 class Speech:
-    """One text that grows.
-
-    Attributes:
-        stream: where it is streamed; ``None``: it is only collected.
-        below: blocks for the end of the message.
-    """
+    """One text that grows."""
 
     stream: Stream | None
+    """Where it is streamed; ``None``: it is only collected."""
     text: str = ""
     below: Sequence[dict[str, Any]] = ()
+    """Blocks for the end of the message."""
     _held: str = ""
 
     async def add(self, part: str) -> None:

@@ -92,11 +92,7 @@ PAGES = 10
 
 
 async def messages_of(first: Awaitable[AsyncSlackResponse], log: Logger) -> AsyncIterator[dict[str, Any]]:
-    """Yield the messages of a channel or a thread, from the call for the first page on; none that it may not read.
-
-    Raises:
-        SlackApiError: Slack failed for a reason that may pass.
-    """
+    """Yield the messages of a channel or a thread, from the call for the first page on; none that it may not read."""
     pages = 0
     try:
         async for page in await first:
@@ -158,16 +154,14 @@ LONGEST_URL = 2000
 class ResponseUrls:
     """Posts answers to response URLs."""
 
-    api: URL | None
-    """The Web API's address if it is not Slack's own; its origin is allowed too."""
+    simulator: frozenset[URL]
+    """The simulator's origin, which is allowed, too; none if Slack is not simulated."""
     proxy: str | None = None
     """The HTTP proxy to Slack."""
     traces: Sequence[aiohttp.TraceConfig] = ()
 
     def __post_init__(self) -> None:
-        own = {self.api.origin()} if self.api is not None else set()
-        self._origins = SLACK_ORIGINS | own
-        trusted = [url.host for url in (*own, *([URL(self.proxy)] if self.proxy else [])) if url.host]
+        trusted = [url.host for url in (*self.simulator, URL(self.proxy or "")) if url.host]
         self._session = guarded_session(Guard(trusted=trusted), traces=self.traces)
 
     async def close(self) -> None:
@@ -181,19 +175,24 @@ class ResponseUrls:
             PrivateAddressError: a host name of Slack's resolves to a private address.
             aiohttp.ClientError, TimeoutError, OSError: no answer came.
         """
-        checked = self._checked(url)
+        if len(url) > LONGEST_URL or not is_at(url, SLACK_ORIGINS | self.simulator):
+            raise ResponseUrlError
         given = {name: value for name, value in message.items() if value is not None}
         body = json.dumps(given, default=_plain).encode()
-        return await post(self._session, str(checked), body, {}, proxy=self.proxy)
+        return await post(self._session, str(URL(url)), body, {}, proxy=self.proxy)
 
-    def _checked(self, url: str) -> URL:
-        try:
-            parsed = URL(url) if len(url) <= LONGEST_URL else None
-            if parsed is not None and not parsed.user and parsed.origin() in self._origins:
-                return parsed
-        except ValueError:
-            pass
-        raise ResponseUrlError
+
+def is_at(url: str, origins: frozenset[URL]) -> bool:
+    """Return whether a URL is at one of these origins, without a user."""
+    try:
+        return not URL(url).user and URL(url).origin() in origins
+    except ValueError:
+        return False
+
+
+def origin_of(settings: WorkerSettings) -> frozenset[URL]:
+    """Return the simulator's origin; none if Slack is not simulated."""
+    return frozenset() if settings.speaks_to_slack else frozenset({URL(settings.slack_api_url).origin()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,8 +228,7 @@ async def slack_clients(
         token = settings.bot_token
         client = AsyncWebClient(token, api, session=session, retry_handlers=[broken, failed, limited])
         once = AsyncWebClient(token, api, session=session, retry_handlers=[limited])
-        own = None if settings.speaks_to_slack else URL(api)
-        responses = ResponseUrls(own, proxy=client.proxy, traces=traces)
+        responses = ResponseUrls(origin_of(settings), proxy=client.proxy, traces=traces)
         try:
             yield SlackClients(client, once, responses)
         finally:
@@ -244,10 +242,7 @@ def _trace_config(api: str) -> aiohttp.TraceConfig:
 
 
 def without_secrets(api: str) -> Callable[[URL], str]:
-    """Return a filter for the URLs in spans: it drops every query, and every path outside the API.
-
-    The path of a ``response_url`` is a secret.
-    """
+    """Return a filter for the URLs in spans: it drops queries, and paths outside the API, such as a response URL's."""
 
     def shown(url: URL) -> str:
         plain = url.with_query(None).with_fragment(None).with_user(None)
@@ -262,6 +257,6 @@ def plain(value: object) -> Any:
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, JsonObject):
-        return value.to_dict()
-    raise TypeError(f"a message cannot hold a {type(value).__name__}")
+    if plain(value) is value:
+        raise TypeError(f"a message cannot hold a {type(value).__name__}")
+    return plain(value)

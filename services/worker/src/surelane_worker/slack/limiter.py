@@ -27,13 +27,13 @@ from surelane_worker.observing.metrics import Metrics
 from surelane_worker.slack.limits import (
     CHANNEL,
     LONGEST_WAIT,
+    Caller,
     Leased,
     LeaseWanted,
     Limit,
     Rule,
     SlackBusyError,
     SlackLimits,
-    Turn,
     rules_of,
 )
 
@@ -74,13 +74,12 @@ class Limiter:
     def __post_init__(self) -> None:
         self._limits: dict[str, Limit] = {}
         self._wanted: dict[str, Limit] = {}
-        self._most = MOST_KEPT
         self._workers = WORKERS
         self._changed = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
         self._question: asyncio.Task[list[Leased | None]] | None = None
         self._away_until = 0.0
-        self._is_away = False
+        """When to ask a database again that did not answer; 0: it did."""
 
     async def close(self) -> None:
         """Stop asking the database."""
@@ -89,50 +88,47 @@ class Limiter:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def admit(self, workspace: str, method: str, channel: str | None = None) -> float:
-        """Wait until a call may be made, and return the seconds that it waited.
+    async def admit(self, workspace: str, method: str, channel: str | None = None) -> None:
+        """Wait until a call may be made, two minutes at most; then raise :class:`SlackBusyError`.
 
         ``workspace`` names an app in a workspace, such as a digest of its token.
-
-        Raises:
-            SlackBusyError: there is no turn within two minutes.
         """
         clock = asyncio.get_running_loop().time
         began = clock()
         limits = self._limits_of(workspace, method, channel, began)
-        turns: dict[Limit, Turn] = {}
+        callers: dict[Limit, Caller] = {}
         try:
             async with asyncio.timeout(LONGEST_WAIT) as bound:
-                now = await self._turns_come(limits, turns)
+                now = await self._turns_come(limits, callers)
         except BaseException as error:
-            for limit, turn in turns.items():
-                if limit.is_valid(turn, clock()):
-                    limit.give([turn])
+            for limit, caller in callers.items():
+                limit.leave(caller, clock())
             if isinstance(error, TimeoutError) and bound.expired():
                 raise SlackBusyError(LONGEST_WAIT) from None
             raise
-        for limit in limits:
-            limit.use(turns[limit], now)
+        for limit, caller in callers.items():
+            limit.use(caller.result(), now)
         self.metrics.slack_admitted(method, now - began)
-        return now - began
 
-    async def _turns_come(self, limits: Sequence[Limit], turns: dict[Limit, Turn]) -> float:
-        """Collect a turn of each limit in ``turns``, and return at the time when all have come."""
+    async def _turns_come(self, limits: Sequence[Limit], callers: dict[Limit, Caller]) -> float:
+        """Get a turn of each limit, all at once, and return at the time when all have come."""
         clock = asyncio.get_running_loop().time
         while True:
             now = clock()
-            missing = [
-                limit for limit in limits if limit not in turns or not limit.is_valid(turns[limit], now)
-            ]
-            if missing:
-                await self._take(missing, turns, now)
+            for limit in limits:
+                if limit not in callers or limit.is_void(callers[limit], now):
+                    callers[limit] = limit.call(now)
+                    if not callers[limit].done():
+                        self._want(limit)
+            if waiting := [caller for caller in callers.values() if not caller.done()]:
+                await waiting[0]
                 continue
-            last = max(turn.at for turn in turns.values())
+            last = max(caller.result().at for caller in callers.values())
             if last <= now:
                 return now
-            for limit, turn in list(turns.items()):
-                if turn.until < last:  # it would lapse before the last turn comes: another caller may use it
-                    limit.give([turns.pop(limit)])
+            for limit in limits:
+                if callers[limit].result().until < last:  # it would lapse before: another caller may use it
+                    limit.leave(callers.pop(limit), now)
             await asyncio.sleep(last - now)
 
     def refused(self, workspace: str, method: str, channel: str | None, retry_after: float) -> None:
@@ -155,41 +151,20 @@ class Limiter:
             name = f"{workspace[:80]}/{method[:120]}"
             if rule.per_channel:
                 name += f"/{(channel or '')[:80]}"
-            limit = self._limits.get(name)
-            if limit is None:
+            if name not in self._limits:
                 self._forget(now)
-                limit = self._limits[name] = Limit(name, rule)
-            found.append(limit)
+                self._limits[name] = Limit(name, rule)
+            found.append(self._limits[name])
         return found
 
     def _forget(self, now: float) -> None:
         """Forget the limits of channels without recent calls, if there are too many limits."""
-        if len(self._limits) < self._most:
-            return
-        self._limits = {
-            name: limit
-            for name, limit in self._limits.items()
-            if limit.is_wanted or limit.last_at > now or any(end > now for end in limit.counted)
-        }
-        self._most = max(MOST_KEPT, 2 * len(self._limits))
-
-    async def _take(self, limits: Sequence[Limit], turns: dict[Limit, Turn], now: float) -> None:
-        """Add a turn of each limit. All are asked for at once."""
-        callers = []
-        for limit in limits:
-            turns.pop(limit, None)
-            caller = limit.call(now)
-            callers.append((limit, caller))
-            if not caller.done():
-                self._want(limit)
-        try:
-            for limit, caller in callers:
-                turns[limit] = await caller
-        except BaseException:
-            for limit, caller in callers:
-                if limit not in turns:
-                    limit.leave(caller)
-            raise
+        if len(self._limits) >= MOST_KEPT:
+            self._limits = {
+                name: limit
+                for name, limit in self._limits.items()
+                if limit.is_wanted or limit.last_at > now or any(end > now for end in limit.counted)
+            }
 
     def _want(self, limit: Limit) -> None:
         self._wanted[limit.name] = limit
@@ -217,18 +192,13 @@ class Limiter:
         asked = [limit.wanted(sent) for limit in limits]
         answers = await self._answers(limits, asked)
         now = clock()
-        if answers is None:
-            for limit in limits:
-                limit.share(self._workers, now, self._away_until)
-                limit.report_at = self._away_until
-            return
-        for limit, leased, wanted in zip(limits, answers, asked, strict=True):
+        for limit, leased, wanted in zip(limits, answers or [None] * len(limits), asked, strict=True):
             if leased is not None:
                 self._workers = max(1, leased.workers)
                 limit.lease(leased, wanted, sent, now)
-            elif limit.tries >= TRIES:
+            elif answers is None or limit.tries >= TRIES:
                 limit.tries = 0
-                limit.share(self._workers, now, now + self.away)
+                limit.share(self._workers, now, self._away_until or now + self.away)
             else:
                 limit.tries += 1
                 limit.retry_at = now + PAUSE * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
@@ -238,23 +208,25 @@ class Limiter:
     ) -> list[Leased | None] | None:
         """Ask the database, and return its answers; ``None`` if it does not answer within two seconds."""
         clock = asyncio.get_running_loop().time
-        if clock() < self._away_until or (self._question is not None and not self._question.done()):
+        if self._question is not None and not self._question.done():
+            # Turns are shared until then. With a time that is past, the keeper would try again without a pause.
+            self._away_until = max(self._away_until, clock() + self.away)
+        if clock() < self._away_until:
             return None
         self._question = asyncio.create_task(self._ask(limits, asked))
         # Do not cancel a slow statement: the cancellation would be slow as well.
         await asyncio.wait([self._question], timeout=PATIENCE)
         error = self._question.exception() if self._question.done() else TimeoutError()
         if error is None:
-            self._is_away = False
+            self._away_until = 0.0
             return self._question.result()
-        self._away_until = clock() + self.away
-        if not self._is_away:
+        if not self._away_until:
             _log.warning(
                 "could not lease Slack's calls from the database; this worker keeps to its share of the limits",
                 error=type(error).__name__,
                 share=f"1/{self._workers}",
             )
-        self._is_away = True
+        self._away_until = clock() + self.away
         return None
 
     async def _ask(self, limits: Sequence[Limit], asked: Sequence[LeaseWanted]) -> list[Leased | None]:
@@ -263,9 +235,7 @@ class Limiter:
         for limit, wanted in zip(limits, asked, strict=True):
             if limit.delay_until is not None:
                 left = limit.delay_until - clock()
-                if left <= 0 or await self.database.delay_slack_calls(
-                    wanted.name, wanted.calls, wanted.window, left
-                ):
+                if left <= 0 or await self.database.delay_slack_calls(*wanted[:3], left):
                     limit.delay_until = None
         leased = await self.database.lease_slack_calls(asked, LONGEST_WAIT)
         self.metrics.operation.add("lease", clock() - began)
@@ -275,10 +245,8 @@ class Limiter:
 def admitting(limiter: Limiter, api: URL) -> ClientMiddlewareType:
     """Return a middleware that makes an HTTP session keep Slack's limits, in all its clients, pages and retries.
 
-    Slack's limits are per app and workspace. A bot's token stands for both, so a digest of the token names the
-    workspace. The digest does not reveal the token.
-
-    ``api``: the Web API's address. Requests elsewhere are sent at once.
+    Slack's limits are per app and workspace. A bot's token stands for both, so a digest of it names the workspace.
+    Requests elsewhere than to ``api``, the Web API's address, are sent at once.
     """
 
     async def admit(request: ClientRequest, send: ClientHandlerType) -> ClientResponse:
@@ -293,7 +261,9 @@ def admitting(limiter: Limiter, api: URL) -> ClientMiddlewareType:
             await check()
         response = await send(request)
         if response.status == HTTPStatus.TOO_MANY_REQUESTS:
-            limiter.refused(workspace, method, channel, _seconds(response.headers.get(RETRY_AFTER)))
+            asked = response.headers.get(RETRY_AFTER, "")
+            seconds = min(float(asked), LONGEST_DELAY) if asked.isdecimal() else 1.0
+            limiter.refused(workspace, method, channel, seconds)
         return response
 
     return admit
@@ -312,11 +282,3 @@ async def _channel(request: ClientRequest) -> str | None:
             given = {**given, **dict(parse_qsl(body.decode(errors="replace")))}
     channel = given.get("channel") or given.get("channel_id")
     return channel if isinstance(channel, str) else None
-
-
-def _seconds(retry_after: str | None) -> float:
-    """Return the seconds of a Retry-After header; 1 if it cannot be read."""
-    try:
-        return min(max(float(retry_after or 1), 0.0), LONGEST_DELAY)
-    except ValueError:
-        return 1.0

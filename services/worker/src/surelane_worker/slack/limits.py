@@ -1,7 +1,7 @@
 """Slack's limits: how often an app may call each method in one workspace, and whose turn it is at one of them.
 
 The numbers are the minimums that Slack documents. For "several hundred per minute" and "short bursts", we chose careful
-numbers.
+numbers. Methods that take no bot's token, such as ``admin.*``, are not listed.
 """
 
 import asyncio
@@ -50,34 +50,26 @@ POSTS = Rule(100, 20.0)
 
 _METHODS = {
     TIER_1: """
-        admin.apps.uninstall admin.conversations.restrictAccess.removeGroup admin.teams.create
-        admin.usergroups.addChannels admin.users.unsupportedVersions.export
-        apps.connections.open apps.manifest.create apps.manifest.delete apps.manifest.update apps.uninstall
-        conversations.acceptSharedInvite conversations.approveSharedInvite conversations.declineSharedInvite
-        conversations.listConnectInvites rtm.connect rtm.start team.externalTeams.disconnect tooling.tokens.rotate
+        apps.connections.open apps.uninstall conversations.acceptSharedInvite
+        conversations.approveSharedInvite conversations.declineSharedInvite conversations.listConnectInvites
+        team.externalTeams.disconnect
     """,
     TIER_3: """
-        admin.apps.activities.list admin.apps.config.set admin.functions.permissions.lookup
-        admin.functions.permissions.set admin.roles.listAssignments admin.teams.admins.list admin.teams.list
-        admin.teams.owners.list admin.teams.settings.info admin.teams.settings.setName admin.users.list
-        apps.manifest.export apps.manifest.validate assistant.threads.setSuggestedPrompts assistant.threads.setTitle
-        auth.revoke bookmarks.list bots.info canvases.access.delete canvases.access.set canvases.delete canvases.edit
-        canvases.sections.lookup chat.delete chat.deleteScheduledMessage chat.meMessage chat.scheduleMessage
+        assistant.threads.setSuggestedPrompts assistant.threads.setTitle auth.revoke bookmarks.list bots.info
+        canvases.access.delete canvases.access.set canvases.delete canvases.edit canvases.sections.lookup
+        chat.delete chat.deleteScheduledMessage chat.meMessage chat.scheduleMessage
         chat.scheduledMessages.list chat.unfurl chat.update conversations.history conversations.info
         conversations.invite conversations.join conversations.kick conversations.leave conversations.mark
         conversations.open conversations.replies dnd.info files.delete files.list files.revokePublicURL
-        files.sharedPublicURL functions.completeError functions.completeSuccess oauth.v2.exchange
-        openid.connect.userInfo reactions.add reactions.get slackLists.access.delete slackLists.access.set
-        slackLists.items.create slackLists.items.update stars.list team.billing.info team.info team.preferences.list
-        team.profile.get users.getPresence users.identity users.lookupByEmail users.profile.set
+        files.sharedPublicURL functions.completeError functions.completeSuccess reactions.add reactions.get
+        slackLists.access.delete slackLists.access.set slackLists.items.create slackLists.items.update
+        stars.list team.billing.info team.info team.preferences.list team.profile.get users.getPresence
+        users.identity users.lookupByEmail users.profile.set
     """,
     TIER_4: """
-        admin.auth.policy.assignEntities admin.auth.policy.getEntities admin.auth.policy.removeEntities
-        admin.users.getExpiration admin.users.session.clearSettings admin.users.session.getSettings
-        admin.users.session.setSettings api.test apps.event.authorizations.list chat.appendStream chat.postEphemeral
-        conversations.members dialog.open files.completeUploadExternal files.getUploadURLExternal files.info
-        oauth.access oauth.token oauth.v2.access openid.connect.token slackLists.download.get users.info
-        users.profile.get views.open views.publish views.push views.update
+        api.test apps.event.authorizations.list chat.appendStream chat.postEphemeral conversations.members
+        dialog.open files.completeUploadExternal files.getUploadURLExternal files.info oauth.v2.access
+        slackLists.download.get users.info users.profile.get views.open views.publish views.push views.update
     """,
     SPECIAL: "auth.test blocks.validate chat.getPermalink",
 }
@@ -148,7 +140,7 @@ class SlackBusyError(Exception):
     """Slack's limit leaves no turn for this call within two minutes. The event is snoozed until there is one."""
 
     def __init__(self, after: float) -> None:
-        """``after``: the seconds until the turn."""
+        """``after``: seconds until the turn."""
         super().__init__(f"Slack's rate limit leaves no turn for this call within {after:.0f} s")
         self.after = after
 
@@ -165,6 +157,10 @@ class Turn:
     """Whether ``Limit.counted`` already has this call."""
 
 
+Caller = asyncio.Future[Turn]
+"""Done when a call has its turn, or is refused one."""
+
+
 class Limit:
     """One rule for one workspace or channel, with the callers that wait and the turns that are leased."""
 
@@ -173,14 +169,10 @@ class Limit:
         self.rule = rule
         self.keep = min(rule.seconds / 2, 10.0)
         """Seconds for which spare calls are kept."""
-        self.callers: deque[asyncio.Future[Turn]] = deque()
+        self.callers: deque[Caller] = deque()
         self.turns: list[Turn] = []
         self.last_at = 0.0
         """When the last leased turn begins."""
-        self.crowded = False
-        """Whether callers had to wait for turns of the last lease."""
-        self.ahead = 1
-        """How many further turns to lease for callers to come, while the limit is crowded."""
         self.counted: list[float] = []
         """The times at which this worker's own calls stop counting, in order."""
         self.unreported: list[float] = []
@@ -212,23 +204,22 @@ class Limit:
         """Whether the database must be asked or told something."""
         return bool(self.callers) or self.delay_until is not None
 
-    def call(self, now: float) -> asyncio.Future[Turn]:
-        caller: asyncio.Future[Turn] = asyncio.get_running_loop().create_future()
-        self._drop_lapsed(now)
+    def call(self, now: float) -> Caller:
+        caller: Caller = asyncio.get_running_loop().create_future()
+        self.turns = [turn for turn in self.turns if turn.until >= now]
         if self.turns and not self.callers:
             caller.set_result(self.turns.pop(0))
-            self.ahead = min(self.ahead + 1, HANDFUL)
         else:
             self.callers.append(caller)
         return caller
 
-    def leave(self, caller: asyncio.Future[Turn]) -> None:
+    def leave(self, caller: Caller, now: float) -> None:
         """Leave the line. If the caller has a turn already, another one gets it."""
         caller.cancel()
         if caller.cancelled():
             with suppress(ValueError):
                 self.callers.remove(caller)
-        elif caller.exception() is None:
+        elif caller.exception() is None and not self.is_void(caller, now):
             self.give([caller.result()])
 
     def give(self, turns: Sequence[Turn]) -> None:
@@ -239,25 +230,16 @@ class Limit:
             else:
                 insort(self.turns, turn)
 
-    def refuse(self, after: float) -> None:
-        while caller := self._next():
-            caller.set_exception(SlackBusyError(after))
-
-    def _next(self) -> asyncio.Future[Turn] | None:
+    def _next(self) -> Caller | None:
         while self.callers:
             caller = self.callers.popleft()
             if not caller.done():
                 return caller
         return None
 
-    def _drop_lapsed(self, now: float) -> None:
-        live = [turn for turn in self.turns if turn.until >= now]
-        if len(live) < len(self.turns):
-            self.ahead = 0
-        self.turns = live
-
-    def is_valid(self, turn: Turn, now: float) -> bool:
-        return turn.until >= now and turn.refusals == self.refusals
+    def is_void(self, caller: Caller, now: float) -> bool:
+        """Return whether a caller's turn is too late, or before a refusal. Raise :class:`SlackBusyError` if refused."""
+        return caller.done() and (caller.result().until < now or caller.result().refusals < self.refusals)
 
     def use(self, turn: Turn, now: float) -> None:
         """Count a call that is made now."""
@@ -266,18 +248,11 @@ class Limit:
             insort(self.counted, now + self.window)
 
     def wanted(self, now: float) -> LeaseWanted:
-        self._drop_lapsed(now)
         self.unreported = [end for end in self.unreported if end > now]
-        waiting = len(self.callers)
         recent = sum(end > now + self.window - self.keep for end in self.counted)
-        return LeaseWanted(
-            self.name,
-            self.rule.calls,
-            self.window,
-            len(self.unreported) + waiting + (min(waiting, self.ahead) if self.crowded else 0),
-            min(1 + recent, HANDFUL) if waiting and not self.crowded else 0,
-            self.keep,
-        )
+        wanted = len(self.unreported) + len(self.callers)
+        spare = min(1 + recent, HANDFUL) if self.callers else 0
+        return LeaseWanted(self.name, self.rule.calls, self.window, wanted, spare, self.keep)
 
     def lease(self, leased: Leased, asked: LeaseWanted, sent: float, now: float) -> None:
         """Take the database's answer to the statement that was sent at ``sent``."""
@@ -288,11 +263,11 @@ class Limit:
             for wait in leased.waits[reported:]
         ]
         turns += [Turn(now, sent + self.keep, self.refusals)] * leased.at_hand
-        self.crowded = leased.later is not None or any(wait > LATE for wait in leased.waits)
         self.last_at = max([self.last_at, *(turn.at for turn in turns)])
         self.give(turns)
         if leased.later is not None and len(leased.waits) < asked.wanted:
-            self.refuse(leased.later)
+            while caller := self._next():
+                caller.set_exception(SlackBusyError(leased.later))
 
     def share(self, workers: int, now: float, until: float) -> None:
         """Give callers turns from this worker's share of the limit, without the database.
@@ -301,6 +276,7 @@ class Limit:
         """
         calls = max(1, self.rule.calls // workers)
         window = self.window * max(1.0, workers / self.rule.calls)
+        self.report_at = until
         self.counted = [end for end in self.counted if end > now]
         while self.callers:
             busy = len(self.counted) - calls

@@ -28,15 +28,7 @@ ERROR = "surelane.error:"
 async def answer_modal(
     replies: Replies, notebook: Notebook, event: Event, answer: str, *, taken: bool
 ) -> bool:
-    """Show an answer that Slack's request did not take, once for the event. Return whether the person sees it.
-
-    Args:
-        answer: the answer as JSON.
-        taken: whether Slack's request took it.
-
-    Raises:
-        SlackApiError: Slack refused it for a reason that may pass.
-    """
+    """Show an answer (JSON) that Slack's request has not ``taken``, once. Return whether the person sees it."""
     if not taken:
         if notebook.call(ACKNOWLEDGED):
             return False

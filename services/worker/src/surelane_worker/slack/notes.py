@@ -17,7 +17,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.errors import DatabaseUnavailable, SurelaneError, TransientConflict
 from surelane.events import Event
-from surelane.slack import object_in
+from surelane.slack import object_in, place_of
 from surelane_service.engine import Engine, Settled
 from surelane_service.logs import Logger
 from surelane_worker.slack.client import SentenceError, messages_of, plain, unknown_whether_done
@@ -41,7 +41,12 @@ class ClaimLostError(SentenceError):
 
 
 class Notebook:
-    """The notes about one event: its replies and streams by ordinal, and further calls by name."""
+    """The notes about one event: its replies and streams by ordinal, and further calls by name.
+
+    A note that must be stored waits for the database: without it, a later attempt would repeat what it is about. The
+    wait ends with the lease at the latest, because the handler is stopped then. :class:`ClaimLostError` is raised if
+    the claim no longer stands.
+    """
 
     def __init__(self, engine: Engine, event: Event, log: Logger, *, away: float = AWAY) -> None:
         """``away``: seconds between two tries while the database cannot be reached."""
@@ -62,19 +67,13 @@ class Notebook:
         """Return whether a reply was sent, or perhaps sent."""
         return str(ordinal) in self._part("replies")
 
-    def place_elsewhere(self, ordinal: Ordinal, channel: str) -> None:
-        """Note with the next note that a reply or a stream stands in another channel than its event."""
-        self._part("elsewhere")[str(ordinal)] = channel
+    def place(self, ordinal: Ordinal, channel: str) -> None:
+        """Note with the next note where a reply or a stream stands, unless it is in its event's channel."""
+        if channel != place_of(self._event.payload).channel:
+            self._part("elsewhere")[str(ordinal)] = channel
 
     async def note_reply(self, ordinal: Ordinal, ts: str | None) -> None:
-        """Note a reply's timestamp; ``None``: it is being sent.
-
-        A reply that is to be sent waits for the database: without its note, a later attempt would repeat it. The wait
-        ends with the lease at the latest, because the handler is stopped then.
-
-        Raises:
-            ClaimLostError: the reply must not be sent.
-        """
+        """Note a reply's timestamp; ``None``: it is being sent, which must be stored."""
         self._part("replies")[str(ordinal)] = ts
         await self._write(must=ts is None)
 
@@ -87,12 +86,9 @@ class Notebook:
         return any(noted["ts"] == ts for noted in self._part("streams").values())
 
     async def note_stream(self, ordinal: Ordinal, ts: str | None, *, stopped: bool, **more: Any) -> None:
-        """Note a streamed message's timestamp; ``None``: it is being begun, and waits as a reply does.
+        """Note a streamed message's timestamp; ``None``: it is being begun, which must be stored.
 
         ``more`` says how to end it if the event ends first: the trigger ``event_hist_close`` reads it.
-
-        Raises:
-            ClaimLostError: it must not be begun.
         """
         self._part("streams")[str(ordinal)] = {"ts": ts, "stopped": stopped, **more}
         await self._write(must=ts is None)
@@ -108,20 +104,12 @@ class Notebook:
         return made if isinstance(made, str) else None
 
     async def note_call(self, name: str, made: str, *, must: bool = False) -> None:
-        """Note what a call made. If the note ``must`` be stored, wait as a reply does.
-
-        Raises:
-            ClaimLostError: it must be stored, and the claim is lost.
-        """
+        """Note what a call made."""
         self._part("calls")[name] = made
         await self._write(must=must)
 
     async def note_version(self, version: str) -> None:
-        """Note the version of the handler that the event began under, and return once that is stored.
-
-        Raises:
-            ClaimLostError: the claim no longer stands.
-        """
+        """Note the version of the handler that the event began under, and return once that is stored."""
         self._notes["version"] = version
         await self._write(must=True)
         while '"version"' not in (self._written or ""):
@@ -139,31 +127,29 @@ class Notebook:
         """
         async with self._lock:
             text = json.dumps({name: part for name, part in self._notes.items() if part})
-            if text == self._written:
-                return
-            for _ in range(TRIES):
-                answer = await self._note(text, must=must)
-                if answer is not Settled.BUSY:
-                    break
-                await asyncio.sleep(PAUSE)
-            if answer is Settled.DONE:
-                self._written = text
-            elif answer is Settled.STALE and must:
-                raise ClaimLostError
-
-    async def _note(self, text: str, *, must: bool) -> Settled | None:
-        """Store notes once, or if they ``must`` be stored, once the database is there. Return the answer, if any."""
-        warned = False
-        while True:
-            try:
-                return await self._engine.note_event(self._event.id, self._event.claim, text)
-            except SurelaneError as error:
-                if not warned:
-                    self._log.warning("could not note what Slack did", error=type(error).__name__, waits=must)
-                warned = True
-                if not (must and isinstance(error, DatabaseUnavailable | TransientConflict)):
-                    return None
-            await asyncio.sleep(self._away)
+            locked, warned = 0, False
+            while text != self._written and locked < TRIES:
+                try:
+                    answer = await self._engine.note_event(self._event.id, self._event.claim, text)
+                except SurelaneError as error:
+                    if not warned:
+                        self._log.warning(
+                            "could not note what Slack did", error=type(error).__name__, waits=must
+                        )
+                    warned = True
+                    if not (must and isinstance(error, DatabaseUnavailable | TransientConflict)):
+                        return
+                    await asyncio.sleep(self._away)
+                    continue
+                if answer is Settled.DONE:
+                    self._written = text
+                elif answer is Settled.BUSY:
+                    locked += 1
+                    await asyncio.sleep(PAUSE)
+                elif must:
+                    raise ClaimLostError
+                else:
+                    return
 
 
 @dataclass(eq=False)
@@ -192,7 +178,10 @@ class Thread:
 
 @dataclass(eq=False)
 class SentReplies:
-    """Find replies to events in Slack, for one attempt."""
+    """Find replies to events in Slack, for one attempt.
+
+    Its methods raise ``SlackApiError`` where Slack failed for a reason that may pass.
+    """
 
     client: AsyncWebClient
     log: Logger
@@ -200,10 +189,31 @@ class SentReplies:
 
     async def before(self, event: Event, thread: Thread) -> dict[Ordinal, str]:
         """Return the timestamps of earlier attempts' replies by ordinal. Look once per attempt and thread."""
-        key = (event.id, thread)
-        if key not in self._found:
-            self._found[key] = await self.look(event, thread)
-        return self._found[key]
+        if (event.id, thread) not in self._found:
+            self._found[event.id, thread] = await self.look(event, thread)
+        return self._found[event.id, thread]
+
+    async def noted_once(
+        self,
+        call: Callable[[], Awaitable[str]],
+        find: Callable[[], Awaitable[str | None]],
+        note: Callable[[str | None], Awaitable[None]],
+        forget: Callable[[], Awaitable[None]],
+    ) -> str:
+        """Send a message once, noted before and after. A refused one is forgotten.
+
+        Raises:
+            ClaimLostError: it must not be sent.
+        """
+        await note(None)
+        try:
+            ts = await self.once(call, find)
+        except SlackApiError as error:
+            if not unknown_whether_done(error):
+                await forget()
+            raise
+        await note(ts)
+        return ts
 
     async def once(
         self, call: Callable[[], Awaitable[str]], find: Callable[[], Awaitable[str | None]]
@@ -222,11 +232,7 @@ class SentReplies:
         return await call()
 
     async def look(self, event: Event, thread: Thread) -> dict[Ordinal, str]:
-        """Return the timestamps of the event's replies in the thread now, by ordinal.
-
-        Raises:
-            SlackApiError: Slack failed for a reason that may pass.
-        """
+        """Return the timestamps of the event's replies in the thread now, by ordinal."""
         found: dict[Ordinal, str] = {}
         async for message in self._messages(thread):
             ordinal = ordinal_of(message, event)
@@ -235,22 +241,14 @@ class SentReplies:
         return found
 
     async def file(self, thread: Thread, file: str) -> str | None:
-        """Return a file's id if a message of the thread has it.
-
-        Raises:
-            SlackApiError: Slack failed for a reason that may pass.
-        """
+        """Return a file's id if a message of the thread has it."""
         async for message in self._messages(thread):
             if any(each.get("id") == file for each in message.get("files") or []):
                 return file
         return None
 
     async def running(self, thread: Thread) -> list[str]:
-        """Return the timestamps of this bot's streams in the thread that have not ended.
-
-        Raises:
-            SlackApiError: Slack failed for a reason that may pass.
-        """
+        """Return the timestamps of this bot's streams in the thread that have not ended."""
         bot = (await self.client.auth_test())["user_id"]
         return [
             str(message["ts"])
@@ -259,8 +257,8 @@ class SentReplies:
         ]
 
     def _messages(self, thread: Thread) -> AsyncIterator[dict[str, Any]]:
-        place, bounds = {"channel": thread.channel}, {"oldest": thread.since, "latest": thread.until}
-        asked: dict[str, Any] = {**place, **bounds, "include_all_metadata": True}
+        asked: dict[str, Any] = {"channel": thread.channel, "oldest": thread.since, "latest": thread.until}
+        asked["include_all_metadata"] = True
         if thread.ts:
             first = self.client.conversations_replies(ts=thread.ts, **asked)
         else:

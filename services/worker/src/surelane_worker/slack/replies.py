@@ -1,9 +1,7 @@
 """Reply in Slack once, even if the event is handled again.
 
-Each message carries the event's id and the reply's ordinal in its ``metadata``: 0 for a handler's first reply, and so
-on. The event's row says which replies were sent (:mod:`surelane_worker.slack.notes`). An attempt looks in Slack only
-for a reply of an earlier attempt that was being sent when that attempt ended. The lookup is expensive: Slack allows
-some apps one per minute.
+The event's row says which replies were sent (:mod:`surelane_worker.slack.notes`). An attempt looks in Slack only for a
+reply of an earlier attempt that was being sent when that attempt ended: Slack allows some apps one lookup per minute.
 """
 
 import asyncio
@@ -31,7 +29,6 @@ from surelane_worker.slack.client import (
     ResponseRefusedError,
     SlackClients,
     slack_error,
-    unknown_whether_done,
 )
 from surelane_worker.slack.limiter import check_after_wait
 from surelane_worker.slack.notes import Notebooks, Ordinal, SentReplies, Thread, metadata_of
@@ -49,7 +46,12 @@ LONGEST_PAUSE = 300
 
 
 class Replies:
-    """Posts what a handler says in Slack during one attempt."""
+    """Posts what a handler says in Slack during one attempt.
+
+    Its methods raise ``SlackApiError`` if Slack refuses a call, and :class:`NowhereToReplyError` if neither the event
+    nor an argument names the channel, the thread, the message or the modal that the call is about. Those that send
+    something once raise :class:`ClaimLostError` if the worker has lost its claim of the event: nothing is sent then.
+    """
 
     def __init__(
         self,
@@ -98,9 +100,6 @@ class Replies:
             The message's timestamp; ``None`` for an answer through a ``response_url``, or where one had to be.
 
         Raises:
-            SlackApiError: Slack refused it.
-            ClaimLostError: the worker has lost its claim of the event, so the reply is not sent.
-            NowhereToReplyError: the event names no place.
             ResponseUrlError: its ``response_url`` is neither Slack's nor the simulator's.
             ResponseRefusedError: Slack refused the answer through the ``response_url``.
         """
@@ -135,21 +134,13 @@ class Replies:
         where = {"channel": thread.channel, "thread_ts": thread.ts}
         message = {**where, "text": text, **arguments, "metadata": metadata}
         await self._check_new()
-        if thread.channel != place.channel:
-            notebook.place_elsewhere(ordinal, thread.channel)
-        await notebook.note_reply(ordinal, None)
+        notebook.place(ordinal, thread.channel)
 
         async def find() -> str | None:
             return (await self._sent.look(event, thread)).get(ordinal)
 
-        try:
-            ts = await self._sent.once(partial(self._post, message), find)
-        except SlackApiError as error:
-            if not unknown_whether_done(error):
-                await notebook.forget("replies", ordinal)
-            raise
-        await notebook.note_reply(ordinal, ts)
-        return ts
+        note, forget = partial(notebook.note_reply, ordinal), partial(notebook.forget, "replies", ordinal)
+        return await self._sent.noted_once(partial(self._post, message), find, note, forget)
 
     async def _reply_later(
         self, event: Event, ordinal: Ordinal, place: Place, text: str | None, arguments: dict[str, Any]
@@ -188,12 +179,7 @@ class Replies:
         return str(response["ts"])
 
     async def react(self, event: Event, name: str) -> None:
-        """Add an emoji to the event's message. Succeed if it is there already.
-
-        Raises:
-            SlackApiError: Slack refused it.
-            NowhereToReplyError: the event is about no message.
-        """
+        """Add an emoji to the event's message. Succeed if it is there already."""
         place = place_of(event.payload)
         if not place.channel or not place.message_ts:
             raise NowhereToReplyError
@@ -201,30 +187,15 @@ class Replies:
         await allowing(("already_reacted",), self._client.reactions_add(name=name.strip(":"), **where))
 
     async def set_status(self, event: Event, status: str, **arguments: Any) -> None:
-        """Show in the thread what is going on. An empty status removes it. Slack drops it after two minutes.
-
-        Raises:
-            SlackApiError: Slack refused it.
-            NowhereToReplyError: the event is in no thread.
-        """
+        """Show in the thread what is going on. An empty status removes it. Slack drops it after two minutes."""
         await self._client.assistant_threads_setStatus(**_thread_of(event), status=status, **arguments)
 
     async def set_title(self, event: Event, title: str, **arguments: Any) -> None:
-        """Give an assistant's thread a title.
-
-        Raises:
-            SlackApiError: Slack refused it.
-            NowhereToReplyError: the event is in no thread.
-        """
+        """Give an assistant's thread a title."""
         await self._client.assistant_threads_setTitle(**_thread_of(event), title=title, **arguments)
 
     async def set_suggested_prompts(self, event: Event, prompts: Mapping[str, str], **arguments: Any) -> None:
-        """Offer prompts in an assistant's thread: each title with the message that it sends.
-
-        Raises:
-            SlackApiError: Slack refused it.
-            NowhereToReplyError: the event is in no channel.
-        """
+        """Offer prompts in an assistant's thread: each title with the message that it sends."""
         place = place_of(event.payload)
         if not place.channel:
             raise NowhereToReplyError
@@ -240,7 +211,7 @@ class Replies:
             The view's id; ``None`` if an earlier attempt opened it and Slack's answer was lost.
 
         Raises:
-            SlackApiError: Slack refused it; ``expired_trigger_id`` after the three seconds.
+            SlackApiError: ``expired_trigger_id`` after the three seconds.
             NoTriggerError: the event is no command or interaction.
         """
         trigger = text_in(event.payload.get("trigger_id"))
@@ -272,10 +243,6 @@ class Replies:
         Args:
             view_id: the modal's id, as :meth:`open_view` returned it; by default the event's own modal.
             arguments: any of ``views.update``'s, such as ``external_id`` instead of ``view_id``.
-
-        Raises:
-            SlackApiError: Slack refused it.
-            NowhereToReplyError: the event is about no modal, and none is named.
         """
         if view_id is None and "external_id" not in arguments:
             view_id = text_in(object_in(event.payload.get("view")).get("id"))
@@ -285,11 +252,7 @@ class Replies:
         await self._client.views_update(view=view, view_id=view_id, **arguments)
 
     async def publish_home(self, user: str, view: dict[str, Any] | View, **arguments: Any) -> None:
-        """Show a view on a person's *Home* tab of the app. Each attempt does it again, with the same result.
-
-        Raises:
-            SlackApiError: Slack refused it.
-        """
+        """Show a view on a person's *Home* tab of the app. Each attempt does it again, with the same result."""
         await self._check_claim()
         await self._client.views_publish(user_id=user, view=view, **arguments)
 
@@ -308,10 +271,7 @@ class Replies:
             The file's id.
 
         Raises:
-            SlackApiError: Slack refused it.
             aiohttp.ClientError: its bytes could not be sent.
-            ClaimLostError: the worker has lost its claim of the event, so the file is not posted.
-            NowhereToReplyError: the event names no channel.
         """
         thread, event = _taken(place_of(event.payload), arguments), self._owner or event
         name = self._call_name(event, "files.upload")
@@ -320,15 +280,13 @@ class Replies:
             self._log.info("file was already uploaded")
             return uploaded
         shown = {each: arguments.pop(each, None) for each in ("title", "highlight_type")}
-        sent = notebook.call(f"{name}:sent")
-        if sent is None:
+        earlier = notebook.call(f"{name}:sent")
+        if (sent := earlier) is None:
             sent = await self._send_file(file, arguments)
             await notebook.note_call(f"{name}:sent", sent, must=True)
-        elif await self._sent.file(thread, sent):
-            await notebook.note_call(name, sent)
-            return sent
         share = partial(self._share, {"id": sent, **shown}, thread, comment)
-        uploaded = await self._sent.once(share, partial(self._sent.file, thread, sent))
+        find = partial(self._sent.file, thread, sent)
+        uploaded = (earlier and await find()) or await self._sent.once(share, find)
         await notebook.note_call(name, uploaded)
         return uploaded
 
@@ -363,9 +321,6 @@ class Replies:
         Args:
             interval: seconds between two calls to Slack, in which text is gathered; 0 sends every text at once.
             arguments: any of ``chat.startStream``'s; ``channel`` and ``thread_ts`` answer elsewhere.
-
-        Raises:
-            NowhereToReplyError: the event is in no thread.
         """
         place = place_of(event.payload)
         thread = _taken(place, arguments)

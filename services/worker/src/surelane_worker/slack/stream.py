@@ -8,6 +8,7 @@ when its attempt ended is found by its state and its author.
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count, takewhile
 from typing import Any, Self
 
@@ -16,9 +17,8 @@ from slack_sdk.models import JsonObject
 from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.events import Event
-from surelane.slack import place_of
 from surelane_worker.slack.chunks import content_of, cut
-from surelane_worker.slack.client import plain, slack_error, unknown_whether_done
+from surelane_worker.slack.client import FINAL, plain, slack_error
 from surelane_worker.slack.notes import Notebook, Ordinal, SentReplies, Thread, metadata_of
 from surelane_worker.slack.tokens import owner_fields
 
@@ -28,8 +28,8 @@ INTERVAL = 0.5
 NOT_STREAMING = "message_not_in_streaming_state"
 ENDED = (NOT_STREAMING, "message_not_found")
 
-Chunk = dict[str, Any] | JsonObject
-Block = dict[str, Any] | JsonObject
+Part = dict[str, Any] | JsonObject
+"""A chunk or a block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +54,21 @@ class Begun:
         return (self.noted.get("ts") or await self._found()) if self.noted else None
 
     async def begin(self, call: Callable[[], Awaitable[str]]) -> str:
-        """Begin the message with a call that returns its timestamp.
+        """Begin the message with a call that returns its timestamp; see :meth:`SentReplies.noted_once`."""
+        return await self.sent.noted_once(call, self._found, self._note, self.forget)
 
-        Raises:
-            ClaimLostError: it must not be begun.
-            SlackApiError: Slack refused it.
-        """
-        await self._note(None)
-        try:
-            ts = await self.sent.once(call, self._found)
-        except SlackApiError as error:
-            if not unknown_whether_done(error):
-                await self.notebook.forget("streams", self.name)
-            raise
-        await self._note(ts)
-        return ts
+    async def remove(self, client: AsyncWebClient, ts: str) -> None:
+        """Remove the message that an earlier attempt began, if Slack lets it."""
+        final, channel = FINAL.union(ENDED), self.thread.channel
+        await allowing(final, client.chat_stopStream(channel=channel, ts=ts))
+        await allowing(final, client.chat_delete(channel=channel, ts=ts))
+
+    async def forget(self) -> None:
+        await self.notebook.forget("streams", self.name)
 
     async def _note(self, ts: str | None) -> None:
         thread = self.thread
-        if thread.channel != place_of(self.event.payload).channel:
-            self.notebook.place_elsewhere(self.name, thread.channel)
+        self.notebook.place(self.name, thread.channel)
         place = {"channel": thread.channel, "thread_ts": thread.ts, "since": thread.since}
         owner = owner_fields(self.event)  # whose token ends it if the event ends first
         await self.notebook.note_stream(self.name, ts, stopped=False, **place, **owner)
@@ -117,7 +112,8 @@ class Message:
             chunks = []
         self.said += chunks
         await self.check_claim()
-        if not (self._live and await self._stopped(chunks, blocks)):
+        stop = partial(self.client.chat_stopStream, **self._place, metadata=self._metadata)
+        if not (self._live and await self._streaming(stop(chunks=chunks or None, blocks=blocks or None))):
             await self._replace(blocks)
         if self.ts:
             await self.begun.notebook.note_stream(self.begun.name, self.ts, stopped=True, **note)
@@ -126,9 +122,8 @@ class Message:
         """Remove the message, which an earlier attempt needed and this one does not."""
         if ts := await self.begun.earlier():
             await self.check_claim()
-            await allowing(ENDED, self.client.chat_stopStream(channel=self.begun.thread.channel, ts=ts))
-            await allowing(ENDED, self.client.chat_delete(channel=self.begun.thread.channel, ts=ts))
-        await self.begun.notebook.forget("streams", self.begun.name)
+            await self.begun.remove(self.client, ts)
+        await self.begun.forget()
 
     @property
     def _place(self) -> dict[str, Any]:
@@ -147,13 +142,6 @@ class Message:
 
         self.ts = await self.begun.begin(start)
 
-    async def _stopped(self, chunks: list[dict[str, Any]], blocks: list[dict[str, Any]]) -> bool:
-        return await self._streaming(
-            self.client.chat_stopStream(
-                **self._place, chunks=chunks or None, blocks=blocks or None, metadata=self._metadata
-            )
-        )
-
     async def _streaming(self, call: Awaitable[object]) -> bool:
         """Await a call. Return false if Slack has ended the stream by itself, which it does after a while."""
         self._live = await allowing((NOT_STREAMING,), call)
@@ -171,7 +159,8 @@ class Stream:
     """A reply that grows. What one message cannot hold goes on in the next one.
 
     Text is sent at once if the interval since the last call is over. Otherwise it is sent when the interval ends,
-    together with all text that was appended until then, even while the handler waits for something else.
+    together with all text that was appended until then, even while the handler waits for something else. ``append`` and
+    ``stop`` raise ``SlackApiError`` if Slack refused this or an earlier part.
     """
 
     def __init__(self, made: Callable[[int], Message], interval: float = INTERVAL) -> None:
@@ -203,12 +192,8 @@ class Stream:
             self._sender.cancel()
             await asyncio.gather(self._sender, return_exceptions=True)
 
-    async def append(self, text: str = "", *, chunks: Sequence[Chunk] = ()) -> None:
-        """Append Markdown text, then chunks: Slack's ``task_update``, ``plan_update``, ``blocks`` and so on.
-
-        Raises:
-            SlackApiError: Slack refused this or an earlier part.
-        """
+    async def append(self, text: str = "", *, chunks: Sequence[Part] = ()) -> None:
+        """Append Markdown text, then chunks: Slack's ``task_update``, ``plan_update``, ``blocks`` and so on."""
         said = [{"type": "markdown_text", "text": text}] if text else []
         added = [*said, *map(plain, chunks)]
         if self._whole or not added:
@@ -222,12 +207,8 @@ class Stream:
         if self._sender is None and self._waiting:
             self._sender = asyncio.create_task(self._send_later())
 
-    async def stop(self, *, blocks: Sequence[Block] | None = None) -> None:
-        """Finish the reply, with ``blocks`` such as feedback buttons below it. The end of ``async with`` calls it.
-
-        Raises:
-            SlackApiError: Slack refused it.
-        """
+    async def stop(self, *, blocks: Sequence[Part] | None = None) -> None:
+        """Finish the reply, with ``blocks`` such as feedback buttons below it. The end of ``async with`` calls it."""
         if self._ended:
             return
         self._ended = True

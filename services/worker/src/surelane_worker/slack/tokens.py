@@ -41,7 +41,6 @@ LASTS = timedelta(minutes=1)
 SLACK_WITHIN = 10.0
 STORE_WITHIN = 30.0
 """Seconds for which the new tokens are stored again and again while the database is away."""
-AT_ONCE = 4
 BATCH = 100
 """Most tokens of one look: Slack allows about a hundred refreshes per minute."""
 
@@ -81,8 +80,6 @@ class Tokens:
         """Return the clients for a payload that names a workspace whose token is kept: for nearly all events.
 
         ``None``: ask :meth:`clients_for`. Every event comes here, so nothing is awaited, and no owner is made.
-
-        ``now``: the event loop's time.
         """
         named: Any = payload.get("authorizations")
         named = named[0] if type(named) is list and named else payload
@@ -112,10 +109,7 @@ class Tokens:
         return clients
 
     async def wait(self, event: Event, owner: Owner, until: datetime) -> float | None:
-        """Let an event wait for an installation. An install then wakes it.
-
-        Return the seconds after which to try again all the same, where that is soon; ``None``: the install wakes it.
-        """
+        """Let an event wait for an install, which wakes it. Return the seconds after which to try again, if soon."""
         try:
             there = await self.installs.installations.await_one(event.id, owner, until)
         except SurelaneError as error:
@@ -212,19 +206,14 @@ class Refresher:
             await asyncio.sleep(jittered(EVERY))
 
     async def refresh_expiring(self) -> int:
-        """Refresh the tokens that expire soon. Return how many were refreshed here."""
-        limit = asyncio.Semaphore(AT_ONCE)
-
-        async def one(row: Expiring) -> bool | None:
-            async with limit:
-                try:
-                    return await self.refresh(row)
-                except SealedError as error:
-                    _log.error("tokens cannot be refreshed", owner=row.owner.identity, error=str(error))
-                    return False
-
-        rows = await self.installations.expiring(AHEAD, BATCH)
-        return sum(map(bool, await asyncio.gather(*(one(row) for row in rows))))
+        """Refresh the tokens that expire soon, one after another. Return how many were refreshed here."""
+        refreshed = 0
+        for row in await self.installations.expiring(AHEAD, BATCH):
+            try:
+                refreshed += bool(await self.refresh(row))
+            except (SealedError, SurelaneError) as error:  # a locked row holds up no other
+                _log.error("tokens cannot be refreshed", owner=row.owner.identity, error=str(error))
+        return refreshed
 
     async def find(self, owner: Owner, user_id: str | None = None) -> Mapping[str, Stored]:
         """Return an installation's rows. Tokens that are about to end are refreshed first."""
@@ -258,13 +247,9 @@ class Refresher:
         answer = await self._asked(tokens.get(f"{prefix}_refresh_token"), name)
         if answer is None:
             return False
-        expires_in = answer.get("expires_in")
-        fresh = {
-            **tokens,
-            f"{prefix}_token": answer["access_token"],
-            f"{prefix}_refresh_token": answer.get("refresh_token"),
-        }
+        expires_in, token, again = map(answer.get, ("expires_in", "access_token", "refresh_token"))
         ends = None if expires_in is None else datetime.now(UTC) + timedelta(seconds=int(expires_in))
+        fresh = {**tokens, f"{prefix}_token": token, f"{prefix}_refresh_token": again}
         stored = await self._store(row, version, fresh, ends)
         if stored:
             _log.info("tokens were refreshed", **name)
@@ -273,12 +258,8 @@ class Refresher:
         return stored
 
     async def _asked(self, refresh_token: str | None, name: dict[str, Any]) -> Mapping[str, Any] | None:
-        fields = {
-            "client_id": self.client_id,
-            "client_secret": self.client_secret,
-            "grant_type": "refresh_token",
-            "refresh_token": refresh_token or "",
-        }
+        own = {"client_id": self.client_id, "client_secret": self.client_secret}
+        fields = {**own, "grant_type": "refresh_token", "refresh_token": refresh_token or ""}
         try:
             async with asyncio.timeout(SLACK_WITHIN):
                 answer = (await self.client.api_call("oauth.v2.access", data=fields)).data
@@ -301,13 +282,11 @@ class Refresher:
             try:
                 if await self.installations.end_refresh(row, version, tokens, ends):
                     return True
-                return await self._is_stored(row, tokens)
+                # A call without an answer may have stored them.
+                now = (await self.installations.find(row.owner, row.user_id)).get(row.user_id)
+                break
             except SurelaneError:
                 if time.monotonic() > until:
                     raise
                 await asyncio.sleep(0.5)
-
-    async def _is_stored(self, row: Stored | Expiring, tokens: Mapping[str, Any]) -> bool:
-        """Return whether a row holds these tokens: a call without an answer may have stored them."""
-        now = (await self.installations.find(row.owner, row.user_id)).get(row.user_id)
         return now is not None and {**now.values, **tokens} == now.values
