@@ -34,7 +34,6 @@ return case when _event ->> 'type' = 'event_callback' and jsonb_typeof(_event ->
 -- slack.message_changed and slack.message_deleted of all channels; slack.command.deploy.
 create or replace function agent.event_kind(_event jsonb) returns text
 language plpgsql immutable parallel safe
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _inner jsonb := agent.slack_event(_event);
@@ -66,7 +65,6 @@ return case when right(_kind, length(_notes ->> 'version') + 1) = '@' || (_notes
 -- one of the content.
 create or replace function agent.event_item_key(_event jsonb) returns text
 language plpgsql immutable parallel safe
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return agent.bounded_key(coalesce(
@@ -83,7 +81,6 @@ $$;
 -- beside it: such a key has no team.
 create or replace function agent.event_group_key(_event jsonb) returns text
 language plpgsql immutable parallel safe
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _inner jsonb := agent.slack_event(_event);
@@ -127,7 +124,6 @@ return case when left(_key, 5) = 'cron:' or left(_key, 8) = 'webhook:' then agen
 -- unless a handler keeps their thread's order.
 create or replace function agent.stored_group_key(_kind text, _event jsonb) returns text
 language plpgsql stable parallel safe
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if agent.is_interactive(_kind) and not exists (select from agent.kind where kind = _kind and ordered) then
@@ -141,7 +137,6 @@ $$;
 -- Timestamps before 2013 or more than a day ahead do not count: each would open a chunk of history.
 create or replace function agent.event_time(_event jsonb, _now timestamptz, out event_ts timestamptz, out exact boolean)
 language plpgsql stable parallel safe
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _given text := agent.slack_event(_event) ->> 'event_ts';

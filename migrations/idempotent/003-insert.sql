@@ -438,7 +438,7 @@ as $$
 declare
     _new_vt timestamptz := greatest(_vt, agent.clock());
 begin
-    perform agent.fence_behind(_old.id);
+    perform agent.fence_lapsed(array[_old.id]);
     update agent.event
     set vt = _new_vt, event = _event, lane = _old.lane, retrying = false, claimed_by = null, heartbeat_at = null
     -- What history is searched for by its event_ts keeps it: Slack's and bare events, and webhooks'

@@ -156,31 +156,6 @@ begin
 end
 $$;
 
--- Created once, with the outliers and kinds of history. Events that end meanwhile wait until the
--- migration commits; the trigger also sees what running calls of the previous release end then.
-do $$
-begin
-    if not exists (select from pg_trigger where tgrelid = 'agent.event_hist'::regclass and tgname = 'event_hist_outlier') then
-        create trigger event_hist_outlier before insert on agent.event_hist
-        for each row when (new.finished_at - new.event_ts not between interval '-7 days' and interval '7 days') execute function agent.note_outlier();
-        -- JIT would compile a scan of each chunk, which takes longer than the scan.
-        perform set_config('jit', 'off', true);
-        insert into agent.event_hist_outlier (finished_on, event_week)
-        select distinct date_bin('1 day', finished_at, 'epoch'), date_bin('7 days', event_ts, 'epoch')
-        from agent.event_hist where finished_at - event_ts not between interval '-7 days' and interval '7 days';
-        -- Lists look up their kinds in agent.kind. It can lack one of history: its first insert
-        -- left it to another transaction, which rolled back.
-        perform agent.register_kinds(array(
-            with recursive ended (kind) as (
-                (select kind from agent.event_hist order by kind limit 1)
-                union all
-                select (select h.kind from agent.event_hist as h where h.kind > ended.kind order by h.kind limit 1) from ended where ended.kind is not null
-            )
-            select kind from ended where kind is not null));
-    end if;
-end
-$$;
-
 -- Stores the job of a failure hook for an event that ended failed or expired, if a worker has ever
 -- announced one for its kind: with the event's payload, and its end under "failure". It expires
 -- after a day.

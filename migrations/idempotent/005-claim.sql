@@ -5,7 +5,7 @@
 --   text_size, last_claims: sizes, and numbers of claims; claims
 --   walk_lanes, take_heads: lock heads lane by lane; claims
 --   take_members: adds the members of their groups; claims
---   fence_groups, fence_behind: after a lapse, members go back; claims, sweeps, operators
+--   fence_groups, fence_lapsed: after a lapse, members go back; claims, sweeps, operators
 --   lanes_of, crowds_in, move_others, share_kind: bands for crowds; a worker, as events wait long
 --   peek_lanes: what is due; a worker's poll
 --   position_lock, take_position, position_free, leave_position, pass_on: who answers; workers
@@ -175,16 +175,16 @@ begin
 end
 $$;
 
--- Where an event is a head whose lease lapsed, and leaves or moves: the members that were held with
--- it go back unspent. The caller holds its lock.
-create or replace function agent.fence_behind(_id int8) returns void
+-- The same where heads whose lease lapsed, of these events, leave or move.
+create or replace function agent.fence_lapsed(_ids int8[]) returns text[]
 language plpgsql volatile security definer
 as $$
 declare
     _now timestamptz := agent.clock();
 begin
-    perform agent.fence_groups(array[group_key], _now)
-    from agent.event where id = _id and group_key is not null and head and claimed_by is not null and vt <= _now;
+    return agent.fence_groups(array(
+        select group_key from agent.event
+        where id = any(_ids) and head and group_key is not null and claimed_by is not null and vt <= _now order by group_key), _now);
 end
 $$;
 

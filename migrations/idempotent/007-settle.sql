@@ -6,7 +6,7 @@
 --   hold_continuations, hold_endings: lock who waits for what ends; settles
 --   latest_claims, settle_answers: the answers done, stale, busy; settles, heartbeats
 --   settle_plain: plain completions in one pass; settle
---   settle_alike: one outcome, in halves if it fails; settle
+--   settle_alike: one outcome, in halves if it fails; settle, archive_possible (008)
 --   settle_completed, settle_failed, settle_returned: one outcome each; settle_alike
 --   return_events: ends claims, not events; failures, releases
 --   pass_to_version: to workers of an older or newer version; settle_returned
@@ -61,7 +61,6 @@ language plpgsql volatile security definer
 as $$
 declare
     _wanted int8[] := array(select distinct continuation_id from agent.event where id = any(_ids) and continuation_id is not null);
-    _groups text[];
     _held int8[];
     _failing int8[];
     _above int8[];
@@ -69,9 +68,7 @@ begin
     if _wanted = '{}' then
         return _wanted;
     end if;
-    _groups := agent.hold_groups(_wanted);
-    _held := array(
-        select id from agent.event where id = any(_wanted) and (group_key is null or group_key = any(_groups)) order by id for update skip locked);
+    _held := agent.lock_for_sweep(_wanted);
     if _outcome <> 'completed' then
         _failing := array(select id from agent.event where id = any(_held) and fails_with_children and continuation_id is not null);
         if _failing <> '{}' then
@@ -181,7 +178,7 @@ declare
 begin
     if _late <> '{}' then
         _late := agent.lock_for_sweep(_late);
-        perform agent.fence_groups(array(select group_key from agent.event where id = any(_late) and head and group_key is not null order by group_key), _now);
+        perform agent.fence_lapsed(_late);
         perform agent.archive_possible(array(select id from agent.event where id = any(_late) and cancelled_by is not null and vt <= _now)
             , 'cancelled', 'cancelled while running');
     end if;
@@ -293,7 +290,8 @@ begin
 end
 $$;
 
--- Settles claims that all have the same outcome; returns the ids that were settled. It steps over
+-- Settles claims that all have the same outcome; returns the ids that were settled. Expired and
+-- cancelled events are the caller's own, without claims; their argument is the reason. It steps over
 -- rows that another transaction has locked. Where it must wait, it waits 30 ms at most. Then it is
 -- rolled back and tries the halves: all but the blocked event settle. An event that cannot be
 -- settled (history refuses it, or its argument is wrong) is found in the same way, and stays
@@ -307,6 +305,10 @@ declare
     _half int4 := cardinality(_ids) / 2;
 begin
     begin
+        if _claims is null then
+            perform agent.archive_events(_ids, _outcome, _arguments[1] #>> '{}');
+            return _ids;
+        end if;
         return case _outcome
             when 'complete' then agent.settle_completed(_ids, _claims, _arguments)
             when 'fail' then agent.settle_failed(_ids, _claims, _arguments)
@@ -326,7 +328,8 @@ begin
                 raise;
             elsif _half = 0 then
                 -- Without the error's own text, which may quote the event.
-                raise warning 'event % cannot be settled as %: SQLSTATE %', _ids[1], _outcome, sqlstate;
+                raise warning 'event % cannot be %: SQLSTATE %', _ids[1]
+                , case when _claims is null then 'moved to history' else 'settled as ' || _outcome end, sqlstate;
                 return '{}';
             end if;
     end;
@@ -423,12 +426,8 @@ $$;
 -- Completes claims, with their results. Programs know it by this name.
 create or replace function agent.complete_events(_ids int8[], _claims int4[], _results jsonb[] default null)
 returns table (ordinal int4, answer text)
-language plpgsql volatile security definer
-as $$
-begin
-    return query select a.ordinal, a.answer from agent.settle(_ids, _claims, null, _results) as a;
-end
-$$;
+language sql volatile security definer
+as $$ select a.ordinal, a.answer from agent.settle(_ids, _claims, null, _results) as a $$;
 
 -- Renews leases; a group shares one lease, so extending one member's extends all that are held.
 -- Stale: the lease is lost. Busy: another transaction has the row locked, or the head of its group.
@@ -513,7 +512,7 @@ begin
     if not found then
         perform agent.hold_group((select group_key from agent.event where id = _id));
         perform from agent.event where id = _id for update;
-        perform agent.fence_behind(_id);
+        perform agent.fence_lapsed(array[_id]);
     end if;
     perform agent.archive_events(array[_id], 'completed');
 end

@@ -22,40 +22,12 @@ begin
 end
 $$;
 
--- Archives events whose locks the caller holds; returns how many. An event that history refuses (an
--- index, a constraint, a trigger of the owner's) stays in the queue with a warning. An event whose
--- continuation or next head is locked waits 30 ms, and stays for the next sweep. Neither delays the
--- others: halving finds it in few subtransactions.
+-- Archives events whose locks the caller holds; returns how many. What history refuses (an index, a
+-- constraint, a trigger of the owner's), or whose continuation or next head is locked, stays for the
+-- next sweep (agent.settle_alike).
 create or replace function agent.archive_possible(_ids int8[], _outcome text, _reason text) returns int4
-language plpgsql volatile security definer
-set lock_timeout = '30ms'
-as $$
-declare
-    _half int4 := cardinality(_ids) / 2;
-begin
-    if cardinality(_ids) = 0 then
-        return 0;
-    end if;
-    begin
-        perform agent.archive_events(_ids, _outcome, _reason);
-        return cardinality(_ids);
-    exception when lock_not_available or deadlock_detected then
-        if _half = 0 then
-            return 0;
-        end if;
-    when others then
-        -- A conflict, a lack of resources, a timeout: not the event's fault.
-        if left(sqlstate, 2) in ('40', '53', '55', '57', '58', 'XX') then
-            raise;
-        elsif _half = 0 then
-            -- Without the error's own text, which may quote the event.
-            raise warning 'event % cannot be moved to history: SQLSTATE %', _ids[1], sqlstate;
-            return 0;
-        end if;
-    end;
-    return agent.archive_possible(_ids[:_half], _outcome, _reason) + agent.archive_possible(_ids[_half + 1:], _outcome, _reason);
-end
-$$;
+language sql volatile security definer
+return cardinality(agent.settle_alike(_outcome, _ids, null, array_fill(to_jsonb(_reason), array[cardinality(_ids)]), false));
 
 -- Moves up to _limit lapsed events to history: as expired after their last attempt, as cancelled if
 -- that was asked for. Returns how many. An attempt that still runs is never among them: its vt lies
@@ -137,8 +109,7 @@ declare
         order by e.deadline limit _limit));
 begin
     _ids := array(select id from agent.event where id = any(_ids) and deadline < _now and (claimed_by is null or vt <= _now));
-    perform agent.fence_groups(array(
-        select group_key from agent.event where id = any(_ids) and head and group_key is not null and claimed_by is not null order by group_key), _now);
+    perform agent.fence_lapsed(_ids);
     return agent.archive_possible(_ids, 'expired', 'deadline_passed');
 end
 $$;

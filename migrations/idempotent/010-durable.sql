@@ -42,11 +42,12 @@ return case when exists (select from agent.event where id = _id and claimed_by i
 
 -- Stores a step of a running handler, fenced by its claim: its result and the errors of failed
 -- tries. If it is _done it is not run again: without a result it has failed for good. A second call
--- changes nothing. After a new result, attempts count anew. _in_order is the column's. Answers
--- done; stale: the claim no longer stands; busy: another transaction has locked the event.
+-- changes nothing. After a new result, attempts count anew. _in_order is the column's. _opens: the
+-- sort of a step that begins (open_step). Answers done; stale: the claim no longer stands; busy:
+-- another transaction has locked the event.
 create or replace function agent.store_step
 ( _id int8, _claim int4, _name text, _nth int4, _arguments text, _result json, _errors jsonb, _took interval, _done boolean
-, _in_order boolean default false) returns text
+, _in_order boolean default false, _opens text default null) returns text
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
@@ -59,13 +60,13 @@ begin
         return agent.unheld(_id, _claim);
     end if;
     insert into agent.step as s (event_id, name, nth, sort, event_ts, arguments, result, errors, attempt, started_at, finished_at, in_order)
-    values (_id, _name, _nth, 'step', _held.event_ts, _arguments, _result, _errors, _held.attempts, _now - _took, case when _done then _now end, _in_order)
+    values (_id, _name, _nth, coalesce(_opens, 'step'), _held.event_ts, _arguments, _result, _errors, _held.attempts, _now - _took, case when _done then _now end, _in_order)
     on conflict (event_id, name, nth) do update
-    set arguments = excluded.arguments, result = excluded.result, errors = s.errors || excluded.errors, attempt = excluded.attempt
-    , started_at = excluded.started_at, due_at = null, finished_at = excluded.finished_at
-    , in_order = s.in_order or excluded.in_order
+    set arguments = coalesce(excluded.arguments, s.arguments), result = excluded.result, errors = s.errors || excluded.errors
+    , attempt = excluded.attempt, started_at = excluded.started_at, due_at = null, finished_at = excluded.finished_at
+    , in_order = _opens is null and s.in_order or excluded.in_order
     where s.finished_at is null;
-    if _result is not null and _held.attempts > 1 then
+    if _done and _result is not null and _held.attempts > 1 then
         update agent.event set attempts = 1 where id = _id;
     end if;
     return 'done';
@@ -561,25 +562,8 @@ $$;
 -- Stores a step that is not done, or the progress of a running event, fenced by its claim. A later
 -- call replaces its result. Without a result it is an undo. Answers as store_step.
 create or replace function agent.open_step(_id int8, _claim int4, _name text, _nth int4, _result json, _in_order boolean default false) returns text
-language plpgsql volatile security definer
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-as $$
-declare
-    _now timestamptz := agent.clock();
-    _held agent.event := agent.hold_running(_id, _claim);
-begin
-    if _held.id is null then
-        return agent.unheld(_id, _claim);
-    end if;
-    insert into agent.step as s (event_id, name, nth, sort, event_ts, result, attempt, started_at, in_order)
-    values (_id, _name, _nth, case when _result is null then 'undo' else 'step' end, _held.event_ts, _result, _held.attempts, _now, _in_order)
-    on conflict (event_id, name, nth) do update set result = excluded.result, attempt = excluded.attempt, started_at = excluded.started_at
-    , in_order = excluded.in_order
-    where s.finished_at is null;
-    return 'done';
-end
-$$;
+language sql volatile security definer
+return agent.store_step(_id, _claim, _name, _nth, null, _result, '[]', '0', false, _in_order, case when _result is null then 'undo' else 'step' end);
 
 -- Stores the result of a step in the transaction of a program that did its work there. _token is
 -- stored by the worker with open_step: without it nothing is stored. _xact is the

@@ -77,6 +77,8 @@ begin
             , ('trigger', 'event_inserted', 'after insert on agent.event', 'for each statement')
             , ('constraint trigger', 'member_joins', 'after insert on agent.event', 'deferrable initially deferred for each row when (not new.head)')
             , ('trigger', 'event_deleted', 'after delete on agent.event', 'for each row when (old.head and old.group_key is not null)')
+            , ('trigger', 'event_hist_outlier', 'before insert on agent.event_hist'
+                , $$for each row when (new.finished_at - new.event_ts not between interval '-7 days' and interval '7 days')$$)
             , ('trigger', 'event_hist_failed', 'before insert on agent.event_hist', $$for each row when (new.outcome in ('failed', 'expired')
                 and jsonb_typeof(new.event) = 'object' and not starts_with(new.kind, 'surelane.'))$$)
             , ('trigger', 'event_hist_close', 'before insert on agent.event_hist'
@@ -87,7 +89,8 @@ begin
         ) as known (sort, name, moment, rows)
         where not exists (select from pg_trigger where tgrelid in ('agent.event'::regclass, 'agent.event_hist'::regclass) and tgname = name)
     loop
-        execute format('create %s %I %s %s execute function agent.%2$I()', _missing.sort, _missing.name, _missing.moment, _missing.rows);
+        execute format('create %s %I %s %s execute function agent.%I()', _missing.sort, _missing.name, _missing.moment, _missing.rows
+            , replace(_missing.name, 'event_hist_outlier', 'note_outlier'));
     end loop;
 end
 $do$;

@@ -117,9 +117,7 @@ declare
 begin
     -- As where a claim finds them: members that were held with a lapsed head go back unspent. A
     -- head with a member that another transaction has locked stays.
-    _unfenced := agent.fence_groups(array(
-        select e.group_key from agent.event as e where e.id = any(_held) and e.head and e.claimed_by is not null and e.vt <= _now
-        and e.group_key is not null order by e.group_key), _now);
+    _unfenced := agent.fence_lapsed(_held);
     if _unfenced <> '{}' then
         _held := array(select e.id from agent.event as e where e.id = any(_held) and not (e.head and e.claimed_by is not null and e.vt <= _now
             and e.group_key is not null and e.group_key = any(_unfenced)));
@@ -224,7 +222,6 @@ $$;
 -- it. Its changes are named as in 0.2.0, whose services read them.
 create or replace function agent.rerun_row(_old agent.event_hist) returns agent.event
 language plpgsql volatile
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _new agent.event;

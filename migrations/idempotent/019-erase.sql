@@ -417,23 +417,23 @@ as $$
 declare
     _words text[] := agent.as_words(_names);
     _key record;
-    _cron int4;
+    _removed jsonb;
     _limits int4 := 0;
     _rows int4;
-    _used int4;
-    _rules int4;
-    _rated int4;
 begin
-    delete from agent.rule as r where r::text ~ all(_words);
-    get diagnostics _rules = row_count;
-    delete from agent.model_usage as u where concat_ws(' ', u.owner_id, u.user_id) ~ all(_words);
-    get diagnostics _used = row_count;
-    -- A click may have been stored while its turn was erased.
-    delete from agent.feedback as f where concat_ws(' ', f.owner_id, f.user_id, f.channel) ~ all(_words)
-    or (f.event_id > 0 and f.at > agent.clock() - interval '1 hour' and not exists (select from agent.job as j where j.id = f.event_id));
-    get diagnostics _rated = row_count;
-    delete from agent.cron where name in (select name from agent.cron as c where c::text ~ all(_words) for update skip locked);
-    get diagnostics _cron = row_count;
+    with rules as (
+        delete from agent.rule as r where r::text ~ all(_words) returning 1
+    ), used as (
+        delete from agent.model_usage as u where concat_ws(' ', u.owner_id, u.user_id) ~ all(_words) returning 1
+    ), rated as (
+        -- A click may have been stored while its turn was erased.
+        delete from agent.feedback as f where concat_ws(' ', f.owner_id, f.user_id, f.channel) ~ all(_words)
+        or (f.event_id > 0 and f.at > agent.clock() - interval '1 hour' and not exists (select from agent.job as j where j.id = f.event_id)) returning 1
+    ), crons as (
+        delete from agent.cron where name in (select name from agent.cron as c where c::text ~ all(_words) for update skip locked) returning 1
+    )
+    select jsonb_build_object('cron', (select count(*) from crons), 'model_usage', nullif((select count(*) from used), 0)
+        , 'rule', nullif((select count(*) from rules), 0), 'feedback', nullif((select count(*) from rated), 0)) into _removed;
     for _key in
         select kind, limit_key from agent.limit_state where limit_key ~ all(_words)
         union select kind, limit_key from agent.limit_note where limit_key ~ all(_words)
@@ -454,7 +454,7 @@ begin
     delete from agent.other_report where ctid = any(array(select ctid from agent.other_report where owner_id = any(_names) for update skip locked));
     delete from agent.slack_limit as l where l.name in (
         select name from agent.slack_limit where name ~ all(_words) and coalesce(busy[cardinality(busy)], '-infinity') < agent.clock() for update skip locked);
-    return jsonb_strip_nulls(jsonb_build_object('cron', _cron, 'limit_state', _limits, 'model_usage', nullif(_used, 0), 'rule', nullif(_rules, 0), 'feedback', nullif(_rated, 0)));
+    return jsonb_strip_nulls(_removed || jsonb_build_object('limit_state', _limits));
 end
 $$;
 
