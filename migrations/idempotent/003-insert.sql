@@ -67,7 +67,6 @@ language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 as $$
-#variable_conflict use_column
 begin
     perform agent.require_read_committed();
     if not exists (select from agent.kind where kind = _new.kind) then
@@ -245,7 +244,6 @@ language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
 set lock_timeout = '500ms'
 as $$
-#variable_conflict use_column
 declare
     _ids int8[] := array(select nextval('agent.event_id_seq') from generate_series(1, cardinality(_events)));
     _stored int8[];
@@ -514,7 +512,6 @@ create or replace function agent.enqueue_jobs(_jobs jsonb, _on_duplicate text de
 returns table (ordinal int4, id int8, duplicate boolean)
 language plpgsql volatile security definer
 as $$
-#variable_conflict use_column
 declare
     _new agent.event[];
     _ids int8[];

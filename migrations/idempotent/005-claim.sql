@@ -351,7 +351,6 @@ set plan_cache_mode = force_generic_plan
 set enable_bitmapscan = off
 set lock_timeout = '100ms'
 as $$
-#variable_conflict use_column
 declare
     _now timestamptz := agent.clock();
     _held record;

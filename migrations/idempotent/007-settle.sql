@@ -100,14 +100,10 @@ $$;
 -- The ids as given, each once: null in place of its older claims. Only the latest claim can stand,
 -- and an older one's result or error is not its own.
 create or replace function agent.latest_claims(_ids int8[], _claims int4[]) returns int8[]
-language plpgsql immutable
-as $$
-begin
-    return array(
-        select case when nth = first_value(nth) over (partition by id order by claim desc, nth) then id end
-        from unnest(_ids, _claims) with ordinality as given (id, claim, nth) order by nth);
-end
-$$;
+language sql immutable
+return array(
+    select case when nth = first_value(nth) over (partition by id order by claim desc, nth) then id end
+    from unnest(_ids, _claims) with ordinality as given (id, claim, nth) order by nth);
 
 -- The answer to each (id, claim) pair, once those in _held have been settled: done; busy, if the
 -- claim stands but could not be locked; else stale.

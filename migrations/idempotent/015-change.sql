@@ -59,7 +59,6 @@ create or replace function agent.cancel_jobs(_ids int8[], _by text default null,
 language plpgsql volatile security definer
 set enable_seqscan = off
 as $$
-#variable_conflict use_column
 declare
     _now timestamptz := agent.clock();
     _who text := left(coalesce(_by, agent.acting()), 200);
@@ -71,10 +70,10 @@ begin
     _running := array(
         select e.id from agent.event as e where e.id = any(_held) and (e.claimed_by is not null and e.vt > _now or e.notes ? 'undo'));
     -- Of a group the head's lease counts for all that are held with it.
-    update agent.event set cancelled_by = _who, vt = case when head then least(vt, _now + agent.cancel_grace()) else vt end
-    , changes = agent.add_change(changes, jsonb_strip_nulls(jsonb_build_object('action', 'cancelling', 'at', _now, 'by', _who, 'reason', left(_why, 1000)
+    update agent.event as e set cancelled_by = _who, vt = case when e.head then least(e.vt, _now + agent.cancel_grace()) else e.vt end
+    , changes = agent.add_change(e.changes, jsonb_strip_nulls(jsonb_build_object('action', 'cancelling', 'at', _now, 'by', _who, 'reason', left(_why, 1000)
         , 'named', _who <> session_user or _why is not null)))
-    where id = any(_running) and cancelled_by is null and (notes ? 'undo') is not true;
+    where e.id = any(_running) and e.cancelled_by is null and (e.notes ? 'undo') is not true;
     if _running <> '{}' then
         perform agent.note_parked(_running, false);
         -- A notification has less than 8,000 bytes; an empty one concerns all.
@@ -91,7 +90,6 @@ create or replace function agent.expire_jobs(_ids int8[], _why text) returns tab
 language plpgsql volatile security definer
 set enable_seqscan = off
 as $$
-#variable_conflict use_column
 declare
     _held int8[] := agent.lock_for_sweep(_ids);
 begin
@@ -108,7 +106,6 @@ create or replace function agent.end_waiting(_ids int8[], _held int8[], _running
 returns table (id int8, answer text)
 language plpgsql volatile
 as $$
-#variable_conflict use_column
 declare
     _now timestamptz := agent.clock();
     _unfenced text[];

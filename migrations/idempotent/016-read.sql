@@ -391,7 +391,6 @@ set plan_cache_mode = force_custom_plan
 set enable_bitmapscan = off
 set enable_sort = off
 as $$
-#variable_conflict use_column
 declare
     _now timestamptz := agent.clock();
     _from timestamptz := _now - make_interval(mins => _minutes);

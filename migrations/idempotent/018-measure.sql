@@ -173,7 +173,6 @@ returns table (kind text, limit_key text, running int4, began int8, blocked_at t
 language plpgsql volatile security definer
 set enable_seqscan = off
 as $$
-#variable_conflict use_column
 declare
     _now timestamptz := agent.clock();
     _limit agent.limits;
@@ -207,7 +206,6 @@ language plpgsql stable security definer
 set plan_cache_mode = force_custom_plan
 set enable_bitmapscan = off
 as $$
-#variable_conflict use_column
 begin
     return query
     select given.name, given.scheduled_at, j.id, j.status, left(j.reason, 300), j.error, j.finished_at

@@ -262,7 +262,6 @@ return (
 create or replace function agent.begin_erasure(_filter jsonb, _by text, out id int8, out key text, out goes_on boolean, out about int8)
 language plpgsql volatile security definer
 as $$
-#variable_conflict use_column
 begin
     perform agent.given_names(_filter);
     about := agent.about_events();
@@ -318,7 +317,6 @@ set plan_cache_mode = force_custom_plan
 set enable_seqscan = off
 set lock_timeout = '500ms'
 as $$
-#variable_conflict use_column
 declare
     _names text[] := agent.given_names(_filter);
     _e agent.erasure;
