@@ -61,8 +61,7 @@ language sql immutable parallel safe
 return case when right(_kind, length(_notes ->> 'version') + 1) = '@' || (_notes ->> 'version')
     then left(_kind, -length(_notes ->> 'version') - 1) else _kind end;
 
--- The natural key: Slack's event_id; of a command or an interaction, a hash of its trigger_id; else
--- one of the content.
+-- The natural key: Slack's event_id, else a hash of the trigger_id (of an interaction) or content.
 create or replace function agent.event_item_key(_event jsonb) returns text
 language plpgsql immutable parallel safe
 as $$
@@ -76,9 +75,8 @@ $$;
 
 -- The group key of a Slack event: team, channel and thread. A message that starts no thread yet has
 -- the key of its replies' thread. The key of a top-level direct message (its channel's id begins
--- with D) is team and channel; clicks and reactions on it share that key. An event without a
--- channel has no group. Organizations that share a channel (Slack Connect) name different teams
--- beside it: such a key has no team.
+-- with D) is team and channel; clicks and reactions on it share that key. Without a channel there
+-- is no group. In a shared channel (Slack Connect) teams differ: its key has none.
 create or replace function agent.event_group_key(_event jsonb) returns text
 language plpgsql immutable parallel safe
 as $$
@@ -161,8 +159,7 @@ create or replace function agent.event_workspace(_event jsonb) returns text
 language sql immutable parallel safe
 return coalesce(agent.text_at(_event, 'team_id'), agent.text_at(_event -> 'team', 'id'), agent.text_at(_event, 'team'), '');
 
--- The channel of an event: Slack's events, interactions and commands name it in different places.
--- Empty where there is none.
+-- The channel of an event, which Slack names in different places. Empty where there is none.
 create or replace function agent.event_channel(_event jsonb) returns text
 language sql immutable parallel safe
 return (
@@ -224,8 +221,7 @@ begin
 end
 $$;
 
--- Records that a kind has events in a band. Waits for no transaction that records the same: then
--- both do.
+-- Records that a kind has events in a band. Waits for no other: a record may be there twice.
 create or replace function agent.use_band(_kind text, _band int4) returns void
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan

@@ -15,8 +15,7 @@
 --   note_event: a worker, for what the next attempt must know
 --   delete_event: a program, without a fence
 
--- The groups of some events whose heads could be locked: a group changes in one transaction at a
--- time. Skips the others.
+-- The groups of some events whose heads it could lock: one transaction at a time changes a group.
 create or replace function agent.hold_groups(_ids int8[]) returns text[]
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
@@ -32,8 +31,8 @@ end
 $$;
 
 -- The fence. Of (id, claim) pairs, locks and returns the ids whose claim still stands; skips what
--- another transaction has locked. Where an id is given with several claims, only the latest can
--- stand. A member of a group is held through its head.
+-- is locked. Of several claims of an id, only the latest can stand. A member of a group is held
+-- through its head.
 create or replace function agent.hold_claims(_ids int8[], _claims int4[]) returns int8[]
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
@@ -42,8 +41,7 @@ declare
     _groups text[] := agent.hold_groups(_ids);
 begin
     return array(
-        -- One probe an item: a join would walk the whole index, dead rows and all, whenever the
-        -- table was last seen empty.
+        -- One probe an item: a join would walk the whole index if the table was last seen empty.
         select e.id from (select id, max(claim) as claim from unnest(_ids, _claims) as given (id, claim) group by id order by id) as item
         cross join lateral (
             select id from agent.event where id = item.id and claimed_by is not null and array_upper(claimed, 1) = item.claim
@@ -129,8 +127,8 @@ end
 $$;
 
 -- Ends claims without ending the events: each is visible again after its pause, given by position
--- in _of. A counted attempt was a failure, and its event blocks the group until it is tried again.
--- Otherwise it does not. The caller holds the locks.
+-- in _of. After a counted attempt, a failure, the event blocks its group until then. The caller
+-- holds the locks.
 create or replace function agent.return_events(_ids int8[], _counted boolean, _of int8[] default null, _pauses interval[] default null)
 returns void
 language plpgsql volatile security definer
@@ -181,8 +179,7 @@ begin
 end
 $$;
 
--- Completes claims that belong to groups or that a continuation waits for. Returns the ids that
--- ended.
+-- Completes claims of groups, or that a continuation waits for. Returns the ids that ended.
 create or replace function agent.settle_completed(_ids int8[], _claims int4[], _results jsonb[]) returns int8[]
 language plpgsql volatile security definer
 as $$
@@ -200,8 +197,7 @@ end
 $$;
 
 -- Records failed attempts; returns the ids that were settled. An event is tried again after its
--- pause. It ends as failed if that was its last attempt or if the failure is final, and as
--- cancelled if that was asked for.
+-- pause. It fails after its last attempt or a final failure; one asked to be cancelled is.
 create or replace function agent.settle_failed(_ids int8[], _claims int4[], _failures jsonb[]) returns int8[]
 language plpgsql volatile security definer
 as $$
@@ -230,8 +226,8 @@ end
 $$;
 
 -- Ends claims whose attempts are not counted; each event is visible again after its pause. Its
--- group goes on meanwhile, unless the pause is blocking. An event that was asked to be cancelled
--- meanwhile ends. Returns the ids that were settled.
+-- group goes on meanwhile, unless the pause is blocking. One that was asked to be cancelled ends.
+-- Returns the ids settled.
 create or replace function agent.settle_returned(_ids int8[], _claims int4[], _pauses jsonb[]) returns int8[]
 language plpgsql volatile security definer
 as $$
@@ -259,9 +255,8 @@ end
 $$;
 
 -- Gives a run that was returned to the workers that have its handler's version: its kind becomes
--- KIND@VERSION. Workers that name no version do not look for KIND@1. While one of them lives, a run
--- of version 1 keeps its kind, and waits a second for it. The caller elects the group's head anew.
--- An event that has ended is passed over.
+-- KIND@VERSION. Workers that name no version do not look for KIND@1. While one lives, a run of
+-- version 1 keeps its kind and waits a second. The caller elects the head anew.
 create or replace function agent.pass_to_version(_id int8, _version text) returns void
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -286,9 +281,9 @@ begin
 end
 $$;
 
--- Settles claims that all have the same outcome; returns the ids that were settled. Expired and
--- cancelled events are the caller's own, without claims; their argument is the reason. It steps over
--- rows that another transaction has locked. Where it must wait, it waits 30 ms at most. Then it is
+-- Settles claims that all have the same outcome; returns the ids that were settled. Without _claims
+-- it archives what the caller holds, as _outcome; the argument is the reason. It steps over rows
+-- that another transaction has locked. Where it must wait, it waits 30 ms at most. Then it is
 -- rolled back and tries the halves: all but the blocked event settle. An event that cannot be
 -- settled (history refuses it, or its argument is wrong) is found in the same way, and stays
 -- claimed, with a warning. Alone (_alone), it raises the error.
@@ -426,8 +421,7 @@ language sql volatile security definer
 as $$ select a.ordinal, a.answer from agent.settle(_ids, _claims, null, _results) as a $$;
 
 -- Renews leases; a group shares one lease, so extending one member's extends all that are held.
--- Stale: the lease is lost. Busy: another transaction has the row locked, or the head of its group.
--- Waits for no row.
+-- Stale: the lease is lost. Busy: the row, or its group's head, is locked.
 create or replace function agent.extend_leases(_ids int8[], _claims int4[], _invisible_for interval default '10m')
 returns table (ordinal int4, answer text)
 language plpgsql volatile security definer
@@ -476,8 +470,7 @@ begin
 end
 $$;
 
--- Keeps what a handler must find again on its next attempt, such as the timestamp of a stream it
--- began. Fenced.
+-- Keeps, fenced, what a handler's next attempt must find, such as the timestamp of its stream.
 create or replace function agent.note_event(_id int8, _claim int4, _notes jsonb) returns text
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -496,8 +489,7 @@ begin
 end
 $$;
 
--- Marks an event as processed: moves it to history as completed, also while another worker has
--- claimed it. An unknown id does nothing.
+-- Moves an event to history as completed, also if a worker has claimed it. Unknown ids do nothing.
 create or replace function agent.delete_event(_id int8) returns void
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan

@@ -16,9 +16,8 @@
 --   gather, ended_followers: the followers of a run; workers
 --   uncount_starts: a run that was put back has not begun; settle_returned (007)
 
--- Locks an event whose claim stands, without waiting. Returns null if the claim does not stand, or
--- another transaction has locked the row. The lock is weaker than a settle's, because the row is
--- not changed: new members of the group may join meanwhile.
+-- Locks an event whose claim stands, without waiting. Null: the claim does not stand, or the row is
+-- locked. The lock is weaker than a settle's: new members of the group may join meanwhile.
 create or replace function agent.hold_running(_id int8, _claim int4) returns agent.event
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
@@ -219,12 +218,11 @@ begin
 end
 $$;
 
--- Sends a value to a live event, also as the answer of a person: only workers, which read
--- clicks, may call it. The oldest wait of that name takes it, even if the wait begins later. An
--- event that is suspended in such a wait becomes visible at once. With _once only the first
--- signal of a name counts. Answers sent; decided, with the value that counted (null: the wait's
--- time had passed), even after the event ended; unknown: no such event is live. Raises 55P03 if
--- the event stays locked for two seconds.
+-- Sends a value to a live event, also as the answer of a person: only workers, which read clicks,
+-- may call it. The oldest wait of that name takes it, even if the wait begins later. An event that
+-- is suspended in such a wait becomes visible at once. With _once only the first signal of a name
+-- counts. Answers sent; decided, with the value that counted (null: the time had passed), even
+-- after the end; unknown: it is not live. Raises 55P03 after two seconds of a lock.
 create or replace function agent.send_signal
 ( _id int8, _name text, _value json, _once boolean, _by text, out answer text, out decided json
 )
@@ -274,8 +272,7 @@ return coalesce((select id from agent.event where item_key = agent.bounded_key(_
     , case when _key ~ '^\d{1,18}$' then (select id from agent.event where id = _key::int8) end);
 
 -- Sends a program's value to a live event, for its waits of that name. Names that end in a colon
--- and a number belong to questions and children: no program sends one. Answers sent, or null: no
--- such event is live.
+-- and a number belong to questions and children. Answers sent, or null: it is not live.
 create or replace function agent.signal_event(_id int8, _name text, _value json default null) returns text
 language plpgsql volatile security definer
 as $$
@@ -511,22 +508,16 @@ $$;
 
 -- Of events that are about to end: those whose undos have not run.
 create or replace function agent.with_undos(_ids int8[]) returns int8[]
-language plpgsql stable
-set plan_cache_mode = force_generic_plan
+language sql stable
 set enable_seqscan = off
-as $$
-begin
-    return array(
-        select given.id from unnest(_ids) as given (id) cross join lateral (select notes from agent.event where id = given.id) as e
-        where e.notes ? 'undo' or (e.notes ? 'undone') is not true and exists (
-            select from agent.step as s where s.event_id = given.id and s.sort = 'undo' and s.finished_at is null));
-end
-$$;
+return array(
+    select given.id from unnest(_ids) as given (id) cross join lateral (select notes from agent.event where id = given.id) as e
+    where e.notes ? 'undo' or (e.notes ? 'undone') is not true and exists (
+        select from agent.step as s where s.event_id = given.id and s.sort = 'undo' and s.finished_at is null));
 
 -- Hands an event that is about to end out once more, for its undos, instead. Its notes keep how it
--- was to end. It has three attempts for them at least; its group waits. When it is about to end
--- again, it ends as the notes say. An error then names undos that have not succeeded. The caller
--- holds the event.
+-- was to end. It has three attempts for them at least; its group waits. About to end again, it ends
+-- as they say; an error names undos that failed. The caller holds the event.
 create or replace function agent.undo_first(_id int8, _outcome text, _reason text) returns void
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -591,9 +582,8 @@ begin
 end
 $$;
 
--- Sets tags of a running event, fenced by its claim: {name: {"found_by", "value"}}. A tag that is
--- null is removed. found_by is the value, or a keyed hash of a value that is encrypted. Answers as
--- store_step.
+-- Sets tags of a running event, fenced by its claim: {name: {"found_by", "value"}}. Null removes a
+-- tag. found_by is the value, or a keyed hash of an encrypted one. Answers as store_step.
 create or replace function agent.store_tags(_id int8, _claim int4, _tags jsonb) returns text
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan

@@ -70,8 +70,8 @@ return (select extract(epoch from min(next_at) - n.now_at)
     from (select agent.clock() as now_at offset 0) as n join agent.cron on not paused and next_at > n.now_at group by n.now_at);
 
 -- Stores the job of a schedule's time, and returns its id; null: it is skipped. Jobs whose overlap
--- is not allowed share a group, so one runs at a time. A replaced job that runs is stopped first;
--- its successor waits for its end, for ten seconds at most.
+-- is not allowed share a group, so one runs at a time. A replaced job that runs is stopped; its
+-- successor waits ten seconds at most.
 create or replace function agent.store_firing(_cron agent.cron, _time timestamptz, _by text) returns int8
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -133,8 +133,7 @@ end
 $$;
 
 -- Enqueues a job of a named schedule now, paused or not, and returns its id; its next firing stays.
--- A second call in the same second, or where an overlap is skipped, finds the live job. null: there
--- is none of that name.
+-- A second call in one second, or a skipped overlap, finds the live job. null: no such schedule.
 create or replace function agent.run_cron(_name text) returns int8
 language plpgsql volatile security definer
 as $$

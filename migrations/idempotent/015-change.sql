@@ -38,8 +38,7 @@ exception when others then
 end
 $$;
 
--- Some events with their live children that handlers await, and with _all those of continuations,
--- and theirs.
+-- Some events with all live children that handlers await, and with _all those of continuations.
 create or replace function agent.with_live_children(_ids int8[], _all boolean) returns int8[]
 language sql stable security definer
 set enable_seqscan = off
@@ -129,8 +128,7 @@ begin
 end
 $$;
 
--- Cancels an event by its id, as cancel_event does. Waits two seconds for a lock, then answers
--- busy.
+-- Cancels an event by its id, as cancel_event does. Answers busy after two seconds of a lock.
 create or replace function agent.cancel_job(_id int8, _by text default null, _why text default null, _children boolean default false) returns text
 language plpgsql volatile security definer
 set lock_timeout = '2s'
@@ -150,9 +148,8 @@ end
 $$;
 
 -- Cancels an event by its item key. Answers 'cancelled' (in history now), 'running' (its handler is
--- stopped; if the attempt completes all the same, the event is completed; or it runs its undos
--- before it ends), 'busy' (another transaction has it locked: try again), or null: no such event is
--- in the queue.
+-- stopped; if the attempt completes all the same, so does the event; or it runs its undos first),
+-- 'busy' (it is locked: try again), or null: it is not in the queue.
 create or replace function agent.cancel_event(_item_key text) returns text
 language sql volatile security definer
 set enable_seqscan = off
@@ -255,7 +252,6 @@ declare
     _rows agent.event[];
     _row agent.event;
     _moved int8[];
-    _duplicate boolean;
 begin
     perform agent.require_read_committed();
     for _first in 1..coalesce(cardinality(_ids), 0) by 500 loop
@@ -269,14 +265,10 @@ begin
         continue when _found is null;
         perform agent.register_kinds(array(select distinct (given).kind from unnest(_rows) as given));
         _moved := agent.add_new_jobs(_found, _rows);
-        -- Few are left out: their keys are live, or they lost the race to be the first of their
-        -- group.
+        -- Few are left out: their keys are live, or they lost the race to lead their group.
         foreach _row in array _rows loop
             if _row.id <> all(_moved) then
-                select duplicate into _duplicate from agent.add_event(_row, true, false);
-                if not _duplicate then
-                    _moved := _moved || _row.id;
-                end if;
+                _moved := _moved || case when not (agent.add_event(_row, true, false)).duplicate then array[_row.id] end;
             end if;
         end loop;
         -- A failed event goes on after its stored steps, and asks again what its end has closed in
@@ -458,14 +450,13 @@ language sql volatile security definer
 as $$ select replace(r.answer, 'rerun', 'replayed'), r.rerun, r.key, r.steps from agent.rerun_as_new(_id, _from, _payload) as r $$;
 
 -- Pauses a kind: its waiting events are neither claimed nor expired until it is resumed. They do
--- not hold up other kinds of their groups: this call frees 1,000 such groups, the clients call
--- agent.free_groups for more, and so do sweeps.
+-- not hold up other kinds of their groups: this frees 1,000 such groups, sweeps and clients
+-- (agent.free_groups) more.
 create or replace function agent.pause_kind(_kind text) returns void
 language plpgsql volatile security definer
 as $$
 begin
-    -- A kind that is new: inserts of its first events step over this transaction, and it waits for
-    -- theirs.
+    -- A new kind: inserts of its events step over this, and it waits for theirs.
     if not exists (select from agent.kind where kind = _kind) then
         perform pg_advisory_xact_lock(hashtextextended('agent.kind ' || _kind, 0));
     end if;

@@ -11,8 +11,7 @@
 --   begin_erasure, erase_step: operators, and workers after an uninstall
 --   list_erasures: operators
 
--- The first part of history that ends after _from, by event_ts: a chunk of the hypertable, or all
--- of a plain table. Null at the end.
+-- History's first part that ends after _from: a chunk, or all of a plain table. Null at the end.
 create or replace function agent.history_part(_from timestamptz, out first timestamptz, out last timestamptz)
 language plpgsql stable security definer
 set jit = off
@@ -47,8 +46,7 @@ $$;
 -- bounded step. A hypertable loses its oldest chunk, if all of it is that old. Of a plain table the
 -- _limit rows after id _after are looked at. Returns where the next step begins (null at the end),
 -- how many chunks or rows went, and whether another transaction's lock stopped it, after 100 ms at
--- most: claims and lists queue up behind a drop that waits. A second worker comes to the end at
--- once.
+-- most: others queue up behind a drop that waits. A second worker ends at once.
 create or replace function agent.drop_history
 ( _older_than interval, _after int8 default 0, _limit int4 default 2000, out next int8, out dropped int4, out blocked boolean
 )
@@ -111,7 +109,7 @@ begin
             and not exists (select from agent.event_hist as h where h.id = s.event_id) order by s.sent_at limit 100);
         delete from agent.signal where id = any(_gone);
         _full := cardinality(_gone) = 100;
-        next := case when agent.history_is_hypertable() then 0 else coalesce(next, _after) end;
+        next := coalesce(next, _after);
     end if;
     if not _full then
         next := null;
@@ -128,8 +126,7 @@ begin
 end
 $$;
 
--- Checks the ids of a filter and returns the given ones: people's, workspaces' and channels'
--- are letters and digits.
+-- Checks and returns the ids of a filter: people's, workspaces' and channels', letters and digits.
 create or replace function agent.given_names(_filter jsonb) returns text[]
 language plpgsql immutable parallel safe
 as $$
@@ -145,8 +142,7 @@ begin
 end
 $$;
 
--- Patterns that match a text in which an id stands as a word of its own. The letter of an escape,
--- as in "\nU1", is not part of the word.
+-- Patterns for texts with an id as a word of its own. An escape's letter ("\nU1") is no part of it.
 create or replace function agent.as_words(_names text[]) returns text[]
 language sql immutable parallel safe
 return array(select '(^|[^A-Za-z0-9]|\\[bfnrt])' || name || '($|[^A-Za-z0-9])' from unnest(_names) as name);
@@ -214,8 +210,8 @@ end
 $$;
 
 -- Counts in one bounded step what an erasure would remove. _at is where to begin: null at first,
--- then what the step before returned. Returns {"at", "seen", "of", "counts"}, the counts of this
--- step alone by table; at is null at the end.
+-- then what the step before returned. Returns {"at", "seen", "of", "counts"}, this step's counts by
+-- table; at is null at the end.
 create or replace function agent.preview_erasure(_filter jsonb, _at jsonb default null, _limit int4 default 500) returns jsonb
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -254,11 +250,10 @@ return (
     where c.oid in ('agent.event'::regclass, 'agent.event_hist'::regclass)
     or c.oid in (select inhrelid from pg_inherits where inhparent = 'agent.event_hist'::regclass));
 
--- Begins an erasure, or returns the unfinished one of the same filter, which goes on where it
--- stopped. _filter is {"user", "team", "channel"}, combined by "and". It covers the events that are
--- stored now; of a whole workspace with a data key, those that are stored once no process encrypts
--- with that key. Returns its number, the key of its hashes, whether it goes on, and about how many
--- events there are to look at.
+-- Begins an erasure, or goes on with the unfinished one of the same filter. _filter is {"user",
+-- "team", "channel"}, combined by "and". It covers the events that are stored now; of a whole
+-- workspace with a data key, those that are stored once no process encrypts with that key. Returns
+-- its number, its hashes' key, if it goes on, and about how many events there are.
 create or replace function agent.begin_erasure(_filter jsonb, _by text, out id int8, out key text, out goes_on boolean, out about int8)
 language plpgsql volatile security definer
 as $$
@@ -307,8 +302,7 @@ return (
 -- run again meanwhile. Each step is kept when a later one fails. Of a whole workspace it destroys
 -- the data key at the end, and waits at its beginning until no process encrypts with it. Returns
 -- where it is ("key" as it waits so, "done" at the end), how many events it looked at, how many
--- still run or are locked, and what it removed so far. Waits 500 ms for a lock at most, then raises
--- 55P03.
+-- still run or are locked, and what it removed. Raises 55P03 after 500 ms of a lock.
 create or replace function agent.erase_step
 ( _id int8, _filter jsonb, _limit int4 default 500, out place text, out seen int4, out waiting int4, out counts jsonb
 )
@@ -405,9 +399,8 @@ end
 $$;
 
 -- Removes the schedules and rules in which all names stand, feedback and what models used for them,
--- and what limits and crowds remember of them where no live event needs it. Skips what others have
--- locked, except what workers hold briefly: rules, feedback, what models used. Returns the rows of
--- each table.
+-- and what limits and crowds remember of them where no live event needs it. Skips locked rows, but
+-- not of rules, feedback and usage, which workers hold briefly. Returns the counts.
 create or replace function agent.erase_names(_names text[]) returns jsonb
 language plpgsql volatile security definer
 set jit = off

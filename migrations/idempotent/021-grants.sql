@@ -44,8 +44,7 @@ begin
 end
 $$;
 
--- Who may do what. Nothing is granted to PUBLIC; a role gets the functions it calls, in all their
--- forms, and no table.
+-- Who may do what. Nothing is PUBLIC's; a role gets the functions that it calls, and no table.
 revoke all on schema agent from public;
 revoke execute on all functions in schema agent from public;
 
@@ -77,8 +76,7 @@ declare
     -- Tokens, for the services that have the keys. Programs do not read sealed ones.
     _installing text := 'save_installation find_installation delete_installation use_oauth_state uninstall';
     _refreshing text := 'begin_refresh end_refresh expiring_installations';
-    -- Sealed values are of no use without SURELANE_ENCRYPTION_KEYS. But writing them can destroy
-    -- them.
+    -- Useless to read without SURELANE_ENCRYPTION_KEYS, but writing can destroy them.
     _rotating text := 'installations_to_seal seal_installation data_keys_to_seal seal_data_key leave_data_key';
     _opening text := 'data_key find_data_keys';
     _sealing text := _opening || ' add_data_key';
