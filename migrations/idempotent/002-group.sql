@@ -21,8 +21,8 @@ return interval '90 seconds';
 
 -- The kinds that workers claim: not paused and, once workers have announced themselves, handled by
 -- a worker that is alive or has just retired: a kind may have none for some seconds as workers are
--- replaced. Counted from the last announcement or retirement (of the last day): while no worker
--- runs, the last ones hold.
+-- replaced. Counted from the last announcement or retirement, not from now: while no worker runs,
+-- the last ones hold. A retirement is forgotten after a day.
 create or replace function agent.claimable_kinds() returns text[]
 language plpgsql stable security definer
 set enable_seqscan = on
@@ -260,8 +260,7 @@ $$;
 -- Returns false if there is no head. The lock is `for key share`, so any number of members join at
 -- once; it is `for update` where the head steps down for this member, or for _alone, as raising a
 -- lock later could deadlock with another newcomer. Everything that changes a head locks it `for
--- update`: else an update that moves the row to another page forgets key share locks (PostgreSQL
--- 17, 18).
+-- update`: else an update to another page forgets key share locks (PostgreSQL 17, 18).
 create or replace function agent.lock_head(_group_key text, _kind text, _vt timestamptz, _alone boolean default false) returns boolean
 language plpgsql volatile security definer
 as $$

@@ -169,8 +169,7 @@ as $$ select id from agent.store_event(_event, null, null) $$;
 -- happened: its first event becomes its head, and a claim meanwhile sees the first ones. Each locks
 -- the head of its group first, so batches wait in one order. Events of one moment, or without a
 -- group, go by key; events without a time of their own as they arrived. Left out: duplicates of the
--- queue, history or the batch, and the first event of a group to which another transaction just
--- gave a head.
+-- queue, history or the batch, and the first event of a group that just got a head.
 create or replace function agent.store_new_events
 ( _ids int8[], _events jsonb[], _traceparents text[], _item_keys text[], _kinds text[], _apart text[]) returns int8[]
 language plpgsql volatile security definer
@@ -357,8 +356,8 @@ end
 $$;
 
 -- Adds a job, or finds the pending job with its dedupe key (or the live one with its item key).
--- skip leaves that job, replace gives it the new payload, time, priority and limit key, earliest
--- the earlier time.
+-- skip leaves it, replace gives it the new payload, time, priority and limit key, earliest the
+-- earlier time.
 create or replace function agent.enqueue_job(_new agent.event, _on_duplicate text, out id int8, out duplicate boolean)
 language plpgsql volatile security definer
 as $$

@@ -173,6 +173,7 @@ $$;
 -- The same where heads whose lease lapsed, of these events, leave or move.
 create or replace function agent.fence_lapsed(_ids int8[]) returns text[]
 language plpgsql volatile security definer
+set enable_seqscan = off
 as $$
 declare
     _now timestamptz := agent.clock();
@@ -402,8 +403,8 @@ language sql immutable parallel safe
 as $$ select generate_series(case when _band = 0 then 0 else 12 + 4 * _band end, 15 + 4 * _band) $$;
 
 -- The workspaces that make up most of what waits in a band, null where there are none. Judged by
--- the oldest 512 visible heads that have waited for two seconds, at least 256. Each has an eighth
--- of them, all together half.
+-- the oldest 512 visible heads that have waited for two seconds; fewer than 256 are no crowd. Each
+-- has an eighth of them at least, and all together half.
 create or replace function agent.crowds_in(_kind text, _band int4, _now timestamptz) returns text[]
 language sql volatile security definer
 return (
@@ -568,8 +569,7 @@ set search_path = pg_catalog, pg_temp
 return hashtextextended('agent.position ' || _position || ' ' || (select jsonb_agg(kind order by kind) from unnest(_kinds) as kind), 0);
 
 -- Takes the first free position before _held, the session's own (null: none), which it gives up
--- then. Returns the session's position now, until the session ends. Tells listening workers that
--- another has come.
+-- then. Returns the session's position, until it ends. Tells listening workers that another came.
 create or replace function agent.take_position(_kinds text[], _held int4) returns int4
 language plpgsql volatile security definer
 as $$

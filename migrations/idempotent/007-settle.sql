@@ -98,10 +98,14 @@ $$;
 -- The ids as given, each once: null in place of its older claims. Only the latest claim can stand,
 -- and an older one's result or error is not its own.
 create or replace function agent.latest_claims(_ids int8[], _claims int4[]) returns int8[]
-language sql immutable
-return array(
-    select case when nth = first_value(nth) over (partition by id order by claim desc, nth) then id end
-    from unnest(_ids, _claims) with ordinality as given (id, claim, nth) order by nth);
+language plpgsql immutable
+as $$
+begin
+    return array(
+        select case when nth = first_value(nth) over (partition by id order by claim desc, nth) then id end
+        from unnest(_ids, _claims) with ordinality as given (id, claim, nth) order by nth);
+end
+$$;
 
 -- The answer to each (id, claim) pair, once those in _held have been settled: done; busy, if the
 -- claim stands but could not be locked; else stale.
@@ -127,8 +131,7 @@ end
 $$;
 
 -- Ends claims without ending the events: each is visible again after its pause, given by position
--- in _of. After a counted attempt, a failure, the event blocks its group until then. The caller
--- holds the locks.
+-- in _of. After a counted attempt it blocks its group. The caller holds the locks.
 create or replace function agent.return_events(_ids int8[], _counted boolean, _of int8[] default null, _pauses interval[] default null)
 returns void
 language plpgsql volatile security definer
@@ -226,8 +229,8 @@ end
 $$;
 
 -- Ends claims whose attempts are not counted; each event is visible again after its pause. Its
--- group goes on meanwhile, unless the pause is blocking. One that was asked to be cancelled ends.
--- Returns the ids settled.
+-- group goes on meanwhile, unless the pause is blocking. An event that was asked to be cancelled
+-- ends. Returns the ids that were settled.
 create or replace function agent.settle_returned(_ids int8[], _claims int4[], _pauses jsonb[]) returns int8[]
 language plpgsql volatile security definer
 as $$
@@ -417,8 +420,12 @@ $$;
 -- Completes claims, with their results. Programs know it by this name.
 create or replace function agent.complete_events(_ids int8[], _claims int4[], _results jsonb[] default null)
 returns table (ordinal int4, answer text)
-language sql volatile security definer
-as $$ select a.ordinal, a.answer from agent.settle(_ids, _claims, null, _results) as a $$;
+language plpgsql volatile security definer
+as $$
+begin
+    return query select a.ordinal, a.answer from agent.settle(_ids, _claims, null, _results) as a;
+end
+$$;
 
 -- Renews leases; a group shares one lease, so extending one member's extends all that are held.
 -- Stale: the lease is lost. Busy: the row, or its group's head, is locked.

@@ -445,18 +445,13 @@ set lock_timeout = '100ms'
 as $$
 declare
     _into text := (select coalesce(item_key, id::text) from agent.event where id = _id);
-    _argument jsonb := nullif(_given -> 'argument', 'null');
     _ids int8[];
     _claims int4[];
     _held int8[];
     _behind int8[];
 begin
     select array_agg((pair ->> 0)::int8), array_agg((pair ->> 1)::int4) into _ids, _claims from jsonb_array_elements(_given -> 'followers') as pair;
-    _held := case _given ->> 'outcome'
-        when 'complete' then agent.settle_completed(array[_id], array[_claim], array[_argument])
-        when 'fan_out' then agent.settle_fanned_out(_id, _claim, _argument)
-        when 'await' then agent.settle_suspended(_id, _claim, _argument)
-        when 'suspend' then agent.settle_suspended(_id, _claim, _argument) end;
+    _held := agent.settle_alike(_given ->> 'outcome', array[_id], array[_claim], array[nullif(_given -> 'argument', 'null')], true);
     if _held = '{}' then
         return _held;
     end if;
@@ -508,12 +503,17 @@ $$;
 
 -- Of events that are about to end: those whose undos have not run.
 create or replace function agent.with_undos(_ids int8[]) returns int8[]
-language sql stable
+language plpgsql stable
+set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
-return array(
-    select given.id from unnest(_ids) as given (id) cross join lateral (select notes from agent.event where id = given.id) as e
-    where e.notes ? 'undo' or (e.notes ? 'undone') is not true and exists (
-        select from agent.step as s where s.event_id = given.id and s.sort = 'undo' and s.finished_at is null));
+as $$
+begin
+    return array(
+        select given.id from unnest(_ids) as given (id) cross join lateral (select notes from agent.event where id = given.id) as e
+        where e.notes ? 'undo' or (e.notes ? 'undone') is not true and exists (
+            select from agent.step as s where s.event_id = given.id and s.sort = 'undo' and s.finished_at is null));
+end
+$$;
 
 -- Hands an event that is about to end out once more, for its undos, instead. Its notes keep how it
 -- was to end. It has three attempts for them at least; its group waits. About to end again, it ends

@@ -14,8 +14,8 @@
 --   workflow, workflow_below, list_workflows: operators
 
 -- Counts children that ended (one entry each) off the continuations that wait for them. The last
--- child makes a continuation visible. One that fails with its children ends at once when _outcome
--- is not completed. The youngest first, as its end counts off an older one: all lock inner
+-- child makes a continuation visible. A continuation that fails with its children ends at once when
+-- _outcome is not completed. The youngest first, as its end counts off an older one: all lock inner
 -- continuations before outer ones.
 create or replace function agent.children_ended(_continuations int8[], _outcome text) returns void
 language plpgsql volatile security definer
@@ -280,9 +280,7 @@ language plpgsql stable security definer
 set jit = off
 as $$
 declare
-    _changes jsonb := coalesce((select e.changes from agent.event as e where e.id = _continuation_id)
-        , (select h.changes from agent.event_hist as h where h.id = _continuation_id order by h.finished_at desc limit 1), '[]');
-    _first int8 := coalesce(agent.rerun_first(_changes), _continuation_id);
+    _first int8 := coalesce(agent.rerun_first((agent.job_of(_continuation_id)).changes), _continuation_id);
 begin
     return query
     select j.id, j.kind, j.item_key, j.payload, j.status, j.result, j.reason, j.error

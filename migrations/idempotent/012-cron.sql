@@ -70,8 +70,8 @@ return (select extract(epoch from min(next_at) - n.now_at)
     from (select agent.clock() as now_at offset 0) as n join agent.cron on not paused and next_at > n.now_at group by n.now_at);
 
 -- Stores the job of a schedule's time, and returns its id; null: it is skipped. Jobs whose overlap
--- is not allowed share a group, so one runs at a time. A replaced job that runs is stopped; its
--- successor waits ten seconds at most.
+-- is not allowed share a group, so one runs at a time. A replaced job that runs is stopped first;
+-- its successor waits for its end, ten seconds at most.
 create or replace function agent.store_firing(_cron agent.cron, _time timestamptz, _by text) returns int8
 language plpgsql volatile security definer
 set enable_seqscan = off

@@ -62,14 +62,15 @@ create or replace function agent.session_class() returns int4
 language sql immutable parallel safe
 return 1937077859;
 
--- The sessions of workers that are open on this database. Every role may read pg_locks.
-create or replace function agent.open_sessions() returns int4[]
+-- The sessions of workers that are open on this database, on other connections than that of process
+-- _but. Every role may read pg_locks.
+create or replace function agent.open_sessions(_but int4 default null) returns int4[]
 language sql volatile security definer
 set jit = off
 return array(
     select l.objid::int8::int4 from pg_locks as l
     where l.locktype = 'advisory' and l.classid = agent.session_class()::oid and l.objsubid = 2 and l.granted
-    and l.database = (select d.oid from pg_database as d where d.datname = current_database()));
+    and l.database = (select d.oid from pg_database as d where d.datname = current_database()) and l.pid is distinct from _but);
 
 -- Opens a worker's session on this connection, if it has none: a lock under a key of its own, which
 -- PostgreSQL drops as the connection ends. Others see by it that the worker lives. It is shared:
@@ -113,11 +114,7 @@ begin
     if not pg_try_advisory_lock_shared(agent.session_class(), _session) then
         return false;
     end if;
-    if not exists (
-        select from pg_locks as l
-        where l.locktype = 'advisory' and l.classid = agent.session_class()::oid and l.objid = _session::oid and l.objsubid = 2 and l.granted
-        and l.database = (select d.oid from pg_database as d where d.datname = current_database()) and l.pid <> pg_backend_pid())
-    then
+    if _session <> all(agent.open_sessions(pg_backend_pid())) then
         perform pg_advisory_unlock_shared(agent.session_class(), _session);
         return false;
     end if;

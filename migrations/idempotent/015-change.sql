@@ -450,8 +450,8 @@ language sql volatile security definer
 as $$ select replace(r.answer, 'rerun', 'replayed'), r.rerun, r.key, r.steps from agent.rerun_as_new(_id, _from, _payload) as r $$;
 
 -- Pauses a kind: its waiting events are neither claimed nor expired until it is resumed. They do
--- not hold up other kinds of their groups: this frees 1,000 such groups, sweeps and clients
--- (agent.free_groups) more.
+-- not hold up other kinds of their groups: this frees 1,000 such groups; sweeps and clients
+-- (agent.free_groups) free more.
 create or replace function agent.pause_kind(_kind text) returns void
 language plpgsql volatile security definer
 as $$

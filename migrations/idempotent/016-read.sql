@@ -52,8 +52,7 @@ $$;
 -- left, until the page is full. The first two steps open the chunks of history around their days,
 -- and the outliers'. They are planned with their values: one plan for all values would open every
 -- chunk (ADR 0001). The last step opens every chunk, so it keeps its plan. Each filter has an index
--- sorted by when events ended. The planner must not sort: it expects few rows, and would not merge
--- the chunks' indexes.
+-- sorted by when events ended. The planner must not sort: it would not merge them.
 create or replace function agent.list_ended
 ( _statuses text[], _kinds text[], _key text, _since timestamptz, _until timestamptz, _after timestamptz, _after_id int8, _limit int4
 ) returns setof agent.ended_job

@@ -87,7 +87,6 @@ begin
         _gone := array(
             select s.event_id from agent.step as s where s.event_ts < _cutoff
             and not exists (select from agent.event as e where e.id = s.event_id) order by s.event_ts limit _limit);
-        perform agent.forget_steps(_gone);
         _full := dropped > 0 or cardinality(_gone) = _limit;
         next := 0;
     else
@@ -99,8 +98,8 @@ begin
             delete from agent.event_hist as h using held where h.id = held.id and h.event_ts = held.event_ts returning h.id
         )
         select array_agg(id), count(*) into _gone, dropped from deleted;
-        perform agent.forget_steps(_gone);
     end if;
+    perform agent.forget_steps(_gone);
     -- Signals for which nothing waited: no step says how old they are.
     if not _full then
         _gone := array(
@@ -210,8 +209,8 @@ end
 $$;
 
 -- Counts in one bounded step what an erasure would remove. _at is where to begin: null at first,
--- then what the step before returned. Returns {"at", "seen", "of", "counts"}, this step's counts by
--- table; at is null at the end.
+-- then what the step before returned. Returns {"at", "seen", "of", "counts"}, the counts of this
+-- step alone by table; at is null at the end.
 create or replace function agent.preview_erasure(_filter jsonb, _at jsonb default null, _limit int4 default 500) returns jsonb
 language plpgsql volatile security definer
 set enable_seqscan = off

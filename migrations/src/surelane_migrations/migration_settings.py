@@ -46,8 +46,7 @@ class LockSettings(BaseSettings):
     timeout: Duration = Field(
         default=timedelta(seconds=5), validation_alias="SURELANE_MIGRATION_LOCK_TIMEOUT"
     )
-    """The longest time that a statement, also of a script, may wait for a table's lock. While an ``alter table``
-    waits for a long query, all other sessions wait for the ``alter table``."""
+    """The longest time that a statement, also of a script, may wait for a table's lock."""
 
     connect: Duration = Field(
         default=timedelta(minutes=2), validation_alias="SURELANE_MIGRATION_CONNECT_TIMEOUT"
