@@ -34,7 +34,6 @@ return case when _event ->> 'type' = 'event_callback' and jsonb_typeof(_event ->
 -- slack.message_changed and slack.message_deleted of all channels; slack.command.deploy.
 create or replace function agent.event_kind(_event jsonb) returns text
 language plpgsql immutable parallel safe
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _inner jsonb := agent.slack_event(_event);
@@ -62,11 +61,9 @@ language sql immutable parallel safe
 return case when right(_kind, length(_notes ->> 'version') + 1) = '@' || (_notes ->> 'version')
     then left(_kind, -length(_notes ->> 'version') - 1) else _kind end;
 
--- The natural key: Slack's event_id; of a command or an interaction, a hash of its trigger_id; else
--- one of the content.
+-- The natural key: Slack's event_id, else a hash of the trigger_id (of an interaction) or content.
 create or replace function agent.event_item_key(_event jsonb) returns text
 language plpgsql immutable parallel safe
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     return agent.bounded_key(coalesce(
@@ -78,12 +75,10 @@ $$;
 
 -- The group key of a Slack event: team, channel and thread. A message that starts no thread yet has
 -- the key of its replies' thread. The key of a top-level direct message (its channel's id begins
--- with D) is team and channel; clicks and reactions on it share that key. An event without a
--- channel has no group. Organizations that share a channel (Slack Connect) name different teams
--- beside it: such a key has no team.
+-- with D) is team and channel; clicks and reactions on it share that key. Without a channel there
+-- is no group. In a shared channel (Slack Connect) teams differ: its key has none.
 create or replace function agent.event_group_key(_event jsonb) returns text
 language plpgsql immutable parallel safe
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _inner jsonb := agent.slack_event(_event);
@@ -127,7 +122,6 @@ return case when left(_key, 5) = 'cron:' or left(_key, 8) = 'webhook:' then agen
 -- unless a handler keeps their thread's order.
 create or replace function agent.stored_group_key(_kind text, _event jsonb) returns text
 language plpgsql stable parallel safe
-set search_path = pg_catalog, pg_temp
 as $$
 begin
     if agent.is_interactive(_kind) and not exists (select from agent.kind where kind = _kind and ordered) then
@@ -141,7 +135,6 @@ $$;
 -- Timestamps before 2013 or more than a day ahead do not count: each would open a chunk of history.
 create or replace function agent.event_time(_event jsonb, _now timestamptz, out event_ts timestamptz, out exact boolean)
 language plpgsql stable parallel safe
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _given text := agent.slack_event(_event) ->> 'event_ts';
@@ -166,8 +159,7 @@ create or replace function agent.event_workspace(_event jsonb) returns text
 language sql immutable parallel safe
 return coalesce(agent.text_at(_event, 'team_id'), agent.text_at(_event -> 'team', 'id'), agent.text_at(_event, 'team'), '');
 
--- The channel of an event: Slack's events, interactions and commands name it in different places.
--- Empty where there is none.
+-- The channel of an event, which Slack names in different places. Empty where there is none.
 create or replace function agent.event_channel(_event jsonb) returns text
 language sql immutable parallel safe
 return (
@@ -229,8 +221,7 @@ begin
 end
 $$;
 
--- Records that a kind has events in a band. Waits for no transaction that records the same: then
--- both do.
+-- Records that a kind has events in a band. Waits for no other: a record may be there twice.
 create or replace function agent.use_band(_kind text, _band int4) returns void
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan

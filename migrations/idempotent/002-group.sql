@@ -14,8 +14,7 @@
 --   enter_group: whether there is a head, without a lock; inserts
 --   lock_head: locks the head for a newcomer; batches, member_joins
 
--- How long a worker counts as alive after its last announcement. Workers announce themselves every
--- 20 seconds.
+-- How long a worker counts as alive after its last announcement, which comes every 20 seconds.
 create or replace function agent.alive_for() returns interval
 language sql immutable parallel safe
 return interval '90 seconds';
@@ -39,9 +38,8 @@ begin
 end
 $$;
 
--- Locks the head of a group: only this transaction changes the group then. Waits for a transaction
--- that has it locked. For update at once: raising a weaker lock would deadlock with an insert that
--- raises its own.
+-- Locks the head of a group, so no other transaction changes the group. Waits for one that has it.
+-- For update at once: raised later, it could deadlock with an insert's.
 create or replace function agent.hold_group(_group_key text) returns void
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -54,9 +52,8 @@ $$;
 -- Gives a group without a head its next one: a member still held, if there is one. Else, among
 -- kinds that workers claim before all others: a retry (it blocks its group), the first visible one
 -- by (event_ts, id), or the next to be visible. Each by index. Its vt is ahead of every claim
--- cursor. Steps over waiting members that another transaction has locked. Waits only for a held
--- member, as its group may not go to another worker meanwhile, and where all are locked; settles
--- bound that by lock_timeout.
+-- cursor. Steps over waiting members that are locked. Waits only for a held member, as its group
+-- may not go to another worker, and where all are locked; settles bound that by lock_timeout.
 create or replace function agent.promote(_group_key text) returns void
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
@@ -99,8 +96,7 @@ begin
             ) as waiting limit 1;
             if not found then
                 perform from agent.event where group_key = _group_key and not head order by vt limit 1 for update;
-                -- Not found: there is none, or it has just been deleted by hand. The next statement
-                -- sees which.
+                -- There is none, or it was just deleted by hand: the next statement sees which.
                 exit when not found and not exists (select from agent.event where group_key = _group_key and not head);
                 continue;
             end if;
@@ -118,8 +114,7 @@ begin
 end
 $$;
 
--- Chooses the heads of groups anew: each head steps down and stands again with the other members.
--- The caller has locked the heads.
+-- Chooses the heads of groups anew, among all members. The caller has locked the heads.
 create or replace function agent.reelect(_group_keys text[]) returns void
 language plpgsql volatile security definer
 as $$
@@ -152,8 +147,7 @@ end
 $$;
 
 -- However a head leaves the queue, its group gets the next one in the same transaction. A lapsed
--- head that is deleted by hand, which history does not know, may have killed its worker: its
--- members go back unspent.
+-- head that was deleted by hand may have killed its worker: its members go back unspent.
 create or replace function agent.event_deleted() returns trigger
 language plpgsql security definer
 as $$
@@ -207,8 +201,7 @@ begin
 end
 $$;
 
--- Makes a plain insert into agent.event (event_ts, event) a sound row: this is how people move
--- events back by hand.
+-- Makes a plain insert into agent.event (event_ts, event), by which people move events back, sound.
 create or replace function agent.event_defaults() returns trigger
 language plpgsql security definer
 as $$
@@ -227,9 +220,8 @@ begin
 end
 $$;
 
--- Whether the present head of a group yields to a waiting member. A held head never does. A head of
--- a kind that no worker claims yields to a claimed kind; any other, unless it waits for a retry, to
--- a member that is visible earlier.
+-- Whether a group's head yields to a waiting member. A held head never does. A head of a kind that
+-- no worker claims yields to a claimed kind; another, unless it is a retry, to an earlier member.
 create or replace function agent.head_yields(_group_key text, _kind text, _vt timestamptz) returns boolean
 language plpgsql volatile security definer
 as $$
@@ -268,8 +260,7 @@ $$;
 -- Returns false if there is no head. The lock is `for key share`, so any number of members join at
 -- once; it is `for update` where the head steps down for this member, or for _alone, as raising a
 -- lock later could deadlock with another newcomer. Everything that changes a head locks it `for
--- update`: with a weaker lock, an update that moves the row to another page forgets the key share
--- locks taken meanwhile (PostgreSQL 17 and 18 at least).
+-- update`: else an update to another page forgets key share locks (PostgreSQL 17, 18).
 create or replace function agent.lock_head(_group_key text, _kind text, _vt timestamptz, _alone boolean default false) returns boolean
 language plpgsql volatile security definer
 as $$

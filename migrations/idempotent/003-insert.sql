@@ -67,7 +67,6 @@ language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 as $$
-#variable_conflict use_column
 begin
     perform agent.require_read_committed();
     if not exists (select from agent.kind where kind = _new.kind) then
@@ -144,8 +143,7 @@ begin
 end
 $$;
 
--- The id of an event with the natural key of this one, in the queue or in history. The queue first:
--- an event moves from there to history.
+-- The id of an event with this one's natural key: in the queue, from which it moves, or in history.
 create or replace function agent.known_event(_event jsonb, _item_key text) returns int8
 language plpgsql volatile security definer
 as $$
@@ -170,9 +168,8 @@ as $$ select id from agent.store_event(_event, null, null) $$;
 -- kinds without a group. Rows go in group by group, and within a group in the order in which they
 -- happened: its first event becomes its head, and a claim meanwhile sees the first ones. Each locks
 -- the head of its group first, so batches wait in one order. Events of one moment, or without a
--- group, go by key; events without a time of their own as they arrived. Left out: an event with a
--- duplicate in the queue, in history or earlier in the batch, and the first event of a group to
--- which another transaction has just given a head.
+-- group, go by key; events without a time of their own as they arrived. Left out: duplicates of the
+-- queue, history or the batch, and the first event of a group that just got a head.
 create or replace function agent.store_new_events
 ( _ids int8[], _events jsonb[], _traceparents text[], _item_keys text[], _kinds text[], _apart text[]) returns int8[]
 language plpgsql volatile security definer
@@ -245,7 +242,6 @@ language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
 set lock_timeout = '500ms'
 as $$
-#variable_conflict use_column
 declare
     _ids int8[] := array(select nextval('agent.event_id_seq') from generate_series(1, cardinality(_events)));
     _stored int8[];
@@ -317,8 +313,7 @@ begin
 end
 $$;
 
--- A job as JSON, the same names as enqueue's parameters, as a row to add: {"kind": …, "payload": …,
--- "run_at": …, …}.
+-- A job in JSON, with the names of enqueue's parameters, as a row: {"kind": …, "payload": …, …}.
 create or replace function agent.job_from_json(_job jsonb) returns agent.event
 language plpgsql volatile security definer
 as $$
@@ -361,8 +356,8 @@ end
 $$;
 
 -- Adds a job, or finds the pending job with its dedupe key (or the live one with its item key).
--- What becomes of that job: skip leaves it, replace gives it the new payload, time, priority and
--- limit key, earliest the earlier of both times.
+-- skip leaves it, replace gives it the new payload, time, priority and limit key, earliest the
+-- earlier time.
 create or replace function agent.enqueue_job(_new agent.event, _on_duplicate text, out id int8, out duplicate boolean)
 language plpgsql volatile security definer
 as $$
@@ -407,9 +402,8 @@ begin
 end
 $$;
 
--- Adds a change to those of an event: the first ten and the last 40 are kept, with a count of the
--- dropped ones between. Otherwise an event that moves thousands of times is rewritten with all of
--- them each time.
+-- Adds a change to those of an event: the first ten and the last 40, with a count of those between.
+-- So an event that moves thousands of times stays small.
 create or replace function agent.add_change(_changes jsonb, _change jsonb) returns jsonb
 language sql immutable parallel safe
 set search_path = pg_catalog, pg_temp
@@ -422,8 +416,7 @@ return case when jsonb_array_length(_changes) < 50 then _changes || jsonb_build_
     || jsonb_build_array(_change)
 end;
 
--- The changes of an event whose claim is replaced: a claim that lapsed is recorded, unless its
--- rescue was.
+-- The changes of an event whose claim is replaced: with its lapse, unless its rescue is recorded.
 create or replace function agent.after_lapse(_changes jsonb, _claimed_by text, _vt timestamptz) returns jsonb
 language sql stable parallel safe
 set search_path = pg_catalog, pg_temp
@@ -438,11 +431,10 @@ as $$
 declare
     _new_vt timestamptz := greatest(_vt, agent.clock());
 begin
-    perform agent.fence_behind(_old.id);
+    perform agent.fence_lapsed(array[_old.id]);
     update agent.event
     set vt = _new_vt, event = _event, lane = _old.lane, retrying = false, claimed_by = null, heartbeat_at = null
-    -- What history is searched for by its event_ts keeps it: Slack's and bare events, and webhooks'
-    -- calls.
+    -- By their event_ts history is searched for Slack's and bare events and webhooks.
     , event_ts = case when _old.kind like 'slack.%' or _old.kind = 'event' or _old.item_key like 'webhook:%' then event_ts else _new_vt end
     , changes = agent.add_change(agent.after_lapse(changes, claimed_by, vt), jsonb_build_object('action', _action, 'at', agent.clock(), 'by', _by
         , 'from', jsonb_build_object('run_at', _old.vt), 'to', jsonb_build_object('run_at', _new_vt)))
@@ -514,7 +506,6 @@ create or replace function agent.enqueue_jobs(_jobs jsonb, _on_duplicate text de
 returns table (ordinal int4, id int8, duplicate boolean)
 language plpgsql volatile security definer
 as $$
-#variable_conflict use_column
 declare
     _new agent.event[];
     _ids int8[];
@@ -544,8 +535,7 @@ begin
         perform pg_advisory_xact_lock(hashtext('agent.enqueue_jobs'), turn)
         from (select distinct hashtext(j.group_key) & 1023 as turn from unnest(_new) as j where j.group_key is not null order by turn) as turns;
     end if;
-    -- A duplicate that will be moved is locked in its place in the order: jobs that may meet one go
-    -- one by one.
+    -- A duplicate that moves is locked in its place: jobs that may meet one go singly.
     if _on_duplicate = 'skip' or not exists (select from unnest(_new) as j where j.item_key is not null or j.dedupe_key is not null) then
         -- A job that was left out without a duplicate lost the race to be the first of its group.
         -- Going back to it would take a lock out of order: the batch is stored again.
@@ -594,9 +584,8 @@ end
 $$;
 
 -- Stores a webhook's call as an event of kind trigger-fire; a repeated delivery finds the first by
--- its key. Where name and id are too long for a key, or a colon in the name could make two calls
--- equal, the key has their hash, and keeps its prefix: agent.find_in_history searches longer for
--- it.
+-- its key. Where name and id are too long, or a colon could make two calls equal, the key has their
+-- hash. Its prefix stays: agent.find_in_history searches longer for it.
 create or replace function agent.fire_trigger(_name text, _webhook_id text, _payload jsonb, _traceparent text default null, out id int8, out duplicate boolean)
 language plpgsql volatile security definer
 as $$

@@ -32,8 +32,8 @@ begin
 end
 $$;
 
--- Which of _item_keys history has in a range of time. It may find more than find_in_history, which
--- decides. Planned at each call, as it is.
+-- Which of _item_keys history has in a range of time: maybe more than find_in_history. Planned
+-- anew.
 create or replace function agent.keys_in_history(_item_keys text[], _first timestamptz, _last timestamptz) returns text[]
 language plpgsql volatile security definer
 set plan_cache_mode = force_custom_plan
@@ -43,12 +43,11 @@ begin
 end
 $$;
 
--- Moves events to history with how they ended, each locked, copied and deleted in one pass. Returns
--- the ids that moved, and the continuations that waited for them. Without _claims the caller holds
--- the locks. With _claims this is the fence: an event moves only if its claim stands and no other
--- transaction has it locked, and not if it was asked to be cancelled and its lease has ended.
--- Members and children move only if the caller has locked their groups (_groups) and continuations
--- (_continuations).
+-- Moves events to history, each locked, copied and deleted in one pass. Returns their ids, and the
+-- continuations that waited for them. Without _claims the caller holds the locks. With _claims this
+-- is the fence: an event moves only if its claim stands and no other has it locked, and not if a
+-- request to cancel it outlasted its lease. Members and children move only with _groups and
+-- _continuations, which the caller has locked.
 create or replace function agent.end_events
 ( _ids int8[], _claims int4[], _groups text[], _outcome text, _reasons text[], _results jsonb[], _continuations int8[]
 , out ended int8[], out continuations int8[])
@@ -156,34 +155,8 @@ begin
 end
 $$;
 
--- Created once, with the outliers and kinds of history. Events that end meanwhile wait until the
--- migration commits; the trigger also sees what running calls of the previous release end then.
-do $$
-begin
-    if not exists (select from pg_trigger where tgrelid = 'agent.event_hist'::regclass and tgname = 'event_hist_outlier') then
-        create trigger event_hist_outlier before insert on agent.event_hist
-        for each row when (new.finished_at - new.event_ts not between interval '-7 days' and interval '7 days') execute function agent.note_outlier();
-        -- JIT would compile a scan of each chunk, which takes longer than the scan.
-        perform set_config('jit', 'off', true);
-        insert into agent.event_hist_outlier (finished_on, event_week)
-        select distinct date_bin('1 day', finished_at, 'epoch'), date_bin('7 days', event_ts, 'epoch')
-        from agent.event_hist where finished_at - event_ts not between interval '-7 days' and interval '7 days';
-        -- Lists look up their kinds in agent.kind. It can lack one of history: its first insert
-        -- left it to another transaction, which rolled back.
-        perform agent.register_kinds(array(
-            with recursive ended (kind) as (
-                (select kind from agent.event_hist order by kind limit 1)
-                union all
-                select (select h.kind from agent.event_hist as h where h.kind > ended.kind order by h.kind limit 1) from ended where ended.kind is not null
-            )
-            select kind from ended where kind is not null));
-    end if;
-end
-$$;
-
--- Stores the job of a failure hook for an event that ended failed or expired, if a worker has ever
--- announced one for its kind: with the event's payload, and its end under "failure". It expires
--- after a day.
+-- Stores the failure hook's job, if a worker has ever announced one, for an event that ended failed
+-- or expired: with its payload, and its end under "failure". It expires after a day.
 create or replace function agent.event_hist_failed() returns trigger
 language plpgsql security definer
 as $$
@@ -217,9 +190,8 @@ begin atomic
     and not exists (select from agent.signal as s where s.event_id = _id and s.name = q.name and s.decides);
 end;
 
--- Stores a job for each streamed reply, question and Stop button that an ended event leaves open: a
--- worker closes the message (surelane_worker.builtin.questions). The click that stopped the event
--- closes its Stop button itself.
+-- Stores a job for each streamed reply, question and Stop button that is left open: a worker closes
+-- it (surelane_worker.builtin.questions). The click that stopped the event closes its button.
 create or replace function agent.event_hist_close() returns trigger
 language plpgsql security definer
 as $$
@@ -252,12 +224,10 @@ $$;
 do $$
 begin
     if exists (select from pg_available_extensions where name = 'timescaledb' and installed_version is null)
-    -- Whether it is preloaded shows in a setting of its loader: an ordinary role may not read
-    -- shared_preload_libraries.
+    -- A setting of its loader shows that it is preloaded: shared_preload_libraries is hidden.
     and current_setting('timescaledb.max_background_workers', true) is not null then
         begin
-            -- Not into agent, the first schema of a migration's search path: its functions are
-            -- everybody's.
+            -- Not into agent, the first schema of the path: its functions are everybody's.
             create extension if not exists timescaledb schema public;
         exception when insufficient_privilege or invalid_schema_name then
             raise notice 'TimescaleDB is available, but this role may not create the extension in schema public; history stays a plain table';

@@ -5,24 +5,21 @@
 --   text_size, last_claims: sizes, and numbers of claims; claims
 --   walk_lanes, take_heads: lock heads lane by lane; claims
 --   take_members: adds the members of their groups; claims
---   fence_groups, fence_behind: after a lapse, members go back; claims, sweeps, operators
+--   fence_groups, fence_lapsed: after a lapse, members go back; claims, sweeps, operators
 --   lanes_of, crowds_in, move_others, share_kind: bands for crowds; a worker, as events wait long
 --   peek_lanes: what is due; a worker's poll
 --   position_lock, take_position, position_free, leave_position, pass_on: who answers; workers
 --   touch_worker: a worker's sign of life; its polls
 
--- About how many bytes an event takes as text. Only large ones are turned into text for it: a small
--- one counts as large as its row says.
+-- About how many bytes an event takes as text. Small ones count as in the row, not made into text.
 create or replace function agent.text_size(_event jsonb) returns int4
 language sql stable parallel safe
 return case when pg_column_compression(_event) is null and pg_column_size(_event) < 2000 then pg_column_size(_event) else octet_length(_event::text) end;
 
 -- The lanes that a claim probes where a kind uses several bands, in order, and the position of the
--- kind in each. _most: as in take_heads.
--- The walk goes over priority 0, then 1, without and with crowds (agent.share_kind), then 2 and 3.
--- Within a band it starts at a random lane and takes a lane's kinds in random order. One claim in
--- eight walks over the bands in random order: each band in use is the first one in at least one of
--- 96 claims.
+-- kind in each. _most: as in take_heads. Priority 0 first, then 1, without and with crowds
+-- (agent.share_kind), then 2 and 3. A band begins at a random lane, a lane with a random kind. One
+-- claim in eight takes the bands in random order: each is the first in one of 96 claims at least.
 create or replace function agent.walk_lanes(_kinds text[], _most int4[], out lanes int4[], out nths int4[])
 language plpgsql volatile security definer
 as $$
@@ -56,10 +53,9 @@ $$;
 -- while they are locked, so the caller updates them by place. bytes: what their events come to as
 -- text, or more. most: how many attempts an event of each kind may have; -1 where the kind is
 -- paused. Where all kinds have one band, the walk starts at a random lane and takes the kinds of
--- each lane in the same random order; else see walk_lanes.
--- Exhausted heads are last attempts that lapsed, or lapsed ones that were asked to be cancelled. A
--- claim that meets only those looks at 100 more; then it has 1,000 of them swept and passes over
--- the others, each a row read, to what lies behind them.
+-- each lane in the same random order; else see walk_lanes. Exhausted heads are last attempts that
+-- lapsed, or lapsed ones that were asked to be cancelled. A claim that meets only those looks at
+-- 100 more; then it has 1,000 swept and passes over the others, each a row read.
 create or replace function agent.take_heads
 ( _kinds text[], _limit int4, _max_attempts int4, _now timestamptz, _cursors timestamptz[]
 , out places tid[], out vts timestamptz[], out group_keys text[], out lapsed boolean[], out bytes int8, out most int4[]
@@ -133,10 +129,9 @@ $$;
 
 -- After a group's lease lapsed: its other held members go back unspent, and their claims no longer
 -- stand. So the head is tried alone, and an event that kills its worker exhausts alone. The caller
--- has locked the heads. Steps over members that another transaction has locked, and returns their
--- groups. A head that a retry holds back goes back unspent, too: its worker reported an earlier
--- event's failure and died. The retry becomes the head; its group is returned, as there is nothing
--- to claim.
+-- has locked the heads. Steps over locked members, and returns their groups. A head that a retry
+-- holds back goes back unspent, too: its worker reported an earlier event's failure and died. The
+-- retry leads then; its group is returned, as there is nothing to claim.
 create or replace function agent.fence_groups(_group_keys text[], _now timestamptz) returns text[]
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
@@ -175,16 +170,17 @@ begin
 end
 $$;
 
--- Where an event is a head whose lease lapsed, and leaves or moves: the members that were held with
--- it go back unspent. The caller holds its lock.
-create or replace function agent.fence_behind(_id int8) returns void
+-- The same where heads whose lease lapsed, of these events, leave or move.
+create or replace function agent.fence_lapsed(_ids int8[]) returns text[]
 language plpgsql volatile security definer
+set enable_seqscan = off
 as $$
 declare
     _now timestamptz := agent.clock();
 begin
-    perform agent.fence_groups(array[group_key], _now)
-    from agent.event where id = _id and group_key is not null and head and claimed_by is not null and vt <= _now;
+    return agent.fence_groups(array(
+        select group_key from agent.event
+        where id = any(_ids) and head and group_key is not null and claimed_by is not null and vt <= _now order by group_key), _now);
 end
 $$;
 
@@ -246,8 +242,7 @@ begin
             select member.place
             from (select distinct on (group_key) group_key, event_ts, id from member order by group_key, event_ts desc, id desc) as last
             cross join lateral (
-                -- The kinds that workers claim are looked up only for a kind that this claim may
-                -- not take.
+                -- Workers' kinds are looked up only for a kind that this claim may not take.
                 select e.event_ts, e.id from agent.event as e
                 where e.group_key = last.group_key and not e.head and e.claimed_by is null and (e.event_ts, e.id) < (last.event_ts, last.id)
                 and case when e.vt <= _now then e.kind <> all(_claimable) else e.retrying end
@@ -287,10 +282,10 @@ begin
 end
 $$;
 
--- Claims one visible event, chosen at random among the lanes, of any kind that is not paused: one
--- row as it is after the claim, or none. Of a group it is the head, alone. Sends no heartbeats: the
--- claim stands until its vt. Sequential scans are off here as elsewhere: plans made while the queue
--- is short must be right when it is long.
+-- Claims one visible event of any kind that is not paused, from a random lane: one row as it is
+-- after the claim, or none. Of a group it is the head, alone. Sends no heartbeats: the claim stands
+-- until its vt. No sequential scans: a plan made while the queue is short must be right when it is
+-- long.
 create or replace function agent.claim_event(_max_attempts int4 default 3, _invisible_for interval default '10m') returns setof agent.event
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
@@ -304,8 +299,7 @@ declare
     _parked boolean := _limited <> '{}' and random() < 0.5;
     _last boolean := _limited = '{}';
 begin
-    -- A lapsed head may stay, as another transaction has a member locked, or as a retry holds it
-    -- back: it looks for another one.
+    -- A lapsed head with a locked member, or held back by a retry, stays: look for another.
     for _turn in 1..5 loop
         -- Limited kinds come first in half of the claims.
         loop
@@ -338,8 +332,7 @@ $$;
 -- and kind, at lane * cardinality(_kinds) + position. _member_kinds: which kinds' members a group
 -- brings along, by default _kinds: a worker without slots for some kinds claims the others' heads
 -- alone, and groups still come in order. _most_bytes: stops before the event whose text would
--- exceed this many bytes, but never before the first. They are counted only where all that could be
--- claimed comes to more.
+-- exceed them, but not before the first. Counted only where it may come to more.
 create or replace function agent.claim_events
 ( _kinds text[], _limit int4 default 100, _max_attempts int4 default null, _invisible_for interval default '10m'
 , _claimed_by text default session_user, _cursors timestamptz[] default null, _member_kinds text[] default null, _most_bytes int8 default null
@@ -351,7 +344,6 @@ set plan_cache_mode = force_generic_plan
 set enable_bitmapscan = off
 set lock_timeout = '100ms'
 as $$
-#variable_conflict use_column
 declare
     _now timestamptz := agent.clock();
     _held record;
@@ -479,9 +471,8 @@ $$;
 -- Keeps a workspace with a backlog of a kind from holding up the others. If few workspaces make up
 -- most of what waits in the band of priority 1, that band becomes theirs. All other events go into
 -- a free band, which claims look at first; those that wait behind the crowd move there in bounded
--- steps. The band is shared again once nothing waits in it. One transaction at a time does this for
--- a kind; the others return at once. Returns when to call it again; null: when a claim finds events
--- that have waited long.
+-- steps. The band is shared again once nothing waits in it. One transaction at a time does this;
+-- others return at once. Returns when to call it again; null: when events wait long.
 create or replace function agent.share_kind(_kind text) returns interval
 language plpgsql volatile security definer
 set enable_bitmapscan = off
@@ -578,8 +569,7 @@ set search_path = pg_catalog, pg_temp
 return hashtextextended('agent.position ' || _position || ' ' || (select jsonb_agg(kind order by kind) from unnest(_kinds) as kind), 0);
 
 -- Takes the first free position before _held, the session's own (null: none), which it gives up
--- then. Returns the session's position now; PostgreSQL frees it when the session ends. Tells the
--- workers that listen that another one has come.
+-- then. Returns the session's position, until it ends. Tells listening workers that another came.
 create or replace function agent.take_position(_kinds text[], _held int4) returns int4
 language plpgsql volatile security definer
 as $$
@@ -615,8 +605,7 @@ create or replace function agent.pass_on() returns void
 language sql volatile security definer
 as $$ select pg_notify('agent_event', 'full') $$;
 
--- Records that a worker is alive, and its clock less ours. Returns whether it is announced. Does
--- not wait for its row.
+-- Records that a worker lives, and its clock less ours; waits for none. False: it is not announced.
 create or replace function agent.touch_worker(_name text, _clock_offset interval) returns boolean
 language plpgsql volatile security definer
 as $$

@@ -37,8 +37,7 @@ begin
 end
 $$;
 
--- Returns the key under which the limit of its kind counts an event. _given: the key that it has,
--- or that came with it.
+-- Returns the key under which its kind's limit counts an event. _given: the key that it has.
 create or replace function agent.limit_key(_kind text, _event jsonb, _given text) returns text
 language plpgsql stable security definer
 as $$
@@ -88,8 +87,7 @@ begin
 end
 $$;
 
--- Gives a parked event its key, and notes it. The note of a duplicate costs a look that finds
--- nothing.
+-- Gives a parked event its key, and notes it. A duplicate's note costs a look that finds nothing.
 create or replace function agent.event_parked() returns trigger
 language plpgsql security definer
 as $$
@@ -104,8 +102,7 @@ $$;
 
 -- Notes the parked ones among some events, for claims now or at their vt. Each function that
 -- changes vt, head, lane or claimed_by of a parked event, except a claim, calls it: a trigger would
--- slow all claims. An event from before the limit gets its key. _freed: claims of them ended, so
--- their slots are free.
+-- slow all claims. An event from before the limit gets its key. _freed: their claims ended.
 create or replace function agent.note_parked(_ids int8[], _freed boolean) returns void
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
@@ -136,9 +133,8 @@ begin
 end
 $$;
 
--- Notes keys under which runs have ended and events wait, as the last claim of the key recorded,
--- and wakes a worker. A claim that is just under way, and still counts these runs, looks again by
--- itself (agent.hold_key).
+-- Notes keys under which runs ended and, by the last claim's record, events wait; wakes a worker. A
+-- claim under way that still counts these runs looks again by itself (agent.hold_key).
 create or replace function agent.note_freed(_kinds text[], _keys text[]) returns void
 language plpgsql volatile security definer
 as $$
@@ -185,8 +181,7 @@ begin
         , array_agg(e.id) filter (where e.vt <= _now) into running, lapses_at, _lapsed
         from agent.event as e where e.id = any(_state.running) and e.claimed_by is not null;
         if _lapsed is not null and _most is not null then
-            -- Heartbeats first: the next statement sees a lease that is committed meanwhile. This
-            -- locks nothing.
+            -- Heartbeats first: the next statement sees a lease committed meanwhile.
             if exists (
                 select from pg_locks as l where l.locktype = 'advisory' and l.objsubid = 1 and l.granted and l.pid <> pg_backend_pid()
                 and l.database = (select d.oid from pg_database as d where d.datname = current_database())
@@ -209,8 +204,7 @@ begin
     if _limit.rate is not null then
         room := least(room, greatest(_limit.rate - (
             select coalesce(sum(began.count), 0) from unnest(_state.starts, _state.counts) as began (at, count)
-            -- Those are rounded up to a hundredth of the period. Later ones are of a clock that
-            -- jumped ahead and back.
+            -- Rounded up to a hundredth of the period. Later: the clock had jumped ahead.
             where began.at > _now - _limit.period and began.at <= _now + _limit.period / 100), 0));
         if room = 0 then
             free_at := (
@@ -295,8 +289,7 @@ begin
         lapsed := lapsed[:_taken];
         _ids := _ids[:_taken];
     end if;
-    -- The next one that waits, or whose lease ends. A subquery is hashed; an array would be
-    -- searched for each event that was taken.
+    -- The next one that waits, or whose lease ends. A subquery is hashed, an array is not.
     _next := (
         select min(other.vt) from unnest(_lanes) as place (lane)
         cross join lateral (
@@ -332,21 +325,19 @@ begin
     if _taken > 0 and _limit.concurrency is not null then
         _room.running := _room.running || _ids;
     end if;
-    if _taken > 0 then
-        if _limit.rate is not null then
-            -- For limits above 100, round up to a hundredth of the period. So the row stays small,
-            -- and no period has more events than the limit.
-            _start := case when _limit.rate <= 100 then _now else date_bin(_limit.period / 100, _now, 'epoch') + _limit.period / 100 end;
-            if _state.starts[cardinality(_state.starts)] = _start then
-                _state.counts[cardinality(_state.counts)] := _state.counts[cardinality(_state.counts)] + _taken;
-            else
-                select array_agg(began.at), array_agg(began.count) into _state.starts, _state.counts
-                from (
-                    select given.at, sum(given.count)::int4 as count
-                    from unnest(_state.starts || _start, _state.counts || _taken) as given (at, count)
-                    where given.at > _now - _limit.period and given.at <= _now + _limit.period / 100 group by given.at order by given.at
-                ) as began;
-            end if;
+    if _taken > 0 and _limit.rate is not null then
+        -- For limits above 100, round up to a hundredth of the period. So the row stays small,
+        -- and no period has more events than the limit.
+        _start := case when _limit.rate <= 100 then _now else date_bin(_limit.period / 100, _now, 'epoch') + _limit.period / 100 end;
+        if _state.starts[cardinality(_state.starts)] = _start then
+            _state.counts[cardinality(_state.counts)] := _state.counts[cardinality(_state.counts)] + _taken;
+        else
+            select array_agg(began.at), array_agg(began.count) into _state.starts, _state.counts
+            from (
+                select given.at, sum(given.count)::int4 as count
+                from unnest(_state.starts || _start, _state.counts || _taken) as given (at, count)
+                where given.at > _now - _limit.period and given.at <= _now + _limit.period / 100 group by given.at order by given.at
+            ) as began;
         end if;
     end if;
     -- One note for later is enough.
@@ -385,9 +376,8 @@ $$;
 
 -- Locks up to _limit parked heads, of keys that have a note and room. It looks at keys in the order
 -- of their notes, up to 64 per turn, and takes another turn if one found no event. It skips a key
--- that another claim looks at, unless there is no other. It parks some events from before the
--- limit. It locks a head without its group, because each event is a run, unless the handler takes
--- groups.
+-- that another claim looks at, unless there is no other, and parks events from before the limit. A
+-- head comes without its group: each event is a run, unless the handler takes groups.
 create or replace function agent.hold_limited
 ( _kinds text[], _limit int4, _most_bytes int8, _max_attempts int4, _lease interval, _now timestamptz, _cursors timestamptz[], _all text[]
 , out places tid[], out vts timestamptz[], out group_keys text[], out lapsed boolean[], out bytes int8
@@ -615,10 +605,9 @@ end
 $$;
 
 -- Records the limits of a worker's handlers: {"kind": {"per": …, "concurrency": …, "rate": …,
--- "period": seconds, "grouped": …}}. The worker's other kinds have no limit. If workers differ, the
--- last one that started decides. Waits up to 100 ms for a limit that another transaction changes
--- (55P03: nothing was recorded, and the worker may not claim yet). Returns the kinds whose limit it
--- changed.
+-- "period": seconds, "grouped": …}}. The worker's other kinds have no limit. The last worker that
+-- started decides. Waits 100 ms at most for a limit that another transaction changes (55P03:
+-- nothing was recorded, and the worker may not claim). Returns the kinds it changed.
 create or replace function agent.declare_limits(_name text, _kinds text[], _limits jsonb) returns text[]
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -655,8 +644,7 @@ begin
 end
 $$;
 
--- Changes the limit of a kind until agent.reset_limit, even if workers declare another. Null leaves
--- a field as it is; 0 lifts a bound.
+-- Changes a kind's limit, over workers' own. Null leaves a field as it is; 0 lifts a bound.
 create or replace function agent.set_limit(_kind text, _concurrency int4, _rate int4, _period interval, _per text) returns void
 language plpgsql volatile security definer
 as $$
@@ -676,8 +664,7 @@ begin
 end
 $$;
 
--- Removes an operator's changes to a limit: the declared one holds again. Returns whether there
--- were changes.
+-- Removes an operator's changes to a limit: the declared one holds. Returns whether there were any.
 create or replace function agent.reset_limit(_kind text) returns boolean
 language plpgsql volatile security definer
 as $$

@@ -6,7 +6,7 @@
 --   hold_continuations, hold_endings: lock who waits for what ends; settles
 --   latest_claims, settle_answers: the answers done, stale, busy; settles, heartbeats
 --   settle_plain: plain completions in one pass; settle
---   settle_alike: one outcome, in halves if it fails; settle
+--   settle_alike: one outcome, in halves if it fails; settle, archive_possible (008)
 --   settle_completed, settle_failed, settle_returned: one outcome each; settle_alike
 --   return_events: ends claims, not events; failures, releases
 --   pass_to_version: to workers of an older or newer version; settle_returned
@@ -15,8 +15,7 @@
 --   note_event: a worker, for what the next attempt must know
 --   delete_event: a program, without a fence
 
--- The groups of some events whose heads could be locked: a group changes in one transaction at a
--- time. Skips the others.
+-- The groups of some events whose heads it could lock: one transaction at a time changes a group.
 create or replace function agent.hold_groups(_ids int8[]) returns text[]
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
@@ -32,8 +31,8 @@ end
 $$;
 
 -- The fence. Of (id, claim) pairs, locks and returns the ids whose claim still stands; skips what
--- another transaction has locked. Where an id is given with several claims, only the latest can
--- stand. A member of a group is held through its head.
+-- is locked. Of several claims of an id, only the latest can stand. A member of a group is held
+-- through its head.
 create or replace function agent.hold_claims(_ids int8[], _claims int4[]) returns int8[]
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
@@ -42,8 +41,7 @@ declare
     _groups text[] := agent.hold_groups(_ids);
 begin
     return array(
-        -- One probe an item: a join would walk the whole index, dead rows and all, whenever the
-        -- table was last seen empty.
+        -- One probe an item: a join would walk the whole index if the table was last seen empty.
         select e.id from (select id, max(claim) as claim from unnest(_ids, _claims) as given (id, claim) group by id order by id) as item
         cross join lateral (
             select id from agent.event where id = item.id and claimed_by is not null and array_upper(claimed, 1) = item.claim
@@ -61,7 +59,6 @@ language plpgsql volatile security definer
 as $$
 declare
     _wanted int8[] := array(select distinct continuation_id from agent.event where id = any(_ids) and continuation_id is not null);
-    _groups text[];
     _held int8[];
     _failing int8[];
     _above int8[];
@@ -69,9 +66,7 @@ begin
     if _wanted = '{}' then
         return _wanted;
     end if;
-    _groups := agent.hold_groups(_wanted);
-    _held := array(
-        select id from agent.event where id = any(_wanted) and (group_key is null or group_key = any(_groups)) order by id for update skip locked);
+    _held := agent.lock_for_sweep(_wanted);
     if _outcome <> 'completed' then
         _failing := array(select id from agent.event where id = any(_held) and fails_with_children and continuation_id is not null);
         if _failing <> '{}' then
@@ -136,8 +131,7 @@ end
 $$;
 
 -- Ends claims without ending the events: each is visible again after its pause, given by position
--- in _of. A counted attempt was a failure, and its event blocks the group until it is tried again.
--- Otherwise it does not. The caller holds the locks.
+-- in _of. After a counted attempt it blocks its group. The caller holds the locks.
 create or replace function agent.return_events(_ids int8[], _counted boolean, _of int8[] default null, _pauses interval[] default null)
 returns void
 language plpgsql volatile security definer
@@ -181,15 +175,14 @@ declare
 begin
     if _late <> '{}' then
         _late := agent.lock_for_sweep(_late);
-        perform agent.fence_groups(array(select group_key from agent.event where id = any(_late) and head and group_key is not null order by group_key), _now);
+        perform agent.fence_lapsed(_late);
         perform agent.archive_possible(array(select id from agent.event where id = any(_late) and cancelled_by is not null and vt <= _now)
             , 'cancelled', 'cancelled while running');
     end if;
 end
 $$;
 
--- Completes claims that belong to groups or that a continuation waits for. Returns the ids that
--- ended.
+-- Completes claims of groups, or that a continuation waits for. Returns the ids that ended.
 create or replace function agent.settle_completed(_ids int8[], _claims int4[], _results jsonb[]) returns int8[]
 language plpgsql volatile security definer
 as $$
@@ -207,8 +200,7 @@ end
 $$;
 
 -- Records failed attempts; returns the ids that were settled. An event is tried again after its
--- pause. It ends as failed if that was its last attempt or if the failure is final, and as
--- cancelled if that was asked for.
+-- pause. It fails after its last attempt or a final failure; one asked to be cancelled is.
 create or replace function agent.settle_failed(_ids int8[], _claims int4[], _failures jsonb[]) returns int8[]
 language plpgsql volatile security definer
 as $$
@@ -238,7 +230,7 @@ $$;
 
 -- Ends claims whose attempts are not counted; each event is visible again after its pause. Its
 -- group goes on meanwhile, unless the pause is blocking. An event that was asked to be cancelled
--- meanwhile ends. Returns the ids that were settled.
+-- ends. Returns the ids that were settled.
 create or replace function agent.settle_returned(_ids int8[], _claims int4[], _pauses jsonb[]) returns int8[]
 language plpgsql volatile security definer
 as $$
@@ -266,9 +258,8 @@ end
 $$;
 
 -- Gives a run that was returned to the workers that have its handler's version: its kind becomes
--- KIND@VERSION. Workers that name no version do not look for KIND@1. While one of them lives, a run
--- of version 1 keeps its kind, and waits a second for it. The caller elects the group's head anew.
--- An event that has ended is passed over.
+-- KIND@VERSION. Workers that name no version do not look for KIND@1. While one lives, a run of
+-- version 1 keeps its kind and waits a second. The caller elects the head anew.
 create or replace function agent.pass_to_version(_id int8, _version text) returns void
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -293,8 +284,9 @@ begin
 end
 $$;
 
--- Settles claims that all have the same outcome; returns the ids that were settled. It steps over
--- rows that another transaction has locked. Where it must wait, it waits 30 ms at most. Then it is
+-- Settles claims that all have the same outcome; returns the ids that were settled. Without _claims
+-- it archives what the caller holds, as _outcome; the argument is the reason. It steps over rows
+-- that another transaction has locked. Where it must wait, it waits 30 ms at most. Then it is
 -- rolled back and tries the halves: all but the blocked event settle. An event that cannot be
 -- settled (history refuses it, or its argument is wrong) is found in the same way, and stays
 -- claimed, with a warning. Alone (_alone), it raises the error.
@@ -307,6 +299,10 @@ declare
     _half int4 := cardinality(_ids) / 2;
 begin
     begin
+        if _claims is null then
+            perform agent.archive_events(_ids, _outcome, _arguments[1] #>> '{}');
+            return _ids;
+        end if;
         return case _outcome
             when 'complete' then agent.settle_completed(_ids, _claims, _arguments)
             when 'fail' then agent.settle_failed(_ids, _claims, _arguments)
@@ -326,7 +322,8 @@ begin
                 raise;
             elsif _half = 0 then
                 -- Without the error's own text, which may quote the event.
-                raise warning 'event % cannot be settled as %: SQLSTATE %', _ids[1], _outcome, sqlstate;
+                raise warning 'event % cannot be %: SQLSTATE %', _ids[1]
+                , case when _claims is null then 'moved to history' else 'settled as ' || _outcome end, sqlstate;
                 return '{}';
             end if;
     end;
@@ -431,8 +428,7 @@ end
 $$;
 
 -- Renews leases; a group shares one lease, so extending one member's extends all that are held.
--- Stale: the lease is lost. Busy: another transaction has the row locked, or the head of its group.
--- Waits for no row.
+-- Stale: the lease is lost. Busy: the row, or its group's head, is locked.
 create or replace function agent.extend_leases(_ids int8[], _claims int4[], _invisible_for interval default '10m')
 returns table (ordinal int4, answer text)
 language plpgsql volatile security definer
@@ -481,8 +477,7 @@ begin
 end
 $$;
 
--- Keeps what a handler must find again on its next attempt, such as the timestamp of a stream it
--- began. Fenced.
+-- Keeps, fenced, what a handler's next attempt must find, such as the timestamp of its stream.
 create or replace function agent.note_event(_id int8, _claim int4, _notes jsonb) returns text
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -501,8 +496,7 @@ begin
 end
 $$;
 
--- Marks an event as processed: moves it to history as completed, also while another worker has
--- claimed it. An unknown id does nothing.
+-- Moves an event to history as completed, also if a worker has claimed it. Unknown ids do nothing.
 create or replace function agent.delete_event(_id int8) returns void
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
@@ -513,7 +507,7 @@ begin
     if not found then
         perform agent.hold_group((select group_key from agent.event where id = _id));
         perform from agent.event where id = _id for update;
-        perform agent.fence_behind(_id);
+        perform agent.fence_lapsed(array[_id]);
     end if;
     perform agent.archive_events(array[_id], 'completed');
 end

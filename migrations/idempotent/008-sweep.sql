@@ -23,39 +23,11 @@ end
 $$;
 
 -- Archives events whose locks the caller holds; returns how many. An event that history refuses (an
--- index, a constraint, a trigger of the owner's) stays in the queue with a warning. An event whose
--- continuation or next head is locked waits 30 ms, and stays for the next sweep. Neither delays the
--- others: halving finds it in few subtransactions.
+-- index, a constraint, a trigger of the owner's), or whose continuation or next head is locked,
+-- stays (agent.settle_alike).
 create or replace function agent.archive_possible(_ids int8[], _outcome text, _reason text) returns int4
-language plpgsql volatile security definer
-set lock_timeout = '30ms'
-as $$
-declare
-    _half int4 := cardinality(_ids) / 2;
-begin
-    if cardinality(_ids) = 0 then
-        return 0;
-    end if;
-    begin
-        perform agent.archive_events(_ids, _outcome, _reason);
-        return cardinality(_ids);
-    exception when lock_not_available or deadlock_detected then
-        if _half = 0 then
-            return 0;
-        end if;
-    when others then
-        -- A conflict, a lack of resources, a timeout: not the event's fault.
-        if left(sqlstate, 2) in ('40', '53', '55', '57', '58', 'XX') then
-            raise;
-        elsif _half = 0 then
-            -- Without the error's own text, which may quote the event.
-            raise warning 'event % cannot be moved to history: SQLSTATE %', _ids[1], sqlstate;
-            return 0;
-        end if;
-    end;
-    return agent.archive_possible(_ids[:_half], _outcome, _reason) + agent.archive_possible(_ids[_half + 1:], _outcome, _reason);
-end
-$$;
+language sql volatile security definer
+return cardinality(agent.settle_alike(_outcome, _ids, null, array_fill(to_jsonb(_reason), array[cardinality(_ids)]), false));
 
 -- Moves up to _limit lapsed events to history: as expired after their last attempt, as cancelled if
 -- that was asked for. Returns how many. An attempt that still runs is never among them: its vt lies
@@ -137,8 +109,7 @@ declare
         order by e.deadline limit _limit));
 begin
     _ids := array(select id from agent.event where id = any(_ids) and deadline < _now and (claimed_by is null or vt <= _now));
-    perform agent.fence_groups(array(
-        select group_key from agent.event where id = any(_ids) and head and group_key is not null and claimed_by is not null order by group_key), _now);
+    perform agent.fence_lapsed(_ids);
     return agent.archive_possible(_ids, 'expired', 'deadline_passed');
 end
 $$;
@@ -147,8 +118,8 @@ $$;
 -- needed: of a group without one, which the rules exclude; and of an idle head of a kind that no
 -- worker claims, while members of other kinds wait; ahead of a retry whose kind no worker claimed
 -- before; or visible later than a member of a claimed kind, and no retry. One bounded step: it ends
--- after _limit of them, or 20 times as many groups. Returns where the next step begins (null at the
--- end), and how many it freed. Waits for no group.
+-- after _limit of them, or 20 times as many groups. Returns where the next one begins (null: none),
+-- and how many it freed. Waits for none.
 create or replace function agent.free_groups(_after text default '', _limit int4 default 1000, out next text, out freed int4)
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -201,8 +172,8 @@ begin
 end
 $$;
 
--- Counts up to _limit continuations anew, by their living children; returns how many had to be set
--- right: ended children are counted off as they end, but not those deleted by hand.
+-- Counts up to _limit continuations' children anew: some may be deleted by hand. Returns how many
+-- it set right.
 create or replace function agent.sweep_waiting(_limit int4 default 1000) returns int4
 language plpgsql volatile security definer
 set lock_timeout = '30ms'
@@ -260,9 +231,8 @@ begin
 end
 $$;
 
--- Registers kinds of queued events that agent.kind lacks: their first insert left that to a
--- transaction that rolled back. Records missing bands, as of rows that an owner inserted with their
--- old lanes. Removes surplus records.
+-- Registers kinds that agent.kind lacks: their first insert left that to a transaction that rolled
+-- back. Records missing bands, as of rows that an owner inserted; removes surplus ones.
 create or replace function agent.sweep_kinds() returns void
 language plpgsql volatile security definer
 set enable_bitmapscan = off
@@ -301,8 +271,7 @@ $$;
 -- Moves to history, as expired, events that had _max_attempts attempts or more (or their own
 -- maximum or their kind's), and events that have been visible and unclaimed for longer than
 -- _max_vt_age. Never a live lease, a scheduled event or a paused kind. Returns how many. Stops
--- after about a second, or half the statement timeout, to keep its work. Call it again until it
--- returns 0.
+-- after a second, or half the statement timeout: call it until it returns 0.
 create or replace function agent.delete_expired_events(_max_attempts int default 3, _max_vt_age interval default '1h') returns int8
 language plpgsql volatile security definer
 as $$
@@ -321,9 +290,9 @@ begin
 end
 $$;
 
--- Ends claims whose worker has died: their events are visible at once, the attempts counted, as
--- after a lapse. Events without another attempt go to history at once. _rescue says who found it
--- out, and how; the events remember it. Steps over locked rows. Returns how many.
+-- Ends claims of a dead worker: their events are visible at once, the attempts counted, as after a
+-- lapse. Exhausted ones go to history. They remember _rescue: who found it out, and how. Skips
+-- locked rows. Returns how many.
 create or replace function agent.end_claims(_ids int8[], _rescue jsonb) returns int4
 language plpgsql volatile security definer
 as $$
@@ -345,9 +314,8 @@ end
 $$;
 
 -- Ends the claims without a heartbeat for _dead_for: their worker hangs, or has lost the network.
--- It takes a claim for lost as long after its last heartbeat (surelane.events.DEAD_FOR), so none
--- works on what is freed here. Claims that send no heartbeats are left to their vt. Returns how
--- many.
+-- It takes a claim for lost after as long (surelane.events.DEAD_FOR), so none works on it. Claims
+-- that send no heartbeats are left to their vt. Returns how many.
 create or replace function agent.rescue_events(_dead_for interval default '5m') returns int4
 language sql volatile security definer
 set enable_seqscan = off
@@ -386,9 +354,8 @@ end
 $$;
 
 -- Releases claims of a living worker that it does not know of, as the answer to its claim was lost:
--- all before a moment, by default now, except _ids. The worker calls it over a new connection, with
--- no claim under way, and once more with the moment returned, for a claim that committed later.
--- Skips locked events.
+-- all before a moment, by default now, except _ids. The worker calls it over a new connection, and
+-- again with the moment returned, for a claim that committed later. Skips locked events.
 create or replace function agent.release_unknown
 ( _name text, _ids int8[], _claims int4[], _before timestamptz default null, out before timestamptz, out released int4)
 language plpgsql volatile security definer

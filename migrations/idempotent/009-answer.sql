@@ -21,7 +21,6 @@ language plpgsql volatile security definer
 set enable_seqscan = off
 set lock_timeout = '500ms'
 as $$
-#variable_conflict use_column
 declare
     _ordinals int4[];
     _ids int8[];

@@ -16,9 +16,8 @@
 --   gather, ended_followers: the followers of a run; workers
 --   uncount_starts: a run that was put back has not begun; settle_returned (007)
 
--- Locks an event whose claim stands, without waiting. Returns null if the claim does not stand, or
--- another transaction has locked the row. The lock is weaker than a settle's, because the row is
--- not changed: new members of the group may join meanwhile.
+-- Locks an event whose claim stands, without waiting. Null: the claim does not stand, or the row is
+-- locked. The lock is weaker than a settle's: new members of the group may join meanwhile.
 create or replace function agent.hold_running(_id int8, _claim int4) returns agent.event
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
@@ -42,11 +41,12 @@ return case when exists (select from agent.event where id = _id and claimed_by i
 
 -- Stores a step of a running handler, fenced by its claim: its result and the errors of failed
 -- tries. If it is _done it is not run again: without a result it has failed for good. A second call
--- changes nothing. After a new result, attempts count anew. _in_order is the column's. Answers
--- done; stale: the claim no longer stands; busy: another transaction has locked the event.
+-- changes nothing. After a new result, attempts count anew. _in_order is the column's. _opens: the
+-- sort of a step that begins (open_step). Answers done; stale: the claim no longer stands; busy:
+-- another transaction has locked the event.
 create or replace function agent.store_step
 ( _id int8, _claim int4, _name text, _nth int4, _arguments text, _result json, _errors jsonb, _took interval, _done boolean
-, _in_order boolean default false) returns text
+, _in_order boolean default false, _opens text default null) returns text
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
@@ -59,13 +59,13 @@ begin
         return agent.unheld(_id, _claim);
     end if;
     insert into agent.step as s (event_id, name, nth, sort, event_ts, arguments, result, errors, attempt, started_at, finished_at, in_order)
-    values (_id, _name, _nth, 'step', _held.event_ts, _arguments, _result, _errors, _held.attempts, _now - _took, case when _done then _now end, _in_order)
+    values (_id, _name, _nth, coalesce(_opens, 'step'), _held.event_ts, _arguments, _result, _errors, _held.attempts, _now - _took, case when _done then _now end, _in_order)
     on conflict (event_id, name, nth) do update
-    set arguments = excluded.arguments, result = excluded.result, errors = s.errors || excluded.errors, attempt = excluded.attempt
-    , started_at = excluded.started_at, due_at = null, finished_at = excluded.finished_at
-    , in_order = s.in_order or excluded.in_order
+    set arguments = coalesce(excluded.arguments, s.arguments), result = excluded.result, errors = s.errors || excluded.errors
+    , attempt = excluded.attempt, started_at = excluded.started_at, due_at = null, finished_at = excluded.finished_at
+    , in_order = _opens is null and s.in_order or excluded.in_order
     where s.finished_at is null;
-    if _result is not null and _held.attempts > 1 then
+    if _done and _result is not null and _held.attempts > 1 then
         update agent.event set attempts = 1 where id = _id;
     end if;
     return 'done';
@@ -218,12 +218,11 @@ begin
 end
 $$;
 
--- Sends a value to a live event, also as the answer of a person: only workers, which read
--- clicks, may call it. The oldest wait of that name takes it, even if the wait begins later. An
--- event that is suspended in such a wait becomes visible at once. With _once only the first
--- signal of a name counts. Answers sent; decided, with the value that counted (null: the wait's
--- time had passed), even after the event ended; unknown: no such event is live. Raises 55P03 if
--- the event stays locked for two seconds.
+-- Sends a value to a live event, also as the answer of a person: only workers, which read clicks,
+-- may call it. The oldest wait of that name takes it, even if the wait begins later. An event that
+-- is suspended in such a wait becomes visible at once. With _once only the first signal of a name
+-- counts. Answers sent; decided, with the value that counted (null: the time had passed), even
+-- after the end; unknown: it is not live. Raises 55P03 after two seconds of a lock.
 create or replace function agent.send_signal
 ( _id int8, _name text, _value json, _once boolean, _by text, out answer text, out decided json
 )
@@ -273,8 +272,7 @@ return coalesce((select id from agent.event where item_key = agent.bounded_key(_
     , case when _key ~ '^\d{1,18}$' then (select id from agent.event where id = _key::int8) end);
 
 -- Sends a program's value to a live event, for its waits of that name. Names that end in a colon
--- and a number belong to questions and children: no program sends one. Answers sent, or null: no
--- such event is live.
+-- and a number belong to questions and children. Answers sent, or null: it is not live.
 create or replace function agent.signal_event(_id int8, _name text, _value json default null) returns text
 language plpgsql volatile security definer
 as $$
@@ -447,18 +445,13 @@ set lock_timeout = '100ms'
 as $$
 declare
     _into text := (select coalesce(item_key, id::text) from agent.event where id = _id);
-    _argument jsonb := nullif(_given -> 'argument', 'null');
     _ids int8[];
     _claims int4[];
     _held int8[];
     _behind int8[];
 begin
     select array_agg((pair ->> 0)::int8), array_agg((pair ->> 1)::int4) into _ids, _claims from jsonb_array_elements(_given -> 'followers') as pair;
-    _held := case _given ->> 'outcome'
-        when 'complete' then agent.settle_completed(array[_id], array[_claim], array[_argument])
-        when 'fan_out' then agent.settle_fanned_out(_id, _claim, _argument)
-        when 'await' then agent.settle_suspended(_id, _claim, _argument)
-        when 'suspend' then agent.settle_suspended(_id, _claim, _argument) end;
+    _held := agent.settle_alike(_given ->> 'outcome', array[_id], array[_claim], array[nullif(_given -> 'argument', 'null')], true);
     if _held = '{}' then
         return _held;
     end if;
@@ -523,9 +516,8 @@ end
 $$;
 
 -- Hands an event that is about to end out once more, for its undos, instead. Its notes keep how it
--- was to end. It has three attempts for them at least; its group waits. When it is about to end
--- again, it ends as the notes say. An error then names undos that have not succeeded. The caller
--- holds the event.
+-- was to end. It has three attempts for them at least; its group waits. About to end again, it ends
+-- as they say; an error names undos that failed. The caller holds the event.
 create or replace function agent.undo_first(_id int8, _outcome text, _reason text) returns void
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -561,25 +553,8 @@ $$;
 -- Stores a step that is not done, or the progress of a running event, fenced by its claim. A later
 -- call replaces its result. Without a result it is an undo. Answers as store_step.
 create or replace function agent.open_step(_id int8, _claim int4, _name text, _nth int4, _result json, _in_order boolean default false) returns text
-language plpgsql volatile security definer
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off
-as $$
-declare
-    _now timestamptz := agent.clock();
-    _held agent.event := agent.hold_running(_id, _claim);
-begin
-    if _held.id is null then
-        return agent.unheld(_id, _claim);
-    end if;
-    insert into agent.step as s (event_id, name, nth, sort, event_ts, result, attempt, started_at, in_order)
-    values (_id, _name, _nth, case when _result is null then 'undo' else 'step' end, _held.event_ts, _result, _held.attempts, _now, _in_order)
-    on conflict (event_id, name, nth) do update set result = excluded.result, attempt = excluded.attempt, started_at = excluded.started_at
-    , in_order = excluded.in_order
-    where s.finished_at is null;
-    return 'done';
-end
-$$;
+language sql volatile security definer
+return agent.store_step(_id, _claim, _name, _nth, null, _result, '[]', '0', false, _in_order, case when _result is null then 'undo' else 'step' end);
 
 -- Stores the result of a step in the transaction of a program that did its work there. _token is
 -- stored by the worker with open_step: without it nothing is stored. _xact is the
@@ -607,9 +582,8 @@ begin
 end
 $$;
 
--- Sets tags of a running event, fenced by its claim: {name: {"found_by", "value"}}. A tag that is
--- null is removed. found_by is the value, or a keyed hash of a value that is encrypted. Answers as
--- store_step.
+-- Sets tags of a running event, fenced by its claim: {name: {"found_by", "value"}}. Null removes a
+-- tag. found_by is the value, or a keyed hash of an encrypted one. Answers as store_step.
 create or replace function agent.store_tags(_id int8, _claim int4, _tags jsonb) returns text
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan

@@ -15,8 +15,8 @@
 
 -- Counts children that ended (one entry each) off the continuations that wait for them. The last
 -- child makes a continuation visible. A continuation that fails with its children ends at once when
--- _outcome is not completed. The youngest first, because its end counts off an older one: so every
--- transaction locks inner continuations before outer ones.
+-- _outcome is not completed. The youngest first, as its end counts off an older one: all lock inner
+-- continuations before outer ones.
 create or replace function agent.children_ended(_continuations int8[], _outcome text) returns void
 language plpgsql volatile security definer
 as $$
@@ -77,6 +77,8 @@ begin
             , ('trigger', 'event_inserted', 'after insert on agent.event', 'for each statement')
             , ('constraint trigger', 'member_joins', 'after insert on agent.event', 'deferrable initially deferred for each row when (not new.head)')
             , ('trigger', 'event_deleted', 'after delete on agent.event', 'for each row when (old.head and old.group_key is not null)')
+            , ('trigger', 'event_hist_outlier', 'before insert on agent.event_hist'
+                , $$for each row when (new.finished_at - new.event_ts not between interval '-7 days' and interval '7 days')$$)
             , ('trigger', 'event_hist_failed', 'before insert on agent.event_hist', $$for each row when (new.outcome in ('failed', 'expired')
                 and jsonb_typeof(new.event) = 'object' and not starts_with(new.kind, 'surelane.'))$$)
             , ('trigger', 'event_hist_close', 'before insert on agent.event_hist'
@@ -87,7 +89,8 @@ begin
         ) as known (sort, name, moment, rows)
         where not exists (select from pg_trigger where tgrelid in ('agent.event'::regclass, 'agent.event_hist'::regclass) and tgname = name)
     loop
-        execute format('create %s %I %s %s execute function agent.%2$I()', _missing.sort, _missing.name, _missing.moment, _missing.rows);
+        execute format('create %s %I %s %s execute function agent.%I()', _missing.sort, _missing.name, _missing.moment, _missing.rows
+            , replace(_missing.name, 'event_hist_outlier', 'note_outlier'));
     end loop;
 end
 $do$;
@@ -95,8 +98,7 @@ $do$;
 -- Starts a child of a running handler, fenced by its claim, unless an earlier attempt has; or takes
 -- its end. _name is that of the parent's wait, such as "child part:1", which is stored with
 -- _arguments, a hash of the payload. The child's key is the parent's with the rest of that name. A
--- child that ended while its parent was in history is found there if it completed, and otherwise
--- starts anew. Answers as take_signal.
+-- child that completed while its parent was in history is found. Answers as take_signal.
 create or replace function agent.run_child
 ( _id int8, _claim int4, _name text, _arguments text, _job jsonb, _in_order boolean default false, out answer text, out signal json)
 language plpgsql volatile security definer
@@ -149,8 +151,7 @@ $$;
 
 -- Starts children (a JSON array of jobs) and the continuation that runs once, when all of them have
 -- ended, however they did. {"fails_with_children": true} on the continuation makes it end as failed
--- with the first child that does not complete. Returns the continuation's id; its handler asks
--- agent.children for their outcomes.
+-- with the first child that does not complete. Returns the continuation's id.
 create or replace function agent.fan_out(_children jsonb, _continuation jsonb, _continues int8 default null) returns int8
 language plpgsql volatile security definer
 as $$
@@ -159,8 +160,7 @@ declare
     _child agent.event;
     _given record;
     _id int8;
-    -- Taken beforehand: children are added in the order of their keys, and known by the order they
-    -- were given in.
+    -- Taken beforehand: children are added in the order of their keys, but known by theirs.
     _ids int8[] := array(select nextval('agent.event_id_seq') from generate_series(1, jsonb_array_length(_children)));
 begin
     _waiting.continuation_id := _continues;
@@ -230,11 +230,10 @@ begin
 end
 $$;
 
--- Completes a claim and starts its children and their continuation, in one transaction and fenced:
--- a handler that is tried again starts them once. The continuation takes the event's place: what
--- waited for the event waits for it. Busy also where a child or its group cannot be entered at
--- once. {"anew": true}: the continuation's payload is that of the event's successor. Returns the id
--- if it was settled.
+-- Completes a claim and starts its children and their continuation at once, fenced: they start
+-- once. The continuation takes the event's place: what waited for the event waits for it. Busy also
+-- where a group cannot be entered at once. {"anew": true}: the continuation's payload is the
+-- successor's. Returns the id if it was settled.
 create or replace function agent.settle_fanned_out(_id int8, _claim int4, _fan jsonb) returns int8[]
 language plpgsql volatile security definer
 set lock_timeout = '100ms'
@@ -281,9 +280,7 @@ language plpgsql stable security definer
 set jit = off
 as $$
 declare
-    _changes jsonb := coalesce((select e.changes from agent.event as e where e.id = _continuation_id)
-        , (select h.changes from agent.event_hist as h where h.id = _continuation_id order by h.finished_at desc limit 1), '[]');
-    _first int8 := coalesce(agent.rerun_first(_changes), _continuation_id);
+    _first int8 := coalesce(agent.rerun_first((agent.job_of(_continuation_id)).changes), _continuation_id);
 begin
     return query
     select j.id, j.kind, j.item_key, j.payload, j.status, j.result, j.reason, j.error
@@ -319,7 +316,6 @@ end
 $$;
 
 -- As answer_event, for a caller that may answer only what was dispatched to these remote agents.
--- Other events are unknown to it.
 create or replace function agent.answer_dispatch(_id int8, _agents text[], _result jsonb) returns text
 language sql volatile security definer
 set enable_seqscan = off
@@ -389,8 +385,7 @@ end
 $$;
 
 -- An event as a row of its workflow's tree, with the continuations that wait for its end: path, the
--- outermost first. It has at most 50. Of an event that fanned out, that is its continuation's row.
--- Null: no such event.
+-- outermost first. It has at most 50. Of an event that fanned out: its continuation's row.
 create or replace function agent.workflow(_id int8) returns jsonb
 language plpgsql stable security definer
 set enable_seqscan = off

@@ -16,24 +16,23 @@ create or replace function agent.set_cron
 ) returns void
 language plpgsql volatile security definer
 as $$
+declare
+    _wrong text;
 begin
-    if jsonb_typeof(_payload) is distinct from 'object' then
-        raise invalid_parameter_value using message = 'the payload of a schedule is a JSON object';
     -- Not left to constraints, whose violations quote the row, payload and all, in the log.
-    elsif _name is null or _name = '' or length(_name) > 200 then
-        raise invalid_parameter_value using message = 'the name of a schedule has 1 to 200 characters';
-    elsif _kind is null or _kind = '' or length(_kind) > 200 then
-        raise invalid_parameter_value using message = 'a kind has 1 to 200 characters';
-    elsif _schedule is null or _time_zone is null or _next_at is null then
-        raise invalid_parameter_value using message = 'a schedule has fields, a time zone and a next firing';
-    elsif _catch_up is null or _catch_up not in ('none', 'one', 'all', '1000') and _catch_up !~ '^[1-9][0-9]{0,2}$' then
-        raise invalid_parameter_value using message = 'what was missed is caught up with: none, one, all or a number up to 1000';
-    elsif _overlap not in ('allow', 'skip', 'queue', 'replace') then
-        raise invalid_parameter_value using message = 'an overlap is allowed, or jobs skip, queue or replace';
-    elsif _jitter not between interval '0' and interval '1 day' then
-        raise invalid_parameter_value using message = 'the jitter of a schedule is at most a day';
-    elsif _priority not between 0 and 3 then
-        raise invalid_parameter_value using message = format('priority is 0, 1, 2 or 3, not %s', _priority);
+    _wrong := (select problem from (values
+        (jsonb_typeof(_payload) is distinct from 'object', 'the payload of a schedule is a JSON object')
+        , (coalesce(length(_name), 0) not between 1 and 200, 'the name of a schedule has 1 to 200 characters')
+        , (coalesce(length(_kind), 0) not between 1 and 200, 'a kind has 1 to 200 characters')
+        , (_schedule is null or _time_zone is null or _next_at is null, 'a schedule has fields, a time zone and a next firing')
+        , (coalesce(_catch_up, '') not in ('none', 'one', 'all', '1000') and coalesce(_catch_up, '') !~ '^[1-9][0-9]{0,2}$'
+            , 'what was missed is caught up with: none, one, all or a number up to 1000')
+        , (_overlap not in ('allow', 'skip', 'queue', 'replace'), 'an overlap is allowed, or jobs skip, queue or replace')
+        , (_jitter not between interval '0' and interval '1 day', 'the jitter of a schedule is at most a day')
+        , (_priority not between 0 and 3, format('priority is 0, 1, 2 or 3, not %s', _priority))
+    ) as known (holds, problem) where holds limit 1);
+    if _wrong is not null then
+        raise invalid_parameter_value using message = _wrong;
     end if;
     insert into agent.cron as c (name, kind, payload, schedule, time_zone, catch_up, paused, next_at, priority, overlap, jitter, updated_by)
     values (_name, _kind, _payload, _schedule, _time_zone, _catch_up, coalesce(_paused, false), _next_at, coalesce(_priority, 1)
@@ -72,7 +71,7 @@ return (select extract(epoch from min(next_at) - n.now_at)
 
 -- Stores the job of a schedule's time, and returns its id; null: it is skipped. Jobs whose overlap
 -- is not allowed share a group, so one runs at a time. A replaced job that runs is stopped first;
--- its successor waits for its end, for ten seconds at most.
+-- its successor waits for its end, ten seconds at most.
 create or replace function agent.store_firing(_cron agent.cron, _time timestamptz, _by text) returns int8
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -134,8 +133,7 @@ end
 $$;
 
 -- Enqueues a job of a named schedule now, paused or not, and returns its id; its next firing stays.
--- A second call in the same second, or where an overlap is skipped, finds the live job. null: there
--- is none of that name.
+-- A second call in one second, or a skipped overlap, finds the live job. null: no such schedule.
 create or replace function agent.run_cron(_name text) returns int8
 language plpgsql volatile security definer
 as $$

@@ -7,8 +7,7 @@
 --   delay_slack_calls: a worker that Slack refused
 
 -- Lock a limit's row, and return the ends of its calls that still count, in order. Null: another
--- transaction has locked it. It may wait for one that has just inserted the row, so its callers set
--- lock_timeout.
+-- transaction has locked it. It may wait for an insert, so callers set lock_timeout.
 create or replace function agent.lock_slack_limit(_name text, _now timestamptz) returns timestamptz[]
 language plpgsql volatile
 set jit = off

@@ -17,8 +17,7 @@ language sql stable security definer
 as $$ select v.version::text, v.min_compatible::text from agent.version as v $$;
 
 -- The server's system identifier, its timeline, and the newest one that it was told of: a server
--- below that was the primary before a failover. A standby answers nothing, nor a server that does
--- not tell.
+-- below that was the primary before a failover. Null on a standby, or if hidden.
 create or replace function agent.own_timeline(out system_identifier int8, out timeline int4, out newest int4)
 language plpgsql volatile security definer
 as $$
@@ -36,8 +35,7 @@ begin
 end
 $$;
 
--- Keeps the newest timeline of a server and returns it: so a service tells the former primary, and
--- through it every other service.
+-- Keeps and returns a server's newest timeline: so a service tells the former primary, and others.
 create or replace function agent.note_timeline(_system_identifier int8, _timeline int4) returns int4
 language plpgsql volatile security definer
 as $$
@@ -64,22 +62,22 @@ create or replace function agent.session_class() returns int4
 language sql immutable parallel safe
 return 1937077859;
 
--- The sessions of workers that are open on this database. Every role may read pg_locks.
-create or replace function agent.open_sessions() returns int4[]
+-- The sessions of workers that are open on this database, on other connections than that of process
+-- _but. Every role may read pg_locks.
+create or replace function agent.open_sessions(_but int4 default null) returns int4[]
 language sql volatile security definer
 set jit = off
 return array(
     select l.objid::int8::int4 from pg_locks as l
     where l.locktype = 'advisory' and l.classid = agent.session_class()::oid and l.objsubid = 2 and l.granted
-    and l.database = (select d.oid from pg_database as d where d.datname = current_database()));
+    and l.database = (select d.oid from pg_database as d where d.datname = current_database()) and l.pid is distinct from _but);
 
 -- Opens a worker's session on this connection, if it has none: a lock under a key of its own, which
 -- PostgreSQL drops as the connection ends. Others see by it that the worker lives. It is shared:
 -- another connection of the worker may hold it as well (join_session). A worker that opens a
 -- session again keeps its claims, unless it has been taken for dead meanwhile. _starts: this
--- process has had none before; a process of the same name whose session is gone was its
--- predecessor, and its claims end. Returns false where the worker's row is locked. Then call it
--- again.
+-- process has had none before; a process of this name whose session is gone was its predecessor,
+-- and its claims end. False: the worker's row is locked; call it again.
 create or replace function agent.open_session(_name text, _version text, _starts boolean) returns boolean
 language plpgsql volatile security definer
 set lock_timeout = '100ms'
@@ -108,8 +106,7 @@ $$;
 
 -- Holds a worker's session on this connection, too, for the second claims: the session is gone when
 -- both connections have ended. Returns false, and holds nothing, if no other connection holds it:
--- then its worker may have been taken for dead. If the network is lost, this connection's end is
--- seen within half a minute.
+-- then its worker may have been taken for dead. A lost network is seen within 30 s.
 create or replace function agent.join_session(_session int4) returns boolean
 language plpgsql volatile security definer
 as $$
@@ -117,11 +114,7 @@ begin
     if not pg_try_advisory_lock_shared(agent.session_class(), _session) then
         return false;
     end if;
-    if not exists (
-        select from pg_locks as l
-        where l.locktype = 'advisory' and l.classid = agent.session_class()::oid and l.objid = _session::oid and l.objsubid = 2 and l.granted
-        and l.database = (select d.oid from pg_database as d where d.datname = current_database()) and l.pid <> pg_backend_pid())
-    then
+    if _session <> all(agent.open_sessions(pg_backend_pid())) then
         perform pg_advisory_unlock_shared(agent.session_class(), _session);
         return false;
     end if;
@@ -133,8 +126,8 @@ $$;
 
 -- Puts a worker on the list, with its kinds, those that keep a thread's order (order_kinds), and
 -- how many handlers it runs at once; announce_worker says the rest. A worker calls it on each new
--- connection before it claims: ingest waits for the answers of listed workers alone. Returns false
--- where the worker's row is locked. Then call it again.
+-- connection before it claims: ingest waits for listed workers alone. False: the worker's row is
+-- locked; call it again.
 create or replace function agent.introduce_worker
 ( _name text, _version text, _kinds text[], _ordered text[], _slots int4, _interactive_slots int4
 ) returns boolean
@@ -213,8 +206,7 @@ $$;
 
 -- Records that a worker is alive, its kinds, and its session on this connection, if it has opened
 -- one. New kinds change the heads of groups that waited. _max_attempts, _of_kinds: see
--- declare_attempts. A worker that has been silent for a day is forgotten. _clock_offset: its clock
--- less ours.
+-- declare_attempts. A day's silence makes it forgotten. _clock_offset: its clock less ours.
 create or replace function agent.announce_worker
 ( _name text, _kinds text[], _version text, _clock_offset interval default null, _max_attempts int4 default null
 , _of_kinds jsonb default '{}'
@@ -258,8 +250,7 @@ begin
 end
 $$;
 
--- Drains a worker: it claims nothing until it is resumed, or its process ends. false: there is none
--- of that name.
+-- Drains a worker: it claims nothing until it is resumed or restarted. false: no such worker.
 create or replace function agent.drain_worker(_name text, _drained boolean) returns boolean
 language sql volatile security definer
 as $$

@@ -38,8 +38,7 @@ exception when others then
 end
 $$;
 
--- Some events with their live children that handlers await, and with _all those of continuations,
--- and theirs.
+-- Some events with all live children that handlers await, and with _all those of continuations.
 create or replace function agent.with_live_children(_ids int8[], _all boolean) returns int8[]
 language sql stable security definer
 set enable_seqscan = off
@@ -59,7 +58,6 @@ create or replace function agent.cancel_jobs(_ids int8[], _by text default null,
 language plpgsql volatile security definer
 set enable_seqscan = off
 as $$
-#variable_conflict use_column
 declare
     _now timestamptz := agent.clock();
     _who text := left(coalesce(_by, agent.acting()), 200);
@@ -71,10 +69,10 @@ begin
     _running := array(
         select e.id from agent.event as e where e.id = any(_held) and (e.claimed_by is not null and e.vt > _now or e.notes ? 'undo'));
     -- Of a group the head's lease counts for all that are held with it.
-    update agent.event set cancelled_by = _who, vt = case when head then least(vt, _now + agent.cancel_grace()) else vt end
-    , changes = agent.add_change(changes, jsonb_strip_nulls(jsonb_build_object('action', 'cancelling', 'at', _now, 'by', _who, 'reason', left(_why, 1000)
+    update agent.event as e set cancelled_by = _who, vt = case when e.head then least(e.vt, _now + agent.cancel_grace()) else e.vt end
+    , changes = agent.add_change(e.changes, jsonb_strip_nulls(jsonb_build_object('action', 'cancelling', 'at', _now, 'by', _who, 'reason', left(_why, 1000)
         , 'named', _who <> session_user or _why is not null)))
-    where id = any(_running) and cancelled_by is null and (notes ? 'undo') is not true;
+    where e.id = any(_running) and e.cancelled_by is null and (e.notes ? 'undo') is not true;
     if _running <> '{}' then
         perform agent.note_parked(_running, false);
         -- A notification has less than 8,000 bytes; an empty one concerns all.
@@ -91,7 +89,6 @@ create or replace function agent.expire_jobs(_ids int8[], _why text) returns tab
 language plpgsql volatile security definer
 set enable_seqscan = off
 as $$
-#variable_conflict use_column
 declare
     _held int8[] := agent.lock_for_sweep(_ids);
 begin
@@ -108,7 +105,6 @@ create or replace function agent.end_waiting(_ids int8[], _held int8[], _running
 returns table (id int8, answer text)
 language plpgsql volatile
 as $$
-#variable_conflict use_column
 declare
     _now timestamptz := agent.clock();
     _unfenced text[];
@@ -117,9 +113,7 @@ declare
 begin
     -- As where a claim finds them: members that were held with a lapsed head go back unspent. A
     -- head with a member that another transaction has locked stays.
-    _unfenced := agent.fence_groups(array(
-        select e.group_key from agent.event as e where e.id = any(_held) and e.head and e.claimed_by is not null and e.vt <= _now
-        and e.group_key is not null order by e.group_key), _now);
+    _unfenced := agent.fence_lapsed(_held);
     if _unfenced <> '{}' then
         _held := array(select e.id from agent.event as e where e.id = any(_held) and not (e.head and e.claimed_by is not null and e.vt <= _now
             and e.group_key is not null and e.group_key = any(_unfenced)));
@@ -134,8 +128,7 @@ begin
 end
 $$;
 
--- Cancels an event by its id, as cancel_event does. Waits two seconds for a lock, then answers
--- busy.
+-- Cancels an event by its id, as cancel_event does. Answers busy after two seconds of a lock.
 create or replace function agent.cancel_job(_id int8, _by text default null, _why text default null, _children boolean default false) returns text
 language plpgsql volatile security definer
 set lock_timeout = '2s'
@@ -155,9 +148,8 @@ end
 $$;
 
 -- Cancels an event by its item key. Answers 'cancelled' (in history now), 'running' (its handler is
--- stopped; if the attempt completes all the same, the event is completed; or it runs its undos
--- before it ends), 'busy' (another transaction has it locked: try again), or null: no such event is
--- in the queue.
+-- stopped; if the attempt completes all the same, so does the event; or it runs its undos first),
+-- 'busy' (it is locked: try again), or null: it is not in the queue.
 create or replace function agent.cancel_event(_item_key text) returns text
 language sql volatile security definer
 set enable_seqscan = off
@@ -224,7 +216,6 @@ $$;
 -- it. Its changes are named as in 0.2.0, whose services read them.
 create or replace function agent.rerun_row(_old agent.event_hist) returns agent.event
 language plpgsql volatile
-set search_path = pg_catalog, pg_temp
 as $$
 declare
     _new agent.event;
@@ -261,7 +252,6 @@ declare
     _rows agent.event[];
     _row agent.event;
     _moved int8[];
-    _duplicate boolean;
 begin
     perform agent.require_read_committed();
     for _first in 1..coalesce(cardinality(_ids), 0) by 500 loop
@@ -275,14 +265,10 @@ begin
         continue when _found is null;
         perform agent.register_kinds(array(select distinct (given).kind from unnest(_rows) as given));
         _moved := agent.add_new_jobs(_found, _rows);
-        -- Few are left out: their keys are live, or they lost the race to be the first of their
-        -- group.
+        -- Few are left out: their keys are live, or they lost the race to lead their group.
         foreach _row in array _rows loop
             if _row.id <> all(_moved) then
-                select duplicate into _duplicate from agent.add_event(_row, true, false);
-                if not _duplicate then
-                    _moved := _moved || _row.id;
-                end if;
+                _moved := _moved || case when not (agent.add_event(_row, true, false)).duplicate then array[_row.id] end;
             end if;
         end loop;
         -- A failed event goes on after its stored steps, and asks again what its end has closed in
@@ -464,14 +450,13 @@ language sql volatile security definer
 as $$ select replace(r.answer, 'rerun', 'replayed'), r.rerun, r.key, r.steps from agent.rerun_as_new(_id, _from, _payload) as r $$;
 
 -- Pauses a kind: its waiting events are neither claimed nor expired until it is resumed. They do
--- not hold up other kinds of their groups: this call frees 1,000 such groups, the clients call
--- agent.free_groups for more, and so do sweeps.
+-- not hold up other kinds of their groups: this frees 1,000 such groups; sweeps and clients
+-- (agent.free_groups) free more.
 create or replace function agent.pause_kind(_kind text) returns void
 language plpgsql volatile security definer
 as $$
 begin
-    -- A kind that is new: inserts of its first events step over this transaction, and it waits for
-    -- theirs.
+    -- A new kind: inserts of its events step over this, and it waits for theirs.
     if not exists (select from agent.kind where kind = _kind) then
         perform pg_advisory_xact_lock(hashtextextended('agent.kind ' || _kind, 0));
     end if;

@@ -3,7 +3,7 @@
 --   queue_stats, count_versions: operators
 --   find_events, list_jobs, list_ended, live_events_of, count_jobs: lists of events; operators
 --   tagged_jobs: the events with tags; list_jobs
---   seen_text, search_jobs, narrow_jobs, group_jobs, message_jobs: searches; the page
+--   search_jobs, narrow_jobs, group_jobs, message_jobs: searches; the page
 --   list_replies, longest_waiting, recent_figures: the page
 --   thread_events: what was said in a thread; an agent's turn
 --   why_waiting: why an event does not run; operators
@@ -34,8 +34,7 @@ as $$
     group by named.base, begun.version
 $$;
 
--- The ids under a natural key, live ones first, then history from its newest; also takes an id as
--- text.
+-- The ids under a natural key, or an id as text: live ones, then history from its newest.
 create or replace function agent.find_events(_key text) returns setof int8
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -53,8 +52,7 @@ $$;
 -- left, until the page is full. The first two steps open the chunks of history around their days,
 -- and the outliers'. They are planned with their values: one plan for all values would open every
 -- chunk (ADR 0001). The last step opens every chunk, so it keeps its plan. Each filter has an index
--- sorted by when events ended. The planner expects few rows, so it would rather sort all rows of
--- several chunks than merge their indexes: it must not sort.
+-- sorted by when events ended. The planner must not sort: it would not merge them.
 create or replace function agent.list_ended
 ( _statuses text[], _kinds text[], _key text, _since timestamptz, _until timestamptz, _after timestamptz, _after_id int8, _limit int4
 ) returns setof agent.ended_job
@@ -118,9 +116,8 @@ begin
 end
 $$;
 
--- The ids of the live events with a natural key, a group key or a dedupe key, each by its index.
--- For a dedupe key all that run or have failed are read: a held event is in no index of them, as
--- that would cost each claim.
+-- The live events with a natural, group or dedupe key, each by its index. For a dedupe key all that
+-- run or have failed are read: an index of held events would cost each claim.
 create or replace function agent.live_events_of(_key text) returns setof int8
 language sql stable security definer
 begin atomic
@@ -220,28 +217,23 @@ begin
 end
 $$;
 
--- What people see of an event: its texts, names and ids, as far as Slack's payloads and jobs have
--- them.
-create or replace function agent.seen_text(_event jsonb) returns text
-language sql immutable parallel safe
-return concat_ws(' ', _event ->> 'command', _event ->> 'text', _event #>> '{event,text}', _event #>> '{message,text}'
-    , _event #>> '{actions,0,text,text}', _event #>> '{actions,0,selected_option,text,text}', _event #>> '{actions,0,action_id}'
-    , _event #>> '{actions,0,value}', _event ->> 'callback_id', _event #>> '{view,title,text}', _event #>> '{view,callback_id}'
-    , _event ->> 'user_name', _event #>> '{user,username}', _event #>> '{user,name}', _event ->> 'user_id', _event #>> '{user,id}'
-    , _event #>> '{event,user}', _event ->> 'channel_name', _event #>> '{channel,name}', _event ->> 'channel_id', _event #>> '{channel,id}'
-    , _event #>> '{event,channel}', _event #>> '{event,ts}', _event #>> '{message,ts}', _event #>> '{container,message_ts}'
-    , _event #>> '{event,item,ts}', _event ->> 'trigger_id', _event ->> 'event_id');
-
--- Events in which people saw all of these words, in any case, newest first. Looks at the newest
--- 1,000 events of the kinds since a time.
+-- Events with all of these words, in any case, among the newest 1,000 of the kinds since a time.
 create or replace function agent.search_jobs(_words text[], _kinds text[], _since timestamptz, _limit int4, _tags jsonb default null) returns setof agent.job
 language sql volatile security definer
 set jit = off
 as $$
     select j.* from agent.list_jobs(null, _kinds, null, _since, null, null, null, 1000, _tags) as j
-    where not exists (
-        select from unnest(_words) as word
-        where position(lower(word) in lower(concat_ws(' ', agent.seen_text(j.payload), j.item_key, j.group_key))) = 0)
+    cross join lateral (select j.payload as p) as event
+    cross join lateral (
+        -- The texts, names and ids that people see, in Slack's payloads and jobs.
+        select lower(concat_ws(' ', p ->> 'command', p ->> 'text', p #>> '{event,text}', p #>> '{message,text}', p #>> '{actions,0,text,text}'
+            , p #>> '{actions,0,selected_option,text,text}', p #>> '{actions,0,action_id}', p #>> '{actions,0,value}', p ->> 'callback_id'
+            , p #>> '{view,title,text}', p #>> '{view,callback_id}', p ->> 'user_name', p #>> '{user,username}', p #>> '{user,name}'
+            , p ->> 'user_id', p #>> '{user,id}', p #>> '{event,user}', p ->> 'channel_name', p #>> '{channel,name}', p ->> 'channel_id'
+            , p #>> '{channel,id}', p #>> '{event,channel}', p #>> '{event,ts}', p #>> '{message,ts}', p #>> '{container,message_ts}'
+            , p #>> '{event,item,ts}', p ->> 'trigger_id', p ->> 'event_id', j.item_key, j.group_key)) as text offset 0
+    ) as seen
+    where not exists (select from unnest(_words) as word where position(lower(word) in seen.text) = 0)
     limit least(greatest(_limit, 1), 1000)
 $$;
 
@@ -285,8 +277,7 @@ as $$
 $$;
 
 -- The messages with which handlers replied to an event, the oldest first, at most 100, by its notes
--- (surelane_worker.slack.notes). A reply stands in the event's channel, or in one that its note
--- names.
+-- (surelane_worker.slack.notes). They are in its channel, or where a note says.
 create or replace function agent.list_replies(_id int8, _event_ts timestamptz) returns table (at timestamptz, channel text, ts text)
 language plpgsql stable security definer
 set plan_cache_mode = force_custom_plan
@@ -391,7 +382,6 @@ set plan_cache_mode = force_custom_plan
 set enable_bitmapscan = off
 set enable_sort = off
 as $$
-#variable_conflict use_column
 declare
     _now timestamptz := agent.clock();
     _from timestamptz := _now - make_interval(mins => _minutes);
@@ -484,9 +474,8 @@ begin
 end
 $$;
 
--- The events that have waited the longest, at most three of a kind, and why: visible ones, and
--- those that wait for another attempt or an answer. Looks at the oldest 500 live events, and at the
--- oldest visible head of each kind.
+-- The events that have waited the longest, at most three of a kind, and why: visible ones, retries
+-- and those that wait for an answer. Looks at the oldest 500, and each kind's oldest head.
 create or replace function agent.longest_waiting(_limit int4)
 returns table (id int8, kind text, group_key text, enqueued_at timestamptz, reason text, detail text)
 language sql volatile security definer
@@ -531,8 +520,7 @@ begin
     loop
         _page := least(1000, _most - _counted);
         exit when _page <= 0;
-        -- The last row of the page is the live event with the smallest id. Without live events it
-        -- is the one that ended first.
+        -- The page's last row: the live event of the smallest id, else the first that ended.
         select count(*), (array_agg(j.id order by j.finished_at nulls last, j.id))[1], min(j.finished_at) into _found, _after_id, _after
         from (select id, finished_at from agent.list_jobs(_statuses, _kinds, _key, _since, _until, _after, _after_id, _page, _tags)) as j;
         _counted := _counted + _found;

@@ -7,9 +7,8 @@
 --   list_kinds, limit_use, firings, list_running, list_questions: the page
 
 -- How many heads of a kind are visible and how many will be later, and since when the oldest is: by
--- index alone. Counts each band lane by lane until there are 10,000 and takes its other lanes to be
--- like those: exact below, within about two percent above. Of parked events it counts up to 100,000
--- a priority.
+-- index alone. Counts a band lane by lane up to 10,000, and takes its other lanes to be alike:
+-- exact below, within two percent above. Counts up to 100,000 parked events a priority.
 create or replace function agent.count_heads(_kind text, _now timestamptz, out pending int8, out later int8, out oldest timestamptz)
 language plpgsql stable
 set plan_cache_mode = force_generic_plan
@@ -73,8 +72,7 @@ as $$
 $$;
 
 -- The figures that operators watch, at a cost that hardly grows with the queue. _last: the holder
--- of vacuum as it was seen before; where since when it holds is hidden, it is since when it was
--- seen.
+-- of vacuum that was seen before, for since when, where that is hidden.
 create or replace function agent.queue_figures(_last jsonb) returns jsonb
 language plpgsql volatile
 set enable_seqscan = off
@@ -133,9 +131,8 @@ begin
 end
 $$;
 
--- A page of kinds for operators, by name: those after _after, or _kind alone. failed: how many of
--- its events failed in the last day, up to 1,000. Planned with its values, for the chunks of
--- history.
+-- A page of kinds for operators, by name: those after _after, or _kind alone. failed: how many
+-- failed in the last day, up to 1,000. Planned with values, for history's chunks.
 create or replace function agent.list_kinds(_kind text, _after text, _limit int4)
 returns table
 ( kind text, paused boolean, paused_at timestamptz, paused_by text, max_attempts int4, ordered boolean, handled_at timestamptz, failed int8
@@ -173,7 +170,6 @@ returns table (kind text, limit_key text, running int4, began int8, blocked_at t
 language plpgsql volatile security definer
 set enable_seqscan = off
 as $$
-#variable_conflict use_column
 declare
     _now timestamptz := agent.clock();
     _limit agent.limits;
@@ -207,7 +203,6 @@ language plpgsql stable security definer
 set plan_cache_mode = force_custom_plan
 set enable_bitmapscan = off
 as $$
-#variable_conflict use_column
 begin
     return query
     select given.name, given.scheduled_at, j.id, j.status, left(j.reason, 300), j.error, j.finished_at

@@ -11,8 +11,7 @@
 --   begin_erasure, erase_step: operators, and workers after an uninstall
 --   list_erasures: operators
 
--- The first part of history that ends after _from, by event_ts: a chunk of the hypertable, or all
--- of a plain table. Null at the end.
+-- History's first part that ends after _from: a chunk, or all of a plain table. Null at the end.
 create or replace function agent.history_part(_from timestamptz, out first timestamptz, out last timestamptz)
 language plpgsql stable security definer
 set jit = off
@@ -47,8 +46,7 @@ $$;
 -- bounded step. A hypertable loses its oldest chunk, if all of it is that old. Of a plain table the
 -- _limit rows after id _after are looked at. Returns where the next step begins (null at the end),
 -- how many chunks or rows went, and whether another transaction's lock stopped it, after 100 ms at
--- most: claims and lists queue up behind a drop that waits. A second worker comes to the end at
--- once.
+-- most: others queue up behind a drop that waits. A second worker ends at once.
 create or replace function agent.drop_history
 ( _older_than interval, _after int8 default 0, _limit int4 default 2000, out next int8, out dropped int4, out blocked boolean
 )
@@ -89,7 +87,6 @@ begin
         _gone := array(
             select s.event_id from agent.step as s where s.event_ts < _cutoff
             and not exists (select from agent.event as e where e.id = s.event_id) order by s.event_ts limit _limit);
-        perform agent.forget_steps(_gone);
         _full := dropped > 0 or cardinality(_gone) = _limit;
         next := 0;
     else
@@ -101,8 +98,8 @@ begin
             delete from agent.event_hist as h using held where h.id = held.id and h.event_ts = held.event_ts returning h.id
         )
         select array_agg(id), count(*) into _gone, dropped from deleted;
-        perform agent.forget_steps(_gone);
     end if;
+    perform agent.forget_steps(_gone);
     -- Signals for which nothing waited: no step says how old they are.
     if not _full then
         _gone := array(
@@ -111,7 +108,7 @@ begin
             and not exists (select from agent.event_hist as h where h.id = s.event_id) order by s.sent_at limit 100);
         delete from agent.signal where id = any(_gone);
         _full := cardinality(_gone) = 100;
-        next := case when agent.history_is_hypertable() then 0 else coalesce(next, _after) end;
+        next := coalesce(next, _after);
     end if;
     if not _full then
         next := null;
@@ -128,8 +125,7 @@ begin
 end
 $$;
 
--- Checks the ids of a filter and returns the given ones: people's, workspaces' and channels'
--- are letters and digits.
+-- Checks and returns the ids of a filter: people's, workspaces' and channels', letters and digits.
 create or replace function agent.given_names(_filter jsonb) returns text[]
 language plpgsql immutable parallel safe
 as $$
@@ -145,8 +141,7 @@ begin
 end
 $$;
 
--- Patterns that match a text in which an id stands as a word of its own. The letter of an escape,
--- as in "\nU1", is not part of the word.
+-- Patterns for texts with an id as a word of its own. An escape's letter ("\nU1") is no part of it.
 create or replace function agent.as_words(_names text[]) returns text[]
 language sql immutable parallel safe
 return array(select '(^|[^A-Za-z0-9]|\\[bfnrt])' || name || '($|[^A-Za-z0-9])' from unnest(_names) as name);
@@ -254,15 +249,13 @@ return (
     where c.oid in ('agent.event'::regclass, 'agent.event_hist'::regclass)
     or c.oid in (select inhrelid from pg_inherits where inhparent = 'agent.event_hist'::regclass));
 
--- Begins an erasure, or returns the unfinished one of the same filter, which goes on where it
--- stopped. _filter is {"user", "team", "channel"}, combined by "and". It covers the events that are
--- stored now; of a whole workspace with a data key, those that are stored once no process encrypts
--- with that key. Returns its number, the key of its hashes, whether it goes on, and about how many
--- events there are to look at.
+-- Begins an erasure, or goes on with the unfinished one of the same filter. _filter is {"user",
+-- "team", "channel"}, combined by "and". It covers the events that are stored now; of a whole
+-- workspace with a data key, those that are stored once no process encrypts with that key. Returns
+-- its number, its hashes' key, if it goes on, and about how many events there are.
 create or replace function agent.begin_erasure(_filter jsonb, _by text, out id int8, out key text, out goes_on boolean, out about int8)
 language plpgsql volatile security definer
 as $$
-#variable_conflict use_column
 begin
     perform agent.given_names(_filter);
     about := agent.about_events();
@@ -308,8 +301,7 @@ return (
 -- run again meanwhile. Each step is kept when a later one fails. Of a whole workspace it destroys
 -- the data key at the end, and waits at its beginning until no process encrypts with it. Returns
 -- where it is ("key" as it waits so, "done" at the end), how many events it looked at, how many
--- still run or are locked, and what it removed so far. Waits 500 ms for a lock at most, then raises
--- 55P03.
+-- still run or are locked, and what it removed. Raises 55P03 after 500 ms of a lock.
 create or replace function agent.erase_step
 ( _id int8, _filter jsonb, _limit int4 default 500, out place text, out seen int4, out waiting int4, out counts jsonb
 )
@@ -318,7 +310,6 @@ set plan_cache_mode = force_custom_plan
 set enable_seqscan = off
 set lock_timeout = '500ms'
 as $$
-#variable_conflict use_column
 declare
     _names text[] := agent.given_names(_filter);
     _e agent.erasure;
@@ -407,9 +398,8 @@ end
 $$;
 
 -- Removes the schedules and rules in which all names stand, feedback and what models used for them,
--- and what limits and crowds remember of them where no live event needs it. Skips what others have
--- locked, except what workers hold briefly: rules, feedback, what models used. Returns the rows of
--- each table.
+-- and what limits and crowds remember of them where no live event needs it. Skips locked rows, but
+-- not of rules, feedback and usage, which workers hold briefly. Returns the counts.
 create or replace function agent.erase_names(_names text[]) returns jsonb
 language plpgsql volatile security definer
 set jit = off
@@ -417,23 +407,23 @@ as $$
 declare
     _words text[] := agent.as_words(_names);
     _key record;
-    _cron int4;
+    _removed jsonb;
     _limits int4 := 0;
     _rows int4;
-    _used int4;
-    _rules int4;
-    _rated int4;
 begin
-    delete from agent.rule as r where r::text ~ all(_words);
-    get diagnostics _rules = row_count;
-    delete from agent.model_usage as u where concat_ws(' ', u.owner_id, u.user_id) ~ all(_words);
-    get diagnostics _used = row_count;
-    -- A click may have been stored while its turn was erased.
-    delete from agent.feedback as f where concat_ws(' ', f.owner_id, f.user_id, f.channel) ~ all(_words)
-    or (f.event_id > 0 and f.at > agent.clock() - interval '1 hour' and not exists (select from agent.job as j where j.id = f.event_id));
-    get diagnostics _rated = row_count;
-    delete from agent.cron where name in (select name from agent.cron as c where c::text ~ all(_words) for update skip locked);
-    get diagnostics _cron = row_count;
+    with rules as (
+        delete from agent.rule as r where r::text ~ all(_words) returning 1
+    ), used as (
+        delete from agent.model_usage as u where concat_ws(' ', u.owner_id, u.user_id) ~ all(_words) returning 1
+    ), rated as (
+        -- A click may have been stored while its turn was erased.
+        delete from agent.feedback as f where concat_ws(' ', f.owner_id, f.user_id, f.channel) ~ all(_words)
+        or (f.event_id > 0 and f.at > agent.clock() - interval '1 hour' and not exists (select from agent.job as j where j.id = f.event_id)) returning 1
+    ), crons as (
+        delete from agent.cron where name in (select name from agent.cron as c where c::text ~ all(_words) for update skip locked) returning 1
+    )
+    select jsonb_build_object('cron', (select count(*) from crons), 'model_usage', nullif((select count(*) from used), 0)
+        , 'rule', nullif((select count(*) from rules), 0), 'feedback', nullif((select count(*) from rated), 0)) into _removed;
     for _key in
         select kind, limit_key from agent.limit_state where limit_key ~ all(_words)
         union select kind, limit_key from agent.limit_note where limit_key ~ all(_words)
@@ -454,7 +444,7 @@ begin
     delete from agent.other_report where ctid = any(array(select ctid from agent.other_report where owner_id = any(_names) for update skip locked));
     delete from agent.slack_limit as l where l.name in (
         select name from agent.slack_limit where name ~ all(_words) and coalesce(busy[cardinality(busy)], '-infinity') < agent.clock() for update skip locked);
-    return jsonb_strip_nulls(jsonb_build_object('cron', _cron, 'limit_state', _limits, 'model_usage', nullif(_used, 0), 'rule', nullif(_rules, 0), 'feedback', nullif(_rated, 0)));
+    return jsonb_strip_nulls(_removed || jsonb_build_object('limit_state', _limits));
 end
 $$;
 

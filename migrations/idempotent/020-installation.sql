@@ -17,8 +17,7 @@
 --   set_rule, read_rules, drop_rule: workers
 
 -- Save the rows of one installation together: the bot's (an empty user id), a person's, or both. A
--- later one replaces an earlier one, and keeps what was to be erased after an uninstall. The bot's
--- wakes the events that wait for it.
+-- later one replaces it, but keeps what an uninstall will erase. The bot's wakes waiting events.
 create or replace function agent.save_installation
 ( _enterprise_wide boolean, _owner_id text, _app_id text, _user_ids text[], _details jsonb[], _sealed bytea[], _expire timestamptz[]
 ) returns void
@@ -81,8 +80,7 @@ begin
 end
 $$;
 
--- Note who else reported a stored message of a shared channel, unless its event has ended, and
--- forget some notes about ended events.
+-- Note who else reported a stored message of a shared channel, unless it ended. Forget old notes.
 create or replace function agent.note_report(_id int8, _enterprise_wide boolean, _owner_id text) returns void
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -338,8 +336,7 @@ begin atomic
     select agent.clock() - max(retired_at) from agent.data_key where workspace = _workspace and retired_at is not null;
 end;
 
--- Destroy the retired data keys of a workspace. Returns how many. What they encrypted cannot be
--- read again.
+-- Destroy a workspace's retired data keys, so what they encrypted is lost. Returns how many.
 create or replace function agent.destroy_data_keys(_workspace text, _retired_for interval) returns int4
 language sql volatile security definer
 begin atomic
@@ -348,8 +345,7 @@ begin atomic
     select count(*)::int4 from destroyed;
 end;
 
--- Sets a rule of a workspace, _about one of its channels, a person or itself; once for the event
--- _id. False: there are ten.
+-- Sets a workspace's rule _about a channel, a person or itself, once per _id. False: there are ten.
 create or replace function agent.set_rule(_owner_id text, _id int8, _about text, _said text, _set_by text) returns boolean
 language plpgsql volatile security definer
 as $$

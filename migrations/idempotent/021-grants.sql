@@ -44,8 +44,7 @@ begin
 end
 $$;
 
--- Who may do what. Nothing is granted to PUBLIC; a role gets the functions it calls, in all their
--- forms, and no table.
+-- Who may do what. Nothing is PUBLIC's; a role gets the functions that it calls, and no table.
 revoke all on schema agent from public;
 revoke execute on all functions in schema agent from public;
 
@@ -53,32 +52,29 @@ do $$
 declare
     _inserting text := 'insert_event insert_events insert_requests take_answers fire_trigger answer_dispatch';
     _working text := 'claim_event note_timeline claim_events peek_lanes share_kind settle complete_events'
-        ' delete_event extend_leases note_event rescue_events rescue_worker release_unknown'
-        ' open_session join_session watch_sessions sweep_events delete_expired_events'
-        ' children answer_event answer_requests order_kinds'
+        ' delete_event extend_leases note_event rescue_events rescue_worker release_unknown open_session join_session'
+        ' watch_sessions sweep_events delete_expired_events children answer_event answer_requests order_kinds'
         ' introduce_worker declare_attempts due_cron next_cron fire_cron announce_worker retire_worker free_groups'
-        ' touch_worker worker_drained declare_limits take_position position_free leave_position'
-        ' pass_on lease_slack_calls delay_slack_calls store_step store_tags open_step stored_steps read_steps end_sleeps'
+        ' touch_worker worker_drained declare_limits take_position position_free leave_position pass_on'
+        ' lease_slack_calls delay_slack_calls store_step store_tags open_step stored_steps read_steps end_sleeps'
         ' rerun_chain take_signal run_child send_signal gather ended_followers cancelled_claims live_event cancel_job'
-        ' replace_message drop_history await_installation other_reporter erase_uninstalled count_usage read_usage thread_events'
-        ' set_rule read_rules drop_rule store_said rate_turn remind_feedback';
+        ' replace_message drop_history await_installation other_reporter erase_uninstalled count_usage read_usage'
+        ' thread_events set_rule read_rules drop_rule store_said rate_turn remind_feedback';
     -- A program that puts jobs into the queue sees and changes no other event.
     _producing text := 'enqueue enqueue_jobs fan_out signal finish_step';
     _enqueuing text := _producing || ' cancel_event cancel_live signal_event reschedule_event set_cron delete_cron read_cron';
-    _operating text := 'rerun_events rerun_as_new requeue_events replay_event search_jobs pause_kind resume_kind queue_stats find_events'
-        ' list_jobs why_waiting children cancel_job cancel_jobs list_steps rerun_chain'
-        ' list_replies worker_alive alive_for priority_of list_workers free_groups list_limits'
-        ' set_limit reset_limit begin_action continue_action list_actions use_id read_action'
-        ' count_jobs expire_jobs pause_cron run_cron drain_worker narrow_jobs group_jobs'
-        ' message_jobs longest_waiting count_versions recent_figures list_kinds limit_use firings list_running'
-        ' list_questions workflow workflow_below list_workflows preview_erasure begin_erasure'
-        ' read_said erase_step list_erasures retire_data_key destroy_data_keys';
+    _operating text := 'rerun_events rerun_as_new requeue_events replay_event search_jobs pause_kind resume_kind'
+        ' queue_stats find_events list_jobs why_waiting children cancel_job cancel_jobs list_steps rerun_chain'
+        ' list_replies worker_alive alive_for priority_of list_workers free_groups list_limits set_limit reset_limit'
+        ' begin_action continue_action list_actions use_id read_action count_jobs expire_jobs pause_cron run_cron'
+        ' drain_worker narrow_jobs group_jobs message_jobs longest_waiting count_versions recent_figures list_kinds'
+        ' limit_use firings list_running list_questions workflow workflow_below list_workflows preview_erasure'
+        ' begin_erasure read_said erase_step list_erasures retire_data_key destroy_data_keys';
     _reading text := 'schema_version own_timeline measure_queue clock to_timestamptz from_timestamptz';
     -- Tokens, for the services that have the keys. Programs do not read sealed ones.
     _installing text := 'save_installation find_installation delete_installation use_oauth_state uninstall';
     _refreshing text := 'begin_refresh end_refresh expiring_installations';
-    -- Sealed values are of no use without SURELANE_ENCRYPTION_KEYS. But writing them can destroy
-    -- them.
+    -- Useless to read without SURELANE_ENCRYPTION_KEYS, but writing can destroy them.
     _rotating text := 'installations_to_seal seal_installation data_keys_to_seal seal_data_key leave_data_key';
     _opening text := 'data_key find_data_keys';
     _sealing text := _opening || ' add_data_key';

@@ -45,10 +45,11 @@ alter table agent.step
 
 -- Forms that now have defaults instead, and steps of earlier calls. A name without arguments has
 -- one form in the release before.
-drop function if exists agent.list_jobs, agent.search_jobs, agent.count_jobs, agent.narrow_jobs, agent.due_cron, agent.peek_events
-, agent.fence_members, agent.give_back, agent.hold_heads, agent.hold_members, agent.hold_parked, agent.sweep_groups, agent.requeued
-, agent.replayed_first, agent.claimed_lane, agent.heartbeat_open, agent.sweep_requests, agent.added_counts, agent.actions_kept
-, agent.enter_group, agent.history_has_chunks, agent.lane, agent.lacks_installation, agent.settle_awaiting, agent.below, agent.store_step
+drop function if exists agent.list_jobs, agent.search_jobs, agent.count_jobs, agent.narrow_jobs, agent.due_cron
+, agent.peek_events, agent.fence_members, agent.fence_behind, agent.seen_text, agent.open_sessions, agent.give_back
+, agent.hold_heads, agent.hold_members, agent.hold_parked, agent.sweep_groups, agent.requeued, agent.replayed_first
+, agent.claimed_lane, agent.heartbeat_open, agent.sweep_requests, agent.added_counts, agent.actions_kept, agent.enter_group
+, agent.history_has_chunks, agent.lane, agent.lacks_installation, agent.settle_awaiting, agent.below, agent.store_step
 -- agent.settle has these outcomes, too.
 , agent.fail_events, agent.release_events, agent.snooze_event, agent.await_event, agent.continue_event
 -- Programs of the operator alone rotate now: ingest and workers could destroy keys.

@@ -149,7 +149,7 @@ async def test_wait_outlasts_a_missing_database_and_a_missing_schema(
     async with asyncio.timeout(60):
         while not lines:  # noqa: ASYNC110 - a list has no event
             await asyncio.sleep(0.01)
-    assert lines == ["waiting: there is no schema yet"]
+    assert lines == ["waiting up to 60 s: there is no schema yet"]
     await migration(tmp_path).apply(empty_database)
     await waiting
 
@@ -180,7 +180,9 @@ async def test_a_service_may_wait_with_its_own_role(database: str, empty_databas
 async def test_wait_never_migrates_and_can_be_interrupted(empty_database: str) -> None:
     waiting = await start(empty_database, "wait", "--timeout", "1m")
     assert waiting.stderr
-    assert b"waiting: there is no schema yet" in await asyncio.wait_for(waiting.stderr.readline(), 60)
+    assert b"waiting up to 60 s: there is no schema yet" in await asyncio.wait_for(
+        waiting.stderr.readline(), 60
+    )
     waiting.terminate()
     assert (await finish(waiting)).code == 143
     assert (await state(empty_database))[0] == ()

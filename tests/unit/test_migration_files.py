@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from surelane_migrations.errors import DifferentError, ScriptsError
-from surelane_migrations.files import Applied, compare, discover
+from surelane_migrations.files import ScriptStatus, compare, discover
 from tests.sql.releases import digest_of, parse_releases
 
 
@@ -20,11 +20,11 @@ def write(directory: Path, **folders: list[str]) -> Path:
     return directory
 
 
-def applied(directory: Path) -> list[Applied]:
+def applied(directory: Path) -> list[ScriptStatus]:
     """Return the rows of agent.migration after all of a directory's scripts."""
     moment = datetime(2026, 1, 1, tzinfo=UTC)
     return [
-        Applied(script.file_name, "0.1.0", moment, script.checksum)
+        ScriptStatus(script.file_name, "0.1.0", moment, script.checksum)
         for script in discover(directory).incremental
     ]
 

@@ -89,11 +89,9 @@ def verify(scripts: Directory = PACKAGED) -> None:
     """Compare every object, function body and grant with what this release's scripts make."""
     expected = expected_schema(scripts)
     found = _run(_with_connection(lambda connection: verify_schema(connection, discover(scripts), expected)))
-    for line in found.missing:
-        print(f"missing:    {line}")
-    for line in found.unexpected:
-        print(f"unexpected: {line}")
-    if found.missing or found.unexpected:
+    for line in found:
+        print(line)
+    if found:
         raise DifferentError(
             "the schema is not what this release makes. apply --again restores functions and grants; "
             "change tables and indexes back by hand."
@@ -128,16 +126,15 @@ def _run(work: Coroutine[Any, Any, Result]) -> Result:
     received: list[int] = []
 
     async def main() -> Result:
-        task = asyncio.current_task()
+        task = asyncio.create_task(work)
 
         def cancel(number: int) -> None:
             received.append(number)
-            if task:
-                task.cancel()
+            task.cancel()
 
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, cancel, number)
-        return await work
+        return await task
 
     try:
         return asyncio.run(main())

@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from surelane_migrations import errors
-from surelane_migrations.files import Applied
+from surelane_migrations.files import ScriptStatus
 from surelane_migrations.version import Version
 
 if TYPE_CHECKING:  # generic for the type checker alone
     Connection = asyncpg.Connection[asyncpg.Record]
 else:
     Connection = asyncpg.Connection
+
+Report = Callable[[str], None]
+"""A function that takes one line of progress."""
 
 APPLICATION_NAME = "surelane-migrations"
 CONNECT_TIMEOUT = 10.0
@@ -48,31 +51,26 @@ _ABSENT = (
 
 _PAUSE = 1.0
 
+# The extension's settings exist only if the server loaded it at its start. If its files are there but not
+# loaded, `create extension` ends the session.
 _FACTS = """
 select current_user::text as role, current_database()::text as database
 , (select pg_get_userbyid(nspowner) from pg_namespace where nspname = 'agent') as owner
 , has_database_privilege(current_database(), 'create') as may_create
 , (select count(*) = 2 from pg_class c join pg_namespace n on n.oid = c.relnamespace
    where nspname = 'agent' and relkind = 'r' and relname in ('version', 'migration')) as bootstrapped
+, exists (select from pg_class c join pg_namespace n on n.oid = c.relnamespace
+   where nspname = 'agent' and relname = 'event_hist') as has_history
+, (select extversion from pg_extension where extname = 'timescaledb') as timescaledb
+, (select default_version from pg_available_extensions where name = 'timescaledb'
+   and current_setting('timescaledb.max_background_workers', true) is not null) as next_timescaledb
 """
 # An owner reads the table; a service's role may only call the function.
-_VERSIONS = (
-    "select version, min_compatible from agent.version",
-    "select version, min_compatible from agent.schema_version()",
-)
-# The extension's settings exist only if the server loaded it at its start. If its files are there but not
-# loaded, `create extension` ends the session.
-_TIMESCALEDB = """
-select (select extversion from pg_extension where extname = 'timescaledb') as installed
-, (select default_version from pg_available_extensions where name = 'timescaledb') as available
-, current_setting('timescaledb.max_background_workers', true) is not null as loaded
-, exists (select from pg_class where relnamespace = (select oid from pg_namespace where nspname = 'agent')
-  and relname = 'event_hist') as history
-"""
-_IS_HYPERTABLE = """
-select exists (select from timescaledb_information.hypertables
-  where hypertable_schema = 'agent' and hypertable_name = 'event_hist')
-"""
+_VERSIONS = {
+    True: "select version, min_compatible from agent.version",
+    False: "select version, min_compatible from agent.schema_version()",
+}
+_MAY_READ = "select has_table_privilege(to_regclass('agent.version'), 'select')"
 _APPLIED = "select file_name, version, applied_at, checksum from agent.migration order by file_name"
 
 
@@ -86,27 +84,19 @@ class SchemaVersion:
 
 @dataclass(frozen=True)
 class Facts:
-    """Our role and the schema's owner. ``owner`` is ``None`` if there is no schema yet."""
+    """Our role, the schema's owner (``None`` if there is no schema yet), and TimescaleDB's version if it is installed.
+
+    ``next_timescaledb`` is the version that a migration may install.
+    """
 
     role: str
     database: str
     owner: str | None
     may_create: bool
     bootstrapped: bool
-
-
-@dataclass(frozen=True)
-class History:
-    """The form of history and TimescaleDB's versions. ``form`` is ``table``, ``hypertable``, or ``None`` if absent."""
-
-    form: str | None
-    installed: str | None
-    available: str | None
-
-    @property
-    def converts(self) -> bool:
-        """Whether the next migration turns the table into a hypertable."""
-        return self.form == "table" and bool(self.installed or self.available)
+    has_history: bool
+    timescaledb: str | None
+    next_timescaledb: str | None
 
 
 @asynccontextmanager
@@ -120,6 +110,7 @@ async def connected(dsn: str, answers_within: float | None = None) -> AsyncItera
     Raises:
         SettingsError: ``dsn`` cannot be read.
         UnreachableError: no connection can be made, or it is lost before the end.
+        ForbiddenError: this role may not do what the block asks for.
     """
     connection = await _connect(dsn, answers_within)
     try:
@@ -129,37 +120,47 @@ async def connected(dsn: str, answers_within: float | None = None) -> AsyncItera
             f"the connection to the database was lost: {_one_line(error)}. Nothing is left halfway: unless "
             "it was lost during the commit, nothing was applied. Run the command again; it finds out."
         ) from error
+    except asyncpg.InsufficientPrivilegeError as error:
+        raise errors.ForbiddenError(
+            f"this role lacks a privilege: {_one_line(error)}. Nothing was applied. Connect as the schema's owner. "
+            "To wait, a role needs membership in agent_ingest or agent_worker."
+        ) from error
     except asyncpg.PostgresError as error:
         raise errors.MigrationError(
             f"the database refused: {_one_line(error)} ({error.sqlstate}). Nothing was applied."
         ) from error
     finally:
-        await _close(connection)
+        try:
+            await connection.close(timeout=5)
+        except UNREACHABLE:
+            connection.terminate()
 
 
-async def wait_until_there(dsn: str, within: timedelta, report: Callable[[str], None]) -> None:
-    """Return once the server takes a connection. Wait only while it may still be starting.
+async def keep_trying(look: Callable[[float], Awaitable[None]], within: timedelta, report: Report) -> None:
+    """Call ``look`` every second, with the seconds that it may take, until it raises no AbsentError.
 
     Raises:
-        SettingsError: ``dsn`` cannot be read.
-        UnreachableError: the time is up, or the server refuses us, and waiting would not help.
+        AbsentError: the time is up.
     """
     deadline = time.monotonic() + within.total_seconds()
-    said = False
+    reported = ""
     while True:
         try:
-            connection = await _connect(dsn, max(1.0, deadline - time.monotonic()))
+            return await look(max(1.0, deadline - time.monotonic()))
         except errors.AbsentError as error:
-            if within and not said:
-                report(f"waiting up to {within.total_seconds():g} s: {error}")
-                said = True
+            if within and str(error) != reported:
+                reported = str(error)
+                report(f"waiting up to {within.total_seconds():g} s: {reported}")
             left = deadline - time.monotonic()
             if left <= 0:
                 raise
             await asyncio.sleep(min(_PAUSE, left))
-        else:
-            await _close(connection)
-            return
+
+
+async def knock(dsn: str, answers_within: float) -> None:
+    """Raise an error if the server takes no connection: AbsentError where it may still be starting."""
+    async with connected(dsn, answers_within):
+        pass
 
 
 async def _connect(dsn: str, answers_within: float | None) -> Connection:
@@ -184,13 +185,6 @@ async def _connect(dsn: str, answers_within: float | None) -> Connection:
         ) from error
 
 
-async def _close(connection: Connection) -> None:
-    try:
-        await connection.close(timeout=5)
-    except UNREACHABLE:
-        connection.terminate()
-
-
 def _one_line(error: BaseException) -> str:
     """Return the server's own message if it sent one. The driver's message for a closed connection says less."""
     cause: BaseException | None = error
@@ -209,57 +203,25 @@ async def read_version(connection: Connection) -> SchemaVersion | None:
     """Read the schema's version without a lock; ``None`` if there is no schema yet.
 
     Raises:
-        ForbiddenError: this role may not read it.
         MigrationError: the stored text is not a version.
     """
-    refusal: asyncpg.PostgresError | None = None
-    for query in _VERSIONS:
-        try:
-            row = await connection.fetchrow(query)
-        except (asyncpg.UndefinedTableError, asyncpg.UndefinedFunctionError, asyncpg.InvalidSchemaNameError):
-            continue
-        except asyncpg.InsufficientPrivilegeError as error:
-            refusal = error
-            continue
-        return _schema_version(row) if row else None
-    if refusal:
-        raise errors.ForbiddenError(
-            f"this role may not read the schema's version: {refusal}. Connect as the schema's owner, "
-            "or grant the role membership in agent_ingest or agent_worker."
-        )
-    return None
-
-
-def _schema_version(row: asyncpg.Record) -> SchemaVersion:
+    may_read = await connection.fetchval(_MAY_READ)  # null without the table
+    row = None if may_read is None else await connection.fetchrow(_VERSIONS[may_read])
     try:
-        return SchemaVersion(Version(row["version"]), Version(row["min_compatible"]))
+        return SchemaVersion(*map(Version, row.values())) if row else None
     except ValueError as error:
         raise errors.MigrationError(
             f"agent.version cannot be understood: {error}; correct it to the release applied"
         ) from None
 
 
-async def read_applied(connection: Connection) -> tuple[Applied, ...]:
-    """Read the incremental scripts applied so far; none if there is no schema yet.
-
-    Raises:
-        ForbiddenError: this role may not read ``agent.migration``.
-    """
-    try:
-        return tuple(Applied(**dict(row)) for row in await connection.fetch(_APPLIED))
-    except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
-        return ()
-    except asyncpg.InsufficientPrivilegeError as error:
-        raise errors.ForbiddenError(
-            f"this role may not read agent.migration: {error}. Connect as the schema's owner."
-        ) from None
+async def read_applied(connection: Connection) -> tuple[ScriptStatus, ...]:
+    """Read the incremental scripts applied so far."""
+    return tuple(ScriptStatus(**dict(row)) for row in await connection.fetch(_APPLIED))
 
 
-async def read_history(connection: Connection) -> History:
-    """Read the state of the extension and of ``agent.event_hist``."""
-    row = await connection.fetchrow(_TIMESCALEDB)
-    if row is None:
-        return History(None, None, None)
-    hypertable = bool(row["installed"]) and await connection.fetchval(_IS_HYPERTABLE)
-    form = ("hypertable" if hypertable else "table") if row["history"] else None
-    return History(form, row["installed"], row["available"] if row["loaded"] else None)
+async def history_form(connection: Connection, facts: Facts) -> str | None:
+    """Return whether history is a ``table`` or a ``hypertable``; ``None`` if absent."""
+    if not facts.has_history:
+        return None
+    return "hypertable" if await connection.fetchval("select agent.history_is_hypertable()") else "table"

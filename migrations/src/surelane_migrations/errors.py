@@ -20,7 +20,7 @@ class UnreachableError(MigrationError):
 
 
 class AbsentError(UnreachableError):
-    """The database is not there yet: its name is unknown, it refuses connections, or it is starting."""
+    """The database or its schema is not there yet: waiting may help."""
 
 
 class IncompatibleError(MigrationError):

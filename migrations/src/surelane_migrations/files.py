@@ -8,7 +8,7 @@ order, and two people cannot both add number 7.
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -54,46 +54,55 @@ class Scripts:
 
 
 @dataclass(frozen=True)
-class Applied:
-    """A row of ``agent.migration``: an applied incremental script, its release and its time."""
+class ScriptStatus:
+    """An incremental script and its row of ``agent.migration``. ``state`` is applied, pending, changed or vanished."""
 
     file_name: str
-    version: str
-    applied_at: datetime
-    checksum: str
+    version: str | None = None
+    applied_at: datetime | None = None
+    checksum: str | None = None
+    state: str = "applied"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The differences between this release's incremental scripts and the applied ones. Only ``pending`` is sound."""
+    """This release's incremental scripts beside the applied ones."""
 
+    scripts: tuple[ScriptStatus, ...]
     pending: tuple[Script, ...]
-    changed: tuple[str, ...]
-    vanished: tuple[str, ...]
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with applied scripts."""
+        wrong = {"changed": "changed after it was applied", "vanished": "was applied and is gone"}
+        return [
+            f"incremental/{one.file_name} {wrong[one.state]}" for one in self.scripts if one.state in wrong
+        ]
 
     def require_unchanged(self) -> None:
         """Raise DifferentError if an applied script has changed or vanished; name each."""
-        problems = [f"incremental/{name} changed after it was applied" for name in self.changed]
-        problems += [f"incremental/{name} was applied and is gone" for name in self.vanished]
-        if problems:
+        if self.problems:
             raise DifferentError(
-                "; ".join(problems) + ". Applied scripts are history: restore them as they were, "
+                "; ".join(self.problems) + ". Applied scripts are history: restore them as they were, "
                 "and put the change into a new script with the next number."
             )
 
 
-def compare(scripts: Scripts, applied: Iterable[Applied]) -> Comparison:
+def compare(scripts: Scripts, applied: Iterable[ScriptStatus]) -> Comparison:
     """Compare scripts by file name and checksum.
 
     Numbers have no gaps and applied scripts cannot vanish, so pending scripts follow all applied ones.
     """
-    recorded = {row.file_name: row.checksum for row in applied}
-    here = {script.file_name: script.checksum for script in scripts.incremental}
-    return Comparison(
-        pending=tuple(script for script in scripts.incremental if script.file_name not in recorded),
-        changed=tuple(name for name, checksum in recorded.items() if here.get(name, checksum) != checksum),
-        vanished=tuple(name for name in recorded if name not in here),
-    )
+    pending = {script.file_name: script for script in scripts.incremental}
+    found = []
+    for row in applied:
+        script = pending.pop(row.file_name, None)
+        state = (
+            "applied" if script and script.checksum == row.checksum else "changed" if script else "vanished"
+        )
+        found.append(replace(row, state=state))
+    found += [ScriptStatus(name, state="pending") for name in pending]
+    return Comparison(tuple(found), tuple(pending.values()))
 
 
 def discover(directory: Path = PACKAGED) -> Scripts:

@@ -46,8 +46,7 @@ class LockSettings(BaseSettings):
     timeout: Duration = Field(
         default=timedelta(seconds=5), validation_alias="SURELANE_MIGRATION_LOCK_TIMEOUT"
     )
-    """The longest time that a statement, also of a script, may wait for a table's lock. While an ``alter table``
-    waits for a long query, all other sessions wait for the ``alter table``."""
+    """The longest time that a statement, also of a script, may wait for a table's lock."""
 
     connect: Duration = Field(
         default=timedelta(minutes=2), validation_alias="SURELANE_MIGRATION_CONNECT_TIMEOUT"
@@ -65,7 +64,7 @@ class DatabaseSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_ignore_empty=True, frozen=True)
 
-    database_url: SecretStr = Field(validation_alias="DATABASE_URL")
+    database_url: SecretStr = Field(default=SecretStr(""), validation_alias="DATABASE_URL")
     """Any libpq URI, including the Unix-socket form ``postgresql://user@/name?host=/dir``."""
 
 
@@ -75,13 +74,12 @@ def load_database_url() -> str:
     Raises:
         SettingsError: it is not set.
     """
-    try:
-        settings = DatabaseSettings()  # type: ignore[call-arg] # read from the environment
-    except ValidationError:
+    url = DatabaseSettings().database_url.get_secret_value()
+    if not url:
         raise SettingsError(
             "DATABASE_URL is not set; set it to a URI such as postgresql://surelane@host/surelane"
-        ) from None
-    return settings.database_url.get_secret_value()
+        )
+    return url
 
 
 def load_lock_settings() -> LockSettings:

@@ -6,14 +6,15 @@ even before there is a schema. The lock of ``agent.migration`` excludes programs
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import asyncpg
 
 from surelane_migrations import database, errors, files
+from surelane_migrations.database import Report
 from surelane_migrations.files import Comparison, Script, Scripts
 from surelane_migrations.migration_settings import LockSettings
 from surelane_migrations.version import MIN_COMPATIBLE, RELEASE, Version
@@ -28,6 +29,8 @@ set local statement_timeout = 0;
 set local idle_in_transaction_session_timeout = '1min';
 set local client_min_messages = notice;
 set local check_function_bodies = on;
+-- Otherwise the session of a killed runner would finish a long script first. Not all platforms support this check.
+do $$ begin set local client_connection_check_interval = '1s'; exception when others then null; end $$;
 """
 
 # PL/pgSQL executes the script, because the server refuses `commit` and `rollback` there. In a script sent directly,
@@ -40,80 +43,35 @@ BOOTSTRAP = Path(__file__).with_name("bootstrap.sql").read_text(encoding="utf-8"
 ADVISORY_KEY = 31321898691465844
 
 _HOLDERS = """
-select l.pid, a.application_name, a.usename, host(a.client_addr) as address, a.xact_start
+select format('process %s (%s, role %s%s, since %s)', l.pid
+, coalesce(nullif(a.application_name, ''), 'no application name')
+, coalesce(a.usename, 'hidden'), ' from ' || host(a.client_addr)
+, coalesce(to_char(a.xact_start, 'YYYY-MM-DD HH24:MI:SS TZ'), 'a time hidden from this role'))
 from pg_locks l left join pg_stat_activity a on a.pid = l.pid
-where l.granted and l.database = (select oid from pg_database where datname = current_database())
+where l.granted and l.pid <> pg_backend_pid()
+and l.database = (select oid from pg_database where datname = current_database())
 """
-_HOLDER = f"""{_HOLDERS}
-and l.locktype = 'advisory' and l.objsubid = 1 and ((l.classid::int8 << 32) | l.objid::int8) = $1
+_RUNNER = f"""{_HOLDERS}
+and l.locktype = 'advisory' and l.objsubid = 1 and ((l.classid::int8 << 32) | l.objid::int8) = {ADVISORY_KEY}
 """
 _TABLE_HOLDER = f"""{_HOLDERS}
-and l.locktype = 'relation' and l.pid <> pg_backend_pid()
-and l.mode not in ('AccessShareLock', 'RowShareLock') and l.relation = to_regclass('agent.migration')
-limit 1
+and l.locktype = 'relation' and l.mode not in ('AccessShareLock', 'RowShareLock')
+and l.relation = to_regclass('agent.migration') limit 1
 """
-TRY_ADVISORY_LOCK = "select pg_try_advisory_xact_lock($1)"
-"""It does not wait. The lock is released when the transaction ends, in any way."""
-TABLE_LOCK = "lock table agent.migration in exclusive mode"
+TABLE_LOCK = "lock table agent.migration in exclusive mode;"
 """It locks against everything but reading, and waits for ``lock_timeout`` at most."""
 
-
-async def table_locked(connection: database.Connection, settings: LockSettings) -> errors.LockedError:
-    """Return the error for a table lock that timed out; it names the session that has the lock, if still there."""
-    holder = _describe(await connection.fetchrow(_TABLE_HOLDER))
-    return errors.LockedError(
-        f"agent.migration was locked for {settings.timeout.total_seconds():g} s by {holder}. Nothing was "
-        "applied. End that session, or raise SURELANE_MIGRATION_LOCK_TIMEOUT, and run this again."
-    )
-
-
-def _describe(row: asyncpg.Record | None) -> str:
-    if row is None:
-        return "a session that has just gone"
-    since = (
-        f"{row['xact_start']:%Y-%m-%d %H:%M:%S %Z}" if row["xact_start"] else "a time hidden from this role"
-    )
-    address = f" from {row['address']}" if row["address"] else ""
-    name = row["application_name"] or "no application name"
-    return f"process {row['pid']} ({name}, role {row['usename'] or 'hidden'}{address}, since {since})"
-
+_RECORD = """\
+insert into agent.migration (file_name, version, checksum)
+values ('{script.file_name}', '{target}', '{script.checksum}');
+"""
+_VERSION = """\
+insert into agent.version (version, min_compatible) values ('{target}', '{min_compatible}')
+on conflict ((true)) do update set version = excluded.version, min_compatible = excluded.min_compatible;
+"""
 
 OLDEST_SERVER = 16
 """The oldest supported major version of PostgreSQL."""
-Report = Callable[[str], None]
-"""A function that takes one line of progress."""
-
-# Otherwise the session of a killed runner would finish a long script first. Some platforms do not support this check.
-_NOTICE_LOST_CLIENT = """
-do $$ begin set local client_connection_check_interval = '1s'; exception when others then null; end $$
-"""
-
-
-def steps(
-    scripts: Scripts, pending: Iterable[Script], target: Version
-) -> Iterator[tuple[Script, str | None]]:
-    """Yield pending incremental scripts, each with the statement that records it, then every idempotent one."""
-    for script in pending:
-        yield script, record_sql(script, target)
-    for script in scripts.idempotent:
-        yield script, None
-
-
-def record_sql(script: Script, target: Version) -> str:
-    """Return the statement that records an incremental script. None of the three values can contain a quote."""
-    return (
-        "insert into agent.migration (file_name, version, checksum) "  # noqa: S608
-        f"values ('{script.file_name}', '{target}', '{script.checksum}');"
-    )
-
-
-def version_sql(target: Version, min_compatible: Version) -> str:
-    return (
-        "insert into agent.version (version, min_compatible)\n"
-        f"values ('{target}', '{min_compatible}')\n"
-        "on conflict ((true))\n"
-        "do update set version = excluded.version, min_compatible = excluded.min_compatible;"
-    )
 
 
 async def run_script(connection: database.Connection, script: Script) -> None:
@@ -160,21 +118,6 @@ def _line(script: Script, error: asyncpg.PostgresError) -> str:
     return f" at line {script.sql.count(chr(10), 0, int(position) - 1) + 1}"
 
 
-@contextmanager
-def show_notices(connection: database.Connection, report: Report) -> Iterator[None]:
-    """Report notices and warnings of scripts, except those about objects that exist already."""
-
-    def listen(_connection: object, message: asyncpg.PostgresLogMessage) -> None:
-        if not str(message.message).endswith(", skipping"):
-            report(f"  {(message.severity_en or 'notice').lower()}: {message.message}")
-
-    connection.add_log_listener(listen)
-    try:
-        yield
-    finally:
-        connection.remove_log_listener(listen)
-
-
 @dataclass(frozen=True)
 class Outcome:
     """The result of a migration: the versions before and after, and the number of scripts that ran."""
@@ -215,7 +158,7 @@ class Migration:
         Raises:
             MigrationError: the migration failed; its subclasses say why. The database is then as it was before.
         """
-        await database.wait_until_there(dsn, self.locks.connect, self.report)
+        await database.keep_trying(partial(database.knock, dsn), self.locks.connect, self.report)
         for attempt in range(1, self.locks.attempts + 1):
             # Connect anew each time: a session whose `create extension` was rolled back cannot run it again.
             async with database.connected(dsn) as connection:
@@ -228,7 +171,7 @@ class Migration:
                     continue
                 if outcome:
                     return outcome
-                holder = _describe(await connection.fetchrow(_HOLDER, ADVISORY_KEY))
+                holder = await _holder(connection, _RUNNER)
             self.report(
                 f"waiting for another migration, attempt {attempt} of {self.locks.attempts}: {holder}"
             )
@@ -245,10 +188,14 @@ class Migration:
             return Outcome(before=self.target, after=self.target)
         try:
             async with connection.transaction(isolation="read_committed"):
-                free = await connection.fetchval(TRY_ADVISORY_LOCK, ADVISORY_KEY)
+                free = await connection.fetchval("select pg_try_advisory_xact_lock($1)", ADVISORY_KEY)
                 return await self._migrate(connection) if free else None
         except asyncpg.LockNotAvailableError:
-            raise (await table_locked(connection, self.locks)) from None
+            raise errors.LockedError(
+                f"agent.migration was locked for {self.locks.timeout.total_seconds():g} s by "
+                f"{await _holder(connection, _TABLE_HOLDER)}. Nothing was applied. End that session, or raise "
+                "SURELANE_MIGRATION_LOCK_TIMEOUT, and run this again."
+            ) from None
         except asyncpg.ReadOnlySQLTransactionError:
             raise errors.MigrationError(
                 "the database is read-only; set DATABASE_URL to the primary, not a standby"
@@ -270,9 +217,8 @@ class Migration:
         self, connection: database.Connection
     ) -> tuple[database.SchemaVersion | None, Comparison]:
         """Compare the applied scripts with this release's. Raise if a migration is impossible."""
-        _require_server(connection)
         facts = await database.read_facts(connection)
-        require_owner(facts)
+        require_possible(connection, facts)
         if not facts.bootstrapped:
             return None, files.compare(self.scripts, ())
         before = await database.read_version(connection)
@@ -290,48 +236,64 @@ class Migration:
         if await self.nothing_to_do(connection):
             return Outcome(before=self.target, after=self.target)
         started = time.monotonic()
-        await self._prepare(connection)
+        for statement in self.opening((await database.read_facts(connection)).bootstrapped):
+            await connection.execute(statement)
         before, comparison = await self.compare(connection)
         self.report(f"migrating from {before.version if before else 'nothing'} to {self.target}")
-        await self._run(connection, comparison.pending)
+        connection.add_log_listener(self._report_notice)
+        for script, statement in self.steps(comparison.pending):
+            await self._execute(connection, script, statement)
         versions = before.version if before else None, self.target
         ran = len(comparison.pending), len(self.scripts.idempotent)
         return Outcome(*versions, *ran, time.monotonic() - started)
 
-    async def _prepare(self, connection: database.Connection) -> None:
-        await connection.execute(BASELINE)
-        await connection.execute(_NOTICE_LOST_CLIENT)
-        await connection.execute("select set_config('lock_timeout', $1, true)", str(self.locks.timeout_ms))
-        if not (await database.read_facts(connection)).bootstrapped:
-            await connection.execute(BOOTSTRAP)
-        await connection.execute(TABLE_LOCK)
+    def opening(self, bootstrapped: bool) -> Iterator[str]:
+        """Yield the statements before the scripts."""
+        yield f"{BASELINE}set local lock_timeout = {self.locks.timeout_ms};"
+        if not bootstrapped:
+            yield BOOTSTRAP
+        yield TABLE_LOCK
 
-    async def _run(self, connection: database.Connection, pending: tuple[Script, ...]) -> None:
-        with show_notices(connection, self.report):
-            for script, record in steps(self.scripts, pending, self.target):
-                started = time.monotonic()
-                await run_script(connection, script)
-                if record:
-                    await connection.execute(record)
-                self.report(f"  {script.label:<60} {(time.monotonic() - started) * 1000:6.0f} ms")
-        await connection.execute(version_sql(self.target, self.min_compatible))
+    def steps(self, pending: tuple[Script, ...]) -> Iterator[tuple[Script | None, str]]:
+        """Yield each script with its text, and the statements that record it and the version. No value has a quote."""
+        for script in pending:
+            yield script, script.sql
+            yield None, _RECORD.format(script=script, target=self.target)
+        for script in self.scripts.idempotent:
+            yield script, script.sql
+        yield None, _VERSION.format(target=self.target, min_compatible=self.min_compatible)
+
+    async def _execute(self, connection: database.Connection, script: Script | None, statement: str) -> None:
+        if script is None:
+            await connection.execute(statement)
+            return
+        started = time.monotonic()
+        await run_script(connection, script)
+        self.report(f"  {script.label:<60} {(time.monotonic() - started) * 1000:6.0f} ms")
+
+    def _report_notice(self, _connection: object, message: asyncpg.PostgresLogMessage) -> None:
+        """Report a notice or warning of a script, unless it is about an object that exists already."""
+        if not str(message.message).endswith(", skipping"):
+            self.report(f"  {(message.severity_en or 'notice').lower()}: {message.message}")
 
 
-def _require_server(connection: database.Connection) -> None:
-    found = connection.get_server_version()
-    if found.major < OLDEST_SERVER:
-        raise errors.IncompatibleError(
-            f"PostgreSQL {found.major}.{found.minor} is older than {OLDEST_SERVER}, the oldest supported version. "
-            "Nothing was applied: upgrade the server."
-        )
+async def _holder(connection: database.Connection, query: str) -> str:
+    """Describe the session that has a lock."""
+    return await connection.fetchval(query) or "a session that has just gone"
 
 
-def require_owner(facts: database.Facts) -> None:
-    """Raise ForbiddenError unless this role owns the schema, or may create it if there is none.
+def require_possible(connection: database.Connection, facts: database.Facts) -> None:
+    """Raise an error if the server is too old, or this role neither owns the schema nor may create it.
 
-        A superuser or a member of the owner's role could migrate too, but would create objects that the owner cannot
+    A superuser or a member of the owner's role could migrate too, but would create objects that the owner cannot
     change.
     """
+    server = connection.get_server_version()
+    if server.major < OLDEST_SERVER:
+        raise errors.IncompatibleError(
+            f"PostgreSQL {server.major}.{server.minor} is older than {OLDEST_SERVER}, the oldest supported version. "
+            "Nothing was applied: upgrade the server."
+        )
     if facts.owner is None and not facts.may_create:
         raise errors.ForbiddenError(
             f"role {facts.role} may not create schema agent. Run as the database's owner, or have an "
@@ -351,36 +313,32 @@ async def plan(connection: database.Connection, migration: Migration) -> str:
         MigrationError: ``apply`` would raise it before its first statement.
     """
     facts = await database.read_facts(connection)
-    header = f"-- Database {facts.database}, {await _conversion(connection)}"
+    header = f"-- Database {facts.database}, {await _conversion(connection, facts)}"
     if await migration.nothing_to_do(connection):
         return f"{header}\n-- The schema is at {migration.target}: nothing to do without --again.\n"
     before, comparison = await migration.compare(connection)
     header += f"\n-- From {before.version if before else 'nothing'} to {migration.target}."
-    parts = [header, *_transaction(migration, comparison.pending, facts.bootstrapped)]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
+    parts = [header, "begin;", f"select pg_advisory_xact_lock({ADVISORY_KEY});"]
+    parts += migration.opening(facts.bootstrapped)
+    parts += (_printed(script, statement) for script, statement in migration.steps(comparison.pending))
+    return "\n\n".join(part.strip() for part in [*parts, "commit;"]) + "\n"
 
 
-def _transaction(migration: Migration, pending: tuple[Script, ...], bootstrapped: bool) -> Iterator[str]:
-    """Yield the statements of :meth:`Migration.apply`, in its order."""
-    yield "begin;"
-    yield f"select pg_advisory_xact_lock({ADVISORY_KEY});"
-    yield f"{BASELINE}set local lock_timeout = {migration.locks.timeout_ms};"
-    if not bootstrapped:
-        yield BOOTSTRAP
-    yield f"{TABLE_LOCK};"
-    for script, record in steps(migration.scripts, pending, migration.target):
-        text = script.sql.rstrip()
-        end = "" if text.endswith(";") else "\n;"  # a comment may be the last line
-        yield f"-- {script.label}\n{text}{end}\n{record or ''}"
-    yield version_sql(migration.target, migration.min_compatible)
-    yield "commit;"
+def _printed(script: Script | None, statement: str) -> str:
+    if script is None:
+        return statement
+    text = statement.rstrip()
+    end = "" if text.endswith(";") else "\n;"  # a comment may be the last line
+    return f"-- {script.label}\n{text}{end}"
 
 
-async def _conversion(connection: database.Connection) -> str:
+async def _conversion(connection: database.Connection, facts: database.Facts) -> str:
     """Describe the effect on history: a conversion rewrites every row of it."""
-    history = await database.read_history(connection)
-    if not history.converts:
-        return f"history stays as it is ({history.form or 'none yet'})"
-    version = history.installed or history.available
+    form, version = (
+        await database.history_form(connection, facts),
+        facts.timescaledb or facts.next_timescaledb,
+    )
+    if form != "table" or version is None:
+        return f"history stays as it is ({form or 'none yet'})"
     rows = await connection.fetchval("select count(*) from agent.event_hist")
     return f"history becomes a hypertable of TimescaleDB {version}, which rewrites {rows} rows"

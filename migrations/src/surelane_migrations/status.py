@@ -1,25 +1,15 @@
 """Look at a database's schema and change nothing: report it, compare it with this release's, wait until it serves."""
 
-import asyncio
-import time
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from surelane_migrations import database, errors
-from surelane_migrations.files import PACKAGED, Applied, Comparison, Scripts, compare
-from surelane_migrations.runner import Report, silent
+from surelane_migrations.database import Report
+from surelane_migrations.files import PACKAGED, Comparison, Scripts, ScriptStatus, compare
+from surelane_migrations.runner import silent
 from surelane_migrations.version import RELEASE, Version
-
-
-@dataclass(frozen=True)
-class ScriptStatus:
-    """An incremental script as recorded. ``state`` is applied, pending, changed or vanished."""
-
-    file_name: str
-    state: str
-    version: str | None = None
-    applied_at: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -54,9 +44,7 @@ class Status:
         return "\n".join(lines)
 
 
-async def read_status(
-    connection: database.Connection, scripts: Scripts, release: Version = RELEASE
-) -> Status:
+async def read_status(connection: database.Connection, scripts: Scripts) -> Status:
     """Read the status. Change and lock nothing.
 
     Raises:
@@ -64,42 +52,31 @@ async def read_status(
     """
     facts = await database.read_facts(connection)
     found = await database.read_version(connection) if facts.owner else None
-    applied = await database.read_applied(connection) if facts.bootstrapped else ()
-    comparison = compare(scripts, applied)
-    history = await database.read_history(connection)
+    comparison = compare(scripts, await database.read_applied(connection) if facts.bootstrapped else ())
     return Status(
-        state=_state(found, comparison, release),
+        state=_state(found, comparison),
         database=facts.database,
         server_version=await connection.fetchval("show server_version"),
         role=facts.role,
         owner=facts.owner,
         version=str(found.version) if found else None,
         min_compatible=str(found.min_compatible) if found else None,
-        release=str(release),
-        history=history.form,
-        timescaledb=history.installed,
-        incremental=tuple(_script_states(applied, comparison)),
+        release=str(RELEASE),
+        history=await database.history_form(connection, facts),
+        timescaledb=facts.timescaledb,
+        incremental=comparison.scripts,
         idempotent=tuple(script.file_name for script in scripts.idempotent),
     )
 
 
-def _state(found: database.SchemaVersion | None, comparison: Comparison, release: Version) -> str:
+def _state(found: database.SchemaVersion | None, comparison: Comparison) -> str:
     if found is None:
         return "absent"
-    if found.version > release:
+    if found.version > RELEASE:
         return "newer"
-    if comparison.changed or comparison.vanished or (comparison.pending and found.version == release):
+    if comparison.problems or (comparison.pending and found.version == RELEASE):
         return "different"
-    return "current" if found.version == release else "older"
-
-
-def _script_states(applied: tuple[Applied, ...], comparison: Comparison) -> list[ScriptStatus]:
-    states = dict.fromkeys(comparison.changed, "changed") | dict.fromkeys(comparison.vanished, "vanished")
-    known = [
-        ScriptStatus(row.file_name, states.get(row.file_name, "applied"), row.version, row.applied_at)
-        for row in applied
-    ]
-    return known + [ScriptStatus(script.file_name, "pending") for script in comparison.pending]
+    return "current" if found.version == RELEASE else "older"
 
 
 def _script_line(script: ScriptStatus) -> str:
@@ -108,14 +85,6 @@ def _script_line(script: ScriptStatus) -> str:
 
 
 CATALOG = Path(__file__).with_name("catalog.sql").read_text(encoding="utf-8")
-
-
-@dataclass(frozen=True)
-class Differences:
-    """Objects that are missing from the database, and objects that should not be there."""
-
-    missing: tuple[str, ...]
-    unexpected: tuple[str, ...]
 
 
 async def describe_schema(connection: database.Connection) -> tuple[str, ...]:
@@ -139,19 +108,17 @@ def expected_schema(directory: Path = PACKAGED) -> tuple[str, ...]:
     return tuple(line for line in text.splitlines() if line and not line.startswith("#"))
 
 
-async def verify(
-    connection: database.Connection, scripts: Scripts, expected: tuple[str, ...], release: Version = RELEASE
-) -> Differences:
-    """Compare the database with ``schema.txt``. Change nothing.
+async def verify(connection: database.Connection, scripts: Scripts, expected: tuple[str, ...]) -> list[str]:
+    """Return a line for each object that is missing from the database, or should not be there. Change nothing.
 
     Raises:
-        DifferentError: the schema is not at ``release``, or its incremental scripts are not this release's.
+        DifferentError: the schema is not at this release, or its incremental scripts are not this release's.
     """
     found = await database.read_version(connection)
-    if found is None or found.version != release:
+    if found is None or found.version != RELEASE:
         raise errors.DifferentError(
             f"the schema is at {found.version if found else 'no version'}, and this release knows what "
-            f"{release} looks like. Run apply, or verify with the release that was applied."
+            f"{RELEASE} looks like. Run apply, or verify with the release that was applied."
         )
     comparison = compare(scripts, await database.read_applied(connection))
     comparison.require_unchanged()
@@ -160,13 +127,8 @@ async def verify(
             f"incremental/{comparison.pending[0].file_name} was not applied; run apply --again"
         )
     actual = await describe_schema(connection)
-    return Differences(
-        missing=tuple(sorted(set(expected) - set(actual))),
-        unexpected=tuple(sorted(set(actual) - set(expected))),
-    )
-
-
-_PAUSE = 1.0
+    missing, unexpected = sorted(set(expected) - set(actual)), sorted(set(actual) - set(expected))
+    return [f"missing:    {line}" for line in missing] + [f"unexpected: {line}" for line in unexpected]
 
 
 async def wait_for_schema(
@@ -179,37 +141,30 @@ async def wait_for_schema(
         SettingsError: ``dsn`` cannot be read.
         WaitTimedOutError: the time is up; the message says why services cannot start yet.
     """
-    deadline = time.monotonic() + timeout.total_seconds()
-    reported = None
-    while (reason := await _reason_to_wait(dsn, release, deadline)) is not None:
-        if reason != reported:
-            report(f"waiting: {reason}")
-            reported = reason
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise errors.WaitTimedOutError(
-                f"gave up after {timeout.total_seconds():g} s: {reason}. The migration has to be applied "
-                "first; see what it says."
-            )
-        await asyncio.sleep(min(_PAUSE, left))
-
-
-async def _reason_to_wait(dsn: str, release: Version, deadline: float) -> str | None:
-    """Return why services of ``release`` cannot start yet; ``None`` if they can."""
     try:
-        async with database.connected(
-            dsn, answers_within=max(1.0, deadline - time.monotonic())
-        ) as connection:
+        await database.keep_trying(partial(_require_schema, dsn, release), timeout, report)
+    except errors.AbsentError as error:
+        raise errors.WaitTimedOutError(
+            f"gave up after {timeout.total_seconds():g} s: {error}. The migration has to be applied first; see what "
+            "it says."
+        ) from error
+
+
+async def _require_schema(dsn: str, release: Version, answers_within: float) -> None:
+    """Raise AbsentError if services of ``release`` cannot start yet."""
+    try:
+        async with database.connected(dsn, answers_within) as connection:
             found = await database.read_version(connection)
     except errors.SettingsError:
         raise
     except errors.MigrationError as error:
-        return str(error)
+        raise errors.AbsentError(str(error)) from error
     if found is None:
-        return "there is no schema yet"
+        raise errors.AbsentError("there is no schema yet")
     if found.min_compatible > release:
         raise errors.IncompatibleError(
             f"the schema is at {found.version} and serves {found.min_compatible} and later; this is "
             f"{release}. Deploy a later one."
         )
-    return f"the schema is at {found.version}, before {release}" if found.version < release else None
+    if found.version < release:
+        raise errors.AbsentError(f"the schema is at {found.version}, before {release}")
