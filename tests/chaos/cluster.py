@@ -6,9 +6,11 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import asyncpg
+import psycopg
 
 from surelane.calls import DRIVER_ERRORS, Connection
 from surelane_dev.accounts import PASSWORD
@@ -16,27 +18,42 @@ from tests.deploy.commands import run
 from tests.deploy.compose import Project
 
 SERVERS = ("db1", "db2", "db3")
-LEADS = ("exec", "-T", "etcd", "psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-c")
+PRIMARY = "target_session_attrs=read-write&connect_timeout=3"
 PATIENCE = 120.0
 """Seconds that Patroni may take for what it does by itself. Its own bounds are some 25."""
 
 
+@dataclass(frozen=True)
 class Cluster(Project):
-    """A project whose database is the primary of three servers."""
+    """A project whose database is the primary of three servers. This machine reaches their containers."""
+
+    addresses: dict[str, str] = field(default_factory=dict)
+    """Where the servers are, as far as they run."""
+
+    def locate(self) -> None:
+        """Look up the addresses again. A container that starts may get another one."""
+        wanted = f'{{{{(index .NetworkSettings.Networks "{self.network}").IPAddress}}}}'
+        found = self.docker("inspect", f"--format={wanted}", *map(self.container, SERVERS)).split("\n")
+        self.addresses.update({name: at for name, at in zip(SERVERS, found, strict=False) if at})
 
     def query(self, sql: str, *, role: str = "postgres") -> str:
-        """Run a query on the primary."""
-        hosts = f"postgresql://{role}:{PASSWORD}@{','.join(SERVERS)}/surelane"
-        return self.compose(*LEADS, sql, f"{hosts}?target_session_attrs=read-write", within=60).strip()
+        """Run a query on the primary.
+
+        Raises:
+            AssertionError: there is none, or it refuses the query.
+        """
+        hosts = f"postgresql://{role}:{PASSWORD}@{','.join(self.addresses.values())}/surelane"
+        try:
+            with psycopg.connect(f"{hosts}?{PRIMARY}", autocommit=True) as connection:
+                result = connection.execute(sql).pgresult
+                value = result.get_value(0, 0) if result and result.ntuples else None
+                return (value or b"").decode()
+        except psycopg.Error as error:
+            raise AssertionError(str(error)) from error
 
     def uri(self, server: str, role: str = "postgres") -> str:
         """Return a server's URI for programs on this machine."""
-        return f"postgresql://{role}:{PASSWORD}@{self.address(server)}:5432/surelane?sslmode=disable"
-
-    def address(self, server: str) -> str:
-        """Return the address of a server's container, which this machine reaches. It is empty while it is stopped."""
-        network = f'{{{{(index .NetworkSettings.Networks "{self.network}").IPAddress}}}}'
-        return self.docker("inspect", f"--format={network}", self.container(server)).strip()
+        return f"postgresql://{role}:{PASSWORD}@{self.addresses[server]}:5432/surelane?sslmode=disable"
 
     @property
     def network(self) -> str:
@@ -56,19 +73,19 @@ class Cluster(Project):
         """Ask a server's Patroni, and return its answer."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
-            f"http://{self.address(server)}:8008/{path}",
+            f"http://{self.addresses[server]}:8008/{path}",
             data,
             {"Content-Type": "application/json"},
             method=method,
         )
-        with urllib.request.urlopen(request, timeout=60) as response:
+        with urllib.request.urlopen(request, timeout=3 if body is None else 60) as response:
             answer: bytes = response.read()
             return answer.decode()
 
     async def members(self) -> dict[str, dict[str, Any]]:
         """Return what Patroni says of each server. It is empty while none answers."""
         for server in SERVERS:
-            with suppress(OSError, AssertionError):
+            with suppress(OSError):
                 answer = json.loads(await asyncio.to_thread(self.ask, server, "cluster"))
                 return {each["name"]: each for each in answer["members"]}
         return {}
@@ -113,15 +130,13 @@ class Cluster(Project):
         finally:
             await connection.close()
 
-    def separate(self, server: str) -> str:
-        """Take a server off the network. Return its address, with which it comes back."""
-        address = self.address(server)
+    def separate(self, server: str) -> None:
+        """Take a server off the network."""
         self.docker("network", "disconnect", self.network, self.container(server))
-        return address
 
-    def reunite(self, server: str, address: str) -> None:
+    def reunite(self, server: str) -> None:
         """Bring a server back to the network, under its own name and address."""
-        back = ("network", "connect", f"--ip={address}", f"--alias={server}")
+        back = ("network", "connect", f"--ip={self.addresses[server]}", f"--alias={server}")
         self.docker(*back, self.network, self.container(server))
 
 
