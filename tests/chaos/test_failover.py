@@ -81,8 +81,11 @@ class Stage:
     simulator: SimulatorClient
     played: list[Failover] = field(default_factory=list)
 
-    async def play(self, fault: Fault) -> Failover:
-        """Cause a failover under traffic, check what holds for each, and wait until it is over."""
+    async def play(self, fault: Fault, then: Fault | None = None) -> Failover:
+        """Cause a failover under traffic, check what holds for each, and wait until it is over.
+
+        ``then`` is what happens to the former primary while the traffic still flows.
+        """
         began, traffic = time.time(), Traffic(self.simulator, self.cluster.system)
         former = await self.cluster.primary()
         async with flowing(traffic):
@@ -91,7 +94,8 @@ class Stage:
             primary, promoted = await self.cluster.promoted(former)
             await asyncio.sleep(max(0.0, promoted + RESCUED - time.time()))  # the bound for claims
             unheld = int(await self.query(UNHELD))
-            await traffic.well(promoted, PATIENCE)
+            if then is not None:
+                await then(self.cluster, former)
         stories = await self._over(traffic)
         said = await traffic.replies(stories)
         taken = min(at for story in stories if (at := story.acknowledged_at or 0.0) > promoted)
@@ -172,6 +176,25 @@ async def test_a_synchronous_standby_loses_nothing_and_a_dead_workers_events_run
     print(f"rescued {rescued:.1f} s after the promotion")  # noqa: T201 - pytest shows it
     assert 0 < rescued < RESCUED * SLOWER
     await asyncio.to_thread(stage.cluster.docker, "start", dead)
+    await back(stage, seen.former)
+
+
+async def test_a_primary_that_stands_still_is_left_alone_and_takes_nothing_afterwards(stage: Stage) -> None:
+    """Connections to it hang. It goes on as a second primary, until its Patroni notices that there is another one."""
+
+    async def freeze(cluster: Cluster, primary: str) -> float:
+        await cluster.whole("sync_standby")
+        await asyncio.to_thread(cluster.docker, "pause", cluster.container(primary))
+        return time.time()
+
+    async def thaw(cluster: Cluster, former: str) -> float:
+        await asyncio.to_thread(cluster.docker, "unpause", cluster.container(former))
+        await cluster.whole()
+        return time.time()
+
+    seen = await stage.play(freeze, thaw)
+    assert seen.lost == []
+    assert seen.repeats == 0
     await back(stage, seen.former)
 
 
