@@ -42,10 +42,14 @@ async def unhurried(images: dict[str, str], rows: list[Row]) -> AsyncIterator[St
         yield made
 
 
+def own_subnet() -> dict[str, str]:
+    """Return the setting of tests/chaos/chaos.yaml, with a subnet that probably no other network has."""
+    return {"CHAOS_SUBNET": f"10.{random.randrange(100, 200)}.{random.randrange(255)}.0/24"}
+
+
 @asynccontextmanager
 async def _staged(settings: dict[str, str], rows: list[Row]) -> AsyncIterator[Stage]:
-    subnet = f"10.{random.randrange(100, 200)}.{random.randrange(255)}.0/24"
-    with project(*FILES, env={**settings, "CHAOS_SUBNET": subnet}) as running:
+    with project(*FILES, env={**settings, **own_subnet()}) as running:
         up = ("up", "--detach", "--wait", "--wait-timeout=180", "--scale=worker=3")
         await asyncio.to_thread(running.compose, *up)
         await watch(running)

@@ -55,12 +55,12 @@ limit 1
 
 async def worker_killed(project: Project) -> float:
     """Send SIGKILL to a worker's process. Docker starts it again."""
-    return await _kill(await _busy_worker(project))
+    return await _kill(await busy_worker(project))
 
 
 async def container_killed(project: Project) -> float:
     """The container of a worker is killed, and stays dead, as a pod does that is deleted by force."""
-    container = await _busy_worker(project)
+    container = await busy_worker(project)
     await _docker("kill", container)
     return await _ended_at(container)
 
@@ -109,7 +109,7 @@ async def worker_cut_off_briefly(project: Project) -> float:
 
 
 async def _cut_off(project: Project, seconds: float = AWAY) -> float:
-    container, network = await _busy_worker(project), f"{project.name}_database"
+    container, network = await busy_worker(project), f"{project.name}_database"
     template = f'{{{{(index .NetworkSettings.Networks "{network}").IPAddress}}}}'
     address = (await _docker("inspect", "--format", template, container)).strip()
     await _docker("network", "disconnect", network, container)
@@ -138,7 +138,7 @@ async def worker_frozen_for_long(project: Project) -> float:
 
 
 async def _freeze(project: Project, seconds: float) -> float:
-    container = await _busy_worker(project)
+    container = await busy_worker(project)
     await _docker("pause", container)
     await asyncio.sleep(seconds)
     await _docker("unpause", container)
@@ -203,7 +203,8 @@ async def _pid(container: str) -> str:
     return (await _docker("inspect", "--format={{.State.Pid}}", container)).strip()
 
 
-async def _busy_worker(project: Project) -> str:
+async def busy_worker(project: Project) -> str:
+    """Wait until a worker is halfway through a slow event, and return its container."""
     async with asyncio.timeout(60):
         while not (host := await asyncio.to_thread(project.query, BUSY)):  # noqa: ASYNC110 - no event says so
             await asyncio.sleep(0.1)

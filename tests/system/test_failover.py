@@ -6,7 +6,11 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from pydantic import SecretStr
 
+from surelane.calls import Calls
+from surelane.errors import DatabaseUnavailable
+from surelane_service.pool import opened_pool
 from tests.databases import as_role
 from tests.processes import Service, service, until
 from tests.system.half_open import Proxy, half_open
@@ -136,3 +140,42 @@ async def test_ingest_stores_nothing_on_a_primary_that_a_failover_replaced(
         assert await former.fetchval("select count(*) from agent.event") == stored
         address.lead_to(standby.uri("surelane_ingest"))
         await both(200)
+
+
+def beside(first: str, second: str) -> str:
+    """Return a URI with two hosts, each behind a proxy. It names no kind of server."""
+    (user, _, at), (_, _, other) = first.partition("@"), second.partition("@")
+    host, _, rest = at.partition("/")
+    return f"{user}@{host},{other.partition('/')[0]}/{rest}"
+
+
+async def test_a_server_that_is_lost_without_a_word_keeps_no_service_from_the_next_one(
+    primary: Restartable, address: Proxy
+) -> None:
+    """Its machine is gone, so connecting to it gets no answer, and the URI names it first."""
+    async with half_open(primary.uri("surelane_worker")) as lost, aiohttp.ClientSession() as session:
+        lost.swallow()
+        hosts = beside(lost.uri, address.uri)
+        ingest = service("surelane_ingest", settings(as_role(hosts, "surelane_ingest")))
+        async with worker(hosts), ingest as running, primary.connected() as connection:
+            assert (await Slack(session, running.url).event(mention())).status == 200
+            await ended(connection, await enqueue(connection, "nothing"), within=60)
+
+
+async def test_a_uri_with_a_standby_first_leads_services_to_the_primary(
+    primary: Restartable, standby: Restartable, address: Proxy
+) -> None:
+    """It does not ask for a server that takes writes, because that is easily forgotten."""
+    async with (
+        half_open(standby.uri("surelane_worker")) as copy,
+        worker(beside(copy.uri, address.uri)),
+        primary.connected() as connection,
+    ):
+        await ended(connection, await enqueue(connection, "nothing"), within=60)
+
+
+async def test_a_service_that_only_reads_does_not_stay_on_a_standby(standby: Restartable) -> None:
+    """A proxy may lead to the old primary for a while. What is read there is soon out of date."""
+    async with opened_pool(SecretStr(standby.uri("surelane_operator")), service="t", max_size=1) as pool:
+        with pytest.raises(DatabaseUnavailable):
+            await Calls(pool).row("schema_version")

@@ -1,6 +1,7 @@
 """Connections to PostgreSQL: bounds on everything that can hang, and none to a primary that a failover replaced."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import KW_ONLY, dataclass
@@ -21,8 +22,11 @@ GRACE = 0.5
 CHANNEL = "agent_event"
 CANCELS = "agent_cancel"
 """Notifications of running events that are to be cancelled: their ids."""
+HEAD_START = 0.3
+"""Seconds that a host of a URI has to itself before the next one is tried beside it."""
 PROOF = 1.5
 """Seconds that the server has to answer :meth:`Listener.prove`."""
+_URI = re.compile(r"((?:\w+://)?(?:[^/?#]*@)?)([^/?#]*)(.*)", re.DOTALL)
 _OLDER_SCHEMA = (
     asyncpg.UndefinedFunctionError,
     asyncpg.InvalidSchemaNameError,
@@ -67,6 +71,31 @@ async def refuse_former_primary(connection: Connection) -> None:
                 await pool.expire_connections()
 
 
+async def connect(dsn: str, *, timeout: float, **options: Any) -> Connection:  # noqa: ANN401 - of asyncpg.connect
+    """Connect to the primary among a URI's hosts. A host that does not answer holds up the next one only shortly."""
+    before, hosts, after = _URI.findall(dsn)[0]
+    options["target_session_attrs"] = "primary"
+    tried: list[asyncio.Task[Connection]] = []
+
+    async def attempt(nth: int, host: str) -> Connection:
+        if nth:
+            await asyncio.wait(tried[nth - 1 : nth], timeout=nth * HEAD_START)
+        return await asyncpg.connect(before + host + after, timeout=timeout - nth * HEAD_START, **options)
+
+    tried += [asyncio.create_task(attempt(*each)) for each in enumerate(hosts.split(","))]
+    chosen: Connection | None = None
+    try:
+        for ended in asyncio.as_completed(tried):
+            with suppress(*DRIVER_ERRORS):
+                chosen = await ended
+                return chosen
+        return await tried[0]  # raises why
+    finally:
+        for each in tried:
+            if not each.cancel() and not each.exception() and each.result() is not chosen:
+                each.result().terminate()
+
+
 def bounds_of(statement_timeout: float, lock_timeout: float | None = None) -> dict[str, str]:
     """Return the settings of a session that bound its statements, in seconds.
 
@@ -108,8 +137,9 @@ async def create_pool(
     server_settings = {"application_name": service}
     if statement_timeout is not None and prepared:  # poolers refuse settings at the start of a session
         server_settings |= bounds_of(statement_timeout.total_seconds(), lock_timeout)
-    pool = await asyncpg.create_pool(
+    pool: Pool = await asyncpg.create_pool(  # type: ignore[call-overload]  # its stubs ask for every option by name
         dsn,
+        connect=connect,
         min_size=0,
         max_size=max_size,
         timeout=connect_timeout.total_seconds(),
@@ -255,7 +285,7 @@ class Listener:
 
     async def _open(self) -> Connection:
         settings = {"application_name": self.service, **bounds_of(self._within, LOCK_TIMEOUT)}
-        opened: Connection = await asyncpg.connect(
+        opened = await connect(
             self.dsn,
             timeout=self._within,
             command_timeout=self._within + GRACE,

@@ -1,0 +1,159 @@
+"""Three PostgreSQL servers under Patroni, as compose/ha.yaml runs them: see, disturb and steer them."""
+
+import asyncio
+import json
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import asyncpg
+import psycopg
+
+from surelane.calls import DRIVER_ERRORS, Connection
+from surelane_dev.accounts import PASSWORD
+from tests.deploy.commands import run
+from tests.deploy.compose import Project
+
+SERVERS = ("db1", "db2", "db3")
+PRIMARY = "target_session_attrs=read-write&connect_timeout=3"
+PATIENCE = 120.0
+"""Seconds that Patroni may take for what it does by itself. Its own bounds are some 25."""
+
+
+@dataclass(frozen=True)
+class Cluster(Project):
+    """A project whose database is the primary of three servers. This machine reaches their containers."""
+
+    addresses: dict[str, str] = field(default_factory=dict)
+    """Where the servers are, as far as they run."""
+
+    def locate(self) -> None:
+        """Look up the addresses again. A container that starts may get another one."""
+        wanted = f'{{{{(index .NetworkSettings.Networks "{self.network}").IPAddress}}}}'
+        found = self.docker("inspect", f"--format={wanted}", *map(self.container, SERVERS)).split("\n")
+        self.addresses.update({name: at for name, at in zip(SERVERS, found, strict=False) if at})
+
+    def query(self, sql: str, *, role: str = "postgres") -> str:
+        """Run a query on the primary.
+
+        Raises:
+            AssertionError: there is none, or it refuses the query.
+        """
+        hosts = f"postgresql://{role}:{PASSWORD}@{','.join(self.addresses.values())}/surelane"
+        try:
+            with psycopg.connect(f"{hosts}?{PRIMARY}", autocommit=True) as connection:
+                result = connection.execute(sql).pgresult
+                value = result.get_value(0, 0) if result and result.ntuples else None
+                return (value or b"").decode()
+        except psycopg.Error as error:
+            raise AssertionError(str(error)) from error
+
+    def uri(self, server: str, role: str = "postgres") -> str:
+        """Return a server's URI for programs on this machine."""
+        return f"postgresql://{role}:{PASSWORD}@{self.addresses[server]}:5432/surelane?sslmode=disable"
+
+    @property
+    def network(self) -> str:
+        """The network between the services and the servers."""
+        return f"{self.name}_database"
+
+    def container(self, server: str) -> str:
+        """Return the name of a server's container."""
+        return f"{self.name}-{server}-1"
+
+    @staticmethod
+    def docker(*arguments: str) -> str:
+        """Run ``docker …``; return its standard output."""
+        return run("docker", *arguments, within=120).stdout
+
+    def ask(self, server: str, path: str, body: Mapping[str, Any] | None = None, method: str = "GET") -> str:
+        """Ask a server's Patroni, and return its answer."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(
+            f"http://{self.addresses[server]}:8008/{path}",
+            data,
+            {"Content-Type": "application/json"},
+            method=method,
+        )
+        with urllib.request.urlopen(request, timeout=3 if body is None else 60) as response:
+            answer: bytes = response.read()
+            return answer.decode()
+
+    async def members(self) -> dict[str, dict[str, Any]]:
+        """Return what Patroni says of each server. It is empty while none answers."""
+        for server in SERVERS:
+            with suppress(OSError):
+                answer = json.loads(await asyncio.to_thread(self.ask, server, "cluster"))
+                return {each["name"]: each for each in answer["members"]}
+        return {}
+
+    async def primary(self) -> str:
+        """Return the server that is the primary."""
+        return next(name for name, each in (await self.members()).items() if each["role"] == "leader")
+
+    async def whole(self, second: str = "replica") -> None:
+        """Wait until two servers follow the primary on its timeline, one of them in the role ``second``."""
+        async with asyncio.timeout(PATIENCE):
+            while not _whole((await self.members()).values(), second):  # noqa: ASYNC110 - no event says so
+                await asyncio.sleep(0.2)
+
+    async def promoted(self, former: str) -> tuple[str, float]:
+        """Wait until another server than ``former`` takes writes. Return its name, and the time."""
+        others = {name: self.uri(name) for name in SERVERS if name != former}
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                for name, uri in others.items():
+                    with suppress(*DRIVER_ERRORS):
+                        if not await _asked(uri, "select pg_is_in_recovery()"):
+                            return name, time.time()
+                await asyncio.sleep(0.05)
+
+    async def connections_on_standbys(self) -> dict[str, int]:
+        """Count the services' connections on each server that is not the primary."""
+        members = await self.members()
+        count = "select count(*) from pg_stat_activity where application_name like 'surelane-%'"
+        return {
+            name: await _asked(self.uri(name), count)
+            for name, each in members.items()
+            if each["role"] != "leader"
+        }
+
+    @asynccontextmanager
+    async def connected(self, server: str, role: str = "surelane") -> AsyncIterator[Connection]:
+        """Connect to a server for the length of the block."""
+        connection = await asyncpg.connect(self.uri(server, role))
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+    def separate(self, server: str) -> None:
+        """Take a server off the network."""
+        self.docker("network", "disconnect", self.network, self.container(server))
+
+    def reunite(self, server: str) -> None:
+        """Bring a server back to the network, under its own name and address."""
+        back = ("network", "connect", f"--ip={self.addresses[server]}", f"--alias={server}")
+        self.docker(*back, self.network, self.container(server))
+
+
+def _whole(members: Collection[Mapping[str, Any]], second: str) -> bool:
+    states = sorted(each["state"] for each in members)
+    timelines = {each.get("timeline") for each in members}
+    roles = {each["role"] for each in members}
+    return (
+        states == ["running", "streaming", "streaming"]
+        and len(timelines) == 1
+        and {"leader", second} <= roles
+    )
+
+
+async def _asked(uri: str, query: str) -> Any:
+    connection = await asyncpg.connect(uri, timeout=2)
+    try:
+        return await connection.fetchval(query, timeout=2)
+    finally:
+        connection.terminate()
