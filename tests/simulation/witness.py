@@ -9,8 +9,8 @@ from datetime import datetime
 from random import Random
 
 from surelane.events import Event
+from surelane_worker.handling.bounds import Limit
 from surelane_worker.handling.context import Context
-from surelane_worker.handling.limit import Limit
 from surelane_worker.handling.registry import Handlers
 from tests.simulation.wire import Host
 

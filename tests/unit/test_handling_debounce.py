@@ -7,7 +7,7 @@ import pytest
 
 from surelane.events import Event
 from surelane_worker import Context, Handlers, HandlersError
-from surelane_worker.handling.debounce import Debounce
+from surelane_worker.handling.bounds import Debounce
 from surelane_worker.handling.registry import registered_in
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

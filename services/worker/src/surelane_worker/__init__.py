@@ -8,10 +8,10 @@ from surelane.events import Event
 from surelane.jobs import Child, Continuation, Job
 from surelane_worker.handling.answers import AnswerError
 from surelane_worker.handling.asks import Answer
+from surelane_worker.handling.bounds import Limit
 from surelane_worker.handling.children import ChildError
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import Call, Given, HandlersError, Middleware
-from surelane_worker.handling.limit import Limit
 from surelane_worker.handling.outcomes import Await, Complete, Discard, FanOut, Outcome, Retry, Snooze
 from surelane_worker.handling.progress import TagError
 from surelane_worker.handling.registry import Handlers

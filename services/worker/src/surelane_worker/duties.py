@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from surelane.encryption.keys import SealedError
+from surelane.errors import Conflict
 from surelane_service.cron import Cron, DueCron, due_times, read_catch_up
 from surelane_service.durations import jittered, parse_duration
 from surelane_service.engine import DEAD_FOR, Engine
@@ -163,7 +164,10 @@ class Upkeep(ABC):
                 continue
             left_out, blocked = 0, True
             with excused(log, f"{self.what} failed", self._outage):
-                blocked = await self.pass_once()
+                try:
+                    blocked = await self.pass_once()
+                except Conflict:
+                    log.info("another transaction holds a lock; it is tried again", duty=self.what)
             if blocked:
                 pause = min(every, BLOCKED)
 

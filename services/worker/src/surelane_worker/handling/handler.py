@@ -7,7 +7,7 @@ from contextvars import copy_context
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypedDict, Unpack, cast, get_args
+from typing import Any, Unpack, cast, get_args
 
 from surelane.encryption.sealing import CURRENT
 from surelane.errors import SettingsError
@@ -16,19 +16,17 @@ from surelane.jobs import Priority
 from surelane_service.cron import CatchUp, Cron, Overlap, read_catch_up
 from surelane_service.durations import parse_duration
 from surelane_worker.handling.answers import REFUSED, SUBMISSION
+from surelane_worker.handling.bounds import Bounds, Debounce, Limit, check_bounds
 from surelane_worker.handling.context import Context, attempt_of
-from surelane_worker.handling.debounce import Debounce
-from surelane_worker.handling.limit import Limit
 from surelane_worker.handling.outcomes import Backoff, Complete, Pause, backoff_of, positive
 from surelane_worker.handling.payload import with_payload
 from surelane_worker.handling.routes import INTERACTIONS, Takes, every, ids, is_interactive
-from surelane_worker.handling.versions import FIRST, checked, numbers, of_kind
+from surelane_worker.handling.versions import FIRST, numbers, of_kind
 from surelane_worker.slack.limiter import check_after_wait
 
 _OURS = (CURRENT, check_after_wait)
 """Context variables that each attempt sets anew."""
 _NOTHING = object()
-MOST_ATTEMPTS = 1000
 FAILED = "surelane.failed:"
 """What stands before the kind of an event that ended in the kind of its failure hook's job."""
 
@@ -139,40 +137,6 @@ def threaded(function: Callable[[Given, Context], object]) -> Call:
     return call
 
 
-class RouteBounds(TypedDict, total=False):
-    """The bounds of a route."""
-
-    timeout: Pause | None
-    concurrency: int | None
-    answers: bool
-    ordered: bool
-
-
-class KindBounds(TypedDict, total=False):
-    """The bounds of a handler of whole kinds; see :meth:`Handlers.on`."""
-
-    timeout: Pause | None
-    concurrency: int | None
-    limit: Limit | None
-
-
-class OnBounds(KindBounds, total=False):
-    """The bounds of a handler of one event or several; see :meth:`Handlers.on`."""
-
-    max_attempts: int | None
-    backoff: Pause | None
-    version: str | None
-
-
-class Bounds(OnBounds, total=False):
-    """All bounds; see :meth:`Handlers.on`."""
-
-    answers: bool
-    ordered: bool
-    debounce: Pause | None
-    max_wait: Pause | None
-
-
 def handler_of(
     function: Callable[..., Any], kinds: tuple[str, ...], *, grouped: bool = False, **bounds: Unpack[Bounds]
 ) -> Handler:
@@ -180,7 +144,7 @@ def handler_of(
     name, timeout, backoff = name_of(function), bounds.get("timeout"), bounds.get("backoff")
     try:
         called = _checked(function, kinds, several=grouped or bounds.get("debounce") is not None)
-        _check_bounds(kinds, bounds)
+        check_bounds(kinds, bounds)
         return Handler(
             name,
             kinds,
@@ -198,20 +162,6 @@ def handler_of(
         )
     except ValueError as error:
         raise HandlersError(f"handler {name}: {error}") from error.__cause__
-
-
-def _check_bounds(kinds: tuple[str, ...], bounds: Bounds) -> None:
-    concurrency, most, version = bounds.get("concurrency"), bounds.get("max_attempts"), bounds.get("version")
-    if concurrency is not None and concurrency < 1:
-        raise ValueError(f"concurrency must be at least 1, not {concurrency}")
-    if most is not None and not 1 <= most <= MOST_ATTEMPTS:
-        raise ValueError(f"max_attempts must be 1 to {MOST_ATTEMPTS:,}, not {most}")
-    if (bounds.get("answers") or bounds.get("ordered")) and not any(map(is_interactive, kinds)):
-        raise ValueError(f"answers and ordered are for commands and interactions, not {kinds[0]!r}")
-    if (limit := bounds.get("limit")) is not None:
-        limit.check(kinds)
-    if version is not None:
-        checked(version, kinds)
 
 
 def _checked(

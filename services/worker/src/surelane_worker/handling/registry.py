@@ -10,15 +10,12 @@ from surelane.events import Event
 from surelane.jobs import Priority
 from surelane_service.cron import CatchUp, Overlap
 from surelane_worker.handling import routes
+from surelane_worker.handling.bounds import Bounds, KindBounds, OnBounds, RouteBounds
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.handler import (
-    Bounds,
     HandlersError,
-    KindBounds,
     Middleware,
-    OnBounds,
     Registered,
-    RouteBounds,
     Schedule,
     handler_of,
     is_async,

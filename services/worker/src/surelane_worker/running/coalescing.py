@@ -13,7 +13,7 @@ from surelane.events import Event
 from surelane_service.engine import MOST_MEMBERS
 from surelane_service.logs import get_logger
 from surelane_worker.handling.attempt import Services, Stoppable
-from surelane_worker.handling.debounce import Debounce
+from surelane_worker.handling.bounds import Debounce
 from surelane_worker.handling.fence import Fence
 from surelane_worker.handling.outcomes import Snooze
 from surelane_worker.leasing import Claim

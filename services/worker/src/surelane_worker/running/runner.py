@@ -21,8 +21,8 @@ from surelane.trace_context import traceparent_of
 from surelane_service.logs import get_logger, shown
 from surelane_service.telemetry.spans import failed, within
 from surelane_worker.handling.attempt import Attempt, Services
+from surelane_worker.handling.bounds import Debounce
 from surelane_worker.handling.context import Context
-from surelane_worker.handling.debounce import Debounce
 from surelane_worker.handling.handler import Given, Handler, left_values
 from surelane_worker.handling.outcomes import (
     COMPLETE,
