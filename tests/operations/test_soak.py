@@ -117,7 +117,7 @@ class Soak:
 async def verify(server: Restartable) -> None:
     """Run ``surelane verify``."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "surelane_operator", "verify",
+        sys.executable, "-m", "surelane_operator.cli", "verify",
         env={**os.environ, "DATABASE_URL": as_role(server.uri(), "surelane_operator")},
     )  # fmt: skip
     assert await process.wait() == 0
