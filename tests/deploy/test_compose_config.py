@@ -162,7 +162,7 @@ def test_every_setting_can_be_set() -> None:
         f"SURELANE_{name}"
         for name in ("HOST", "PORT", "PRIVATE_HOST", "PRIVATE_PORT", "WORKER_NAME", "OPERATOR_DATABASE_URL")
     }
-    named = "\n".join(file.read_text() for file in (ROOT / "compose").iterdir())
+    named = "\n".join(file.read_text() for file in (ROOT / "compose").glob("*.*"))
     for image, variables in READ.items():
         assert variables
         passed = {variable for variable in variables if re.search(rf"^{variable}\b", named, re.MULTILINE)}
@@ -223,7 +223,7 @@ def test_no_service_gets_anothers_password() -> None:
 def test_every_variable_is_explained() -> None:
     """The page has the variables of Compose and those that the files in ``compose/`` pass on."""
     used = set()
-    for file in (*ROOT.glob("compose*.yaml"), *(ROOT / "compose").iterdir()):
+    for file in (*ROOT.glob("compose*.yaml"), *(ROOT / "compose").glob("*.*")):
         used |= set(re.findall(r"\$\{([A-Z_]+)", file.read_text()))
         used |= set(re.findall(r"^([A-Z_]+)\b", file.read_text(), re.MULTILINE))
     assert not re.findall(r"^ +[A-Z_]+:$", (ROOT / "compose.yaml").read_text(), re.MULTILINE)
