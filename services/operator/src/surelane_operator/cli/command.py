@@ -25,7 +25,8 @@ from surelane_operator.cli.follow import logs, tail
 from surelane_operator.cli.output import columns, say, show_json, show_table, watched
 from surelane_operator.cli.queue import enqueue, orchestrate
 from surelane_operator.cli.session import Database, ExitCode, Json, run
-from surelane_operator.doctor import Finding, Level, examine
+from surelane_operator.doctor import Finding, Level, examine, verify
+from surelane_operator.doctor.invariants import ROWS
 
 _STYLES = {
     Level.OK: "green",
@@ -43,7 +44,11 @@ def doctor(
 
     Every service's role may run it. It reports what the role may not see as unknown.
     """
-    findings = run(database, lambda _, connection: examine(database, connection))
+    _report(run(database, lambda _, connection: examine(database, connection)), as_json=as_json)
+
+
+def _report(findings: Sequence[Finding], *, as_json: bool) -> None:
+    """Print findings. A problem ends the command with 1."""
     healthy = all(finding.level is not Level.PROBLEM for finding in findings)
     if as_json:
         show_json({"healthy": healthy, "findings": [asdict(finding) for finding in findings]})
@@ -142,6 +147,19 @@ def trace(
     link = url.replace("{trace_id}", trace_id) if url else None
     text = "\n".join(part for part in (trace_id, link) if part)
     say(text, {"trace_id": trace_id, "url": link}, as_json=as_json)
+
+
+@app.command("verify")
+def verify_queue(
+    database: Database,
+    rows: Annotated[int, Option(min=1, help="How many rows each check looks at, at most.")] = ROWS,
+    as_json: Annotated[bool, Option("--json", help="Print JSON instead of lines.")] = False,
+) -> None:
+    """Check in a live database what the queue's rules exclude; it exits with 1 if it finds some of that.
+
+    It changes nothing and locks nothing. Each check takes ten seconds at most, and looks twice before it tells.
+    """
+    _report(run(database, lambda _, connection: verify(connection, rows), within=None), as_json=as_json)
 
 
 @app.command("actions")

@@ -7,6 +7,7 @@ For the service there is one examination at a time, kept for a minute.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from pydantic import BaseModel, Field
 
@@ -14,10 +15,11 @@ from surelane.calls import Connection, translating
 from surelane.errors import Forbidden, NotMeasured
 from surelane_operator.doctor import server
 from surelane_operator.doctor.finding import Finding, Level
+from surelane_operator.doctor.invariants import CHECKS, QUICK, ROWS, look
 from surelane_operator.doctor.queue import backlog, retention, vacuum, versions, workers
 from surelane_operator.reads.events import Reads
 
-__all__ = ["Examination", "Examinations", "Finding", "Level", "examine", "examine_at"]
+__all__ = ["Examination", "Examinations", "Finding", "Level", "examine", "examine_at", "verify"]
 
 Check = Callable[[], Awaitable[Sequence[Finding]]]
 
@@ -48,7 +50,25 @@ async def examine(dsn: str, connection: Connection) -> list[Finding]:
     found += await _answered("workers", lambda: workers(reads))
     found += await _answered("versions", lambda: versions(reads))
     found += await _answered("queue", lambda: backlog(reads))
+    found += await _verified(connection, QUICK, quick=True)
     return found + await _answered("history", lambda: retention(connection))
+
+
+async def verify(connection: Connection, rows: int = ROWS) -> list[Finding]:
+    """Check the schema, the timeline and every rule of the queue. ``rows``: how many each check looks at, at most."""
+    found = await _answered("schema", lambda: server.schema(connection))
+    if any(finding.level is Level.PROBLEM for finding in found):
+        return found
+    found += await _answered("timeline", lambda: server.timeline(connection))
+    return found + await _verified(connection, rows)
+
+
+async def _verified(connection: Connection, rows: int, *, quick: bool = False) -> list[Finding]:
+    found: list[Finding] = []
+    for check in CHECKS:
+        if check.quick or not quick:
+            found += await _answered(check.name, partial(look, connection, check, rows))
+    return found
 
 
 async def _answered(name: str, check: Check) -> list[Finding]:
