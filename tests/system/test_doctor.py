@@ -110,7 +110,7 @@ async def test_a_role_that_may_see_less_learns_what_it_cannot_see(findings: Exam
     found = await findings(role="surelane_ingest")
     unseen = [finding for finding in found if finding.level is Level.UNKNOWN]
     quick = [check.name for check in CHECKS if check.quick]
-    assert [finding.check for finding in unseen] == ["workers", "versions", "history", *quick]
+    assert [finding.check for finding in unseen] == ["workers", "versions", *quick, "history"]
     assert all("agent_operator" in (finding.advice or "") for finding in unseen)
     assert levels(found) == {"ok", "unknown"}
 

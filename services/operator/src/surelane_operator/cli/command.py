@@ -27,6 +27,7 @@ from surelane_operator.cli.queue import enqueue, orchestrate
 from surelane_operator.cli.session import Database, ExitCode, Json, run
 from surelane_operator.doctor import Finding, Level, examine, verify
 from surelane_operator.doctor.invariants import ROWS
+from surelane_operator.rehearsing import KIND, rehearse
 
 _STYLES = {
     Level.OK: "green",
@@ -160,6 +161,29 @@ def verify_queue(
     It changes nothing and locks nothing. Each check takes ten seconds at most, and looks twice before it tells.
     """
     _report(run(database, lambda _, connection: verify(connection, rows), within=None), as_json=as_json)
+
+
+@app.command("rehearse")
+def rehearse_faults(
+    database: Database,
+    staging: Annotated[
+        str,
+        Option(
+            prompt="It cuts connections of workers. The staging database's name", help="Its name, as proof."
+        ),
+    ],
+    kind: Annotated[str, Option(help="A kind whose jobs do no harm.")] = KIND,
+    as_json: Annotated[bool, Option("--json", help="Print JSON instead of lines.")] = False,
+) -> None:
+    """Cut workers' connections in a staging database while jobs run, check the promises, and verify the database.
+
+    It stores 900 jobs, and takes a minute at most for each of three scenes. It needs two workers.
+    """
+
+    async def work(changes: Changes, connection: Connection) -> list[Finding]:
+        return await rehearse(changes, connection, staging, kind) + await verify(connection)
+
+    _report(run(database, work, within=None), as_json=as_json)
 
 
 @app.command("actions")

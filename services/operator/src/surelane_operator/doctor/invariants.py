@@ -8,9 +8,8 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import asyncpg
-
-from surelane.calls import Connection
+from surelane.calls import Connection, translating
+from surelane.errors import Conflict, DatabaseUnavailable
 from surelane_operator.doctor.finding import Finding, Level, ok
 
 ROWS = 10_000
@@ -26,10 +25,9 @@ NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A rule, and the SQL that finds the rows which break it.
+    """A rule. ``wrong`` selects the names of the rows that break it, among those that ``looked`` selects.
 
-    ``wrong`` selects a name of each such row among the rows that ``looked`` selects. A name is the same in both looks.
-    A ``quick`` check is one of the doctor's, too.
+    A name is the same in both looks. A ``quick`` check is one of the doctor's, too.
     """
 
     name: str
@@ -44,18 +42,13 @@ _SWEEPS = (
     "a worker's next sweep mends this; if it stays, no worker sweeps, or a transaction has the rows locked"
 )
 _BY_HAND = "find what changed these rows other than by the functions, or which backup was restored on top"
-_TRIGGERS = "a trigger of agent.event_hist is missing or off: alter table agent.event_hist enable trigger all"
-_HISTORY = "select id, event_ts, item_key, kind, notes, finished_at from agent.event_hist order by id desc"
-_SAME_KEY = """e.kind like 'slack.%' and exists (select from agent.event_hist as h where h.item_key = e.item_key
-    and h.event_ts between e.event_ts - interval '1 day' and e.event_ts + interval '1 day' and h.id <> e.id)"""
 _CLAIMS = """select id, kind, vt, claimed, claimed_by, heartbeat_at, lane, head, changes #>> '{0,limit_key}' as key
     from agent.event where attempts > 0 and vt > agent.clock() and claimed_by is not null order by vt"""
 CHECKS = (
     Check(
         "group heads",
         """select key from (with recursive walk (key) as (
-            (select group_key from agent.event where not head order by group_key limit 1)
-            union all
+            (select group_key from agent.event where not head order by group_key limit 1) union all
             select (select group_key from agent.event where not head and group_key > key order by group_key limit 1)
             from walk where key is not null) select key from walk where key is not null) as groups""",
         """select 'group ' || key from looked left join agent.event as h on h.group_key = key and h.head
@@ -93,58 +86,41 @@ CHECKS = (
         quick=True,
     ),
     Check(
-        "limit notes",
-        """select id, kind, attempts, max_attempts, changes #>> '{0,limit_key}' as key from agent.event
-        where lane < 0 and head and claimed_by is null and cancelled_by is null
-        and vt < agent.clock() - interval '5 min' order by id""",
-        """select 'event ' || e.id from looked as e join agent.kind as k on k.kind = e.kind and not k.paused
-        where e.attempts < coalesce(e.max_attempts, k.max_attempts, 3)
+        "reachable",
+        """select id, kind, lane, vt, claimed_by, cancelled_by, attempts, max_attempts, waits_for
+        , changes #>> '{0,limit_key}' as key from agent.event where head order by id""",
+        """select 'event ' || e.id from looked as e left join agent.kind as k on k.kind = e.kind
+        where k.kind is null or e.waits_for > (select count(*) from agent.event as c where c.continuation_id = e.id)
+        or e.lane < 0 and e.claimed_by is null and e.cancelled_by is null and not k.paused
+        and e.vt < agent.clock() - interval '5 min' and e.attempts < coalesce(e.max_attempts, k.max_attempts, 3)
         and not exists (select from agent.limit_note as n where n.kind = e.kind and n.limit_key in (e.key, ''))""",
-        "events of a limited kind that no note leads claims to",
+        "events that no claim finds: their kind or their limit's note is missing, or their children are gone",
         _SWEEPS,
     ),
     Check(
-        "kinds",
-        "select kind from agent.event order by id desc",
-        """select distinct 'kind ' || e.kind from looked as e
-        where not exists (select from agent.kind as k where k.kind = e.kind)""",
-        "kinds of live events that agent.kind lacks",
-        _SWEEPS,
-    ),
-    Check(
-        "continuations",
-        "select id, waits_for from agent.event where waits_for is not null order by id",
-        """select 'event ' || e.id from looked as e
-        where e.waits_for > (select count(*) from agent.event as child where child.continuation_id = e.id)""",
-        "continuations that wait for children which are gone",
-        _SWEEPS,
-    ),
-    Check(
-        "live and ended",
-        "select id, item_key, kind, event_ts from agent.event order by id desc",
-        f"""select 'event ' || e.id from looked as e
-        where exists (select from agent.event_hist as h where h.id = e.id) or {_SAME_KEY}""",  # noqa: S608 - a constant
-        "live events whose id or key history has as well",
-        f"cancel those whose work is done; {_BY_HAND}",
-    ),
-    Check(
-        "ended twice",
-        _HISTORY,
-        f"""select 'event ' || e.id from looked as e where {_SAME_KEY}
-        or exists (select from agent.event_hist as h where h.id = e.id and h.event_ts <> e.event_ts)""",  # noqa: S608 - a constant
-        "events of which history has several",
-        _BY_HAND,
+        "one row a key",
+        """select * from (
+            (select id, item_key, kind, event_ts, true as live from agent.event order by id desc limit ($1 + 1) / 2)
+            union all
+            (select id, item_key, kind, event_ts, false from agent.event_hist order by id desc limit ($1 + 1) / 2)
+            ) as e""",
+        """select distinct 'event ' || e.id from looked as e
+        where exists (select from agent.event_hist as h where h.id = e.id and (e.live or h.event_ts <> e.event_ts))
+        or e.kind like 'slack.%' and exists (select from agent.event_hist as h where h.item_key = e.item_key
+            and h.event_ts between e.event_ts - interval '1 day' and e.event_ts + interval '1 day' and h.id <> e.id)""",
+        "events that are live and ended, or ended twice",
+        f"cancel what is live and done; {_BY_HAND}",
     ),
     Check(
         "open messages",
-        _HISTORY,
+        "select id, item_key, notes, finished_at from agent.event_hist order by id desc",
         """select 'event ' || e.id from looked as e
         where jsonb_path_exists(e.notes, '$.streams.* ? (@.stopped == false && exists (@.channel))') and not exists (
-            select from agent.job as c
-            where c.kind = 'surelane.close' and c.enqueued_by = coalesce(e.item_key, e.id::text)
-            and coalesce(c.finished_at, agent.clock()) >= e.finished_at)""",
+            select from agent.job as c where c.kind = 'surelane.close'
+            and c.enqueued_by = coalesce(e.item_key, e.id::text)
+            and coalesce(c.finished_at, 'infinity') >= e.finished_at)""",
         "ended events that left a streamed message open in Slack, which no job closes",
-        _TRIGGERS,
+        "a trigger of agent.event_hist is missing or off: alter table agent.event_hist enable trigger all",
     ),
     Check(
         "steps",
@@ -157,18 +133,8 @@ CHECKS = (
         f"they stay until they are deleted from agent.step; {_BY_HAND}",
     ),
     Check(
-        "late ends",
-        _HISTORY,
-        """select 'event ' || e.id from looked as e
-        where e.finished_at - e.event_ts not between interval '-7 days' and interval '7 days' and not exists (
-            select from agent.event_hist_outlier as o where o.finished_on = date_bin('1 day', e.finished_at, 'epoch')
-            and o.event_week = date_bin('7 days', e.event_ts, 'epoch'))""",
-        "events that ended long after their time, and that lists of what ended leave out",
-        _TRIGGERS,
-    ),
-    Check(
         "partitions",
-        "select extname from pg_extension where extname = 'timescaledb'",
+        "select from pg_extension where extname = 'timescaledb'",
         """select 'agent.event_hist' from looked where exists (select from agent.event_hist)
         and not exists (select from pg_inherits where inhparent = 'agent.event_hist'::regclass)""",
         "history is no hypertable, although TimescaleDB is there",
@@ -185,8 +151,10 @@ async def look(connection: Connection, check: Check, rows: int) -> Sequence[Find
             await asyncio.sleep(AGAIN)
             again = (await _looked(connection, check, rows))[1]
             wrong = sorted(set(wrong).intersection(again))
-    except (asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError) as error:
-        found = f"it was given up: {error.args[0]}"
+    except (Conflict, DatabaseUnavailable) as error:  # a lock, or time ran out
+        if connection.is_closed():
+            raise
+        found = f"it was given up: {error}"
         return [Finding(check.name, Level.UNKNOWN, found, "run it again, or with fewer --rows")]
     among = f"the first {looked:,}" if looked == rows else f"{looked:,}"
     if not wrong:
@@ -198,12 +166,13 @@ async def look(connection: Connection, check: Check, rows: int) -> Sequence[Find
 
 async def _looked(connection: Connection, check: Check, rows: int) -> tuple[int, list[str]]:
     """Return how many rows a check has looked at, and the names of those that are wrong."""
-    async with connection.transaction(isolation="repeatable_read", readonly=True):
-        await connection.execute(BOUNDS)
-        row = await connection.fetchrow(
-            f"with looked as materialized ({check.looked} limit $1)"  # noqa: S608 - constants
-            f" select (select count(*) from looked) as looked, array({check.wrong}) as wrong",
-            rows,
-        )
+    with translating():
+        async with connection.transaction(isolation="repeatable_read", readonly=True):
+            await connection.execute(BOUNDS)
+            row = await connection.fetchrow(
+                f"with looked as materialized ({check.looked} limit $1)"  # noqa: S608 - constants
+                f" select (select count(*) from looked) as looked, array({check.wrong}) as wrong",
+                rows,
+            )
     assert row is not None  # noqa: S101 - one row, always
     return row["looked"], row["wrong"]
