@@ -66,11 +66,7 @@ def split_tags(text: str) -> list[str]:
 
 
 def read_tags(texts: Iterable[str] | None) -> dict[str, list[str]] | None:
-    """Read tags that are written as ``customer:acme`` or ``customer=acme``.
-
-    Raises:
-        ValueError: a text is no such tag.
-    """
+    """Read tags that are written as ``customer:acme`` or ``customer=acme``; any other is a ValueError."""
     tags: dict[str, list[str]] = {}
     for text in texts or ():
         if (tag := _TAG.fullmatch(text)) is None:
@@ -98,11 +94,7 @@ def keyset(after: Cursor | None) -> tuple[datetime | None, int | None]:
 
 
 def read_cursor(text: str) -> Cursor:
-    """Read a cursor.
-
-    Raises:
-        ValueError: :func:`cursor_after` has not written it.
-    """
+    """Read a cursor; what :func:`cursor_after` has not written is a ValueError."""
     try:
         identity, _, moment = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode().partition(" ")
         finished_at = datetime.fromisoformat(moment).astimezone(UTC) if moment else None

@@ -50,7 +50,7 @@ class Provider:
 
     def __post_init__(self) -> None:
         self._metadata: tuple[float, dict[str, Any]] | None = None
-        self._keys: tuple[float, list[dict[str, Any]]] | None = None
+        self._keys: tuple[float, list[jwt.PyJWK]] | None = None
         self._reading = asyncio.Lock()
 
     @property
@@ -59,11 +59,7 @@ class Provider:
         return urlsplit(self.issuer).hostname or self.issuer
 
     async def sign_in_address(self, state: str, nonce: str, verifier: str) -> str:
-        """Return the address at which a person signs in.
-
-        Raises:
-            ProviderUnavailable: the provider's configuration cannot be read.
-        """
+        """Return the address at which a person signs in, or raise ProviderUnavailable."""
         digest = hashlib.sha256(verifier.encode()).digest()
         query = {
             "response_type": "code",
@@ -79,11 +75,9 @@ class Provider:
         return f"{address}{'&' if urlsplit(address).query else '?'}{urlencode(query)}"
 
     async def claims(self, code: str, nonce: str, verifier: str) -> dict[str, Any]:
-        """Exchange the code of a sign-in for what the provider says about the person.
+        """Exchange the code of a sign-in for what the provider says about the person, or raise ProviderUnavailable.
 
-        Raises:
-            SignInRefused: the provider refuses the code, or its answer is not meant for this sign-in.
-            ProviderUnavailable: it does not answer.
+        Where the provider refuses the code, or its answer is not meant for this sign-in, raise SignInRefused.
         """
         token = await self._exchange(code, verifier)
         claims = await self._verified(token)
@@ -130,27 +124,22 @@ class Provider:
 
     async def _key(self, kid: str | None) -> jwt.PyJWK:
         """Return the key of a signature. An unknown one is looked for again, but not more often than `REREAD`."""
-        for reread in (False, True):
-            for key in await self._read_keys(reread=reread):
-                if kid is None or key.get("kid") == kid:
-                    return jwt.PyJWK.from_dict(key)
+        for lasts in (FRESH, REREAD):
+            for key in await self._read_keys(lasts):
+                if kid is None or key.key_id == kid:
+                    return key
         raise jwt.InvalidKeyError("no such key")
 
-    async def _read_keys(self, *, reread: bool) -> list[dict[str, Any]]:
+    async def _read_keys(self, lasts: float) -> list[jwt.PyJWK]:
         async with self._reading:
-            lasts = REREAD if reread else FRESH
             if self._keys is None or time.monotonic() - self._keys[0] >= lasts:
-                address = (await self._configuration())["jwks_uri"]
-                _, answer = await _request("GET", address)
-                found = answer.get("keys")
-                if not isinstance(found, list):
-                    raise ProviderUnavailable("the provider's keys cannot be read")
+                _, answer = await _request("GET", (await self._configuration())["jwks_uri"])
+                try:
+                    found = jwt.PyJWKSet.from_dict(answer).keys
+                except jwt.PyJWTError:
+                    raise ProviderUnavailable("the provider's keys cannot be read") from None
                 signing = [
-                    key
-                    for key in found
-                    if isinstance(key, dict)
-                    and key.get("kty") in ("RSA", "EC", "OKP")
-                    and key.get("use", "sig") == "sig"
+                    key for key in found if key.key_type != "oct" and key.public_key_use in (None, "sig")
                 ]
                 self._keys = (time.monotonic(), signing)
             return self._keys[1]
