@@ -41,7 +41,6 @@ def acting_as(name: str, via: Via) -> Iterator[None]:
 
 
 def current_actor() -> Actor:
-    """Return who acts, as :func:`acting_as` says."""
     return _actor.get() or Actor("", "program")
 
 
@@ -74,10 +73,7 @@ class Audit:
     async def keeping(
         self, action: str, target: str | None = None, detail: Mapping[str, Any] | None = None
     ) -> AsyncIterator[Kept]:
-        """Run the block in a transaction that also keeps the action. A block that fails changes nothing.
-
-        The failure is kept too, where the database takes it.
-        """
+        """Run the block in a transaction that also keeps the action. One that fails changes nothing."""
         try:
             async with self._transaction() as connection:
                 kept = Kept(await self._begin(Calls(connection), action, target, detail or {}), connection)
@@ -123,10 +119,7 @@ class Audit:
     async def list_actions(
         self, limit: int = 50, *, before: int | None = None, target: str | None = None
     ) -> list[dict[str, Any]]:
-        """List up to 1,000 kept actions with a smaller id than ``before``, newest first.
-
-        ``target`` names what they are on, such as ``event 7`` or ``kind chat``.
-        """
+        """List up to 1,000 kept actions with a smaller id than ``before``, newest first."""
         rows = await self._calls.rows("list_actions", before, target, limit)
         return [_parsed(row) for row in rows]
 

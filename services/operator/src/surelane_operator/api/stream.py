@@ -1,7 +1,6 @@
 """Follow what an agent says: server-sent events, from any place on, until the event ends.
 
-The worker stores what is said once a second, so each stream reads twice a second. Notifications would cost each
-batch a commit that waits for all others, and would tell every operator's process of every turn.
+The worker stores once a second, and a stream reads twice. A notification would cost each batch a commit that waits.
 """
 
 import asyncio
@@ -10,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from aiohttp import web
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BeforeValidator, Field
 
 from surelane.errors import DatabaseUnavailable
 from surelane_operator.api.endpoint import EVENT_STREAM, UNKNOWN, Refused, StreamEndpoint
@@ -36,13 +35,6 @@ class StreamQuery(Strict):
     )
 
 
-class Followed(BaseModel):
-    """The event that is followed, and the batch after which the stream goes on."""
-
-    id: int
-    after: int
-
-
 class StreamApi:
     """The endpoint that streams what agents say."""
 
@@ -58,23 +50,22 @@ class StreamApi:
         """End all streams. Readers come again."""
         self._closed.set()
 
-    async def stream_event(self, path: EventPath, query: StreamQuery) -> Followed | None:
+    async def stream_event(self, path: EventPath, query: StreamQuery) -> StreamQuery | None:
         """Follow what an agent says, until its event ends. That you looked is kept.
 
         An event `said` has a text and the number of the model's response. Where it `begins`, forget what was said in
         that response and in later ones: it is told anew. The event `end` has the status, the reason and the result.
         """
-        found = await self._changes.look(path.id)
-        return None if found is None else Followed(id=path.id, after=query.after)
+        return query if await self._changes.look(path.id) else None
 
-    async def _send(self, request: web.Request, followed: Followed) -> web.StreamResponse:
+    async def _send(self, request: web.Request, query: StreamQuery) -> web.StreamResponse:
         if self._open >= self._most:
             raise Refused(503, f"{self._most} streams are open: try again later", {"Retry-After": "5"})
         self._open += 1
         response = web.StreamResponse(headers=HEADERS)
         try:
             await response.prepare(request)
-            async for each in self._events(followed.id, followed.after):
+            async for each in self._events(int(request.match_info["id"]), query.after):
                 async with asyncio.timeout(SLOWEST):
                     await response.write(each.encode())
         except TimeoutError:

@@ -39,7 +39,7 @@ _STYLES = {
 
 def doctor(
     database: Database,
-    as_json: Annotated[bool, Option("--json", help="Print JSON instead of lines.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Check schema, roles, notifications, clocks, vacuum, indexes, workers and backlog; it exits with 1 on a problem.
 
@@ -154,7 +154,7 @@ def trace(
 def verify_queue(
     database: Database,
     rows: Annotated[int, Option(min=1, help="How many rows each check looks at, at most.")] = ROWS,
-    as_json: Annotated[bool, Option("--json", help="Print JSON instead of lines.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Check in a live database what the queue's rules exclude; it exits with 1 if it finds some of that.
 
@@ -173,7 +173,7 @@ def rehearse_faults(
         ),
     ],
     kind: Annotated[str, Option(help="A kind whose jobs do no harm.")] = KIND,
-    as_json: Annotated[bool, Option("--json", help="Print JSON instead of lines.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Cut workers' connections in a staging database while jobs run, check the promises, and verify the database.
 

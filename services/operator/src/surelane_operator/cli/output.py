@@ -1,7 +1,6 @@
 """The output of a command: events and tables that fit the terminal for people, JSON for scripts.
 
-A table wraps nothing. Where the terminal is too narrow, keys lose their middle and errors their beginning, because the
-cause is at the end. Into a pipe or a file everything is written whole.
+Where a terminal is too narrow, keys lose their middle, errors their beginning. A file gets everything.
 """
 
 import json

@@ -48,11 +48,7 @@ _DATABASES = ["SURELANE_OPERATOR_DATABASE_URL", "DATABASE_URL"]
 
 
 def development() -> str:
-    """Return the database of the ``surelane dev`` that runs in this directory, or in one above it.
-
-    Raises:
-        typer.Exit: none runs; say which variable names a database.
-    """
+    """Return the database of the ``surelane dev`` that runs in this directory, or in one above it, or end."""
     if (told := _told()) is not None:
         return told
     advice = "set SURELANE_OPERATOR_DATABASE_URL or DATABASE_URL, give --database, or start: surelane dev"
@@ -86,7 +82,7 @@ PriorityOption = Annotated[int, Option(min=0, max=3, help="0 runs first, 3 last.
 def run(
     dsn: str, work: Callable[[Changes, Connection], Awaitable[Result]], *, within: float | None = 30
 ) -> Result:
-    """Run ``work`` on a connection of its own, ``within`` so many seconds. An error becomes one line and an exit code.
+    """Run ``work`` on its own connection, ``within`` so many seconds. An error becomes one line and an exit code.
 
     ``None`` bounds each statement only, to 30 seconds.
     """
@@ -119,11 +115,7 @@ async def _connected(
 
 
 def _sealing(connection: Connection) -> Sealing:
-    """Return what encrypts and decrypts by the services' settings, as far as they are set here.
-
-    Raises:
-        ValueError: a key is malformed. It quotes none.
-    """
+    """Return what encrypts and decrypts by the services' settings, as far as they are set here."""
     on = os.environ.get("SURELANE_ENCRYPT_EVENTS", "").strip().lower() in ("1", "true", "yes", "on")
     return Sealing(DataKeys(connection, Keyring.read(os.environ.get(SETTING, ""))), on=on)
 

@@ -5,7 +5,7 @@ For the service there is one examination at a time, kept for a minute.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -36,39 +36,36 @@ async def examine(dsn: str, connection: Connection) -> list[Finding]:
     A second connection to ``dsn`` sends a notification to the first.
     """
     reads = Reads(connection)
-    found = await _answered("schema", lambda: server.schema(connection))
-    if not any(finding.level is Level.PROBLEM for finding in found):
-        found += await _answered("roles", lambda: server.roles(connection))
-        found += await _answered("timeline", lambda: server.timeline(connection))
-    found += await _answered("notifications", lambda: server.notifications(dsn, connection))
-    found += await _answered("clock", lambda: server.clock(connection))
-    if any(finding.level is Level.PROBLEM for finding in found if finding.check == "schema"):
-        return found
-    found += await _answered("dead rows", lambda: server.dead_rows(connection))
-    found += await _answered("indexes", lambda: server.indexes(connection))
-    found += await _answered("vacuum", lambda: vacuum(reads))
-    found += await _answered("workers", lambda: workers(reads))
-    found += await _answered("versions", lambda: versions(reads))
-    found += await _answered("queue", lambda: backlog(reads))
-    found += await _verified(connection, QUICK, quick=True)
-    return found + await _answered("history", lambda: retention(connection))
+    schema = await _answered("schema", partial(server.schema, connection))
+    outside: dict[str, Check] = {
+        "notifications": partial(server.notifications, dsn, connection),
+        "clock": partial(server.clock, connection),
+    }
+    if schema[0].level is Level.PROBLEM:
+        return schema + await _all_answered(outside)
+    return schema + await _all_answered(
+        {"roles": partial(server.roles, connection), "timeline": partial(server.timeline, connection)}
+        | outside
+        | {"dead rows": partial(server.dead_rows, connection), "indexes": partial(server.indexes, connection)}
+        | {"vacuum": partial(vacuum, reads), "workers": partial(workers, reads)}
+        | {"versions": partial(versions, reads), "queue": partial(backlog, reads)}
+        | {check.name: partial(look, connection, check, QUICK) for check in CHECKS if check.quick}
+        | {"history": partial(retention, connection)}
+    )
 
 
 async def verify(connection: Connection, rows: int = ROWS) -> list[Finding]:
     """Check the schema, the timeline and every rule of the queue. ``rows``: how many each check looks at, at most."""
-    found = await _answered("schema", lambda: server.schema(connection))
-    if any(finding.level is Level.PROBLEM for finding in found):
-        return found
-    found += await _answered("timeline", lambda: server.timeline(connection))
-    return found + await _verified(connection, rows)
+    schema = await _answered("schema", partial(server.schema, connection))
+    if schema[0].level is Level.PROBLEM:
+        return schema
+    checks: dict[str, Check] = {"timeline": partial(server.timeline, connection)}
+    checks |= {check.name: partial(look, connection, check, rows) for check in CHECKS}
+    return schema + await _all_answered(checks)
 
 
-async def _verified(connection: Connection, rows: int, *, quick: bool = False) -> list[Finding]:
-    found: list[Finding] = []
-    for check in CHECKS:
-        if check.quick or not quick:
-            found += await _answered(check.name, partial(look, connection, check, rows))
-    return found
+async def _all_answered(checks: Mapping[str, Check]) -> list[Finding]:
+    return [finding for name, check in checks.items() for finding in await _answered(name, check)]
 
 
 async def _answered(name: str, check: Check) -> list[Finding]:

@@ -1,7 +1,6 @@
-"""The server of the Model Context Protocol: the official SDK over one route of the private port.
+"""The server of the Model Context Protocol: the official SDK over one route of the private port, behind its guard.
 
-Every request stands alone, and its answer is one JSON document. So there is no session that a replica or a restart
-could lose, and no open stream that the service's end would wait for. The guard of the private port stands in front.
+Every request stands alone, and its answer is one JSON document: a replica or a restart loses no session.
 """
 
 import asyncio
@@ -44,10 +43,9 @@ _logger = get_logger(__name__)
 async def serving_assistants(
     endpoints: Sequence[Endpoint], *, changes: bool, page: str | None = None
 ) -> AsyncIterator[list[web.AbstractRouteDef]]:
-    """Yield the route of the server. Requests are answered until the block ends.
+    """Yield the route of the server, which answers until the block ends.
 
-    With ``changes`` operators' assistants may also run events again and cancel them. ``page`` is the address of the
-    operator's page, for links to events.
+    With ``changes`` operators' assistants may also change events. ``page`` is the address for links to events.
     """
     manager = StreamableHTTPSessionManager(
         _server(tools_of(endpoints, changes=changes), page),

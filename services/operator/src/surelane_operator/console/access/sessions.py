@@ -1,7 +1,6 @@
 """Sessions in signed cookies, the other small signed values of a sign-in, and people whom a trusted proxy names.
 
-All are JWTs. The audience tells them apart, so that none is taken for another. Each has an id of its own, and the
-database keeps the ids that were used. So a link signs in once, and a session ends, for all replicas.
+All are JWTs; the audience tells them apart. The database keeps the ids that were used, for all replicas.
 """
 
 import hashlib

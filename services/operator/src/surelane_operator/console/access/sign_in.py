@@ -32,10 +32,7 @@ Render = Callable[[dict[str, Any]], str]
 
 @dataclass(frozen=True, slots=True)
 class Oidc:
-    """Sign-in at a provider.
-
-    ``claim`` is the claim that has a person's groups.
-    """
+    """Sign-in at a provider. ``claim`` is the claim that has a person's groups."""
 
     provider: Provider
     groups: Groups
@@ -44,10 +41,7 @@ class Oidc:
 
 @dataclass(frozen=True)
 class SignIn:
-    """The routes below ``/console/sign-in``, and ``/console/sign-out``.
-
-    People come in by ``tokens`` and ``links``, or by ``oidc``; by none: a proxy does it. ``headers`` go with each page.
-    """
+    """The routes of signing in and out: by ``tokens`` and ``links``, by ``oidc``, or by none, where a proxy does it."""
 
     sessions: Sessions
     render: Render
@@ -174,12 +168,7 @@ class SignIn:
 
 
 def sign_in_link(base: str, token: str) -> str:
-    """Return a link that signs in an operator once, within :data:`LINK_LASTS`.
-
-    Args:
-        base: the address of the private port.
-        token: ``SURELANE_API_TOKEN``. With another one the link does not count.
-    """
+    """Return a link that signs in an operator once, within :data:`LINK_LASTS`, while ``token`` is the API's."""
     return f"{base}{LINK}?code={Signer(token.strip()).sign(_LINK, LINK_LASTS, {})}"
 
 
