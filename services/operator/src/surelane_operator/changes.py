@@ -132,19 +132,14 @@ class Changes(Reads):
             await self.audit.end(action, _tally(answers) | place | outcome)
         return answers
 
-    async def rerun(self, ids: Sequence[int]) -> list[int]:
-        """Run ended events again, :data:`STEP` per statement, and return the ids that are in the queue again."""
-        if len(ids) > STEP:
-            return await self.rerun_all(ids, len(ids))
-        return _with("rerun", await self.change("rerun", ids)) if ids else []
-
-    async def rerun_all(self, which: Filter | Sequence[int], limit: int) -> list[int]:
-        """Run up to ``limit`` ended events that match again, newest first; return the ids of these."""
-        return _with("rerun", await self.change_all(ManyChange("rerun", which, limit)))
-
-    async def cancel_all(self, which: Filter, limit: int, reason: str | None = None) -> dict[int, str]:
-        """Cancel up to ``limit`` live events that match, and return :meth:`change`'s answer to each."""
-        return await self.change_all(ManyChange("cancel", which, limit, reason))
+    async def rerun(self, which: Filter | Sequence[int], limit: int = STEP) -> list[int]:
+        """Run ended events again: some ids, or up to ``limit`` that match, newest first; return those that are live."""
+        if isinstance(which, Filter) or len(which) > STEP:
+            most = limit if isinstance(which, Filter) else len(which)
+            answers = await self.change_all(ManyChange("rerun", which, most))
+        else:
+            answers = await self.change("rerun", which) if which else {}
+        return [identity for identity, answer in answers.items() if answer == "rerun"]
 
     async def _pages(
         self, which: Filter | Sequence[int], limit: int, after: Cursor | None
@@ -324,13 +319,10 @@ class Changes(Reads):
         """Enqueue a job of a named schedule now, and return its id; ``None`` when there is none of that name."""
         return await self.audit.call("run schedule", f"schedule {name}", "run_cron", name, told="id")
 
-    async def drain_worker(self, name: str) -> bool:
-        """Drain a worker: it claims nothing from its next poll on, until it is resumed; false: there is none."""
-        return await self._told("known", "drain", f"worker {name}", "drain_worker", name, True)
-
-    async def resume_worker(self, name: str) -> bool:
-        """Let a drained worker claim again; return false when there is none of that name."""
-        return await self._told("known", "resume", f"worker {name}", "drain_worker", name, False)
+    async def drain_worker(self, name: str, *, drained: bool) -> bool:
+        """Drain a worker: it claims nothing from its next poll on. Or resume it. Return false: there is none."""
+        action = "drain" if drained else "resume"
+        return await self._told("known", action, f"worker {name}", "drain_worker", name, drained)
 
     async def _told(
         self, field: str, action: str, target: str, function: str, *arguments: str | bool | None
@@ -371,10 +363,6 @@ def _given(which: Filter) -> dict[str, Any]:
         for name, value in asdict(which).items()
         if value
     }
-
-
-def _with(answer: str, answers: Mapping[int, str]) -> list[int]:
-    return [identity for identity, given in answers.items() if given == answer]
 
 
 def _reason(reason: str | None) -> dict[str, Any]:

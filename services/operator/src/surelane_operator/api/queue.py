@@ -8,7 +8,7 @@ from surelane_operator.api import models
 from surelane_operator.api.endpoint import UNKNOWN, Endpoint, Refused
 from surelane_operator.api.models import EventPath
 from surelane_operator.changes import Changes
-from surelane_operator.doctor import Examination, Examinations
+from surelane_operator.doctor import AGAIN, Examination, Examinations
 from surelane_operator.reads import queue
 from surelane_operator.reads.filters import cursor_after
 from surelane_operator.reads.lookup import Lookup, look_up, why
@@ -200,11 +200,11 @@ class QueueApi:
 
     async def drain_worker(self, path: models.NamePath) -> bool:
         """Let a worker end what it runs and claim nothing more; it learns of that within a minute."""
-        return await self._changes.drain_worker(path.name)
+        return await self._changes.drain_worker(path.name, drained=True)
 
     async def resume_worker(self, path: models.NamePath) -> bool:
         """Let a drained worker claim again."""
-        return await self._changes.resume_worker(path.name)
+        return await self._changes.drain_worker(path.name, drained=False)
 
     async def list_cron(self) -> queue.ScheduleList:
         """List the named schedules, with their next firings and last runs."""
@@ -252,4 +252,4 @@ class QueueApi:
 
     async def examine(self) -> Examination:
         """Run the doctor now."""
-        return await self._examinations.again()
+        return await self._examinations.latest(AGAIN)

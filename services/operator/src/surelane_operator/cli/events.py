@@ -12,7 +12,7 @@ import typer
 from typer import Argument, Option
 
 from surelane.calls import Connection
-from surelane_operator.changes import Changes
+from surelane_operator.changes import Changes, ManyChange
 from surelane_operator.cli.output import Story, say, show_events, show_json, show_sheet, watched
 from surelane_operator.cli.session import Database, ExitCode, Json, failed, known_kinds, read_json, run
 from surelane_operator.reads.events import Reads
@@ -225,7 +225,7 @@ def rerun(
     which = filtered(status, kind, None, since, until)
 
     async def work(changes: Changes, _: Connection) -> list[int]:
-        return await (changes.rerun(ids) if ids else changes.rerun_all(which, limit))
+        return await changes.rerun(ids or which, limit)
 
     moved = run(database, work, within=None)
     named = f": {', '.join(map(str, moved))}" if 0 < len(moved) <= 100 else ""
@@ -291,7 +291,8 @@ def cancel(
         raise failed("give an event, or --status to cancel all events that have it", ExitCode.USAGE)
     if key is None:
         which = filtered(status, kind, None, since, until)
-        answers = run(database, lambda changes, _: changes.cancel_all(which, limit, reason), within=None)
+        change = ManyChange("cancel", which, limit, reason)
+        answers = run(database, lambda changes, _: changes.change_all(change), within=None)
         counted = Counter(answers.values())
         counts = {answer: counted[answer] for answer in ("cancelled", "running", "busy")}
         say(", ".join(f"{answer} {count}" for answer, count in counts.items()), counts, as_json=as_json)

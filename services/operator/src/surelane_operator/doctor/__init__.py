@@ -19,7 +19,7 @@ from surelane_operator.doctor.invariants import CHECKS, QUICK, ROWS, look
 from surelane_operator.doctor.queue import backlog, retention, vacuum, versions, workers
 from surelane_operator.reads.events import Reads
 
-__all__ = ["Examination", "Examinations", "Finding", "Level", "examine", "examine_at", "verify"]
+__all__ = ["AGAIN", "Examination", "Examinations", "Finding", "Level", "examine", "examine_at", "verify"]
 
 Check = Callable[[], Awaitable[Sequence[Finding]]]
 
@@ -103,15 +103,8 @@ class Examinations:
         self._last: Examination | None = None
         self._running: asyncio.Task[Examination] | None = None
 
-    async def latest(self) -> Examination:
-        """Return an examination that is at most a minute old."""
-        return await self._at_most(FRESH)
-
-    async def again(self) -> Examination:
-        """Return an examination that is at most five seconds old."""
-        return await self._at_most(AGAIN)
-
-    async def _at_most(self, age: timedelta) -> Examination:
+    async def latest(self, age: timedelta = FRESH) -> Examination:
+        """Return an examination that is at most so old."""
         if self._last is not None and datetime.now(UTC) - self._last.at < age:
             return self._last
         if self._running is None:

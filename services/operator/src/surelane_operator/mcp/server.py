@@ -4,7 +4,7 @@ Every request stands alone, and its answer is one JSON document: a replica or a 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncIterator, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -55,7 +55,7 @@ async def serving_assistants(
     )
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        return await answered(manager.handle_request, request, {"viewer": viewer_of(request)})
+        return await _answered(manager, request)
 
     started, ends = asyncio.Event(), asyncio.Event()
 
@@ -144,18 +144,12 @@ def _said(text: str, *, is_error: bool = False) -> types.CallToolResult:
 
 
 Message = MutableMapping[str, Any]
-Application = Callable[
-    [Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
-]
 
 
-async def answered(
-    application: Application, request: web.Request, state: Mapping[str, Any]
-) -> web.StreamResponse:
-    """Return the answer of an ASGI application, as the protocol's SDK is one. It finds ``state`` in the request's.
+async def _answered(manager: StreamableHTTPSessionManager, request: web.Request) -> web.StreamResponse:
+    """Return the answer of the SDK, which is an ASGI application: one answer that is not streamed.
 
-    Only what the SDK needs is here: one answer that is not streamed, no WebSocket and no lifespan.
-    The body is read as the application asks for it. So a large one is refused before it is read.
+    The body is read as the SDK asks for it. So a large one is refused before it is read.
     """
     response = web.Response(status=500)
     body = bytearray()
@@ -178,14 +172,14 @@ async def answered(
         else:
             body.extend(message.get("body", b""))
 
-    await application(_scope(request, state), receive, send)
+    await manager.handle_request(_scope(request), receive, send)
     # aiohttp writes the length itself.
     response.headers.popall(hdrs.CONTENT_LENGTH, None)
     response.body = bytes(body)
     return response
 
 
-def _scope(request: web.Request, state: Mapping[str, Any]) -> Message:
+def _scope(request: web.Request) -> Message:
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.4"},
@@ -199,5 +193,5 @@ def _scope(request: web.Request, state: Mapping[str, Any]) -> Message:
         "headers": [(name.lower(), value) for name, value in request.raw_headers],
         "client": None,
         "server": None,
-        "state": dict(state),
+        "state": {"viewer": viewer_of(request)},
     }
