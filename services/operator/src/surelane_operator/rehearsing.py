@@ -51,9 +51,8 @@ SCENES = {
 async def rehearse(changes: Changes, connection: Connection, name: str, kind: str = KIND) -> list[Finding]:
     """Play all scenes with jobs of ``kind``, in the database of that ``name`` alone; say which promises were kept.
 
-    Raises:
-        InvalidInput: it is another database, it has not two workers of the kind, or this login may not end their
-            connections. Nothing was stored.
+    In another database, without two workers of the kind, or without the right to end their connections, InvalidInput is
+    raised, and nothing was stored.
     """
     here = await connection.fetchval("select current_database()")
     if here != name:

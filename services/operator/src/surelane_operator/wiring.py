@@ -21,7 +21,7 @@ from surelane_operator.console.access.access_settings import AccessSettings
 from surelane_operator.console.access.guard import Credentials, Guard
 from surelane_operator.console.access.oidc import Provider
 from surelane_operator.console.access.sessions import ProxyHeaders, Sessions, Signer, Used
-from surelane_operator.console.access.sign_in import CALLBACK, Oidc, Render, SignIn
+from surelane_operator.console.access.sign_in import CALLBACK, Render, SignIn
 from surelane_operator.console.access.viewer import Groups, Role, Tokens
 from surelane_operator.console.console import HEADERS, Console, to_the_page
 from surelane_operator.console.pages import Pages
@@ -143,10 +143,15 @@ def access_of(
         ways["viewer"] = f"{client} {sorted(groups.viewers)}"
         ways["operator"] = f"{client} {sorted(groups.operators)}"
         secret = settings.oidc_client_secret
-        names = settings.oidc_client_id or "", secret.get_secret_value() if secret else ""
-        at = f"{settings.console_url}{CALLBACK}"
-        provider = Provider(settings.oidc_issuer or "", *names, at, settings.oidc_scopes)
-        oidc = Oidc(provider, groups, settings.oidc_groups_claim)
+        oidc = Provider(
+            settings.oidc_issuer or "",
+            settings.oidc_client_id or "",
+            secret.get_secret_value() if secret else "",
+            f"{settings.console_url}{CALLBACK}",
+            settings.oidc_scopes,
+            groups,
+            settings.oidc_groups_claim,
+        )
     https = (settings.console_url or "").startswith("https:")
     browser: Credentials = (sessions := Sessions(signer, Used(database), ways, https=https))
     if settings.sign_in == "proxy":

@@ -53,15 +53,8 @@ def _report(findings: Sequence[Finding], *, as_json: bool) -> None:
     healthy = all(finding.level is not Level.PROBLEM for finding in findings)
     if as_json:
         show_json({"healthy": healthy, "findings": [asdict(finding) for finding in findings]})
-    else:
-        _show_findings(findings)
-    if not healthy:
-        raise typer.Exit(ExitCode.FAILED)
-
-
-def _show_findings(findings: Sequence[Finding]) -> None:
     console = Console(soft_wrap=True, highlight=False)
-    for finding in findings:
+    for finding in () if as_json else findings:
         console.print(
             Text(f"{finding.level:<8}", _STYLES[finding.level]),
             f"{finding.check}: {finding.found}",
@@ -69,6 +62,8 @@ def _show_findings(findings: Sequence[Finding]) -> None:
         )
         if finding.advice and finding.level is not Level.OK:
             console.print(f"         -> {finding.advice}", markup=False)
+    if not healthy:
+        raise typer.Exit(ExitCode.FAILED)
 
 
 app = typer.Typer(help="Operate a Surelane queue.", no_args_is_help=True, pretty_exceptions_enable=False)

@@ -1,8 +1,4 @@
-"""``surelane logs`` and ``surelane tail``: follow one event, or all of them, until Ctrl-C.
-
-A terminal that listened would be signalled for every notification, so each looks once a second, with a bounded
-statement.
-"""
+"""``surelane logs`` and ``surelane tail``: follow one event, or all, until Ctrl-C, by a bounded look each second."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -11,11 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.measure import Measurement
-from rich.segment import Segment, Segments
-from rich.style import Style
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
 
 from surelane_operator.cli.session import interruptible
@@ -35,6 +31,8 @@ _COLOURS = {
 _WHOLE = 100_000
 """The width of what is no terminal."""
 _INDENT = "  "
+_NARROWEST = 6
+"""The least width of a column that is cut."""
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _DAYS = timedelta(days=14)
 """Until then a time is said by its distance, beyond by its date."""
@@ -106,21 +104,6 @@ def columns(*named: str, cut: Collection[str] = ()) -> list[Column]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Cell:
-    """A value that is cut to the width of its column."""
-
-    text: str
-    cut: Cut
-    style: str
-
-    def __rich_measure__(self, _: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(min(6, len(self.text), options.max_width), min(len(self.text), options.max_width))
-
-    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text(self.cut(self.text, options.max_width), self.style, no_wrap=True, end="")
-
-
 def show_table(
     shown: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, empty: str, note: str | None = None
 ) -> None:
@@ -134,17 +117,29 @@ def show_table(
         return
     if note is not None and screen.width == _WHOLE:
         shown, note = [*shown, Column(note, note)], None
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in shown:
-        table.add_column(column.title, no_wrap=column.cut is None)
-    for row in rows:
-        table.add_row(*(_cell(row.get(column.key), column) for column in shown))
-    heading, *lines = _trimmed(screen.render_lines(table, pad=False))
-    screen.print(Segments(heading))
-    for row, line in zip(rows, lines, strict=True):
-        screen.print(Segments(line))
+    texts = [[_said(row.get(column.key)) for column in shown] for row in rows]
+    widths = _widths(shown, [[column.title for column in shown], *texts], screen.width)
+    heading = (column.title.ljust(width + 2) for column, width in zip(shown, widths, strict=True))
+    screen.print(Text("".join(heading).rstrip(), "bold"), soft_wrap=True)
+    for row, said in zip(rows, texts, strict=True):
+        line = Text()
+        for column, text, width in zip(shown, said, widths, strict=True):
+            line.append((column.cut(text, width) if column.cut else text).ljust(width + 2), colour_of(text))
+        line.rstrip()
+        screen.print(line, soft_wrap=True)
         if note is not None and row.get(note):
             screen.print(Text(_INDENT + end(_said(row[note]), screen.width - len(_INDENT)), "bright_black"))
+
+
+def _widths(shown: Sequence[Column], lines: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Return the columns' widths. Those that may be cut lose what the screen has not, the widest first."""
+    widths = [max(map(len, texts)) for texts in zip(*lines, strict=True)]
+    while sum(widths) + 2 * len(widths) - 2 > width:
+        wide = [nth for nth, column in enumerate(shown) if column.cut and widths[nth] > _NARROWEST]
+        if not wide:
+            break
+        widths[max(wide, key=widths.__getitem__)] -= 1
+    return widths
 
 
 def colour_of(word: str) -> str:
@@ -154,22 +149,6 @@ def colour_of(word: str) -> str:
 
 def one_line(value: object) -> str:
     return " ".join(str(value).split())
-
-
-def _trimmed(lines: list[list[Segment]]) -> Iterator[list[Segment]]:
-    """Yield lines without the spaces at their ends, and with line breaks."""
-    for line in lines:
-        kept = list(line)
-        while kept and not kept[-1].text.strip():
-            kept.pop()
-        if kept:
-            kept[-1] = Segment(kept[-1].text.rstrip(), kept[-1].style or Style())
-        yield [*kept, Segment.line()]
-
-
-def _cell(value: object, column: Column) -> Text | _Cell:
-    text = _said(value)
-    return Text(text, colour_of(text)) if column.cut is None else _Cell(text, column.cut, colour_of(text))
 
 
 def _said(value: object) -> str:

@@ -1,7 +1,6 @@
 """``surelane doctor``: find what is wrong with an installation, and say what to do.
 
-Each check asks one thing and returns findings. A check that the connected role may not run is reported as unknown.
-For the service there is one examination at a time, kept for a minute.
+A check that the connected role may not run is reported as unknown.
 """
 
 import asyncio

@@ -23,13 +23,8 @@ _BETWEEN_TAGS = re.compile(r",(?=[\w.-]{1,40}[:=])", re.ASCII)
 class Filter:
     """A filter of events; a field that is ``None`` matches every event.
 
-    Attributes:
-        key: an item key, a group key or a dedupe key.
-        since: the event was enqueued, or ended if it has, at or after this.
-        until: the event was enqueued, or ended if it has, before this.
-        workspace, channel, user, error, words: what no index has. It is applied to the events that the fields above
-            find.
-        tags: values by the names of tags; the event has one value of each name.
+    ``key`` is an item, group or dedupe key. ``since`` and ``until`` are about when an event was enqueued or ended. No
+    index has ``workspace`` to ``words``: these narrow down what the others find. Of ``tags`` one value a name counts.
     """
 
     statuses: Sequence[str] | None = None

@@ -343,11 +343,7 @@ async def _last_runs(calls: Calls, rows: Sequence[Mapping[str, Any]]) -> dict[st
 
 
 def _last_times(row: Mapping[str, Any]) -> Iterator[datetime]:
-    """Yield the times for which the last job may have been stored.
-
-    That is the last time before the firing. Where missed times are caught up with in several rounds, it is the last
-    one before the next firing.
-    """
+    """Yield the times for which the last job may be: before the last firing, or before the next one in rounds."""
     cron = _readable(row)
     if row["last_at"] is None or cron is None:
         return

@@ -5,6 +5,7 @@ import base64
 import hashlib
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -13,6 +14,7 @@ import aiohttp
 import jwt
 
 from surelane.errors import SurelaneError
+from surelane_operator.console.access.viewer import Groups, Role
 from surelane_service.outbound import bounded
 
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
@@ -40,13 +42,15 @@ class ProviderUnavailable(SurelaneError):  # noqa: N818 - named for what happene
 
 @dataclass(eq=False, repr=False)
 class Provider:
-    """One provider, for one client of it."""
+    """One provider, for one client of it. A person's ``groups`` are in the claim of that name."""
 
     issuer: str
     client_id: str
     client_secret: str
     redirect_uri: str
-    scopes: str = "openid profile email"
+    scopes: str
+    groups: Groups
+    claim: str
 
     def __post_init__(self) -> None:
         self._metadata: tuple[float, dict[str, Any]] | None = None
@@ -84,6 +88,12 @@ class Provider:
         if claims.get("nonce") != nonce:
             raise SignInRefused("the answer belongs to another sign-in")
         return claims
+
+    def role_of(self, claims: Mapping[str, Any]) -> Role | None:
+        """Return the role of a person by their groups; ``None``: they may not see the page."""
+        listed = claims.get(self.claim)
+        groups = [str(group) for group in listed] if isinstance(listed, list) else []
+        return self.groups.role([listed] if isinstance(listed, str) else groups)
 
     async def _exchange(self, code: str, verifier: str) -> str:
         configuration = await self._configuration()

@@ -12,7 +12,7 @@ from aiohttp import hdrs, web
 from surelane_operator.console.access.guard import AWAY, SIGN_IN, below
 from surelane_operator.console.access.oidc import Provider, ProviderUnavailable, SignInRefused, name_of
 from surelane_operator.console.access.sessions import Sessions, Signer
-from surelane_operator.console.access.viewer import Groups, Tokens
+from surelane_operator.console.access.viewer import Tokens
 from surelane_service.logs import get_logger
 
 HOME = "/console/"
@@ -30,15 +30,6 @@ Render = Callable[[dict[str, Any]], str]
 """Renders the sign-in page. Its values: ``way`` (token, oidc, proxy), ``next``, ``error`` and ``provider``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Oidc:
-    """Sign-in at a provider. ``claim`` is the claim that has a person's groups."""
-
-    provider: Provider
-    groups: Groups
-    claim: str
-
-
 @dataclass(frozen=True)
 class SignIn:
     """The routes of signing in and out: by ``tokens`` and ``links``, by ``oidc``, or by none, where a proxy does it."""
@@ -48,7 +39,7 @@ class SignIn:
     headers: dict[str, str]
     tokens: Tokens | None = None
     links: Signer | None = None
-    oidc: Oidc | None = None
+    oidc: Provider | None = None
 
     def routes(self) -> list[web.AbstractRouteDef]:
         routes: list[web.AbstractRouteDef] = [
@@ -89,7 +80,7 @@ class SignIn:
         following = local_path(request.query.get("next", ""))
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
         try:
-            address = await self._known.provider.sign_in_address(state, nonce, verifier)
+            address = await self._provider.sign_in_address(state, nonce, verifier)
         except ProviderUnavailable as error:
             return self._unavailable(following, error)
         response = _to(address)
@@ -120,13 +111,9 @@ class SignIn:
     async def _let_in(self, request: web.Request, started: dict[str, Any], following: str) -> web.Response:
         if "code" not in request.query:
             raise SignInRefused(request.query.get("error", "no code came")[:100])
-        claims = await self._known.provider.claims(
-            request.query["code"], str(started["nonce"]), str(started["verifier"])
-        )
-        name = name_of(claims)
-        listed = claims.get(self._known.claim)
-        groups = [str(group) for group in listed] if isinstance(listed, list) else []
-        role = self._known.groups.role([listed] if isinstance(listed, str) else groups)
+        given = request.query["code"], str(started["nonce"]), str(started["verifier"])
+        claims = await self._provider.claims(*given)
+        name, role = name_of(claims), self._provider.role_of(claims)
         if role is None:
             _logger.warning("sign-in refused", reason="no group of this person may see the page")
             return self._page(following, f"{name} is in no group that may see this page.", 403)
@@ -150,7 +137,7 @@ class SignIn:
         return self.sessions.cookie + "-sign-in"
 
     @property
-    def _known(self) -> Oidc:
+    def _provider(self) -> Provider:
         assert self.oidc is not None  # noqa: S101 - it is routed with it only
         return self.oidc
 
@@ -160,7 +147,7 @@ class SignIn:
 
     def _page(self, following: str, error: str = "", status: int = 200) -> web.Response:
         way = "oidc" if self.oidc else "token" if self.tokens else "proxy"
-        provider = self.oidc.provider.name if self.oidc else ""
+        provider = self.oidc.name if self.oidc else ""
         start = f"{SIGN_IN}/oidc?{urlencode({'next': following})}"
         values = {"way": way, "next": following, "error": error, "provider": provider, "start": start}
         text = self.render(values)
