@@ -81,7 +81,10 @@ class Audit:
                 await self._continue(kept.calls, kept.id, kept.result, over=True)
         except DatabaseRefused as error:
             with suppress(DatabaseUnavailable, DatabaseRefused):
-                await self._keep_failure(error, action, target, detail or {})
+                # The message of an error may quote data.
+                await self.end(
+                    await self.begin(action, detail or {}, target), {"error": type(error).__name__}
+                )
             raise
 
     async def call(
@@ -99,10 +102,10 @@ class Audit:
             kept.result = {} if told is None else {told: value}
         return value
 
-    async def begin(self, action: str, detail: Mapping[str, Any]) -> int:
+    async def begin(self, action: str, detail: Mapping[str, Any], target: str | None = None) -> int:
         """Keep an action that takes many transactions; return its id. :meth:`going_on` runs each of them."""
         async with self._transaction() as connection:
-            return await self._begin(Calls(connection), action, None, detail)
+            return await self._begin(Calls(connection), action, target, detail)
 
     @asynccontextmanager
     async def going_on(self, identity: int) -> AsyncIterator[Kept]:
@@ -146,15 +149,6 @@ class Audit:
     ) -> None:
         text = None if result is None else _json(result)
         await calls.call("continue_action", identity, text, over)
-
-    async def _keep_failure(
-        self, error: DatabaseRefused, action: str, target: str | None, detail: Mapping[str, Any]
-    ) -> None:
-        async with self._transaction() as connection:
-            calls = Calls(connection)
-            identity = await self._begin(calls, action, target, detail)
-            # The message of an error may quote data.
-            await self._continue(calls, identity, {"error": type(error).__name__}, over=True)
 
 
 def some(ids: Sequence[int]) -> dict[str, Any]:

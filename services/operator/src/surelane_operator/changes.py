@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from surelane.errors import DatabaseRefused, DatabaseUnavailable, InvalidInput
 from surelane.jobs import Priority
 from surelane.json_text import json_text
 from surelane_operator.audit import some
-from surelane_operator.reads.events import LOOKS_AT, Found, Reads
+from surelane_operator.reads.events import Found, Reads
 from surelane_operator.reads.filters import Cursor, Filter
 from surelane_service.cron import Cron, Overlap
 from surelane_service.durations import Rate, rate_text
@@ -67,15 +67,6 @@ class ManyChange:
     after: Cursor | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Page:
-    """The next events of a change to many, and how far it looked for them."""
-
-    ids: Sequence[int]
-    looked: int = 0
-    next: Cursor | None = None
-
-
 class Changes(Reads):
     """The operator's changes, one SQL function each. Who may change something may look at it, too."""
 
@@ -116,10 +107,11 @@ class Changes(Reads):
         told = 0
         try:
             async for page in self._pages(change.which, change.limit, change.after):
-                if page.ids or page.looked >= told + TELLS_EVERY:
+                ids = [event["id"] for event in page.events]
+                if ids or page.looked >= told + TELLS_EVERY:
                     async with self.audit.going_on(action) as kept:
-                        if page.ids:
-                            answers |= await _step(kept.calls, change.verb, page.ids, change.reason)
+                        if ids:
+                            answers |= await _step(kept.calls, change.verb, ids, change.reason)
                         place, told = _place(page), page.looked
                         kept.result = _tally(answers) | place
                 else:
@@ -142,36 +134,29 @@ class Changes(Reads):
         return [identity for identity, answer in answers.items() if answer == "rerun"]
 
     async def _pages(
-        self, which: Filter | Sequence[int], limit: int, after: Cursor | None
-    ) -> AsyncIterator[_Page]:
-        """Yield the ids of the events that match, newest first, :data:`STEP` at a time."""
+        self, which: Filter | Sequence[int], limit: int, after: Cursor | None, most: int | None = None
+    ) -> AsyncIterator[Found]:
+        """Yield the events that match, newest first, :data:`STEP` at a time. Where the filter narrows, say how far."""
         if not isinstance(which, Filter):
             for start in range(0, min(len(which), limit), STEP):
-                yield _Page(which[start : min(start + STEP, limit)])
+                yield Found([{"id": each} for each in which[start : min(start + STEP, limit)]], None, 0)
             return
-        looked = 0
-        while limit > 0 and (looked < MOST_LOOKED or not which.narrows):
+        looked, most = 0, MOST_LOOKED if most is None else most
+        while limit > 0 and (looked < most or not which.narrows):
             found = await self.find_events(which, min(limit, STEP), after)
             looked += found.looked
             limit -= len(found.events)
-            ids = [event["id"] for event in found.events]
-            yield _Page(ids, looked, found.next) if which.narrows else _Page(ids)
+            yield replace(found, looked=looked) if which.narrows else Found(found.events, None, 0)
             after = found.next
             if after is None:
                 return
 
     async def look_for(self, which: Filter, most: int) -> Found:
-        """Return the matches among the first ``most`` events, in statements of a thousand each."""
-        events: list[dict[str, Any]] = []
-        looked, after = 0, None
-        while looked < most:
-            found = await self.find_events(which, LOOKS_AT, after)
-            events += found.events
-            looked += found.looked
-            after = found.next
-            if after is None:
-                break
-        return Found(events, after, looked)
+        """Return the matches among the first ``most`` events."""
+        page, events = Found([], None, 0), list[dict[str, Any]]()
+        async for page in self._pages(which, most, None, most):
+            events += page.events
+        return replace(page, events=events)
 
     async def rerun_as_new(
         self,
@@ -350,7 +335,7 @@ def _tally(answers: Mapping[int, str]) -> dict[str, Any]:
     return dict(Counter(answers.values()))
 
 
-def _place(page: _Page) -> dict[str, Any]:
+def _place(page: Found) -> dict[str, Any]:
     """Return how far a change came that looks for its events; nothing of another one."""
     place: dict[str, Any] = {"looked": page.looked} if page.looked else {}
     return place | ({"next": page.next.text()} if page.next else {})

@@ -27,22 +27,20 @@ PATIENCE = 60.0
 """Seconds to wait until all of them have ended."""
 _HOLDERS = """select w.name, array_agg(a.pid) as pids, array_agg(a.usesysid) as logins
 , bool_and(pg_has_role(a.usesysid, 'usage') or pg_has_role('pg_signal_backend', 'usage')) as may
-from agent.worker as w join pg_locks as l on l.locktype = 'advisory' and l.objsubid = 2 and l.objid = w.session::oid
+from agent.worker as w
+join pg_locks as l on l.locktype = 'advisory' and l.classid = 1937077859 and l.objid = w.session::oid
 join pg_stat_activity as a on a.pid = l.pid and a.datname = current_database()
 where $1 = any(w.kinds) and w.died_at is null group by w.name order by w.name"""
-"""The connections that hold the sessions of a kind's workers, and whether this login may end them."""
+"""The connections that hold the sessions (agent.session_class) of a kind's workers; whether this login may end them."""
 _ENDED = """select id, group_key, enqueued_at, finished_at, attempts from agent.job
 where id = any($1) and finished_at is not null order by id"""
 
-
+_END_ONE = "select pg_terminate_backend(pid), $2::oid[] from unnest($1::int4[]) as pid"
 _END_ALL = """select pg_terminate_backend(pid), $1::int4[] from pg_stat_activity
 where usesysid = any($2) and datname = current_database() and pid <> pg_backend_pid()"""
 SCENES = {
     "no fault": ("select $1::int4[], $2::oid[]", 10),
-    "a worker's session ends": (
-        "select pg_terminate_backend(pid), $2::oid[] from unnest($1::int4[]) as pid",
-        10,
-    ),
+    "a worker's session ends": (_END_ONE, 10),
     "all workers' connections end": (_END_ALL, 20),
 }
 """Faults amid traffic: the statement that causes one, and the promised seconds until what it met has ended."""

@@ -130,7 +130,11 @@ def access_of(
     settings: AccessSettings, render: Render, headers: dict[str, str], database: Calls
 ) -> tuple[Guard, list[web.AbstractRouteDef]]:
     """Return the guard and the routes of the sign-in, whose page has ``headers``, as the settings say."""
-    given = _tokens(settings)
+    secrets: list[tuple[Role, SecretStr | None]] = [
+        ("viewer", settings.api_viewer_token),
+        ("operator", settings.api_token),
+    ]
+    given = {role: secret.get_secret_value().strip() for role, secret in secrets if secret}
     tokens = Tokens(given) if given else None
     if settings.sign_in is None:
         return Guard(tokens), []
@@ -159,11 +163,3 @@ def access_of(
         browser = ProxyHeaders(*headers_of, settings.proxy_addresses, groups, signer)
     sign_in = SignIn(sessions, render, headers, tokens=tokens if links else None, links=links, oidc=oidc)
     return Guard(tokens, browser, sign_in.away), sign_in.routes()
-
-
-def _tokens(settings: AccessSettings) -> dict[Role, str]:
-    given: list[tuple[Role, SecretStr | None]] = [
-        ("viewer", settings.api_viewer_token),
-        ("operator", settings.api_token),
-    ]
-    return {role: secret.get_secret_value().strip() for role, secret in given if secret}

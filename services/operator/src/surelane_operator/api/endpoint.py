@@ -1,6 +1,7 @@
 """Endpoints of ``/v1``: a function's signature says how its request is read and what it answers, and documents it."""
 
 import inspect
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, get_args
 
@@ -218,6 +219,11 @@ def document(endpoints: Sequence[Endpoint], version: str) -> dict[str, Any]:
             },
         },
     }
+
+
+def server_sent(sort: str, data: object) -> bytes:
+    """Format a server-sent event. JSON has no line breaks, which would end its field."""
+    return f"event: {sort}\ndata: {json.dumps(data)}\n\n".encode()
 
 
 def plain(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,16 +29,14 @@ class QueueApi:
         not_set = {404: "no operator has changed this limit"}
         no_worker = {404: "there is no such worker"}
         no_schedule = {404: "there is no such schedule"}
-        not_ended = {409: "it has not ended, or its key is live again"}
+        not_ended = UNKNOWN | {409: "it has not ended, or its key is live again"}
         ended = {409: "it has ended"}
         return [
             Endpoint("GET", "/v1/jobs", self.list_events),
             Endpoint("GET", "/v1/jobs/search", self.search_events),
             Endpoint("GET", "/v1/jobs/{id}", self.get_event, refusals=UNKNOWN),
             Endpoint("GET", "/v1/jobs/{id}/why", self.why_waiting, refusals=UNKNOWN),
-            Endpoint(
-                "POST", "/v1/jobs/{id}/rerun", self.rerun_event, status=202, refusals=UNKNOWN | not_ended
-            ),
+            Endpoint("POST", "/v1/jobs/{id}/rerun", self.rerun_event, status=202, refusals=not_ended),
             Endpoint("POST", "/v1/jobs/{id}/cancel", self.cancel_event, refusals=UNKNOWN | ended),
             Endpoint("POST", "/v1/jobs/{id}/signal", self.signal_event, refusals=UNKNOWN | ended),
             Endpoint("GET", "/v1/find", self.find_message),

@@ -4,7 +4,6 @@ The worker stores once a second, and a stream reads twice. A notification would 
 """
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -12,7 +11,7 @@ from aiohttp import web
 from pydantic import BeforeValidator, Field
 
 from surelane.errors import DatabaseUnavailable
-from surelane_operator.api.endpoint import EVENT_STREAM, UNKNOWN, Refused, StreamEndpoint
+from surelane_operator.api.endpoint import EVENT_STREAM, UNKNOWN, Refused, StreamEndpoint, server_sent
 from surelane_operator.api.models import EventPath, Strict, digits
 from surelane_operator.changes import Changes
 
@@ -67,7 +66,7 @@ class StreamApi:
             await response.prepare(request)
             async for each in self._events(int(request.match_info["id"]), query.after):
                 async with asyncio.timeout(SLOWEST):
-                    await response.write(each.encode())
+                    await response.write(each)
         except TimeoutError:
             if request.transport is not None:
                 request.transport.abort()
@@ -77,23 +76,23 @@ class StreamApi:
             self._open -= 1
         return response
 
-    async def _events(self, identity: int, number: int) -> AsyncIterator[str]:
+    async def _events(self, identity: int, number: int) -> AsyncIterator[bytes]:
         clock = asyncio.get_running_loop().time
         ends, quiet_since = clock() + self._spell, clock()
-        yield "retry: 1000\n\n"
+        yield b"retry: 1000\n\n"
         while clock() < ends:
             ended, said = await self._read(identity, number)
             for each in said:
                 number, quiet_since = each.pop("number"), clock()
-                yield f"id: {number}\n{_event('said', each)}"
+                yield f"id: {number}\n".encode() + server_sent("said", each)
             if said:
                 continue
             if ended is not None:
-                yield _event("end", ended)
+                yield server_sent("end", ended)
                 return
             if clock() - quiet_since >= HEARTBEAT:
                 quiet_since = clock()
-                yield ": it goes on\n\n"
+                yield b": it goes on\n\n"
             if await self._closes():
                 return
 
@@ -118,7 +117,3 @@ class StreamApi:
                 return await self._closed.wait()
         except TimeoutError:
             return False
-
-
-def _event(sort: str, data: dict[str, Any]) -> str:
-    return f"event: {sort}\ndata: {json.dumps(data)}\n\n"

@@ -161,12 +161,7 @@ def verify_queue(
 @app.command("rehearse")
 def rehearse_faults(
     database: Database,
-    staging: Annotated[
-        str,
-        Option(
-            prompt="It cuts connections of workers. The staging database's name", help="Its name, as proof."
-        ),
-    ],
+    staging: Annotated[str, Option(prompt="The staging database's name", help="The database's name.")],
     kind: Annotated[str, Option(help="A kind whose jobs do no harm.")] = KIND,
     as_json: Json = False,
 ) -> None:

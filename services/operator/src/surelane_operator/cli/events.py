@@ -83,7 +83,7 @@ def filtered(
     for status in statuses or ():
         if status not in STATUSES:
             raise failed(f"{status} is not a status; write one of {', '.join(STATUSES)}", ExitCode.USAGE)
-    named = [_kind(kind) for kind in kinds or ()]
+    named = [f"slack.command.{kind[1:]}" if kind.startswith("/") else kind for kind in kinds or ()]
     try:
         read = read_tags(tags)
     except ValueError as error:
@@ -95,10 +95,6 @@ def filtered(
 def aware(moment: datetime | None) -> datetime | None:
     """Return a time of the terminal's zone."""
     return None if moment is None else moment.astimezone()
-
-
-def _kind(kind: str) -> str:
-    return f"slack.command.{kind[1:]}" if kind.startswith("/") else kind
 
 
 app = typer.Typer(

@@ -39,13 +39,13 @@ _DAYS = timedelta(days=14)
 Cut = Callable[[str, int], str]
 
 
-def show_json(value: object) -> None:
-    print(json.dumps(value, default=_plain, ensure_ascii=False, indent=2))  # noqa: T201 - the command's output
+def show_json(value: object, indent: int | None = 2) -> None:
+    print(json.dumps(value, default=_plain, ensure_ascii=False, indent=indent), flush=True)  # noqa: T201 - the output
 
 
 def print_line(value: object) -> None:
     """Print a value as one line of JSON, at once."""
-    print(json.dumps(value, default=_plain, ensure_ascii=False), flush=True)  # noqa: T201 - the command's output
+    show_json(value, indent=None)
 
 
 def say(text: str, value: object, *, as_json: bool) -> None:

@@ -10,16 +10,16 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import asyncpg
 import typer
 from typer import Option
 
-from surelane.calls import Connection, translating
+from surelane.calls import DRIVER_ERRORS, Connection, translating
 from surelane.encryption.data_keys import DataKeys
 from surelane.encryption.keys import SETTING, Keyring
 from surelane.encryption.sealing import Sealing
 from surelane.errors import DatabaseUnavailable, Forbidden, OutcomeUnknown, SchemaMissing, SurelaneError
 from surelane_operator.changes import Changes
+from surelane_operator.doctor.server import connected
 
 
 class ExitCode(IntEnum):
@@ -99,19 +99,8 @@ def run(
 async def _connected(
     dsn: str, work: Callable[[Changes, Connection], Awaitable[Result]], within: float | None
 ) -> Result:
-    async with asyncio.timeout(within):
-        connection = await asyncpg.connect(
-            dsn,
-            server_settings={"application_name": "surelane"},
-            timeout=10,
-            command_timeout=30,
-            # A transaction pooler loses prepared statements, and a command sends each statement once.
-            statement_cache_size=0,
-        )
-        try:
-            return await work(Changes(connection, _sealing(connection)), connection)
-        finally:
-            await connection.close(timeout=2)
+    async with asyncio.timeout(within), connected(dsn) as connection:
+        return await work(Changes(connection, _sealing(connection)), connection)
 
 
 def _sealing(connection: Connection) -> Sealing:
@@ -125,7 +114,7 @@ def known_kinds(incomplete: str) -> list[str]:
     dsn = next((os.environ[name] for name in _DATABASES if os.environ.get(name)), None) or _told()
     try:
         found = asyncio.run(_connected(dsn, lambda changes, _: changes.kinds(), 2)) if dsn else []
-    except (SurelaneError, asyncpg.PostgresError, OSError, ValueError):
+    except (SurelaneError, *DRIVER_ERRORS, ValueError):
         found = []
     return [kind for kind in found if kind.startswith(incomplete)]
 

@@ -60,15 +60,13 @@ async def serving_assistants(
     started, ends = asyncio.Event(), asyncio.Event()
 
     async def run() -> None:
-        try:
-            async with manager.run():
-                started.set()
-                await ends.wait()
-        finally:
+        async with manager.run():
             started.set()
+            await ends.wait()
 
     # In a task of its own: the manager must be left in the task that entered it, and this block may end in another.
     task = asyncio.create_task(run())
+    task.add_done_callback(lambda _: started.set())
     await started.wait()
     if task.done():
         await task  # it did not start: raise its error

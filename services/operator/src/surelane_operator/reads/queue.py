@@ -212,9 +212,8 @@ class Running(BaseModel):
 class WorkerState(BaseModel):
     """A worker as it last announced itself, and whether it lives.
 
-    Its session is a lock that PostgreSQL drops as its connection ends. ``lost``: the session is gone, and the worker
-    has some seconds to open another. ``died``: it opened none, and its claims were ended. ``silent``: it has announced
-    nothing for 90 seconds.
+    ``lost``: its session is gone, and it has some seconds to open another. ``died``: it opened none, and its claims
+    were ended. ``silent``: it has announced nothing for 90 seconds.
     """
 
     name: str

@@ -12,7 +12,7 @@ from aiohttp import hdrs, web
 from surelane_operator.console.access.guard import AWAY, SIGN_IN, below
 from surelane_operator.console.access.oidc import Provider, ProviderUnavailable, SignInRefused, name_of
 from surelane_operator.console.access.sessions import Sessions, Signer
-from surelane_operator.console.access.viewer import Tokens
+from surelane_operator.console.access.viewer import Role, Tokens
 from surelane_service.logs import get_logger
 
 HOME = "/console/"
@@ -63,17 +63,20 @@ class SignIn:
         if role is None:
             return self._page(local_path(following), "This token is wrong.", 403)
         shown = " ".join("".join(filter(str.isprintable, name)).split())[:LONGEST_NAME]
-        response = _to(local_path(following))
-        self.sessions.begin(response, f"{shown} ({role} token)" if shown else f"{role} token", role)
-        return response
+        return self._enter(
+            local_path(following), f"{shown} ({role} token)" if shown else f"{role} token", role
+        )
 
     async def with_link(self, request: web.Request) -> web.Response:
         following = local_path(request.query.get("next", ""))
         code = self.links.read(_LINK, request.query.get("code", "")) if self.links else None
         if code is None or not await self.sessions.used.use(code):
             return self._page(following, "This link was used before, or is too old.", 403)
+        return self._enter(following, "sign-in link", "operator")
+
+    def _enter(self, following: str, name: str, role: Role) -> web.Response:
         response = _to(following)
-        self.sessions.begin(response, "sign-in link", "operator")
+        self.sessions.begin(response, name, role)
         return response
 
     async def start(self, request: web.Request) -> web.Response:
@@ -117,9 +120,7 @@ class SignIn:
         if role is None:
             _logger.warning("sign-in refused", reason="no group of this person may see the page")
             return self._page(following, f"{name} is in no group that may see this page.", 403)
-        response = _to(following)
-        self.sessions.begin(response, name, role)
-        return response
+        return self._enter(following, name, role)
 
     async def leave(self, request: web.Request) -> web.Response:
         """Sign out. The guard has checked that the page itself asks for it."""
