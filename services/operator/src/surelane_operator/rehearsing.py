@@ -68,9 +68,8 @@ async def rehearse(changes: Changes, connection: Connection, name: str, kind: st
 async def _holders(connection: Connection, kind: str) -> list[Row]:
     holders = await connection.fetch(_HOLDERS, kind)
     if len(holders) < 2:
-        raise InvalidInput(
-            f"{len(holders)} workers with sessions handle {kind}: start two, or name another --kind"
-        )
+        wrong = f"{len(holders)} workers with sessions handle {kind}: start two, or name another --kind"
+        raise InvalidInput(wrong)
     if not all(holder["may"] for holder in holders):
         raise InvalidInput("this login may not end the workers' connections: grant pg_signal_backend to it")
     return holders

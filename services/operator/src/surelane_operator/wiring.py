@@ -146,16 +146,10 @@ def access_of(
         client = f"{settings.oidc_issuer} {settings.oidc_client_id}"
         ways["viewer"] = f"{client} {sorted(groups.viewers)}"
         ways["operator"] = f"{client} {sorted(groups.operators)}"
-        secret = settings.oidc_client_secret
-        oidc = Provider(
-            settings.oidc_issuer or "",
-            settings.oidc_client_id or "",
-            secret.get_secret_value() if secret else "",
-            f"{settings.console_url}{CALLBACK}",
-            settings.oidc_scopes,
-            groups,
-            settings.oidc_groups_claim,
-        )
+        names = settings.oidc_issuer or "", settings.oidc_client_id or ""
+        secret = settings.oidc_client_secret.get_secret_value() if settings.oidc_client_secret else ""
+        at, claim = f"{settings.console_url}{CALLBACK}", settings.oidc_groups_claim
+        oidc = Provider(*names, secret, at, settings.oidc_scopes, groups, claim)
     https = (settings.console_url or "").startswith("https:")
     browser: Credentials = (sessions := Sessions(signer, Used(database), ways, https=https))
     if settings.sign_in == "proxy":

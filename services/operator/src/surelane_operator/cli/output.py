@@ -107,10 +107,7 @@ def columns(*named: str, cut: Collection[str] = ()) -> list[Column]:
 def show_table(
     shown: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, empty: str, note: str | None = None
 ) -> None:
-    """Print a table, or the text ``empty`` when there are no rows.
-
-    ``note`` is the key of a text that follows each row. On a terminal it has a line of its own.
-    """
+    """Print a table, or the text ``empty``. The text of the key ``note`` follows each row: on a terminal below it."""
     screen = console()
     if not rows:
         screen.print(empty)

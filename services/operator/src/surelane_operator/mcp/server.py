@@ -145,10 +145,7 @@ Message = MutableMapping[str, Any]
 
 
 async def _answered(manager: StreamableHTTPSessionManager, request: web.Request) -> web.StreamResponse:
-    """Return the answer of the SDK, which is an ASGI application: one answer that is not streamed.
-
-    The body is read as the SDK asks for it. So a large one is refused before it is read.
-    """
+    """Return the one answer of the SDK, an ASGI application. It asks for the body, so it refuses a large one unread."""
     response = web.Response(status=500)
     body = bytearray()
     is_read = False

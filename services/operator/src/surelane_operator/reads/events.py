@@ -299,11 +299,7 @@ class Reads(Measured):
 
     async def list_limits(self) -> list[dict[str, Any]]:
         """List the kinds that have a limit, or whose limit an operator lifted."""
-        rows = await self.calls.fetch(
-            "select kind, per, concurrency, rate, period, declared_concurrency, declared_rate, declared_period"
-            ", set_at, set_by from agent.list_limits()"
-        )
-        return [_limit(row) for row in rows]
+        return [_limit(row) for row in await self.calls.rows("list_limits")]
 
     async def clock(self) -> datetime:
         return await self.calls.call("clock")
@@ -316,7 +312,7 @@ class Reads(Measured):
 
 def _limit(row: Row) -> dict[str, Any]:
     """Return a limit with its rates as text."""
-    limit = dict(row)
+    limit = {name: value for name, value in row.items() if name not in ("grouped", "parks")}
     for prefix in ("", "declared_"):
         period = limit.pop(f"{prefix}period")
         if (count := limit[f"{prefix}rate"]) is not None:

@@ -14,6 +14,7 @@ import aiohttp
 import jwt
 
 from surelane.errors import SurelaneError
+from surelane.slack import object_in
 from surelane_operator.console.access.viewer import Groups, Role
 from surelane_service.outbound import bounded
 
@@ -104,7 +105,8 @@ class Provider:
             "code_verifier": verifier,
         }
         headers = {"Accept": "application/json"}
-        if "client_secret_basic" in configuration.get("token_endpoint_auth_methods_supported", _BASIC):
+        basic = "client_secret_basic"  # what a provider supports that does not say so
+        if basic in configuration.get("token_endpoint_auth_methods_supported", [basic]):
             pair = f"{quote(self.client_id, safe='')}:{quote(self.client_secret, safe='')}"
             headers["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
         else:
@@ -179,10 +181,6 @@ def name_of(claims: dict[str, Any]) -> str:
     return person
 
 
-_BASIC = ["client_secret_basic"]
-"""What a provider supports that does not say so."""
-
-
 def is_safe(address: str) -> bool:
     """Return whether an address has HTTPS, or is on this machine."""
     try:
@@ -203,14 +201,10 @@ async def _request(method: str, address: str, **options: Any) -> tuple[int, dict
         ):
             if (body := await bounded(response)) is None:
                 raise ProviderUnavailable("the provider's answer is too large")
-            return response.status, _object(body)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise ProviderUnavailable(f"the provider does not answer: {type(error).__name__}") from None
-
-
-def _object(body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+        value = None
+    return response.status, object_in(value)
