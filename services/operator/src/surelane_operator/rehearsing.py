@@ -65,11 +65,14 @@ async def rehearse(changes: Changes, connection: Connection, name: str, kind: st
     return found
 
 
-async def _holders(connection: Connection, kind: str) -> list[Row]:
-    holders = await connection.fetch(_HOLDERS, kind)
-    if len(holders) < 2:
-        wrong = f"{len(holders)} workers with sessions handle {kind}: start two, or name another --kind"
-        raise InvalidInput(wrong)
+async def _holders(connection: Connection, kind: str, patience: float = 0.0) -> list[Row]:
+    """Return the workers with sessions. A worker that was cut needs some seconds to open another one."""
+    ends = asyncio.get_running_loop().time() + patience
+    while len(holders := await connection.fetch(_HOLDERS, kind)) < 2:
+        if asyncio.get_running_loop().time() >= ends:
+            wrong = f"{len(holders)} workers with sessions handle {kind}: start two, or name another --kind"
+            raise InvalidInput(wrong)
+        await asyncio.sleep(EVERY)
     if not all(holder["may"] for holder in holders):
         raise InvalidInput("this login may not end the workers' connections: grant pg_signal_backend to it")
     return holders
@@ -80,8 +83,8 @@ async def _played(connection: Connection, fault: str, kind: str) -> tuple[list[i
     run, stored, at = f"rehearsal {secrets.token_hex(4)}", list[int](), datetime.max.replace(tzinfo=UTC)
     for nth in range(BATCHES):
         if nth == BATCHES // 2:
+            holders = await _holders(connection, kind, PATIENCE)
             at = await connection.fetchval("select agent.clock()")
-            holders = await _holders(connection, kind)
             logins = [login for holder in holders for login in holder["logins"]]
             await connection.execute(fault, holders[0]["pids"], logins)
         jobs = [Job(kind, {"rehearsal": nth}, group_key=f"{run} {group}") for group in range(GROUPS)]
@@ -93,7 +96,7 @@ async def _played(connection: Connection, fault: str, kind: str) -> tuple[list[i
 async def _ended(connection: Connection, stored: Sequence[int]) -> Sequence[Row]:
     """Wait until all events have ended, for :data:`PATIENCE` at most."""
     ends, rows = asyncio.get_running_loop().time() + PATIENCE, list[Row]()
-    while len(rows) < len(stored) and asyncio.get_running_loop().time() < ends:
+    while len({row["id"] for row in rows}) < len(stored) and asyncio.get_running_loop().time() < ends:
         await asyncio.sleep(EVERY)
         rows = await connection.fetch(_ENDED, stored)
     return rows
