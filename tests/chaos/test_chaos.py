@@ -1,5 +1,8 @@
 """After any fault, each acknowledged event ends in history, was handled by one worker at a time and answered once."""
 
+import asyncio
+import json
+
 import pytest
 
 from tests.chaos import faults
@@ -53,3 +56,10 @@ async def test_an_open_transaction_that_locks_events_holds_up_no_others(stage: S
 
 async def test_a_paused_kind_goes_on_where_it_was(stage: Stage) -> None:
     await stage.play(f"the kind is paused for {faults.PAUSED} s", faults.kind_paused)
+
+
+async def test_after_all_of_them_no_rule_of_the_queue_is_broken(stage: Stage) -> None:
+    """The audit sees the heads, claims, slots, keys and messages that the faults have left."""
+    command = ("run", "--rm", "--no-deps", "--entrypoint", "surelane", "operator", "verify", "--json")
+    said = json.loads(await asyncio.to_thread(stage.project.compose, *command, check=False))
+    assert {each["level"] for each in said["findings"]} == {"ok"}, said

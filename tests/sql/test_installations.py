@@ -275,7 +275,7 @@ async def test_keys_are_rotated_while_the_old_one_still_opens(
     for nth in range(3):
         await store(service, OLD).async_save(installation(f"T{nth}"))
     monkeypatch.setenv("DATABASE_URL", as_role(queue_database, "surelane_operator"))
-    monkeypatch.setattr("surelane_operator.rotating.BATCH", 2)
+    monkeypatch.setattr("surelane_operator.cli.keys.BATCH", 2)
 
     def rotate(keys: str) -> Any:
         monkeypatch.setenv("SURELANE_ENCRYPTION_KEYS", keys)

@@ -9,7 +9,7 @@ import pytest
 from surelane.calls import Connection
 from surelane.jobs import Continuation
 from surelane.queue import Queue
-from surelane_operator.changes import Changes
+from surelane_operator.changes import Changes, ManyChange
 from surelane_operator.reads.filters import Filter
 from surelane_service.engine import Engine
 from tests.sql.conftest import Connect
@@ -72,13 +72,14 @@ async def test_many_are_cancelled_and_requeued_in_steps(queue: Connection, conne
     async with other.transaction():
         elsewhere = await enqueue(queue, "job")
         await other.execute("select from agent.event where id = $1 for update", elsewhere)
-        answers = await operations.cancel_all(Filter(statuses=["pending", "running"], kinds=["job"]), 5000)
+        which = Filter(statuses=["pending", "running"], kinds=["job"])
+        answers = await operations.change_all(ManyChange("cancel", which, 5000))
     assert answers.pop(elsewhere) == "busy"
     assert {identity for identity, answer in answers.items() if answer == "running"} == running
     assert sorted(set(answers.values())) == ["cancelled", "running"]
     assert len(answers) == 1200
     assert first["id"] in answers
-    moved = await operations.rerun_all(Filter(statuses=["cancelled"]), 1000)
+    moved = await operations.rerun(Filter(statuses=["cancelled"]), 1000)
     assert len(moved) == 1000
     assert await queue.fetchval("select count(*) from agent.event_hist") == 200 - len(running)
     heads = await queue.fetchval("select count(*) from agent.event where head and group_key is not null")

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from surelane.calls import Connection
+from surelane.calls import Calls, Connection
 from surelane.encryption.data_keys import DataKeys, NoKeyError
 from surelane.encryption.keys import Keyring, new_key
 from surelane_operator.cli.command import app
-from surelane_operator.rotating import Rotation
+from surelane_operator.cli.keys import Rotation
 from tests.databases import as_role
 from tests.sql.conftest import Connect
 from tests.sql.test_installations import installation, store
@@ -123,7 +123,7 @@ async def test_new_tokens_forget_those_before_them(queue: Connection, service: C
 async def test_ingest_rotates_nothing(queue: Connection, connect: Connect) -> None:
     await DataKeys(queue, Keyring([OLD])).current("T1")
     with pytest.raises(Exception, match="permission denied"):
-        await Rotation(await connect("surelane_ingest"), Keyring([NEW, OLD])).run()
+        await Rotation(Keyring([NEW, OLD])).run(Calls(await connect("surelane_ingest")))
 
 
 async def test_a_program_that_finds_no_key_is_told_who_makes_it(queue: Connection, connect: Connect) -> None:

@@ -19,7 +19,7 @@ async def test_a_drained_worker_ends_what_it_runs_and_claims_nothing_until_it_is
         (name,) = [listed["name"] for listed in await operations.workers()]
         first = await enqueue(connection, "sleep", {"seconds": 1})
         await claimed(connection, first)
-        assert await operations.drain_worker(name)
+        assert await operations.drain_worker(name, drained=True)
         assert await state() == "drained"
         await until(lambda: any("drained this worker" in line for line in running.output))
         assert (await ended(connection, first))["outcome"] == "completed"
@@ -28,7 +28,7 @@ async def test_a_drained_worker_ends_what_it_runs_and_claims_nothing_until_it_is
         assert why is not None
         assert why[0] == "no_worker"
         assert (await live(connection, second))["claimed_by"] is None
-        assert await operations.resume_worker(name)
+        assert await operations.drain_worker(name, drained=False)
         assert (await ended(connection, second))["outcome"] == "completed"
         assert await state() == "alive"
-        assert not await operations.drain_worker("none")
+        assert not await operations.drain_worker("none", drained=True)

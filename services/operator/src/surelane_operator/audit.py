@@ -41,7 +41,6 @@ def acting_as(name: str, via: Via) -> Iterator[None]:
 
 
 def current_actor() -> Actor:
-    """Return who acts, as :func:`acting_as` says."""
     return _actor.get() or Actor("", "program")
 
 
@@ -74,10 +73,7 @@ class Audit:
     async def keeping(
         self, action: str, target: str | None = None, detail: Mapping[str, Any] | None = None
     ) -> AsyncIterator[Kept]:
-        """Run the block in a transaction that also keeps the action. A block that fails changes nothing.
-
-        The failure is kept too, where the database takes it.
-        """
+        """Run the block in a transaction that also keeps the action. One that fails changes nothing."""
         try:
             async with self._transaction() as connection:
                 kept = Kept(await self._begin(Calls(connection), action, target, detail or {}), connection)
@@ -85,7 +81,10 @@ class Audit:
                 await self._continue(kept.calls, kept.id, kept.result, over=True)
         except DatabaseRefused as error:
             with suppress(DatabaseUnavailable, DatabaseRefused):
-                await self._keep_failure(error, action, target, detail or {})
+                # The message of an error may quote data.
+                await self.end(
+                    await self.begin(action, detail or {}, target), {"error": type(error).__name__}
+                )
             raise
 
     async def call(
@@ -103,10 +102,10 @@ class Audit:
             kept.result = {} if told is None else {told: value}
         return value
 
-    async def begin(self, action: str, detail: Mapping[str, Any]) -> int:
+    async def begin(self, action: str, detail: Mapping[str, Any], target: str | None = None) -> int:
         """Keep an action that takes many transactions; return its id. :meth:`going_on` runs each of them."""
         async with self._transaction() as connection:
-            return await self._begin(Calls(connection), action, None, detail)
+            return await self._begin(Calls(connection), action, target, detail)
 
     @asynccontextmanager
     async def going_on(self, identity: int) -> AsyncIterator[Kept]:
@@ -123,10 +122,7 @@ class Audit:
     async def list_actions(
         self, limit: int = 50, *, before: int | None = None, target: str | None = None
     ) -> list[dict[str, Any]]:
-        """List up to 1,000 kept actions with a smaller id than ``before``, newest first.
-
-        ``target`` names what they are on, such as ``event 7`` or ``kind chat``.
-        """
+        """List up to 1,000 kept actions with a smaller id than ``before``, newest first."""
         rows = await self._calls.rows("list_actions", before, target, limit)
         return [_parsed(row) for row in rows]
 
@@ -153,15 +149,6 @@ class Audit:
     ) -> None:
         text = None if result is None else _json(result)
         await calls.call("continue_action", identity, text, over)
-
-    async def _keep_failure(
-        self, error: DatabaseRefused, action: str, target: str | None, detail: Mapping[str, Any]
-    ) -> None:
-        async with self._transaction() as connection:
-            calls = Calls(connection)
-            identity = await self._begin(calls, action, target, detail)
-            # The message of an error may quote data.
-            await self._continue(calls, identity, {"error": type(error).__name__}, over=True)
 
 
 def some(ids: Sequence[int]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from surelane.errors import DatabaseRefused, DatabaseUnavailable, InvalidInput
 from surelane.jobs import Priority
 from surelane.json_text import json_text
 from surelane_operator.audit import some
-from surelane_operator.reads.events import LOOKS_AT, Found, Reads
+from surelane_operator.reads.events import Found, Reads
 from surelane_operator.reads.filters import Cursor, Filter
 from surelane_service.cron import Cron, Overlap
 from surelane_service.durations import Rate, rate_text
@@ -40,10 +40,9 @@ _STEPS: Mapping[Verb, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """The answer to a run of an ended event as a new one.
+    """The answer to a run of an ended event as a new one: the event has not ended (``live``), or lacks the step.
 
-    The ``answer`` is ``rerun``; ``live``: the event has not ended; ``unknown``: there is no such event; ``no_step``: it
-    has no such step. ``id`` and ``key`` are the new event's. ``steps`` were kept, or for ``no_step`` are there.
+    ``id`` and ``key`` are the new event's. ``steps`` were kept, or for ``no_step`` are there.
     """
 
     answer: Literal["rerun", "live", "unknown", "no_step"]
@@ -59,25 +58,13 @@ class Rerun:
 
 @dataclass(frozen=True, slots=True)
 class ManyChange:
-    """A change to up to ``limit`` events: to those with ids, or to the newest that match a filter.
-
-    ``reason`` is kept with the action. Where the filter narrows, the change begins ``after`` a place.
-    """
+    """A change to up to ``limit`` events: to those with ids, or to the newest that match, ``after`` a place."""
 
     verb: Verb
     which: Filter | Sequence[int]
     limit: int
     reason: str | None = None
     after: Cursor | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Page:
-    """The next events of a change to many. ``looked`` and ``next`` are those of a change that looks for its events."""
-
-    ids: Sequence[int]
-    looked: int = 0
-    next: Cursor | None = None
 
 
 class Changes(Reads):
@@ -109,11 +96,8 @@ class Changes(Reads):
     async def change_all(self, change: ManyChange, action: int | None = None) -> dict[int, str]:
         """Change many events, :data:`STEP` per transaction, and return :meth:`change`'s answer to each.
 
-        Each step stores how many events got which answer, so that the action shows the progress. Where no index has
-        the filter, the change looks at :data:`MOST_LOOKED` events at most, a thousand per statement. Then the result
-        also has ``looked``, and ``next``, the cursor from which another change goes on.
-
-        ``action`` is that of :meth:`begin_change`; ``None`` begins one.
+        Each step stores its counts in the ``action`` of :meth:`begin_change`. Where no index has the filter, the change
+        looks at :data:`MOST_LOOKED` events at most; the result then has ``looked``, and ``next`` for another change.
         """
         if action is None:
             action = await self.begin_change(change)
@@ -123,10 +107,11 @@ class Changes(Reads):
         told = 0
         try:
             async for page in self._pages(change.which, change.limit, change.after):
-                if page.ids or page.looked >= told + TELLS_EVERY:
+                ids = [event["id"] for event in page.events]
+                if ids or page.looked >= told + TELLS_EVERY:
                     async with self.audit.going_on(action) as kept:
-                        if page.ids:
-                            answers |= await _step(kept.calls, change.verb, page.ids, change.reason)
+                        if ids:
+                            answers |= await _step(kept.calls, change.verb, ids, change.reason)
                         place, told = _place(page), page.looked
                         kept.result = _tally(answers) | place
                 else:
@@ -139,54 +124,39 @@ class Changes(Reads):
             await self.audit.end(action, _tally(answers) | place | outcome)
         return answers
 
-    async def rerun(self, ids: Sequence[int]) -> list[int]:
-        """Run ended events again, :data:`STEP` per statement, and return the ids that are in the queue again."""
-        if len(ids) > STEP:
-            return await self.rerun_all(ids, len(ids))
-        return _with("rerun", await self.change("rerun", ids)) if ids else []
-
-    async def rerun_all(self, which: Filter | Sequence[int], limit: int) -> list[int]:
-        """Run up to ``limit`` ended events that match again, newest first; return the ids of these."""
-        return _with("rerun", await self.change_all(ManyChange("rerun", which, limit)))
-
-    async def cancel_all(self, which: Filter, limit: int, reason: str | None = None) -> dict[int, str]:
-        """Cancel up to ``limit`` live events that match, and return :meth:`cancel`'s answer to each.
-
-        It waits for no lock. ``busy`` means that another transaction locks the event, which was not changed.
-        """
-        return await self.change_all(ManyChange("cancel", which, limit, reason))
+    async def rerun(self, which: Filter | Sequence[int], limit: int = STEP) -> list[int]:
+        """Run ended events again: some ids, or up to ``limit`` that match, newest first; return those that are live."""
+        if isinstance(which, Filter) or len(which) > STEP:
+            most = limit if isinstance(which, Filter) else len(which)
+            answers = await self.change_all(ManyChange("rerun", which, most))
+        else:
+            answers = await self.change("rerun", which) if which else {}
+        return [identity for identity, answer in answers.items() if answer == "rerun"]
 
     async def _pages(
-        self, which: Filter | Sequence[int], limit: int, after: Cursor | None
-    ) -> AsyncIterator[_Page]:
-        """Yield the ids of the events that match, newest first, :data:`STEP` at a time."""
+        self, which: Filter | Sequence[int], limit: int, after: Cursor | None, most: int | None = None
+    ) -> AsyncIterator[Found]:
+        """Yield the events that match, newest first, :data:`STEP` at a time. Where the filter narrows, say how far."""
         if not isinstance(which, Filter):
             for start in range(0, min(len(which), limit), STEP):
-                yield _Page(which[start : min(start + STEP, limit)])
+                yield Found([{"id": each} for each in which[start : min(start + STEP, limit)]], None, 0)
             return
-        looked = 0
-        while limit > 0 and (looked < MOST_LOOKED or not which.narrows):
+        looked, most = 0, MOST_LOOKED if most is None else most
+        while limit > 0 and (looked < most or not which.narrows):
             found = await self.find_events(which, min(limit, STEP), after)
             looked += found.looked
             limit -= len(found.events)
-            ids = [event["id"] for event in found.events]
-            yield _Page(ids, looked, found.next) if which.narrows else _Page(ids)
+            yield replace(found, looked=looked) if which.narrows else Found(found.events, None, 0)
             after = found.next
             if after is None:
                 return
 
     async def look_for(self, which: Filter, most: int) -> Found:
-        """Return the matches among the first ``most`` events, in statements of a thousand each."""
-        events: list[dict[str, Any]] = []
-        looked, after = 0, None
-        while looked < most:
-            found = await self.find_events(which, LOOKS_AT, after)
-            events += found.events
-            looked += found.looked
-            after = found.next
-            if after is None:
-                break
-        return Found(events, after, looked)
+        """Return the matches among the first ``most`` events."""
+        page, events = Found([], None, 0), list[dict[str, Any]]()
+        async for page in self._pages(which, most, None, most):
+            events += page.events
+        return replace(page, events=events)
 
     async def rerun_as_new(
         self,
@@ -197,14 +167,8 @@ class Changes(Reads):
     ) -> Rerun:
         """Run an ended event again as a new event, which leaves the old one in history.
 
-        Args:
-            from_step: keep the steps that were stored before this one; ``None`` keeps none. The second step of a name
-                is written ``name (2)``, as in the timeline.
-            payload: the new event's payload; ``None``: that of the old one.
-
-        Raises:
-            InvalidInput: the payload cannot be stored, or the event's payload is an object and this one is not.
-            Conflict: another transaction has the event or its group locked; nothing was changed.
+        The steps before ``from_step`` are kept; ``name (2)`` is the second of its name. Without a ``payload`` the new
+        event has the old one's; InvalidInput is raised where it is no object and the old one is.
         """
         detail = {"from_step": from_step, "payload": "kept" if payload is None else "edited"}
         text = None if payload is None else await self._edited(identity, payload)
@@ -215,11 +179,7 @@ class Changes(Reads):
         return Rerun(row["answer"], row["rerun"], row["key"], row["steps"] or ())
 
     async def _edited(self, identity: int, payload: Any) -> str:  # noqa: ANN401 - any JSON value
-        """Return another payload of an event as it is stored: encrypted if the event's is.
-
-        Raises:
-            InvalidInput: it is no object, and the event's payload is one; or that cannot be decrypted.
-        """
+        """Return another payload of an event as it is stored: encrypted if the event's is."""
         known = await self.calls.fetchval(
             "select payload from agent.job where id = $1 order by finished_at desc nulls first limit 1",
             identity,
@@ -238,10 +198,9 @@ class Changes(Reads):
     async def cancel(
         self, identity: int, *, by: str | None = None, reason: str | None = None, children: bool = False
     ) -> str | None:
-        """Cancel by id: ``cancelled``, ``running`` (its handler is stopped), or ``None`` (not in the queue).
+        """Cancel by id: ``cancelled``, ``running`` (its handler is stopped), ``busy`` (locked), or ``None`` (not live).
 
-        ``busy`` means that another transaction locks the event, which was not changed. With ``children``, also what a
-        continuation waits for is cancelled. ``by`` names another than who acts.
+        With ``children``, also what a continuation waits for is cancelled. ``by`` names another than who acts.
         """
         detail = {"children": children} | _reason(reason)
         arguments = identity, by, reason, children
@@ -262,15 +221,9 @@ class Changes(Reads):
     async def set_limit(
         self, kind: str, *, concurrency: int | None = None, rate: Rate | None = None, per: str | None = None
     ) -> None:
-        """Change the limit of a kind until it is reset.
+        """Change the limit of a kind until it is reset. ``None`` leaves a value, and a count of 0 lifts its bound.
 
-        Args:
-            concurrency: how many run at once; 0 lifts the bound; ``None`` leaves it.
-            rate: how many begin in a period; a count of 0 lifts the bound; ``None`` leaves it.
-            per: ``kind``, ``workspace``, ``channel``, ``user`` or ``given``; ``None`` leaves it.
-
-        Raises:
-            InvalidInput: a value makes no sense.
+        ``per`` is ``kind``, ``workspace``, ``channel``, ``user`` or ``given``.
         """
         shown = None if rate is None else rate_text(rate.count, rate.period) if rate.count else "none"
         detail = {"concurrency": concurrency, "rate": shown, "per": per}
@@ -295,18 +248,10 @@ class Changes(Reads):
         priority: Priority = 1,
         overlap: Overlap = "allow",
     ) -> datetime:
-        """Create or change a named schedule and return its next firing.
+        """Create or change a named schedule and return its next firing. ``kind`` and ``payload`` are those of its jobs.
 
-        Args:
-            name: the schedule's.
-            cron: the cron fields, their time zone and the jitter.
-            kind, payload, priority: those of its jobs. ``cron`` (the name) and ``scheduled_at`` join the payload.
-            catch_up: which of the times that no worker fired are fired later.
-            paused: fire nothing.
-            overlap: what a firing does while an earlier job of the schedule is live.
-
-        Raises:
-            InvalidInput: a value cannot be stored.
+        ``catch_up`` says which of the times that no worker fired are fired later; ``overlap`` what a firing does while
+        an earlier job of the schedule is live.
         """
         following = cron.next_firing(datetime.now(UTC))
         detail = {"kind": kind, "schedule": cron.schedule, "time_zone": cron.time_zone}
@@ -319,11 +264,7 @@ class Changes(Reads):
         return following
 
     async def _cron_payload(self, name: str, payload: Mapping[str, Any]) -> str:
-        """Return a schedule's payload as it is stored: encrypted if that is on, or if the one in its place is.
-
-        Raises:
-            InvalidInput: it cannot be encrypted, or was shown because it could not be decrypted.
-        """
+        """Return a schedule's payload as it is stored: encrypted if that is on, or if the one in its place is."""
         text = json_text(payload)
         if is_sealed(payload):
             raise InvalidInput(f"a payload has no field {SEALED}: it was read where it cannot be decrypted")
@@ -345,11 +286,7 @@ class Changes(Reads):
         return await self._told("known", "pause schedule", f"schedule {name}", "pause_cron", *paused)
 
     async def resume_cron(self, name: str) -> bool:
-        """Resume a named schedule at its next time from now; return false when there is none of that name.
-
-        Raises:
-            InvalidInput: its fields or its time zone cannot be read; set it anew.
-        """
+        """Resume a named schedule at its next time from now; return false when there is none of that name."""
         async with self.audit.keeping("resume schedule", f"schedule {name}") as kept:
             row = await kept.calls.fetchrow(
                 "select schedule, time_zone, jitter, name from agent.read_cron() where name = $1", name
@@ -367,16 +304,10 @@ class Changes(Reads):
         """Enqueue a job of a named schedule now, and return its id; ``None`` when there is none of that name."""
         return await self.audit.call("run schedule", f"schedule {name}", "run_cron", name, told="id")
 
-    async def drain_worker(self, name: str) -> bool:
-        """Drain a worker: it ends what it runs, and claims nothing until it is resumed; false: there is no such worker.
-
-        It learns of that with its next poll: within a minute, at most.
-        """
-        return await self._told("known", "drain", f"worker {name}", "drain_worker", name, True)
-
-    async def resume_worker(self, name: str) -> bool:
-        """Let a drained worker claim again; return false when there is none of that name."""
-        return await self._told("known", "resume", f"worker {name}", "drain_worker", name, False)
+    async def drain_worker(self, name: str, *, drained: bool) -> bool:
+        """Drain a worker: it claims nothing from its next poll on. Or resume it. Return false: there is none."""
+        action = "drain" if drained else "resume"
+        return await self._told("known", action, f"worker {name}", "drain_worker", name, drained)
 
     async def _told(
         self, field: str, action: str, target: str, function: str, *arguments: str | bool | None
@@ -404,7 +335,7 @@ def _tally(answers: Mapping[int, str]) -> dict[str, Any]:
     return dict(Counter(answers.values()))
 
 
-def _place(page: _Page) -> dict[str, Any]:
+def _place(page: Found) -> dict[str, Any]:
     """Return how far a change came that looks for its events; nothing of another one."""
     place: dict[str, Any] = {"looked": page.looked} if page.looked else {}
     return place | ({"next": page.next.text()} if page.next else {})
@@ -417,10 +348,6 @@ def _given(which: Filter) -> dict[str, Any]:
         for name, value in asdict(which).items()
         if value
     }
-
-
-def _with(answer: str, answers: Mapping[int, str]) -> list[int]:
-    return [identity for identity, given in answers.items() if given == answer]
 
 
 def _reason(reason: str | None) -> dict[str, Any]:

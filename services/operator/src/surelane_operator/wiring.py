@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass
 from datetime import timedelta
 from types import ModuleType
 
@@ -22,7 +21,7 @@ from surelane_operator.console.access.access_settings import AccessSettings
 from surelane_operator.console.access.guard import Credentials, Guard
 from surelane_operator.console.access.oidc import Provider
 from surelane_operator.console.access.sessions import ProxyHeaders, Sessions, Signer, Used
-from surelane_operator.console.access.sign_in import CALLBACK, Oidc, Render, SignIn
+from surelane_operator.console.access.sign_in import CALLBACK, Render, SignIn
 from surelane_operator.console.access.viewer import Groups, Role, Tokens
 from surelane_operator.console.console import HEADERS, Console, to_the_page
 from surelane_operator.console.pages import Pages
@@ -42,13 +41,9 @@ STATEMENT_TIMEOUT = timedelta(seconds=15)
 _logger = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Operators:
-    """What the private port serves for operators. ``closing`` is called before the service waits for requests."""
-
-    routes: list[web.AbstractRouteDef]
-    middlewares: Sequence[Middleware] = ()
-    closing: Sequence[Callable[[web.Application], Awaitable[None]]] = ()
+Closing = Sequence[Callable[[web.Application], Awaitable[None]]]
+Operators = tuple[list[web.AbstractRouteDef], Sequence[Middleware], Closing]
+"""What the private port serves for operators, and what is called before the service waits for requests."""
 
 
 async def main(stop: asyncio.Event) -> None:
@@ -78,15 +73,15 @@ async def running(settings: AccessSettings) -> AsyncIterator[int]:
     async with (
         connecting(1) as probing,
         connecting(CONNECTIONS) as pool,
-        _operators(settings, pool) as operators,
+        _operators(settings, pool) as (served, middlewares, closing),
     ):
 
         async def unready() -> str | None:
             return await schema_unfit(schema_version(Calls(probing)))
 
-        routes = [web.get("/", to_the_page), *operators.routes]
-        app = private_app(unready, routes, settings.known_hosts, operators.middlewares)
-        app.on_shutdown.extend(operators.closing)
+        routes = [web.get("/", to_the_page), *served]
+        app = private_app(unready, routes, settings.known_hosts, middlewares)
+        app.on_shutdown.extend(closing)
         async with serving_private(app, settings) as port:
             yield port
 
@@ -98,7 +93,7 @@ def _serves(settings: AccessSettings) -> bool:
 @asynccontextmanager
 async def _operators(settings: AccessSettings, pool: Pool) -> AsyncIterator[Operators]:
     if not _serves(settings):
-        yield Operators([route for path in OFF for route in switched_off(path)])
+        yield [route for path in OFF for route in switched_off(path)], [], []
         return
     changes = Changes(pool, Sealing(DataKeys(pool, settings.encryption_keys), on=settings.encrypt_events))
     examinations = Examinations(settings.database_url.get_secret_value())
@@ -115,17 +110,11 @@ async def _operators(settings: AccessSettings, pool: Pool) -> AsyncIterator[Oper
         at = settings.console_url if settings.sign_in else None
         tools = protocol.serving_assistants(api.endpoints, changes=may_change, page=at)
     async with tools as served:
-        yield Operators([*page, *api.routes(), *served], [guard.middleware], [console.close, api.close])
+        yield [*page, *api.routes(), *served], [guard.middleware], [console.close, api.close]
 
 
 def load_protocol(settings: AccessSettings) -> ModuleType | None:
-    """Import the server of the Model Context Protocol, where the settings switch it on.
-
-    The SDK takes half a second and 22 MB, so nothing else imports it.
-
-    Raises:
-        SettingsError: the SDK is not installed.
-    """
+    """Import the server of the Model Context Protocol, where it is on: the SDK takes half a second and 22 MB."""
     if settings.assistants is None:
         return None
     try:
@@ -140,11 +129,12 @@ def load_protocol(settings: AccessSettings) -> ModuleType | None:
 def access_of(
     settings: AccessSettings, render: Render, headers: dict[str, str], database: Calls
 ) -> tuple[Guard, list[web.AbstractRouteDef]]:
-    """Return the guard and the routes of the sign-in, as the settings say.
-
-    ``headers`` are those of the sign-in page. ``database`` keeps which sessions and links count no more.
-    """
-    given = _tokens(settings)
+    """Return the guard and the routes of the sign-in, whose page has ``headers``, as the settings say."""
+    secrets: list[tuple[Role, SecretStr | None]] = [
+        ("viewer", settings.api_viewer_token),
+        ("operator", settings.api_token),
+    ]
+    given = {role: secret.get_secret_value().strip() for role, secret in secrets if secret}
     tokens = Tokens(given) if given else None
     if settings.sign_in is None:
         return Guard(tokens), []
@@ -156,26 +146,14 @@ def access_of(
         client = f"{settings.oidc_issuer} {settings.oidc_client_id}"
         ways["viewer"] = f"{client} {sorted(groups.viewers)}"
         ways["operator"] = f"{client} {sorted(groups.operators)}"
-        oidc = Oidc(_provider(settings), groups, settings.oidc_groups_claim)
+        names = settings.oidc_issuer or "", settings.oidc_client_id or ""
+        secret = settings.oidc_client_secret.get_secret_value() if settings.oidc_client_secret else ""
+        at, claim = f"{settings.console_url}{CALLBACK}", settings.oidc_groups_claim
+        oidc = Provider(*names, secret, at, settings.oidc_scopes, groups, claim)
     https = (settings.console_url or "").startswith("https:")
     browser: Credentials = (sessions := Sessions(signer, Used(database), ways, https=https))
     if settings.sign_in == "proxy":
-        names = settings.proxy_user_header or "", settings.proxy_groups_header
-        browser = ProxyHeaders(*names, settings.proxy_addresses, groups, signer)
+        headers_of = settings.proxy_user_header or "", settings.proxy_groups_header
+        browser = ProxyHeaders(*headers_of, settings.proxy_addresses, groups, signer)
     sign_in = SignIn(sessions, render, headers, tokens=tokens if links else None, links=links, oidc=oidc)
     return Guard(tokens, browser, sign_in.away), sign_in.routes()
-
-
-def _tokens(settings: AccessSettings) -> dict[Role, str]:
-    given: list[tuple[Role, SecretStr | None]] = [
-        ("viewer", settings.api_viewer_token),
-        ("operator", settings.api_token),
-    ]
-    return {role: secret.get_secret_value().strip() for role, secret in given if secret}
-
-
-def _provider(settings: AccessSettings) -> Provider:
-    secret = settings.oidc_client_secret
-    client = settings.oidc_client_id or "", secret.get_secret_value() if secret else ""
-    at = f"{settings.console_url}{CALLBACK}"
-    return Provider(settings.oidc_issuer or "", *client, at, settings.oidc_scopes)

@@ -1,6 +1,7 @@
 """Endpoints of ``/v1``: a function's signature says how its request is read and what it answers, and documents it."""
 
 import inspect
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, get_args
 
@@ -41,15 +42,11 @@ class Refused(Exception):  # noqa: N818 - it is an answer, not a failure
 
 
 class Endpoint:
-    """One method of one path.
+    """One method of one path, and the function that answers it.
 
-    Args:
-        call: the function. Its parameters ``path``, ``query`` and ``body`` are models; it needs no others. It returns
-            a model, or nothing or true for 204. Where it finds nothing it returns ``None`` instead of a model, or
-            false: that is the refusal 404. Its name becomes the ``operationId``, its docstring the summary.
-        status: of the answer, where it is not 200 or 204.
-        refusals: statuses beside :data:`ALWAYS`, and what they mean.
-        role: who may call it; ``None``: viewers what reads, operators what changes.
+    The function's parameters ``path``, ``query`` and ``body`` are models. It returns a model, or nothing or true for
+    204. ``None`` instead of a model, or false, is the refusal 404. Its name and docstring are the document's.
+    By default viewers may call what reads, and operators what changes. ``refusals`` come beside :data:`ALWAYS`.
     """
 
     def __init__(
@@ -109,11 +106,7 @@ class Endpoint:
         )
 
     async def call(self, viewer: Viewer, given: Mapping[str, object]) -> BaseModel | None:
-        """Call the function with the fields of ``path`` and ``query`` as text, and the ``body`` as JSON.
-
-        Raises:
-            Refused: it cannot be read, the viewer may not do it, or the function or the database refuses it.
-        """
+        """Call the function with the fields of ``path`` and ``query`` as text, and the ``body`` as JSON, or refuse."""
         if not viewer.may(self.role):
             raise Refused(403, FORBIDDEN)
         try:
@@ -175,10 +168,7 @@ class Endpoint:
 
 
 class StreamEndpoint(Endpoint):
-    """A read whose answer ``send`` streams as server-sent events. It gets what ``call`` returns.
-
-    The field ``after`` of the query is also read from the header ``Last-Event-ID``, which browsers send.
-    """
+    """A read whose answer ``send`` streams, from ``after`` or the header ``Last-Event-ID`` on, which browsers send."""
 
     def __init__(
         self,
@@ -229,6 +219,11 @@ def document(endpoints: Sequence[Endpoint], version: str) -> dict[str, Any]:
             },
         },
     }
+
+
+def server_sent(sort: str, data: object) -> bytes:
+    """Format a server-sent event. JSON has no line breaks, which would end its field."""
+    return f"event: {sort}\ndata: {json.dumps(data)}\n\n".encode()
 
 
 def plain(schema: Mapping[str, Any]) -> dict[str, Any]:

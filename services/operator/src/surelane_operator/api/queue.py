@@ -8,7 +8,7 @@ from surelane_operator.api import models
 from surelane_operator.api.endpoint import UNKNOWN, Endpoint, Refused
 from surelane_operator.api.models import EventPath
 from surelane_operator.changes import Changes
-from surelane_operator.doctor import Examination, Examinations
+from surelane_operator.doctor import AGAIN, Examination, Examinations
 from surelane_operator.reads import queue
 from surelane_operator.reads.filters import cursor_after
 from surelane_operator.reads.lookup import Lookup, look_up, why
@@ -29,16 +29,14 @@ class QueueApi:
         not_set = {404: "no operator has changed this limit"}
         no_worker = {404: "there is no such worker"}
         no_schedule = {404: "there is no such schedule"}
-        not_ended = {409: "it has not ended, or its key is live again"}
+        not_ended = UNKNOWN | {409: "it has not ended, or its key is live again"}
         ended = {409: "it has ended"}
         return [
             Endpoint("GET", "/v1/jobs", self.list_events),
             Endpoint("GET", "/v1/jobs/search", self.search_events),
             Endpoint("GET", "/v1/jobs/{id}", self.get_event, refusals=UNKNOWN),
             Endpoint("GET", "/v1/jobs/{id}/why", self.why_waiting, refusals=UNKNOWN),
-            Endpoint(
-                "POST", "/v1/jobs/{id}/rerun", self.rerun_event, status=202, refusals=UNKNOWN | not_ended
-            ),
+            Endpoint("POST", "/v1/jobs/{id}/rerun", self.rerun_event, status=202, refusals=not_ended),
             Endpoint("POST", "/v1/jobs/{id}/cancel", self.cancel_event, refusals=UNKNOWN | ended),
             Endpoint("POST", "/v1/jobs/{id}/signal", self.signal_event, refusals=UNKNOWN | ended),
             Endpoint("GET", "/v1/find", self.find_message),
@@ -200,11 +198,11 @@ class QueueApi:
 
     async def drain_worker(self, path: models.NamePath) -> bool:
         """Let a worker end what it runs and claim nothing more; it learns of that within a minute."""
-        return await self._changes.drain_worker(path.name)
+        return await self._changes.drain_worker(path.name, drained=True)
 
     async def resume_worker(self, path: models.NamePath) -> bool:
         """Let a drained worker claim again."""
-        return await self._changes.resume_worker(path.name)
+        return await self._changes.drain_worker(path.name, drained=False)
 
     async def list_cron(self) -> queue.ScheduleList:
         """List the named schedules, with their next firings and last runs."""
@@ -252,4 +250,4 @@ class QueueApi:
 
     async def examine(self) -> Examination:
         """Run the doctor now."""
-        return await self._examinations.again()
+        return await self._examinations.latest(AGAIN)

@@ -1,19 +1,17 @@
 """Follow what an agent says: server-sent events, from any place on, until the event ends.
 
-The worker stores what is said once a second, so each stream reads twice a second. Notifications would cost each
-batch a commit that waits for all others, and would tell every operator's process of every turn.
+The worker stores once a second, and a stream reads twice. A notification would cost each batch a commit that waits.
 """
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from aiohttp import web
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BeforeValidator, Field
 
 from surelane.errors import DatabaseUnavailable
-from surelane_operator.api.endpoint import EVENT_STREAM, UNKNOWN, Refused, StreamEndpoint
+from surelane_operator.api.endpoint import EVENT_STREAM, UNKNOWN, Refused, StreamEndpoint, server_sent
 from surelane_operator.api.models import EventPath, Strict, digits
 from surelane_operator.changes import Changes
 
@@ -36,13 +34,6 @@ class StreamQuery(Strict):
     )
 
 
-class Followed(BaseModel):
-    """The event that is followed, and the batch after which the stream goes on."""
-
-    id: int
-    after: int
-
-
 class StreamApi:
     """The endpoint that streams what agents say."""
 
@@ -58,25 +49,24 @@ class StreamApi:
         """End all streams. Readers come again."""
         self._closed.set()
 
-    async def stream_event(self, path: EventPath, query: StreamQuery) -> Followed | None:
+    async def stream_event(self, path: EventPath, query: StreamQuery) -> StreamQuery | None:
         """Follow what an agent says, until its event ends. That you looked is kept.
 
         An event `said` has a text and the number of the model's response. Where it `begins`, forget what was said in
         that response and in later ones: it is told anew. The event `end` has the status, the reason and the result.
         """
-        found = await self._changes.look(path.id)
-        return None if found is None else Followed(id=path.id, after=query.after)
+        return query if await self._changes.look(path.id) else None
 
-    async def _send(self, request: web.Request, followed: Followed) -> web.StreamResponse:
+    async def _send(self, request: web.Request, query: StreamQuery) -> web.StreamResponse:
         if self._open >= self._most:
             raise Refused(503, f"{self._most} streams are open: try again later", {"Retry-After": "5"})
         self._open += 1
         response = web.StreamResponse(headers=HEADERS)
         try:
             await response.prepare(request)
-            async for each in self._events(followed.id, followed.after):
+            async for each in self._events(int(request.match_info["id"]), query.after):
                 async with asyncio.timeout(SLOWEST):
-                    await response.write(each.encode())
+                    await response.write(each)
         except TimeoutError:
             if request.transport is not None:
                 request.transport.abort()
@@ -86,23 +76,23 @@ class StreamApi:
             self._open -= 1
         return response
 
-    async def _events(self, identity: int, number: int) -> AsyncIterator[str]:
+    async def _events(self, identity: int, number: int) -> AsyncIterator[bytes]:
         clock = asyncio.get_running_loop().time
         ends, quiet_since = clock() + self._spell, clock()
-        yield "retry: 1000\n\n"
+        yield b"retry: 1000\n\n"
         while clock() < ends:
             ended, said = await self._read(identity, number)
             for each in said:
                 number, quiet_since = each.pop("number"), clock()
-                yield f"id: {number}\n{_event('said', each)}"
+                yield f"id: {number}\n".encode() + server_sent("said", each)
             if said:
                 continue
             if ended is not None:
-                yield _event("end", ended)
+                yield server_sent("end", ended)
                 return
             if clock() - quiet_since >= HEARTBEAT:
                 quiet_since = clock()
-                yield ": it goes on\n\n"
+                yield b": it goes on\n\n"
             if await self._closes():
                 return
 
@@ -127,7 +117,3 @@ class StreamApi:
                 return await self._closed.wait()
         except TimeoutError:
             return False
-
-
-def _event(sort: str, data: dict[str, Any]) -> str:
-    return f"event: {sort}\ndata: {json.dumps(data)}\n\n"

@@ -25,7 +25,9 @@ from surelane_operator.cli.follow import logs, tail
 from surelane_operator.cli.output import columns, say, show_json, show_table, watched
 from surelane_operator.cli.queue import enqueue, orchestrate
 from surelane_operator.cli.session import Database, ExitCode, Json, run
-from surelane_operator.doctor import Finding, Level, examine
+from surelane_operator.doctor import Finding, Level, examine, verify
+from surelane_operator.doctor.invariants import ROWS
+from surelane_operator.rehearsing import KIND, rehearse
 
 _STYLES = {
     Level.OK: "green",
@@ -37,25 +39,22 @@ _STYLES = {
 
 def doctor(
     database: Database,
-    as_json: Annotated[bool, Option("--json", help="Print JSON instead of lines.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Check schema, roles, notifications, clocks, vacuum, indexes, workers and backlog; it exits with 1 on a problem.
 
     Every service's role may run it. It reports what the role may not see as unknown.
     """
-    findings = run(database, lambda _, connection: examine(database, connection))
+    _report(run(database, lambda _, connection: examine(database, connection)), as_json=as_json)
+
+
+def _report(findings: Sequence[Finding], *, as_json: bool) -> None:
+    """Print findings. A problem ends the command with 1."""
     healthy = all(finding.level is not Level.PROBLEM for finding in findings)
     if as_json:
         show_json({"healthy": healthy, "findings": [asdict(finding) for finding in findings]})
-    else:
-        _show_findings(findings)
-    if not healthy:
-        raise typer.Exit(ExitCode.FAILED)
-
-
-def _show_findings(findings: Sequence[Finding]) -> None:
     console = Console(soft_wrap=True, highlight=False)
-    for finding in findings:
+    for finding in () if as_json else findings:
         console.print(
             Text(f"{finding.level:<8}", _STYLES[finding.level]),
             f"{finding.check}: {finding.found}",
@@ -63,6 +62,8 @@ def _show_findings(findings: Sequence[Finding]) -> None:
         )
         if finding.advice and finding.level is not Level.OK:
             console.print(f"         -> {finding.advice}", markup=False)
+    if not healthy:
+        raise typer.Exit(ExitCode.FAILED)
 
 
 app = typer.Typer(help="Operate a Surelane queue.", no_args_is_help=True, pretty_exceptions_enable=False)
@@ -142,6 +143,37 @@ def trace(
     link = url.replace("{trace_id}", trace_id) if url else None
     text = "\n".join(part for part in (trace_id, link) if part)
     say(text, {"trace_id": trace_id, "url": link}, as_json=as_json)
+
+
+@app.command("verify")
+def verify_queue(
+    database: Database,
+    rows: Annotated[int, Option(min=1, help="How many rows each check looks at, at most.")] = ROWS,
+    as_json: Json = False,
+) -> None:
+    """Check in a live database what the queue's rules exclude; it exits with 1 if it finds some of that.
+
+    It changes nothing and locks nothing. Each check takes ten seconds at most, and looks twice before it tells.
+    """
+    _report(run(database, lambda _, connection: verify(connection, rows), within=None), as_json=as_json)
+
+
+@app.command("rehearse")
+def rehearse_faults(
+    database: Database,
+    staging: Annotated[str, Option(prompt="The staging database's name", help="The database's name.")],
+    kind: Annotated[str, Option(help="A kind whose jobs do no harm.")] = KIND,
+    as_json: Json = False,
+) -> None:
+    """Cut workers' connections in a staging database while jobs run, check the promises, and verify the database.
+
+    It stores 900 jobs, and takes a minute at most for each of three scenes. It needs two workers.
+    """
+
+    async def work(changes: Changes, connection: Connection) -> list[Finding]:
+        return await rehearse(changes, connection, staging, kind) + await verify(connection)
+
+    _report(run(database, work, within=None), as_json=as_json)
 
 
 @app.command("actions")

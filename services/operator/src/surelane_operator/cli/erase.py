@@ -1,20 +1,25 @@
-"""``surelane erase``: remove what a person, a channel or a workspace wrote."""
+"""``surelane erase``: remove what a person, a channel or a workspace wrote, in bounded steps, with a receipt."""
 
+import asyncio
+import json
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Option
 
+from surelane.calls import Calls
+from surelane.errors import Conflict
 from surelane_operator.audit import this_user
 from surelane_operator.cli.output import columns, say, show_json, show_table
 from surelane_operator.cli.session import Database, ExitCode, Json, failed, run
-from surelane_operator.erasing import Erasing, Progress, Receipt
 
 _EVERY = 2.0
 """Seconds between lines of progress."""
+_PAUSE = 0.5
+"""Seconds between looks at events that have not ended yet, or that another transaction has locked."""
 _WORDS = {
     "cancelled": "cancelled before",
     "event": "live events",
@@ -30,6 +35,8 @@ _WORDS = {
 _RECEIPTS = columns(
     *("id=receipt", "asked_at=asked", "asked_by=by", "filter", "removed", "finished_at=finished")
 )
+Told = Callable[[int, int, str], None]
+"""Gets how many events were looked at, of about how many, and what is waited for."""
 
 
 def erase(
@@ -58,9 +65,9 @@ def erase(
         raise failed("give --user, --team or --channel", ExitCode.USAGE)
     if yes and dry_run:
         raise failed("give --yes or --dry-run, not both", ExitCode.USAGE)
-    told = _progress()
+    given, told = json.dumps(names), _progress()
     if not yes:
-        counts = run(database, lambda _, connection: Erasing(connection).preview(names, told), within=None)
+        counts = run(database, lambda changes, _: _previewed(changes.calls, given, told), within=None)
         say(
             f"would remove: {_counted(counts)}\nto erase, repeat the command with --yes",
             {"erased": False, "counts": counts},
@@ -68,17 +75,55 @@ def erase(
         )
         return
     asker = by or this_user()
-    receipt = run(database, lambda _, connection: Erasing(connection).erase(names, asker, told), within=None)
-    say(_printed(receipt), {"erased": True} | asdict(receipt), as_json=as_json)
+    receipt = run(database, lambda changes, _: _erased(changes.calls, given, asker, told), within=None)
+    say(_printed(receipt), {"erased": True} | receipt, as_json=as_json)
 
 
 def _list(database: str, *, as_json: bool) -> None:
-    found = run(database, lambda _, connection: Erasing(connection).receipts())
-    rows = [asdict(receipt) | {"removed": _counted(receipt.counts)} for receipt in found]
+    rows = run(database, lambda changes, _: _receipts(changes.calls))
     for row in rows:
-        del row["key"]
+        row["removed"] = _counted(row["counts"])
         row["filter"] = row["filter"] if as_json else ", ".join(row["filter"])
     show_json(rows) if as_json else show_table(_RECEIPTS, rows, empty="nothing was ever erased")
+
+
+async def _previewed(calls: Calls, given: str, told: Told) -> dict[str, int]:
+    """Count by table what an erasure would remove."""
+    counts, at, seen, of = Counter[str](), None, 0, 0
+    while True:
+        step = json.loads(await calls.call("preview_erasure", given, at and json.dumps(at)))
+        counts.update(step["counts"])
+        seen, of, at = seen + step["seen"], step.get("of", of), step.get("at")
+        told(seen, of, "")
+        if at is None:
+            return dict(counts)
+
+
+async def _erased(calls: Calls, given: str, by: str, told: Told) -> dict[str, Any]:
+    """Erase, and return the receipt, with the key of its hashes. The database has forgotten that."""
+    begun = await calls.row("begin_erasure", given, by)
+    assert begun is not None  # noqa: S101 - one row, always
+    seen, place, waiting = 0, "", 0
+    while place != "done":
+        try:
+            step = await calls.row("erase_step", begun["id"], given)
+            assert step is not None  # noqa: S101 - as above
+            place, waiting, seen = step["place"], step["waiting"], seen + step["seen"]
+        except Conflict:
+            waiting = 1
+        key = "for a minute, until no process encrypts with the workspace's data key"
+        reason = key if place == "key" else f"for {waiting} that run or are locked" if waiting else ""
+        told(seen, begun["about"], reason)
+        if waiting:
+            await asyncio.sleep(_PAUSE)
+    (receipt,) = [each for each in await _receipts(calls) if each["id"] == begun["id"]]
+    return receipt | {"key": begun["key"]}
+
+
+async def _receipts(calls: Calls) -> list[dict[str, Any]]:
+    """Return the receipts of the last hundred erasures, newest first. Ids of the filter are hashed."""
+    rows = [dict(row) for row in await calls.rows("list_erasures")]
+    return [row | {name: json.loads(row[name]) for name in ("filter", "counts")} for row in rows]
 
 
 def _counted(counts: Mapping[str, int]) -> str:
@@ -87,28 +132,26 @@ def _counted(counts: Mapping[str, int]) -> str:
     return ", ".join(said) or "nothing"
 
 
-def _printed(receipt: Receipt) -> str:
-    filters = "\n".join(f"{name} sha256 {hashed}" for name, hashed in receipt.filter.items())
+def _printed(receipt: Mapping[str, Any]) -> str:
+    filters = "\n".join(f"{name} sha256 {hashed}" for name, hashed in receipt["filter"].items())
     return (
-        f"erased: {_counted(receipt.counts)}\n\n"
-        f"receipt {receipt.id}, asked for by {receipt.asked_by} at {receipt.asked_at:%Y-%m-%d %H:%M:%S %Z},"
-        f" finished at {receipt.finished_at:%Y-%m-%d %H:%M:%S %Z}\n{filters}\nkey {receipt.key}\n"
+        f"erased: {_counted(receipt['counts'])}\n\n"
+        f"receipt {receipt['id']}, asked for by {receipt['asked_by']} at {receipt['asked_at']:%Y-%m-%d %H:%M:%S %Z},"
+        f" finished at {receipt['finished_at']:%Y-%m-%d %H:%M:%S %Z}\n{filters}\nkey {receipt['key']}\n"
         "Removed rows stay in PostgreSQL's files until vacuum, and until freed space is written anew.\n"
         "Keep the key: the database has forgotten it. With it, sha256 of KEY:user:ID proves whose erasure this was."
     )
 
 
-def _progress() -> Callable[[Progress], None]:
+def _progress() -> Told:
     """Return a function that prints progress to standard error, every two seconds."""
     last = time.monotonic()
 
-    def told(progress: Progress) -> None:
+    def told(seen: int, of: int, waiting: str) -> None:
         nonlocal last
         if time.monotonic() - last >= _EVERY:
             last = time.monotonic()
-            waiting = f"; waiting for {progress.waiting} that run or are locked" if progress.waiting else ""
-            if progress.key_in_use:
-                waiting = "; waiting for a minute, until no process encrypts with the workspace's data key"
-            typer.echo(f"looked at {progress.seen:,} of about {progress.of:,} events{waiting}", err=True)
+            rest = f"; waiting {waiting}" if waiting else ""
+            typer.echo(f"looked at {seen:,} of about {of:,} events{rest}", err=True)
 
     return told

@@ -12,7 +12,7 @@ import typer
 from typer import Argument, Option
 
 from surelane.calls import Connection
-from surelane_operator.changes import Changes
+from surelane_operator.changes import Changes, ManyChange
 from surelane_operator.cli.output import Story, say, show_events, show_json, show_sheet, watched
 from surelane_operator.cli.session import Database, ExitCode, Json, failed, known_kinds, read_json, run
 from surelane_operator.reads.events import Reads
@@ -83,7 +83,7 @@ def filtered(
     for status in statuses or ():
         if status not in STATUSES:
             raise failed(f"{status} is not a status; write one of {', '.join(STATUSES)}", ExitCode.USAGE)
-    named = [_kind(kind) for kind in kinds or ()]
+    named = [f"slack.command.{kind[1:]}" if kind.startswith("/") else kind for kind in kinds or ()]
     try:
         read = read_tags(tags)
     except ValueError as error:
@@ -95,10 +95,6 @@ def filtered(
 def aware(moment: datetime | None) -> datetime | None:
     """Return a time of the terminal's zone."""
     return None if moment is None else moment.astimezone()
-
-
-def _kind(kind: str) -> str:
-    return f"slack.command.{kind[1:]}" if kind.startswith("/") else kind
 
 
 app = typer.Typer(
@@ -225,7 +221,7 @@ def rerun(
     which = filtered(status, kind, None, since, until)
 
     async def work(changes: Changes, _: Connection) -> list[int]:
-        return await (changes.rerun(ids) if ids else changes.rerun_all(which, limit))
+        return await changes.rerun(ids or which, limit)
 
     moved = run(database, work, within=None)
     named = f": {', '.join(map(str, moved))}" if 0 < len(moved) <= 100 else ""
@@ -291,7 +287,8 @@ def cancel(
         raise failed("give an event, or --status to cancel all events that have it", ExitCode.USAGE)
     if key is None:
         which = filtered(status, kind, None, since, until)
-        answers = run(database, lambda changes, _: changes.cancel_all(which, limit, reason), within=None)
+        change = ManyChange("cancel", which, limit, reason)
+        answers = run(database, lambda changes, _: changes.change_all(change), within=None)
         counted = Counter(answers.values())
         counts = {answer: counted[answer] for answer in ("cancelled", "running", "busy")}
         say(", ".join(f"{answer} {count}" for answer, count in counts.items()), counts, as_json=as_json)

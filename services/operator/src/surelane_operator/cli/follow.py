@@ -1,10 +1,7 @@
-"""``surelane logs`` and ``surelane tail``: follow one event, or all of them, until Ctrl-C.
-
-A terminal that listened would be signalled for every notification, so each looks once a second, with a bounded
-statement.
-"""
+"""``surelane logs`` and ``surelane tail``: follow one event, or all, until Ctrl-C, by a bounded look each second."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -63,52 +60,28 @@ def tail(
     which = filtered(status, kind, key, None, None)
 
     async def work(reads: Reads, _: Connection) -> None:
-        news = News(reads, which)
-        for event in await news.first(last):
+        async for event in _news(reads, which, last):
             _show(event, as_json=as_json)
-        while True:
-            await asyncio.sleep(PAUSE)
-            for event in await news.next():
-                _show(event, as_json=as_json)
 
     with interruptible():
         run(database, work, within=None)
 
 
-class News:
-    """The events that changed since the last look."""
-
-    def __init__(self, reads: Reads, which: Filter) -> None:
-        self._reads = reads
-        self._which = which
-        self._live: dict[int, tuple[str, int]] = {}
-        self._ended: set[tuple[int, datetime]] = set()
-        self._since: datetime | None = None
-
-    async def first(self, last: int) -> list[dict[str, Any]]:
-        """Return the last so many events, oldest first."""
-        self._since = await self._reads.clock()
-        await self.next()
-        page = await self._reads.list_events(self._which, last) if last else []
-        return sorted(page, key=moment_of)
-
-    async def next(self) -> list[dict[str, Any]]:
-        """Return the events that came, began to run or ended since the last look, in the order of time."""
-        assert self._since is not None  # noqa: S101 - set by the first look
-        rows = await self._reads.recent(self._which, self._since - LATE, MOST)
-        live = [event for event in rows if event["finished_at"] is None]
-        changed = [event for event in live if self._live.get(event["id"]) != _state(event)]
-        self._live = {event["id"]: _state(event) for event in live}
-        ended = {(event["id"], event["finished_at"]): event for event in rows if event["finished_at"]}
-        changed += [event for place, event in ended.items() if place not in self._ended]
-        self._ended |= ended.keys()
-        self._since = max([self._since, *(moment for _, moment in self._ended)])
-        self._ended = {place for place in self._ended if place[1] >= self._since - LATE}
-        return sorted(changed, key=moment_of)
-
-
-def _state(event: dict[str, Any]) -> tuple[str, int]:
-    return event["status"], event["attempts"]
+async def _news(reads: Reads, which: Filter, last: int) -> AsyncIterator[dict[str, Any]]:
+    """Yield the last so many events, then those that come, begin to run or end, in the order of time."""
+    since, known = await reads.clock(), None
+    while True:
+        rows = await reads.recent(which, since - LATE, MOST)
+        states = {(row["id"], row["finished_at"], row["status"], row["attempts"]): row for row in rows}
+        if known is None:
+            changed = await reads.list_events(which, last) if last else []
+        else:
+            changed = [row for state, row in states.items() if state not in known]
+        for event in sorted(changed, key=moment_of):
+            yield event
+        known = set(states)
+        since = max([since, *(row["finished_at"] for row in rows if row["finished_at"])])
+        await asyncio.sleep(PAUSE)
 
 
 def moment_of(event: dict[str, Any]) -> datetime:

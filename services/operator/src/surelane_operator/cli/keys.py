@@ -1,16 +1,24 @@
-"""``surelane keys``: the keys that encrypt stored secrets."""
+"""``surelane keys``: make and rotate the keys that encrypt stored tokens and data keys.
+
+A row keeps its previous value until a later pass has opened the new one. See ADR 0066.
+"""
 
 import os
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import typer
 
-from surelane.calls import Connection
-from surelane.encryption.keys import SETTING, Keyring, new_key
+from surelane.calls import Calls, Row
+from surelane.encryption.envelopes import DataKey
+from surelane.encryption.keys import SETTING, Keyring, SealedError, new_key
 from surelane_operator.cli.output import say
 from surelane_operator.cli.session import Database, ExitCode, Json, failed, run
-from surelane_operator.rotating import BATCH, Rotation
+from surelane_service.installations import Owner
 
+BATCH = 100
+"""Rows of one step."""
 app = typer.Typer(help=f"Make and rotate the keys of {SETTING}.", no_args_is_help=True)
 
 
@@ -34,7 +42,8 @@ def rotate(database: Database, as_json: Json = False) -> None:
         raise failed(f"{SETTING}: {error}", ExitCode.USAGE) from None
     if keys is None:
         raise failed(f"{SETTING} is not set", ExitCode.USAGE)
-    rotation = run(database, lambda _, connection: _rotated(connection, keys), within=None)
+    rotation = Rotation(keys)
+    run(database, lambda changes, _: rotation.run(changes.calls), within=None)
     for name, why in rotation.lost.items():
         typer.echo(f"cannot be opened: {name} ({why})", err=True)
     left = f"{len(rotation.lost)} cannot be opened" if rotation.lost else "none is left"
@@ -47,11 +56,90 @@ def rotate(database: Database, as_json: Json = False) -> None:
         raise typer.Exit(ExitCode.FAILED)
 
 
-async def _rotated(connection: Connection, keys: Keyring) -> Rotation:
-    def told(sealed: int) -> None:
-        if sealed % BATCH == 0 and sys.stderr.isatty():
-            typer.echo(f"\r{sealed} sealed anew", err=True, nl=False)
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Rows to seal: their key's columns and the place in front of the first one, their statements and their names."""
 
-    rotation = Rotation(connection, keys, told)
-    await rotation.run()
-    return rotation
+    key: tuple[str, ...]
+    first: tuple[object, ...]
+    rows: str
+    seal: str
+    place: Callable[[Row], str]
+    name: Callable[[Row], str]
+    leave: str | None = None
+
+
+_TABLES = (
+    _Table(
+        ("owner_id", "enterprise_wide", "user_id"),
+        ("", False, ""),
+        "select * from agent.installations_to_seal($1, $2, $3, $4)",
+        "select agent.seal_installation($1, $2, $3, $4, $5)",
+        lambda row: Owner(row["owner_id"], row["enterprise_wide"]).place(row["user_id"]),
+        lambda row: f"installation of {row['owner_id']}, {row['user_id'] or 'bot'}: install the app again",
+    ),
+    _Table(
+        ("id",),
+        (b"",),
+        "select * from agent.data_keys_to_seal($1, $2)",
+        "select agent.seal_data_key($1, $2, $3)",
+        lambda row: DataKey(row["id"], row["workspace"], b"").place(),
+        lambda row: f"data key {row['id'].hex()} of workspace {row['workspace']!r}: it gets another one",
+        "select agent.leave_data_key($1, $2)",
+    ),
+)
+
+
+@dataclass(slots=True)
+class Rotation:
+    """A rotation: how much it has ``sealed``, and by its name why what no key opens was left."""
+
+    keys: Keyring
+    sealed: int = 0
+    lost: dict[str, str] = field(default_factory=dict)
+
+    async def run(self, calls: Calls) -> None:
+        """Seal everything. Services that still have the old list may write meanwhile."""
+        for table in _TABLES:
+            while await self._pass(calls, table):
+                pass
+
+    async def _pass(self, calls: Calls, table: _Table) -> bool:
+        """Go through a table from its top. Return whether a row was to be changed; another pass confirms it."""
+        after, changed = table.first, False
+        while rows := await calls.fetch(table.rows, BATCH, *after):
+            for row in rows:
+                changed |= await self._seal(calls, table, row)
+            after = tuple(rows[-1][name] for name in table.key)
+        return changed
+
+    async def _seal(self, calls: Calls, table: _Table, row: Row) -> bool:
+        key = [row[name] for name in table.key]
+        try:
+            anew = self._sealed_anew(row, table.place(row))
+        except SealedError as error:
+            self.lost[table.name(row)] = str(error)
+            if table.leave is not None:
+                await calls.fetch(table.leave, *key, row["sealed"])
+            return False
+        if anew is None and row["previous"] is None:
+            return False
+        stored = await calls.fetchval(table.seal, *key, row["sealed"], anew)
+        if stored and anew is not None:
+            self.sealed += 1
+            if self.sealed % BATCH == 0 and sys.stderr.isatty():
+                typer.echo(f"\r{self.sealed} sealed anew", err=True, nl=False)
+        return True
+
+    def _sealed_anew(self, row: Row, place: str) -> bytes | None:
+        """Return a row's value sealed with the first key; ``None``: the stored one is, and opens."""
+        try:
+            plain = self.keys.open(row["sealed"], place)
+        except SealedError:
+            if row["previous"] is None:
+                raise
+            plain = self.keys.open(row["previous"], place)
+        else:
+            if self.keys.is_current(row["sealed"]):
+                return None
+        return self.keys.seal(plain, place)

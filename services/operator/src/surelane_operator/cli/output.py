@@ -1,7 +1,6 @@
 """The output of a command: events and tables that fit the terminal for people, JSON for scripts.
 
-A table wraps nothing. Where the terminal is too narrow, keys lose their middle and errors their beginning, because the
-cause is at the end. Into a pipe or a file everything is written whole.
+Where a terminal is too narrow, keys lose their middle, errors their beginning. A file gets everything.
 """
 
 import json
@@ -12,11 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.measure import Measurement
-from rich.segment import Segment, Segments
-from rich.style import Style
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
 
 from surelane_operator.cli.session import interruptible
@@ -36,19 +31,21 @@ _COLOURS = {
 _WHOLE = 100_000
 """The width of what is no terminal."""
 _INDENT = "  "
+_NARROWEST = 6
+"""The least width of a column that is cut."""
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _DAYS = timedelta(days=14)
 """Until then a time is said by its distance, beyond by its date."""
 Cut = Callable[[str, int], str]
 
 
-def show_json(value: object) -> None:
-    print(json.dumps(value, default=_plain, ensure_ascii=False, indent=2))  # noqa: T201 - the command's output
+def show_json(value: object, indent: int | None = 2) -> None:
+    print(json.dumps(value, default=_plain, ensure_ascii=False, indent=indent), flush=True)  # noqa: T201 - the output
 
 
 def print_line(value: object) -> None:
     """Print a value as one line of JSON, at once."""
-    print(json.dumps(value, default=_plain, ensure_ascii=False), flush=True)  # noqa: T201 - the command's output
+    show_json(value, indent=None)
 
 
 def say(text: str, value: object, *, as_json: bool) -> None:
@@ -107,45 +104,39 @@ def columns(*named: str, cut: Collection[str] = ()) -> list[Column]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Cell:
-    """A value that is cut to the width of its column."""
-
-    text: str
-    cut: Cut
-    style: str
-
-    def __rich_measure__(self, _: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(min(6, len(self.text), options.max_width), min(len(self.text), options.max_width))
-
-    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text(self.cut(self.text, options.max_width), self.style, no_wrap=True, end="")
-
-
 def show_table(
     shown: Sequence[Column], rows: Sequence[Mapping[str, Any]], *, empty: str, note: str | None = None
 ) -> None:
-    """Print a table, or the text ``empty`` when there are no rows.
-
-    ``note`` is the key of a text that follows each row. On a terminal it has a line of its own.
-    """
+    """Print a table, or the text ``empty``. The text of the key ``note`` follows each row: on a terminal below it."""
     screen = console()
     if not rows:
         screen.print(empty)
         return
     if note is not None and screen.width == _WHOLE:
         shown, note = [*shown, Column(note, note)], None
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in shown:
-        table.add_column(column.title, no_wrap=column.cut is None)
-    for row in rows:
-        table.add_row(*(_cell(row.get(column.key), column) for column in shown))
-    heading, *lines = _trimmed(screen.render_lines(table, pad=False))
-    screen.print(Segments(heading))
-    for row, line in zip(rows, lines, strict=True):
-        screen.print(Segments(line))
+    texts = [[_said(row.get(column.key)) for column in shown] for row in rows]
+    widths = _widths(shown, [[column.title for column in shown], *texts], screen.width)
+    heading = (column.title.ljust(width + 2) for column, width in zip(shown, widths, strict=True))
+    screen.print(Text("".join(heading).rstrip(), "bold"), soft_wrap=True)
+    for row, said in zip(rows, texts, strict=True):
+        line = Text()
+        for column, text, width in zip(shown, said, widths, strict=True):
+            line.append((column.cut(text, width) if column.cut else text).ljust(width + 2), colour_of(text))
+        line.rstrip()
+        screen.print(line, soft_wrap=True)
         if note is not None and row.get(note):
             screen.print(Text(_INDENT + end(_said(row[note]), screen.width - len(_INDENT)), "bright_black"))
+
+
+def _widths(shown: Sequence[Column], lines: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Return the columns' widths. Those that may be cut lose what the screen has not, the widest first."""
+    widths = [max(map(len, texts)) for texts in zip(*lines, strict=True)]
+    while sum(widths) + 2 * len(widths) - 2 > width:
+        wide = [nth for nth, column in enumerate(shown) if column.cut and widths[nth] > _NARROWEST]
+        if not wide:
+            break
+        widths[max(wide, key=widths.__getitem__)] -= 1
+    return widths
 
 
 def colour_of(word: str) -> str:
@@ -155,22 +146,6 @@ def colour_of(word: str) -> str:
 
 def one_line(value: object) -> str:
     return " ".join(str(value).split())
-
-
-def _trimmed(lines: list[list[Segment]]) -> Iterator[list[Segment]]:
-    """Yield lines without the spaces at their ends, and with line breaks."""
-    for line in lines:
-        kept = list(line)
-        while kept and not kept[-1].text.strip():
-            kept.pop()
-        if kept:
-            kept[-1] = Segment(kept[-1].text.rstrip(), kept[-1].style or Style())
-        yield [*kept, Segment.line()]
-
-
-def _cell(value: object, column: Column) -> Text | _Cell:
-    text = _said(value)
-    return Text(text, colour_of(text)) if column.cut is None else _Cell(text, column.cut, colour_of(text))
 
 
 def _said(value: object) -> str:

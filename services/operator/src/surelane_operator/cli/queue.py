@@ -175,17 +175,9 @@ def enqueue(
     as_json: Json = False,
 ) -> None:
     """Enqueue a job and print its id, or the id of the pending job with its keys."""
-    _enqueue(
-        database,
-        kind,
-        read_json(payload, "the payload is not JSON"),
-        run_at=None if run_at is None else run_at.astimezone(),
-        item_key=key,
-        group_key=group_key,
-        dedupe_key=dedupe_key,
-        priority=priority,
-        as_json=as_json,
-    )
+    value, keys = read_json(payload, "the payload is not JSON"), {"item_key": key, "group_key": group_key}
+    more = {"run_at": run_at and run_at.astimezone(), "dedupe_key": dedupe_key, "priority": priority}
+    _enqueue(database, kind, value, as_json=as_json, **keys, **more)
 
 
 def orchestrate(

@@ -10,16 +10,16 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import asyncpg
 import typer
 from typer import Option
 
-from surelane.calls import Connection, translating
+from surelane.calls import DRIVER_ERRORS, Connection, translating
 from surelane.encryption.data_keys import DataKeys
 from surelane.encryption.keys import SETTING, Keyring
 from surelane.encryption.sealing import Sealing
 from surelane.errors import DatabaseUnavailable, Forbidden, OutcomeUnknown, SchemaMissing, SurelaneError
 from surelane_operator.changes import Changes
+from surelane_operator.doctor.server import connected
 
 
 class ExitCode(IntEnum):
@@ -48,11 +48,7 @@ _DATABASES = ["SURELANE_OPERATOR_DATABASE_URL", "DATABASE_URL"]
 
 
 def development() -> str:
-    """Return the database of the ``surelane dev`` that runs in this directory, or in one above it.
-
-    Raises:
-        typer.Exit: none runs; say which variable names a database.
-    """
+    """Return the database of the ``surelane dev`` that runs in this directory, or in one above it, or end."""
     if (told := _told()) is not None:
         return told
     advice = "set SURELANE_OPERATOR_DATABASE_URL or DATABASE_URL, give --database, or start: surelane dev"
@@ -86,7 +82,7 @@ PriorityOption = Annotated[int, Option(min=0, max=3, help="0 runs first, 3 last.
 def run(
     dsn: str, work: Callable[[Changes, Connection], Awaitable[Result]], *, within: float | None = 30
 ) -> Result:
-    """Run ``work`` on a connection of its own, ``within`` so many seconds. An error becomes one line and an exit code.
+    """Run ``work`` on its own connection, ``within`` so many seconds. An error becomes one line and an exit code.
 
     ``None`` bounds each statement only, to 30 seconds.
     """
@@ -103,27 +99,12 @@ def run(
 async def _connected(
     dsn: str, work: Callable[[Changes, Connection], Awaitable[Result]], within: float | None
 ) -> Result:
-    async with asyncio.timeout(within):
-        connection = await asyncpg.connect(
-            dsn,
-            server_settings={"application_name": "surelane"},
-            timeout=10,
-            command_timeout=30,
-            # A transaction pooler loses prepared statements, and a command sends each statement once.
-            statement_cache_size=0,
-        )
-        try:
-            return await work(Changes(connection, _sealing(connection)), connection)
-        finally:
-            await connection.close(timeout=2)
+    async with asyncio.timeout(within), connected(dsn) as connection:
+        return await work(Changes(connection, _sealing(connection)), connection)
 
 
 def _sealing(connection: Connection) -> Sealing:
-    """Return what encrypts and decrypts by the services' settings, as far as they are set here.
-
-    Raises:
-        ValueError: a key is malformed. It quotes none.
-    """
+    """Return what encrypts and decrypts by the services' settings, as far as they are set here."""
     on = os.environ.get("SURELANE_ENCRYPT_EVENTS", "").strip().lower() in ("1", "true", "yes", "on")
     return Sealing(DataKeys(connection, Keyring.read(os.environ.get(SETTING, ""))), on=on)
 
@@ -133,7 +114,7 @@ def known_kinds(incomplete: str) -> list[str]:
     dsn = next((os.environ[name] for name in _DATABASES if os.environ.get(name)), None) or _told()
     try:
         found = asyncio.run(_connected(dsn, lambda changes, _: changes.kinds(), 2)) if dsn else []
-    except (SurelaneError, asyncpg.PostgresError, OSError, ValueError):
+    except (SurelaneError, *DRIVER_ERRORS, ValueError):
         found = []
     return [kind for kind in found if kind.startswith(incomplete)]
 

@@ -1,7 +1,6 @@
 """The routes of the operator's page: its screens, live or not, and its static files."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 from aiohttp import hdrs, web
 
 from surelane.errors import DatabaseUnavailable, InvalidInput, SurelaneError
-from surelane_operator.api.endpoint import EVENT_STREAM
+from surelane_operator.api.endpoint import EVENT_STREAM, server_sent
 from surelane_operator.console.access.viewer import Viewer, viewer_of
 from surelane_operator.console.live import Full, Live
 from surelane_operator.console.pages import Pages
@@ -114,14 +113,14 @@ class Console:
                 await response.prepare(request)
                 ends = asyncio.get_running_loop().time() + self._spell
                 async for each in news:
-                    await response.write(_sse(each.sort, each.text))
+                    await response.write(server_sent(each.sort, each.text))
                     if asyncio.get_running_loop().time() >= ends:
-                        await response.write(_sse("again", ""))
+                        await response.write(server_sent("again", ""))
                         break
                 return response
         except Full as full:  # told in the stream, because browsers hide any other answer from a page
             await response.prepare(request)
-            await response.write(_sse("full", str(full)))
+            await response.write(server_sent("full", str(full)))
             return response
         except ConnectionError:
             return response  # the page was closed
@@ -134,11 +133,6 @@ async def to_the_page(_: web.Request) -> web.Response:
 
 def _html(text: str, status: int = 200) -> web.Response:
     return web.Response(text=text, status=status, content_type="text/html", headers=HEADERS)
-
-
-def _sse(sort: str, text: str) -> bytes:
-    """Format a server-sent event. JSON has no line breaks, which would end its field."""
-    return f"event: {sort}\ndata: {json.dumps(text)}\n\n".encode()
 
 
 async def _nothing(_: Sources, __: Asked) -> Mapping[str, Any]:

@@ -28,13 +28,7 @@ class Full(Exception):  # noqa: N818 - it is an answer, not a failure
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What a look at the database brought.
-
-    Attributes:
-        sort: ``fragment``: ``text`` is the new content. ``same``: nothing changed. ``away``: the database cannot be
-            read. ``gone``: what the screen showed is no longer there.
-        text: the content, or the reason.
-    """
+    """What a look at the database brought: a new content as ``text``, or why there is none (``away``, ``gone``)."""
 
     sort: Literal["fragment", "same", "away", "gone"]
     text: str = ""
@@ -59,12 +53,9 @@ class Live:
     async def follow(
         self, key: str, render: Render, every: float, who: str
     ) -> AsyncIterator[AsyncIterator[News]]:
-        """Follow a topic for the length of the block. Viewers of one key share the first one's ``render``.
+        """Follow a topic for the length of the block, or raise :class:`Full`.
 
-        A viewer that is slow to take its news misses those in between, and gets the newest.
-
-        Raises:
-            Full: there are too many viewers or topics, or too many viewers are ``who``.
+        Viewers of one key share the first one's ``render``. A slow one misses news in between, and gets the newest.
         """
         if self._viewers[who] >= self._most_each:
             raise Full(f"{self._most_each} of your pages are live: close some")

@@ -91,15 +91,10 @@ class Moved(Exception):  # noqa: N818 - it is an answer, not a failure
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """One screen.
+    """One screen: the template of its ``name``, and what ``read`` fills it with.
 
-    Attributes:
-        name: the template's name without ``.html``, unique.
-        path: the address below ``/console``, in aiohttp's notation: ``/events/{id}``.
-        read: reads what the template shows. It may raise :class:`Missing` or :class:`Moved`.
-        listed: whether the navigation has it.
-        within: the name of the listed screen that the navigation marks while this one is open.
-        every: seconds between two reads for open pages; ``None``: the page is not live.
+    ``within`` is the screen that the navigation marks for one that is not ``listed``. Open pages are read ``every`` so
+    many seconds; ``None``: the page is not live.
     """
 
     name: str

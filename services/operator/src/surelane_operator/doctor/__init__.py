@@ -1,12 +1,12 @@
 """``surelane doctor``: find what is wrong with an installation, and say what to do.
 
-Each check asks one thing and returns findings. A check that the connected role may not run is reported as unknown.
-For the service there is one examination at a time, kept for a minute.
+A check that the connected role may not run is reported as unknown.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from pydantic import BaseModel, Field
 
@@ -14,10 +14,11 @@ from surelane.calls import Connection, translating
 from surelane.errors import Forbidden, NotMeasured
 from surelane_operator.doctor import server
 from surelane_operator.doctor.finding import Finding, Level
+from surelane_operator.doctor.invariants import CHECKS, QUICK, ROWS, look
 from surelane_operator.doctor.queue import backlog, retention, vacuum, versions, workers
 from surelane_operator.reads.events import Reads
 
-__all__ = ["Examination", "Examinations", "Finding", "Level", "examine", "examine_at"]
+__all__ = ["AGAIN", "Examination", "Examinations", "Finding", "Level", "examine", "examine_at", "verify"]
 
 Check = Callable[[], Awaitable[Sequence[Finding]]]
 
@@ -34,21 +35,36 @@ async def examine(dsn: str, connection: Connection) -> list[Finding]:
     A second connection to ``dsn`` sends a notification to the first.
     """
     reads = Reads(connection)
-    found = await _answered("schema", lambda: server.schema(connection))
-    if not any(finding.level is Level.PROBLEM for finding in found):
-        found += await _answered("roles", lambda: server.roles(connection))
-        found += await _answered("timeline", lambda: server.timeline(connection))
-    found += await _answered("notifications", lambda: server.notifications(dsn, connection))
-    found += await _answered("clock", lambda: server.clock(connection))
-    if any(finding.level is Level.PROBLEM for finding in found if finding.check == "schema"):
-        return found
-    found += await _answered("dead rows", lambda: server.dead_rows(connection))
-    found += await _answered("indexes", lambda: server.indexes(connection))
-    found += await _answered("vacuum", lambda: vacuum(reads))
-    found += await _answered("workers", lambda: workers(reads))
-    found += await _answered("versions", lambda: versions(reads))
-    found += await _answered("queue", lambda: backlog(reads))
-    return found + await _answered("history", lambda: retention(connection))
+    schema = await _answered("schema", partial(server.schema, connection))
+    outside: dict[str, Check] = {
+        "notifications": partial(server.notifications, dsn, connection),
+        "clock": partial(server.clock, connection),
+    }
+    if schema[0].level is Level.PROBLEM:
+        return schema + await _all_answered(outside)
+    return schema + await _all_answered(
+        {"roles": partial(server.roles, connection), "timeline": partial(server.timeline, connection)}
+        | outside
+        | {"dead rows": partial(server.dead_rows, connection), "indexes": partial(server.indexes, connection)}
+        | {"vacuum": partial(vacuum, reads), "workers": partial(workers, reads)}
+        | {"versions": partial(versions, reads), "queue": partial(backlog, reads)}
+        | {check.name: partial(look, connection, check, QUICK) for check in CHECKS if check.quick}
+        | {"history": partial(retention, connection)}
+    )
+
+
+async def verify(connection: Connection, rows: int = ROWS) -> list[Finding]:
+    """Check the schema, the timeline and every rule of the queue. ``rows``: how many each check looks at, at most."""
+    schema = await _answered("schema", partial(server.schema, connection))
+    if schema[0].level is Level.PROBLEM:
+        return schema
+    checks: dict[str, Check] = {"timeline": partial(server.timeline, connection)}
+    checks |= {check.name: partial(look, connection, check, rows) for check in CHECKS}
+    return schema + await _all_answered(checks)
+
+
+async def _all_answered(checks: Mapping[str, Check]) -> list[Finding]:
+    return [finding for name, check in checks.items() for finding in await _answered(name, check)]
 
 
 async def _answered(name: str, check: Check) -> list[Finding]:
@@ -86,15 +102,8 @@ class Examinations:
         self._last: Examination | None = None
         self._running: asyncio.Task[Examination] | None = None
 
-    async def latest(self) -> Examination:
-        """Return an examination that is at most a minute old."""
-        return await self._at_most(FRESH)
-
-    async def again(self) -> Examination:
-        """Return an examination that is at most five seconds old."""
-        return await self._at_most(AGAIN)
-
-    async def _at_most(self, age: timedelta) -> Examination:
+    async def latest(self, age: timedelta = FRESH) -> Examination:
+        """Return an examination that is at most so old."""
         if self._last is not None and datetime.now(UTC) - self._last.at < age:
             return self._last
         if self._running is None:

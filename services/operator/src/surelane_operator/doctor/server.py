@@ -53,13 +53,20 @@ and exists (select from aclexplode(coalesce(proacl, acldefault('f', proowner))) 
 
 @asynccontextmanager
 async def connected(dsn: str) -> AsyncIterator[Connection]:
-    """Open a connection for the length of the block."""
+    """Open a connection for the length of the block. Each statement has 30 seconds."""
     with translating():
-        connection = await asyncpg.connect(dsn, timeout=10, statement_cache_size=0, command_timeout=30)
+        connection = await asyncpg.connect(
+            dsn,
+            server_settings={"application_name": "surelane"},
+            timeout=10,
+            command_timeout=30,
+            # A transaction pooler loses prepared statements, and a command sends each statement once.
+            statement_cache_size=0,
+        )
     try:
         yield connection
     finally:
-        await connection.close(timeout=5)
+        await connection.close(timeout=2)
 
 
 async def notifications(dsn: str, connection: Connection) -> Sequence[Finding]:
@@ -67,13 +74,14 @@ async def notifications(dsn: str, connection: Connection) -> Sequence[Finding]:
     arrived: asyncio.Queue[str] = asyncio.Queue()
     word = secrets.token_hex(8)
     await connection.add_listener(CHANNEL, lambda *notice: arrived.put_nowait(str(notice[3])))
-    sender = await asyncpg.connect(dsn, timeout=10, statement_cache_size=0)
     try:
-        began = time.monotonic()
-        await sender.execute("select pg_notify($1, $2)", CHANNEL, word)
-        async with asyncio.timeout(PATIENCE):
-            while await arrived.get() != word:
-                pass
+        async with connected(dsn) as sender:
+            began = time.monotonic()
+            await sender.execute("select pg_notify($1, $2)", CHANNEL, word)
+            async with asyncio.timeout(PATIENCE):
+                while await arrived.get() != word:
+                    pass
+            took = time.monotonic() - began
     except TimeoutError:
         advice = (
             "a transaction pooler drops them: connect to PostgreSQL itself,"
@@ -81,9 +89,7 @@ async def notifications(dsn: str, connection: Connection) -> Sequence[Finding]:
         )
         found = f"a notification did not arrive within {span(PATIENCE)}"
         return [Finding("notifications", Level.PROBLEM, found, advice)]
-    finally:
-        await sender.close(timeout=2)
-    return [ok("notifications", f"a notification arrived after {span(time.monotonic() - began)}")]
+    return [ok("notifications", f"a notification arrived after {span(took)}")]
 
 
 async def timeline(connection: Connection) -> Sequence[Finding]:

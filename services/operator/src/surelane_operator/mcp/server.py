@@ -1,11 +1,10 @@
-"""The server of the Model Context Protocol: the official SDK over one route of the private port.
+"""The server of the Model Context Protocol: the official SDK over one route of the private port, behind its guard.
 
-Every request stands alone, and its answer is one JSON document. So there is no session that a replica or a restart
-could lose, and no open stream that the service's end would wait for. The guard of the private port stands in front.
+Every request stands alone, and its answer is one JSON document: a replica or a restart loses no session.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import AsyncIterator, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -44,10 +43,9 @@ _logger = get_logger(__name__)
 async def serving_assistants(
     endpoints: Sequence[Endpoint], *, changes: bool, page: str | None = None
 ) -> AsyncIterator[list[web.AbstractRouteDef]]:
-    """Yield the route of the server. Requests are answered until the block ends.
+    """Yield the route of the server, which answers until the block ends.
 
-    With ``changes`` operators' assistants may also run events again and cancel them. ``page`` is the address of the
-    operator's page, for links to events.
+    With ``changes`` operators' assistants may also change events. ``page`` is the address for links to events.
     """
     manager = StreamableHTTPSessionManager(
         _server(tools_of(endpoints, changes=changes), page),
@@ -57,20 +55,18 @@ async def serving_assistants(
     )
 
     async def answer(request: web.Request) -> web.StreamResponse:
-        return await answered(manager.handle_request, request, {"viewer": viewer_of(request)})
+        return await _answered(manager, request)
 
     started, ends = asyncio.Event(), asyncio.Event()
 
     async def run() -> None:
-        try:
-            async with manager.run():
-                started.set()
-                await ends.wait()
-        finally:
+        async with manager.run():
             started.set()
+            await ends.wait()
 
     # In a task of its own: the manager must be left in the task that entered it, and this block may end in another.
     task = asyncio.create_task(run())
+    task.add_done_callback(lambda _: started.set())
     await started.wait()
     if task.done():
         await task  # it did not start: raise its error
@@ -146,19 +142,10 @@ def _said(text: str, *, is_error: bool = False) -> types.CallToolResult:
 
 
 Message = MutableMapping[str, Any]
-Application = Callable[
-    [Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
-]
 
 
-async def answered(
-    application: Application, request: web.Request, state: Mapping[str, Any]
-) -> web.StreamResponse:
-    """Return the answer of an ASGI application, as the protocol's SDK is one. It finds ``state`` in the request's.
-
-    Only what the SDK needs is here: one answer that is not streamed, no WebSocket and no lifespan.
-    The body is read as the application asks for it. So a large one is refused before it is read.
-    """
+async def _answered(manager: StreamableHTTPSessionManager, request: web.Request) -> web.StreamResponse:
+    """Return the one answer of the SDK, an ASGI application. It asks for the body, so it refuses a large one unread."""
     response = web.Response(status=500)
     body = bytearray()
     is_read = False
@@ -180,14 +167,14 @@ async def answered(
         else:
             body.extend(message.get("body", b""))
 
-    await application(_scope(request, state), receive, send)
+    await manager.handle_request(_scope(request), receive, send)
     # aiohttp writes the length itself.
     response.headers.popall(hdrs.CONTENT_LENGTH, None)
     response.body = bytes(body)
     return response
 
 
-def _scope(request: web.Request, state: Mapping[str, Any]) -> Message:
+def _scope(request: web.Request) -> Message:
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.4"},
@@ -201,5 +188,5 @@ def _scope(request: web.Request, state: Mapping[str, Any]) -> Message:
         "headers": [(name.lower(), value) for name, value in request.raw_headers],
         "client": None,
         "server": None,
-        "state": dict(state),
+        "state": {"viewer": viewer_of(request)},
     }

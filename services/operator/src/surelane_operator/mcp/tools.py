@@ -41,11 +41,7 @@ class Tool:
         self.schema = self._schema()
 
     async def call(self, viewer: Viewer, arguments: Mapping[str, Any]) -> str:
-        """Call the endpoint for a viewer; return its answer as JSON.
-
-        Raises:
-            Refused: the arguments cannot be read, or the endpoint refuses them.
-        """
+        """Call the endpoint for a viewer, and return its answer as JSON, or raise Refused."""
         if unknown := sorted(set(arguments).difference(self.schema["properties"])):
             known = ", ".join(self.schema["properties"]) or "none"
             raise Refused(400, f"unknown arguments: {', '.join(unknown)[:200]}; it takes: {known}")

@@ -96,10 +96,9 @@ class Reads(Measured):
     async def list_events(
         self, which: Filter, limit: int = 20, after: Cursor | None = None, *, texts: bool = False
     ) -> list[dict[str, Any]]:
-        """List a page of events, newest first: live ones, then ended ones.
+        """List a page of events, newest first: live ones, then ended ones, without what may be large.
 
-        Rows have no payload, result, errors or changes, because these may be large. :meth:`get` has them. The field
-        ``error`` is the type of the latest error. With ``texts`` it is its message, and the look at it is kept.
+        The field ``error`` is the type of the latest error. With ``texts`` it is its message, and the look is kept.
         """
         columns = f"{LISTED}, {LATEST}" if texts else LISTED
         rows = await self.calls.fetch(
@@ -133,10 +132,9 @@ class Reads(Measured):
         return Found([parsed(row) for row in matching], following, looked)
 
     async def search(self, text: str, which: Filter, limit: int = 20) -> list[dict[str, Any]]:
-        """List events in which people saw all words of a text, newest first. It looks at the newest 1,000 events.
+        """List events in which people saw all words of a text, newest first, among the newest 1,000.
 
-        A link to a message in Slack stands for the message's channel and time. Rows are those of :meth:`list_events`.
-        Of the filter only the kinds, ``since`` and the tags count.
+        A link to a message in Slack stands for its channel and time. Of the filter kinds, ``since`` and tags count.
         """
         rows = await self.calls.fetch(
             f"select {LISTED} from agent.search_jobs($1, $2, $3, $4, $5)",  # noqa: S608 - a constant
@@ -145,10 +143,7 @@ class Reads(Measured):
         return [parsed(row) for row in rows]
 
     async def recent(self, which: Filter, since: datetime, limit: int) -> list[dict[str, Any]]:
-        """List the newest live events, and events that ended at or after ``since``: ``limit`` of each, at most.
-
-        Rows are those of :meth:`list_events`, in one statement. The filter's times do not count.
-        """
+        """List the newest live events, and those that ended at or after ``since``, up to ``limit`` of each."""
         wanted = which.statuses or STATUSES
         live, ended = [[status for status in states if status in wanted] for states in (LIVE, ENDED)]
         rows = await self.calls.fetch(
@@ -179,15 +174,10 @@ class Reads(Measured):
         return found
 
     async def get(self, identity: int, *, texts: bool = False) -> dict[str, Any] | None:
-        """Return one event. An id may have ended more than once: the answer is the live or else the latest row.
+        """Return one event: its live or else its latest row. Without ``texts`` it has no result and no errors' texts.
 
-        Errors have no texts, because these may quote what people wrote, and there is no result. To show the payload,
-        the result or those texts, use :meth:`look`.
-
-        ``claims`` is the number of claims. ``claimed`` has the moments of the last 100 only. ``steps`` are a durable
-        handler's, with its sleeps, waits and signals. ``tags`` are by name, and ``progress`` is what the handler said
-        last of it. ``replies`` are its messages in Slack. ``rerun_of`` is the id of the event that this one runs again.
-        ``rerun_as`` are the events that run this one again.
+        ``claims`` is the number of claims; ``claimed`` has the moments of the last 100. ``steps`` are a durable
+        handler's, with its sleeps, waits and signals. ``rerun_of`` and ``rerun_as`` are ids of other events.
         """
         row = await self.calls.fetchrow(
             # An array's lower bound is lost on the way to Python, so the number of claims comes beside it.
@@ -227,10 +217,7 @@ class Reads(Measured):
         }
 
     async def read_said(self, identity: int, after: int) -> tuple[bool, list[dict[str, Any]]]:
-        """Return whether an event has ended, and up to 100 batches of what its agent said after one's number.
-
-        A batch has its ``number``, the ``part`` of what is said, whether that ``begins`` anew, and its ``text``.
-        """
+        """Return whether an event has ended, and up to 100 batches of what its agent said after one's number."""
         (row,) = await self.calls.rows("read_said", identity, after)
         batches = json.loads(row["said"])
         for batch in batches:
@@ -307,20 +294,12 @@ class Reads(Measured):
         return [dict(row) for row in await self.calls.rows("queue_stats")]
 
     async def workers(self) -> list[dict[str, Any]]:
-        """List the workers with their state: ``alive``, ``lost``, ``died`` or ``silent``.
-
-        A worker without a session is lost, and may come back. If it did not, it died. A silent worker announces itself
-        no longer.
-        """
+        """List the workers with their state: see :class:`~surelane_operator.reads.queue.WorkerState`."""
         return [dict(row) for row in await self.calls.rows("list_workers")]
 
     async def list_limits(self) -> list[dict[str, Any]]:
         """List the kinds that have a limit, or whose limit an operator lifted."""
-        rows = await self.calls.fetch(
-            "select kind, per, concurrency, rate, period, declared_concurrency, declared_rate, declared_period"
-            ", set_at, set_by from agent.list_limits()"
-        )
-        return [_limit(row) for row in rows]
+        return [_limit(row) for row in await self.calls.rows("list_limits")]
 
     async def clock(self) -> datetime:
         return await self.calls.call("clock")
@@ -333,7 +312,7 @@ class Reads(Measured):
 
 def _limit(row: Row) -> dict[str, Any]:
     """Return a limit with its rates as text."""
-    limit = dict(row)
+    limit = {name: value for name, value in row.items() if name not in ("grouped", "parks")}
     for prefix in ("", "declared_"):
         period = limit.pop(f"{prefix}period")
         if (count := limit[f"{prefix}rate"]) is not None:

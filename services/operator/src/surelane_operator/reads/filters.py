@@ -23,13 +23,8 @@ _BETWEEN_TAGS = re.compile(r",(?=[\w.-]{1,40}[:=])", re.ASCII)
 class Filter:
     """A filter of events; a field that is ``None`` matches every event.
 
-    Attributes:
-        key: an item key, a group key or a dedupe key.
-        since: the event was enqueued, or ended if it has, at or after this.
-        until: the event was enqueued, or ended if it has, before this.
-        workspace, channel, user, error, words: what no index has. It is applied to the events that the fields above
-            find.
-        tags: values by the names of tags; the event has one value of each name.
+    ``key`` is an item, group or dedupe key. ``since`` and ``until`` are about when an event was enqueued or ended. No
+    index has ``workspace`` to ``words``: these narrow down what the others find. Of ``tags`` one value a name counts.
     """
 
     statuses: Sequence[str] | None = None
@@ -66,11 +61,7 @@ def split_tags(text: str) -> list[str]:
 
 
 def read_tags(texts: Iterable[str] | None) -> dict[str, list[str]] | None:
-    """Read tags that are written as ``customer:acme`` or ``customer=acme``.
-
-    Raises:
-        ValueError: a text is no such tag.
-    """
+    """Read tags that are written as ``customer:acme`` or ``customer=acme``; any other is a ValueError."""
     tags: dict[str, list[str]] = {}
     for text in texts or ():
         if (tag := _TAG.fullmatch(text)) is None:
@@ -98,11 +89,7 @@ def keyset(after: Cursor | None) -> tuple[datetime | None, int | None]:
 
 
 def read_cursor(text: str) -> Cursor:
-    """Read a cursor.
-
-    Raises:
-        ValueError: :func:`cursor_after` has not written it.
-    """
+    """Read a cursor; what :func:`cursor_after` has not written is a ValueError."""
     try:
         identity, _, moment = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode().partition(" ")
         finished_at = datetime.fromisoformat(moment).astimezone(UTC) if moment else None

@@ -212,9 +212,8 @@ class Running(BaseModel):
 class WorkerState(BaseModel):
     """A worker as it last announced itself, and whether it lives.
 
-    Its session is a lock that PostgreSQL drops as its connection ends. ``lost``: the session is gone, and the worker
-    has some seconds to open another. ``died``: it opened none, and its claims were ended. ``silent``: it has announced
-    nothing for 90 seconds.
+    ``lost``: its session is gone, and it has some seconds to open another. ``died``: it opened none, and its claims
+    were ended. ``silent``: it has announced nothing for 90 seconds.
     """
 
     name: str
@@ -343,11 +342,7 @@ async def _last_runs(calls: Calls, rows: Sequence[Mapping[str, Any]]) -> dict[st
 
 
 def _last_times(row: Mapping[str, Any]) -> Iterator[datetime]:
-    """Yield the times for which the last job may have been stored.
-
-    That is the last time before the firing. Where missed times are caught up with in several rounds, it is the last
-    one before the next firing.
-    """
+    """Yield the times for which the last job may be: before the last firing, or before the next one in rounds."""
     cron = _readable(row)
     if row["last_at"] is None or cron is None:
         return

@@ -57,10 +57,7 @@ def story_of(event: Mapping[str, Any]) -> list[Step]:
 
 
 def trace_of(event: Mapping[str, Any]) -> str:
-    """Return the id of an event's trace, 32 hexadecimal digits.
-
-    It is the sampled trace that stored the event, or else the trace whose id follows from the event's key.
-    """
+    """Return the trace, 32 hexadecimal digits, that stored the event, or else the one that follows from its key."""
     stored = str(event.get("traceparent") or "").split("-")
     if len(stored) == 4 and len(stored[1]) == 32 and stored[3] != "00":
         return stored[1]

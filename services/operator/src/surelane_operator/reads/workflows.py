@@ -87,10 +87,7 @@ async def list_workflows(calls: Calls, after: Cursor | None = None, limit: int =
 
 
 async def read_workflow(calls: Calls, identity: int, after: int = 0) -> Workflow | None:
-    """Return the workflow of an event, beginning with the child ``after`` this id; ``None``: there is no such event.
-
-    The event is a continuation, fanned out, or is below such an event.
-    """
+    """Return the workflow of an event, beginning with the child ``after`` this id; ``None``: there is no such event."""
     text = await calls.call("workflow", identity)
     if text is None:
         return None

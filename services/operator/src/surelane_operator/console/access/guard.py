@@ -1,8 +1,4 @@
-"""The guard in front of the operator's page, ``/v1`` and ``/mcp``: it knows who asks, or refuses.
-
-It is a middleware, so a new address below a guarded path is guarded too. A further path needs one more word in
-:data:`GUARDED`.
-"""
+"""The guard in front of the operator's page, ``/v1`` and ``/mcp``: a middleware that knows who asks, or refuses."""
 
 import hmac
 from collections.abc import Callable, Mapping
@@ -30,24 +26,16 @@ AWAY = "The database does not answer, so it is not known who is signed in. Try a
 
 
 class Credentials(Protocol):
-    """A way to know who sent a request."""
+    """A way to know who sent a request. It raises a ``web.HTTPException`` where the request is refused, or NotKnown."""
 
-    async def viewer(self, request: web.Request) -> Viewer | None:
-        """Return who sent a request; ``None`` where it does not say.
-
-        Raises:
-            web.HTTPException: it says so in a way that is refused.
-            NotKnown: the database does not answer.
-        """
-        ...
+    async def viewer(self, request: web.Request) -> Viewer | None: ...
 
 
 @dataclass(frozen=True)
 class Guard:
     """Puts the viewer on each guarded request, as ``request[VIEWER]``, or refuses it.
 
-    It knows programs by ``bearer``, a header that no browser adds by itself, and people by ``browser``. ``away``
-    answers people while the database does not.
+    ``bearer`` knows programs, by a header that no browser adds. ``away`` answers while the database does not.
     """
 
     bearer: Credentials | None = None

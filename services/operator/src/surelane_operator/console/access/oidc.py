@@ -5,6 +5,7 @@ import base64
 import hashlib
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -13,6 +14,8 @@ import aiohttp
 import jwt
 
 from surelane.errors import SurelaneError
+from surelane.slack import object_in
+from surelane_operator.console.access.viewer import Groups, Role
 from surelane_service.outbound import bounded
 
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
@@ -40,17 +43,19 @@ class ProviderUnavailable(SurelaneError):  # noqa: N818 - named for what happene
 
 @dataclass(eq=False, repr=False)
 class Provider:
-    """One provider, for one client of it."""
+    """One provider, for one client of it. A person's ``groups`` are in the claim of that name."""
 
     issuer: str
     client_id: str
     client_secret: str
     redirect_uri: str
-    scopes: str = "openid profile email"
+    scopes: str
+    groups: Groups
+    claim: str
 
     def __post_init__(self) -> None:
         self._metadata: tuple[float, dict[str, Any]] | None = None
-        self._keys: tuple[float, list[dict[str, Any]]] | None = None
+        self._keys: tuple[float, list[jwt.PyJWK]] | None = None
         self._reading = asyncio.Lock()
 
     @property
@@ -59,11 +64,7 @@ class Provider:
         return urlsplit(self.issuer).hostname or self.issuer
 
     async def sign_in_address(self, state: str, nonce: str, verifier: str) -> str:
-        """Return the address at which a person signs in.
-
-        Raises:
-            ProviderUnavailable: the provider's configuration cannot be read.
-        """
+        """Return the address at which a person signs in, or raise ProviderUnavailable."""
         digest = hashlib.sha256(verifier.encode()).digest()
         query = {
             "response_type": "code",
@@ -79,17 +80,21 @@ class Provider:
         return f"{address}{'&' if urlsplit(address).query else '?'}{urlencode(query)}"
 
     async def claims(self, code: str, nonce: str, verifier: str) -> dict[str, Any]:
-        """Exchange the code of a sign-in for what the provider says about the person.
+        """Exchange the code of a sign-in for what the provider says about the person, or raise ProviderUnavailable.
 
-        Raises:
-            SignInRefused: the provider refuses the code, or its answer is not meant for this sign-in.
-            ProviderUnavailable: it does not answer.
+        Where the provider refuses the code, or its answer is not meant for this sign-in, raise SignInRefused.
         """
         token = await self._exchange(code, verifier)
         claims = await self._verified(token)
         if claims.get("nonce") != nonce:
             raise SignInRefused("the answer belongs to another sign-in")
         return claims
+
+    def role_of(self, claims: Mapping[str, Any]) -> Role | None:
+        """Return the role of a person by their groups; ``None``: they may not see the page."""
+        listed = claims.get(self.claim)
+        groups = [str(group) for group in listed] if isinstance(listed, list) else []
+        return self.groups.role([listed] if isinstance(listed, str) else groups)
 
     async def _exchange(self, code: str, verifier: str) -> str:
         configuration = await self._configuration()
@@ -100,7 +105,8 @@ class Provider:
             "code_verifier": verifier,
         }
         headers = {"Accept": "application/json"}
-        if "client_secret_basic" in configuration.get("token_endpoint_auth_methods_supported", _BASIC):
+        basic = "client_secret_basic"  # what a provider supports that does not say so
+        if basic in configuration.get("token_endpoint_auth_methods_supported", [basic]):
             pair = f"{quote(self.client_id, safe='')}:{quote(self.client_secret, safe='')}"
             headers["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
         else:
@@ -130,27 +136,22 @@ class Provider:
 
     async def _key(self, kid: str | None) -> jwt.PyJWK:
         """Return the key of a signature. An unknown one is looked for again, but not more often than `REREAD`."""
-        for reread in (False, True):
-            for key in await self._read_keys(reread=reread):
-                if kid is None or key.get("kid") == kid:
-                    return jwt.PyJWK.from_dict(key)
+        for lasts in (FRESH, REREAD):
+            for key in await self._read_keys(lasts):
+                if kid is None or key.key_id == kid:
+                    return key
         raise jwt.InvalidKeyError("no such key")
 
-    async def _read_keys(self, *, reread: bool) -> list[dict[str, Any]]:
+    async def _read_keys(self, lasts: float) -> list[jwt.PyJWK]:
         async with self._reading:
-            lasts = REREAD if reread else FRESH
             if self._keys is None or time.monotonic() - self._keys[0] >= lasts:
-                address = (await self._configuration())["jwks_uri"]
-                _, answer = await _request("GET", address)
-                found = answer.get("keys")
-                if not isinstance(found, list):
-                    raise ProviderUnavailable("the provider's keys cannot be read")
+                _, answer = await _request("GET", (await self._configuration())["jwks_uri"])
+                try:
+                    found = jwt.PyJWKSet.from_dict(answer).keys
+                except jwt.PyJWTError:
+                    raise ProviderUnavailable("the provider's keys cannot be read") from None
                 signing = [
-                    key
-                    for key in found
-                    if isinstance(key, dict)
-                    and key.get("kty") in ("RSA", "EC", "OKP")
-                    and key.get("use", "sig") == "sig"
+                    key for key in found if key.key_type != "oct" and key.public_key_use in (None, "sig")
                 ]
                 self._keys = (time.monotonic(), signing)
             return self._keys[1]
@@ -180,10 +181,6 @@ def name_of(claims: dict[str, Any]) -> str:
     return person
 
 
-_BASIC = ["client_secret_basic"]
-"""What a provider supports that does not say so."""
-
-
 def is_safe(address: str) -> bool:
     """Return whether an address has HTTPS, or is on this machine."""
     try:
@@ -204,14 +201,10 @@ async def _request(method: str, address: str, **options: Any) -> tuple[int, dict
         ):
             if (body := await bounded(response)) is None:
                 raise ProviderUnavailable("the provider's answer is too large")
-            return response.status, _object(body)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise ProviderUnavailable(f"the provider does not answer: {type(error).__name__}") from None
-
-
-def _object(body: bytes) -> dict[str, Any]:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+        value = None
+    return response.status, object_in(value)

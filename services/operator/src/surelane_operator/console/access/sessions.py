@@ -1,7 +1,6 @@
 """Sessions in signed cookies, the other small signed values of a sign-in, and people whom a trusted proxy names.
 
-All are JWTs. The audience tells them apart, so that none is taken for another. Each has an id of its own, and the
-database keeps the ids that were used. So a link signs in once, and a session ends, for all replicas.
+All are JWTs; the audience tells them apart. The database keeps the ids that were used, for all replicas.
 """
 
 import hashlib
@@ -64,10 +63,7 @@ class Signer:
 
 
 class Used:
-    """The signed values that were used, in the database: replicas share it, and it survives restarts.
-
-    Each method raises :class:`NotKnown` where the database does not answer.
-    """
+    """The signed values that were used, in the database. It raises :class:`NotKnown` where that does not answer."""
 
     def __init__(self, database: Calls) -> None:
         self._database = database
@@ -95,8 +91,7 @@ class Sessions:
     def __init__(self, signer: Signer, used: Used, ways: Mapping[Role, str], *, https: bool) -> None:
         """Read the sessions that ``signer`` has signed, unless a sign-out ``used`` them up.
 
-        ``ways`` says by role what lets people in: the token, or what makes it up at the provider. A session holds its
-        digest, and ends when that is no longer the way in. With ``https`` the cookie is for HTTPS alone.
+        ``ways`` says by role what lets people in: a session ends when that is another. ``https``: the cookie needs it.
         """
         self.signer, self.used = signer, used
         self._ways = {role: signer.digest("way", f"{role} {way}") for role, way in ways.items()}
@@ -142,10 +137,7 @@ LONGEST_NAME = 200
 
 @dataclass(frozen=True, slots=True)
 class ProxyHeaders:
-    """People by a proxy's headers: ``user`` names a person, and ``groups_header`` their groups, separated by commas.
-
-    Headers from elsewhere than the proxies' ``addresses`` are refused. ``signer`` makes the CSRF tokens.
-    """
+    """People by a proxy's headers, from its ``addresses`` alone: their names, and groups separated by commas."""
 
     user: str
     groups_header: str | None
@@ -154,11 +146,7 @@ class ProxyHeaders:
     signer: Signer
 
     async def viewer(self, request: web.Request) -> Viewer | None:
-        """Return whom the proxy names; ``None`` where no header came.
-
-        Raises:
-            web.HTTPForbidden: the header does not come from the proxy, or names a person who may not see the page.
-        """
+        """Return whom the proxy names; ``None``: no header came. What does not come from the proxy is forbidden."""
         names = request.headers.getall(self.user, [])
         if not names:
             return None

@@ -12,7 +12,7 @@ from aiohttp import hdrs, web
 from surelane_operator.console.access.guard import AWAY, SIGN_IN, below
 from surelane_operator.console.access.oidc import Provider, ProviderUnavailable, SignInRefused, name_of
 from surelane_operator.console.access.sessions import Sessions, Signer
-from surelane_operator.console.access.viewer import Groups, Tokens
+from surelane_operator.console.access.viewer import Role, Tokens
 from surelane_service.logs import get_logger
 
 HOME = "/console/"
@@ -30,31 +30,16 @@ Render = Callable[[dict[str, Any]], str]
 """Renders the sign-in page. Its values: ``way`` (token, oidc, proxy), ``next``, ``error`` and ``provider``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Oidc:
-    """Sign-in at a provider.
-
-    ``claim`` is the claim that has a person's groups.
-    """
-
-    provider: Provider
-    groups: Groups
-    claim: str
-
-
 @dataclass(frozen=True)
 class SignIn:
-    """The routes below ``/console/sign-in``, and ``/console/sign-out``.
-
-    People come in by ``tokens`` and ``links``, or by ``oidc``; by none: a proxy does it. ``headers`` go with each page.
-    """
+    """The routes of signing in and out: by ``tokens`` and ``links``, by ``oidc``, or by none, where a proxy does it."""
 
     sessions: Sessions
     render: Render
     headers: dict[str, str]
     tokens: Tokens | None = None
     links: Signer | None = None
-    oidc: Oidc | None = None
+    oidc: Provider | None = None
 
     def routes(self) -> list[web.AbstractRouteDef]:
         routes: list[web.AbstractRouteDef] = [
@@ -78,24 +63,27 @@ class SignIn:
         if role is None:
             return self._page(local_path(following), "This token is wrong.", 403)
         shown = " ".join("".join(filter(str.isprintable, name)).split())[:LONGEST_NAME]
-        response = _to(local_path(following))
-        self.sessions.begin(response, f"{shown} ({role} token)" if shown else f"{role} token", role)
-        return response
+        return self._enter(
+            local_path(following), f"{shown} ({role} token)" if shown else f"{role} token", role
+        )
 
     async def with_link(self, request: web.Request) -> web.Response:
         following = local_path(request.query.get("next", ""))
         code = self.links.read(_LINK, request.query.get("code", "")) if self.links else None
         if code is None or not await self.sessions.used.use(code):
             return self._page(following, "This link was used before, or is too old.", 403)
+        return self._enter(following, "sign-in link", "operator")
+
+    def _enter(self, following: str, name: str, role: Role) -> web.Response:
         response = _to(following)
-        self.sessions.begin(response, "sign-in link", "operator")
+        self.sessions.begin(response, name, role)
         return response
 
     async def start(self, request: web.Request) -> web.Response:
         following = local_path(request.query.get("next", ""))
         state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
         try:
-            address = await self._known.provider.sign_in_address(state, nonce, verifier)
+            address = await self._provider.sign_in_address(state, nonce, verifier)
         except ProviderUnavailable as error:
             return self._unavailable(following, error)
         response = _to(address)
@@ -126,19 +114,13 @@ class SignIn:
     async def _let_in(self, request: web.Request, started: dict[str, Any], following: str) -> web.Response:
         if "code" not in request.query:
             raise SignInRefused(request.query.get("error", "no code came")[:100])
-        claims = await self._known.provider.claims(
-            request.query["code"], str(started["nonce"]), str(started["verifier"])
-        )
-        name = name_of(claims)
-        listed = claims.get(self._known.claim)
-        groups = [str(group) for group in listed] if isinstance(listed, list) else []
-        role = self._known.groups.role([listed] if isinstance(listed, str) else groups)
+        given = request.query["code"], str(started["nonce"]), str(started["verifier"])
+        claims = await self._provider.claims(*given)
+        name, role = name_of(claims), self._provider.role_of(claims)
         if role is None:
             _logger.warning("sign-in refused", reason="no group of this person may see the page")
             return self._page(following, f"{name} is in no group that may see this page.", 403)
-        response = _to(following)
-        self.sessions.begin(response, name, role)
-        return response
+        return self._enter(following, name, role)
 
     async def leave(self, request: web.Request) -> web.Response:
         """Sign out. The guard has checked that the page itself asks for it."""
@@ -156,7 +138,7 @@ class SignIn:
         return self.sessions.cookie + "-sign-in"
 
     @property
-    def _known(self) -> Oidc:
+    def _provider(self) -> Provider:
         assert self.oidc is not None  # noqa: S101 - it is routed with it only
         return self.oidc
 
@@ -166,7 +148,7 @@ class SignIn:
 
     def _page(self, following: str, error: str = "", status: int = 200) -> web.Response:
         way = "oidc" if self.oidc else "token" if self.tokens else "proxy"
-        provider = self.oidc.provider.name if self.oidc else ""
+        provider = self.oidc.name if self.oidc else ""
         start = f"{SIGN_IN}/oidc?{urlencode({'next': following})}"
         values = {"way": way, "next": following, "error": error, "provider": provider, "start": start}
         text = self.render(values)
@@ -174,12 +156,7 @@ class SignIn:
 
 
 def sign_in_link(base: str, token: str) -> str:
-    """Return a link that signs in an operator once, within :data:`LINK_LASTS`.
-
-    Args:
-        base: the address of the private port.
-        token: ``SURELANE_API_TOKEN``. With another one the link does not count.
-    """
+    """Return a link that signs in an operator once, within :data:`LINK_LASTS`, while ``token`` is the API's."""
     return f"{base}{LINK}?code={Signer(token.strip()).sign(_LINK, LINK_LASTS, {})}"
 
 

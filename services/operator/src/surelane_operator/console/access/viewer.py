@@ -37,10 +37,7 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """The person or the program behind a request. Actions are kept under ``name``.
-
-    Changing requests send ``csrf`` in :data:`CSRF_HEADER`. It is empty for a bearer token.
-    """
+    """The person or the program behind a request. Changing ones send ``csrf``, which a bearer token has not."""
 
     name: str
     role: Role
@@ -75,11 +72,7 @@ class Tokens:
         self._wrong: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def role(self, request: web.Request, token: str) -> Role | None:
-        """Return the role of a token that came with a request; ``None`` where it is wrong.
-
-        Raises:
-            web.HTTPTooManyRequests: it is wrong, and too many wrong ones came from its address.
-        """
+        """Return the role of a token that came with a request; ``None``: it is wrong. Too many of these are refused."""
         given = token.strip().encode(errors="surrogateescape")
         found = [role for known, role in self._roles.items() if hmac.compare_digest(given, known)]
         if found:
