@@ -105,7 +105,7 @@ begin
         -- For surelane verify: what the queue keeps of its events beside agent.job.
         grant select (id, event_ts, attempts, vt, claimed, kind, item_key, group_key, head, lane, max_attempts, claimed_by, heartbeat_at
             , retrying, cancelled_by, changes, waits_for, continuation_id) on agent.event to agent_operator;
-        grant select (id, event_ts, kind, item_key, notes, enqueued_by, finished_at) on agent.event_hist to agent_operator;
+        grant select (id, event_ts, kind, item_key, changes, notes, finished_at) on agent.event_hist to agent_operator;
         grant select (event_id, event_ts) on agent.step to agent_operator;
     end if;
 end

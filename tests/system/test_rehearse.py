@@ -118,7 +118,7 @@ def row(identity: int, *, after: float = 1.0, group: str = "g", attempts: int = 
         ([row(1, after=2), row(2, after=1)], "1 groups ended in their order"),
         (
             [row(1), row(2, after=10.4)],
-            "half of them within 1 s, all within 10 s; 0 in another attempt (promised: 10 s)",
+            "half within 1 s, all within 10 s; 0 in another attempt (promised: 10 s)",
         ),
     ],
 )
@@ -130,4 +130,4 @@ def test_a_broken_promise_is_a_problem(rows: list[Any], broken: str) -> None:
 def test_what_a_fault_met_is_measured_from_the_fault_on() -> None:
     fault = AT + timedelta(seconds=8)
     found = judged("a scene", 10, [1, 2], fault, [row(1, after=7), row(2, after=12)])
-    assert found[3].found.startswith("half of them within 4 s, all within 7 s")
+    assert found[3].found.startswith("half within 4 s, all within 7 s")

@@ -93,7 +93,7 @@ async def _played(connection: Connection, fault: str, kind: str) -> tuple[list[i
     return stored, at
 
 
-async def _ended(connection: Connection, stored: Sequence[int]) -> Sequence[Row]:
+async def _ended(connection: Connection, stored: Sequence[int]) -> list[Row]:
     """Wait until all events have ended, for :data:`PATIENCE` at most."""
     ends, rows = asyncio.get_running_loop().time() + PATIENCE, list[Row]()
     while len({row["id"] for row in rows}) < len(stored) and asyncio.get_running_loop().time() < ends:
@@ -102,9 +102,7 @@ async def _ended(connection: Connection, stored: Sequence[int]) -> Sequence[Row]
     return rows
 
 
-def judged(
-    scene: str, within: float, stored: Sequence[int], at: datetime, rows: Sequence[Any]
-) -> list[Finding]:
+def judged(scene: str, within: float, stored: list[int], at: datetime, rows: list[Any]) -> list[Finding]:
     """Say which promises were kept: all ended, each once, in the order of its group, soon enough after the fault."""
     ended = {row["id"] for row in rows}
     groups = defaultdict(list)
@@ -114,9 +112,7 @@ def judged(
         since = at if row["enqueued_at"] < at < row["finished_at"] else row["enqueued_at"]
         took.append((row["finished_at"] - since).total_seconds())
     again = sum(row["attempts"] > 1 for row in rows)
-    times = (
-        f"half of them within {span(median(took))}, all within {span(max(took))}; {again} in another attempt"
-    )
+    times = f"half within {span(median(took))}, all within {span(max(took))}; {again} in another attempt"
     kept = {
         f"{len(ended)} of {len(stored)} events ended": len(ended) == len(stored),
         f"{len(rows) - len(ended)} ended twice": len(rows) == len(ended),
