@@ -160,7 +160,7 @@ async def kill(cluster: Cluster, *containers: str) -> float:
 
 
 async def test_a_primary_that_stands_still_is_left_alone_and_takes_nothing_afterwards(stage: Stage) -> None:
-    """Connections to it hang, and each URI names it first. It goes on as a second primary, until its Patroni notices."""
+    """Connections to it hang, and URIs name it first. It goes on as a second primary, until its Patroni notices."""
 
     async def freeze(cluster: Cluster, primary: str) -> float:
         assert primary == "db1"
