@@ -22,8 +22,8 @@ GRACE = 0.5
 CHANNEL = "agent_event"
 CANCELS = "agent_cancel"
 """Notifications of running events that are to be cancelled: their ids."""
-HEAD_START = 0.3
-"""Seconds that a host of a URI has to itself before the next one is tried beside it."""
+HEAD_START = 0.1
+"""The part of the time to connect that a host of a URI has to itself before the next one is tried beside it."""
 PROOF = 1.5
 """Seconds that the server has to answer :meth:`Listener.prove`."""
 _URI = re.compile(r"((?:\w+://)?(?:[^/?#]*@)?)([^/?#]*)(.*)", re.DOTALL)
@@ -78,17 +78,17 @@ async def connect(dsn: str, *, timeout: float, **options: Any) -> Connection:  #
     tried: list[asyncio.Task[Connection]] = []
 
     async def attempt(nth: int, host: str) -> Connection:
+        late = nth * HEAD_START * timeout
         if nth:
-            await asyncio.wait(tried[nth - 1 : nth], timeout=nth * HEAD_START)
-        return await asyncpg.connect(before + host + after, timeout=timeout - nth * HEAD_START, **options)
+            await asyncio.wait(tried[nth - 1 : nth], timeout=late)
+        return await asyncpg.connect(before + host + after, timeout=timeout - late, **options)
 
     tried += [asyncio.create_task(attempt(*each)) for each in enumerate(hosts.split(","))]
     chosen: Connection | None = None
     try:
         for ended in asyncio.as_completed(tried):
             with suppress(*DRIVER_ERRORS):
-                chosen = await ended
-                return chosen
+                return (chosen := await ended)
         return await tried[0]  # raises why
     finally:
         for each in tried:
