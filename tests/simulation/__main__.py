@@ -17,6 +17,7 @@ PROCESSES = os.cpu_count() or 1
 def main() -> int:
     """Return 1 if a seed broke a promise."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--shrink", action="store_true", help="show the least that a seed needs to fail")
     parser.add_argument("--seeds", type=int, default=50, help="how many (default: %(default)s)")
     parser.add_argument("--first", type=int, default=1, help="the first one (default: %(default)s)")
     parser.add_argument(
@@ -26,7 +27,8 @@ def main() -> int:
         "--mutant", choices=sorted(MUTANTS), help="put a defect back, which some seed must find"
     )
     given = parser.parse_args()
-    more = ["--verbose"] * given.verbose + (["--mutant", given.mutant] if given.mutant else [])
+    more = [*["--verbose"] * given.verbose, *["--shrink"] * given.shrink]
+    more += ["--mutant", given.mutant] if given.mutant else []
     return asyncio.run(_share(range(given.first, given.first + given.seeds), more))
 
 
