@@ -22,6 +22,14 @@ SETTINGS = {
 CLOCK = """
 create or replace function agent.clock() returns timestamptz language sql volatile parallel safe
 return pg_catalog.to_timestamp(pg_catalog.current_setting('simulation.now')::float8);
+-- Called stable, as a condition without a column then holds before anything else of its query runs.
+create function agent.clock_is(_now text) returns boolean language plpgsql stable as $$
+begin
+    perform pg_catalog.set_config('simulation.now', _now, false);
+    return true;
+end
+$$;
+grant execute on function agent.clock_is to public;
 """
 QUICK = """
 do $$
@@ -40,11 +48,16 @@ and relname not in ('version', 'migration') order by relname
 SEQUENCES = """
 select oid::regclass::text from pg_class where relnamespace = 'agent'::regnamespace and relkind = 'S' order by relname
 """
+COLUMNS = """
+select attrelid::regclass::text, string_agg(quote_ident(attname), ', ') from pg_attribute
+where attrelid = any($1::text[]::regclass[]) and attnum > 0 and not attisdropped and attgenerated = '' group by 1
+"""
 FUNCTIONS = """
 select proname, pg_get_functiondef(oid) as source from pg_proc
 where pronamespace = 'agent'::regnamespace and prokind = 'f'
 """
 NOTIFIES = re.compile(r"pg_notify|(insert into|delete from) agent\.event\b")
+CALL = re.compile(r"select (\* from )?agent\.\w+\([^()]*\)")
 NAMES = re.compile(r"agent\.(\w+)")
 
 _connect = asyncpg.connect
@@ -64,6 +77,8 @@ class Database:
         self.down = self.read_only = False
         self.jump = 0.0
         """Seconds by which the server's clock is off."""
+        self.restarts = 0
+        """How often all connections broke."""
         self.hearers: list[Hearer] = []
         self.random = Random(0)
         self.statements = 0
@@ -77,6 +92,8 @@ class Database:
         self.tables: list[str] = []
         self.sequences: list[str] = []
         self._ids: list[int] = []
+        self._columns: dict[str, str] = {}
+        """Of each table, those that are stored as they are given."""
 
     async def open(self, mutant: Callable[[Any], Awaitable[None]] | None) -> None:
         """Replace the database's clock, put a defect back if one is given, and observe the notifications."""
@@ -92,6 +109,7 @@ class Database:
             await admin.execute("create schema standby")
             for table in tables:
                 await admin.execute(f"create table standby.{table.removeprefix('agent.')} (like {table})")
+            self._columns = dict(await admin.fetch(COLUMNS, tables))
             restart = "".join(f"select setval('{each}', 1, false);" for each in sequences)
             self._empty = f"truncate {', '.join(tables)}; insert into agent.measurement default values; {restart}"
             self.tables, self.sequences = tables, sequences
@@ -134,16 +152,24 @@ class Database:
     async def take_over(self) -> None:
         """Go back to the copied rows. Sequences are a little ahead of them, as those of a standby are."""
         rows = "".join(
-            f"insert into {table} overriding system value select * from standby.{table.removeprefix('agent.')};"
-            for table in self.tables
+            f"insert into {table} ({columns}) overriding system value"
+            f" select {columns} from standby.{table.removeprefix('agent.')};"
+            for table, columns in self._columns.items()
         )
         ahead = "".join(f"select setval('{each}', {last + 32});" for each, last in zip(self.sequences, self._ids, strict=True))
+        await self.end_transactions()
         with self.loop.real():
             async with self._turn:
                 await self._observer.execute(
                     f"begin; set local session_replication_role = replica; truncate {', '.join(self.tables)};"
                     f"{rows} {ahead} commit"
                 )
+
+    async def end_transactions(self) -> None:
+        """End the transactions that are open, as a restart does."""
+        for connection in list(self._lent):
+            if connection.is_in_transaction():
+                await self.give_back(connection)
 
     async def see(self, query: str, *arguments: object) -> Any:
         """Return the rows of a query, at once and without faults."""
@@ -196,7 +222,12 @@ class Database:
         with self.loop.real():
             async with self._turn:
                 self.statements += 1
-                await connection.execute(f"set simulation.now = '{EPOCH + self.loop.now + self.jump}'")
+                now = str(EPOCH + self.loop.now + self.jump)
+                arguments = tuple(arguments)
+                if CALL.fullmatch(query):
+                    query, arguments = f"{query} where agent.clock_is(${len(arguments) + 1})", (*arguments, now)
+                else:
+                    await connection.execute(f"set simulation.now = '{now}'")
                 try:
                     return await getattr(connection, method)(query, *arguments)
                 finally:

@@ -93,7 +93,7 @@ async def restart(fleet: "Fleet", fault: Fault) -> None:
 async def failover(fleet: "Fleet", fault: Fault) -> None:
     """Lose what was committed in the last seconds, as an asynchronous standby that takes over does."""
     lag = 0.1 + 3 * fault.size
-    known = set(fleet.acknowledged)
+    known, sent = set(fleet.acknowledged), set(fleet.sent)
     stored = set(fleet.witness.stored)
     await fleet.database.snapshot()
     await asyncio.sleep(lag)
@@ -105,6 +105,8 @@ async def failover(fleet: "Fleet", fault: Fault) -> None:
     there = {row[0] for row in await fleet.database.see(fleet.KEYS)}
     fleet.acknowledged -= {key for key in fleet.acknowledged if key not in known and key not in there}
     fleet.witness.took_over(stored)
+    for key in sorted(fleet.sent - sent):
+        fleet.signal(key)
     await _away(fleet, 5 * fault.size)
 
 
@@ -155,18 +157,21 @@ async def pause(fleet: "Fleet", fault: Fault) -> None:
     """Let an operator pause a kind for a while."""
     kind = ("flaky", "flaky", "plain", "few")[int(4 * fault.pick)]
     fleet.log(f"{kind} is paused")
-    since = fleet.server_now()
+    since, excused = fleet.server_now(), fleet.witness.excused[kind]
+    nth = len(excused)
+    excused.append((since, float("inf")))
     await fleet.database.see("select agent.pause_kind($1)", f"slack.{kind}")
     await asyncio.sleep(0.2 + 20 * fault.size**3)
     await fleet.database.see("select agent.resume_kind($1)", f"slack.{kind}")
     fleet.log(f"{kind} is resumed")
-    fleet.witness.excused[kind].append((since, fleet.server_now()))
+    excused[nth] = since, fleet.server_now()
     fleet.disturb()
 
 
 async def _away(fleet: "Fleet", seconds: float) -> None:
     fleet.database.down = True
     fleet.lose_connections()
+    await fleet.database.end_transactions()
     await asyncio.sleep(seconds)
     fleet.database.down = False
     fleet.disturb()

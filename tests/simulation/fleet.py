@@ -101,6 +101,9 @@ class Fleet:
         self.witness.lease = LEASE
         self.witness.versions = lambda: [member.version for member in self.members.values()]
         self.acknowledged: set[str] = set()
+        self.sent: set[str] = set()
+        """The events that were sent what they wait for."""
+        self.door, self.program = Host("ingest"), Host("program")
         self.members: dict[str, Member] = {}
         self.vanished: set[str] = set()
         self.disturbed = 0.0
@@ -118,13 +121,12 @@ class Fleet:
         Raises:
             BrokenError: a promise was broken.
         """
-        program = Host("program")
         try:
             for version in self.plan.workers:
                 self.start_worker(version)
             async with self.ingest() as store, asyncio.TaskGroup() as group:
                 for post in self.plan.posts:
-                    group.create_task(self._at(post.at, self.post, store, program, post))
+                    group.create_task(self._at(post.at, self.post, store, post))
                 faults = [group.create_task(self._at(each.at, self._break, each)) for each in self.plan.faults]
                 group.create_task(self._at(0, self._trouble, faults))
             await self.check()
@@ -133,7 +135,7 @@ class Fleet:
         finally:
             for member in list(self.members.values()):
                 await member.host.die()
-            await program.die()
+            await self.program.die()
 
     async def _at(self, at: float, act: Callable[..., Awaitable[None]], *given: object) -> None:
         await asyncio.sleep(at)
@@ -201,28 +203,28 @@ class Fleet:
 
     def lose_connections(self) -> None:
         """Break all connections."""
-        for member in self.members.values():
-            for wire in member.host.wires:
+        self.database.restarts += 1
+        for host in (self.door, self.program, *(member.host for member in self.members.values())):
+            for wire in host.wires:
                 wire.end()
 
     @asynccontextmanager
     async def ingest(self) -> AsyncIterator[Callable[[str, str], Any]]:
-        host = Host("ingest")
-        lender = Lender(lambda: Wire(self.net, host, "surelane_ingest", within=2, kept=False))
+        lender = Lender(lambda: Wire(self.net, self.door, "surelane_ingest", within=2, kept=False))
         connections = Connections(cast("Any", lender), timedelta(seconds=2))
         async with Writer(connections, buffer=100) as writer:
             yield writer.store
 
-    async def post(self, store: Callable[[str, str], Any], program: Host, post: Post) -> None:
+    async def post(self, store: Callable[[str, str], Any], post: Post) -> None:
         if post.kind in ("keyed", "later"):
-            await self._enqueue(program, post)
+            await self._enqueue(post)
             return
         text = json.dumps(_envelope(post, EPOCH + self.loop.now))
         deliveries = [self._deliver(store, post.key, text) for _ in range(1 + post.again)]
         await asyncio.gather(*deliveries)
         if post.kind == "asks":
             await asyncio.sleep(20 * post.size)
-            await self._again(lambda queue: queue.signal(post.key, "go", post.key), program)
+            await self.signal(post.key)
 
     async def _deliver(self, store: Callable[[str, str], Any], key: str, text: str) -> None:
         """Post an event as Slack does: again and again until it is acknowledged."""
@@ -233,26 +235,38 @@ class Fleet:
             await asyncio.sleep(1)
         raise BrokenError("everything is stored", key)
 
-    async def _enqueue(self, program: Host, post: Post) -> None:
+    async def _enqueue(self, post: Post) -> None:
         """Enqueue a job as programs do. A job of the kind ``keyed`` is replaced by another one while it waits."""
         at = datetime.fromtimestamp(EPOCH + self.server_now() + 1 + 9 * post.size, UTC)
         if post.kind == "later":
             group = None if post.group is None else f"T1:C1:{_thread(post.group)}"
             given = {"run_at": at, "group_key": group, "item_key": post.key}
-            await self._again(lambda queue: queue.enqueue("later", **given), program)
+            await self._again(lambda queue: queue.enqueue("later", **given))
             self.acknowledged.add(post.key)
             return
         lanes = ("left", "right") if post.size < 0.5 else ("right", "left")
         for lane in lanes if post.number % 2 else lanes[:1]:
             job = {"dedupe_key": post.key, "limit_key": lane, "run_at": at, "on_duplicate": "replace"}
-            identity = await self._again(lambda queue: queue.enqueue("keyed", {"lane": lane}, **job), program)  # noqa: B023
+            identity = await self._again(lambda queue: queue.enqueue("keyed", {"lane": lane}, **job))  # noqa: B023
             self.acknowledged.add(str(identity))
             await asyncio.sleep(1)
 
-    async def _again(self, call: Callable[[Queue], Awaitable[Any]], program: Host) -> Any:
+    def signal(self, key: str) -> asyncio.Task[None]:
+        """Send an event what it waits for."""
+
+        async def send(queue: Queue) -> str | None:
+            return await queue.signal(key, "go", key) if key in self.acknowledged else "lost"
+
+        async def sent() -> None:
+            await self._again(send)
+            self.sent.add(key)
+
+        return self.loop.create_task(sent())
+
+    async def _again(self, call: Callable[[Queue], Awaitable[Any]]) -> Any:
         """Call as a program does that must not lose it: again and again until there is an answer."""
         for _ in range(200):
-            wire = Wire(self.net, program, "surelane_worker", within=2, kept=True)
+            wire = Wire(self.net, self.program, "surelane_worker", within=2, kept=True)
             try:
                 if (answer := await call(Queue(wire))) is not None:
                     return answer

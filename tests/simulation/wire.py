@@ -214,6 +214,7 @@ class Wire(Connection):
             return self._break()
         if database.read_only and "agent." in query:
             raise asyncpg.ReadOnlySQLTransactionError("cannot execute in a read-only transaction")
+        restarts = database.restarts
         # The server goes on with a statement whose client is gone.
         serving = database.run(self._real, method, query, arguments)
         running = database.loop.create_task(serving, context=Context())
@@ -227,7 +228,7 @@ class Wire(Connection):
             self.net.log(f"{self.host.name}: the answer is lost of: {query[:70]}")
             return self._break()
         await self._travel(within)
-        if self._real is None and not self._kept:
+        if database.restarts > restarts or (self._real is None and not self._kept):
             return self._break()
         return answer
 

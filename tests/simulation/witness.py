@@ -63,8 +63,8 @@ class Witness:
         """When a handler last began or ended."""
         self.began: dict[str, list[Begin]] = defaultdict(list)
         """The events of each group, as their handlers began."""
-        self.retrying: dict[str, dict[str, tuple[float, int]]] = defaultdict(dict)
-        """The events of each group that wait for their next attempt, since when, and their ids."""
+        self.retrying: dict[str, dict[str, Begin]] = defaultdict(dict)
+        """The events of each group that wait for their next attempt, with the last one."""
         self.stored: set[tuple[str, str]] = set()
         """The steps whose results came back to their handlers, by the event's key and the step's name."""
         self.locked: set[int] = set()
@@ -96,7 +96,7 @@ class Witness:
                 await _work(random)
                 if random.random() < 0.5:
                     if event.group_key is not None:
-                        self.retrying[event.group_key][event.key] = self.now(), event.id
+                        self.retrying[event.group_key][event.key] = self._begin(event)
                     raise ValueError("flaky")
 
         @handlers.on("slack.few", limit=Limit(concurrency=version.few))
@@ -158,9 +158,10 @@ class Witness:
         if self.broken:
             raise self.broken[0]
         for group, began in self.began.items():
-            first = {each.id: each for each in reversed(began)}  # one that began before may run again at any time
-            order = sorted(first.values(), key=lambda each: each.began)
-            for early, late in combinations(order, 2):
+            first: dict[int, Begin] = {}
+            for each in began:
+                first.setdefault(each.id, each)  # one that began before may run again at any time
+            for early, late in combinations(first.values(), 2):
                 if late.happened < early.happened and late.id < early.id and not self._excuses(late, early):
                     raise BrokenError("order in a group", f"in {group} {early.key} began before {late.key}")
 
@@ -214,16 +215,18 @@ class Witness:
         others = self.running[group] - {me}
         if others and sum(self.is_well(each) for each, _ in (*others, me)) > len(others):
             self._breaks("one hand per group", f"{me} runs beside {sorted(others)} in {group}")
-        claimed = event.vt.timestamp() - EPOCH - self.lease
-        begin = Begin(event.event_ts.timestamp() - EPOCH, event.id, event.key, self.now(), claimed)
+        begin = self._begin(event)
         self.retrying[group].pop(event.key, None)
-        for key, (since, identity) in self.retrying[group].items():
-            back = any(since <= moment for moment in self.backwards)
-            if not back and identity not in self.locked and self.is_well(host.name):
-                if not self._holds_up_none(key, claimed, begin):
-                    self._breaks("a retry comes first", f"{event.key} began before {key} in {group}")
+        for retry in self.retrying[group].values():
+            later = retry.happened < begin.happened and self.is_well(host.name)
+            if later and not self._excuses(retry, begin):
+                self._breaks("a retry comes first", f"{event.key} began before {retry.key} in {group}")
         if "later" not in event.key:
             self.began[group].append(begin)
+
+    def _begin(self, event: Event) -> Begin:
+        claimed = event.vt.timestamp() - EPOCH - self.lease
+        return Begin(event.event_ts.timestamp() - EPOCH, event.id, event.key, self.now(), claimed)
 
     @asynccontextmanager
     async def _counted(self, host: Host, event: Event, key: str, most: int | None) -> AsyncIterator[None]:
