@@ -35,10 +35,9 @@ def main() -> int:
 async def _share(seeds: range, more: list[str]) -> int:
     """Start a server, and let several processes run the seeds. Their clocks are the simulation's."""
     async with running_server() as server, migrated_template(server) as template:
-        share = -(-len(seeds) // PROCESSES)
         processes = []
-        for part in (seeds[begin : begin + share] for begin in range(0, len(seeds), share)):
-            own = [str(part[0]), str(len(part)), server.admin, template, *more]
+        for part in (seeds[nth::PROCESSES] for nth in range(min(PROCESSES, len(seeds)))):
+            own = [server.admin, template, *map(str, part), *more]
             command = [sys.executable, "-m", "tests.simulation.process", *own]
             # Sets have the same order in every run.
             environment = {**os.environ, "PYTHONHASHSEED": "0"}

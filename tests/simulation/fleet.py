@@ -33,7 +33,9 @@ from surelane.events import Inserted
 from surelane.queue import Queue
 from surelane_ingest.connections import Connections
 from surelane_ingest.writer import Writer
-from surelane_worker.assembly import Pools, Worker
+from surelane_service.pool import GRACE
+from surelane_worker import assembly
+from surelane_worker.assembly import STATEMENT_TIMEOUT, Pools, Worker
 from surelane_worker.duties import beside
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.tracing import Observer
@@ -253,6 +255,7 @@ class Fleet:
 
     def signal(self, key: str) -> asyncio.Task[None]:
         """Send an event what it waits for."""
+        self.sent.discard(key)
 
         async def send(queue: Queue) -> str | None:
             return await queue.signal(key, "go", key) if key in self.acknowledged else "lost"
@@ -260,6 +263,7 @@ class Fleet:
         async def sent() -> None:
             await self._again(send)
             self.sent.add(key)
+            self.log(f"{key} was sent what it waits for")
 
         return self.loop.create_task(sent())
 
@@ -363,11 +367,12 @@ class Fleet:
         settings = WorkerSettings(**cast("Any", SETTINGS | {"SURELANE_WORKER_NAME": host.name}))
         observer = Observer(Metrics())
 
-        def pool(within: float = 30.5) -> Any:
+        def pool(within: timedelta = STATEMENT_TIMEOUT, grace: float = GRACE) -> Any:
+            within = within.total_seconds() + grace
             return Wire(self.net, host, "surelane_worker", within=within, kept=True)
 
-        member = self.members[host.name]
-        pools = Pools(pool(), pool(5), pool(5.5), pool(), pool())
+        member, soon = self.members[host.name], assembly.CLAIM_TIMEOUT
+        pools = Pools(pool(), pool(soon, 0), pool(soon), pool(), pool())
         handlers = self.witness.handlers(host, member.version)
         worker = member.worker = Worker(settings, handlers, pools, cast("Any", None), observer)
         async with AsyncExitStack() as stack:

@@ -15,11 +15,9 @@ from tests.simulation.virtual import RUNNING, DeadlockError, VirtualLoop, use_vi
 def main() -> int:
     """Return 1 if a seed broke a promise."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("first", type=int)
-    parser.add_argument("seeds", type=int)
     parser.add_argument("server")
     parser.add_argument("template")
-    parser.add_argument("--step", type=int, default=1)
+    parser.add_argument("seeds", type=int, nargs="+")
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--shrink", action="store_true")
     parser.add_argument("--mutant")
@@ -47,20 +45,19 @@ async def _run(given: argparse.Namespace, loop: VirtualLoop) -> int:
     database = Database(given.server, name, loop)
     try:
         await database.open(MUTANTS[given.mutant] if given.mutant else None)
-        seeds = range(given.first, given.first + given.seeds, given.step)
-        return await _try(seeds, database, given)
+        return await _try(database, given)
     finally:
         await database.close()
         with loop.real():
             await server.execute(f"drop database if exists {name} with (force)")
 
 
-async def _try(seeds: range, database: Any, given: argparse.Namespace) -> int:
+async def _try(database: Any, given: argparse.Namespace) -> int:
     from tests.simulation.plan import Plan, shrunk  # noqa: PLC0415 - after the clocks are the simulation's
 
     log: Callable[[str], None] = print if given.verbose else _ignore
     broken = []
-    for seed in seeds:
+    for seed in given.seeds:
         promise = await _broken(plan := Plan.of(seed), database, log)
         if promise is None:
             continue
@@ -73,7 +70,7 @@ async def _try(seeds: range, database: Any, given: argparse.Namespace) -> int:
             sys.stdout.write(f"seed {seed} needs:\n{await shrunk(plan, fails)}\n")
         if given.mutant:
             break  # found
-    sys.stdout.write(f"{len(seeds)} seeds from {seeds[0]}: broken: {broken or 'none'}\n")
+    sys.stdout.write(f"{len(given.seeds)} seeds from {given.seeds[0]} on: broken: {broken or 'none'}\n")
     return 1 if broken else 0
 
 
