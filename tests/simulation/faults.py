@@ -36,9 +36,9 @@ async def kill(fleet: "Fleet", fault: Fault) -> None:
 
 async def vanish(fleet: "Fleet", fault: Fault) -> None:
     """Take a machine away. The server notices nothing: the worker's sessions stay open, and its heartbeats end."""
-    if len(fleet.members) < 2 or fleet.vanished:
+    name = max(fleet.members, key=lambda each: fleet.witness.busy[each])
+    if len(fleet.members) < 2 or fleet.vanished or not fleet.witness.busy[name]:
         return
-    name = fleet.pick(fault)
     fleet.log(f"{name} vanishes")
     fleet.ill(name, float("inf"))
     fleet.vanished.add(name)

@@ -158,7 +158,8 @@ class Fleet:
         if self.database.jump < 0:
             self.database.jump = 0.0
         self.log("the trouble is over")
-        self.start_worker(Version())
+        if not any(member.version.spare and not member.stop.is_set() for member in self.members.values()):
+            self.start_worker(Version())
         if self.plan.network != Network():
             self.disturb()
         await self._calm()
@@ -246,8 +247,7 @@ class Fleet:
             await self._again(lambda queue: queue.enqueue("later", **given))
             self.acknowledged.add(post.key)
             return
-        lanes = ("left", "right") if post.size < 0.5 else ("right", "left")
-        for lane in lanes if post.number % 2 else lanes[:1]:
+        for lane in ("left", "right") if post.size < 0.5 else ("right", "left"):
             job = {"dedupe_key": post.key, "limit_key": lane, "run_at": at, "on_duplicate": "replace"}
             identity = await self._again(lambda queue: queue.enqueue("keyed", {"lane": lane}, **job))  # noqa: B023
             self.acknowledged.add(str(identity))

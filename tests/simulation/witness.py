@@ -107,7 +107,7 @@ class Witness:
         @handlers.on("keyed", limit=Limit(concurrency=1, per=lambda payload: payload["lane"]))
         async def keyed(event: Event, _: Context) -> None:
             async with self._seen(host, event), self._counted(host, event, event.payload["lane"], 1):
-                await _work(random)
+                await asyncio.sleep(random.uniform(1, 8))
 
         @handlers.on("slack.paced", limit=Limit(rate=f"{RATE}/{PERIOD.total_seconds():g}s"))
         async def paced(event: Event, _: Context) -> None:
