@@ -20,13 +20,13 @@ up: .venv/up.stamp ## run `surelane dev` here: embedded PostgreSQL, migrations, 
 	@exec $(BIN)/surelane dev
 
 test: .venv/test.stamp ## run the whole suite: unit, SQL, security, deployment and system tests
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not container and not browser and not chaos and not cluster and not soak and not fuzz and not telemetry and not packages" $(TESTS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not container and not browser and not chaos and not cluster and not simulation and not soak and not fuzz and not telemetry and not packages" $(TESTS)
 
 fuzz: .venv/fuzz.stamp ## fuzz the operator's API against its own OpenAPI document
 	@$(BIN)/python -m pytest -m fuzz tests/system
 
 simulate: .venv/test.stamp ## simulate fleets in virtual time, with faults from seeds: SEEDS=200
-	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),200)
+	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),200) $(if $(MUTANT),--mutant $(MUTANT))
 
 check: .venv/check.stamp ## check style, types, import directions and manifests
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports

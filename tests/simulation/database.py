@@ -103,15 +103,19 @@ class Database:
             if mutant is not None:
                 await mutant(admin)
             await admin.execute(QUICK)
-            tables, sequences = [[row[0] for row in await admin.fetch(query)] for query in (TABLES, SEQUENCES)]
+            tables, sequences = [
+                [row[0] for row in await admin.fetch(query)] for query in (TABLES, SEQUENCES)
+            ]
             for table in tables:
                 await admin.execute(f"alter table {table} set (autovacuum_enabled = false)")
             await admin.execute("create schema standby")
             for table in tables:
                 await admin.execute(f"create table standby.{table.removeprefix('agent.')} (like {table})")
-            self._columns = dict(await admin.fetch(COLUMNS, tables))
+            self._columns = {table: columns for table, columns in await admin.fetch(COLUMNS, tables)}
             restart = "".join(f"select setval('{each}', 1, false);" for each in sequences)
-            self._empty = f"truncate {', '.join(tables)}; insert into agent.measurement default values; {restart}"
+            self._empty = (
+                f"truncate {', '.join(tables)}; insert into agent.measurement default values; {restart}"
+            )
             self.tables, self.sequences = tables, sequences
             self._telling = _telling(await admin.fetch(FUNCTIONS))
             await admin.execute(f"alter database {self.name} set simulation.now = '{EPOCH}'")
@@ -144,7 +148,9 @@ class Database:
         """Copy all rows, as they reach a standby."""
         with self.loop.real():
             async with self._turn:
-                self._ids = [await self._observer.fetchval(f"select last_value from {each}") for each in self.sequences]
+                self._ids = [
+                    await self._observer.fetchval(f"select last_value from {each}") for each in self.sequences
+                ]
                 for table in self.tables:
                     copy = f"standby.{table.removeprefix('agent.')}"
                     await self._observer.execute(f"truncate {copy}; insert into {copy} select * from {table}")
@@ -156,7 +162,10 @@ class Database:
             f" select {columns} from standby.{table.removeprefix('agent.')};"
             for table, columns in self._columns.items()
         )
-        ahead = "".join(f"select setval('{each}', {last + 32});" for each, last in zip(self.sequences, self._ids, strict=True))
+        ahead = "".join(
+            f"select setval('{each}', {last + 32});"
+            for each, last in zip(self.sequences, self._ids, strict=True)
+        )
         await self.end_transactions()
         with self.loop.real():
             async with self._turn:
@@ -225,7 +234,10 @@ class Database:
                 now = str(EPOCH + self.loop.now + self.jump)
                 arguments = tuple(arguments)
                 if CALL.fullmatch(query):
-                    query, arguments = f"{query} where agent.clock_is(${len(arguments) + 1})", (*arguments, now)
+                    query, arguments = (
+                        f"{query} where agent.clock_is(${len(arguments) + 1})",
+                        (*arguments, now),
+                    )
                 else:
                     await connection.execute(f"set simulation.now = '{now}'")
                 try:
@@ -245,8 +257,9 @@ def _telling(functions: Iterable[Any]) -> frozenset[str]:
     for name, source in functions:
         sources[name] = sources.get(name, "") + source
     telling = {name for name, source in sources.items() if NOTIFIES.search(source)}
-    while more := {
-        name for name, source in sources.items() if not telling.isdisjoint(NAMES.findall(source))
-    } - telling:
+    while (
+        more := {name for name, source in sources.items() if not telling.isdisjoint(NAMES.findall(source))}
+        - telling
+    ):
         telling |= more
     return frozenset(telling | {"event"})

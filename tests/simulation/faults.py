@@ -34,12 +34,13 @@ async def kill(fleet: "Fleet", fault: Fault) -> None:
     fleet.start_worker(fault.version)
 
 
-async def vanish(fleet: "Fleet", fault: Fault) -> None:
+async def vanish(fleet: "Fleet", _: Fault) -> None:
     """Take a machine away. The server notices nothing: the worker's sessions stay open, and its heartbeats end."""
     name = max(fleet.members, key=lambda each: fleet.witness.busy[each])
     if len(fleet.members) < 2 or fleet.vanished or not fleet.witness.busy[name]:
         return
     fleet.log(f"{name} vanishes")
+    fleet.disturb()
     fleet.ill(name, float("inf"))
     fleet.vanished.add(name)
     await fleet.members.pop(name).host.die(noticed=10_000)

@@ -24,7 +24,9 @@ def _sql(function: str, old: str, new: str, count: int = 1) -> Mutant:
 
     async def change(admin: Connection) -> None:
         source = await admin.fetchval("select pg_get_functiondef($1::regproc)", f"agent.{function}")
-        assert source.count(old) == count, f"agent.{function} has {old!r} {source.count(old)} times: see the mutant"
+        assert source.count(old) == count, (
+            f"agent.{function} has {old!r} {source.count(old)} times: see the mutant"
+        )
         await admin.execute(source.replace(old, new))
 
     return change
@@ -76,7 +78,7 @@ async def _blind_idlers(_: Connection) -> None:
 
     async def prove(self: Listener) -> None: ...
 
-    assembly.CLAIM_TIMEOUT = assembly.STATEMENT_TIMEOUT  # type: ignore[misc]
+    assembly.CLAIM_TIMEOUT = assembly.STATEMENT_TIMEOUT
     Listener.prove = prove  # type: ignore[method-assign]
 
 

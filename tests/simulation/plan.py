@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, cast
 
 TROUBLE = 90.0
 """Seconds for which things break."""
@@ -24,11 +24,23 @@ FAULTS = (
     "pause",
     "failover",
 )
-KINDS = ("plain", "plain", "few", "flaky", "flaky", "steps", "waits", "asks", "paced", "spare", "keyed", "keyed", "later")
+KINDS = (
+    "plain",
+    "plain",
+    "few",
+    "flaky",
+    "flaky",
+    "steps",
+    "waits",
+    "asks",
+    "paced",
+    "spare",
+    "keyed",
+    "keyed",
+    "later",
+)
 TRIES = 200
 """Runs in which a failing plan is cut down, at most."""
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -112,9 +124,13 @@ class Plan:
         network = Network(*(random.choice((0, 0, 0.01, 0.05)) for _ in range(3)))
         posts = [
             Post(
-                at, number, random.choice(KINDS), random.choice((*GROUPS, *GROUPS, None)),
-                random.random() < 0.2, random.random(),
-            )  # fmt: skip
+                at,
+                number,
+                random.choice(KINDS),
+                random.choice((*GROUPS, *GROUPS, None)),
+                random.random() < 0.2,
+                random.random(),
+            )
             for number, at in enumerate(_times(random, random.choice((1.5, 2.5, 5.0)), TROUBLE + 20))
         ]
         faults: list[Fault] = []
@@ -122,17 +138,22 @@ class Plan:
             fault = Fault(at, random.choice(names), random.random(), random.random(), _version(random))
             if fault.name != "leap" or all(each.name != "leap" for each in faults):  # clocks rarely do
                 faults.append(fault)
-        return cls(seed, (replace(workers[0], spare=True), *workers[1:]), tuple(posts), tuple(faults), network)
+        return cls(
+            seed, (replace(workers[0], spare=True), *workers[1:]), tuple(posts), tuple(faults), network
+        )
 
     def __str__(self) -> str:
-        parts: list[object] = [*self.workers, *sorted((*self.posts, *self.faults), key=lambda each: each.at)]
+        timed: list[Post | Fault] = [*self.posts, *self.faults]
+        parts: list[object] = [*self.workers, *sorted(timed, key=lambda each: each.at)]
         if self.network != Network():
             parts.append(self.network)
         return "\n".join(f"  {part}" for part in parts)
 
 
 def _version(random: Random) -> Version:
-    return Version(random.choice((1, 2, 2, 3)), random.random() < 0.7, random.choice((0, 0, random.uniform(-30, 30))))
+    return Version(
+        random.choice((1, 2, 2, 3)), random.random() < 0.7, random.choice((0, 0, random.uniform(-30, 30)))
+    )
 
 
 def _times(random: Random, pause: float, until: float) -> list[float]:
@@ -167,7 +188,9 @@ async def _without(plan: Plan, field: str, fails: Callable[[Plan], Awaitable[boo
         start = 0
         while start < len(items):
             fewer = (*items[:start], *items[start + size :])
-            if (fewer or field != "workers") and await fails(smaller := replace(plan, **{field: fewer})):
+            if (fewer or field != "workers") and await fails(
+                smaller := replace(plan, **cast("Any", {field: fewer}))
+            ):
                 plan, items = smaller, fewer
             else:
                 start += size

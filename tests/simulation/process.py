@@ -41,7 +41,9 @@ async def _run(given: argparse.Namespace, loop: VirtualLoop) -> int:
 
     server, name = Server(given.server), f"surelane_simulation_{secrets.token_hex(6)}"
     with loop.real():
-        await server.execute(f"create database {name} owner {OWNER} template {given.template} strategy file_copy")
+        await server.execute(
+            f"create database {name} owner {OWNER} template {given.template} strategy file_copy"
+        )
     database = Database(given.server, name, loop)
     try:
         await database.open(MUTANTS[given.mutant] if given.mutant else None)
@@ -79,7 +81,7 @@ async def _broken(plan: Any, database: Any, log: Callable[[str], None], *, quiet
     from tests.simulation.fleet import simulate  # noqa: PLC0415 - after the clocks are the simulation's
     from tests.simulation.witness import BrokenError  # noqa: PLC0415 - likewise
 
-    say = _ignore if quiet else sys.stdout.write
+    say: Callable[[str], object] = _ignore if quiet else sys.stdout.write
     try:
         await simulate(plan, database, log)
     except (BrokenError, DeadlockError) as error:
@@ -91,7 +93,7 @@ async def _broken(plan: Any, database: Any, log: Callable[[str], None], *, quiet
     return None
 
 
-def _ignore(_: str) -> object: ...
+def _ignore(_: str) -> None: ...
 
 
 if __name__ == "__main__":

@@ -53,6 +53,7 @@ class _Held:
     ) -> None:
         self.loop, self.process, self.callback, self.arguments = loop, process, callback, arguments
         self.handle: Any = None
+        self.context: Context | None = None
 
     def __call__(self) -> None:
         if self.process.frozen:
@@ -101,7 +102,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self.now
 
-    def call_soon(
+    def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         context = copy_context() if context is None else context
@@ -113,7 +114,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         held.handle = super().call_soon(held, context=context)
         return held.handle  # type: ignore[no-any-return]
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
         context = copy_context() if context is None else context

@@ -155,7 +155,9 @@ class Wire(Connection):
         if self._database.down or not self.host.alive:
             raise ConnectionRefusedError("the server is away")
         opening = self._database.shared if self._kept else self._database.lend
-        real = await asyncio.shield(asyncio.get_running_loop().create_task(opening(self._role), context=Context()))
+        real = await asyncio.shield(
+            asyncio.get_running_loop().create_task(opening(self._role), context=Context())
+        )
         if self._closed:
             self._real = real
             self.end()

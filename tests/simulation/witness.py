@@ -59,8 +59,8 @@ class Witness:
         """What runs now under each limit."""
         self.busy: dict[str, int] = defaultdict(int)
         """How many handlers run on each host."""
-        self.last = 0.0
-        """When a handler last began or ended."""
+        self.ended: dict[str, float] = {}
+        """When the last handler ended on each host."""
         self.began: dict[str, list[Begin]] = defaultdict(list)
         """The events of each group, as their handlers began."""
         self.retrying: dict[str, dict[str, Begin]] = defaultdict(dict)
@@ -79,7 +79,11 @@ class Witness:
     def is_well(self, host: str) -> bool:
         return self.ill.get(host, 0.0) < self.now()
 
-    def handlers(self, host: Host, version: Version) -> Handlers:
+    def idle_for(self, host: str) -> float:
+        """Return for how many seconds a host has run no handler."""
+        return 0.0 if self.busy[host] else self.now() - self.ended.get(host, 0.0)
+
+    def handlers(self, host: Host, version: Version) -> Handlers:  # noqa: C901 - one after another
         """Return the handlers of a worker."""
         handlers = Handlers()
         random = Random(f"{host.name} {self.seed}")
@@ -195,7 +199,6 @@ class Witness:
         group, me = event.group_key, (host.name, event.key)
         self.log(f"{host.name} begins {event.id} {event.key} of {group}, attempt {event.attempts}")
         self.busy[host.name] += 1
-        self.last = self.now()
         try:
             if group is None:
                 yield
@@ -208,7 +211,7 @@ class Witness:
                 self.running[group].discard(me)
         finally:
             self.busy[host.name] -= 1
-            self.last = self.now()
+            self.ended[host.name] = self.now()
 
     def _begins(self, host: Host, event: Event, group: str) -> None:
         me = host.name, event.key
