@@ -49,8 +49,8 @@ SEQUENCES = """
 select oid::regclass::text from pg_class where relnamespace = 'agent'::regnamespace and relkind = 'S' order by relname
 """
 COLUMNS = """
-select attrelid::regclass::text, string_agg(quote_ident(attname), ', ') from pg_attribute
-where attrelid = any($1::text[]::regclass[]) and attnum > 0 and not attisdropped and attgenerated = '' group by 1
+select attrelid::regclass::text as table, string_agg(quote_ident(attname), ', ') as columns from pg_attribute
+where attrelid = any($1::text[]::regclass[]) and attnum > 0 and not attisdropped and attgenerated = '' group by attrelid
 """
 FUNCTIONS = """
 select proname, pg_get_functiondef(oid) as source from pg_proc
@@ -111,7 +111,7 @@ class Database:
             await admin.execute("create schema standby")
             for table in tables:
                 await admin.execute(f"create table standby.{table.removeprefix('agent.')} (like {table})")
-            self._columns = {table: columns for table, columns in await admin.fetch(COLUMNS, tables)}
+            self._columns = {row["table"]: row["columns"] for row in await admin.fetch(COLUMNS, tables)}
             restart = "".join(f"select setval('{each}', 1, false);" for each in sequences)
             self._empty = (
                 f"truncate {', '.join(tables)}; insert into agent.measurement default values; {restart}"

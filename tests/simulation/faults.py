@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from tests.simulation.plan import Fault
+from tests.simulation.plan import GROUPS, Fault
 
 if TYPE_CHECKING:
     from tests.simulation.fleet import Fleet
@@ -155,7 +155,9 @@ async def stop_locked(fleet: "Fleet", fault: Fault) -> None:
 
 
 async def pause(fleet: "Fleet", fault: Fault) -> None:
-    """Let an operator pause a kind for a while."""
+    """Let an operator pause a kind for a while. Jobs of each group are due meanwhile, or after it."""
+    for group in GROUPS:
+        await fleet.schedule(f"later-{group}-{fault.at:.3f}", group, 0.5 + 10 * fault.size)
     kind = ("flaky", "flaky", "plain", "few")[int(4 * fault.pick)]
     fleet.log(f"{kind} is paused")
     since, excused = fleet.server_now(), fleet.witness.excused[kind]

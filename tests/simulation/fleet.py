@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from random import Random
@@ -135,9 +135,9 @@ class Fleet:
             BrokenError: a promise was broken.
         """
         try:
-            for version in self.plan.workers:
-                self.start_worker(version)
             async with self.ingest() as store, asyncio.TaskGroup() as group:
+                for version in self.plan.workers:
+                    group.create_task(self._at(self.plan.starts, self._start, version))
                 for post in self.plan.posts:
                     group.create_task(self._at(post.at, self.post, store, post))
                 faults = [
@@ -233,11 +233,21 @@ class Fleet:
             yield writer.store
 
     async def post(self, store: Callable[[str, str], Any], post: Post) -> None:
-        if post.kind in ("keyed", "later"):
-            await self._enqueue(post)
+        if post.kind == "keyed":
+            await self._replace_jobs(post)
+            return
+        if post.kind == "later":
+            await self.schedule(post.key, post.group, 1 + 9 * post.size)
             return
         text = json.dumps(_envelope(post, EPOCH + self.loop.now))
         deliveries = [self._deliver(store, post.key, text) for _ in range(1 + post.again)]
+        if post.kind == "paced":
+            for nth in range(3):
+                more = replace(post, group=None)
+                key = f"{post.key}-{nth}"
+                deliveries.append(
+                    self._deliver(store, key, json.dumps(_envelope(more, EPOCH + self.loop.now, key)))
+                )
         await asyncio.gather(*deliveries)
         if post.kind == "asks":
             await asyncio.sleep(20 * post.size)
@@ -252,15 +262,19 @@ class Fleet:
             await asyncio.sleep(1)
         raise BrokenError("everything is stored", key)
 
-    async def _enqueue(self, post: Post) -> None:
-        """Enqueue a job as programs do. A job of the kind ``keyed`` is replaced by another one while it waits."""
-        at = datetime.fromtimestamp(EPOCH + self.server_now() + 1 + 9 * post.size, UTC)
-        if post.kind == "later":
-            group = None if post.group is None else f"T1:C1:{_thread(post.group)}"
-            job = Job("later", run_at=at, group_key=group, item_key=post.key)
-            await self._again(lambda queue: queue.enqueue_many([job]))
-            self.acknowledged.add(post.key)
-            return
+    async def schedule(self, key: str, group: str | None, seconds: float) -> None:
+        """Enqueue a job of a group for later."""
+        group_key = None if group is None else f"T1:C1:{_thread(group)}"
+        job = Job("later", run_at=self._in(seconds), group_key=group_key, item_key=key)
+        await self._again(lambda queue: queue.enqueue_many([job]))
+        self.acknowledged.add(key)
+
+    def _in(self, seconds: float) -> datetime:
+        return datetime.fromtimestamp(EPOCH + self.server_now() + seconds, UTC)
+
+    async def _replace_jobs(self, post: Post) -> None:
+        """Enqueue jobs as programs do, and replace some by others while they wait."""
+        at = self._in(1 + 9 * post.size)
         for nth, lanes in enumerate((("left", "right"), ("right",), ("right", "left"), ("left",))):
             for lane in lanes:
                 job = Job("keyed", {"lane": lane}, f"{post.key}-{nth}", at, limit_key=lane)
@@ -272,7 +286,10 @@ class Fleet:
         self.sent.discard(key)
 
         async def send(queue: Queue) -> str | None:
-            return await queue.signal(key, "go", key) if key in self.acknowledged else "lost"
+            if key not in self.acknowledged:
+                return "lost"
+            ended = await self.database.see("select from agent.event_hist where item_key = $1", key)
+            return "taken" if ended else await queue.signal(key, "go", key)
 
         async def sent() -> None:
             await self._again(send)
@@ -354,10 +371,14 @@ class Fleet:
             if beyond - first < PERIOD:
                 raise BrokenError("limits are never exceeded", f"{RATE + 1} claims within {beyond - first}")
 
+    async def _start(self, version: Version) -> None:
+        self.start_worker(version)
+
     def start_worker(self, version: Version) -> None:
         self._names += 1
         host, stop = Host(f"worker-{self._names}", version.skew), asyncio.Event()
         self.log(f"{host.name} starts: {version}")
+        self.witness.ended[host.name] = self.loop.now
         context = copy_context()
         context.run(HERE.set, host)
         task = self.loop.create_task(self._work(host, stop), context=context)
@@ -417,14 +438,14 @@ def _thread(group: str) -> str:
     return f"{EPOCH + 1 + GROUPS.index(group):.6f}"
 
 
-def _envelope(post: Post, at: float) -> dict[str, Any]:
+def _envelope(post: Post, at: float, key: str = "") -> dict[str, Any]:
     inner: dict[str, Any] = {"type": post.kind, "event_ts": f"{at:.6f}"}
     if post.group is not None:
         inner |= {"channel": "C1", "ts": f"{EPOCH + 1:.6f}", "thread_ts": _thread(post.group)}
     return {
         "type": "event_callback",
         "team_id": "T1",
-        "event_id": post.key,
+        "event_id": key or post.key,
         "event_time": int(EPOCH),
         "event": inner,
     }

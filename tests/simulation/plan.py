@@ -109,6 +109,8 @@ class Plan:
     """A whole run."""
 
     seed: int
+    starts: float
+    """When the workers do. What came before them waits."""
     workers: tuple[Version, ...]
     posts: tuple[Post, ...]
     faults: tuple[Fault, ...]
@@ -138,9 +140,9 @@ class Plan:
             fault = Fault(at, random.choice(names), random.random(), random.random(), _version(random))
             if fault.name != "leap" or all(each.name != "leap" for each in faults):  # clocks rarely do
                 faults.append(fault)
-        return cls(
-            seed, (replace(workers[0], spare=True), *workers[1:]), tuple(posts), tuple(faults), network
-        )
+        starts = random.choice((0.0, 0.0, 15.0))
+        workers = (replace(workers[0], spare=True), *workers[1:])
+        return cls(seed, starts, workers, tuple(posts), tuple(faults), network)
 
     def __str__(self) -> str:
         timed: list[Post | Fault] = [*self.posts, *self.faults]
