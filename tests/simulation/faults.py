@@ -13,6 +13,8 @@ ILL = 60.0
 """Seconds after a host's trouble in which its handlers may still run what others have taken over."""
 FENCED = 320.0
 """Seconds after which a host has stopped what others have taken over, although no heartbeat told it."""
+HUSH = 45.0
+"""Seconds for which nothing else breaks where no host is told of a fault."""
 LOCKS = (
     "select id from agent.event where claimed_by is not null order by id limit {most} for update skip locked",
     "select id from agent.event where claimed_by is null order by vt, id limit {most} for update skip locked",
@@ -63,13 +65,14 @@ async def cut_off(fleet: "Fleet", fault: Fault) -> None:
     fleet.disturb(seconds)
 
 
-async def half_open(fleet: "Fleet", fault: Fault) -> None:
+async def half_open(fleet: "Fleet", _: Fault) -> None:
     """Let the open connections of all workers carry nothing any more. New ones do. No host is told."""
     fleet.log("all connections are half-open")
     for name, member in fleet.members.items():
         member.host.lose_connections()
         fleet.ill(name, ILL)
-    fleet.disturb(-fault.size)
+    fleet.disturb()
+    fleet.hushed = fleet.loop.now + HUSH
 
 
 async def freeze(fleet: "Fleet", fault: Fault) -> None:

@@ -7,8 +7,8 @@ What must hold for every seed:
   before all that waits. No two of its handlers run at once on hosts whose network and process were well.
 - A limit is never exceeded, by handlers that run at once on such hosts nor by claims in a period.
 - A step whose result was stored is not run again. What is suspended wakes.
-- Once a disturbance is over, no claim stands without a hand for longer than :data:`RESCUED` seconds, or
-  :data:`SILENT` where a machine vanished.
+- Once a disturbance is over, no claim stands without a hand for longer than :data:`RESCUED` seconds.
+  Where a machine vanished, that is :data:`SWEPT` seconds after five minutes without a heartbeat.
 - Once it is over, and while connections are half-open, no event waits for longer than :data:`IDLE` seconds beside idle
   workers.
 - Once all trouble is over, everything ends within :data:`BOUND` seconds.
@@ -35,6 +35,7 @@ from surelane.jobs import Job
 from surelane.queue import Queue
 from surelane_ingest.connections import Connections
 from surelane_ingest.writer import Writer
+from surelane_service.engine import DEAD_FOR
 from surelane_service.pool import GRACE
 from surelane_worker import assembly
 from surelane_worker.assembly import STATEMENT_TIMEOUT, Pools, Worker
@@ -53,8 +54,8 @@ BOUND = 900.0
 """Seconds in which all ends once the trouble is over. A lease that the clock's jump prolonged may have to end."""
 RESCUED = 45.0
 """Seconds: longer than the grace of a lost session, which triples while most sessions are lost."""
-SILENT = 385.0
-"""Seconds: five minutes of silence, then the longest pause between two sweeps."""
+SWEPT = 85.0
+"""Seconds: longer than the longest pause between two sweeps. They rescue what has been silent for five minutes."""
 IDLE = 20.0
 """Seconds: longer than an idle worker needs to find that its connections are half-open, which is ten."""
 LEASE = 600.0
@@ -70,6 +71,7 @@ SETTINGS = {
 }
 CLAIMS = """
 select e.id, array_upper(e.claimed, 1) as claim, e.claimed_by, e.item_key, w.died_at is not null as taken
+, extract(epoch from e.heartbeat_at)::float8 as beat
 from agent.event as e left join agent.worker as w on w.name = e.claimed_by
 where e.claimed_by is not null and e.vt > agent.clock()
 """
@@ -117,6 +119,8 @@ class Fleet:
         self.vanished: set[str] = set()
         self.disturbed = 0.0
         """When the last disturbance ends."""
+        self.hushed = 0.0
+        """Until when nothing else breaks: what no host is told of must show by itself."""
         self._names = 0
         self._lonely: dict[tuple[int, int], float] = {}
         """Since when each claim has no hand."""
@@ -157,15 +161,15 @@ class Fleet:
         await act(*given)
 
     async def _break(self, fault: Fault) -> None:
-        if self.members:
+        if self.members and self.loop.now >= self.hushed:
             if fault.name != "vanish":
                 self.disturb()
             await BY_NAME[fault.name](self, fault)
 
     async def _trouble(self, faults: list[asyncio.Task[None]]) -> None:
-        self.net.faults = self.plan.network
         while self.loop.now < TROUBLE or not all(fault.done() for fault in faults):
-            if self.plan.network == Network():
+            self.net.faults = Network() if self.loop.now < self.hushed else self.plan.network
+            if self.net.faults == Network():
                 await self.look()
             await asyncio.sleep(2)
         self.net.faults = Network()
@@ -328,7 +332,10 @@ class Fleet:
                 since = lonely[claim] = self._lonely.get(claim, now)
                 # Who took the worker for dead, and met a locked event, may have stopped before the lock ended.
                 silent = name in self.vanished or (row["taken"] and row["id"] in self.witness.locked)
-                if now - max(since, self.disturbed) > (SILENT if silent else RESCUED):
+                seen = max(
+                    row["beat"] - EPOCH - self.database.jump + DEAD_FOR.total_seconds(), self.disturbed
+                )
+                if now > (seen + SWEPT if silent else max(since, self.disturbed) + RESCUED):
                     how = f"{row['item_key'] or row['id']} is claimed by {name}, which does not have it"
                     raise BrokenError("no claim without a hand", how)
         self._lonely = lonely
