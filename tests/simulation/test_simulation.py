@@ -13,6 +13,13 @@ from tests.simulation.plan import Network, Plan, shrunk
 
 KNOWN = {
     "skipped-members": 1,
+    "late-limits": 13,
+    "kept-claims": 66,
+    "kept-keys": 19,
+    "early-retirement": 28,
+    "future-starts": 97,
+    "rare-rescues": 82,
+    "blind-idlers": 91,
 }
 """Each mutant, with a seed that finds it. ``make simulate MUTANT=NAME SEEDS=200`` looks for one."""
 FIXED = range(1, 21)
