@@ -23,7 +23,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from random import Random
 from typing import Any, cast
 
@@ -415,7 +415,7 @@ class Fleet:
             self._sparing = None
 
     async def _work(self, host: Host, stop: asyncio.Event) -> None:
-        settings = WorkerSettings(**cast("Any", SETTINGS | {"SURELANE_WORKER_NAME": host.name}))
+        settings = _settings().model_copy(update={"name": host.name})
         observer = Observer(Metrics())
 
         def pool(bound: timedelta = STATEMENT_TIMEOUT, grace: float = GRACE) -> Any:
@@ -433,6 +433,11 @@ class Fleet:
                 await worker.claim(stop)
                 await worker.position.resign()
                 await worker.drain(settings.drain_timeout.total_seconds())
+
+
+@cache
+def _settings() -> WorkerSettings:
+    return WorkerSettings(**cast("Any", SETTINGS))
 
 
 async def _replace(job: Job, queue: Queue) -> list[Inserted]:

@@ -11,6 +11,8 @@ import pytest
 from tests.databases import Server
 from tests.simulation.plan import Network, Plan, shrunk
 
+pytestmark = pytest.mark.simulation
+
 KNOWN = {
     "skipped-members": 1,
     "late-limits": 13,
@@ -41,7 +43,6 @@ async def _run(server: Server, template: str, *arguments: object) -> tuple[int, 
     return process.returncode or 0, output.decode()
 
 
-@pytest.mark.simulation
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("first", [*FIXED[::10], FRESH, FRESH + 10])
 async def test_seeds_hold(server: Server, template: str, first: int) -> None:
@@ -49,7 +50,6 @@ async def test_seeds_hold(server: Server, template: str, first: int) -> None:
     assert code == 0, output
 
 
-@pytest.mark.simulation
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", sorted(KNOWN))
 async def test_a_defect_that_is_put_back_is_found(server: Server, template: str, mutant: str) -> None:
@@ -59,7 +59,6 @@ async def test_a_defect_that_is_put_back_is_found(server: Server, template: str,
     assert re.search(rf"^seed {KNOWN[mutant]}: [a-z ]+: ", output, re.MULTILINE), output  # not a crash
 
 
-@pytest.mark.simulation
 @pytest.mark.timeout(600)
 async def test_a_seed_repeats_the_same_run_alone_and_after_others(server: Server, template: str) -> None:
     _, alone = await _run(server, template, 2, "--verbose")
