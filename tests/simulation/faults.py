@@ -66,7 +66,7 @@ async def cut_off(fleet: "Fleet", fault: Fault) -> None:
 
 
 async def half_open(fleet: "Fleet", _: Fault) -> None:
-    """Let the open connections of all workers carry nothing any more. New ones do. No host is told."""
+    """Let the open connections of all workers carry nothing. New ones do. No host is told."""
     fleet.log("all connections are half-open")
     for name, member in fleet.members.items():
         member.host.lose_connections()

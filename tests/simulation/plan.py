@@ -65,7 +65,7 @@ class Post:
     group: str | None
     again: bool
     size: float
-    """From 0 to 1: whatever its kind makes of it."""
+    """From 0 to 1: what it means depends on the kind."""
 
     @property
     def key(self) -> str:

@@ -15,9 +15,9 @@ from tests.simulation.plan import Network
 from tests.simulation.virtual import HERE, Process, VirtualLoop
 
 NOTICED = 30.0
-"""Seconds after which the server notices that nobody is at the other end of a connection."""
+"""Seconds after which the server notices that the other end of a connection is gone."""
 LOCKED = 0.5
-"""Seconds that a statement waits for another transaction's lock, in vain."""
+"""Seconds that a statement waits for another transaction's lock before it fails."""
 
 
 class Net:
@@ -48,7 +48,7 @@ class Host(Process):
         self.tasks: set[asyncio.Task[Any]] = set()
 
     def lose_connections(self) -> None:
-        """Let all open connections become half-open: whatever they carry vanishes, and nothing closes them."""
+        """Let all open connections become half-open: all that they carry vanishes, and nothing closes them."""
         for wire in self.wires:
             wire.half_open = wire.is_open()
 
