@@ -21,6 +21,7 @@ KNOWN = {
     "early-retirement": 28,
     "future-starts": 97,
     "rare-rescues": 82,
+    "refused-settles": 78,
     "blind-idlers": 91,
 }
 """Each mutant, with a seed that finds it. ``make simulate MUTANT=NAME SEEDS=200`` looks for one."""
