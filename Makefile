@@ -20,13 +20,13 @@ up: .venv/up.stamp ## run `surelane dev` here: embedded PostgreSQL, migrations, 
 	@exec $(BIN)/surelane dev
 
 test: .venv/test.stamp ## run the whole suite: unit, SQL, security, deployment and system tests
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not container and not browser and not chaos and not cluster and not soak and not fuzz and not telemetry and not packages" $(TESTS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not container and not browser and not chaos and not cluster and not simulation and not soak and not fuzz and not telemetry and not packages" $(TESTS)
 
 fuzz: .venv/fuzz.stamp ## fuzz the operator's API against its own OpenAPI document
 	@$(BIN)/python -m pytest -m fuzz tests/system
 
 simulate: .venv/test.stamp ## simulate fleets in virtual time, with faults from seeds: SEEDS=200
-	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),200)
+	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),200) $(if $(MUTANT),--mutant $(MUTANT))
 
 soak: .venv/test.stamp ## load the system for long, with kills and restarts; show what grows: MINUTES=60 RATE=20
 	@SURELANE_SOAK_MINUTES=$(or $(MINUTES),60) SURELANE_SOAK_RATE=$(or $(RATE),20) $(BIN)/python -m pytest -q -n 0 -m soak tests/operations

@@ -17,6 +17,7 @@ PROCESSES = os.cpu_count() or 1
 def main() -> int:
     """Return 1 if a seed broke a promise."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--shrink", action="store_true", help="show the least that a seed needs to fail")
     parser.add_argument("--seeds", type=int, default=50, help="how many (default: %(default)s)")
     parser.add_argument("--first", type=int, default=1, help="the first one (default: %(default)s)")
     parser.add_argument(
@@ -26,17 +27,17 @@ def main() -> int:
         "--mutant", choices=sorted(MUTANTS), help="put a defect back, which some seed must find"
     )
     given = parser.parse_args()
-    more = ["--verbose"] * given.verbose + (["--mutant", given.mutant] if given.mutant else [])
+    more = [*["--verbose"] * given.verbose, *["--shrink"] * given.shrink]
+    more += ["--mutant", given.mutant] if given.mutant else []
     return asyncio.run(_share(range(given.first, given.first + given.seeds), more))
 
 
 async def _share(seeds: range, more: list[str]) -> int:
     """Start a server, and let several processes run the seeds. Their clocks are the simulation's."""
     async with running_server() as server, migrated_template(server) as template:
-        share = -(-len(seeds) // PROCESSES)
         processes = []
-        for part in (seeds[begin : begin + share] for begin in range(0, len(seeds), share)):
-            own = [str(part[0]), str(len(part)), server.admin, template, *more]
+        for part in (seeds[nth::PROCESSES] for nth in range(min(PROCESSES, len(seeds)))):
+            own = [server.admin, template, *map(str, part), *more]
             command = [sys.executable, "-m", "tests.simulation.process", *own]
             # Sets have the same order in every run.
             environment = {**os.environ, "PYTHONHASHSEED": "0"}

@@ -1,279 +1,432 @@
-"""A simulated fleet: ingest stores events, workers come, go, hang and die, and at the end every promise is checked.
+"""A simulated fleet: ingest stores events, workers come, go, hang and die, and after every step promises are checked.
 
 What must hold for every seed:
 
 - An acknowledged event ends once: there is one row of it in history.
-- The events of a group begin in the order in which they happened, if they were stored in that order. No two of its
-  handlers run at once on hosts whose network and process were well.
-- A kind with a limit runs at most so many handlers at once on such hosts.
-- A step whose result was stored is not run again.
-- Once the trouble is over, no claim stands without a hand for longer than :data:`RESCUED` seconds.
-- Once the trouble is over, everything ends within :data:`BOUND` seconds.
+- The events of a group begin in the order in which they happened, if they were stored in that order, and a retry comes
+  before all that waits. No two of its handlers run at once on hosts whose network and process were well.
+- A limit is never exceeded, by handlers that run at once on such hosts nor by claims in a period.
+- A step whose result was stored is not run again. What is suspended wakes.
+- Once a disturbance is over, no claim stands without a hand for longer than :data:`RESCUED` seconds.
+  Where a machine vanished, that is :data:`SWEPT` seconds after five minutes without a heartbeat.
+- Once it is over, and while connections are half-open, no event waits for longer than :data:`IDLE` seconds beside idle
+  workers.
+- Once all trouble is over, everything ends within :data:`BOUND` seconds.
 """
 
 import asyncio
 import json
 import random as standard_random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import copy_context
-from dataclasses import dataclass
-from datetime import timedelta
-from itertools import combinations
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import cache, partial
 from random import Random
 from typing import Any, cast
 
 import asyncpg
 
+from surelane.errors import SurelaneError
 from surelane.events import Inserted
-from surelane_dev.accounts import OWNER
+from surelane.jobs import Job
+from surelane.queue import Queue
 from surelane_ingest.connections import Connections
 from surelane_ingest.writer import Writer
-from surelane_worker.assembly import Pools, Worker
+from surelane_service.engine import DEAD_FOR
+from surelane_service.pool import GRACE
+from surelane_worker import assembly
+from surelane_worker.assembly import STATEMENT_TIMEOUT, Pools, Worker
 from surelane_worker.duties import beside
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.tracing import Observer
 from surelane_worker.worker_settings import WorkerSettings
-from tests.databases import Server
-from tests.simulation.mutants import MUTANTS, Mutant
-from tests.simulation.virtual import EPOCH, VirtualLoop
-from tests.simulation.wire import HERE, Database, Faults, Host, Wire, with_host
-from tests.simulation.witness import BrokenError, Witness
+from tests.simulation.database import Database
+from tests.simulation.faults import BY_NAME
+from tests.simulation.plan import GROUPS, TROUBLE, Fault, Network, Plan, Post, Version
+from tests.simulation.virtual import EPOCH, HERE, VirtualLoop
+from tests.simulation.wire import Host, Net, Wire, with_host
+from tests.simulation.witness import PERIOD, RATE, BrokenError, Witness
 
-TROUBLE = 90.0
-"""Seconds for which things break."""
 BOUND = 900.0
 """Seconds in which all ends once the trouble is over. A lease that the clock's jump prolonged may have to end."""
 RESCUED = 45.0
 """Seconds: longer than the grace of a lost session, which triples while most sessions are lost."""
+SWEPT = 85.0
+"""Seconds: longer than the longest pause between two sweeps. They rescue what has been silent for five minutes."""
+IDLE = 20.0
+"""Seconds: longer than an idle worker needs to find that its connections are half-open, which is ten."""
+APART = 2.0
+"""Seconds between starts of workers while events wait. Of workers that start at once, the first may claim before the
+last one has declared a new limit."""
 LEASE = 600.0
-ILL = 60.0
-"""Seconds after a host's trouble in which its handlers may still run what others have taken over."""
-GROUPS = ("red", "green", "blue")
 SETTINGS = {
     "DATABASE_URL": "postgresql://simulated",
     "SURELANE_LEASE": f"{LEASE:g}s",
     "SURELANE_CONCURRENCY": "3",
-    "SURELANE_BACKOFF_BASE": "2s",
+    "SURELANE_BACKOFF_BASE": "4s",
     "SURELANE_BACKOFF_CAP": "20s",
     "SURELANE_MAX_ATTEMPTS": "50",
     "SURELANE_DRAIN_TIMEOUT": "10s",
     "SURELANE_MAX_VT_AGE": "1d",
 }
+CLAIMS = """
+select e.id, array_upper(e.claimed, 1) as claim, e.claimed_by, e.item_key, w.died_at is not null as taken
+, extract(epoch from e.heartbeat_at)::float8 as beat
+from agent.event as e left join agent.worker as w on w.name = e.claimed_by
+where e.claimed_by is not null and e.vt > agent.clock()
+"""
+WAITING = """
+select e.id, e.kind from agent.event as e join agent.kind as k using (kind)
+where e.head and e.claimed_by is null and e.vt <= agent.clock() and not k.paused
+"""
+LIMITED = {"slack.few", "slack.paced", "keyed"}
+PACED = """
+select id, claimed from agent.event_hist where kind = 'slack.paced'
+"""
 
 
 @dataclass(eq=False)
+class Member:
+    """A worker of the fleet."""
+
+    host: Host
+    version: Version
+    stop: asyncio.Event
+    task: asyncio.Task[None]
+    worker: Worker | None = None
+
+
 class Fleet:
     """One simulation."""
 
-    seed: int
-    loop: VirtualLoop
-    database: Database
-    random: Random
-    log: Callable[[str], None]
-    mutant: Mutant | None = None
+    KEYS = """
+    select coalesce(item_key, id::text) from agent.event
+    union select coalesce(item_key, id::text) from agent.event_hist
+    """
 
-    def __post_init__(self) -> None:
-        self.witness = Witness(self.random, self.is_well, self.log)
-        self.acknowledged: list[str] = []
-        self.workers: dict[str, Worker] = {}
-        self.hosts: dict[str, tuple[Host, asyncio.Task[None], asyncio.Event]] = {}
-        self.ill: dict[str, float] = {}
-        """Until when each host counts as ill: what it holds may run twice."""
+    def __init__(self, plan: Plan, loop: VirtualLoop, database: Database, log: Callable[[str], None]) -> None:
+        self.plan, self.loop, self.database = plan, loop, database
+        self._say = log
+        self.net = Net(database, Random(f"network {plan.seed}"), self.log)
+        self.witness = Witness(plan.seed, loop.time, self.log)
+        self.witness.lease = LEASE
+        self.witness.versions = lambda: [member.version for member in self.members.values()]
+        self.acknowledged: set[str] = set()
+        self.sent: set[str] = set()
+        """The events that were sent what they wait for."""
+        self.door, self.program = Host("ingest"), Host("program")
+        self.members: dict[str, Member] = {}
+        self.vanished: set[str] = set()
+        self.disturbed = 0.0
+        """When the last disturbance ends."""
+        self.hushed = 0.0
+        """Until when nothing else breaks: what no host is told of must show by itself."""
         self._names = 0
         self._lonely: dict[tuple[int, int], float] = {}
         """Since when each claim has no hand."""
+        self._idle: dict[int, float] = {}
+        """Since when each event waits."""
+        self._sparing: float | None = None
+
+    def log(self, text: str) -> None:
+        """Say what happens, and when."""
+        self._say(f"{self.loop.now:8.3f} {text}")
 
     async def run(self) -> None:
-        """Let a fleet work through trouble, then let it end its work, and check what must hold."""
-        await self.database.open(self.mutant)
+        """Let a fleet work through trouble, then let it end its work, and check what must hold.
+
+        Raises:
+            BrokenError: a promise was broken.
+        """
         try:
-            for _ in range(self.random.randint(1, 3)):
-                self.start_worker()
-            async with self.ingest() as store:
-                traffic = asyncio.create_task(self.traffic(store))
-                await self.trouble()
-                await traffic
-                await self.calm()
+            async with self.ingest() as store, asyncio.TaskGroup() as group:
+                for nth, version in enumerate(self.plan.workers):
+                    at = self.plan.starts + (APART * nth if self.plan.starts else 0)
+                    group.create_task(self._at(at, self._start, version))
+                for post in self.plan.posts:
+                    group.create_task(self._at(post.at, self.post, store, post))
+                faults = [
+                    group.create_task(self._at(each.at, self._break, each)) for each in self.plan.faults
+                ]
+                group.create_task(self._at(0, self._trouble, faults))
             await self.check()
+        except ExceptionGroup as error:
+            raise _first(error) from None
         finally:
-            for host, _, _ in list(self.hosts.values()):
-                await host.die()
-            await self.database.close()
+            for member in list(self.members.values()):
+                await member.host.die()
+            await self.program.die()
 
-    def is_well(self, host: str) -> bool:
-        return self.ill.get(host, 0.0) < self.loop.now
+    async def _at(self, at: float, act: Callable[..., Awaitable[None]], *given: object) -> None:
+        await asyncio.sleep(at)
+        await act(*given)
 
-    @asynccontextmanager
-    async def ingest(self) -> AsyncIterator[Callable[[str, str], Any]]:
-        host = Host("ingest")
-        pool = Wire(self.database, host, "surelane_ingest", within=2, kept=True)
-        connections = Connections(cast("Any", pool), timedelta(seconds=2))
-        async with Writer(connections, buffer=100) as writer:
-            yield writer.store
+    async def _break(self, fault: Fault) -> None:
+        if self.members and self.loop.now >= self.hushed:
+            if fault.name != "vanish":
+                self.disturb()
+            await BY_NAME[fault.name](self, fault)
 
-    async def traffic(self, store: Callable[[str, str], Any]) -> None:
-        """Post events as Slack does: again and again until each is acknowledged."""
-        async with asyncio.TaskGroup() as posts:
-            for number in range(self.random.randint(10, 40)):
-                await asyncio.sleep(self.random.expovariate(1 / 2.0))
-                kind = self.random.choice(("plain", "plain", "few", "flaky", "steps", "waits"))
-                key, group = f"{kind}-{number}", self.random.choice((*GROUPS, *GROUPS, None))
-                text = json.dumps(_envelope(key, kind, group, EPOCH + self.loop.now))
-                posts.create_task(self.post(store, key, text))
-                if self.random.random() < 0.2:
-                    posts.create_task(self.post(store, key, text))  # Slack's retry crosses it
-
-    async def post(self, store: Callable[[str, str], Any], key: str, text: str) -> None:
-        for _ in range(100):
-            if isinstance(await store(text, key), Inserted):
-                self.acknowledged.append(key)
-                return
-            await asyncio.sleep(1)
-        raise BrokenError(f"{key} was never stored")
-
-    async def trouble(self) -> None:
-        """Break things at random."""
-        faults = self.database.faults
-        faults.slow = self.random.choice((0, 0.01, 0.1))
-        faults.lost_answer = self.random.choice((0, 0.01, 0.05))
-        faults.lost_request = self.random.choice((0, 0.01, 0.05))
-        ends = self.loop.now + TROUBLE
-        while self.loop.now < ends:
-            await asyncio.sleep(self.random.expovariate(1 / 8.0))
-            break_something = (self.kill, self.deploy, self.cut_off, self.restart, self.refuse, self.jump)
-            await self.random.choice(break_something)()
-
-    async def kill(self) -> None:
-        """Kill a worker with everything that it runs, and start another."""
-        if not self.hosts:
-            return
-        name = self.random.choice(sorted(self.hosts))
-        host, _, _ = self.hosts.pop(name)
-        self.log(f"{name} is killed")
-        self.ill[name] = float("inf")
-        await host.die()
-        self.start_worker()
-
-    async def deploy(self) -> None:
-        """Start a worker, and drain another."""
-        self.start_worker()
-        name = self.random.choice(sorted(self.hosts))
-        _, task, stop = self.hosts[name]
-        self.log(f"{name} drains")
-        stop.set()
-        task.add_done_callback(lambda _: self.hosts.pop(name, None))
-
-    async def cut_off(self) -> None:
-        """Take the network from a worker for a while."""
-        name = self.random.choice(sorted(self.hosts))
-        host, _, _ = self.hosts[name]
-        seconds = self.random.uniform(0.5, 40)
-        self.log(f"{name} is cut off for {seconds:.1f} s")
-        host.cut_off = True
-        self.ill[name] = self.loop.now + seconds + ILL
-        self.loop.call_later(seconds, setattr, host, "cut_off", False)
-
-    async def restart(self) -> None:
-        """Restart the database."""
-        seconds = self.random.uniform(0.1, 8)
-        self.log(f"the database is away for {seconds:.1f} s")
-        for name in self.hosts:
-            self.ill[name] = self.loop.now + seconds + ILL
-        await self.database.restart(seconds)
-
-    async def refuse(self) -> None:
-        """Let the server refuse writes for a while, as a standby does."""
-        seconds = self.random.uniform(1, 15)
-        self.log(f"the server is read-only for {seconds:.1f} s")
-        for name in self.hosts:
-            self.ill[name] = self.loop.now + seconds + ILL
-        self.database.read_only = True
-        await asyncio.sleep(seconds)
-        self.database.read_only = False
-
-    async def jump(self) -> None:
-        """Let the server's clock jump."""
-        if self.random.random() < 0.3:
-            self.database.jump += self.random.uniform(-20, 20)
-            self.log(f"the server's clock is off by {self.database.jump:.1f} s")
-            for name in self.hosts:
-                self.ill[name] = self.loop.now + ILL
-
-    async def calm(self) -> None:
-        """End all trouble, and wait until everything has ended."""
-        self.database.faults = Faults()
-        self.database.jump = max(self.database.jump, 0.0)
+    async def _trouble(self, faults: list[asyncio.Task[None]]) -> None:
+        while self.loop.now < TROUBLE or not all(fault.done() for fault in faults):
+            self.net.faults = Network() if self.loop.now < self.hushed else self.plan.network
+            if self.net.faults == Network():
+                await self.look()
+            await asyncio.sleep(2)
+        self.net.faults = Network()
+        if self.database.jump < 0:
+            self.database.jump = 0.0
         self.log("the trouble is over")
-        if not any(not stop.is_set() for _, _, stop in self.hosts.values()):
-            self.start_worker()
-        ends = self.loop.now + BOUND
-        while await self.database.see("select from agent.event"):
+        if not any(member.version.spare and not member.stop.is_set() for member in self.members.values()):
+            self.start_worker(Version())
+        if self.plan.network != Network():
+            self.disturb()
+        await self._calm()
+
+    async def _calm(self) -> None:
+        """Wait until everything has ended."""
+        ends = max(TROUBLE, self.disturbed) + BOUND + max(0.0, max(self.jumps, default=0.0))
+        last = max((post.at for post in self.plan.posts), default=0.0) + 30
+        while self.loop.now < last or await self.database.see("select from agent.event"):
             if self.loop.now > ends:
                 rows = await self.database.see(
                     "select item_key, kind, attempts, vt - agent.clock() as due, claimed_by, group_key from agent.event"
                 )
-                raise BrokenError(f"not ended within {BOUND:g} s: {[dict(row) for row in rows]}")
-            await self.look_for_hands()
-            await asyncio.sleep(5)
+                raise BrokenError("everything ends", f"{[dict(row) for row in rows]}")
+            await self.look()
+            await asyncio.sleep(2 if self.loop.now < self.disturbed + 2 * IDLE else 15)
 
-    async def look_for_hands(self) -> None:
-        """Check that each claim is in the hand of a worker that lives."""
-        rows = await self.database.see(
-            "select id, array_upper(claimed, 1) as claim, claimed_by, item_key from agent.event"
-            " where claimed_by is not null and vt > agent.clock()"
-        )
+    def disturb(self, seconds: float = 0.0) -> None:
+        """Note that something is out of order for some seconds: what takes its time begins to count after that."""
+        self.disturbed = max(self.disturbed, self.loop.now + seconds)
+
+    @property
+    def jumps(self) -> list[float]:
+        return [1200.0 * (fault.name == "leap") + 20.0 * (fault.name == "jump") for fault in self.plan.faults]
+
+    def server_now(self) -> float:
+        """Return the time by the server's clock, as seconds since the simulation began by its own."""
+        return self.loop.now + self.database.jump
+
+    def later(self, seconds: float, act: Callable[..., object], *given: object) -> None:
+        self.loop.call_later(seconds, act, *given)
+
+    def pick(self, fault: Fault) -> str:
+        """Return the name of the worker that a fault meets."""
+        return list(self.members)[int(fault.pick * len(self.members))]
+
+    def ill(self, name: str, seconds: float) -> None:
+        """Note that others may take over what a worker runs, from now on for some seconds."""
+        self.witness.ill[name] = max(self.witness.ill.get(name, 0.0), self.loop.now + seconds)
+
+    def all_ill(self, seconds: float) -> None:
+        for name in self.members:
+            self.ill(name, seconds)
+
+    def lose_connections(self) -> None:
+        """Break all connections."""
+        self.database.restarts += 1
+        for host in (self.door, self.program, *(member.host for member in self.members.values())):
+            for wire in host.wires:
+                wire.end()
+
+    @asynccontextmanager
+    async def ingest(self) -> AsyncIterator[Callable[[str, str], Any]]:
+        pool = Wire(self.net, self.door, "surelane_ingest", within=2, kept=True)
+        connections = Connections(cast("Any", pool), timedelta(seconds=2))
+        async with Writer(connections, buffer=100) as writer:
+            yield writer.store
+
+    async def post(self, store: Callable[[str, str], Any], post: Post) -> None:
+        if post.kind == "keyed":
+            await self._replace_jobs(post)
+            return
+        if post.kind == "later":
+            await self.schedule(post.key, post.group, 1 + 9 * post.size)
+            return
+        text = json.dumps(_envelope(post, EPOCH + self.loop.now))
+        deliveries = [self._deliver(store, post.key, text) for _ in range(1 + post.again)]
+        if post.kind == "paced":
+            for nth in range(3):
+                more = replace(post, group=None)
+                key = f"{post.key}-{nth}"
+                deliveries.append(
+                    self._deliver(store, key, json.dumps(_envelope(more, EPOCH + self.loop.now, key)))
+                )
+        await asyncio.gather(*deliveries)
+        if post.kind == "asks":
+            await asyncio.sleep(20 * post.size)
+            await self.signal(post.key)
+
+    async def _deliver(self, store: Callable[[str, str], Any], key: str, text: str) -> None:
+        """Post an event as Slack does: again and again until it is acknowledged."""
+        for _ in range(200):
+            if isinstance(await store(text, key), Inserted):
+                self.acknowledged.add(key)
+                return
+            await asyncio.sleep(1)
+        raise BrokenError("everything is stored", key)
+
+    async def schedule(self, key: str, group: str | None, seconds: float) -> None:
+        """Enqueue a job of a group for later."""
+        group_key = None if group is None else f"T1:C1:{_thread(group)}"
+        job = Job("later", run_at=self._in(seconds), group_key=group_key, item_key=key)
+        await self._again(lambda queue: queue.enqueue_many([job]))
+        self.acknowledged.add(key)
+
+    def _in(self, seconds: float) -> datetime:
+        return datetime.fromtimestamp(EPOCH + self.server_now() + seconds, UTC)
+
+    async def _replace_jobs(self, post: Post) -> None:
+        """Enqueue jobs as programs do, and replace some by others while they wait."""
+        at = self._in(1 + 9 * post.size)
+        for nth, lanes in enumerate((("left", "right"), ("right",), ("right", "left"), ("left",))):
+            for lane in lanes:
+                job = Job("keyed", {"lane": lane}, f"{post.key}-{nth}", at, limit_key=lane)
+                (stored,) = await self._again(partial(_replace, job))
+                self.acknowledged.add(str(stored.id))
+
+    def signal(self, key: str) -> asyncio.Task[None]:
+        """Send an event what it waits for."""
+        self.sent.discard(key)
+
+        async def send(queue: Queue) -> str | None:
+            if key not in self.acknowledged:
+                return "lost"
+            ended = await self.database.see("select from agent.event_hist where item_key = $1", key)
+            return "taken" if ended else await queue.signal(key, "go", key)
+
+        async def sent() -> None:
+            await self._again(send)
+            self.sent.add(key)
+            self.log(f"{key} was sent what it waits for")
+
+        return self.loop.create_task(sent())
+
+    async def _again(self, call: Callable[[Queue], Awaitable[Any]]) -> Any:
+        """Call as a program does that must not lose it: again and again until there is an answer."""
+        for _ in range(200):
+            wire = Wire(self.net, self.program, "surelane_worker", within=2, kept=True)
+            try:
+                if (answer := await call(Queue(wire))) is not None:
+                    return answer
+            except SurelaneError:
+                pass
+            await asyncio.sleep(1)
+        raise BrokenError("everything is stored", "a program's call")
+
+    async def look(self) -> None:
+        """Check that each claim is in the hand of a worker that lives, and that nothing waits beside idle workers."""
+        if self.witness.broken:
+            raise self.witness.broken[0]
+        if not self.database.down:
+            now = self.loop.now
+            lonely = await self._hands(now)
+            await self._waits(now, lonely)
+
+    async def _hands(self, now: float) -> bool:
         lonely = {}
-        for row in rows:
-            claim = row["id"], row["claim"]
-            worker = self.workers.get(row["claimed_by"])
-            if worker is None or claim not in worker.leases.known():
-                lonely[claim] = self._lonely.get(claim, self.loop.now)
-                if self.loop.now - lonely[claim] > RESCUED:
-                    raise BrokenError(
-                        f"{row['item_key']} is claimed by {row['claimed_by']}, which does not have it"
-                    )
+        for row in await self.database.see(CLAIMS):
+            claim, name = (row["id"], row["claim"]), row["claimed_by"]
+            member = self.members.get(name)
+            if member is None or member.worker is None or claim not in member.worker.leases.known():
+                since = lonely[claim] = self._lonely.get(claim, now)
+                # Who took the worker for dead, and met a locked event, may have stopped before the lock ended.
+                silent = name in self.vanished or (row["taken"] and row["id"] in self.witness.locked)
+                seen = max(
+                    row["beat"] - EPOCH - self.database.jump + DEAD_FOR.total_seconds(), self.disturbed
+                )
+                if now > (seen + SWEPT if silent else max(since, self.disturbed) + RESCUED):
+                    how = f"{row['item_key'] or row['id']} is claimed by {name}, which does not have it"
+                    raise BrokenError("no claim without a hand", how)
         self._lonely = lonely
+        return bool(lonely)
+
+    async def _waits(self, now: float, lonely: bool) -> None:
+        waiting = {row["id"]: row["kind"] for row in await self.database.see(WAITING)}
+        self._idle = {each: self._idle.get(each, now) for each in waiting}
+        able = [
+            name
+            for name, member in self.members.items()
+            if not (member.stop.is_set() or member.host.frozen or member.host.cut_off)
+        ]
+        idle = [name for name in able if self.witness.idle_for(name) > IDLE]
+        passed = set() if any(self.members[name].version.spare for name in idle) else {"slack.spare"}
+        late = [each for each, since in self._idle.items() if now - max(since, self.disturbed) > IDLE]
+        if len(idle) < len(able) or lonely:  # what is limited may wait for what runs
+            passed |= LIMITED
+        if idle and (left := [each for each in late if waiting[each] not in passed]):
+            how = f"{left} of {[waiting[each] for each in left]} beside {idle}"
+            raise BrokenError("nothing waits beside idle workers", how)
 
     async def check(self) -> None:
         """Check what must hold at the end."""
-        if self.witness.broken:
-            raise BrokenError(self.witness.broken[0])
-        rows = await self.database.see("select item_key, outcome from agent.event_hist")
-        ended = Counter(row["item_key"] for row in rows)
-        if twice := [key for key, count in ended.items() if key and count > 1]:
-            raise BrokenError(f"in history twice: {twice}")
-        if lost := sorted(set(self.acknowledged) - ended.keys()):
-            raise BrokenError(f"acknowledged and lost: {lost}")
+        self.witness.check()
+        rows = await self.database.see("select id, item_key, kind, outcome from agent.event_hist")
+        ended = Counter(row["item_key"] or str(row["id"]) for row in rows)
+        if twice := [key for key, count in ended.items() if count > 1]:
+            raise BrokenError("one row in history", f"{twice}")
+        if lost := sorted(self.acknowledged - ended.keys()):
+            raise BrokenError("nothing acknowledged is lost", f"{lost}")
         if failed := [row["item_key"] for row in rows if row["outcome"] != "completed"]:
-            raise BrokenError(f"not completed: {failed}")
-        for group, began in self.witness.began.items():
-            order = list(dict.fromkeys(began))  # an event that began before may run again at any time
-            for (early, first), (late, second) in combinations(order, 2):
-                if late < early and second < first:
-                    raise BrokenError(f"in group {group} event {first} began before {second}: {order}")
+            raise BrokenError("everything completes", f"{failed}")
+        if not self.witness.backwards:
+            await self._check_rate()
 
-    def start_worker(self) -> None:
+    async def _check_rate(self) -> None:
+        claims = sorted(at for row in await self.database.see(PACED) for at in row["claimed"])
+        for first, beyond in zip(claims, claims[RATE:], strict=False):
+            if beyond - first < PERIOD:
+                raise BrokenError("limits are never exceeded", f"{RATE + 1} claims within {beyond - first}")
+
+    async def _start(self, version: Version) -> None:
+        self.start_worker(version)
+
+    def start_worker(self, version: Version) -> None:
         self._names += 1
-        host, stop = Host(f"worker-{self._names}"), asyncio.Event()
-        self.log(f"{host.name} starts")
+        host, stop = Host(f"worker-{self._names}", version.skew), asyncio.Event()
+        self.log(f"{host.name} starts: {version}")
+        self.witness.ended[host.name] = self.loop.now
         context = copy_context()
         context.run(HERE.set, host)
-        self.hosts[host.name] = host, self.loop.create_task(self._work(host, stop), context=context), stop
+        task = self.loop.create_task(self._work(host, stop), context=context)
+        self.members[host.name] = Member(host, version, stop, task)
+        self._note_spare()
+
+    def drain(self, name: str) -> None:
+        """Stop a worker as SIGTERM does."""
+        self.log(f"{name} drains")
+        member = self.members[name]
+        member.stop.set()
+        member.task.add_done_callback(lambda _: self.members.pop(name, None))
+        self._note_spare()
+
+    def _note_spare(self) -> None:
+        """Note when no worker handles the kind ``spare``. For 90 seconds after the last one it holds up others."""
+        handled = any(member.version.spare and not member.stop.is_set() for member in self.members.values())
+        if not handled and self._sparing is None:
+            self._sparing = self.server_now()
+            self.witness.excused["spare"].append((self._sparing, float("inf")))
+        if handled and self._sparing is not None:
+            self.witness.excused["spare"][-1] = self._sparing, self.server_now() + 5
+            self._sparing = None
 
     async def _work(self, host: Host, stop: asyncio.Event) -> None:
-        settings = WorkerSettings(**cast("Any", SETTINGS | {"SURELANE_WORKER_NAME": host.name}))
+        settings = _settings().model_copy(update={"name": host.name})
         observer = Observer(Metrics())
 
-        def pool(within: float = 30.5) -> Any:
-            return Wire(self.database, host, "surelane_worker", within=within, kept=True)
+        def pool(bound: timedelta = STATEMENT_TIMEOUT, grace: float = GRACE) -> Any:
+            within = bound.total_seconds() + grace
+            return Wire(self.net, host, "surelane_worker", within=within, kept=True)
 
-        pools = Pools(pool(), pool(5), pool(5.5), pool(), pool())
-        worker = Worker(settings, self.witness.handlers(host), pools, cast("Any", None), observer)
-        self.workers[host.name] = worker
+        member, soon = self.members[host.name], assembly.CLAIM_TIMEOUT
+        pools = Pools(pool(), pool(soon, 0), pool(soon), pool(), pool())
+        handlers = self.witness.handlers(host, member.version)
+        worker = member.worker = Worker(settings, handlers, pools, cast("Any", None), observer)
         async with AsyncExitStack() as stack:
-            stack.callback(self.workers.pop, host.name, None)
             stack.push_async_callback(worker.announcer.retire)
             stack.push_async_callback(worker.hang_up)
             async with beside(*worker.duties()):
@@ -282,44 +435,55 @@ class Fleet:
                 await worker.drain(settings.drain_timeout.total_seconds())
 
 
-def _envelope(key: str, kind: str, group: str | None, at: float) -> dict[str, Any]:
-    inner: dict[str, Any] = {"type": kind, "event_ts": f"{at:.6f}"}
-    if group is not None:
-        inner |= {
-            "channel": "C1",
-            "ts": f"{EPOCH + 1:.6f}",
-            "thread_ts": f"{EPOCH + 1 + GROUPS.index(group):.6f}",
-        }
+@cache
+def _settings() -> WorkerSettings:
+    return WorkerSettings(**cast("Any", SETTINGS))
+
+
+async def _replace(job: Job, queue: Queue) -> list[Inserted]:
+    return await queue.enqueue_many([job], on_duplicate="replace")
+
+
+def _first(group: ExceptionGroup[Any]) -> BaseException:
+    """Return the promise that was broken, if one was, else the first error."""
+    errors = [_first(each) if isinstance(each, ExceptionGroup) else each for each in group.exceptions]
+    return next((error for error in errors if isinstance(error, BrokenError)), errors[0])
+
+
+def _thread(group: str) -> str:
+    return f"{EPOCH + 1 + GROUPS.index(group):.6f}"
+
+
+def _envelope(post: Post, at: float, key: str = "") -> dict[str, Any]:
+    inner: dict[str, Any] = {"type": post.kind, "event_ts": f"{at:.6f}"}
+    if post.group is not None:
+        inner |= {"channel": "C1", "ts": f"{EPOCH + 1:.6f}", "thread_ts": _thread(post.group)}
     return {
         "type": "event_callback",
         "team_id": "T1",
-        "event_id": key,
+        "event_id": key or post.key,
         "event_time": int(EPOCH),
         "event": inner,
     }
 
 
-async def simulate(
-    seed: int, admin: str, name: str, log: Callable[[str], None], mutant: Mutant | None = None
-) -> None:
-    """Run the simulation of a seed on a migrated database, with a defect if one is given.
+async def simulate(plan: Plan, database: Database, log: Callable[[str], None]) -> None:
+    """Run the simulation of a plan.
 
     Raises:
         BrokenError: a promise was broken.
     """
     loop = cast("VirtualLoop", asyncio.get_running_loop())
+    loop.now = 0.0
     loop.set_task_factory(cast("Any", with_host))
-    random = Random(seed)
-    standard_random.seed(seed)
-
-    def said(text: str) -> None:
-        log(f"{loop.now:8.3f} {text}")
-
-    database = Database(admin, name, loop, random, said)
-    fleet = Fleet(seed, loop, database, random, said, mutant)
+    standard_random.seed(plan.seed)
+    await database.begin(plan.seed)
+    fleet = Fleet(plan, loop, database, log)
 
     async def connect(_: str, **given: Any) -> Wire:
-        wire = Wire(database, HERE.get(), "surelane_worker", within=given["timeout"], kept=False)
+        wire = Wire(
+            fleet.net, cast("Host", HERE.get()), "surelane_worker", within=given["timeout"], kept=False
+        )
         await wire.open()
         return wire
 
@@ -328,21 +492,15 @@ async def simulate(
         await fleet.run()
     finally:
         asyncpg.connect = real
+        await _end_all()
 
 
-async def in_database(
-    seed: int, admin: str, template: str, name: str, log: Callable[[str], None], mutant: str | None
-) -> None:
-    """Run the simulation of a seed in a new database, with a defect if one is named.
-
-    Raises:
-        BrokenError: a promise was broken.
-    """
-    server, loop = Server(admin), cast("VirtualLoop", asyncio.get_running_loop())
-    with loop.real():
-        await server.execute(f"create database {name} owner {OWNER} template {template} strategy file_copy")
-    try:
-        await simulate(seed, admin, name, log, MUTANTS[mutant] if mutant else None)
-    finally:
-        with loop.real():
-            await server.execute(f"drop database if exists {name} with (force)")
+async def _end_all() -> None:
+    """Let nothing of this run reach the next one."""
+    for _ in range(2):
+        left = asyncio.all_tasks() - {cast("Any", asyncio.current_task())}
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=100)
+        await asyncio.sleep(100_000)  # every timer has passed

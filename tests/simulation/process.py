@@ -6,6 +6,8 @@ import logging
 import secrets
 import sys
 import traceback
+from collections.abc import Callable
+from typing import Any
 
 from tests.simulation.virtual import RUNNING, DeadlockError, VirtualLoop, use_virtual_time
 
@@ -13,11 +15,11 @@ from tests.simulation.virtual import RUNNING, DeadlockError, VirtualLoop, use_vi
 def main() -> int:
     """Return 1 if a seed broke a promise."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("first", type=int)
-    parser.add_argument("seeds", type=int)
     parser.add_argument("server")
     parser.add_argument("template")
+    parser.add_argument("seeds", type=int, nargs="+")
     parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--shrink", action="store_true")
     parser.add_argument("--mutant")
     given = parser.parse_args()
     use_virtual_time()
@@ -25,35 +27,73 @@ def main() -> int:
 
     level = logging.INFO if given.verbose else logging.CRITICAL
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
-    seeds, broken = range(given.first, given.first + given.seeds), []
-    for seed in seeds:
-        if not _holds(seed, given):
-            broken.append(seed)
-            if given.mutant:
-                break  # found
-    sys.stdout.write(f"seeds {seeds[0]} to {seeds[-1]}: broken: {broken or 'none'}\n")
+    loop = VirtualLoop()
+    RUNNING[:] = [loop]
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        return runner.run(_run(given, loop))
+
+
+async def _run(given: argparse.Namespace, loop: VirtualLoop) -> int:
+    from surelane_dev.accounts import OWNER  # noqa: PLC0415 - after the clocks are the simulation's
+    from tests.databases import Server  # noqa: PLC0415 - likewise
+    from tests.simulation.database import Database  # noqa: PLC0415 - likewise
+    from tests.simulation.mutants import MUTANTS  # noqa: PLC0415 - likewise
+
+    server, name = Server(given.server), f"surelane_simulation_{secrets.token_hex(6)}"
+    with loop.real():
+        await server.execute(
+            f"create database {name} owner {OWNER} template {given.template} strategy file_copy"
+        )
+    database = Database(given.server, name, loop)
+    try:
+        await database.open(MUTANTS[given.mutant] if given.mutant else None)
+        return await _try(database, given)
+    finally:
+        await database.close()
+        with loop.real():
+            await server.execute(f"drop database if exists {name} with (force)")
+
+
+async def _try(database: Any, given: argparse.Namespace) -> int:
+    from tests.simulation.plan import Plan, shrunk  # noqa: PLC0415 - after the clocks are the simulation's
+
+    log: Callable[[str], None] = print if given.verbose else _ignore
+    broken = []
+    for seed in given.seeds:
+        promise = await _broken(plan := Plan.of(seed), database, log)
+        if promise is None:
+            continue
+        broken.append(seed)
+        if given.shrink:
+
+            async def fails(smaller: Plan, promise: str = promise) -> bool:
+                return await _broken(smaller, database, _ignore, quiet=True) == promise
+
+            sys.stdout.write(f"seed {seed} needs:\n{await shrunk(plan, fails)}\n")
+        if given.mutant:
+            break  # found
+    sys.stdout.write(f"{len(given.seeds)} seeds from {given.seeds[0]} on: broken: {broken or 'none'}\n")
     return 1 if broken else 0
 
 
-def _holds(seed: int, given: argparse.Namespace) -> bool:
-    from tests.simulation.fleet import in_database  # noqa: PLC0415 - likewise
+async def _broken(plan: Any, database: Any, log: Callable[[str], None], *, quiet: bool = False) -> str | None:
+    """Return the promise that a plan breaks, if it does."""
+    from tests.simulation.fleet import simulate  # noqa: PLC0415 - after the clocks are the simulation's
     from tests.simulation.witness import BrokenError  # noqa: PLC0415 - likewise
 
-    lines: list[str] = []
-    loop = VirtualLoop()
-    RUNNING[:] = [loop]
-    log = print if given.verbose else lines.append
-    name = f"surelane_simulation_{secrets.token_hex(6)}"
+    say: Callable[[str], object] = _ignore if quiet else sys.stdout.write
     try:
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.run(in_database(seed, given.server, given.template, name, log, given.mutant))
+        await simulate(plan, database, log)
     except (BrokenError, DeadlockError) as error:
-        sys.stdout.write(f"seed {seed}: {error}\n")
-    except Exception:  # noqa: BLE001 - the other seeds run
-        sys.stdout.write("\n".join([f"seed {seed}:", *lines[-20:], traceback.format_exc()]))
-    else:
-        return True
-    return False
+        say(f"seed {plan.seed}: {error}\n")
+        return getattr(error, "promise", "deadlock")
+    except Exception as error:  # noqa: BLE001 - the other seeds run
+        say(f"seed {plan.seed}:\n{traceback.format_exc()}")
+        return type(error).__name__
+    return None
+
+
+def _ignore(_: str) -> None: ...
 
 
 if __name__ == "__main__":

@@ -3,18 +3,70 @@
 import asyncio
 import selectors
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
 EPOCH = 1_790_000_000.0
 """When each simulation begins, as seconds since 1970."""
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Real seconds for which the database may be silent."""
 
 
 class DeadlockError(Exception):
     """Nothing is left to do, and nothing would ever happen."""
+
+
+class Process:
+    """A simulated process. While it is ``frozen``, as by SIGSTOP, none of its code runs and time goes on."""
+
+    def __init__(self, skew: float = 0.0) -> None:
+        self.skew = skew
+        """Seconds by which its clock is ahead."""
+        self.frozen = False
+        self._held: list[_Held] = []
+
+    def hold(self, held: "_Held") -> None:
+        """Keep what it would do now until :meth:`thaw`."""
+        self._held.append(held)
+
+    def thaw(self) -> None:
+        """Let it go on. All that it missed happens now, in order."""
+        self.frozen = False
+        held, self._held = self._held, []
+        for each in held:
+            each.again()
+
+
+HERE: ContextVar[Process] = ContextVar("here")
+"""The process that the current task belongs to."""
+
+
+class _Held:
+    """A callback of a process, which waits while that is frozen."""
+
+    __slots__ = ("arguments", "callback", "context", "handle", "loop", "process")
+
+    def __init__(
+        self, loop: "VirtualLoop", process: Process, callback: Callable[..., object], arguments: Any
+    ) -> None:
+        self.loop, self.process, self.callback, self.arguments = loop, process, callback, arguments
+        self.handle: Any = None
+        self.context: Context | None = None
+
+    def __call__(self) -> None:
+        if self.process.frozen:
+            self.process.hold(self)
+        else:
+            self.callback(*self.arguments)
+
+    def again(self) -> None:
+        self.loop.call_soon(self._unless_cancelled, context=self.context)
+
+    def _unless_cancelled(self) -> None:
+        if not self.handle.cancelled():
+            self.callback(*self.arguments)
 
 
 class _Selector(selectors.DefaultSelector):
@@ -50,6 +102,30 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self.now
 
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        context = copy_context() if context is None else context
+        process = context.get(HERE)
+        if process is None:
+            return super().call_soon(callback, *args, context=context)
+        held = _Held(self, process, callback, args)
+        held.context = context
+        held.handle = super().call_soon(held, context=context)
+        return held.handle  # type: ignore[no-any-return]
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        context = copy_context() if context is None else context
+        process = context.get(HERE)
+        if process is None:
+            return super().call_at(when, callback, *args, context=context)
+        held = _Held(self, process, callback, args)
+        held.context = context
+        held.handle = super().call_at(when, held, context=context)
+        return held.handle  # type: ignore[no-any-return]
+
     @contextmanager
     def real(self) -> Iterator[None]:
         """Let real time pass in the block, in which the database works. No virtual time passes."""
@@ -69,10 +145,15 @@ def use_virtual_time() -> None:
 
     Only a process that does nothing else may do so, before it imports what keeps a clock for later.
     """
-    time.time = lambda: EPOCH + _now()
-    time.time_ns = lambda: int((EPOCH + _now()) * 1e9)
+    time.time = lambda: EPOCH + _now() + _skew()
+    time.time_ns = lambda: int((EPOCH + _now() + _skew()) * 1e9)
     time.monotonic = time.perf_counter = _now
 
 
 def _now() -> float:
     return RUNNING[0].now if RUNNING else 0.0
+
+
+def _skew() -> float:
+    process = HERE.get(None)
+    return 0.0 if process is None else process.skew

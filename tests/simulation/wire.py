@@ -1,181 +1,97 @@
 """Connections between simulated hosts and the real database, with a network that a seed makes slow or broken."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
-from contextvars import Context, ContextVar
-from dataclasses import dataclass, field
+from contextvars import Context
 from random import Random
 from typing import Any
 
 import asyncpg
 
 from surelane.calls import Connection
-from surelane_dev.accounts import uri_of
-from tests.simulation.virtual import EPOCH, VirtualLoop
+from tests.simulation.database import Database
+from tests.simulation.plan import Network
+from tests.simulation.virtual import HERE, Process, VirtualLoop
 
-HERE: ContextVar["Host"] = ContextVar("host")
-"""The host that the current task runs on."""
-CHANNELS = ("agent_event", "agent_cancel")
-HANGS = 15.0
-"""Seconds that a broken network hides an answer for."""
-
-CLOCK = """
-create or replace function agent.clock() returns timestamptz language sql volatile parallel safe
-return pg_catalog.to_timestamp(pg_catalog.current_setting('simulation.now')::float8);
-"""
-
-_connect = asyncpg.connect
+NOTICED = 30.0
+"""Seconds after which the server notices that the other end of a connection is gone."""
+LOCKED = 0.5
+"""Seconds that a statement waits for another transaction's lock before it fails."""
 
 
-@dataclass
-class Faults:
-    """How often a statement meets each fault, from 0 to 1."""
+class Net:
+    """The network between all hosts and the database."""
 
-    lost_request: float = 0.0
-    """The connection breaks before the server gets the statement."""
-    lost_answer: float = 0.0
-    """It breaks after the server has carried the statement out."""
-    slow: float = 0.0
-    """The statement, or its answer, takes seconds."""
-
-
-@dataclass(eq=False)
-class Host:
-    """A machine with one process on it."""
-
-    name: str
-    alive: bool = True
-    cut_off: bool = False
-    """Whether the network hides it: its statements and their answers take until it is back."""
-    wires: list["Wire"] = field(default_factory=list)
-    tasks: set[asyncio.Task[Any]] = field(default_factory=set)
-
-    async def die(self) -> None:
-        """End the process as ``kill -9`` does. What it does in its last moments reaches no other host."""
-        self.alive = False
-        for wire in list(self.wires):
-            await wire.end()
-        while left := [task for task in self.tasks if not task.done()]:
-            for task in left:
-                task.cancel()
-            await asyncio.wait(left, timeout=1)
-
-
-def with_host(
-    loop: asyncio.AbstractEventLoop, what: Coroutine[Any, Any, Any], **given: Any
-) -> asyncio.Task[Any]:
-    """Make a task, and note on which host it runs."""
-    context = given.get("context")
-    host = HERE.get(None) if context is None else context.get(HERE)
-    task = asyncio.Task(what, loop=loop, **given)
-    if host is not None:
-        host.tasks.add(task)
-        task.add_done_callback(host.tasks.discard)
-    return task
-
-
-@dataclass(eq=False)
-class Database:
-    """The database as all hosts see it: one statement at a time, at the loop's time."""
-
-    admin: str
-    name: str
-    loop: VirtualLoop
-    random: Random
-    log: Callable[[str], None]
-    faults: Faults = field(default_factory=Faults)
-    down: bool = False
-    read_only: bool = False
-    jump: float = 0.0
-    """Seconds by which the server's clock is off."""
-
-    def __post_init__(self) -> None:
-        self._turn = asyncio.Lock()
-        self._observer: Any = None
-        self._wires: list[Wire] = []
-
-    async def open(self, mutant: Callable[[Any], Awaitable[None]] | None = None) -> None:
-        """Replace the database's clock, put a defect back if one is given, and observe the notifications."""
-        with self.loop.real():
-            admin = await _connect(self.admin, database=self.name)
-            await admin.execute(CLOCK)
-            if mutant is not None:
-                await mutant(admin)
-            await admin.execute(f"alter database {self.name} set simulation.now = '{EPOCH}'")
-            await admin.close()
-            self._observer = await _connect(self.admin, database=self.name)
-            for channel in CHANNELS:
-                await self._observer.add_listener(channel, self._notified)
-
-    async def close(self) -> None:
-        for wire in self._wires:
-            await wire.end()
-        with self.loop.real():
-            await self._observer.close()
-
-    async def see(self, query: str, *arguments: object) -> Any:
-        """Return the rows of a query, at once and without faults."""
-        return await self.run(self._observer, "fetch", query, arguments)
-
-    async def connection(self, role: str) -> Any:
-        with self.loop.real():
-            async with self._turn:
-                uri = uri_of(self.admin, role=role, database=self.name)
-                made = await _connect(uri)
-                await made.execute(f"select pg_catalog.setseed({self.random.random()})")
-                return made
-
-    async def run(self, connection: Any, method: str, query: str, arguments: tuple[object, ...]) -> Any:
-        """Run a statement, and hand on what it notifies of."""
-        with self.loop.real():
-            async with self._turn:
-                now = str(EPOCH + self.loop.now + self.jump)
-                await connection.execute("select pg_catalog.set_config('simulation.now', $1, false)", now)
-                try:
-                    return await getattr(connection, method)(query, *arguments)
-                finally:
-                    await self._observer.execute("select")
+    def __init__(self, database: Database, random: Random, log: Callable[[str], None]) -> None:
+        self.database = database
+        self.random = random
+        self.log = log
+        self.faults = Network()
 
     def delay(self) -> float:
         """Return how long something takes on the network."""
         usual = self.random.uniform(0.0005, 0.01)
         return self.random.uniform(0.2, 4.0) if self.random.random() < self.faults.slow else usual
 
-    def _notified(self, _: object, __: object, channel: str, payload: str) -> None:
-        for wire in self._wires:
-            if channel in wire.heard and not wire.is_closed() and not wire.host.cut_off:
-                self.loop.call_later(self.delay(), wire.notify, channel, payload)
 
-    async def restart(self, seconds: float) -> None:
-        """Be away for some seconds. All connections break, and with them the workers' sessions."""
-        self.down = True
-        for wire in list(self._wires):
-            await wire.end()
-        await asyncio.sleep(seconds)
-        self.down = False
+class Host(Process):
+    """A machine with one process on it."""
 
-    def know(self, wire: "Wire") -> None:
-        self._wires = [each for each in self._wires if not each.is_closed()]
-        self._wires.append(wire)
+    def __init__(self, name: str, skew: float = 0.0) -> None:
+        super().__init__(skew)
+        self.name = name
+        self.alive = True
+        self.cut_off = False
+        """Whether the network hides it: its statements and their answers take until it is back."""
+        self.wires: list[Wire] = []
+        self.tasks: set[asyncio.Task[Any]] = set()
+
+    def lose_connections(self) -> None:
+        """Let all open connections become half-open: all that they carry vanishes, and nothing closes them."""
+        for wire in self.wires:
+            wire.half_open = wire.is_open()
+
+    async def die(self, noticed: float = 0.0) -> None:
+        """End the process as ``kill -9`` does. What it does in its last moments reaches no other host.
+
+        ``noticed``: seconds after which the server notices it. It takes long if the machine is gone.
+        """
+        self.alive = False
+        for wire in self.wires:
+            wire.end(noticed)
+        self.thaw()
+        while left := [task for task in self.tasks if not task.done()]:
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left, timeout=1)
+
+
+def with_host(loop: VirtualLoop, what: Coroutine[Any, Any, Any], **given: Any) -> asyncio.Task[Any]:
+    """Make a task, and note on which host it runs."""
+    context = given.get("context")
+    host = HERE.get(None) if context is None else context.get(HERE)
+    task = asyncio.Task(what, loop=loop, **given)
+    if isinstance(host, Host):
+        host.tasks.add(task)
+        task.add_done_callback(host.tasks.discard)
+    return task
 
 
 class Wire(Connection):
     """A connection of a simulated host. It opens itself again if it stands for a pool (``kept``)."""
 
-    def __init__(self, database: Database, host: Host, role: str, *, within: float, kept: bool) -> None:
-        self.database = database
-        self.host = host
-        self.heard: dict[str, Any] = {}
-        self._role = role
-        self._within = within
-        self._kept = kept
+    def __init__(self, net: Net, host: Host, role: str, *, within: float, kept: bool) -> None:
+        self.net, self.host, self.half_open = net, host, False
+        self._database = net.database
+        self._heard: dict[str, Any] = {}
+        self._role, self._within, self._kept = role, within, kept
         self._real: Any = None
         self._closed = False
         self._busy = asyncio.Lock()
         self._on_end: list[Callable[[Any], None]] = []
+        host.wires = [wire for wire in host.wires if not wire.is_closed()]
         host.wires.append(self)
-        database.know(self)
 
     def __del__(self) -> None: ...
 
@@ -194,6 +110,9 @@ class Wire(Connection):
     def is_closed(self) -> bool:
         return self._closed
 
+    def is_open(self) -> bool:
+        return self._real is not None
+
     def is_in_transaction(self) -> bool:
         return False
 
@@ -206,15 +125,25 @@ class Wire(Connection):
 
     async def add_listener(self, channel: str, callback: Any) -> None:
         await self._ask("execute", "select", (), None)
-        self.heard[channel] = callback
+        self._heard[channel] = callback
+        if self not in self._database.hearers:
+            self._database.hearers.append(self)
 
     async def remove_listener(self, channel: str, _: Any) -> None:
         await self._ask("execute", "select", (), None)
-        self.heard.pop(channel, None)
+        self._heard.pop(channel, None)
 
-    def notify(self, channel: str, payload: str) -> None:
-        if channel in self.heard and not self._closed:
-            self.heard[channel](self, 0, channel, payload)
+    def hear(self, channel: str, payload: str) -> None:
+        """Get a notification from the server."""
+        if channel in self._heard and not self._closed and not self.half_open and not self.host.cut_off:
+            context = Context()
+            context.run(HERE.set, self.host)
+            loop = asyncio.get_running_loop()
+            loop.call_later(self.net.delay(), self._notify, channel, payload, context=context)
+
+    def _notify(self, channel: str, payload: str) -> None:
+        if channel in self._heard and not self._closed:
+            self._heard[channel](self, 0, channel, payload)
 
     async def open(self) -> None:
         """Connect.
@@ -223,35 +152,44 @@ class Wire(Connection):
             OSError, TimeoutError: the server or the network is away.
         """
         await self._travel(self._within)
-        if self.database.down or not self.host.alive:
+        if self._database.down or not self.host.alive:
             raise ConnectionRefusedError("the server is away")
-        self._real = await self.database.connection(self._role)
+        opening = self._database.shared if self._kept else self._database.lend
+        real = await asyncio.shield(
+            asyncio.get_running_loop().create_task(opening(self._role), context=Context())
+        )
+        if self._closed:
+            self._real = real
+            self.end()
+            raise ConnectionRefusedError("the process has ended")
+        self._real = real
 
     async def close(self, **_: float | None) -> None:
-        await self.end()
+        self.end()
 
     def terminate(self) -> None:
         if not self._closed:
-            self.database.loop.create_task(self.end(), context=Context())
+            self.end()
 
-    async def end(self) -> None:
-        """Break the connection. The server notices at once."""
+    def end(self, noticed: float = 0.0) -> None:
+        """Break the connection. The server notices after some seconds."""
         real, self._real = self._real, None
         told = not self._closed and self.host.alive
         self._closed = not self._kept or not self.host.alive
-        if real is not None:
-            with self.database.loop.real():
-                async with self.database._turn:  # noqa: SLF001 - the two are one
-                    await real.close()
+        if real is not None and not self._kept:
+            self._database.end(real, max(noticed, NOTICED if self.half_open or self.host.cut_off else 0.0))
+        self.half_open = False
+        if self._closed and self in self._database.hearers:
+            self._database.hearers.remove(self)
         if told and self._closed:
-            for callback in self._on_end:
+            for callback in list(self._on_end):
                 callback(self)
 
     async def _travel(self, within: float) -> None:
-        until = self.database.loop.now + within
-        await asyncio.sleep(self.database.delay())
-        while self.host.cut_off:
-            if self.database.loop.now > until:
+        until = self._database.loop.now + within
+        await asyncio.sleep(self.net.delay())
+        while self.host.cut_off or self.half_open:
+            if self._database.loop.now > until:
                 raise TimeoutError
             await asyncio.sleep(0.5)
 
@@ -264,36 +202,40 @@ class Wire(Connection):
                 async with nullcontext() if self._kept else self._busy:
                     return await self._answered(method, query, arguments, within)
         except TimeoutError:
-            if not self._kept:
-                await self.end()
+            self.end()
             raise
 
     async def _answered(self, method: str, query: str, arguments: tuple[object, ...], within: float) -> Any:
-        database, faults, random = self.database, self.database.faults, self.database.random
+        database, faults, random = self._database, self.net.faults, self.net.random
         if self._closed or not self.host.alive:
             raise asyncpg.InterfaceError("connection is closed")
         if self._real is None:
             await self.open()
         await self._travel(within)
         if database.down or self._real is None or random.random() < faults.lost_request:
-            return await self._break()
+            return self._break()
         if database.read_only and "agent." in query:
             raise asyncpg.ReadOnlySQLTransactionError("cannot execute in a read-only transaction")
+        restarts = database.restarts
         # The server goes on with a statement whose client is gone.
         serving = database.run(self._real, method, query, arguments)
         running = database.loop.create_task(serving, context=Context())
         running.add_done_callback(_retrieve)
-        answer = await asyncio.shield(running)
+        try:
+            answer = await asyncio.shield(running)
+        except asyncpg.LockNotAvailableError:
+            await asyncio.sleep(LOCKED)
+            raise
         if random.random() < faults.lost_answer:
-            database.log(f"{self.host.name}: the answer is lost of: {query[:70]}")
-            return await self._break()
+            self.net.log(f"{self.host.name}: the answer is lost of: {query[:70]}")
+            return self._break()
         await self._travel(within)
-        if self._real is None and not self._kept:
-            return await self._break()
+        if database.restarts > restarts or (self._real is None and not self._kept):
+            return self._break()
         return answer
 
-    async def _break(self) -> Awaitable[None]:
-        await self.end()
+    def _break(self) -> None:
+        self.end()
         raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
 
 

@@ -4,119 +4,246 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import combinations
 from random import Random
 
 from surelane.events import Event
 from surelane_worker.handling.bounds import Limit
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.registry import Handlers
+from tests.simulation.plan import Version
+from tests.simulation.virtual import EPOCH
 from tests.simulation.wire import Host
 
-AT_ONCE = 2
-"""The limit of the kind ``few``."""
+RATE, PERIOD = 2, timedelta(seconds=5)
+"""How many events of the kind ``paced`` may begin in a period."""
 Run = tuple[str, str]
 """A host, and the key of the event that it runs."""
 
 
 class BrokenError(Exception):
-    """A promise was broken."""
+    """A promise was broken. ``promise``: which one."""
+
+    def __init__(self, promise: str, how: str) -> None:
+        super().__init__(f"{promise}: {how}")
+        self.promise = promise
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True)
+class Begin:
+    """An event whose handler began. Times are seconds since the simulation began."""
+
+    happened: float
+    id: int
+    key: str
+    began: float
+    claimed: float
+    """By the server's clock."""
+
+
 class Witness:
-    """What the handlers of all hosts did. ``is_well``: whether no other host can have taken over what a host runs."""
+    """What the handlers of all hosts did."""
 
-    random: Random
-    is_well: Callable[[str], bool]
-    log: Callable[[str], None]
-    running: dict[str, set[Run]] = field(default_factory=lambda: defaultdict(set))
-    """What runs now in each group."""
-    few: set[Run] = field(default_factory=set)
-    """What runs now of the limited kind."""
-    began: dict[str, list[tuple[datetime, int]]] = field(default_factory=lambda: defaultdict(list))
-    """The time and id of the events of each group, as their handlers began."""
-    stored: set[tuple[str, str]] = field(default_factory=set)
-    """The steps whose results came back to their handlers, by the event's key and the step's name."""
-    broken: list[str] = field(default_factory=list)
-    """The promises that are broken."""
+    def __init__(self, seed: int, now: Callable[[], float], log: Callable[[str], None]) -> None:
+        self.seed, self.now, self.log = seed, now, log
+        self.lease = 0.0
+        self.ill: dict[str, float] = {}
+        """Until when each host counts as ill: others may have taken over what it runs."""
+        self.versions: Callable[[], list[Version]] = list
+        """Returns what the workers that run were deployed as."""
+        self.running: dict[str, set[Run]] = defaultdict(set)
+        """What runs now in each group."""
+        self.limited: dict[str, set[Run]] = defaultdict(set)
+        """What runs now under each limit."""
+        self.busy: dict[str, int] = defaultdict(int)
+        """How many handlers run on each host."""
+        self.ended: dict[str, float] = {}
+        """When the last handler ended on each host."""
+        self.began: dict[str, list[Begin]] = defaultdict(list)
+        """The events of each group, as their handlers began."""
+        self.retrying: dict[str, dict[str, Begin]] = defaultdict(dict)
+        """The events of each group that wait for their next attempt, with the last one."""
+        self.stored: set[tuple[str, str]] = set()
+        """The steps whose results came back to their handlers, by the event's key and the step's name."""
+        self.locked: set[int] = set()
+        """Events that another transaction has locked: claims pass over them."""
+        self.backwards: list[float] = []
+        """When the server's clock went back."""
+        self.excused: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        """When, by the server's clock, each kind held up no other kind: it was paused, or had no worker."""
+        self.broken: list[BrokenError] = []
+        """The promises that are broken."""
 
-    def handlers(self, host: Host) -> Handlers:
+    def is_well(self, host: str) -> bool:
+        return self.ill.get(host, 0.0) < self.now()
+
+    def idle_for(self, host: str) -> float:
+        """Return for how many seconds a host has run no handler."""
+        return 0.0 if self.busy[host] else self.now() - self.ended.get(host, 0.0)
+
+    def handlers(self, host: Host, version: Version) -> Handlers:  # noqa: C901 - one after another
         """Return the handlers of a worker."""
         handlers = Handlers()
+        random = Random(f"{host.name} {self.seed}")
 
         @handlers.on("slack.plain")
+        @handlers.on("later")
         async def plain(event: Event, _: Context) -> None:
             async with self._seen(host, event):
-                await self._work()
+                await _work(random)
 
         @handlers.on("slack.flaky")
         async def flaky(event: Event, _: Context) -> None:
             async with self._seen(host, event):
-                await self._work()
-                if self.random.random() < 0.3:
+                await _work(random)
+                if random.random() < 0.5:
+                    if event.group_key is not None:
+                        self.retrying[event.group_key][event.key] = self._begin(event)
                     raise ValueError("flaky")
 
-        @handlers.on("slack.few", limit=Limit(concurrency=AT_ONCE))
+        @handlers.on("slack.few", limit=Limit(concurrency=version.few))
         async def few(event: Event, _: Context) -> None:
-            async with self._seen(host, event), self._counted(host, event):
-                await self._work()
+            async with self._seen(host, event), self._counted(host, event, "few", None):
+                await _work(random)
+
+        @handlers.on("keyed", limit=Limit(concurrency=1, per=lambda payload: payload["lane"]))
+        async def keyed(event: Event, _: Context) -> None:
+            async with self._seen(host, event), self._counted(host, event, event.payload["lane"], 1):
+                await asyncio.sleep(random.uniform(1, 8))
+
+        @handlers.on("slack.paced", limit=Limit(rate=f"{RATE}/{PERIOD.total_seconds():g}s"))
+        async def paced(event: Event, _: Context) -> None:
+            async with self._seen(host, event):
+                await _work(random)
 
         @handlers.on("slack.steps")
         async def steps(event: Event, ctx: Context) -> None:
             async with self._seen(host, event):
                 for nth in range(3):
-                    await self._step(host, event, ctx, f"step {nth}")
+                    await self._step(host, event, ctx, f"step {nth}", random)
 
         @handlers.on("slack.waits")
         async def waits(event: Event, ctx: Context) -> None:
             async with self._seen(host, event):
-                await self._step(host, event, ctx, "before")
-                await ctx.sleep(f"{self.random.randint(1, 20)}s", blocking=self.random.random() < 0.5)
-                await self._step(host, event, ctx, "after")
+                await self._step(host, event, ctx, "before", random)
+                await ctx.sleep(f"{random.randint(1, 20)}s", blocking=random.random() < 0.5)
+                await self._step(host, event, ctx, "after", random)
+
+        @handlers.on("slack.asks")
+        async def asks(event: Event, ctx: Context) -> None:
+            async with self._seen(host, event):
+                await self._step(host, event, ctx, "before", random)
+                if await ctx.wait_for("go") != event.key:
+                    self._breaks("a wait gets what was sent to it", event.key)
+                await self._step(host, event, ctx, "after", random)
+
+        if version.spare:
+
+            @handlers.on("slack.spare")
+            async def spare(event: Event, _: Context) -> None:
+                async with self._seen(host, event):
+                    await _work(random)
 
         return handlers
 
-    async def _work(self) -> None:
-        await asyncio.sleep(self.random.choice((0.0, 0.05, 0.5, self.random.uniform(0, 8))))
+    def took_over(self, stored: set[tuple[str, str]]) -> None:
+        """Forget what a standby that took over may not know."""
+        self.stored &= stored
+        self.retrying.clear()
 
-    async def _step(self, host: Host, event: Event, ctx: Context, name: str) -> None:
-        await ctx.step(name, self._stepped, event.key, name)
+    def check(self) -> None:
+        """Check the order of each group, and raise what was broken.
+
+        Raises:
+            BrokenError: the first promise that was broken.
+        """
+        if self.broken:
+            raise self.broken[0]
+        for group, began in self.began.items():
+            first: dict[int, Begin] = {}
+            for each in began:
+                first.setdefault(each.id, each)  # one that began before may run again at any time
+            for early, late in combinations(first.values(), 2):
+                if late.happened < early.happened and late.id < early.id and not self._excuses(late, early):
+                    raise BrokenError("order in a group", f"in {group} {early.key} began before {late.key}")
+
+    def _excuses(self, late: Begin, early: Begin) -> bool:
+        """Return whether ``early`` may begin before ``late``, although it happened after it."""
+        back = any(late.happened <= moment <= early.began for moment in self.backwards)
+        return back or late.id in self.locked or self._holds_up_none(late.key, late.happened, early)
+
+    def _holds_up_none(self, key: str, since: float, other: Begin) -> bool:
+        return any(
+            begins <= other.claimed + 1 and ends >= min(since, other.claimed) - 1
+            for begins, ends in self.excused[key.partition("-")[0]]
+        )
+
+    def _breaks(self, promise: str, how: str) -> None:
+        self.broken.append(BrokenError(promise, how))
+
+    async def _step(self, host: Host, event: Event, ctx: Context, name: str, random: Random) -> None:
+        async def stepped() -> None:
+            if (event.key, name) in self.stored:
+                self._breaks("a stored step is not run again", f"{name} of {event.key}")
+            await _work(random)
+
+        await ctx.step(name, stepped)
         if host.alive:
             self.stored.add((event.key, name))
-
-    async def _stepped(self, key: str, name: str) -> None:
-        if (key, name) in self.stored:
-            self.broken.append(f"{name} of {key} runs again, though its result was stored")
-        await self._work()
 
     @asynccontextmanager
     async def _seen(self, host: Host, event: Event) -> AsyncIterator[None]:
         """Note that a handler runs, and beside which others of its group."""
         group, me = event.group_key, (host.name, event.key)
-        if group is None:
-            yield
-            return
+        self.log(f"{host.name} begins {event.id} {event.key} of {group}, attempt {event.attempts}")
+        self.busy[host.name] += 1
+        try:
+            if group is None:
+                yield
+                return
+            self._begins(host, event, group)
+            self.running[group].add(me)
+            try:
+                yield
+            finally:
+                self.running[group].discard(me)
+        finally:
+            self.busy[host.name] -= 1
+            self.ended[host.name] = self.now()
+
+    def _begins(self, host: Host, event: Event, group: str) -> None:
+        me = host.name, event.key
         others = self.running[group] - {me}
         if others and sum(self.is_well(each) for each, _ in (*others, me)) > len(others):
-            self.broken.append(f"{event.key} runs on {host.name} beside {sorted(others)} in group {group}")
-        self.log(f"{host.name} begins {event.id} {event.key} of {group}, attempt {event.attempts}")
-        self.began[group].append((event.event_ts, event.id))
-        self.running[group].add(me)
-        try:
-            yield
-        finally:
-            self.running[group].discard(me)
+            self._breaks("one hand per group", f"{me} runs beside {sorted(others)} in {group}")
+        begin = self._begin(event)
+        self.retrying[group].pop(event.key, None)
+        for retry in self.retrying[group].values():
+            later = retry.happened < begin.happened and self.is_well(host.name)
+            if later and not self._excuses(retry, begin):
+                self._breaks("a retry comes first", f"{event.key} began before {retry.key} in {group}")
+        if "later" not in event.key:
+            self.began[group].append(begin)
+
+    def _begin(self, event: Event) -> Begin:
+        claimed = event.vt.timestamp() - EPOCH - self.lease
+        return Begin(event.event_ts.timestamp() - EPOCH, event.id, event.key, self.now(), claimed)
 
     @asynccontextmanager
-    async def _counted(self, host: Host, event: Event) -> AsyncIterator[None]:
-        """Note that a handler of the limited kind runs."""
-        me = host.name, event.key
-        self.few.add(me)
-        if sum(self.is_well(each) for each, _ in self.few) > AT_ONCE:
-            self.broken.append(f"more than {AT_ONCE} run at once: {sorted(self.few)}")
+    async def _counted(self, host: Host, event: Event, key: str, most: int | None) -> AsyncIterator[None]:
+        """Note that a handler of a limited kind runs."""
+        me, runs = (host.name, event.key), self.limited[key]
+        runs.add(me)
+        most = max(version.few for version in self.versions()) if most is None else most
+        if sum(self.is_well(each) for each, _ in runs) > most:
+            self._breaks("limits are never exceeded", f"more than {most} of {key} run: {sorted(runs)}")
         try:
             yield
         finally:
-            self.few.discard(me)
+            runs.discard(me)
+
+
+async def _work(random: Random) -> None:
+    await asyncio.sleep(random.choice((0.0, 0.05, 0.5, random.uniform(0, 8))))

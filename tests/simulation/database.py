@@ -1,0 +1,265 @@
+"""The real database of a simulation: one statement at a time, at the loop's time, and empty again for each seed."""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from contextvars import Context
+from random import Random
+from typing import Any, Protocol
+
+import asyncpg
+
+from surelane_dev.accounts import uri_of
+from tests.simulation.virtual import EPOCH, VirtualLoop
+
+CHANNELS = ("agent_event", "agent_cancel")
+SETTINGS = {
+    # What another transaction has locked stays locked while a statement waits: they take turns.
+    "lock_timeout": "2ms",
+    # A plan then depends on nothing that earlier seeds did.
+    "plan_cache_mode": "force_generic_plan",
+}
+CLOCK = """
+create or replace function agent.clock() returns timestamptz language sql volatile parallel safe
+return pg_catalog.to_timestamp(pg_catalog.current_setting('simulation.now')::float8);
+-- Called stable, as a condition without a column then holds before anything else of its query runs.
+create function agent.clock_is(_now text) returns boolean language plpgsql stable as $$
+begin
+    perform pg_catalog.set_config('simulation.now', _now, false);
+    return true;
+end
+$$;
+grant execute on function agent.clock_is to public;
+"""
+QUICK = """
+do $$
+declare _function regprocedure;
+begin
+    for _function in select p.oid::regprocedure from pg_proc as p, unnest(p.proconfig) as setting
+        where p.pronamespace = 'agent'::regnamespace and setting like 'lock_timeout=%' loop
+        execute format('alter function %s set lock_timeout = ''2ms''', _function);
+    end loop;
+end $$
+"""
+TABLES = """
+select oid::regclass::text from pg_class where relnamespace = 'agent'::regnamespace and relkind = 'r'
+and relname not in ('version', 'migration') order by relname
+"""
+SEQUENCES = """
+select oid::regclass::text from pg_class where relnamespace = 'agent'::regnamespace and relkind = 'S' order by relname
+"""
+COLUMNS = """
+select attrelid::regclass::text as table, string_agg(quote_ident(attname), ', ') as columns from pg_attribute
+where attrelid = any($1::text[]::regclass[]) and attnum > 0 and not attisdropped and attgenerated = '' group by attrelid
+"""
+FUNCTIONS = """
+select proname, pg_get_functiondef(oid) as source from pg_proc
+where pronamespace = 'agent'::regnamespace and prokind = 'f'
+"""
+NOTIFIES = re.compile(r"pg_notify|(insert into|delete from) agent\.event\b")
+CALL = re.compile(r"select (\* from )?agent\.\w+\([^()]*\)")
+NAMES = re.compile(r"agent\.(\w+)")
+
+_connect = asyncpg.connect
+
+
+class Hearer(Protocol):
+    """A connection that listens."""
+
+    def hear(self, channel: str, payload: str) -> None: ...
+
+
+class Database:
+    """The database as all hosts see it."""
+
+    def __init__(self, admin: str, name: str, loop: VirtualLoop) -> None:
+        self.admin, self.name, self.loop = admin, name, loop
+        self.down = self.read_only = False
+        self.jump = 0.0
+        """Seconds by which the server's clock is off."""
+        self.restarts = 0
+        """How often all connections broke."""
+        self.hearers: list[Hearer] = []
+        self.random = Random(0)
+        self.statements = 0
+        self._turn = asyncio.Lock()
+        self._observer: Any = None
+        self._idle: dict[str, list[Any]] = {}
+        self._lent: dict[Any, str] = {}
+        self._shared: dict[str, Any] = {}
+        self._empty = ""
+        self._telling: frozenset[str] = frozenset()
+        self.tables: list[str] = []
+        self.sequences: list[str] = []
+        self._ids: list[int] = []
+        self._columns: dict[str, str] = {}
+        """Of each table, those that are stored as they are given."""
+
+    async def open(self, mutant: Callable[[Any], Awaitable[None]] | None) -> None:
+        """Replace the database's clock, put a defect back if one is given, and observe the notifications."""
+        with self.loop.real():
+            admin = await _connect(self.admin, database=self.name)
+            await admin.execute(CLOCK)
+            if mutant is not None:
+                await mutant(admin)
+            await admin.execute(QUICK)
+            tables, sequences = [
+                [row[0] for row in await admin.fetch(query)] for query in (TABLES, SEQUENCES)
+            ]
+            for table in tables:
+                await admin.execute(f"alter table {table} set (autovacuum_enabled = false)")
+            await admin.execute("create schema standby")
+            for table in tables:
+                await admin.execute(f"create table standby.{table.removeprefix('agent.')} (like {table})")
+            self._columns = {row["table"]: row["columns"] for row in await admin.fetch(COLUMNS, tables)}
+            restart = "".join(f"select setval('{each}', 1, false);" for each in sequences)
+            self._empty = (
+                f"truncate {', '.join(tables)}; insert into agent.measurement default values; {restart}"
+            )
+            self.tables, self.sequences = tables, sequences
+            self._telling = _telling(await admin.fetch(FUNCTIONS))
+            await admin.execute(f"alter database {self.name} set simulation.now = '{EPOCH}'")
+            await admin.close()
+            self._observer = await _connect(self.admin, database=self.name, server_settings=SETTINGS)
+            for channel in CHANNELS:
+                await self._observer.add_listener(channel, self._notified)
+
+    async def begin(self, seed: int) -> None:
+        """Begin anew: nothing of an earlier seed is left."""
+        self.down = self.read_only = False
+        self.jump, self.hearers, self.statements = 0.0, [], 0
+        self.random = Random(f"database {seed}")
+        self._turn = asyncio.Lock()
+        for connection in list(self._lent):
+            await self.give_back(connection)
+        for role, connection in self._shared.items():
+            self._idle[role].append(connection)
+        self._shared = {}
+        with self.loop.real():
+            await self._observer.execute(self._empty)
+
+    async def close(self) -> None:
+        with self.loop.real():
+            idle = [each for role in self._idle.values() for each in role]
+            for connection in (*idle, *self._lent, *self._shared.values(), self._observer):
+                await connection.close()
+
+    async def snapshot(self) -> None:
+        """Copy all rows, as they reach a standby."""
+        with self.loop.real():
+            async with self._turn:
+                self._ids = [
+                    await self._observer.fetchval(f"select last_value from {each}") for each in self.sequences
+                ]
+                for table in self.tables:
+                    copy = f"standby.{table.removeprefix('agent.')}"
+                    await self._observer.execute(f"truncate {copy}; insert into {copy} select * from {table}")
+
+    async def take_over(self) -> None:
+        """Go back to the copied rows. Sequences are a little ahead of them, as those of a standby are."""
+        rows = "".join(
+            f"insert into {table} ({columns}) overriding system value"
+            f" select {columns} from standby.{table.removeprefix('agent.')};"
+            for table, columns in self._columns.items()
+        )
+        ahead = "".join(
+            f"select setval('{each}', {last + 32});"
+            for each, last in zip(self.sequences, self._ids, strict=True)
+        )
+        await self.end_transactions()
+        with self.loop.real():
+            async with self._turn:
+                await self._observer.execute(
+                    f"begin; set local session_replication_role = replica; truncate {', '.join(self.tables)};"
+                    f"{rows} {ahead} commit"
+                )
+
+    async def end_transactions(self) -> None:
+        """End the transactions that are open, as a restart does."""
+        for connection in list(self._lent):
+            if connection.is_in_transaction():
+                await self.give_back(connection)
+
+    async def see(self, query: str, *arguments: object) -> Any:
+        """Return the rows of a query, at once and without faults."""
+        return await self.run(self._observer, "fetch", query, arguments)
+
+    async def shared(self, role: str) -> Any:
+        """Return the connection that stands for all pools of a role: no statement leaves anything in its session."""
+        if role not in self._shared:
+            made = await self.lend(role)
+            self._shared.setdefault(role, made)
+            self._lent.pop(made, None)
+        return self._shared[role]
+
+    async def lend(self, role: str) -> Any:
+        """Return a connection, as new. A backend that has worked before is many times faster than a new one."""
+        with self.loop.real():
+            async with self._turn:
+                idle = self._idle.setdefault(role, [])
+                if idle:
+                    made = idle.pop()
+                else:
+                    uri = uri_of(self.admin, role=role, database=self.name)
+                    made = await _connect(uri, server_settings=SETTINGS)
+                self._lent[made] = role
+                await made.execute(f"select pg_catalog.setseed({self.random.random()})")
+                return made
+
+    def end(self, connection: Any, after: float = 0.0) -> None:
+        """Let the server notice that a connection has ended, after some seconds."""
+
+        async def ended() -> None:
+            await asyncio.sleep(after)
+            await self.give_back(connection)
+
+        self.loop.create_task(ended(), context=Context())
+
+    async def give_back(self, connection: Any) -> None:
+        """Drop all that a session holds."""
+        with self.loop.real():
+            async with self._turn:
+                role = self._lent.pop(connection, None)
+                if role is not None:
+                    if connection.is_in_transaction():
+                        await connection.execute("rollback")
+                    await connection.execute("reset all; select pg_catalog.pg_advisory_unlock_all()")
+                    self._idle[role].append(connection)
+
+    async def run(self, connection: Any, method: str, query: str, arguments: Iterable[object] = ()) -> Any:
+        """Run a statement, and hand on what it notifies of."""
+        with self.loop.real():
+            async with self._turn:
+                self.statements += 1
+                now = str(EPOCH + self.loop.now + self.jump)
+                arguments = tuple(arguments)
+                if CALL.fullmatch(query):
+                    query, arguments = (
+                        f"{query} where agent.clock_is(${len(arguments) + 1})",
+                        (*arguments, now),
+                    )
+                else:
+                    await connection.execute(f"set simulation.now = '{now}'")
+                try:
+                    return await getattr(connection, method)(query, *arguments)
+                finally:
+                    if not self._telling.isdisjoint(NAMES.findall(query)):
+                        await self._observer.execute("select")
+
+    def _notified(self, _: object, __: object, channel: str, payload: str) -> None:
+        for hearer in self.hearers:
+            hearer.hear(channel, payload)
+
+
+def _telling(functions: Iterable[Any]) -> frozenset[str]:
+    """Return the names of the functions that may notify, by themselves, by a trigger or by another function."""
+    sources: dict[str, str] = {}
+    for name, source in functions:
+        sources[name] = sources.get(name, "") + source
+    telling = {name for name, source in sources.items() if NOTIFIES.search(source)}
+    while (
+        more := {name for name, source in sources.items() if not telling.isdisjoint(NAMES.findall(source))}
+        - telling
+    ):
+        telling |= more
+    return frozenset(telling | {"event"})

@@ -1,0 +1,212 @@
+"""The faults of operations, each as something done to a fleet. Their names are those of a plan."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from tests.simulation.plan import GROUPS, Fault
+
+if TYPE_CHECKING:
+    from tests.simulation.fleet import Fleet
+
+ILL = 60.0
+"""Seconds after a host's trouble in which its handlers may still run what others have taken over."""
+FENCED = 320.0
+"""Seconds after which a host has stopped what others have taken over, although no heartbeat told it."""
+HUSH = 45.0
+"""Seconds for which nothing else breaks where no host is told of a fault."""
+LOCKS = (
+    "select id from agent.event where claimed_by is not null order by id limit {most} for update skip locked",
+    "select id from agent.event where claimed_by is null order by vt, id limit {most} for update skip locked",
+    "select id from agent.event where head order by id desc limit {most} for update skip locked",
+    "select 0 as id from agent.kind_limit for update skip locked",
+    "select 0 as id from agent.limit_state for update skip locked",
+    "select 0 as id from agent.worker for update skip locked",
+    "select 0 as id from agent.kind for update skip locked",
+)
+RUNNING_ON = "select id from agent.event where claimed_by = $1 and vt > agent.clock() for update skip locked"
+
+
+async def kill(fleet: "Fleet", fault: Fault) -> None:
+    """Kill a worker with everything that it runs, and start another."""
+    name = fleet.pick(fault)
+    fleet.log(f"{name} is killed")
+    fleet.ill(name, float("inf"))
+    await fleet.members.pop(name).host.die()
+    fleet.start_worker(fault.version)
+
+
+async def vanish(fleet: "Fleet", _: Fault) -> None:
+    """Take a machine away. The server notices nothing: the worker's sessions stay open, and its heartbeats end."""
+    name = max(fleet.members, key=lambda each: fleet.witness.busy[each])
+    if len(fleet.members) < 2 or fleet.vanished or not fleet.witness.busy[name]:
+        return
+    fleet.log(f"{name} vanishes")
+    fleet.disturb()
+    fleet.ill(name, float("inf"))
+    fleet.vanished.add(name)
+    await fleet.members.pop(name).host.die(noticed=10_000)
+
+
+async def deploy(fleet: "Fleet", fault: Fault) -> None:
+    """Start a worker, of another version perhaps, and drain another."""
+    fleet.start_worker(fault.version)
+    fleet.drain(fleet.pick(fault))
+
+
+async def cut_off(fleet: "Fleet", fault: Fault) -> None:
+    """Take the network from a worker for a while."""
+    name, seconds = fleet.pick(fault), 0.5 + 40 * fault.size
+    host = fleet.members[name].host
+    fleet.log(f"{name} is cut off for {seconds:.1f} s")
+    host.cut_off = True
+    fleet.ill(name, seconds + ILL)
+    fleet.later(seconds, setattr, host, "cut_off", False)
+    fleet.disturb(seconds)
+
+
+async def half_open(fleet: "Fleet", _: Fault) -> None:
+    """Let the open connections of all workers carry nothing. New ones do. No host is told."""
+    fleet.log("all connections are half-open")
+    for name, member in fleet.members.items():
+        member.host.lose_connections()
+        fleet.ill(name, ILL)
+    fleet.disturb()
+    fleet.hushed = fleet.loop.now + HUSH
+
+
+async def freeze(fleet: "Fleet", fault: Fault) -> None:
+    """Let a worker's process stand still for a while, as SIGSTOP does."""
+    name = fleet.pick(fault)
+    host, seconds = fleet.members[name].host, 400 * fault.size**3
+    fleet.log(f"{name} stands still for {seconds:.1f} s")
+    host.frozen = True
+    fleet.ill(name, seconds + ILL)
+    fleet.later(seconds, host.thaw)
+    fleet.disturb(seconds)
+
+
+async def restart(fleet: "Fleet", fault: Fault) -> None:
+    """Restart the database. All connections break, and with them the workers' sessions."""
+    seconds = 0.1 + 8 * fault.size
+    fleet.log(f"the database is away for {seconds:.1f} s")
+    fleet.all_ill(seconds + ILL)
+    await _away(fleet, seconds)
+
+
+async def failover(fleet: "Fleet", fault: Fault) -> None:
+    """Lose what was committed in the last seconds, as an asynchronous standby that takes over does."""
+    lag = 0.1 + 3 * fault.size
+    known, sent = set(fleet.acknowledged), set(fleet.sent)
+    stored = set(fleet.witness.stored)
+    await fleet.database.snapshot()
+    await asyncio.sleep(lag)
+    fleet.log(f"a standby takes over and has nothing of the last {lag:.1f} s")
+    fleet.all_ill(lag + 5 + ILL)
+    fleet.database.down = True
+    fleet.lose_connections()
+    await fleet.database.take_over()
+    there = {row[0] for row in await fleet.database.see(fleet.KEYS)}
+    fleet.acknowledged -= {key for key in fleet.acknowledged if key not in known and key not in there}
+    fleet.witness.took_over(stored)
+    for key in sorted(fleet.sent - sent):
+        fleet.signal(key)
+    await _away(fleet, 5 * fault.size)
+
+
+async def refuse(fleet: "Fleet", fault: Fault) -> None:
+    """Let the server refuse writes for a while, as a standby does."""
+    seconds = 1 + 15 * fault.size
+    fleet.log(f"the server is read-only for {seconds:.1f} s")
+    fleet.all_ill(seconds + ILL)
+    fleet.database.read_only = True
+    await asyncio.sleep(seconds)
+    fleet.database.read_only = False
+    fleet.disturb()
+
+
+async def jump(fleet: "Fleet", fault: Fault) -> None:
+    """Let the server's clock jump by some seconds."""
+    _set_clock(fleet, fleet.database.jump + 40 * fault.size - 20)
+    fleet.all_ill(ILL)
+
+
+async def leap(fleet: "Fleet", fault: Fault) -> None:
+    """Let the server's clock jump far ahead, and back."""
+    before = fleet.database.jump
+    _set_clock(fleet, before + 600 + 600 * fault.size)
+    fleet.all_ill(FENCED)
+    await asyncio.sleep(2 + 8 * fault.pick)
+    _set_clock(fleet, before)
+    fleet.all_ill(FENCED)
+    fleet.disturb()
+
+
+async def lock(fleet: "Fleet", fault: Fault) -> None:
+    """Let a transaction of somebody else hold rows for a while."""
+    nth, seconds = int(fault.pick * len(LOCKS)), 1 + 20 * fault.size
+    most = 1 + int(100 * fault.size) % 5
+    await _hold(fleet, LOCKS[nth].format(most=most), (), seconds)
+
+
+async def stop_locked(fleet: "Fleet", fault: Fault) -> None:
+    """Drain a worker while a transaction of somebody else holds the events that it runs."""
+    name = fleet.pick(fault)
+    await _hold(fleet, RUNNING_ON, (name,), 20 + 30 * fault.size)
+    fleet.start_worker(fault.version)
+    fleet.drain(name)
+
+
+async def pause(fleet: "Fleet", fault: Fault) -> None:
+    """Let an operator pause a kind for a while. Jobs of each group are due meanwhile, or after it."""
+    for group in GROUPS:
+        await fleet.schedule(f"later-{group}-{fault.at:.3f}", group, 0.5 + 10 * fault.size)
+    kind = ("flaky", "flaky", "plain", "few")[int(4 * fault.pick)]
+    fleet.log(f"{kind} is paused")
+    since, excused = fleet.server_now(), fleet.witness.excused[kind]
+    nth = len(excused)
+    excused.append((since, float("inf")))
+    await fleet.database.see("select agent.pause_kind($1)", f"slack.{kind}")
+    await asyncio.sleep(0.2 + 20 * fault.size**3)
+    await fleet.database.see("select agent.resume_kind($1)", f"slack.{kind}")
+    fleet.log(f"{kind} is resumed")
+    excused[nth] = since, fleet.server_now()
+    fleet.disturb()
+
+
+async def _away(fleet: "Fleet", seconds: float) -> None:
+    fleet.database.down = True
+    fleet.lose_connections()
+    await fleet.database.end_transactions()
+    await asyncio.sleep(seconds)
+    fleet.database.down = False
+    fleet.disturb()
+
+
+async def _hold(fleet: "Fleet", query: str, arguments: tuple[object, ...], seconds: float) -> None:
+    database = fleet.database
+    connection = await database.lend("surelane")
+    await database.run(connection, "execute", "begin")
+    rows = await database.run(connection, "fetch", query, arguments)
+    held = sorted({row["id"] for row in rows})
+    fleet.log(f"{len(rows)} rows are locked for {seconds:.1f} s: {held}")
+    fleet.witness.locked |= set(held)
+    database.end(connection, seconds)
+    fleet.disturb(seconds)
+
+
+def _set_clock(fleet: "Fleet", to: float) -> None:
+    if to < fleet.database.jump:
+        fleet.witness.backwards.append(fleet.loop.now)
+    fleet.database.jump = to
+    fleet.log(f"the server's clock is off by {to:.1f} s")
+    fleet.disturb()
+
+
+BY_NAME: dict[str, Callable[["Fleet", Fault], Awaitable[None]]] = {
+    each.__name__: each
+    for each in (
+        *(kill, vanish, deploy, cut_off, half_open, freeze, restart, failover),
+        *(refuse, jump, leap, lock, stop_locked, pause),
+    )
+}

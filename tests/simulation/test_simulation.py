@@ -1,0 +1,82 @@
+"""The simulation holds for some seeds, finds each defect that is put back, and repeats a seed exactly."""
+
+import asyncio
+import os
+import re
+import sys
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.databases import Server
+from tests.simulation.plan import Network, Plan, shrunk
+
+pytestmark = pytest.mark.simulation
+
+KNOWN = {
+    "skipped-members": 1,
+    "late-limits": 13,
+    "kept-claims": 66,
+    "kept-keys": 19,
+    "early-retirement": 28,
+    "future-starts": 97,
+    "rare-rescues": 82,
+    "refused-settles": 78,
+    "blind-idlers": 91,
+}
+"""Each mutant, with a seed that finds it. ``make simulate MUTANT=NAME SEEDS=200`` looks for one."""
+FIXED = range(1, 21)
+FRESH = int(os.environ.get("SURELANE_SIMULATION_SEED", 1000 * datetime.now(UTC).date().toordinal()))
+"""The first of the seeds that no run had before. The day decides, unless the variable does."""
+
+
+async def _run(server: Server, template: str, *arguments: object) -> tuple[int, str]:
+    """Run seeds in a process of their own. Return its exit code and its output."""
+    command = "-u", "-m", "tests.simulation.process", server.admin, template, *map(str, arguments)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *command,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await process.communicate()
+    return process.returncode or 0, output.decode()
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("first", [*FIXED[::10], FRESH, FRESH + 10])
+async def test_seeds_hold(server: Server, template: str, first: int) -> None:
+    code, output = await _run(server, template, *range(first, first + 10))
+    assert code == 0, output
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mutant", sorted(KNOWN))
+async def test_a_defect_that_is_put_back_is_found(server: Server, template: str, mutant: str) -> None:
+    code, output = await _run(server, template, KNOWN[mutant], "--mutant", mutant)
+    again = f"seed {KNOWN[mutant]} no longer finds {mutant}: make simulate MUTANT={mutant} SEEDS=200 finds another"
+    assert code == 1, f"{again}\n{output}"
+    assert re.search(rf"^seed {KNOWN[mutant]}: [a-z ]+: ", output, re.MULTILINE), output  # not a crash
+
+
+@pytest.mark.timeout(600)
+async def test_a_seed_repeats_the_same_run_alone_and_after_others(server: Server, template: str) -> None:
+    _, alone = await _run(server, template, 2, "--verbose")
+    _, after = await _run(server, template, 1, 2, "--verbose")
+    lines, others = (re.findall(r"^ +\d+\.\d{3} .*$", output, re.MULTILINE) for output in (alone, after))
+    assert len(lines) > 20
+    assert others[-len(lines) :] == lines
+
+
+async def test_a_failing_plan_is_cut_down_to_what_it_needs() -> None:
+    plan = next(plan for plan in map(Plan.of, range(1, 100)) if len(plan.faults) > 4 and len(plan.posts) > 9)
+    fault, posts = plan.faults[3], {plan.posts[2], plan.posts[8]}
+
+    async def fails(tried: Plan) -> bool:
+        return fault in tried.faults and posts <= set(tried.posts)
+
+    smallest = await shrunk(plan, fails)
+    assert (smallest.faults, set(smallest.posts)) == ((fault,), posts)
+    assert len(smallest.workers) == 1
+    assert smallest.network == Network()
