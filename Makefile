@@ -4,14 +4,14 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PACKAGES := shared/client shared/service services/ingest services/worker services/operator migrations dev
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' shared/client/pyproject.toml)
-TESTS ?= tests/system tests/testing tests/docs tests/sql tests/security tests/deploy tests/unit # the longest first
+TESTS ?= tests/system tests/testing tests/docs tests/sql tests/specification tests/security tests/deploy tests/unit # the longest first
 # Compiled modules are kept: every worker of a run, and every program that it starts, imports hundreds of ours.
 unexport PYTHONDONTWRITEBYTECODE
 # Tests mostly wait, so run more of them at once than there are cores.
 JOBS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help up test fuzz simulate check format bench packages images docs lock clean
+.PHONY: help up test fuzz simulate specification check format bench packages images docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ fuzz: .venv/fuzz.stamp ## fuzz the operator's API against its own OpenAPI docume
 
 simulate: .venv/test.stamp ## simulate fleets in virtual time, with faults from seeds: SEEDS=200
 	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),200)
+
+specification: .venv/test.stamp ## explore every order of the steps of the specification; RECORD=1 writes the tables of its page
+	@$(BIN)/python -m tests.specification
 
 check: .venv/check.stamp ## check style, types, import directions and manifests
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports

@@ -1,6 +1,6 @@
 """Explore every state that a specification can reach, breadth first, and find the shortest way to a bad one."""
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,16 @@ class Specification:
         for name, value in size.items():
             setattr(self, name, value)
 
+    faults: Mapping[str, int] = {}
+    """How often steps may happen that are bounded: faults, and what people do."""
+
+    def spend(self, state: Any, fault: str) -> Any:
+        """Return the state with one such step less; ``None``: there is none left."""
+        left = dict(state.left)
+        if not left.get(fault):
+            return None
+        return state._replace(left=tuple(sorted((left | {fault: left[fault] - 1}).items())))
+
     def start(self) -> Any:
         """Return the first state."""
         raise NotImplementedError
@@ -31,7 +41,7 @@ class Specification:
 
     def broken(self, state: Any) -> str:
         """Return which promise a state breaks; an empty text: none."""
-        raise NotImplementedError
+        return str(getattr(state, "broke", ""))
 
     def good(self, state: Any) -> bool:
         """Return whether what must come again and again is there."""
@@ -53,11 +63,13 @@ class Report:
 
     def __str__(self) -> str:
         ways = [*self.trace, *(["for ever:", *self.cycle] if self.cycle else [])]
-        return "\n  ".join([self.why or f"{self.states} states, {self.steps} steps, {self.depth} deep", *ways])
+        return "\n  ".join(
+            [self.why or f"{self.states} states, {self.steps} steps, {self.depth} deep", *ways]
+        )
 
 
 def check(spec: Specification) -> Report:
-    """Explore all states. Stop at the first that breaks a promise; else look for a run that never gets to a good one."""
+    """Explore all states. Stop at the first that breaks a promise; else look for a run without good ones."""
     graph = _Graph(spec)
     if not graph.report.why:
         graph.find_a_lasso()

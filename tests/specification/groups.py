@@ -56,13 +56,22 @@ def put(s: State, i: int, **changes: Any) -> State:
 class Group(Specification):
     """One group. Attributes are what configurations change."""
 
-    unfair = ("insert", "fail", "release", "lapse", "die", "cancel", "pause", "retire", "lock", "extend_leases")
+    unfair = (
+        "insert",
+        "fail",
+        "release",
+        "lapse",
+        "die",
+        "cancel",
+        "pause",
+        "retire",
+        "lock",
+        "extend_leases",
+    )
     events = "aa"
     """Their kinds. ``l`` is limited: each of its events is claimed alone."""
     workers: Mapping[str, str] = {"w1": "a", "w2": "a"}
     """The kinds that each handles."""
-    faults: Mapping[str, int] = {}
-    """How often each of the unfair steps may happen."""
     scheduled: tuple[int, ...] = ()
     """Events that are stored for a later time."""
     in_order = True
@@ -76,13 +85,6 @@ class Group(Specification):
 
     def start(self) -> State:
         return State(tuple(map(Event, self.events)), tuple(sorted(self.faults.items())))
-
-    def spend(self, s: State, fault: str) -> State | None:
-        left = dict(s.left)
-        if not left.get(fault):
-            return None
-        left[fault] -= 1
-        return s._replace(left=tuple(sorted(left.items())))
 
     # What functions of SQL decide
 
@@ -139,8 +141,10 @@ class Group(Specification):
         if s.locked in members and "unfenced_claims" not in self.old:
             return s, True
         e = s.events[h]
-        retry = any(s.events[i].retrying for i in self.live(s) if i != h and self.claimable(s, s.events[i].kind))
-        if not retry or e.cancelled_by or "lapsed_heads_stay" in self.old:
+        waiting = [i for i in self.live(s) if i not in (h, *members) and self.waits(s, i)]
+        first = [] if "released_overtaken" in self.old else [i for i in waiting if i < h and i != s.locked]
+        retry = [] if "lapsed_heads_stay" in self.old else [i for i in waiting if s.events[i].retrying]
+        if not retry + first or e.cancelled_by:
             return s, False
         return self.reelect(put(s, h, claimed_by="", ahead=False, attempts=e.attempts - 1)), True
 
@@ -183,7 +187,10 @@ class Group(Specification):
         if s.swept >= 0:
             yield "sweep", lambda: self.sweep(s)
         for kind in sorted(s.paused):
-            yield f"resume_kind {kind}", lambda kind=kind: self.free_groups(s._replace(paused=s.paused - {kind}))
+            yield (
+                f"resume_kind {kind}",
+                lambda kind=kind: self.free_groups(s._replace(paused=s.paused - {kind})),
+            )
         yield "pause_kind a", lambda: self.pause(s)
         if s.locked >= 0:
             yield "unlock", lambda: s._replace(locked=-1)
@@ -210,7 +217,10 @@ class Group(Specification):
             return
         yield f"claim_events {w}", lambda: self.claim_events(s, w)
         if not mine:
-            yield f"retire_worker {w}", lambda: (to := self.spend(s, "retire")) and to._replace(away=s.away | {w})
+            yield (
+                f"retire_worker {w}",
+                lambda: (to := self.spend(s, "retire")) and to._replace(away=s.away | {w}),
+            )
         else:
             yield f"extend_leases {w}", lambda: self.extend_leases(s, w)
             yield f"lapse {w}", lambda: (to := self.spend(s, "lapse")) and self.lapse(to, w)
@@ -250,7 +260,9 @@ class Group(Specification):
             taken = [h, *(self.take_members(s, w, h) if e.kind != "l" else [])]
         for i in taken:
             e = s.events[i]
-            s = put(s, i, claimed_by=w, ahead=True, claim=e.claim + 1, attempts=e.attempts + 1, retrying=False)
+            s = put(
+                s, i, claimed_by=w, ahead=True, claim=e.claim + 1, attempts=e.attempts + 1, retrying=False
+            )
             s = s._replace(hands=s.hands | {(w, i, e.claim + 1)})
         return s._replace(broke=self.overtaken(s, taken, again))
 
@@ -261,7 +273,13 @@ class Group(Specification):
             e = s.events[i]
             if i in (h, s.locked) or e.claimed_by:
                 continue
-            if not e.ahead and e.kind in self.workers[w] and e.kind not in s.paused and e.kind != "l" and not self.spent(e):
+            if (
+                not e.ahead
+                and e.kind in self.workers[w]
+                and e.kind not in s.paused
+                and e.kind != "l"
+                and not self.spent(e)
+            ):
                 taken.append(i)
             elif self.waits(s, i) and "skipped_members" not in self.old:
                 break
@@ -269,7 +287,11 @@ class Group(Specification):
 
     def overtaken(self, s: State, taken: list[int], again: bool) -> str:
         last = max(taken if self.in_order else taken[1:], default=-1)
-        passed = [i for i in self.live(s) if self.waits(s, i) and i != s.locked and (i < last or (s.events[i].retrying and not again))]
+        passed = [
+            i
+            for i in self.live(s)
+            if self.waits(s, i) and i != s.locked and (i < last or (s.events[i].retrying and not again))
+        ]
         return f"{taken} overtook {passed}" if passed else ""
 
     def extend_leases(self, s: State, w: str) -> State:
@@ -298,7 +320,9 @@ class Group(Specification):
                 return None
             s = spent
         e = s.events[i]
-        stands = (bool(e.claimed_by) or "no_standing_claim" in self.old) and (e.claim == claim or "no_number" in self.old)
+        stands = (bool(e.claimed_by) or "no_standing_claim" in self.old) and (
+            e.claim == claim or "no_number" in self.old
+        )
         if i == s.locked:
             raise Busy
         s = s._replace(hands=s.hands - {(w, i, claim)})
@@ -313,7 +337,9 @@ class Group(Specification):
         if outcome == "complete" or (outcome == "fail" and self.spent(e)):
             return self.end(s, i, "completed" if outcome == "complete" else "failed")
         counted = outcome == "fail"
-        return self.reelect(put(s, i, claimed_by="", ahead=counted, retrying=counted, attempts=e.attempts - (not counted)))
+        return self.reelect(
+            put(s, i, claimed_by="", ahead=counted, retrying=counted, attempts=e.attempts - (not counted))
+        )
 
     def cancel(self, s: State, i: int) -> State | None:
         to, e = self.spend(s, "cancel"), s.events[i]
@@ -353,7 +379,9 @@ class Group(Specification):
             return f"the group is in the hands of {sorted(holders)}"
         if sum(s.events[i].head for i in self.live(s)) != bool(self.live(s)):
             return "the group does not have one head"
-        innocent = self.poison and any(e.attempts and not e.claimed_by and e.place == "live" for e in s.events[1:])
+        innocent = self.poison and any(
+            e.attempts and not e.claimed_by and e.place == "live" for e in s.events[1:]
+        )
         return "an event that killed nobody has lost an attempt" if innocent else ""
 
     def good(self, s: State) -> bool:

@@ -5,7 +5,7 @@ taken for granted. A killed process starts again once the server has seen its co
 that its worker has replaced ends before the grace of the next session.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from tests.specification.checker import Specification
@@ -56,18 +56,11 @@ class Sessions(Specification):
     """A worker that can be cut off, killed, frozen between two statements, and stopped."""
 
     unfair = ("cut", "kill", "restart", "stop", "refuse", "join_session", "claim_events", "stays")
-    faults: Mapping[str, int] = {}
     half_open = False
     """The server may believe for ever in a connection that is lost."""
 
     def start(self) -> State:
         return State(tuple(sorted(self.faults.items())))
-
-    def spend(self, s: State, fault: str) -> State | None:
-        left = dict(s.left)
-        if not left.get(fault):
-            return None
-        return s._replace(left=tuple(sorted((left | {fault: left[fault] - 1}).items())))
 
     def is_open(self, s: State, session: int) -> bool:
         return any(key == session for key, _ in s.locks)
@@ -92,7 +85,13 @@ class Sessions(Specification):
         elif "join" in dict(s.left) and s.known == {first} and (to := self.spend(s, "join")):
             # It may have lost the first connection by the time this statement runs.
             yield "join_session", to._replace(known=to.known | {(s.keys, 2)})
-        if first in s.known and s.sent == s.answer == NONE and not s.claimed and not s.ended and s.unknown < 2:
+        if (
+            first in s.known
+            and s.sent == s.answer == NONE
+            and not s.claimed
+            and not s.ended
+            and s.unknown < 2
+        ):
             joined = sorted(backend for backend in s.known if backend == first or backend in s.locks)
             for backend in [POOL] if "claims_elsewhere" in self.old else joined:
                 yield f"claim_events {backend}", s._replace(sent=backend)
@@ -111,7 +110,9 @@ class Sessions(Specification):
         if "fixed_key" in self.old and s.locks:
             return
         key = 1 if "fixed_key" in self.old else s.keys + 1
-        to = s._replace(keys=key, known=frozenset({(key, 1)}), locks=s.locks | {(key, 1)}, session=key, died=False)
+        to = s._replace(
+            keys=key, known=frozenset({(key, 1)}), locks=s.locks | {(key, 1)}, session=key, died=False
+        )
         ends = s.starts and not self.is_open(s, s.session) and "predecessor_kept" not in self.old
         to = to._replace(starts=False, claimed=s.claimed and not ends, unknown=0 if s.starts else 2)
         yield "open_session", to
@@ -188,9 +189,6 @@ class Sessions(Specification):
             yield "rescue_worker", to
 
     # Promises
-
-    def broken(self, s: State) -> str:
-        return s.broke
 
     def good(self, s: State) -> bool:
         """No claim stands that is in no hand, nor on its way to one; a living process has a session."""
