@@ -158,7 +158,9 @@ CALLS: dict[str, Call] = {
     "enqueue": Call(lambda o: o.enqueue_a_job(CALM, "g", "i", None, 0, None)),
     "enqueue new group": Call(lambda o: o.enqueue_a_job(CALM, "new", "j", None, 0, None)),
     "enqueue limited": Call(lambda o: o.enqueue_a_job("slack.two", None, "i", None, 0, None)),
-    "enqueue replace": _plain("select agent.enqueue('slack.calm', '{\"a\": 1}', _item_key => 'u', _on_duplicate => 'replace')"),
+    "enqueue replace": _plain(
+        "select agent.enqueue('slack.calm', '{\"a\": 1}', _item_key => 'u', _on_duplicate => 'replace')"
+    ),
     "enqueue_jobs": _plain(
         """select * from agent.enqueue_jobs('[{"kind": "slack.calm", "item_key": "i", "group_key": "new"},
         {"kind": "slack.calm", "item_key": "k", "group_key": "g"}]')"""
@@ -190,7 +192,7 @@ CALLS: dict[str, Call] = {
     "complete child": _settle("child", "complete"),
     "fan_out r": _plain(
         """select * from agent.settle(array[:r;], array[1], '{fan_out}', array['{"continuation":
-        {"kind": "slack.calm", "item_key": "then"}, "children": [{"kind": "slack.calm", "item_key": "i"}]}'::jsonb])"""
+        {"kind": "slack.calm", "item_key": "then"}, "children": [{"kind": "slack.calm", "item_key": "c"}]}'::jsonb])"""
     ),
     "sweep_events": Call(lambda o: o.sweep(), again=True),
     "rescue_events": Call(lambda o: o.rescue(), again=True),
@@ -218,7 +220,15 @@ CALLS: dict[str, Call] = {
 """By name."""
 
 CORE = (
-    *("insert_events", "enqueue", "claim_events", "complete g1", "release g2", "extend_leases h2", "complete two1"),
+    *(
+        "insert_events",
+        "enqueue",
+        "claim_events",
+        "complete g1",
+        "release g2",
+        "extend_leases h2",
+        "complete two1",
+    ),
     *("suspend r", "signal r", "sweep_events", "rescue_worker", "cancel_job g1", "pause_kind"),
 )
 """Those whose pairs are tried in ``make test``."""

@@ -1,6 +1,7 @@
 """Explore every state that a specification can reach, breadth first, and find the shortest way to a bad one."""
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,8 +22,13 @@ class Specification:
         for name, value in size.items():
             setattr(self, name, value)
 
-    faults: Mapping[str, int] = {}
-    """How often steps may happen that are bounded: faults, and what people do."""
+    faults = ""
+    """The bounded steps that may happen, each as often as it is named: faults, and what people do."""
+
+    @property
+    def left(self) -> tuple[tuple[str, int], ...]:
+        """Return how often each of them may happen."""
+        return tuple(sorted(Counter(self.faults.split()).items()))
 
     def spend(self, state: Any, fault: str) -> Any:
         """Return the state with one such step less; ``None``: there is none left."""

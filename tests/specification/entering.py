@@ -1,4 +1,4 @@
-"""How events enter a group and meet their duplicates, and in which order locks are taken (002, 003; ADR 0001, 0012)."""
+"""How events enter a group, and meet their duplicates (002-group, 003-insert; ADR 0001, 0012)."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -89,70 +89,3 @@ class Duplicates(Specification):
 
     def good(self, s: Duplicate) -> bool:
         return s.second == "duplicate"
-
-
-Lock = tuple[str, str]
-"""How a statement locks a row (``share``, ``update``), and which."""
-
-ORDERS: dict[str, tuple[tuple[Lock, ...], ...]] = {
-    "heads_in_order": tuple((("share", "head g"), ("share", "head h"), ("update", "key")) for _ in "ab"),
-    "newcomers": tuple((("update", "head g"),) for _ in "ab"),
-    "head_then_event": tuple((("update", "head g"), ("update", "event g2")) for _ in "ab"),
-    "inner_then_outer": tuple(
-        (("update", child), ("update", "inner"), ("update", "outer")) for child in "ab"
-    ),
-    # What is not done any more, or is documented:
-    "heads_in_any_order": (
-        (("update", "head g"), ("update", "head h")),
-        (("update", "head h"), ("update", "head g")),
-    ),
-    "raised_locks": tuple((("share", "head g"), ("update", "head g")) for _ in "ab"),
-    "event_then_head": (
-        (("update", "head g"), ("update", "event g2")),
-        (("update", "event g2"), ("update", "head g")),
-    ),
-    "outer_then_inner": (
-        (("update", "a"), ("update", "inner"), ("update", "outer")),
-        (("update", "b"), ("update", "outer"), ("update", "inner")),
-    ),
-    "new_groups_in_any_order": (
-        (("update", "index g"), ("update", "index h")),
-        (("update", "index h"), ("update", "index g")),
-    ),
-}
-"""Transactions that wait for locks, by the order in which they take them (docs/engine.md)."""
-
-
-class Locks(Specification):
-    """Two transactions take locks one after another, and keep them until they end."""
-
-    order = ""
-
-    def start(self) -> tuple[int, ...]:
-        return (0,) * len(self.programs)
-
-    @property
-    def programs(self) -> tuple[tuple[Lock, ...], ...]:
-        return ORDERS[next(iter(self.old), self.order)]
-
-    def steps(self, s: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
-        for t, program in enumerate(self.programs):
-            if s[t] < len(program) and not self.waits(s, t, program[s[t]]):
-                yield f"{program[s[t]]} t{t}", (*s[:t], s[t] + 1, *s[t + 1 :])
-            elif s[t] == len(program):
-                yield f"commit t{t}", (*s[:t], s[t] + 1, *s[t + 1 :])
-
-    def waits(self, s: tuple[int, ...], t: int, wanted: Lock) -> bool:
-        held = [
-            lock
-            for other, program in enumerate(self.programs)
-            if other != t and s[other] <= len(program)
-            for lock in program[: s[other]]
-        ]
-        return any(row == wanted[1] and "update" in (mode, wanted[0]) for mode, row in held)
-
-    def broken(self, s: tuple[int, ...]) -> str:
-        return "" if self.good(s) or any(self.steps(s)) else "a deadlock"
-
-    def good(self, s: tuple[int, ...]) -> bool:
-        return all(at > len(program) for at, program in zip(s, self.programs, strict=True))

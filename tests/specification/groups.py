@@ -84,7 +84,7 @@ class Group(Specification):
     """Handlers do not end, and heartbeats go on."""
 
     def start(self) -> State:
-        return State(tuple(map(Event, self.events)), tuple(sorted(self.faults.items())))
+        return State(tuple(map(Event, self.events)), self.left)
 
     # What functions of SQL decide
 

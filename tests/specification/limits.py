@@ -58,7 +58,7 @@ class Limit(Specification):
     workers = 2
 
     def start(self) -> State:
-        return State(tuple(sorted(self.faults.items())), (Event(),) * self.events, (Claim(),) * self.workers)
+        return State(self.left, (Event(),) * self.events, (Claim(),) * self.workers)
 
     def put(self, s: State, i: int, **changes: Any) -> State:
         return s._replace(events=(*s.events[:i], s.events[i]._replace(**changes), *s.events[i + 1 :]))
