@@ -24,8 +24,7 @@ def row_of_configuration(name: str, report: Report) -> str:
 def row_of_old_rule(name: str, report: Report) -> str:
     rule = OLD_RULES[name]
     ways = list((PAGE.parent / "adr").glob(f"{rule.decided}-*.md"))
-    breaks = "waits for ever" if report.why.startswith("nothing") else report.why
-    return f"| `{name}` | {breaks} | {len(report.trace)} | [{rule.decided}](adr/{ways[0].name}) |"
+    return f"| `{name}`: {rule.about} | {report.why} | {len(report.trace)} | [{rule.decided}](adr/{ways[0].name}) |"
 
 
 def say(what: object) -> None:

@@ -12,7 +12,7 @@ MOST = 2_000_000
 class Specification:
     """What may happen, step by step. A state is a value: equal states are one."""
 
-    unfair: tuple[str, ...] = ()
+    unfair = ""
     """The steps that need never happen, by the first word of their names: faults, and what people do. Every other step
     is weakly fair: if it is possible from some moment on, it happens."""
 
@@ -125,7 +125,7 @@ class _Graph:
             return
         entry = min((state for some in lassos for state in some), key=lambda state: len(self.way_to(state)))
         (some,) = [some for some in lassos if entry in some]
-        self.report.why, self.report.trace = "nothing good comes any more", self.way_to(entry)
+        self.report.why, self.report.trace = "something waits for ever", self.way_to(entry)
         self.report.cycle = sorted({name for state in some for name, to in self.edges[state] if to in some})
 
     def followers(self, among: set[Hashable]) -> Callable[[Hashable], list[Hashable]]:
@@ -135,7 +135,7 @@ class _Graph:
         """Return whether a run may stay in these states: each fair step happens there, or is at times impossible."""
         always = set.intersection(*({name for name, _ in self.edges[state]} for state in some))
         inside = {name for state in some for name, to in self.edges[state] if to in some}
-        return all(name.split()[0] in self.spec.unfair for name in always - inside)
+        return all(name.split()[0] in self.spec.unfair.split() for name in always - inside)
 
 
 def components(

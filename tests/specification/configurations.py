@@ -81,56 +81,57 @@ class OldRule(NamedTuple):
     """A rule that the queue once had, or that was refused."""
 
     configuration: str
+    about: str
     broken: str
-    """Words of the promise that it breaks."""
+    """Words of the promise that it breaks. ``for ever``: something waits for ever."""
     decided: str
     """The decision that has the rule of today."""
 
 
-FOREVER = "nothing good comes"
-"""Of old rules under which something waits for ever."""
-
+_OLD_RULES = """
+no_number | group | a settle compares the event's id, not the number of the claim | does not stand | 0004
+no_standing_claim | group | a settle compares the number, not whether the claim stands | does not stand | 0004
+swept_as_seen | group-swept | a sweep does not look again once it holds the lock | while it ran | 0004
+lapsed_heads_stay | group | a lapsed head does not step down for a retry | overtook | 0005
+released_overtaken | group | a lapsed head does not step down for what was released before it | overtook | 0005
+held_members_stay | group | a claim of a lapsed head leaves the members to the former worker | in the hands of | 0005
+members_spent | group-poison | members of a lapsed claim lose the attempt | lost an attempt | 0005
+skipped_members | group-limited | a claim skips a member that it may not take, and goes on | overtook | 0005
+gone_at_once | group-teams | a kind counts as unhandled while its worker is replaced | overtook | 0005
+elected_by_order | group-unhandled | the first event is the head, handled or not | for ever | 0005
+idle_heads_stay | group-paused | an idle head does not step down for a retry of a resumed kind | overtook | 0005
+unfenced_claims | group-locked | a lapsed group is claimed although a member is locked | in the hands of | 0012
+joined_unlocked | entering | a member commits without the lock of its head | without a head | 0012
+joined_at_insert | entering | a member locks its head as it is stored, not at the commit | for ever | 0012
+history_first | duplicate | an insert looks into history before it stores | stored twice | 0001
+no_peeks | cursor | nothing looks behind cursors | for ever | 0003
+claims_undo_peeks | cursor | a claim under way moves a cursor that a peek has set back | for ever | 0026
+refused_dropped | session | a settle that the server refuses is not sent again | for ever | 0026
+claims_elsewhere | session | claims go over connections without the session's lock | taken for dead | 0035
+fixed_key | session-half-open | each worker has one key for all its sessions | for ever | 0035
+kept_claims | session | a reopened worker keeps claims that it does not know | for ever | 0035
+released_once | session | it releases them at once, and not once more late | for ever | 0035
+without_moment | session | the late release covers new claims, too | is released | 0035
+retires_anyway | session | a worker that could not settle leaves the list | for ever | 0035
+predecessor_kept | session-killed | a new process of a name does not end its predecessor's claims | for ever | 0035
+locks_first | session | a watcher reads locks before the list of workers | reported lost | 0035
+rescued_as_seen | session | a rescue does not look again whether the session is open | taken for dead | 0035
+claims_linger | session | a claim over a replaced connection outlasts the grace | taken for dead | 0035
+joined_alone | session-second | a second connection joins a session that has ended | taken for dead | 0080
+no_turns | limit | claims of a key do not take turns | run at once | 0040
+looked_first | limit | a claim deletes the key's notes after its look | for ever | 0040
+no_second_look | limit | a claim that leaves events waiting does not look again by itself | for ever | 0040
+late_limits | limit | a worker claims before it declares its limits | run at once | 0040
+lapsed_is_free | limit-leases | a lapsed run does not count, whatever heartbeats are under way | run at once | 0040
+not_read_again | limit-leases | without heartbeats under way, lapsed runs are not read again | run at once | 0040
+clock_first | limit-leases | a heartbeat reads the clock before it takes its lock | run at once | 0040
+lapsed_renewed | limit-leases | a heartbeat renews a lapsed run of a limited kind | run at once | 0040
+signals_unlocked | suspension | a signal and a suspension do not lock the event | for ever | 0046
+unfenced_steps | steps | a step is stored without a look at the claim | is stored | 0046
+cancelled_extended | group-hangs | heartbeats extend a claim that was asked to be cancelled | for ever | 0047
+siblings_looked_for | children | the end of a child looks for live siblings, and counts nothing | for ever | 0050
+"""
 OLD_RULES = {
-    "no_number": OldRule("group", "does not stand", "0004"),
-    "no_standing_claim": OldRule("group", "does not stand", "0004"),
-    "lapsed_heads_stay": OldRule("group", "overtook", "0005"),
-    "released_overtaken": OldRule("group", "overtook", "0005"),
-    "held_members_stay": OldRule("group", "in the hands of", "0005"),
-    "members_spent": OldRule("group-poison", "lost an attempt", "0005"),
-    "skipped_members": OldRule("group-limited", "overtook", "0005"),
-    "gone_at_once": OldRule("group-teams", "overtook", "0005"),
-    "elected_by_order": OldRule("group-unhandled", FOREVER, "0005"),
-    "idle_heads_stay": OldRule("group-paused", "overtook", "0005"),
-    "unfenced_claims": OldRule("group-locked", "in the hands of", "0012"),
-    "cancelled_extended": OldRule("group-hangs", FOREVER, "0047"),
-    "swept_as_seen": OldRule("group-swept", "while it ran", "0004"),
-    "claims_elsewhere": OldRule("session", "after its worker was taken for dead", "0035"),
-    "fixed_key": OldRule("session-half-open", FOREVER, "0035"),
-    "kept_claims": OldRule("session", FOREVER, "0035"),
-    "released_once": OldRule("session", FOREVER, "0035"),
-    "without_moment": OldRule("session", "is released", "0035"),
-    "refused_dropped": OldRule("session", FOREVER, "0026"),
-    "retires_anyway": OldRule("session", FOREVER, "0035"),
-    "predecessor_kept": OldRule("session-killed", FOREVER, "0035"),
-    "locks_first": OldRule("session", "reported lost", "0035"),
-    "rescued_as_seen": OldRule("session", "is taken for dead", "0035"),
-    "claims_linger": OldRule("session", "after its worker was taken for dead", "0035"),
-    "joined_alone": OldRule("session-second", "after its worker was taken for dead", "0080"),
-    "no_turns": OldRule("limit", "run at once", "0040"),
-    "looked_first": OldRule("limit", FOREVER, "0040"),
-    "no_second_look": OldRule("limit", FOREVER, "0040"),
-    "late_limits": OldRule("limit", "run at once", "0040"),
-    "lapsed_is_free": OldRule("limit-leases", "run at once", "0040"),
-    "not_read_again": OldRule("limit-leases", "run at once", "0040"),
-    "clock_first": OldRule("limit-leases", "run at once", "0040"),
-    "lapsed_renewed": OldRule("limit-leases", "run at once", "0040"),
-    "joined_unlocked": OldRule("entering", "without a head", "0012"),
-    "joined_at_insert": OldRule("entering", FOREVER, "0012"),
-    "history_first": OldRule("duplicate", "stored twice", "0001"),
-    "signals_unlocked": OldRule("suspension", FOREVER, "0046"),
-    "unfenced_steps": OldRule("steps", "is stored", "0046"),
-    "siblings_looked_for": OldRule("children", FOREVER, "0050"),
-    "no_peeks": OldRule("cursor", FOREVER, "0003"),
-    "claims_undo_peeks": OldRule("cursor", FOREVER, "0026"),
+    name: OldRule(*rest) for name, *rest in (line.split(" | ") for line in _OLD_RULES.strip().splitlines())
 }
 """By name. One is the queue's still, and documented: claims_linger."""

@@ -21,7 +21,7 @@ class Group(NamedTuple):
 class Entering(Specification):
     """Programs store members 1 and 2, and keep their transactions open as long as they like."""
 
-    unfair = ("enqueue", "commit")
+    unfair = "enqueue commit"
 
     def start(self) -> Group:
         return Group()

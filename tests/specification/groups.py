@@ -56,18 +56,7 @@ def put(s: State, i: int, **changes: Any) -> State:
 class Group(Specification):
     """One group. Attributes are what configurations change."""
 
-    unfair = (
-        "insert",
-        "fail",
-        "release",
-        "lapse",
-        "die",
-        "cancel",
-        "pause",
-        "retire",
-        "lock",
-        "extend_leases",
-    )
+    unfair = "insert fail release lapse die cancel pause retire lock extend_leases"
     events = "aa"
     """Their kinds. ``l`` is limited: each of its events is claimed alone."""
     workers: Mapping[str, str] = {"w1": "a", "w2": "a"}

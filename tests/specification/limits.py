@@ -53,7 +53,7 @@ class State(NamedTuple):
 class Limit(Specification):
     """Two workers' claims under one key."""
 
-    unfair = ("insert", "lapse", "beat")
+    unfair = "insert lapse beat"
     events = 2
     workers = 2
 

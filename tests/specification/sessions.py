@@ -55,7 +55,7 @@ class State(NamedTuple):
 class Sessions(Specification):
     """A worker that can be cut off, killed, frozen between two statements, and stopped."""
 
-    unfair = ("cut", "kill", "restart", "stop", "refuse", "join_session", "claim_events", "stays")
+    unfair = "cut kill restart stop refuse join_session claim_events stays"
     half_open = False
     """The server may believe for ever in a connection that is lost."""
 

@@ -46,7 +46,7 @@ def test_names_of_steps_are_functions_of_the_database_or_said_to_be_faults() -> 
 class Clock(Specification):
     """A clock of two hands, for tests of the checker."""
 
-    unfair = ("wait",)
+    unfair = "wait"
 
     def start(self) -> int:
         return 0
@@ -67,4 +67,4 @@ def test_the_checker_tells_what_holds_what_breaks_and_what_never_comes() -> None
     sound, broken, stops = (check(Clock(*old)) for old in ((), ("no_two",), ("stops",)))
     assert (sound.why, sound.states, sound.depth) == ("", 3, 2)
     assert (broken.why, broken.trace) == ("two", ["tick", "tick"])
-    assert (stops.why, stops.cycle) == ("nothing good comes any more", ["wait"])
+    assert (stops.why, stops.cycle) == ("something waits for ever", ["wait"])

@@ -21,7 +21,7 @@ class Run(NamedTuple):
 class Suspension(Specification):
     """``settle_suspended`` and ``send_signal`` lock the event's row."""
 
-    unfair = ("send_signal",)
+    unfair = "send_signal"
 
     def start(self) -> Run:
         return Run()
@@ -61,7 +61,7 @@ class Attempts(NamedTuple):
 class Steps(Specification):
     """``store_step``: a worker freezes after it called a step's function, and another one gets the event."""
 
-    unfair = ("lapse",)
+    unfair = "lapse"
 
     def start(self) -> Attempts:
         return Attempts()
@@ -127,7 +127,7 @@ class Lane(NamedTuple):
 class Cursor(Specification):
     """A worker's claims and peeks (ADR 0003)."""
 
-    unfair = ("commit",)
+    unfair = "commit"
 
     def start(self) -> Lane:
         return Lane()
