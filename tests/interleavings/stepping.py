@@ -17,7 +17,7 @@ from tests.sql.test_model import CLOCK
 
 TABLES = (
     *("event", "event_hist", "kind", "band", "kind_limit", "limit_state", "limit_note"),
-    *("step", "signal", "worker", "request", "event_hist_outlier"),
+    *("step", "signal", "worker", "request", "event_hist_outlier", "test_clock"),
 )
 SAVE = "create schema saved;" + "".join(f"create table saved.{t} as table agent.{t};" for t in TABLES)
 RESTORE = """
@@ -31,26 +31,29 @@ from unnest($1::text[]) as t (name) cross join lateral (
 """Makes the statements that fill the tables again, without their triggers."""
 NAME = "regexp_replace(coalesce(item_key, kind || coalesce(enqueued_by, '')), ':rerun:\\d+', '')"
 ROW = (
-    f"{NAME}, kind, group_key, head, vt, attempts, array_upper(claimed, 1), claimed_by, heartbeat_at, retrying"
+    f"{NAME}, kind, group_key, head, date_trunc('minute', vt), attempts, array_upper(claimed, 1), claimed_by"
+    ", date_trunc('minute', heartbeat_at), retrying"
     ", cancelled_by, jsonb_array_length(errors), lane < 0, waits_for, notes, event"
 )
 OUTCOME = f"""
 with every as (select id, {NAME} as name from agent.event union all select id, {NAME} from agent.event_hist)
 select jsonb_build_array('live', {ROW})::text from agent.event
 union all select jsonb_build_array('ended', {ROW}, outcome, reason, result)::text from agent.event_hist
-union all select jsonb_build_array('step', e.name, s.name, nth, sort, finished_at, due_at, s.result)::text
+union all select jsonb_build_array('step', e.name, s.name, nth, sort, finished_at is null, date_trunc('minute', due_at)
+    , case when s.sort = 'step' then s.result end)::text
     from agent.step as s join every as e on e.id = s.event_id
 union all select jsonb_build_array('signal', e.name, s.name, taken_by)::text
     from agent.signal as s join every as e on e.id = s.event_id
-union all select jsonb_build_array('kind', kind, paused)::text from agent.kind
+union all select jsonb_build_array('paused', kind)::text from agent.kind where paused
 union all select jsonb_build_array('limit', kind, concurrency, set_concurrency)::text from agent.kind_limit
-union all select jsonb_build_array('worker', name, kinds, coalesce(session, 0) > 0, died_at)::text from agent.worker
+union all select jsonb_build_array('worker', name, kinds, coalesce(session, 0) > 0, died_at is null)::text
+    from agent.worker
 union all select jsonb_build_array('runs', l.kind, l.limit_key, e.name)::text
     from agent.limit_state as l join agent.event as live on live.id = any(running) and live.claimed_by is not null
     join every as e on e.id = live.id
 order by 1
 """
-"""What the tables say, by names instead of ids, which the order of calls changes."""
+"""What the tables say, by names instead of ids, which the order of calls changes, and by the minute."""
 
 Outcome = tuple[str, ...]
 Script = list[tuple[str, tuple[Any, ...]]]
@@ -104,6 +107,7 @@ class Stand:
         self.restore()
         self.recorder.sent.clear()
         CALLS[name].do(self.oracle)
+        self.clean()
         return [sent for sent in self.recorder.sent if " from agent.event" not in sent[0]]
 
     def outcome(self) -> Outcome:
@@ -115,20 +119,21 @@ class Stand:
         if (names, again) not in self.ends:
             self.restore()
             modelled = all(CALLS[name].modelled for name in (*names, *again))
-            for name in (*names, *again):
-                if modelled:
+            for name in (*names, "later", *again):
+                if name == "later":
+                    self.oracle.let_time_pass(1)
+                elif modelled:
                     CALLS[name].do(self.oracle)
                 else:
                     self.run(self.call(self.recorder.connection, self.scripts[name]))
             self.ends[names, again] = self.outcome()
             if modelled:
                 self.oracle.both_are_the_same()
-            self.clean(names)
+            self.clean()
         return self.ends[names, again]
 
-    def clean(self, names: tuple[str, ...]) -> None:
-        if "open_session" not in names:
-            return
+    def clean(self) -> None:
+        """End the sessions that a call has opened on these connections."""
         for connection in (self.recorder.connection, *self.sessions):
             self.run(
                 connection.execute(
@@ -146,9 +151,11 @@ class Stand:
         for nth, name in enumerate(names):
             if told[nth] == "busy" and plan.commits[nth]:
                 self.run(self.send_again(name))
+        self.oracle.let_time_pass(1)
         for name in again:
             self.run(self.send_again(name))
-        self.clean(names)
+        if "open_session" in names:
+            self.clean()
         return self.outcome()
 
     async def send_again(self, name: str) -> None:
@@ -170,7 +177,7 @@ class Stand:
             return "busy"
         except asyncpg.PostgresError as error:
             return f"{type(error).__name__}: {error}"
-        return "busy" if "busy" in answers else "done"
+        return "busy" if "busy" in answers or answers == [False] else "done"
 
     async def steps(self, names: tuple[str, ...], plan: Plan) -> list[str]:
         """Take the steps in the plan's order. A session that waits for a lock takes its next step afterwards."""
@@ -208,9 +215,11 @@ class Stand:
     def wrong(self, names: tuple[str, ...]) -> list[str]:
         """Try all orders of some calls. Return what no serial order explains."""
         again = tuple(name for name in dict.fromkeys(names) if CALLS[name].again)
+        if again:
+            again = (*again, "sweep_events")
         found = []
         for plan in plans(names):
-            kept = [nth for nth in range(len(names)) if plan.commits[nth]]
+            kept = [nth for nth, name in enumerate(names) if plan.commits[nth] or CALLS[name].again]
             serial = [self.serial(tuple(names[nth] for nth in order), again) for order in permutations(kept)]
             got = self.overlapping(names, plan, again)
             if got not in serial:
