@@ -159,7 +159,7 @@ class Stand:
         return self.outcome()
 
     async def send_again(self, name: str) -> None:
-        """Send a call that was told to come again, or that does so by itself, until it is done."""
+        """Send a call that was busy, or that comes again by itself, until it is done."""
         for _ in range(3):
             if await self.call(self.recorder.connection, self.scripts[name]) == "done":
                 return

@@ -65,10 +65,10 @@ class Report:
     trace: list[str] = field(default_factory=list)
     """The shortest way to a state that breaks a promise."""
     cycle: list[str] = field(default_factory=list)
-    """The steps that may then repeat for ever, without a good state. Empty: nothing fair is possible any more."""
+    """The steps that may then repeat forever, without a good state. Empty: nothing fair is possible then."""
 
     def __str__(self) -> str:
-        ways = [*self.trace, *(["for ever:", *self.cycle] if self.cycle else [])]
+        ways = [*self.trace, *(["forever:", *self.cycle] if self.cycle else [])]
         return "\n  ".join(
             [self.why or f"{self.states} states, {self.steps} steps, {self.depth} deep", *ways]
         )
@@ -125,7 +125,7 @@ class _Graph:
             return
         entry = min((state for some in lassos for state in some), key=lambda state: len(self.way_to(state)))
         (some,) = [some for some in lassos if entry in some]
-        self.report.why, self.report.trace = "something waits for ever", self.way_to(entry)
+        self.report.why, self.report.trace = "something waits forever", self.way_to(entry)
         self.report.cycle = sorted({name for state in some for name, to in self.edges[state] if to in some})
 
     def followers(self, among: set[Hashable]) -> Callable[[Hashable], list[Hashable]]:

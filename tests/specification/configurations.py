@@ -16,7 +16,7 @@ class Configuration(NamedTuple):
     about: str
     spec: type[Specification]
     faults: str = ""
-    size: dict[str, Any] = {}  # noqa: RUF012 - nobody changes it
+    size: dict[str, Any] = {}  # noqa: RUF012 - it is never changed
 
     def put_back(self, *old: str) -> Specification:
         return self.spec(*old, faults=self.faults, **self.size)
@@ -83,7 +83,7 @@ class OldRule(NamedTuple):
     configuration: str
     about: str
     broken: str
-    """Words of the promise that it breaks. ``for ever``: something waits for ever."""
+    """Words of the promise that it breaks. ``forever``: something waits forever."""
     decided: str
     """The decision that has the rule of today."""
 
@@ -98,40 +98,40 @@ held_members_stay | group | a claim of a lapsed head leaves the members to the f
 members_spent | group-poison | members of a lapsed claim lose the attempt | lost an attempt | 0005
 skipped_members | group-limited | a claim skips a member that it may not take, and goes on | overtook | 0005
 gone_at_once | group-teams | a kind counts as unhandled while its worker is replaced | overtook | 0005
-elected_by_order | group-unhandled | the first event is the head, handled or not | for ever | 0005
+elected_by_order | group-unhandled | the first event is the head, handled or not | forever | 0005
 idle_heads_stay | group-paused | an idle head does not step down for a retry of a resumed kind | overtook | 0005
 unfenced_claims | group-locked | a lapsed group is claimed although a member is locked | in the hands of | 0012
 joined_unlocked | entering | a member commits without the lock of its head | without a head | 0012
-joined_at_insert | entering | a member locks its head as it is stored, not at the commit | for ever | 0012
+joined_at_insert | entering | a member locks its head as it is stored, not at the commit | forever | 0012
 history_first | duplicate | an insert looks into history before it stores | stored twice | 0001
-no_peeks | cursor | nothing looks behind cursors | for ever | 0003
-claims_undo_peeks | cursor | a claim under way moves a cursor that a peek has set back | for ever | 0026
-refused_dropped | session | a settle that the server refuses is not sent again | for ever | 0026
+no_peeks | cursor | nothing looks behind cursors | forever | 0003
+claims_undo_peeks | cursor | a claim under way moves a cursor that a peek has set back | forever | 0026
+refused_dropped | session | a settle that the server refuses is not sent again | forever | 0026
 claims_elsewhere | session | claims go over connections without the session's lock | taken for dead | 0035
-fixed_key | session-half-open | each worker has one key for all its sessions | for ever | 0035
-kept_claims | session | a reopened worker keeps claims that it does not know | for ever | 0035
-released_once | session | it releases them at once, and not once more late | for ever | 0035
+fixed_key | session-half-open | each worker has one key for all its sessions | forever | 0035
+kept_claims | session | a reopened worker keeps claims that it does not know | forever | 0035
+released_once | session | it releases them at once, and not once more late | forever | 0035
 without_moment | session | the late release covers new claims, too | is released | 0035
-retires_anyway | session | a worker that could not settle leaves the list | for ever | 0035
-predecessor_kept | session-killed | a new process of a name does not end its predecessor's claims | for ever | 0035
+retires_anyway | session | a worker that could not settle leaves the list | forever | 0035
+predecessor_kept | session-killed | a new process of a name does not end its predecessor's claims | forever | 0035
 locks_first | session | a watcher reads locks before the list of workers | reported lost | 0035
 rescued_as_seen | session | a rescue does not look again whether the session is open | taken for dead | 0035
 claims_linger | session | a claim over a replaced connection outlasts the grace | taken for dead | 0035
 joined_alone | session-second | a second connection joins a session that has ended | taken for dead | 0080
 no_turns | limit | claims of a key do not take turns | run at once | 0040
-looked_first | limit | a claim deletes the key's notes after its look | for ever | 0040
-no_second_look | limit | a claim that leaves events waiting does not look again by itself | for ever | 0040
+looked_first | limit | a claim deletes the key's notes after its look | forever | 0040
+no_second_look | limit | a claim that leaves events waiting does not look again by itself | forever | 0040
 late_limits | limit | a worker claims before it declares its limits | run at once | 0040
-lapsed_is_free | limit-leases | a lapsed run does not count, whatever heartbeats are under way | run at once | 0040
+lapsed_is_free | limit-leases | a lapsed run does not count, though heartbeats are under way | run at once | 0040
 not_read_again | limit-leases | without heartbeats under way, lapsed runs are not read again | run at once | 0040
 clock_first | limit-leases | a heartbeat reads the clock before it takes its lock | run at once | 0040
 lapsed_renewed | limit-leases | a heartbeat renews a lapsed run of a limited kind | run at once | 0040
-signals_unlocked | suspension | a signal and a suspension do not lock the event | for ever | 0046
+signals_unlocked | suspension | a signal and a suspension do not lock the event | forever | 0046
 unfenced_steps | steps | a step is stored without a look at the claim | is stored | 0046
-cancelled_extended | group-hangs | heartbeats extend a claim that was asked to be cancelled | for ever | 0047
-siblings_looked_for | children | the end of a child looks for live siblings, and counts nothing | for ever | 0050
+cancelled_extended | group-hangs | heartbeats extend a claim that was asked to be cancelled | forever | 0047
+siblings_looked_for | children | the end of a child looks for live siblings, and counts nothing | forever | 0050
 """
 OLD_RULES = {
     name: OldRule(*rest) for name, *rest in (line.split(" | ") for line in _OLD_RULES.strip().splitlines())
 }
-"""By name. One is the queue's still, and documented: claims_linger."""
+"""By name. Two are the queue's still, and documented: claims_linger and released_overtaken."""

@@ -371,7 +371,7 @@ class Group(Specification):
         innocent = self.poison and any(
             e.attempts and not e.claimed_by and e.place == "live" for e in s.events[1:]
         )
-        return "an event that killed nobody has lost an attempt" if innocent else ""
+        return "an innocent event has lost an attempt" if innocent else ""
 
     def good(self, s: State) -> bool:
         """All that can be handled has ended. Of handlers that hang: heads that were cancelled (ADR 0047)."""

@@ -1,6 +1,6 @@
 """One worker's sessions, its claims on the way, and who rescues them (014-session, 008-sweep; ADR 0035 and 0080).
 
-No lease ends here: whatever a worker's death or a lost answer leaves behind must be found without that. Two times are
+No lease ends here: what a worker's death or a lost answer leaves behind must be found without that. Two times are
 taken for granted. A killed process starts again once the server has seen its connections end. A claim over a connection
 that its worker has replaced ends before the grace of the next session.
 """
@@ -57,7 +57,7 @@ class Sessions(Specification):
 
     unfair = "cut kill restart stop refuse join_session claim_events stays"
     half_open = False
-    """The server may believe for ever in a connection that is lost."""
+    """The server may believe forever in a connection that is lost."""
 
     def start(self) -> State:
         return State(self.left)

@@ -67,4 +67,4 @@ def test_the_checker_tells_what_holds_what_breaks_and_what_never_comes() -> None
     sound, broken, stops = (check(Clock(*old)) for old in ((), ("no_two",), ("stops",)))
     assert (sound.why, sound.states, sound.depth) == ("", 3, 2)
     assert (broken.why, broken.trace) == ("two", ["tick", "tick"])
-    assert (stops.why, stops.cycle) == ("something waits for ever", ["wait"])
+    assert (stops.why, stops.cycle) == ("something waits forever", ["wait"])
