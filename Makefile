@@ -4,23 +4,23 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PACKAGES := shared/client shared/service services/ingest services/worker services/operator migrations dev
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' shared/client/pyproject.toml)
-TESTS ?= tests/system tests/testing tests/docs tests/sql tests/security tests/deploy tests/unit # the longest first
+TESTS ?= tests/system tests/testing tests/docs tests/sql tests/interleavings tests/specification tests/security tests/deploy tests/unit # the longest first
 # Compiled modules are kept: every worker of a run, and every program that it starts, imports hundreds of ours.
 unexport PYTHONDONTWRITEBYTECODE
 # Tests mostly wait, so run more of them at once than there are cores.
 JOBS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help up test fuzz simulate soak matrix check format bench packages images docs lock clean
+.PHONY: help up test fuzz simulate specification interleavings soak matrix check format bench packages images docs lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 up: .venv/up.stamp ## run `surelane dev` here: embedded PostgreSQL, migrations, the services, a Slack simulator
 	@exec $(BIN)/surelane dev
 
 test: .venv/test.stamp ## run the whole suite: unit, SQL, security, deployment and system tests
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not container and not browser and not chaos and not cluster and not simulation and not soak and not fuzz and not telemetry and not packages" $(TESTS)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not container and not browser and not chaos and not cluster and not simulation and not soak and not fuzz and not telemetry and not packages and not interleavings" $(TESTS)
 
 fuzz: .venv/fuzz.stamp ## fuzz the operator's API against its own OpenAPI document
 	@$(BIN)/python -m pytest -m fuzz tests/system
@@ -33,6 +33,12 @@ soak: .venv/test.stamp ## load the system for long, with kills and restarts; sho
 
 matrix: ## run the whole suite on each Python and PostgreSQL that this machine has
 	@$(PYTHON) -m tests.matrix
+
+specification: .venv/test.stamp ## explore every order of the steps of the specification; RECORD=1 writes the tables of its page
+	@$(BIN)/python -m tests.specification
+
+interleavings: .venv/test.stamp ## run all pairs of the queue's calls in overlapping transactions, in every order
+	@$(BIN)/python -m pytest -n $(JOBS) -m interleavings tests/interleavings
 
 check: .venv/check.stamp ## check style, types, import directions and manifests
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
