@@ -145,10 +145,16 @@ async def stage(images: dict[str, str]) -> AsyncIterator[Stage]:  # noqa: ARG001
         await asyncio.to_thread(cluster.compose, "kill")  # nothing is to be drained
 
 
-async def back(stage: Stage, server: str) -> None:
-    """Start a former primary again. It follows the new one, and no service is connected to a standby."""
-    await asyncio.to_thread(stage.cluster.docker, "start", stage.cluster.container(server))
-    await asyncio.to_thread(stage.cluster.locate)
+async def start(cluster: Cluster, former: str) -> float:
+    """Start the containers again that were killed. Those that run are left alone."""
+    workers = [f"{cluster.name}-worker-{number}" for number in (1, 2, 3)]
+    await asyncio.to_thread(cluster.docker, "start", cluster.container(former), *workers)
+    await asyncio.to_thread(cluster.locate)
+    return time.time()
+
+
+async def back(stage: Stage) -> None:
+    """Wait until the former primary follows the new one. No service is connected to a standby then."""
     await stage.cluster.whole()
     assert set((await stage.cluster.connections_on_standbys()).values()) == {0}
 
@@ -176,27 +182,23 @@ async def test_a_primary_that_stands_still_is_left_alone_and_takes_nothing_after
     seen = await stage.play(freeze, thaw)
     assert seen.lost == []
     assert seen.repeats == 0
-    await back(stage, seen.former)
+    await back(stage)
 
 
 async def test_a_synchronous_standby_loses_nothing_and_a_dead_workers_events_run_again(stage: Stage) -> None:
     """A worker dies in the same moment, while it runs an event. The promoted server knows its session from its row."""
-    dead = ""
 
     async def both(cluster: Cluster, primary: str) -> float:
-        nonlocal dead
         await cluster.whole("sync_standby")
-        dead = await busy_worker(cluster)
-        return await kill(cluster, dead, cluster.container(primary))
+        return await kill(cluster, await busy_worker(cluster), cluster.container(primary))
 
-    seen = await stage.play(both)
+    seen = await stage.play(both, start)
     assert seen.lost == []
     assert seen.repeats == 0
     rescued = await rescued_within(stage.cluster, seen.promoted)
     print(f"rescued {rescued:.1f} s after the promotion")  # noqa: T201 - pytest shows it
     assert 0 < rescued < RESCUED * SLOWER
-    await asyncio.to_thread(stage.cluster.docker, "start", dead)
-    await back(stage, seen.former)
+    await back(stage)
 
 
 async def test_asynchronous_standbys_lose_no_more_than_they_lag(stage: Stage) -> None:
@@ -218,13 +220,13 @@ async def test_asynchronous_standbys_lose_no_more_than_they_lag(stage: Stage) ->
             await asyncio.to_thread(cluster.reunite, name)
         return at
 
-    seen = await stage.play(lagging)
+    seen = await stage.play(lagging, start)
     assert seen.lost, "the standbys did not lag"
     acknowledged = [story.acknowledged_at or 0.0 for story in seen.lost]
     print(f"lost the last {seen.ended - min(acknowledged):.1f} s; cut {seen.ended - cut:.1f} s")  # noqa: T201
     assert cut < min(acknowledged)
     assert max(acknowledged) <= seen.ended
-    await back(stage, seen.former)
+    await back(stage)
     keys = {story.event_id for story in seen.lost}
     async with stage.cluster.connected(seen.former) as connection:
         assert not keys & set((await connection.fetchval(KEYS)).split()), "the old primary was not rewound"
@@ -258,7 +260,7 @@ async def test_a_planned_switchover_loses_nothing_also_behind_a_proxy_that_lags(
         seen = await stage.play(hand_over, move)
     assert seen.lost == []
     assert seen.repeats == 0
-    await back(stage, seen.former)
+    await back(stage)
 
 
 async def test_work_flowed_within_seconds_of_a_promotion(stage: Stage) -> None:
