@@ -61,7 +61,7 @@ async def cut_off(fleet: "Fleet", fault: Fault) -> None:
     fleet.log(f"{name} is cut off for {seconds:.1f} s")
     host.cut_off = True
     fleet.ill(name, seconds + ILL)
-    fleet.later(seconds, setattr, host, "cut_off", False)
+    fleet.loop.call_later(seconds, setattr, host, "cut_off", False)
     fleet.disturb(seconds)
 
 
@@ -82,7 +82,7 @@ async def freeze(fleet: "Fleet", fault: Fault) -> None:
     fleet.log(f"{name} stands still for {seconds:.1f} s")
     host.frozen = True
     fleet.ill(name, seconds + ILL)
-    fleet.later(seconds, host.thaw)
+    fleet.loop.call_later(seconds, host.thaw)
     fleet.disturb(seconds)
 
 

@@ -72,20 +72,16 @@ SETTINGS = {
     "SURELANE_DRAIN_TIMEOUT": "10s",
     "SURELANE_MAX_VT_AGE": "1d",
 }
-CLAIMS = """
-select e.id, array_upper(e.claimed, 1) as claim, e.claimed_by, e.item_key, w.died_at is not null as taken
+CLAIMS = """select e.id, array_upper(e.claimed, 1) as claim, e.claimed_by, e.item_key, w.died_at is not null as taken
 , extract(epoch from e.heartbeat_at)::float8 as beat
 from agent.event as e left join agent.worker as w on w.name = e.claimed_by
 where e.claimed_by is not null and e.vt > agent.clock()
 """
-WAITING = """
-select e.id, e.kind from agent.event as e join agent.kind as k using (kind)
+WAITING = """select e.id, e.kind from agent.event as e join agent.kind as k using (kind)
 where e.head and e.claimed_by is null and e.vt <= agent.clock() and not k.paused
 """
 LIMITED = {"slack.few", "slack.paced", "keyed"}
-PACED = """
-select id, claimed from agent.event_hist where kind = 'slack.paced'
-"""
+PACED = "select id, claimed from agent.event_hist where kind = 'slack.paced'"
 
 
 @dataclass(eq=False)
@@ -210,9 +206,6 @@ class Fleet:
     def server_now(self) -> float:
         """Return the time by the server's clock, as seconds since the simulation began by its own."""
         return self.loop.now + self.database.jump
-
-    def later(self, seconds: float, act: Callable[..., object], *given: object) -> None:
-        self.loop.call_later(seconds, act, *given)
 
     def pick(self, fault: Fault) -> str:
         """Return the name of the worker that a fault meets."""
