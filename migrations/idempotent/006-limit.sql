@@ -606,8 +606,9 @@ $$;
 
 -- Records the limits of a worker's handlers: {"kind": {"per": …, "concurrency": …, "rate": …,
 -- "period": seconds, "grouped": …}}. The worker's other kinds have no limit. The last worker that
--- started decides. Waits 100 ms at most for a limit that another transaction changes (55P03:
--- nothing was recorded, and the worker may not claim). Returns the kinds it changed.
+-- started decides; a first limit holds until then. Waits 100 ms at most for a limit that another
+-- transaction changes (55P03: nothing was recorded, and the worker may not claim). Returns the
+-- kinds it changed.
 create or replace function agent.declare_limits(_name text, _kinds text[], _limits jsonb) returns text[]
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -624,7 +625,7 @@ begin
         , coalesce((declared.body ->> 'grouped')::boolean, false) as grouped
         from unnest(_kinds) as wanted (kind) cross join lateral (select _limits -> wanted.kind) as declared (body)
         where (declared.body is not null or exists (select from agent.kind_limit as l where l.kind = wanted.kind))
-        and not exists (select from agent.worker as w where wanted.kind = any(w.kinds) and w.name <> _name
+        and not exists (select from agent.worker as w join agent.kind_limit as l on l.kind = wanted.kind where wanted.kind = any(w.kinds) and w.name <> _name
             and w.started_at > (select started_at from agent.worker where name = _name) and agent.worker_alive(w.seen_at))
         order by wanted.kind
     loop

@@ -220,9 +220,6 @@ CALLS: dict[str, Call] = {
 """By name."""
 
 EXCEPTIONS = {
-    ("claim_events", "rescue_worker"): "a dead worker claims nothing",
-    ("claim_events ours", "rescue_worker"): "a dead worker claims nothing",
-    ("claim_events theirs", "rescue_worker"): "a dead worker claims nothing",
     ("rerun_events", "rerun_events"): "it answers which events it moved: none that another one has locked",
 }
 """Pairs that no serial order explains, and why that is right."""
