@@ -51,7 +51,9 @@ class WorkerSettings(InstallSettings, DispatchSettings):
     )
     """Kinds of events for a Bolt app, beside the kinds that its listeners are seen to take, separated by commas."""
 
-    event_types: str | None = Field(None, validation_alias="SURELANE_EVENT_TYPES")
+    event_types: Annotated[frozenset[str] | None, NoDecode, BeforeValidator(split)] = Field(
+        None, validation_alias="SURELANE_EVENT_TYPES"
+    )
     """Ingest's setting, if the worker gets it too. The worker then warns of handlers whose events cannot arrive."""
 
     slack_bot_token: SecretStr | None = Field(None, validation_alias="SLACK_BOT_TOKEN")
