@@ -155,6 +155,9 @@ class WorkerSettings(InstallSettings, DispatchSettings):
     sweep_interval: Duration = Field("1m", validation_alias="SURELANE_SWEEP_INTERVAL", validate_default=True)
     """How often the sweep moves exhausted and expired events to history."""
 
+    handler_timeout: Kept = Field(None, validation_alias="SURELANE_HANDLER_TIMEOUT")
+    """How long an attempt may take whose handler names no timeout of its own. ``off``: as long as it needs."""
+
     history_retention: Annotated[Kept, AfterValidator(_long_enough)] = Field(
         timedelta(days=90), validation_alias="SURELANE_HISTORY_RETENTION"
     )

@@ -100,21 +100,11 @@ def _unheard(alive: Sequence[dict[str, Any]]) -> list[Finding]:
     kinds = {kind.partition("@")[0] for worker in alive for kind in worker["kinds"]}
     named = cast("list[str]", split(os.environ.get(TYPES, "")))
     # The worker itself handles edits wherever it answers.
-    lacking = {kind: why for kind, why in doubts(kinds, named or None).items() if kind[6:] not in EDITS}
-    advice = (
-        f"let {TYPES} be the same for ingest, workers and this program, and subscribe in the app's settings"
-    )
-    findings = [
-        Finding(
-            "workers", Level.WARNING, f"events of {kind}, which has a handler, never arrive: {why}", advice
-        )
-        for kind, why in lacking.items()
-    ]
-    if unhandled := untaken(kinds, named):
-        found = f"ingest stores event types that no worker handles: {', '.join(unhandled)}"
-        advice = f"register a handler, or take them out of {TYPES} and of the app's subscriptions"
-        findings.append(Finding("workers", Level.WARNING, found, advice))
-    return findings
+    gaps = [why for kind, why in doubts(kinds, named or None).items() if kind[6:] not in EDITS]
+    gaps += [f"no worker handles {name}, which ingest stores" for name in untaken(kinds, named)]
+    advice = f"give ingest, workers and this program the same {TYPES}: the types that handlers take and the app has"
+    found = f"events that nothing takes: {'; '.join(gaps)}"
+    return [Finding("workers", Level.WARNING, found, advice)] if gaps else []
 
 
 async def versions(reads: Reads) -> Sequence[Finding]:
