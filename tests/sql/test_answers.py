@@ -9,7 +9,8 @@ import pytest
 from surelane.calls import Connection
 from surelane_service.engine import Engine
 from surelane_service.intake import Intake
-from surelane_worker.handling.routes import INTERACTIONS, is_interactive
+from surelane_service.subscriptions import INTERACTIONS
+from surelane_worker.handling.routes import is_interactive
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import advance
 

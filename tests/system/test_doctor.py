@@ -221,6 +221,31 @@ async def test_workers_that_died_or_lost_their_session_are_not_counted(
     assert (counted.level, (counted.advice or "").count(";")) == (Level.WARNING, 3)
 
 
+async def test_events_that_nothing_takes_are_found(
+    connection: Connection, findings: Examine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = [
+        "slack.app_mention@2",
+        "slack.reaction_added",
+        "slack.message_changed",
+        "slack.block_actions",
+        "mail",
+    ]
+    await Engine(connection).announce_worker("w1", kinds, "0.1.0")
+    monkeypatch.delenv("SURELANE_EVENT_TYPES", raising=False)
+    _, unset = await findings("workers")
+    assert (unset.level, "is not set, so ingest leaves out reaction_added" in unset.found) == (
+        Level.WARNING,
+        True,
+    )
+    monkeypatch.setenv("SURELANE_EVENT_TYPES", "app_mention, team_join")
+    _, gaps = await findings("workers")
+    told = "SURELANE_EVENT_TYPES leaves out reaction_added; no worker handles team_join, which ingest stores"
+    assert told in gaps.found
+    monkeypatch.setenv("SURELANE_EVENT_TYPES", "app_mention,reaction_added")
+    assert levels(await findings("workers")) == {"ok"}
+
+
 async def test_a_backlog_that_gets_old_is_found_and_a_paused_one_too(
     connection: Connection, findings: Examine
 ) -> None:

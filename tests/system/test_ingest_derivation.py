@@ -21,6 +21,7 @@ from surelane_ingest.envelope import (
     read_event,
     read_form,
 )
+from surelane_service import subscriptions
 from surelane_worker.handling import routes
 
 Payload = Mapping[str, Any]
@@ -137,7 +138,7 @@ async def derived(connection: Connection, payloads: list[str]) -> list[tuple[str
 
 
 def test_workers_acknowledge_every_kind_for_which_requests_wait() -> None:
-    documented = [payload for payload, *_ in INTERACTIONS if payload["type"] in routes.INTERACTIONS]
+    documented = [payload for payload, *_ in INTERACTIONS if payload["type"] in subscriptions.INTERACTIONS]
     kinds = set()
     for payload in documented:
         taken = read_form(urlencode({"payload": json.dumps(payload)}).encode())

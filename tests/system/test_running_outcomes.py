@@ -1,16 +1,20 @@
 """Events end with the right outcomes in a real worker on a real database."""
 
 import json
+import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from surelane import Queue
 from surelane.calls import Connection
 from tests.processes import Service, until
-from tests.system.worker import ended, enqueue, worker
+from tests.system import worker_handlers
+from tests.system.worker import ended, enqueue, metrics, worker
 from tests.system.worker_handlers import Typed
 
 pytestmark = pytest.mark.usefixtures("running")
@@ -105,6 +109,50 @@ async def test_timeout_fails_the_attempt(connection: Connection) -> None:
     row = await ended(connection, await enqueue(connection, "too-slow", max_attempts=1))
     (error,) = json.loads(row["errors"])
     assert error["type"] == "HandlerTimeoutError"
+    assert _line(error["where"]) == "    await asyncio.sleep(60)\n"
+    assert "in too_slow" in error["traceback"]
+
+
+async def test_timeout_names_the_line_of_a_synchronous_handler(connection: Connection) -> None:
+    row = await ended(connection, await enqueue(connection, "overdue", max_attempts=1))
+    (error,) = json.loads(row["errors"])
+    assert error["type"] == "HandlerTimeoutError"
+    assert error["where"].rpartition(":")[0] == worker_handlers.__file__
+
+
+async def test_swapped_arguments_of_reply_are_said(connection: Connection) -> None:
+    row = await ended(connection, await enqueue(connection, "swapped", max_attempts=1))
+    (error,) = json.loads(row["errors"])
+    assert (error["type"], "reply(event, text)" in error["message"]) == ("TypeError", True)
+
+
+async def test_handler_that_blocks_the_event_loop_is_named(running: Service, connection: Connection) -> None:
+    identity = await enqueue(connection, "block-the-loop")
+    await ended(connection, identity)
+
+    def said(event: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in running.output if f'"event": "{event}"' in line]
+
+    await until(lambda: bool(said("the event loop goes on")), what="the end of the blockage")
+    (named,), (over,) = said("a handler blocks the event loop"), said("the event loop goes on")
+    assert (named["level"], named["kind"]) == ("warning", "block-the-loop")
+    assert named["where"].rpartition(":")[0] == worker_handlers.__file__
+    assert "in block_the_loop" in named["stack"]
+    assert over["seconds"] >= 0.5
+    counted = re.search(
+        r"^surelane_loop_blocked_seconds_total.* ([0-9.e+]+)$", await metrics(running), re.MULTILINE
+    )
+    assert counted is not None
+    assert float(counted[1]) >= 0.5
+    noted = await connection.fetchval(
+        "select string_agg(s::text, ' ') from agent.step as s where event_id = $1", identity
+    )
+    assert "blocked the event loop" in noted
+
+
+def _line(place: str) -> str:
+    path, _, number = place.rpartition(":")
+    return Path(path).read_text().splitlines(keepends=True)[int(number) - 1]
 
 
 async def test_synchronous_handlers_run_beside_each_other(connection: Connection) -> None:

@@ -28,6 +28,7 @@ from surelane_worker import (
     Retry,
     Snooze,
 )
+from surelane_worker.handling.context import attempt_of
 
 handlers = Handlers()
 alone = Handlers()
@@ -253,6 +254,25 @@ def is_overdue(event: Event, ctx: Context) -> None:
 @handlers.on("overdue-step")
 async def has_overdue_step(event: Event, ctx: Context) -> None:
     await ctx.step("block", lambda: overdue_step(ctx), timeout="200ms", retries=1)
+
+
+@handlers.on("block-the-loop")
+async def block_the_loop(event: Event, ctx: Context) -> None:
+    """Block the worker's event loop until its log says so."""
+    deadline = time.monotonic() + 60
+    while attempt_of(ctx).work.blocked is None and time.monotonic() < deadline:  # type: ignore[attr-defined]
+        time.sleep(0.05)  # noqa: ASYNC251 - it blocks on purpose
+
+
+@handlers.on("swapped")
+async def swapped(event: Event, ctx: Context) -> None:
+    await ctx.slack.reply("hello", event)  # type: ignore[arg-type]
+
+
+@handlers.on("unhurried")
+async def unhurried(event: Event, ctx: Context) -> None:
+    """Run until the default timeout cancels it."""
+    await asyncio.sleep(600)
 
 
 @handlers.on("too-slow", timeout="200ms")

@@ -9,13 +9,13 @@ from slack_bolt import App, Assistant
 from slack_bolt.async_app import AsyncApp, AsyncAssistant
 from structlog.testing import capture_logs
 
+from surelane_service import subscriptions
 from surelane_worker.bolt import bolt_handlers, is_bolt_app
 from surelane_worker.bolt.kinds import INTERACTIONS, idle_listeners, kinds_of
-from surelane_worker.handling import routes
 from surelane_worker.handling.handler import HandlersError
 from surelane_worker.handling.registry import registered_in
 
-MESSAGES = list(routes.MESSAGES)
+MESSAGES = list(subscriptions.MESSAGES)
 
 
 def sync_app() -> App:

@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
+from surelane_service.subscriptions import MESSAGES
 from surelane_worker import Call, Context, Event, Given, Handlers, HandlersError
 from surelane_worker.handling.handler import NO_ROUTE, Handler
 from surelane_worker.handling.registry import registered_in
-from surelane_worker.handling.routes import MESSAGES
-from surelane_worker.wiring import warn_of_doubts
+from surelane_worker.wiring import warn_of_doubts, warn_of_untaken
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 Register = Callable[[Callable[[Event, Context], Any]], object]
@@ -235,8 +235,20 @@ def test_kinds_that_can_never_arrive_are_named_at_start() -> None:
 def test_messages_that_ingest_does_not_take_are_named() -> None:
     with capture_logs() as logs:
         warn_of_doubts(MESSAGES, {"app_mention"})
-        warn_of_doubts({"slack.reaction_added"}, None)
     assert [line["kind"] for line in logs] == sorted(MESSAGES)
+
+
+def test_without_the_setting_its_default_counts() -> None:
+    with capture_logs() as logs:
+        warn_of_doubts({"slack.reaction_added", "slack.app_mention", "slack.message_changed"}, None)
+    told = "SURELANE_EVENT_TYPES is not set, so ingest leaves out reaction_added"
+    assert [(line["kind"], line["reason"]) for line in logs] == [("slack.reaction_added", told)]
+
+
+def test_types_that_ingest_takes_and_the_worker_does_not_handle_are_named() -> None:
+    with capture_logs() as logs:
+        warn_of_untaken({"slack.app_mention", "mail"}, {"app_mention", "reaction_added", "message_changed"})
+    assert [(line["log_level"], line["type"]) for line in logs] == [("warning", "reaction_added")]
 
 
 class _Lines:

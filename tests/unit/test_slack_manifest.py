@@ -12,9 +12,10 @@ import yaml
 
 from surelane_dev.simulator.manifest import DOCUMENTED, manifest_of
 from surelane_dev.simulator.webapi.dispatch import METHODS
+from surelane_service.subscriptions import COMMAND, EVENT_TYPES
 from surelane_worker import Handlers
 from surelane_worker.handling.registry import registered_in
-from surelane_worker.handling.routes import COMMAND, EVENT_TYPES, SHORTCUT
+from surelane_worker.handling.routes import SHORTCUT
 from surelane_worker.slack.replies import Replies
 from surelane_worker.wiring import load_handlers
 

@@ -33,6 +33,8 @@ _PLAIN_SUBTYPES = (None, "file_share", "thread_broadcast")
 _REMOVALS = ("app_uninstalled", "tokens_revoked")
 _REMOVAL_FROM_TEAM = "app_uninstalled_team"
 """An organization removed an app, ours or another one, from one of its workspaces."""
+_TOLD_ALWAYS = {*_REMOVALS, _REMOVAL_FROM_TEAM}
+"""Event types that ingest reads itself, whether or not they are stored."""
 _MEMBERSHIP = ("member_joined_channel", "member_left_channel")
 _ALSO_MENTIONS = frozenset({"message.channels", "message.groups", "message.mpim"})
 
@@ -65,9 +67,15 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """A sound request that is acknowledged and not stored. ``reason`` is one word, for logs and metrics."""
+    """A sound request that is acknowledged and not stored.
+
+    Attributes:
+        reason: one word, for logs and metrics.
+        untaken: the type of an event that is not stored because of its type.
+    """
 
     reason: str
+    untaken: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +227,8 @@ def _event_callback(parsed: Json, subscriptions: Subscriptions) -> Envelope:
     if subscription(event) is None:
         return Malformed("no event type")
     reason = subscriptions.reason_to_ignore(envelope, event)
-    taken = Ignore(reason) if reason else _take(parsed, subscriptions.message_key(envelope, event))
+    name = subscription(event) if reason == "type" and event.get("type") not in _TOLD_ALWAYS else None
+    taken = Ignore(reason, name) if reason else _take(parsed, subscriptions.message_key(envelope, event))
     if event.get("type") == _REMOVAL_FROM_TEAM:
         return _removed_from_team(envelope, event, taken)
     return _removed(envelope, event, taken) if event.get("type") in _REMOVALS else taken

@@ -11,6 +11,7 @@ from pydantic_settings import NoDecode
 
 from surelane_service.durations import Duration
 from surelane_service.service_settings import InstallSettings, Port, split
+from surelane_service.subscriptions import DEFAULT_TYPES
 from surelane_service.webhooks import Secrets
 
 _APP_TOKEN = re.compile(r"xapp-[A-Za-z0-9-]+", re.ASCII)
@@ -90,7 +91,7 @@ class IngestSettings(InstallSettings):
     """The connections of Socket Mode. Slack allows an app ten, which all replicas share."""
 
     event_types: Annotated[frozenset[str], NoDecode, BeforeValidator(split), AfterValidator(_event_types)] = (
-        Field(frozenset({"app_mention", "message.im"}), validation_alias="SURELANE_EVENT_TYPES")
+        Field(DEFAULT_TYPES, validation_alias="SURELANE_EVENT_TYPES")
     )
     """The event types to take, by the names of Slack's subscriptions, separated by commas."""
 

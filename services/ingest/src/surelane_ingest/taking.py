@@ -24,6 +24,7 @@ ARRIVED = (
 )
 REFUSED = "false"
 """The answer to a command or a modal that nothing handles."""
+MOST_UNTAKEN = 100
 NO_RETRY = {"x-slack-no-retry": "1"}
 """Stops Slack's retries. Slack reads it on answers other than 200 only (Slack's documentation, Events API)."""
 
@@ -37,6 +38,7 @@ class Taker:
     tracer: Tracer | None
     installer: Installer | None
     sealing: Sealing
+    _untaken: set[str] = field(init=False, default_factory=set)
     # Bound: an unbound logger costs more per silenced line than the rest of the answer. Not bound on import:
     # binding fixes the configuration of the logs, which starts after the imports.
     _log: Logger = field(init=False, default_factory=lambda: get_logger(__name__).bind())
@@ -69,9 +71,11 @@ class Taker:
             case envelope.Challenge(challenge):
                 self._log.info("url verified")
                 return json.dumps({"challenge": challenge})
-            case envelope.Ignore(reason):
+            case envelope.Ignore(reason, untaken):
                 metrics.ignored[reason] += 1
                 self._log.debug("request ignored", reason=reason)
+                if untaken is not None:
+                    self._note_untaken(untaken)
             case envelope.RateLimited(team, minute):
                 metrics.rate_limited += 1
                 self._log.warning("slack drops events of a workspace with too many", team=team, minute=minute)
@@ -80,6 +84,15 @@ class Taker:
             case _:
                 assert_never(sent)
         return None
+
+    def _note_untaken(self, name: str) -> None:
+        """Warn once of an event type that Slack sends and this service drops, and of :data:`MOST_UNTAKEN` types."""
+        if name not in self._untaken and len(self._untaken) < MOST_UNTAKEN:
+            self._untaken.add(name)
+            told = (
+                "Slack sends an event type that is not stored; add it to SURELANE_EVENT_TYPES, or unsubscribe"
+            )
+            self._log.warning(told, type=name[:50])
 
     async def _store(self, retry: str | None, event: envelope.Take, waiting: Request | None) -> None:
         metrics = self.writer.metrics

@@ -28,12 +28,13 @@ from surelane_worker.handling.handler import Handler
 from surelane_worker.handling.outcomes import Backoff
 from surelane_worker.handling.registry import Handlers, registered_in
 from surelane_worker.handling.steps import RETRIES
-from surelane_worker.leasing import Capacity, Leases
+from surelane_worker.leasing import Capacity, Leases, Work
 from surelane_worker.observing.readiness import Outage
 from surelane_worker.observing.tracing import Observer, unsampled
 from surelane_worker.running.cancels import Cancels
 from surelane_worker.running.runner import Runner
 from surelane_worker.running.slots import Slots
+from surelane_worker.running.watchdog import Watchdog
 from surelane_worker.sessions import Announcer, Introduction, Session, SessionWatcher
 from surelane_worker.settling import Settler
 from surelane_worker.slack.client import SlackClients
@@ -130,8 +131,12 @@ class Worker:
             self._poller.run,
             self._splitter.run,
             self._cancels.run,
+            Watchdog(self._running, self.observer.metrics).run,
             *self._upkeep(),
         ]
+
+    def _running(self) -> list[Work]:
+        return [work for side in self._sides for work in side.slots.running()]
 
     def cut(self) -> None:
         """Cut the connections that claim at once, as the end of the process does."""

@@ -110,9 +110,10 @@ class Work:
         since: since when it has waited for a slot, by the event loop's clock.
         head: the claim that stands for a run of several events, if their handler has a ``debounce``.
         stopped: why it stops, once it does.
+        blocked: the line at which its handler has blocked the event loop.
     """
 
-    __slots__ = ("claims", "handler", "head", "since", "stopped", "task")
+    __slots__ = ("blocked", "claims", "handler", "head", "since", "stopped", "task")
 
     def __init__(self, handler: Handler, events: Iterable[Event], lease_ends: float, since: float) -> None:
         self.handler = handler
@@ -121,6 +122,13 @@ class Work:
         self.task: asyncio.Task[None] | None = None
         self.head: Claim | None = None
         self.stopped: str | None = None
+        self.blocked: str | None = None
+
+    @property
+    def named(self) -> dict[str, str]:
+        """The event and the kind that it handles now, for logs."""
+        claim = self._first()
+        return {"kind": self.handler.kinds[0]} if claim is None else claim.named
 
     @property
     def brings_more(self) -> bool:

@@ -22,6 +22,7 @@ from surelane_service.logs import configure_logs, get_logger
 from surelane_service.pool import LOCK_TIMEOUT, opened_pool
 from surelane_service.probes import private_app, serving_private
 from surelane_service.service_settings import load_settings
+from surelane_service.subscriptions import doubts, untaken
 from surelane_service.telemetry.setup import configure_telemetry
 from surelane_worker.assembly import CLAIM_TIMEOUT, SERVICE, STATEMENT_TIMEOUT, Pools, Worker
 from surelane_worker.bolt import bolt_handlers, is_bolt_app
@@ -29,7 +30,6 @@ from surelane_worker.builtin import edits, failures, messages, questions
 from surelane_worker.duties import beside
 from surelane_worker.handling.handler import HandlersError
 from surelane_worker.handling.registry import Handlers, registered_in
-from surelane_worker.handling.routes import MESSAGES, doubt
 from surelane_worker.model.agent import check_models
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.readiness import until_schema_fits, why_unready
@@ -128,12 +128,16 @@ def _handlers(settings: WorkerSettings) -> Handlers:
         raise SettingsError(
             "SLACK_BOT_TOKEN is not set, nor SLACK_CLIENT_SECRET: the built-in handlers need a token to answer in Slack"
         )
-    types = settings.event_types
-    warn_of_doubts(
-        {kind for handler in registered_in(loaded).all() for kind in handler.kinds},
-        None if types is None else {name.strip() for name in types.split(",")},
-    )
-    return with_answers(loaded, settings) if settings.answers else loaded
+    taken = settings.event_types
+    warn_of_doubts(_kinds(loaded), taken)
+    together = with_answers(loaded, settings) if settings.answers else loaded
+    if taken is not None:
+        warn_of_untaken(_kinds(together), taken)
+    return together
+
+
+def _kinds(handlers: Handlers) -> set[str]:
+    return {kind for handler in registered_in(handlers).all() for kind in handler.kinds}
 
 
 def load_handlers(path: str, bolt_kinds: tuple[str, ...] = ()) -> Handlers:
@@ -170,12 +174,15 @@ def load_handlers(path: str, bolt_kinds: tuple[str, ...] = ()) -> Handlers:
 
 def warn_of_doubts(kinds: Collection[str], taken: Collection[str] | None) -> None:
     """Log the kinds of handlers whose events can never arrive. ``taken``: the event types that ingest takes."""
-    doubts = {kind: reason for kind in sorted(kinds) if (reason := doubt(kind, taken))}
-    arriving = set(kinds) - doubts.keys()
-    for kind, reason in doubts.items():
-        # A route for all messages announces their five kinds. An app subscribes to few of them.
-        if not (kind in MESSAGES and arriving.intersection(MESSAGES)):
-            _log.warning("a handler's events can never arrive", kind=kind, reason=reason)
+    for kind, reason in doubts(kinds, taken).items():
+        _log.warning("a handler's events can never arrive", kind=kind, reason=reason)
+
+
+def warn_of_untaken(kinds: Collection[str], taken: Collection[str]) -> None:
+    """Log the event types that ingest stores and this worker does not handle."""
+    for name in untaken(kinds, taken):
+        told = "ingest stores an event type that this worker does not handle; its events wait for a worker that does"
+        _log.warning(told, type=name, setting="SURELANE_EVENT_TYPES")
 
 
 def with_answers(loaded: Handlers, settings: WorkerSettings) -> Handlers:

@@ -51,7 +51,9 @@ class WorkerSettings(InstallSettings, DispatchSettings):
     )
     """Kinds of events for a Bolt app, beside the kinds that its listeners are seen to take, separated by commas."""
 
-    event_types: str | None = Field(None, validation_alias="SURELANE_EVENT_TYPES")
+    event_types: Annotated[frozenset[str] | None, NoDecode, BeforeValidator(split)] = Field(
+        None, validation_alias="SURELANE_EVENT_TYPES"
+    )
     """Ingest's setting, if the worker gets it too. The worker then warns of handlers whose events cannot arrive."""
 
     slack_bot_token: SecretStr | None = Field(None, validation_alias="SLACK_BOT_TOKEN")
@@ -152,6 +154,9 @@ class WorkerSettings(InstallSettings, DispatchSettings):
 
     sweep_interval: Duration = Field("1m", validation_alias="SURELANE_SWEEP_INTERVAL", validate_default=True)
     """How often the sweep moves exhausted and expired events to history."""
+
+    handler_timeout: Kept = Field(None, validation_alias="SURELANE_HANDLER_TIMEOUT")
+    """How long an attempt may take whose handler names no timeout of its own. ``off``: as long as it needs."""
 
     history_retention: Annotated[Kept, AfterValidator(_long_enough)] = Field(
         timedelta(days=90), validation_alias="SURELANE_HISTORY_RETENTION"

@@ -1,14 +1,18 @@
 """Check the queue: what holds back vacuum, the workers, the backlog, and whether old history goes."""
 
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 from surelane.calls import Connection
+from surelane.slack import EDITS
 from surelane_operator.doctor.finding import Finding, Level, judged, ok, span
 from surelane_operator.doctor.server import clock_finding
 from surelane_operator.reads.events import Reads
 from surelane_service.figures import Holder
+from surelane_service.service_settings import split
+from surelane_service.subscriptions import TYPES, doubts, untaken
 
 HOUR = 3600.0
 DAY = 24 * HOUR
@@ -59,7 +63,7 @@ async def workers(reads: Reads) -> Sequence[Finding]:
     if not alive:
         level = Level.PROBLEM if waiting else Level.WARNING
         return [Finding("workers", level, "no worker is alive", "start one: python -m surelane_worker")]
-    return [_counted(alive, known, now), *_unhandled(alive, waiting), *_clocks(alive)]
+    return [_counted(alive, known, now), *_unhandled(alive, waiting), *_unheard(alive), *_clocks(alive)]
 
 
 def _counted(alive: Sequence[dict[str, Any]], known: Sequence[dict[str, Any]], now: datetime) -> Finding:
@@ -89,6 +93,18 @@ def _unhandled(alive: Sequence[dict[str, Any]], waiting: Sequence[str]) -> list[
     found = f"no worker handles these pending kinds: {', '.join(orphans)}"
     advice = "register a handler, or cancel the events: surelane events cancel --status pending --kind KIND"
     return [Finding("workers", Level.WARNING, found, advice)]
+
+
+def _unheard(alive: Sequence[dict[str, Any]]) -> list[Finding]:
+    """Compare the kinds of live workers with the event types that ingest takes, as far as this process knows them."""
+    kinds = {kind.partition("@")[0] for worker in alive for kind in worker["kinds"]}
+    named = cast("list[str]", split(os.environ.get(TYPES, "")))
+    # The worker itself handles edits wherever it answers.
+    gaps = [why for kind, why in doubts(kinds, named or None).items() if kind[6:] not in EDITS]
+    gaps += [f"no worker handles {name}, which ingest stores" for name in untaken(kinds, named)]
+    advice = f"give ingest, workers and this program the same {TYPES}: the types that handlers take and the app has"
+    found = f"events that nothing takes: {'; '.join(gaps)}"
+    return [Finding("workers", Level.WARNING, found, advice)] if gaps else []
 
 
 async def versions(reads: Reads) -> Sequence[Finding]:

@@ -15,11 +15,12 @@ from slack_sdk.web.slack_response import SlackResponse
 from slack_sdk.webhook import WebhookResponse
 
 from surelane.events import Event
+from surelane_service.subscriptions import COMMAND
 from surelane_worker.bolt.calls import Calls, Client
 from surelane_worker.handling.answers import REFUSED, SUBMISSION
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.outcomes import Complete
-from surelane_worker.handling.routes import COMMAND, is_interactive
+from surelane_worker.handling.routes import is_interactive
 from surelane_worker.slack.client import ResponseRefusedError, SentenceError
 
 LISTENER = 0

@@ -1,9 +1,9 @@
 """Tell a person who spoke to the bot that it failed, where the team has no failure hook for that."""
 
 from surelane.events import Event
+from surelane_service.subscriptions import COMMAND
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.registry import Handlers, registered_in
-from surelane_worker.handling.routes import COMMAND
 
 SPOKEN = ("slack.app_mention", "slack.message.im", "slack.block_actions")
 """The kinds, beside commands, with which people speak to the bot."""

@@ -15,7 +15,7 @@ from surelane.errors import SurelaneError
 from surelane.events import Event
 from surelane_service.engine import EMPTY, Engine
 from surelane_service.logs import get_logger
-from surelane_worker.handling.routes import COMMAND
+from surelane_service.subscriptions import COMMAND
 
 ResponseType = Literal["ephemeral", "in_channel"]
 ResponseAction = Literal["errors", "update", "push", "clear"]

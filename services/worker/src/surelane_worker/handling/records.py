@@ -4,6 +4,7 @@ import json
 import sys
 import traceback
 from datetime import UTC, datetime
+from types import FrameType, TracebackType
 from typing import Any
 
 from surelane.events import Event
@@ -76,17 +77,32 @@ def message_of(error: object) -> str:
 
 
 def where(error: BaseException) -> str | None:
-    """Return the file and line of a team's own code that raised an exception, or called what did; where known.
+    """Return the file and line of a team's own code that raised an exception, or called what did; where known."""
+    return line_in(error.__traceback__)
+
+
+def line_in(found: TracebackType | None) -> str | None:
+    """Return the last file and line of a team's own code in a traceback; ``None``: it has none.
 
     Their code is the package of the first frame that is neither ours nor Python's.
     """
     frames = [
         (str(frame.f_globals.get("__name__")).partition(".")[0], f"{frame.f_code.co_filename}:{line}")
-        for frame, line in traceback.walk_tb(error.__traceback__)
+        for frame, line in traceback.walk_tb(found)
     ]
     theirs = next((name for name, _ in frames if name not in _NOT_THEIRS), None)
     own = [place for name, place in frames if theirs in (None, name)]
     return own[-1] if own else None
+
+
+def traceback_of(thread: int | None, outermost: FrameType | None = None) -> TracebackType | None:
+    """Return where a thread is now, from its frame ``outermost`` or its start on; ``None``: it has ended."""
+    made, frame = None, sys._current_frames().get(thread or 0)  # noqa: SLF001 - documented
+    for each, line in traceback.walk_stack(frame) if frame is not None else ():
+        made = TracebackType(made, each, each.f_lasti, line or 0)  # a line may be unknown
+        if each is outermost:
+            break
+    return made
 
 
 def storable(text: str) -> str:

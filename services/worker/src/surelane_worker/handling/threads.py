@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from surelane_service.logs import get_logger
+from surelane_worker.handling.records import traceback_of
 
 log = get_logger("surelane_worker.handling.threads")
 
@@ -39,14 +40,16 @@ class Threads:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(_settle, finished, settle)
 
-        threading.Thread(target=report, name="handler", daemon=True).start()
+        thread = threading.Thread(target=report, name="handler", daemon=True)
+        thread.start()
         try:
             await asyncio.wait([finished])
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
+            at = traceback_of(thread.ident)
             if not self._stopped():
                 await self._outlast(finished)
             finished.cancel()
-            raise
+            raise error.with_traceback(at) from None
         return finished.result()
 
     async def _outlast(self, finished: asyncio.Future[object]) -> None:

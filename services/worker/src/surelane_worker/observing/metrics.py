@@ -83,6 +83,7 @@ class Metrics(Collector):
         self.lease_losses: Counter[str] = Counter()
         self.stale: Counter[str] = Counter()
         self.expired = 0
+        self.loop_blocked = 0.0
         self._slack_refused: Counter[str] = Counter({"chat.postMessage": 0})
         self._slack_methods = Bounded(MOST_KINDS)
         self._model_tokens: Counter[tuple[str, ...]] = Counter()
@@ -130,6 +131,10 @@ class Metrics(Collector):
             ("surelane.model.cost", "What models cost by the team's prices.", costs),
         ):
             meter.create_observable_counter(name, [observe], description=description)
+        told = "Time for which handlers blocked the event loop."
+        meter.create_observable_counter(
+            "surelane.loop.blocked", [single(lambda: self.loop_blocked)], "s", told
+        )
         if not pushed:
             REGISTRY.register(self)
         else:

@@ -101,6 +101,8 @@ class Runner:
         self._metrics = observer.metrics
         self._tracing = observer.tracing
         self._backoff = Backoff(self._settings.backoff_base, self._settings.backoff_cap)
+        timeout = self._settings.handler_timeout
+        self._timeout = None if timeout is None else timeout.total_seconds()
         self._coalescer = Coalescer(services, settler)
         self._prepares = services.sealing is not None or services.tokens is not None
         self._anew: Counter[str] = Counter()
@@ -212,6 +214,7 @@ class Runner:
     async def _called(self, handler: Handler, work: Work, attempt: Attempt, events: list[Event]) -> Outcome:
         given = events if handler.grouped else events[0]
         outcome: Outcome | None = None
+        within: float | None = None
         limit: asyncio.Timeout | None = None
         try:
             if self._prepares:
@@ -224,10 +227,11 @@ class Runner:
                 else:
                     handler = await self._of_version(handler, attempt)
                     call = self._call(handler, given, attempt)
-                if handler.timeout is None:  # an empty timeout costs 2 µs per event
+                within = self._timeout if handler.timeout is None else handler.timeout
+                if within is None:  # an empty timeout costs 2 µs per event
                     outcome = outcome_of(await call)
                     return outcome
-                async with asyncio.timeout(handler.timeout) as limit:
+                async with asyncio.timeout(within) as limit:
                     outcome = outcome_of(await call)
                     return outcome
             finally:
@@ -235,10 +239,14 @@ class Runner:
         except (SlackBusyError, NotInstalledError, NoKeyError) as error:
             return await self._put_off(attempt, events[0], error)
         except BaseException as error:  # noqa: BLE001 - no exception of a handler may end the worker
-            return _ended_by(error, work, handler, limit)
+            return _ended_by(error, work, within, limit)
         finally:
             if handler.answers:
                 attempt.conclude(completed=isinstance(outcome, Complete))
+            if work.blocked is not None:  # operators see it as its progress, unless it tells them another
+                if not attempt.progressing:
+                    attempt.progress.say(f"blocked the event loop at {work.blocked}")
+                work.blocked = None
             if attempt.progressing:
                 await attempt.progress.end()
 
@@ -431,13 +439,15 @@ async def _elsewhere(version: str, _given: object, _context: Context) -> Elsewhe
 
 
 def _ended_by(
-    error: BaseException, work: Work, handler: Handler, limit: asyncio.Timeout | None
+    error: BaseException, work: Work, within: float | None, limit: asyncio.Timeout | None
 ) -> Fail | Release:
     if isinstance(error, asyncio.CancelledError) and work.stopped is not None:  # else the handler did it
         _uncancel()
         return Release()
     if isinstance(error, TimeoutError) and limit is not None and limit.expired():
-        return Fail(HandlerTimeoutError(f"the handler took longer than {handler.timeout:g} s"))
+        late = HandlerTimeoutError(f"the handler took longer than {within:g} s")
+        # What cancelled the handler has passed through it: its traceback names the line that was awaited.
+        return Fail(late.with_traceback((error.__cause__ or error).__traceback__))
     return Fail(error.__cause__ or error if isinstance(error, StepError) else error)
 
 

@@ -155,6 +155,10 @@ class Slots:
         self._closed = False
         self._resting = False
 
+    def running(self) -> list[Work]:
+        """Return the work that holds a slot."""
+        return list(self._running)
+
     def free(self) -> list[tuple[list[str], int]]:
         """Return what may be claimed now: kinds with a common bound, and how many events of them."""
         if self.bytes_left <= self._expected_bytes:

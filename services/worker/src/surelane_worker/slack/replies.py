@@ -102,7 +102,10 @@ class Replies:
         Raises:
             ResponseUrlError: its ``response_url`` is neither Slack's nor the simulator's.
             ResponseRefusedError: Slack refused the answer through the ``response_url``.
+            TypeError: the event is no event; the text may stand in its place.
         """
+        if not isinstance(event, Event):
+            raise TypeError(f"write reply(event, text): its first argument is a {type(event).__name__}")
         place, response_url = place_of(event.payload), _response_url(event)
         event = self._owner or event
         ordinal, notebook = self._next_ordinal(event), self._notebooks.of(event)

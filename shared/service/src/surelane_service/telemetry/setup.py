@@ -113,7 +113,7 @@ def counted(counts: Mapping[Any, float], *names: str, **fixed: str) -> Observe:
     return observe
 
 
-def single(value: Callable[[], int]) -> Observe:
+def single(value: Callable[[], float]) -> Observe:
     """Return a callback that observes one number."""
     return lambda _: [Observation(value())]
 
