@@ -379,14 +379,18 @@ async def test_a_worker_that_started_later_declares(queue: Connection) -> None:
     assert await queue.fetchval("select concurrency from agent.kind_limit") == 2
 
 
-async def test_the_first_worker_declares_although_a_later_one_is_listed_that_has_not(queue: Connection) -> None:
+async def test_the_first_worker_declares_although_a_later_one_is_listed_that_has_not(
+    queue: Connection,
+) -> None:
     """Workers that start at once on a new database: without its limit, the first would claim too much."""
     for name in ("old", "new"):
         await queue.execute("select agent.introduce_worker($1, '1', '{job}', '{}', 1, 1)", name)
     await queue.execute("update agent.worker set started_at = started_at - interval '1 s' where name = 'old'")
     declare = "select agent.declare_limits('old', '{job}', $1)"
     assert await queue.fetchval(declare, '{"job": {"concurrency": 1}}') == ["job"]
-    assert await queue.fetchval(declare, '{"job": {"concurrency": 2}}') == [], "the later one decides from now on"
+    assert await queue.fetchval(declare, '{"job": {"concurrency": 2}}') == [], (
+        "the later one decides from now on"
+    )
 
 
 async def test_a_peek_tells_when_a_rate_allows_the_next(queue: Connection) -> None:
