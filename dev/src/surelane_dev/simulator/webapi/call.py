@@ -37,6 +37,12 @@ def invalid_arguments(*problems: str) -> ApiError:
     )
 
 
+def invalid_blocks(*problems: str) -> ApiError:
+    """Return the error for blocks that Slack refuses, with one line for each mistake."""
+    lines = [f"[ERROR] {problem}" for problem in problems]
+    return ApiError("invalid_blocks", errors=list(problems), response_metadata={"messages": lines})
+
+
 @dataclass(frozen=True, slots=True)
 class Slack:
     """The state that calls read and change."""
