@@ -15,7 +15,9 @@ from surelane_dev.simulator.interactions import Interactions
 from surelane_dev.simulator.manifest import DOCUMENTED, Manifest
 from surelane_dev.simulator.posting.sockets import Sockets
 from surelane_dev.simulator.sessions import Sessions
+from surelane_dev.simulator.workspace.executions import Executions
 from surelane_dev.simulator.workspace.model import JSON, Channel, Message
+from surelane_dev.simulator.workspace.scheduled import Scheduled
 from surelane_dev.simulator.workspace.workspace import Workspace
 
 MAX_LIMIT = 1000
@@ -56,6 +58,8 @@ class Slack:
     files: Files = field(default_factory=Files)
     installs: Installs = field(default_factory=Installs)
     sockets: Sockets = field(default_factory=Sockets)
+    scheduled: Scheduled = field(default_factory=Scheduled)
+    executions: Executions = field(default_factory=Executions)
 
 
 @dataclass(frozen=True, slots=True)

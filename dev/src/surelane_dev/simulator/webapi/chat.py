@@ -12,6 +12,7 @@ from surelane_dev.simulator.webapi.call import (
     is_ts,
     joined_channel,
     message_of,
+    permalink,
 )
 from surelane_dev.simulator.workspace.block_kit import LONGEST_MARKDOWN
 from surelane_dev.simulator.workspace.blocks import identified
@@ -89,6 +90,13 @@ def post_ephemeral(call: Call, slack: Slack) -> JSON:
         thread_ts=thread_of(call, channel),
     )
     return {"message_ts": message.ts}
+
+
+def get_permalink(call: Call, slack: Slack) -> JSON:
+    """Return the address of a message."""
+    channel = channel_of(call, slack)
+    message = message_of(call, channel, "message_ts")
+    return {"channel": channel.id, "permalink": permalink(slack, message)}
 
 
 def content_of(call: Call, longest: int = MAX_TEXT) -> JSON:
@@ -183,5 +191,6 @@ METHODS = {
     "chat.postMessage": Method(post_message, ("channel",), "chat:write"),
     "chat.update": Method(update, ("channel", "ts"), "chat:write"),
     "chat.delete": Method(delete, ("channel", "ts"), "chat:write"),
+    "chat.getPermalink": Method(get_permalink, ("channel", "message_ts"), reads_json=False),
     "chat.postEphemeral": Method(post_ephemeral, ("channel", "user"), "chat:write"),
 }
