@@ -44,7 +44,7 @@ class Stand:
 
 
 def shown(message: Message) -> str:
-    """Return the text that a message shows. An update shows blocks; its own text is a shorter one, for notifications."""
+    """Return the text that a message shows. An update shows its blocks; its text is for notifications."""
     parts = [block["text"] for block in message.blocks if block["type"] == "markdown"]
     return "".join(parts) if parts and message.edited_ts else message.text
 
