@@ -33,6 +33,18 @@ async def test_click_answers_a_question(slack: Slack) -> None:
     assert sent.replies[-1].text == "you said yes"
 
 
+async def test_letters_in_a_menu_get_its_options_and_an_older_message_can_be_used(slack: Slack) -> None:
+    sent = await slack.mention("pick")
+    first, newest = sent.replies
+    options = await slack.type("Ham", "city", on=first)
+    assert [option["value"] for option in options] == ["hamburg"]
+    assert_replied(await slack.click(first, "city", value="hamburg"), "hamburg")
+    assert_replied(await slack.click(first, "number"), "1")
+    assert_replied(await slack.click(newest, "number"), "2")
+    with pytest.raises(AssertionError, match="2 letters"):
+        await slack.type("H", "city", on=first)
+
+
 async def test_failed_check_tells_replies_traceback_and_state(slack: Slack) -> None:
     sent = await slack.mention("fail once")
     with pytest.raises(AssertionError) as failed:
