@@ -80,6 +80,7 @@ class Simulator:
     async def close(self) -> None:
         """End deliveries, feeds and waits; may be called again."""
         self.closing.set()
+        self.scheduled.close()
         self.api.closing.set()
         self.feed.close()
         await self.sender.close()

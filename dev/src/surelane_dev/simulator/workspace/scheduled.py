@@ -39,8 +39,12 @@ class Scheduled:
             if later.post_at <= later.workspace.now():
                 del self.messages[later.id]
                 later.post()
-        if self._timer is not None:
-            self._timer.cancel()
+        self.close()
         waits = [later.post_at - later.workspace.now() for later in self.messages.values()]
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(max(min(waits), 0.01), self.post_due) if waits else None
+
+    def close(self) -> None:
+        """Post nothing more by itself."""
+        if self._timer is not None:
+            self._timer.cancel()
