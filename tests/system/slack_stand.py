@@ -40,7 +40,13 @@ class Stand:
     def answers(self, message: Message) -> list[str]:
         """Return the texts in the message's thread, oldest first. Messages that only show tasks are left out."""
         replies = self.simulator.workspace.channels[message.channel].replies(message.thread_ts or message.ts)
-        return [reply.text for reply in replies if not reply.only_tasks]
+        return [shown(reply) for reply in replies if not reply.only_tasks]
+
+
+def shown(message: Message) -> str:
+    """Return the text that a message shows. An update shows its blocks; its text is for notifications."""
+    parts = [block["text"] for block in message.blocks if block["type"] == "markdown"]
+    return "".join(parts) if parts and message.edited_ts else message.text
 
 
 @asynccontextmanager

@@ -181,7 +181,7 @@ async def test_an_external_id_is_used_once(pair: Pair) -> None:
         ({"title": plain("x" * 25)}, "invalid_arguments", "less than 25"),
         ({"submit": None}, "invalid_arguments", "must define `submit`"),
         ({"blocks": [{"type": "divider"}] * 101}, "invalid_arguments", "no more than 100"),
-        ({"blocks": [{"type": "divider", "block_id": "d"}] * 2}, "invalid_arguments", "used twice"),
+        ({"blocks": [{"type": "divider", "block_id": "d"}] * 2}, "invalid_arguments", "already exists"),
         ({"blocks": [{"type": "input"}]}, "invalid_arguments", "element"),
         ({"type": "home"}, "invalid_arguments", "type modal"),
         ({"blocks": [{"type": "markdown", "text": "x" * 250_000}]}, "view_too_large", ""),

@@ -25,7 +25,7 @@ from surelane_worker.slack.notes import Notebooks
 from surelane_worker.slack.replies import Replies
 from surelane_worker.worker_settings import WorkerSettings
 from tests.processes import until
-from tests.system.slack_stand import Stand, fault, slack_stand
+from tests.system.slack_stand import Stand, fault, shown, slack_stand
 
 MODAL = {"type": "modal", "title": {"type": "plain_text", "text": "Ask"}, "blocks": []}
 FEEDBACK = ContextActionsBlock(
@@ -97,7 +97,7 @@ class Attempts:
         """The texts of the bot's messages in the general channel."""
         general = self.slack.simulator.workspace.channel("general")
         assert general is not None
-        return [message.text for message in general.messages.values() if message.by_app]
+        return [shown(message) for message in general.messages.values() if message.by_app]
 
 
 async def _stands() -> None:

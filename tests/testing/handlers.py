@@ -1,6 +1,7 @@
 """A bot of a team, for the tests of `surelane.testing`."""
 
 from datetime import timedelta
+from typing import Any
 
 from surelane_worker import Context, Discard, Event, Handlers
 
@@ -47,9 +48,34 @@ async def mentioned(event: Event, ctx: Context) -> Discard | None:
         case ["ask", what]:
             answer = await ctx.ask(event, f"{what}?", ["yes", "no"])
             await ctx.slack.reply(event, f"you said {answer.choice if answer else 'nothing'}")
+        case ["pick"]:
+            for number in (1, 2):
+                await ctx.slack.reply(event, f"menu {number}", blocks=[_menu(number)])
         case words:
             await ctx.slack.reply(event, f"You said: {' '.join(words)}")
     return None
+
+
+def _menu(number: int) -> dict[str, Any]:
+    """Return a block with a menu that asks the bot for its options, and a button with the number."""
+    hint = {"type": "plain_text", "text": "City"}
+    menu = {"type": "external_select", "action_id": "city", "placeholder": hint, "min_query_length": 2}
+    button = {"type": "button", "action_id": "number", "text": hint, "value": str(number)}
+    return {"type": "actions", "elements": [menu, button]}
+
+
+@handlers.options("city")
+async def cities(event: Event, ctx: Context) -> None:
+    """Offer a city that begins with the letters."""
+    text = {"type": "plain_text", "text": f"{event.payload['value']}burg"}
+    await ctx.ack(options=[{"text": text, "value": text["text"].lower()}])
+
+
+@handlers.action("city", "number")
+async def chosen(event: Event, ctx: Context) -> None:
+    """Say what was chosen."""
+    action = event.payload["actions"][0]
+    await ctx.slack.reply(event, action.get("value") or action["selected_option"]["value"])
 
 
 @handlers.command("/broken")

@@ -2,8 +2,10 @@
 
 import asyncio
 import re
+import time
 
 import pytest
+from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.testing import Bot, Slack, assert_replied
 from tests.testing.handlers import calls
@@ -33,6 +35,18 @@ async def test_click_answers_a_question(slack: Slack) -> None:
     assert sent.replies[-1].text == "you said yes"
 
 
+async def test_letters_in_a_menu_get_its_options_and_an_older_message_can_be_used(slack: Slack) -> None:
+    sent = await slack.mention("pick")
+    first, newest = sent.replies
+    options = await slack.type("Ham", "city", on=first)
+    assert [option["value"] for option in options] == ["hamburg"]
+    assert_replied(await slack.click(first, "city", value="hamburg"), "hamburg")
+    assert_replied(await slack.click(first, "number"), "1")
+    assert_replied(await slack.click(newest, "number"), "2")
+    with pytest.raises(AssertionError, match="2 letters"):
+        await slack.type("H", "city", on=first)
+
+
 async def test_failed_check_tells_replies_traceback_and_state(slack: Slack) -> None:
     sent = await slack.mention("fail once")
     with pytest.raises(AssertionError) as failed:
@@ -42,6 +56,17 @@ async def test_failed_check_tells_replies_traceback_and_state(slack: Slack) -> N
     assert re.search(r"slack\.app_mention, after 1 attempt, is retrying: attempt 2 begins at", message)
     assert re.search(r'File ".*handlers\.py", line \d+, in mentioned', message)
     assert "LookupError: no such figure" in message
+
+
+async def test_a_message_scheduled_in_slack_is_posted_as_time_passes(bot: Bot, slack: Slack) -> None:
+    web = AsyncWebClient(token="xoxb-any", base_url=f"{slack.simulator.interactions.public_url}/api/")
+    await web.chat_scheduleMessage(channel="support", text="later", post_at=int(time.time()) + 3600)
+    support = slack.simulator.workspace.channel("support")
+    assert support is not None
+    await bot.advance("50m")
+    assert not support.messages
+    await bot.advance("20m")
+    assert [message.text for message in support.messages.values()] == ["later"]
 
 
 async def test_time_passes_without_waiting(bot: Bot, slack: Slack) -> None:

@@ -38,6 +38,7 @@ NAMES = (
     ),
     *("title", "prompts", "trigger_id", "view", "view_id", "recipient_team_id", "recipient_user_id", "error"),
     *("user_id", "hash", "external_id", "files", "filename", "length", "initial_comment", "session_status"),
+    *("post_at", "scheduled_message_id", "message_ts", "email", "bot", "function_execution_id", "outputs"),
 )
 ODD: tuple[object, ...] = (
     *(None, 7, -1.5, True, "", " ", "[[]]", "{}", "\ud800", [], [1], ["x"], [{}], {}, {"type": 1}),

@@ -21,7 +21,9 @@ from surelane_dev.simulator.webapi.call import Slack
 from surelane_dev.simulator.webapi.dispatch import WebApi
 from surelane_dev.simulator.webapi.tiers import RateLimits
 from surelane_dev.simulator.workspace.demo import demo_workspace, other_workspaces
+from surelane_dev.simulator.workspace.executions import Executions
 from surelane_dev.simulator.workspace.model import JSON, Change, Deleted, Joined, Message, StatusSet
+from surelane_dev.simulator.workspace.scheduled import Scheduled
 from surelane_dev.simulator.workspace.shapes import message_json
 from surelane_dev.simulator.workspace.workspace import Workspace
 
@@ -40,6 +42,7 @@ class Simulator:
         self.subscriptions = self.manifest.events if given is None else given
         self.sessions, self.files, self.offered = Sessions(), Files(), Offered()
         self.sockets = Sockets(settings.timeout)
+        self.scheduled, self.executions = Scheduled(), Executions()
         self.sessions.changed = self._sessions_changed
         self.faults = Faults(self._faults_changed)
         workspaces = (self.workspace, *other_workspaces(self.workspace.app_id))
@@ -57,6 +60,8 @@ class Simulator:
             self.files,
             self.installs,
             self.sockets,
+            self.scheduled,
+            self.executions,
         )
         scopes = self.manifest.scopes if settings.scopes is None else settings.scopes
         self.rate_limits = RateLimits(settings.tiers)
@@ -75,6 +80,7 @@ class Simulator:
     async def close(self) -> None:
         """End deliveries, feeds and waits; may be called again."""
         self.closing.set()
+        self.scheduled.close()
         self.api.closing.set()
         self.feed.close()
         await self.sender.close()

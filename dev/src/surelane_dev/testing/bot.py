@@ -222,6 +222,7 @@ class Bot:
     async def _skip_to(self, moment: datetime) -> None:
         skipped = await self._database.skip_to(moment)
         self._ahead += skipped.total_seconds()
+        self._simulator.scheduled.post_due()
         if self._worker is not None:
             self._worker.look_at_schedules()
         await self.idle()

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from surelane_dev.simulator.app_answers import each_option
 from surelane_dev.simulator.client import SimulatorClient
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.workspace.blocks import find_element
@@ -102,7 +103,7 @@ class Slack:
         """Press a button of a message, or choose in its menu.
 
         Args:
-            on: the message, or what the bot replied to: then its last reply.
+            on: the message, such as ``sent.replies[0]``, or what the bot replied to: then its last reply.
             action_id: the button's or the menu's; ``None`` for the first button, or the first with that ``value``.
             value: what to choose in a menu.
             user: who does it.
@@ -115,6 +116,36 @@ class Slack:
         return await self._act(
             f"a click on {action}", "/control/actions", body, self._channel(message.channel)
         )
+
+    async def type(
+        self, query: str, action_id: str, *, on: Sent | Message | None = None, user: str = "ada"
+    ) -> list[JSON]:
+        """Type into a menu that asks the bot for its options. Return what the bot offers; it can be chosen then.
+
+        Args:
+            query: the letters.
+            action_id: the menu's.
+            on: the message, or what the bot replied to: then its last reply. ``None``: the open modal.
+            user: who does it.
+
+        Raises:
+            AssertionError: the bot gave no options that can be used, or Slack asks for them only from more letters on.
+        """
+        if on is None:
+            place: JSON = {"view_id": self.modal(user)["id"]}
+        else:
+            message = _last(on)
+            place = {"channel": message.channel, "ts": message.ts}
+        body = {**place, "action_id": action_id, "query": query, "user": user}
+        answer = await self._client.request("POST", "/control/options", body)
+        await self._idle()
+        if "type_more" in answer:
+            raise AssertionError(f"Slack asks for options from {answer['type_more']} letters on")
+        if problem := answer.get("unusable") or answer["problem"]:
+            raise AssertionError(
+                "\n".join([f"{action_id} got no options: {problem}", *map(str, self._stories())])
+            )
+        return list(each_option(answer))
 
     async def submit(self, values: Mapping[str, Any] | None = None, *, user: str = "ada") -> Sent:
         """Submit the modal that a person has open.

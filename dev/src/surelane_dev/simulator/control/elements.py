@@ -8,6 +8,7 @@ from surelane_dev.simulator.control.inputs import (
     Entity,
     Press,
     RefusedError,
+    Run,
     Stop,
     Typed,
     body_of,
@@ -17,7 +18,7 @@ from surelane_dev.simulator.control.inputs import (
     workspace_with_app,
 )
 from surelane_dev.simulator.control.interacting import Used, attempted, interact, used_element
-from surelane_dev.simulator.posting.events import links_of
+from surelane_dev.simulator.posting.events import links_of, new_id
 from surelane_dev.simulator.posting.payloads import action_payload, suggestion_payload, view_action_payload
 from surelane_dev.simulator.state import NotOfferedError, choice, state_of
 from surelane_dev.simulator.views import View
@@ -137,9 +138,45 @@ async def entity(request: web.Request) -> web.Response:
     return web.json_response({"event": simulator.send_event(workspace, event)})
 
 
+async def run(request: web.Request) -> web.Response:
+    """Run a function of the app, as a workflow does. The app hears ``function_executed``."""
+    simulator, workspace = request.app[SIMULATOR], workspace_with_app(request)
+    asked = await body_of(request, Run)
+    execution = simulator.executions.start(new_id("Fx"), workspace.team_id, asked.callback_id)
+    event: JSON = {
+        "type": "function_executed",
+        "function": {
+            "id": new_id("Fn"),
+            "callback_id": asked.callback_id,
+            "title": asked.callback_id,
+            "type": "app",
+            "input_parameters": [],
+            "output_parameters": [],
+            "app_id": workspace.app_id,
+        },
+        "inputs": asked.inputs,
+        "function_execution_id": execution.id,
+        "workflow_execution_id": new_id("Wx"),
+        "event_ts": workspace.next_ts(),
+        "bot_access_token": execution.token,
+    }
+    return web.json_response({"event": simulator.send_event(workspace, event), "execution": execution.id})
+
+
+async def show_run(request: web.Request) -> web.Response:
+    """Answer how a function's run has ended, if it has."""
+    execution = request.app[SIMULATOR].executions.find(request.match_info["execution"])
+    if execution is None:
+        raise RefusedError("there is no such run")
+    facts = {"state": execution.state, "outputs": execution.outputs, "error": execution.error}
+    return web.json_response(facts)
+
+
 ROUTES = [
     web.post("/control/actions", press),
     web.post("/control/options", options),
     web.post("/control/stop", stop),
     web.post("/control/entities", entity),
+    web.post("/control/functions", run),
+    web.get("/control/functions/{execution}", show_run),
 ]

@@ -40,9 +40,14 @@ class Attachment(Input):
 class Said(Input):
     """A message that a person writes. Channels and users are names or ids. ``@name`` in the text is a mention."""
 
-    text: Text
+    text: Annotated[str, Field(max_length=40_000)]
+    """It may be empty only beside a mention or files."""
     channel: str = "general"
     user: str | None = None
+    bot: Text | None = None
+    """The name of another app's bot that writes in place of a person."""
+    me: bool = False
+    """Write it as ``/me`` does."""
     thread_ts: str | None = None
     files: Annotated[list[Attachment], Field(max_length=10)] = Field(default_factory=list)
     mention: bool = False
@@ -112,6 +117,13 @@ class Shortcut(Input):
     user: str | None = None
     channel: str = "general"
     ts: str = ""
+
+
+class Run(Input):
+    """A step of a workflow that asks the app to run its function."""
+
+    callback_id: Text
+    inputs: dict[str, Any] = Field(default_factory=dict)
 
 
 class Home(Input):

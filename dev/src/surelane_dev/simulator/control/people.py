@@ -1,6 +1,7 @@
 """Let people write, edit, delete and react."""
 
 import asyncio
+from hashlib import sha256
 from itertools import takewhile
 from typing import Any
 
@@ -35,7 +36,9 @@ async def say(request: web.Request) -> web.Response:
     said = await body_of(request, Said)
     kept = [simulator.files.attach(each.name, each.type, each.content) for each in said.files]
     files = [file_json(file, simulator.interactions.public_url) for file in kept]
-    message = post(workspace, said, files=files, subtype="file_share" if files else None)
+    if not (said.text or said.mention or files):
+        raise RefusedError("text: it may be empty only beside a mention or files")
+    message = post(workspace, said, files=files)
     deliveries = deliveries_of(simulator, message)
     if said.wait:
         await asyncio.gather(*(delivery.answered.wait() for delivery in deliveries))
@@ -50,14 +53,29 @@ async def say(request: web.Request) -> web.Response:
 def post(workspace: Workspace, said: Said, **more: Any) -> Message:  # noqa: ANN401 - Message's own
     """Post a person's text."""
     user, channel = person_named(workspace, said.user), channel_named(workspace, said.channel)
-    if user.id not in channel.members:
+    if said.bot is None and user.id not in channel.members:
         raise RefusedError(f"{user.name} is not in {said.channel}")
     if said.thread_ts is not None and said.thread_ts not in channel.messages:
         raise RefusedError(f"there is no thread {said.thread_ts} in {said.channel}")
     text = slack_text(workspace, said.text)
     if said.mention and not channel.is_im and workspace.bot.id not in mentions(text):
-        text = f"<@{workspace.bot.id}> {text}"
-    return workspace.post(channel, user.id, text, blocks=rich_text(text), thread_ts=said.thread_ts, **more)
+        text = f"<@{workspace.bot.id}> {text}".rstrip()
+    more |= {"thread_ts": said.thread_ts, "subtype": _subtype(said)}
+    if said.bot is not None:
+        more |= {"username": said.bot, "bot_id": bot_named(said.bot)}
+        return workspace.post(channel, "", text, **more)
+    return workspace.post(channel, user.id, text, blocks=rich_text(text), **more)
+
+
+def _subtype(said: Said) -> str | None:
+    if said.bot is not None:
+        return "bot_message"
+    return "me_message" if said.me else "file_share" if said.files else None
+
+
+def bot_named(name: str) -> str:
+    """Return the id of another app's bot, always the same for a name."""
+    return f"B0{sha256(name.encode()).hexdigest()[:8].upper()}"
 
 
 def deliveries_of(simulator: Simulator, message: Message) -> list[Delivery]:

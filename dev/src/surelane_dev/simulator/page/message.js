@@ -31,7 +31,7 @@ export function messageItem({ message, follows, inThread, openThread }) {
   );
   item.append(
     ...[
-      follows ? h("div", { class: "gutter" }, time) : avatar(message.user, name),
+      follows ? h("div", { class: "gutter" }, time) : avatar(message.user ?? message.bot_id, name),
       h(
         "div",
         { class: "body" },

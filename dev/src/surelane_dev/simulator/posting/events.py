@@ -146,17 +146,15 @@ def _posted(workspace: Workspace, message: Message, subscriptions: Collection[st
 
 
 def _changed(
-    workspace: Workspace, message: Message, previous: str, subscriptions: Collection[str]
+    workspace: Workspace, message: Message, previous: Message, subscriptions: Collection[str]
 ) -> Iterator[JSON]:
     channel = workspace.channels[message.channel]
     if _heard(workspace, channel, subscriptions) and message.visible_to is None:
-        now = message_json(workspace, message)
-        before = {name: value for name, value in now.items() if name != "edited"} | {"text": previous}
         yield {
             "type": "message",
             "subtype": "message_changed",
-            "message": now,
-            "previous_message": before,
+            "message": message_json(workspace, message, metadata=True),
+            "previous_message": message_json(workspace, previous, metadata=True),
             "channel": channel.id,
             "hidden": True,
             "ts": message.edited_ts,
@@ -178,7 +176,7 @@ def _deleted(
         yield {
             "type": "message",
             **how,
-            "previous_message": message_json(workspace, message),
+            "previous_message": message_json(workspace, message, metadata=True),
             "channel": channel.id,
             "hidden": True,
             "ts": ts,

@@ -15,7 +15,9 @@ from surelane_dev.simulator.interactions import Interactions
 from surelane_dev.simulator.manifest import DOCUMENTED, Manifest
 from surelane_dev.simulator.posting.sockets import Sockets
 from surelane_dev.simulator.sessions import Sessions
+from surelane_dev.simulator.workspace.executions import Executions
 from surelane_dev.simulator.workspace.model import JSON, Channel, Message
+from surelane_dev.simulator.workspace.scheduled import Scheduled
 from surelane_dev.simulator.workspace.workspace import Workspace
 
 MAX_LIMIT = 1000
@@ -37,6 +39,12 @@ def invalid_arguments(*problems: str) -> ApiError:
     )
 
 
+def invalid_blocks(*problems: str) -> ApiError:
+    """Return the error for blocks that Slack refuses, with one line for each mistake."""
+    lines = [f"[ERROR] {problem}" for problem in problems]
+    return ApiError("invalid_blocks", errors=list(problems), response_metadata={"messages": lines})
+
+
 @dataclass(frozen=True, slots=True)
 class Slack:
     """The state that calls read and change."""
@@ -50,6 +58,8 @@ class Slack:
     files: Files = field(default_factory=Files)
     installs: Installs = field(default_factory=Installs)
     sockets: Sockets = field(default_factory=Sockets)
+    scheduled: Scheduled = field(default_factory=Scheduled)
+    executions: Executions = field(default_factory=Executions)
 
 
 @dataclass(frozen=True, slots=True)

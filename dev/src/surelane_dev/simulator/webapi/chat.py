@@ -8,18 +8,22 @@ from surelane_dev.simulator.webapi.call import (
     Method,
     Slack,
     channel_of,
+    invalid_blocks,
     is_ts,
     joined_channel,
     message_of,
+    permalink,
 )
+from surelane_dev.simulator.workspace.block_kit import LONGEST_MARKDOWN
 from surelane_dev.simulator.workspace.blocks import identified
 from surelane_dev.simulator.workspace.data_blocks import BadBlocksError, tables
 from surelane_dev.simulator.workspace.model import JSON, Channel, Message
 from surelane_dev.simulator.workspace.shapes import message_json
 
 MAX_TEXT = 40_000
+MAX_UPDATE = 4_000
+"""Characters of the text that replaces another one."""
 MAX_MARKDOWN = 12_000
-MAX_BLOCKS = 50
 MAX_METADATA = 16_000
 
 
@@ -52,7 +56,7 @@ def update(call: Call, slack: Slack) -> JSON:
         raise ApiError("cant_update_message")
     if message.streaming:
         raise ApiError("streaming_state_conflict")
-    content = content_of(call)
+    content = content_of(call, MAX_UPDATE)
     metadata = metadata_of(call)
     kept = {} if metadata is None else {"metadata": metadata}
     slack.workspace.edit(message, **content, **kept, streamed=False)
@@ -88,8 +92,19 @@ def post_ephemeral(call: Call, slack: Slack) -> JSON:
     return {"message_ts": message.ts}
 
 
-def content_of(call: Call) -> JSON:
+def get_permalink(call: Call, slack: Slack) -> JSON:
+    """Return the address of a message."""
+    channel = channel_of(call, slack)
+    message = message_of(call, channel, "message_ts")
+    return {"channel": channel.id, "permalink": permalink(slack, message)}
+
+
+def content_of(call: Call, longest: int = MAX_TEXT) -> JSON:
     """Return the text, blocks and attachments of a call.
+
+    Args:
+        call: the call.
+        longest: characters that its text may have.
 
     Raises:
         ApiError: the content is missing, too large or malformed.
@@ -101,10 +116,8 @@ def content_of(call: Call) -> JSON:
         raise ApiError("markdown_text_conflict")
     if not (text or markdown or blocks or attachments):
         raise ApiError("no_text")
-    if len(text) > MAX_TEXT or len(markdown) > MAX_MARKDOWN:
+    if len(text) > longest or len(markdown) > MAX_MARKDOWN:
         raise ApiError("msg_too_long")
-    if len(blocks) > MAX_BLOCKS:
-        raise ApiError("invalid_blocks")
     if markdown:
         blocks = [{"type": "markdown", "text": markdown}]
     return {"text": text or markdown, "blocks": blocks, "attachments": attachments}
@@ -114,12 +127,15 @@ def blocks_of(call: Call, name: str = "blocks", error: str = "invalid_blocks_for
     """Return the blocks of a call. Add ids, as Slack does, if the app gave none.
 
     Raises:
-        ApiError: ``error``, if they are not blocks; ``invalid_blocks``, if their content is invalid.
+        ApiError: ``error``, if they are not blocks; ``invalid_blocks``, if their content is invalid;
+            ``msg_blocks_too_long``, if they have too much markdown.
     """
     try:
         blocks = identified(call.typed_objects(name, error))
-    except BadBlocksError:
-        raise ApiError("invalid_blocks") from None
+    except BadBlocksError as problems:
+        raise invalid_blocks(*problems.args) from None
+    if sum(len(block["text"]) for block in blocks if block["type"] == "markdown") > LONGEST_MARKDOWN:
+        raise ApiError("msg_blocks_too_long")
     check_tables(blocks)
     return blocks
 
@@ -175,5 +191,6 @@ METHODS = {
     "chat.postMessage": Method(post_message, ("channel",), "chat:write"),
     "chat.update": Method(update, ("channel", "ts"), "chat:write"),
     "chat.delete": Method(delete, ("channel", "ts"), "chat:write"),
+    "chat.getPermalink": Method(get_permalink, ("channel", "message_ts"), reads_json=False),
     "chat.postEphemeral": Method(post_ephemeral, ("channel", "user"), "chat:write"),
 }

@@ -70,6 +70,17 @@ def open_conversation(call: Call, slack: Slack) -> JSON:
     return {"no_op": True, "already_open": True, "channel": shape}
 
 
+def join(call: Call, slack: Slack) -> JSON:
+    """Let the bot join a channel. To be in it already is a warning."""
+    channel = channel_of(call, slack)
+    if channel.is_im:
+        raise ApiError("method_not_supported_for_channel_type")
+    new = slack.workspace.join(channel, slack.workspace.bot.id)
+    answer: JSON = {"channel": channel_json(slack.workspace, channel)}
+    warning = "already_in_channel"
+    return answer if new else answer | {"warning": warning, "response_metadata": {"warnings": [warning]}}
+
+
 def _direct(users: list[str], slack: Slack) -> Channel:
     if users == [""]:
         raise ApiError("users_list_not_supplied")
@@ -140,5 +151,6 @@ METHODS = {
     "conversations.history": Method(history, ("channel",), "channels:history", reads_json=False),
     "conversations.info": Method(info, ("channel",), "channels:read", reads_json=False),
     "conversations.list": Method(list_channels, (), "channels:read", reads_json=False),
+    "conversations.join": Method(join, ("channel",), "channels:join"),
     "conversations.open": Method(open_conversation, (), "im:write"),
 }

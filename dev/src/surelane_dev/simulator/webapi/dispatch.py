@@ -17,9 +17,11 @@ from surelane_dev.simulator.webapi import (
     chat,
     conversations,
     files,
+    functions,
     links,
     oauth,
     reactions,
+    scheduled,
     streams,
     users,
     views,
@@ -32,6 +34,8 @@ from surelane_service.lifecycle import sleep_unless
 
 METHODS: dict[str, Method] = {
     **chat.METHODS,
+    **scheduled.METHODS,
+    **functions.METHODS,
     **streams.METHODS,
     **reactions.METHODS,
     **conversations.METHODS,
@@ -122,7 +126,7 @@ class WebApi:
         sent = await read(request, method)
         self._limits.count(name, sent.token, sent.arguments)
         grant = self._check(method, sent)
-        workspace = self._slack.workspace if grant is None else _workspace(self._slack, grant, sent)
+        workspace = self._workspace(sent) if grant is None else _workspace(self._slack, grant, sent)
         if method.needs_token:
             request[TEAM] = workspace.team_id
         slack = replace(self._slack, workspace=workspace)
@@ -142,7 +146,7 @@ class WebApi:
             if method.takes_app_token or (grant.sort == "user" and not method.takes_user_token):
                 raise ApiError("not_allowed_token_type")
         elif method.needs_token:
-            _check_token(sent.token, "xapp-" if method.takes_app_token else "xoxb-")
+            self._check_token(sent.token, "xapp-" if method.takes_app_token else "xoxb-")
         scopes = self._scopes if grant is None else frozenset(grant.scopes.split(","))
         if scopes is not None and method.scope and method.scope not in scopes:
             raise ApiError("missing_scope", needed=method.scope, provided=",".join(sorted(scopes)))
@@ -150,6 +154,21 @@ class WebApi:
         if missing:
             raise invalid_arguments(*(f"missing required field: {name}" for name in missing))
         return grant
+
+    def _check_token(self, token: str | None, prefix: str) -> None:
+        """Check a token that no install has given. That of a function's run ends with the run."""
+        run = self._slack.executions.of_token(token or "")
+        if run is None:
+            _check_token(token, prefix)
+        elif prefix != "xoxb-":
+            raise ApiError("not_allowed_token_type")
+        elif run.state != "running":
+            raise ApiError("token_expired")
+
+    def _workspace(self, sent: Sent) -> Workspace:
+        run = self._slack.executions.of_token(sent.token or "")
+        workspaces = self._slack.installs.workspaces
+        return self._slack.workspace if run is None else workspaces[run.team_id]
 
     def _note(self, call: Logged) -> None:
         self.calls.append(asdict(call))

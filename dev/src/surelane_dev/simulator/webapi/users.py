@@ -39,6 +39,30 @@ def info(call: Call, slack: Slack) -> JSON:
     return {"user": user_json(*found)}
 
 
+def lookup_by_email(call: Call, slack: Slack) -> JSON:
+    """Return the person with an e-mail address."""
+    address = call.text("email").lower()
+    for user in slack.workspace.people():
+        shape = user_json(slack.workspace, user)
+        if shape["profile"]["email"] == address:
+            return {"user": shape}
+    raise ApiError("users_not_found")
+
+
+def bot_info(call: Call, slack: Slack) -> JSON:
+    """Return the app's bot, or that of another app that has written here."""
+    bot_id = call.text("bot") or slack.workspace.bot_id
+    found = {"id": bot_id, "deleted": False, "updated": 1700000000, "icons": {}}
+    if bot_id == slack.workspace.bot_id:
+        bot = slack.workspace.bot
+        return {"bot": found | {"name": bot.real_name, "app_id": slack.workspace.app_id, "user_id": bot.id}}
+    for channel in slack.workspace.channels.values():
+        for message in channel.messages.values():
+            if message.bot_id == bot_id:
+                return {"bot": found | {"name": message.username}}
+    raise ApiError("bot_not_found")
+
+
 def list_users(call: Call, slack: Slack) -> JSON:
     """Return all users."""
     page, cursor = page_of(list(slack.workspace.users.values()), call, default=1000, key="user")
@@ -53,5 +77,7 @@ METHODS = {
     "auth.test": Method(auth_test, takes_user_token=True),
     "api.test": Method(api_test, needs_token=False),
     "users.info": Method(info, ("user",), "users:read", reads_json=False),
+    "users.lookupByEmail": Method(lookup_by_email, ("email",), "users:read.email", reads_json=False),
+    "bots.info": Method(bot_info, (), "users:read", reads_json=False),
     "users.list": Method(list_users, (), "users:read", reads_json=False),
 }

@@ -16,11 +16,15 @@ CELLS = frozenset({"raw_text", "raw_number", "rich_text"})
 
 
 class BadBlocksError(ValueError):
-    """The blocks have no form that Slack knows."""
+    """Slack would refuse the blocks. ``args`` are its reasons, one for each mistake."""
 
 
-def check_data(block: JSON) -> None:
+def check_data(block: JSON, at: str = "/blocks") -> None:
     """Check a block that shows data. Others pass.
+
+    Args:
+        block: the block.
+        at: its place, as a JSON pointer.
 
     Raises:
         BadBlocksError: Slack would refuse it.
@@ -36,7 +40,9 @@ def check_data(block: JSON) -> None:
         if check is not None:
             check(block)
     except (AttributeError, KeyError, TypeError):
-        raise BadBlocksError(f"a {block['type']} is malformed") from None
+        raise BadBlocksError(f"a {block['type']} is malformed [json-pointer:{at}]") from None
+    except BadBlocksError as error:
+        raise BadBlocksError(f"{error} [json-pointer:{at}]") from None
 
 
 def tables(blocks: Iterable[JSON]) -> int:

@@ -37,6 +37,8 @@ class Message:
     subtype: str | None = None
     client_msg_id: str | None = None
     username: str | None = None
+    bot_id: str | None = None
+    """The bot of another app that wrote it; ``None`` for people and for the app's own messages."""
     edited_ts: str | None = None
     visible_to: str | None = None
     """The only user who sees an ephemeral message; ``None`` for any other."""
@@ -107,7 +109,8 @@ class Edited:
     """A message's text or blocks were replaced."""
 
     message: Message
-    previous_text: str
+    previous: Message
+    """What it was before."""
 
 
 @dataclass(frozen=True, slots=True)

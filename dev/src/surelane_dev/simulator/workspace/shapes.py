@@ -13,7 +13,8 @@ def message_json(workspace: Workspace, message: Message, *, metadata: bool = Fal
     fields: JSON = {
         "type": "message",
         "subtype": message.subtype,
-        "user": message.user,
+        "user": message.user or None,
+        "bot_id": message.bot_id,
         "text": message.text,
         "ts": message.ts,
         "team": author.team_id,

@@ -148,7 +148,7 @@ class Workspace:
             pass  # of a partner
         message = Message(channel.id, ts, user, text, **fields)
         message.team = self.team_id if channel.shared else None
-        if not message.by_app:
+        if not message.by_app and message.bot_id is None:
             message.client_msg_id = str(uuid4())
         self._join_thread(channel, message)
         channel.messages[message.ts] = message
@@ -159,7 +159,7 @@ class Workspace:
 
     def edit(self, message: Message, **fields: Any) -> None:  # noqa: ANN401 - Message's own
         """Replace the given parts of a message."""
-        previous = message.text
+        previous = replace(message)
         for name, value in fields.items():
             setattr(message, name, value)
         message.edited_ts = self.next_ts()

@@ -25,6 +25,9 @@ from surelane_worker.slack.tokens import owner_fields
 INTERVAL = 0.5
 """Seconds between two calls for one stream. Slack allows an app about a hundred per minute (its Tier 4)."""
 
+LONGEST_UPDATE = 4_000
+"""Most characters of ``text`` that ``chat.update`` takes. Beside blocks, people see it in notifications only."""
+
 NOT_STREAMING = "message_not_in_streaming_state"
 ENDED = (NOT_STREAMING, "message_not_found")
 
@@ -152,6 +155,7 @@ class Message:
         await self._streaming(self.client.chat_stopStream(**self._place))
         content = content_of(self.said, blocks)
         if any(content.values()):
+            content["text"] = content["text"][:LONGEST_UPDATE]
             await self.client.chat_update(**self._place, metadata=self._metadata, **content)
 
 

@@ -1,0 +1,37 @@
+"""Serve ``functions.*``: the end of a function that a workflow has started."""
+
+from surelane_dev.simulator.webapi.call import ApiError, Call, Method, Slack, invalid_arguments
+from surelane_dev.simulator.workspace.executions import Execution
+from surelane_dev.simulator.workspace.model import JSON
+
+
+def complete_success(call: Call, slack: Slack) -> JSON:
+    """End a run with its outputs."""
+    run = _running(call, slack)
+    outputs = call.mapping("outputs", "invalid_arguments")
+    if outputs is None:
+        raise invalid_arguments("must provide an object [json-pointer:/outputs]")
+    run.state, run.outputs = "completed", outputs
+    return {}
+
+
+def complete_error(call: Call, slack: Slack) -> JSON:
+    """End a run with an error for the person who started the workflow."""
+    run = _running(call, slack)
+    run.state, run.error = "failed", call.text("error")
+    return {}
+
+
+def _running(call: Call, slack: Slack) -> Execution:
+    run = slack.executions.find(call.text("function_execution_id"))
+    if run is None or run.team_id != slack.workspace.team_id:
+        raise ApiError("function_execution_not_found")
+    if run.state != "running":
+        raise ApiError("execution_not_in_running_state")
+    return run
+
+
+METHODS = {
+    "functions.completeSuccess": Method(complete_success, ("function_execution_id", "outputs")),
+    "functions.completeError": Method(complete_error, ("function_execution_id", "error")),
+}
