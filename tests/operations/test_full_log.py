@@ -95,10 +95,10 @@ async def test_a_full_log_volume_loses_nothing_and_work_goes_on_when_there_is_ro
         service("surelane_ingest", settings(uri_of(admin, role="surelane_ingest", database=NAME))) as ingest,
         aiohttp.ClientSession() as session,
     ):
-        slack, acknowledged, refused = Slack(session, ingest.url), list[str](), 0
+        slack, acknowledged = Slack(session, ingest.url), list[str]()
 
         async def send() -> int:
-            payload = mention(channel=f"C{len(acknowledged) % 5}")
+            payload = mention(channel=f"C{len(acknowledged)}")
             answer = await slack.event(payload)
             if answer.status == 200:
                 acknowledged.append(payload["event_id"])
@@ -107,12 +107,12 @@ async def test_a_full_log_volume_loses_nothing_and_work_goes_on_when_there_is_ro
         assert await sent(send) == 200
         filling = asyncio.create_task(write_until_panic(admin))
         while not filling.done():
-            refused += await send() == 503
-        while not refused:
-            refused += await send() == 503
+            await send()  # stored, or refused while the server is away
+            await asyncio.sleep(0.1)
         assert container.exec(["rm", BALLAST]).exit_code == 0
         assert await sent(send) == 200
         assert sum(output.count(b"PANIC") for output in container.get_logs()) > 0
         connection = await asyncpg.connect(owner)
-        await each_ended_once(connection, acknowledged, outcome="failed")  # Slack is away
+        # Slack is away, so each is tried three times.
+        await each_ended_once(connection, acknowledged, within=150, outcome="failed")
         await connection.close()
