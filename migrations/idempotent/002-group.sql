@@ -38,7 +38,7 @@ begin
 end
 $$;
 
--- Locks the head of a group, so no other transaction changes the group. Waits for one that has it.
+-- Locks the head of a group, so no other transaction changes the group. Waits for its holder.
 -- For update at once: raised later, it could deadlock with an insert's.
 create or replace function agent.hold_group(_group_key text) returns void
 language plpgsql volatile security definer

@@ -289,7 +289,7 @@ begin
         lapsed := lapsed[:_taken];
         _ids := _ids[:_taken];
     end if;
-    -- The next one that waits, or whose lease ends. A subquery is hashed, an array is not.
+    -- The next waiting event, or the next end of a lease. A subquery is hashed, an array is not.
     _next := (
         select min(other.vt) from unnest(_lanes) as place (lane)
         cross join lateral (

@@ -250,8 +250,8 @@ return (
     or c.oid in (select inhrelid from pg_inherits where inhparent = 'agent.event_hist'::regclass));
 
 -- Begins an erasure, or goes on with the unfinished one of the same filter. _filter is {"user",
--- "team", "channel"}, combined by "and". It covers the events that are stored now; of a whole
--- workspace with a data key, those that are stored once no process encrypts with that key. Returns
+-- "team", "channel"}, combined by "and". It covers the events that are stored now. Of a
+-- whole workspace with a data key: the events stored once no process uses that key. Returns
 -- its number, its hashes' key, if it goes on, and about how many events there are.
 create or replace function agent.begin_erasure(_filter jsonb, _by text, out id int8, out key text, out goes_on boolean, out about int8)
 language plpgsql volatile security definer

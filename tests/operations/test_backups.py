@@ -3,22 +3,20 @@
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 from testcontainers.community.postgres import PostgresContainer
 
-from surelane.calls import Connection
 from surelane_dev.accounts import OWNER, create_roles, prepare, uri_of
 from surelane_dev.data_directory import MAJOR, make, make_private, program, server_user
 from surelane_dev.postgres import embedded
 from tests import forked, old_postgres
 from tests.databases import CRASHABLE, IMAGE, migrate
 from tests.operations.load import each_ended_once, load
+from tests.sql.migrations import connected
 from tests.system.restartable import NAME, Restartable, restartable
 from tests.system.worker import worker
 
@@ -50,15 +48,6 @@ async def verified(uri: str) -> None:
     process = await forked.start("surelane_migrations", "verify", env={**os.environ, "DATABASE_URL": uri})
     output, _ = await process.communicate()
     assert process.returncode == 0, output.decode()
-
-
-@asynccontextmanager
-async def connected(uri: str) -> AsyncIterator[Connection]:
-    connection = await asyncpg.connect(uri)
-    try:
-        yield connection
-    finally:
-        await connection.close()
 
 
 async def test_a_dump_under_load_has_each_event_once_and_its_restore_works_them_off(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ async def recovered(server: Restartable, before: int) -> None:
 
 
 async def test_a_killed_process_of_the_server_costs_seconds() -> None:
-    """The kernel kills one that takes too much memory; PostgreSQL then ends all sessions and recovers."""
+    """The kernel kills a process that takes too much memory; PostgreSQL then ends all sessions and recovers."""
     async with restartable() as server, worker(server.uri()), load(server.uri()) as stored:
         for number in range(3):
             await stored.reached(50)

@@ -1,5 +1,6 @@
 """Explore every state that a specification can reach, breadth first, and find the shortest way to a bad one."""
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ MOST = 2_000_000
 """States. A specification with more is a mistake."""
 
 
-class Specification:
+class Specification(ABC):
     """What may happen, step by step. A state is a value: equal states are one."""
 
     unfair = ""
@@ -37,21 +38,21 @@ class Specification:
             return None
         return state._replace(left=tuple(sorted((left | {fault: left[fault] - 1}).items())))
 
+    @abstractmethod
     def start(self) -> Any:
         """Return the first state."""
-        raise NotImplementedError
 
+    @abstractmethod
     def steps(self, state: Any) -> Iterable[tuple[str, Any]]:
         """Return the steps that are possible in a state: their names, and the states that follow."""
-        raise NotImplementedError
 
     def broken(self, state: Any) -> str:
         """Return which promise a state breaks; an empty text: none."""
         return str(getattr(state, "broke", ""))
 
+    @abstractmethod
     def good(self, state: Any) -> bool:
         """Return whether what must come again and again is there."""
-        raise NotImplementedError
 
 
 @dataclass

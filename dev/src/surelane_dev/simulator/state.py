@@ -187,7 +187,7 @@ class Offered:
         self._options: OrderedDict[tuple[str, str, str], dict[str, JSON]] = OrderedDict()
 
     def add(self, place: str, element: JSON, options: Iterable[JSON]) -> None:
-        """Add options to those that a menu was given before."""
+        """Add options to a menu's earlier ones."""
         key = (place, element["block_id"], element["action_id"])
         known = self._options.pop(key, {})
         self._options[key] = known | {str(option["value"]): option for option in options}
