@@ -475,7 +475,7 @@ end
 $$;
 
 -- The events that have waited the longest, at most three of a kind, and why: visible events,
--- retries, and events that wait for an answer. Looks at the oldest 500, and each kind's oldest head.
+-- retries, waits for an answer. Looks at the oldest 500, and each kind's oldest head.
 create or replace function agent.longest_waiting(_limit int4)
 returns table (id int8, kind text, group_key text, enqueued_at timestamptz, reason text, detail text)
 language sql volatile security definer
