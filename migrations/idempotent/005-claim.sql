@@ -141,7 +141,7 @@ declare
     _members int8[];
     _left text[];
     _held_back text[];
-    _steps_down text[];
+    _first int8[];
 begin
     if coalesce(_group_keys, '{}') = '{}' then
         return '{}';
@@ -153,18 +153,19 @@ begin
     , attempts = case when cancelled_by is null then greatest(attempts - 1, 0) else attempts end
     where id = any(_members);
     _left := array(select distinct group_key from agent.event where group_key = any(_group_keys) and not head and claimed_by is not null);
-    _held_back := array(
-        select e.group_key from agent.event as e where e.group_key = any(_group_keys) and e.group_key <> all(_left) and e.head
-        and e.claimed_by is not null and e.vt <= _now and e.cancelled_by is null
-        and exists (select from agent.event as m where m.group_key = e.group_key and not m.head and m.retrying
-            and m.kind = any((select agent.claimable_kinds())::text[])));
+    select array_agg(e.group_key), array_agg(first.id) into _held_back, _first
+    from agent.event as e
+    cross join lateral (
+        select m.id from agent.event as m where m.group_key = e.group_key and not m.head and m.kind = any((select agent.claimable_kinds())::text[])
+        and (m.retrying or m.vt <= _now and m.claimed <> '{}' and m.cancelled_by is null and (m.event_ts, m.id) < (e.event_ts, e.id))
+        order by m.retrying desc limit 1) as first
+    where e.group_key = any(_group_keys) and e.group_key <> all(_left) and e.head and e.claimed_by is not null and e.vt <= _now and e.cancelled_by is null;
     if _held_back <> '{}' then
-        -- Not where another transaction has the retry locked.
-        _steps_down := array(
-            select m.group_key from agent.event as m where m.group_key = any(_held_back) and not m.head and m.retrying for update skip locked);
+        -- Not where another transaction has what comes first locked.
+        _group_keys := array(select group_key from agent.event where id = any(_first) for update skip locked);
         update agent.event as e set claimed_by = null, heartbeat_at = null, vt = _now, attempts = greatest(attempts - 1, 0)
-        where e.group_key = any(_steps_down) and e.head;
-        perform agent.reelect(_steps_down);
+        where e.group_key = any(_group_keys) and e.head;
+        perform agent.reelect(_group_keys);
     end if;
     return _left || _held_back;
 end

@@ -77,7 +77,7 @@ return array(
 -- another connection of the worker may hold it as well (join_session). A worker that opens a
 -- session again keeps its claims, unless it has been taken for dead meanwhile. _starts: this
 -- process has had none before; a process of this name whose session is gone was its predecessor,
--- and its claims end. False: the worker's row is locked; call it again.
+-- and its claims end, but for surelane.locked ones. False: the worker's row is locked; call it again.
 create or replace function agent.open_session(_name text, _version text, _starts boolean) returns boolean
 language plpgsql volatile security definer
 set lock_timeout = '100ms'
@@ -92,7 +92,7 @@ begin
     end if;
     begin
         if _starts then
-            perform agent.rescue_worker(_name, (select session from agent.worker where name = _name), interval '0', _name);
+            perform set_config('surelane.locked', (agent.rescue_worker(_name, (select session from agent.worker where name = _name), interval '0', _name)).remaining::text, false);
             insert into agent.worker (name, kinds, version) values (_name, '{}', _version) on conflict (name) do nothing;
         end if;
         -- A forgotten worker has no row: it announces itself again, with its session.

@@ -198,7 +198,10 @@ CALLS: dict[str, Call] = {
     "rescue_events": Call(lambda o: o.rescue(), again=True),
     "rescue_worker": Call(lambda o: o.rescue_worker(), again=True),
     "release_unknown": _plain("select * from agent.release_unknown('w1', '{}', '{}')", again=True),
-    "open_session": _plain("select agent.open_session('w1', '', true)"),
+    "open_session": _plain(
+        """select case when agent.open_session('w1', '', true) then (agent.release_unknown('w1', '{}', '{}')).released end""",
+        again=True,
+    ),
     "introduce_worker": _plain("select agent.introduce_worker('w1', '', '{slack.calm}', '{}', 1, 1)"),
     "announce_worker": _plain("select agent.announce_worker('w1', '{slack.calm}', '')", again=True),
     "retire_worker": _plain("select agent.retire_worker('w1')"),

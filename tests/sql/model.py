@@ -160,14 +160,19 @@ class Model:
         return True
 
     def is_held_back(self, head: Event) -> bool:
-        """Return whether the claim of a head lapsed while another event of its group waits for a retry."""
+        """Return whether the claim of a head lapsed while another event of its group comes first."""
         return (
             head.group is not None
             and head.held
             and head.vt <= self.now
             and not head.cancelled
             and any(
-                event.retrying and event is not head and event.kind not in self.paused
+                event is not head
+                and event.kind not in self.paused
+                and (
+                    event.retrying
+                    or (event.claims > 0 and self.is_due(event) and event.order < head.order)
+                )
                 for event in self.members(head.group)
             )
         )

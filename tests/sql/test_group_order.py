@@ -202,9 +202,6 @@ async def test_a_sweep_leaves_a_group_alone_while_its_retry_is_locked(
     assert await heads(queue, "g") == [first]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a lapsed head steps down for a retry, not for what was released before it"
-)
 async def test_a_lapsed_member_does_not_overtake_what_was_released_before_it(queue: Connection) -> None:
     """A worker releases the first event of a claim, and dies before it releases the second."""
     first, second = [await enqueue(queue, group_key="g") for _ in range(2)]

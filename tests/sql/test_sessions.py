@@ -12,6 +12,7 @@ from surelane.calls import Connection
 from surelane_operator.changes import Changes
 from surelane_operator.reads.timeline import story_of
 from surelane_service.engine import Engine
+from surelane_worker import sessions
 from surelane_worker.duties import Sweeper
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import claim, complete, enqueue, live, pair
@@ -184,6 +185,48 @@ async def test_neither_a_locked_event_nor_a_locked_worker_holds_up_a_rescue(
         assert await states(queue) == {"w1": "lost"}
     assert await rescue(queue, "w1", key) == (1, 0)
     assert await states(queue) == {"w1": "died"}
+
+
+async def test_whoever_looks_next_ends_a_dead_workers_claim_that_was_locked(
+    queue: Connection, connect: Connect, lose: Lose
+) -> None:
+    """Who found the death may have stopped meanwhile."""
+    dying, owner = await connect(), await connect()
+    key = await session(queue, dying, "w1", "mail")
+    held = await enqueue(queue, "mail")
+    await claim(queue, "mail", worker="w1")
+    await lose(dying)
+    async with owner.transaction():
+        await owner.execute("select from agent.event where id = $1 for update", held)
+        assert await rescue(queue, "w1", key) == (0, 1)
+    assert (await Engine(queue).watch_sessions("w2")).lost == [("w1", key)]
+    assert await rescue(queue, "w1", key) == (1, 0)
+    assert (await Engine(queue).watch_sessions("w2")).lost == []
+
+
+async def test_a_new_process_ends_a_predecessors_claim_that_was_locked_and_keeps_its_own(
+    queue: Connection, connect: Connect, lose: Lose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "LATE", (0.01, 0.01))
+    dying, owner, starting = await connect(), await connect(), await connect()
+    await session(queue, dying, "w1", "mail")
+    old = await enqueue(queue, "mail")
+    await claim(queue, "mail", worker="w1")
+    own = await enqueue(queue, "mail")
+    await lose(dying)
+    introduction = sessions.Introduction("w1", ["mail"], None, (1, 1), 3, {}, {})
+    known: list[tuple[int, int]] = []
+    opened = sessions.Session(introduction, cast("Any", None), Engine(starting), lambda: known)
+    async with owner.transaction():
+        await owner.execute("select from agent.event where id = $1 for update", old)
+        await opened.open(starting)
+        known += [pair(row) for row in await claim(queue, "mail", worker="w1")]
+    assert [identity for identity, _ in known] == [own]
+    late = asyncio.create_task(opened.release_late())
+    while (await why(queue, old))[0] == "running":
+        await asyncio.sleep(0)
+    late.cancel()
+    assert (await why(queue, own))[0] == "running"
 
 
 async def test_a_session_opens_while_the_workers_row_is_locked_and_is_recorded_later(

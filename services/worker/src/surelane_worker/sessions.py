@@ -116,16 +116,17 @@ class Session:
         """Open it on a connection: no claim goes out before others see that this worker lives, and its kinds."""
         engine, worker = Engine(connection), self.worker
         opened = not self.locks or await engine.open_session(worker.name, __version__, starts=self._starts)
-        if opened:
-            self._starts = False
-            self._key = await engine.session_key() if self.locks else None
+        # Not again, though the worker's row was locked: now claims of this process may stand under its name.
+        self._starts, locked = False, 0
+        if opened and self.locks:
+            self._key, locked = await engine.opened_session()
         if opened and await engine.introduce_worker(
             worker.name, __version__, worker.kinds, worker.ordered, worker.slots
         ):
             self._unsettled.clear()
         else:
             self._unsettled.set()
-        if self._opened:
+        if self._opened or locked:
             self._before = await self._release_unknown(engine, None)
             self._reopened.set()
         self._opened = True
@@ -133,7 +134,7 @@ class Session:
     async def _release_unknown(self, engine: Engine, before: datetime | None) -> datetime:
         before, released = await engine.release_unknown(self.worker.name, self.known(), before)
         if released:
-            log.warning("claims whose answer was lost are released", count=released)
+            log.warning("claims that this process does not know of are released", count=released)
         return before
 
     async def release_late(self) -> None:

@@ -37,11 +37,16 @@ class Fleet:
         """
         return await self._database.call("open_session", name, version, starts)
 
-    async def session_key(self) -> int | None:
-        """Return the key of the session that this connection opened; ``None`` if it opened none."""
-        return await self._database.fetchval(
+    async def opened_session(self) -> tuple[int | None, int]:
+        """Return the key of the session that this connection opened, and how many claims of a predecessor were locked.
+
+        The key is ``None`` if it opened none.
+        """
+        (row,) = await self._database.fetch(
             "select nullif(current_setting('surelane.session', true), '')::int4"
+            ", coalesce(nullif(current_setting('surelane.locked', true), ''), '0')::int4"
         )
+        return row[0], row[1]
 
     async def join_session(self, key: int) -> bool:
         """Hold a session on this connection, too. Return false, and hold nothing, where no other connection does."""
