@@ -129,9 +129,9 @@ $$;
 
 -- After a group's lease lapsed: its other held members go back unspent, and their claims no longer
 -- stand. So the head is tried alone, and an event that kills its worker exhausts alone. The caller
--- has locked the heads. Steps over locked members, and returns their groups. A head that a retry
--- holds back goes back unspent, too: its worker reported an earlier event's failure and died. The
--- retry leads then; its group is returned, as there is nothing to claim.
+-- has locked the heads. Steps over locked members, and returns their groups. A head goes back
+-- unspent, too, behind a retry or an earlier event that was claimed before: its worker failed or
+-- released that one and died. That leads then; its group is returned: the next claim takes it.
 create or replace function agent.fence_groups(_group_keys text[], _now timestamptz) returns text[]
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
@@ -300,7 +300,7 @@ declare
     _parked boolean := _limited <> '{}' and random() < 0.5;
     _last boolean := _limited = '{}';
 begin
-    -- A lapsed head with a locked member, or held back by a retry, stays: look for another.
+    -- A lapsed head with a locked member, or held back by another event, stays: look for another.
     for _turn in 1..5 loop
         -- Limited kinds come first in half of the claims.
         loop

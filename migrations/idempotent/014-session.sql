@@ -77,7 +77,8 @@ return array(
 -- another connection of the worker may hold it as well (join_session). A worker that opens a
 -- session again keeps its claims, unless it has been taken for dead meanwhile. _starts: this
 -- process has had none before; a process of this name whose session is gone was its predecessor,
--- and its claims end, but for surelane.locked ones. False: the worker's row is locked; call it again.
+-- and its claims end. surelane.locked is then how many of them were locked and still stand. False:
+-- the worker's row is locked; call it again.
 create or replace function agent.open_session(_name text, _version text, _starts boolean) returns boolean
 language plpgsql volatile security definer
 set lock_timeout = '100ms'

@@ -1,6 +1,7 @@
 """Do each step of durable handlers to the queue and to its model: waits, children, successors, new runs, tags."""
 
 import json
+import re
 from collections import Counter
 from datetime import datetime, timedelta
 from typing import Any
@@ -266,7 +267,7 @@ class DurableMachine(Machine):
         row = self.run(self.queue.fetchrow("select * from agent.rerun_as_new($1, $2, null)", old.id, label))
         assert row["answer"] == "rerun"
         now = self.model.now
-        root = (old.item_key or str(old.id)).split(":rerun:")[0]
+        root = re.sub(r":rerun:\d+$", "", old.item_key or str(old.id))
         assert row["key"] == f"{root}:rerun:{row['rerun']}"
         again = Event(row["rerun"], old.kind, now, now, row["key"], None, old.group, old.max_attempts)
         again.priority = old.priority

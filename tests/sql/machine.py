@@ -212,8 +212,12 @@ class Machine(RuleBasedStateMachine):
         heads, room = self.model.claimable(kinds), self.model.room("slack.two")
         rows = self.run(claim(self.queue, *kinds, limit=1000))
         taken = {row["id"] for row in rows}
-        few = [head for head in heads if head.kind == "slack.two" and not self.model.is_held_back(head)]
-        assert len([head for head in few if head.id in taken]) == min(len(few), room)
+        two = [head for head in heads if head.kind == "slack.two"]
+        few = [head for head in two if not self.model.is_held_back(head)]
+        # One that is held back may take up room in this claim.
+        assert (
+            0 <= min(len(few), room) - len([head for head in few if head.id in taken]) <= len(two) - len(few)
+        )
         # Of those the queue chooses which ones run.
         batches = [
             self.claim_group(head, kinds, taken) for head in heads if head not in few or head.id in taken

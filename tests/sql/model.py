@@ -169,10 +169,7 @@ class Model:
             and any(
                 event is not head
                 and event.kind not in self.paused
-                and (
-                    event.retrying
-                    or (event.claims > 0 and self.is_due(event) and event.order < head.order)
-                )
+                and (event.retrying or (event.claims > 0 and self.is_due(event) and event.order < head.order))
                 for event in self.members(head.group)
             )
         )
