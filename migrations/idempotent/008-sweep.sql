@@ -347,7 +347,7 @@ begin
     _ids := array(select id from agent.event where attempts > 0 and vt > _now and claimed_by = _name);
     rescued := agent.end_claims(_ids, jsonb_build_object('died_at', _died_at, 'by', _by));
     remaining := cardinality(_ids) - rescued;
-    -- Not before: others watch it until then. Its row may be locked; its events need not wait for that.
+    -- Others look until then. Where its row is locked its events do not wait.
     update agent.worker set died_at = _died_at where remaining = 0
     and name in (select name from agent.worker where name = _name and session = _session and died_at is null for update skip locked);
 end
