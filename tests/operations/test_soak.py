@@ -67,6 +67,8 @@ class Soak:
     acknowledged: set[str] = field(default_factory=set)
     kills: int = 0
     restarts: int = 0
+    runs: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while the server must run, and while it restarts."""
 
     async def traffic(self, slack: Slack) -> None:
         """Post mentions at the rate, and each again after a second until it is acknowledged, as Slack does."""
@@ -101,12 +103,13 @@ class Soak:
         """End the server at once, as a crash does, and start it again, repeatedly."""
         while True:
             await asyncio.sleep(random.uniform(0.5, 1.5) * RESTART_EVERY)
-            await self.server.restart(signal.SIGQUIT)
+            async with self.runs:
+                await self.server.restart(signal.SIGQUIT)
             self.restarts += 1
 
     async def row(self, minute: int, *lasting: Service) -> tuple[object, ...]:
         """Measure once."""
-        async with self.server.connected() as connection:
+        async with self.runs, self.server.connected() as connection:
             sizes = await connection.fetchrow(SIZES)
         assert sizes is not None
         processes = [psutil.Process(each.process.pid) for each in lasting]
