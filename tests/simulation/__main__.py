@@ -23,27 +23,31 @@ def main() -> int:
     parser.add_argument(
         "--verbose", action="store_true", help="show what happens, and after how many seconds"
     )
+    parser.add_argument("--trace", action="store_true", help="show each statement with its answer")
     parser.add_argument(
         "--mutant", choices=sorted(MUTANTS), help="put a defect back, which some seed must find"
     )
     given = parser.parse_args()
-    more = [*["--verbose"] * given.verbose, *["--shrink"] * given.shrink]
+    more = [f"--{each}" for each in ("verbose", "trace", "shrink") if getattr(given, each)]
     more += ["--mutant", given.mutant] if given.mutant else []
     return asyncio.run(_share(range(given.first, given.first + given.seeds), more))
 
 
 async def _share(seeds: range, more: list[str]) -> int:
-    """Start a server, and let several processes run the seeds. Their clocks are the simulation's."""
+    """Let several processes run the seeds, whose clocks are the simulation's."""
+    parts = [seeds[nth::PROCESSES] for nth in range(min(PROCESSES, len(seeds)))]
+    return max(await asyncio.gather(*(_run(part, more) for part in parts)))
+
+
+async def _run(seeds: range, more: list[str]) -> int:
+    """Run seeds with a server of their own: all databases of a server share the lock of what is notified of."""
     async with running_server() as server, migrated_template(server) as template:
-        processes = []
-        for part in (seeds[nth::PROCESSES] for nth in range(min(PROCESSES, len(seeds)))):
-            own = [server.admin, template, *map(str, part), *more]
-            command = [sys.executable, "-m", "tests.simulation.process", *own]
-            # Sets have the same order in every run.
-            environment = {**os.environ, "PYTHONHASHSEED": "0"}
-            processes.append(await asyncio.create_subprocess_exec(*command, env=environment))
-        codes = await asyncio.gather(*(process.wait() for process in processes))
-    return max(codes)
+        own = [server.admin, template, *map(str, seeds), *more]
+        command = [sys.executable, "-m", "tests.simulation.process", *own]
+        # Sets have the same order in every run.
+        environment = {**os.environ, "PYTHONHASHSEED": "0"}
+        process = await asyncio.create_subprocess_exec(*command, env=environment)
+        return await process.wait()
 
 
 if __name__ == "__main__":

@@ -31,6 +31,19 @@ end
 $$;
 grant execute on function agent.clock_is to public;
 """
+OURS = """
+do $$
+declare
+    _default record;
+begin
+    for _default in select d.adrelid::regclass as stored, a.attname as name from pg_attrdef as d
+        join pg_attribute as a on a.attrelid = d.adrelid and a.attnum = d.adnum join pg_class as c on c.oid = d.adrelid
+        where c.relnamespace = 'agent'::regnamespace and a.attgenerated = ''
+        and pg_get_expr(d.adbin, d.adrelid) in ('now()', 'clock_timestamp()') loop
+        execute format('alter table %s alter %I set default agent.clock()', _default.stored, _default.name);
+    end loop;
+end $$
+"""
 QUICK = """
 do $$
 declare _function regprocedure;
@@ -59,6 +72,8 @@ where pronamespace = 'agent'::regnamespace and prokind = 'f'
 NOTIFIES = re.compile(r"pg_notify|(insert into|delete from) agent\.event\b")
 CALL = re.compile(r"select (\* from )?agent\.\w+\([^()]*\)")
 NAMES = re.compile(r"agent\.(\w+)")
+REAL = re.compile(r'"dead_rows": \d+|"holder": (null|\{[^}]*\})|"at": "[^"]*"')
+"""What statements tell of the machine's own work and time."""
 
 _connect = asyncpg.connect
 
@@ -81,9 +96,13 @@ class Database:
         """How often all connections broke."""
         self.hearers: list[Hearer] = []
         self.random = Random(0)
-        self.statements = 0
+        self.trace: Callable[[str], None] | None = None
+        """Is told of each statement, with its arguments and its answer."""
         self._turn = asyncio.Lock()
         self._observer: Any = None
+        self._anchor: Any = None
+        """Holds a snapshot, so that no row is cleared away. When the server clears depends on its other databases,
+        and where rows go depends on that, and which comes first of those that are equal."""
         self._idle: dict[str, list[Any]] = {}
         self._lent: dict[Any, str] = {}
         self._shared: dict[str, Any] = {}
@@ -100,6 +119,7 @@ class Database:
         with self.loop.real():
             admin = await _connect(self.admin, database=self.name)
             await admin.execute(CLOCK)
+            await admin.execute(OURS)
             if mutant is not None:
                 await mutant(admin)
             await admin.execute(QUICK)
@@ -123,11 +143,12 @@ class Database:
             self._observer = await _connect(self.admin, database=self.name, server_settings=SETTINGS)
             for channel in CHANNELS:
                 await self._observer.add_listener(channel, self._notified)
+            self._anchor = await _connect(self.admin, database=self.name)
 
     async def begin(self, seed: int) -> None:
         """Begin anew: nothing of an earlier seed is left."""
         self.down = self.read_only = False
-        self.jump, self.hearers, self.statements = 0.0, [], 0
+        self.jump, self.hearers = 0.0, []
         self.random = Random(f"database {seed}")
         self._turn = asyncio.Lock()
         for connection in list(self._lent):
@@ -136,12 +157,14 @@ class Database:
             self._idle[role].append(connection)
         self._shared = {}
         with self.loop.real():
+            await self._anchor.execute("rollback")
             await self._observer.execute(self._empty)
+            await self._anchor.execute("begin isolation level repeatable read; select")
 
     async def close(self) -> None:
         with self.loop.real():
             idle = [each for role in self._idle.values() for each in role]
-            for connection in (*idle, *self._lent, *self._shared.values(), self._observer):
+            for connection in (*idle, *self._lent, *self._shared.values(), self._observer, self._anchor):
                 await connection.close()
 
     async def snapshot(self) -> None:
@@ -230,7 +253,6 @@ class Database:
         """Run a statement, and hand on what it notifies of."""
         with self.loop.real():
             async with self._turn:
-                self.statements += 1
                 now = str(EPOCH + self.loop.now + self.jump)
                 arguments = tuple(arguments)
                 if CALL.fullmatch(query):
@@ -240,9 +262,17 @@ class Database:
                     )
                 else:
                     await connection.execute(f"set simulation.now = '{now}'")
+                answer: Any = None
                 try:
-                    return await getattr(connection, method)(query, *arguments)
+                    answer = await getattr(connection, method)(query, *arguments)
+                except Exception as error:
+                    answer = repr(error)
+                    raise
+                else:
+                    return answer
                 finally:
+                    if self.trace is not None:
+                        self.trace(REAL.sub("", f"{self.loop.now!r} {method} {query} {arguments} {answer}"))
                     if not self._telling.isdisjoint(NAMES.findall(query)):
                         await self._observer.execute("select")
 

@@ -58,9 +58,6 @@ SWEPT = 85.0
 """Seconds: longer than the longest pause between two sweeps. They rescue what has been silent for five minutes."""
 IDLE = 20.0
 """Seconds: longer than an idle worker needs to find that its connections are half-open, which is ten."""
-APART = 2.0
-"""Seconds between starts of workers while events wait. Of workers that start at once, the first may claim before the
-last one has declared a new limit."""
 LEASE = 600.0
 SETTINGS = {
     "DATABASE_URL": "postgresql://simulated",
@@ -139,9 +136,8 @@ class Fleet:
         """
         try:
             async with self.ingest() as store, asyncio.TaskGroup() as group:
-                for nth, version in enumerate(self.plan.workers):
-                    at = self.plan.starts + (APART * nth if self.plan.starts else 0)
-                    group.create_task(self._at(at, self._start, version))
+                for version in self.plan.workers:
+                    group.create_task(self._at(self.plan.starts, self._start, version))
                 for post in self.plan.posts:
                     group.create_task(self._at(post.at, self.post, store, post))
                 faults = [

@@ -19,6 +19,7 @@ def main() -> int:
     parser.add_argument("template")
     parser.add_argument("seeds", type=int, nargs="+")
     parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--trace", action="store_true")
     parser.add_argument("--shrink", action="store_true")
     parser.add_argument("--mutant")
     given = parser.parse_args()
@@ -45,6 +46,7 @@ async def _run(given: argparse.Namespace, loop: VirtualLoop) -> int:
             f"create database {name} owner {OWNER} template {given.template} strategy file_copy"
         )
     database = Database(given.server, name, loop)
+    database.trace = _trace if given.trace else None
     try:
         await database.open(MUTANTS[given.mutant] if given.mutant else None)
         return await _try(database, given)
@@ -60,6 +62,7 @@ async def _try(database: Any, given: argparse.Namespace) -> int:
     log: Callable[[str], None] = print if given.verbose else _ignore
     broken = []
     for seed in given.seeds:
+        log(f"seed {seed} begins")
         promise = await _broken(plan := Plan.of(seed), database, log)
         if promise is None:
             continue
@@ -91,6 +94,10 @@ async def _broken(plan: Any, database: Any, log: Callable[[str], None], *, quiet
         say(f"seed {plan.seed}:\n{traceback.format_exc()}")
         return type(error).__name__
     return None
+
+
+def _trace(statement: str) -> None:
+    sys.stdout.write(f"statement {statement!r}\n")
 
 
 def _ignore(_: str) -> None: ...

@@ -6,10 +6,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
+from itertools import count
+from math import floor
 from typing import Any
 
 EPOCH = 1_790_000_000.0
 """When each simulation begins, as seconds since 1970."""
+DIGITS = 7
+"""Of times, in seconds. Else the sum of pauses would depend on all timers that were due, and so on earlier seeds."""
 PATIENCE = 60.0
 """Real seconds for which the database may be silent."""
 
@@ -69,6 +73,19 @@ class _Held:
             self.callback(*self.arguments)
 
 
+class _When(float):
+    """When a timer is due. Of those that are due at once, the one that was set first comes first.
+
+    Else their order would depend on the other timers, and so on earlier seeds.
+    """
+
+    __slots__ = ("number",)
+    number: int
+
+    def __lt__(self, other: Any) -> bool:
+        return (float(self), self.number) < (float(other), other.number)
+
+
 class _Selector(selectors.DefaultSelector):
     """Advance the loop's clock instead of waiting, unless the database works."""
 
@@ -85,7 +102,7 @@ class _Selector(selectors.DefaultSelector):
             return found
         if timeout is None:
             raise DeadlockError("every task waits for another one")
-        loop.now += timeout
+        loop.now = round(loop.now + timeout, DIGITS)
         return []
 
 
@@ -97,6 +114,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         selector.loop = self
         self.now = 0.0
         self.outside = 0
+        self._numbers = count()
         super().__init__(selector)
 
     def time(self) -> float:
@@ -117,6 +135,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
+        when = _When(round(floor(when * 10**DIGITS + 1) / 10**DIGITS, DIGITS))
+        when.number = next(self._numbers)
         context = copy_context() if context is None else context
         process = context.get(HERE)
         if process is None:

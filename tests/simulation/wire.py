@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from contextvars import Context
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -46,6 +47,8 @@ class Host(Process):
         """Whether the network hides it: its statements and their answers take until it is back."""
         self.wires: list[Wire] = []
         self.tasks: set[asyncio.Task[Any]] = set()
+        self.numbers = count()
+        """Of its tasks."""
 
     def lose_connections(self) -> None:
         """Let all open connections become half-open: all that they carry vanishes, and nothing closes them."""
@@ -67,15 +70,26 @@ class Host(Process):
             await asyncio.wait(left, timeout=1)
 
 
+class HostTask(asyncio.Task[Any]):
+    """A task of a host. Its place in a set follows from its number, not from its address."""
+
+    def __init__(self, what: Coroutine[Any, Any, Any], host: Host, **given: Any) -> None:
+        self._number = next(host.numbers)
+        super().__init__(what, **given)
+        host.tasks.add(self)
+        self.add_done_callback(host.tasks.discard)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 def with_host(loop: VirtualLoop, what: Coroutine[Any, Any, Any], **given: Any) -> asyncio.Task[Any]:
     """Make a task, and note on which host it runs."""
     context = given.get("context")
     host = HERE.get(None) if context is None else context.get(HERE)
-    task = asyncio.Task(what, loop=loop, **given)
     if isinstance(host, Host):
-        host.tasks.add(task)
-        task.add_done_callback(host.tasks.discard)
-    return task
+        return HostTask(what, host, loop=loop, **given)
+    return asyncio.Task(what, loop=loop, **given)
 
 
 class Wire(Connection):
@@ -209,6 +223,8 @@ class Wire(Connection):
         database, faults, random = self._database, self.net.faults, self.net.random
         if self._closed or not self.host.alive:
             raise asyncpg.InterfaceError("connection is closed")
+        if database.trace is not None:
+            database.trace(f"{database.loop.now!r} {self.host.name} asks {query}")
         if self._real is None:
             await self.open()
         await self._travel(within)

@@ -146,7 +146,7 @@ class Slots:
             together.setdefault(None if handler.concurrency is None else handler, []).append(handler)
         self._shares = [Share(each, self._concurrency) for each in together.values() if each]
         self._share_of = {handler: share for share in self._shares for handler in share.handlers}
-        self._running: set[Work] = set()
+        self._running: dict[Work, None] = {}  # in the order of their starts
         self._expected = self._expected_bytes = 0
         """Events and their characters that claims under way may bring."""
         self._overtaking = 0
@@ -297,7 +297,7 @@ class Slots:
     def _end(self, work: Work, share: Share, seconds: float, *, goes_on: bool) -> None:
         share.took(seconds)
         share.running -= 1
-        self._running.discard(work)
+        self._running.pop(work, None)
         work.task = None  # it may run other work now, which a stop of this one must not cancel
         if goes_on:
             work.since = self._loop.time()
@@ -307,7 +307,7 @@ class Slots:
     def _take(self, share: Share) -> Work:
         work = share.waiting.take(self._loop.time())
         share.running += 1
-        self._running.add(work)
+        self._running[work] = None
         return work
 
     async def freed(self) -> None:
