@@ -1,84 +1,74 @@
 """What ``charts.html`` draws: bars over time, the heat of workspaces by the hour, and a run's steps as a waterfall."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
 
 from surelane_operator.doctor.finding import span
 from surelane_operator.reads.timeline import moment_of, step_label
 from surelane_operator.reads.trends import Trend
 
 
-def count(value: float) -> str:
-    """Write a count for people."""
-    return f"{value:,.0f}"
+class Chart(NamedTuple):
+    """Stacked bars. ``series``: names, the states whose colours they have, and a value for each label."""
 
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """Stacked bars. ``series``: names, the states whose colours they have, and a value for each label, if known."""
-
-    name: str
     title: str
     labels: Sequence[str]
-    series: Sequence[tuple[str, str, Sequence[float | None]]]
-    words: Any = count
-
-    def rows(self) -> Iterator[tuple[int, str, Sequence[float | None]]]:
-        """Yield the number, the label and the values of each stack."""
-        for nth, label in enumerate(self.labels):
-            if any(values := [each[nth] for _, _, each in self.series]):
-                yield nth, label, values
+    series: Sequence[tuple[str, str, Sequence[float]]]
+    words: Any = "{:,.0f}".format
 
 
 def trend_charts(trend: Trend) -> list[Chart]:
     """Draw how deep the queue was, how events ended, and how long they waited."""
-    labels, known = [f"{start:%H:%M}" for start in trend.starts], dict[int, Sequence[int]]()
-    part = trend.starts[1] - trend.starts[0]
-    for at, depth in trend.depths:  # each stands for the five minutes that follow, too
-        first = (at - trend.starts[0]) // part
-        known |= dict.fromkeys(range(first, first + max(timedelta(minutes=5) // part, 1)), depth)
-    depths = [known.get(nth, (None, None, None)) for nth in range(len(labels))]
-    waits = [each or (None, None) for each in trend.waits]
-    ended = {
-        name: (name, name, trend.ended.get(name) or [None] * len(labels))
-        for name in ("completed", "cancelled", "failed", "expired")
-    }
-    states = [
-        (name, name, [depth[nth] for depth in depths])
-        for nth, name in enumerate(("pending", "running", "scheduled"))
+    labels, first = [f"{start:%H:%M}" for start in trend.starts], trend.starts[0]
+    part, depths = trend.starts[1] - first, [[0, 0, 0]] * len(labels)
+    for at, depth in trend.depths:  # each holds until the next measurement, five minutes later
+        for nth in range((at - first) // part, (at - first) // part + max(timedelta(minutes=5) // part, 1)):
+            if 0 <= nth < len(labels):
+                depths[nth] = depth
+    states = ("pending", "running", "scheduled", "completed", "cancelled", "failed", "expired")
+    values = [
+        *map(list, zip(*depths, strict=True)),
+        *(trend.ended.get(each, [0.0] * len(labels)) for each in states[3:]),
     ]
-    above = [None if p95 is None or p50 is None else p95 - p50 for p50, p95 in waits]
-    wait = [("p50", "running", [p50 for p50, _ in waits]), ("from there to p95", "scheduled", above)]
+    series = list(zip(states, states, values, strict=True))
+    p50, p95 = zip(*((p50, p95 - p50) for p50, p95 in trend.waits), strict=True)
+    waits = [("p50", "running", p50), ("from there to p95", "scheduled", p95)]
     return [
-        Chart("depth", "Depth", labels, states),
-        Chart("ended", "Completed and cancelled", labels, [ended["completed"], ended["cancelled"]]),
-        Chart("unanswered", "Failed and expired", labels, [ended["failed"], ended["expired"]]),
-        Chart("wait", "Wait for a worker", labels, wait, span),
+        Chart("Depth", labels, series[:3]),
+        Chart("Completed and cancelled", labels, series[3:5]),
+        Chart("Failed and expired", labels, series[5:]),
+        Chart("Wait for a worker", labels, waits, span),
     ]
 
 
 def heat_of(trend: Trend, most: int = 10) -> tuple[list[str], list[tuple[str, list[tuple[int, int]]]]]:
     """Return a day's hours, and the counts with their heat (0 to 5) of the workspaces with the most events."""
     busiest = sorted(trend.workspaces.items(), key=lambda item: -sum(item[1]))[:most]
-    hours = {name: [round(sum(counts[nth : nth + 2])) for nth in range(0, 48, 2)] for name, counts in busiest}
-    top = max((max(counts) for counts in hours.values()), default=0) or 1
-    rows = [(name, [(number, -(-number * 5 // top)) for number in counts]) for name, counts in hours.items()]
-    return [f"{start:%H:%M}" for start in trend.starts[::2]], rows
+    hours = [
+        (name, [round(counts[nth] + counts[nth + 1]) for nth in range(0, 48, 2)]) for name, counts in busiest
+    ]
+    top = max((max(counts) for _, counts in hours), default=0) or 1
+    heat = [(name, [(number, -(-number * 5 // top)) for number in counts]) for name, counts in hours]
+    return [f"{start:%H:%M}" for start in trend.starts[::2]], heat
 
 
 def waterfall(event: Mapping[str, Any], most: int = 100) -> list[dict[str, Any]]:
-    """Return the first steps, sleeps and waits of an event: when each began, and how long it took, of a thousand."""
-    steps = [step for step in event["steps"] if step["sort"] in ("step", "sleep", "wait") and step["started_at"]]
+    """Return when the first steps, sleeps and waits of an event began, and how long they took, of 1,000."""
+    steps = [step for step in event["steps"] if step["sort"] in ("step", "sleep", "wait")][:most]
     times = [(moment_of(step["started_at"]), moment_of(step["finished_at"])) for step in steps]
-    first = min([event["enqueued_at"], *(began for began, _ in times if began)])
-    last = max(first, *(at for pair in times for at in pair if at), event["finished_at"] or datetime.now(UTC))
-    whole = (last - first).total_seconds() or 1
-    bars = []
-    for step, (began, ended) in zip(steps[:most], times, strict=False):
-        after, took = ((began or first) - first).total_seconds(), ((ended or last) - (began or first)).total_seconds()
-        state = "failed" if step["failed"] else "waits" if step["sort"] != "step" else "completed" if ended else "running"
-        scale = {"x": round(1000 * after / whole), "width": max(round(1000 * took / whole), 4)}
-        bars.append({"name": step_label(step), "state": state, "after": span(after), "took": span(took) if ended else None} | scale)
+    last = event["finished_at"] or max((at for pair in times for at in pair if at), default=None)
+    bars = list[dict[str, Any]]()
+    for step, (began, ended) in zip(steps, times, strict=True):
+        first = times[0][0]
+        if began and first and last:
+            after, took = (began - first).total_seconds(), ((ended or last) - began).total_seconds()
+            whole = max((last - first).total_seconds(), 0.001) / 1000
+            state = (
+                "failed" if step["failed"] else "completed" if step["sort"] == "step" and ended else "waits"
+            )
+            bar = {"state": state, "x": max(round(after / whole), 0), "width": max(round(took / whole), 4)}
+            bars.append(
+                bar | {"name": step_label(step), "after": span(after), "took": span(took) if ended else None}
+            )
     return bars

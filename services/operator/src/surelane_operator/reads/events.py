@@ -212,13 +212,17 @@ class Reads(Measured):
 
     async def tags_and_progress(self, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
         """Return the ``tags`` of events, and their ``progress``: what their handlers said last of it."""
-        rows = await self.calls.fetch("select id, agent.list_steps(id) as steps from unnest($1::int8[]) as id", ids)
+        rows = await self.calls.fetch(
+            "select id, agent.list_steps(id) as steps from unnest($1::int8[]) as id", ids
+        )
         return {row["id"]: await self._tags_and_progress(row["id"], json.loads(row["steps"])) for row in rows}
 
     async def _tags_and_progress(self, identity: int, steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         tags = {step["name"]: step for step in sorted(steps, key=itemgetter("name")) if step["sort"] == "tag"}
         texts = [
-            await self._text(step, step_place(identity, *PROGRESS)) for step in steps if step["sort"] == "progress"
+            await self._text(step, step_place(identity, *PROGRESS))
+            for step in steps
+            if step["sort"] == "progress"
         ]
         return {
             "tags": {name: await self._text(tag, tag_place(identity, name)) for name, tag in tags.items()},

@@ -209,7 +209,7 @@ class Running(BaseModel):
     attempts: int
     claimed_at: datetime
     lease_until: datetime
-    tags: dict[str, str] = Field(description="of the first 20 events of a list")
+    tags: dict[str, str] = Field(description="of the first 20 events of the answer; else none")
     progress: str | None = Field(description="what the handler said last of its progress")
 
 
@@ -394,16 +394,6 @@ async def list_usage(reads: Reads) -> UsageList:
         MOST_USAGE,
     )
     return UsageList(usage=[ModelUsage.model_validate(dict(row)) for row in rows])
-
-
-async def daily_usage(reads: Reads) -> Sequence[Row]:
-    """Return the tokens and the cost of each of the last 30 days, the oldest first."""
-    return await reads.calls.fetch(
-        "select d.day::date as day, coalesce(sum(u.input_tokens), 0) as input, coalesce(sum(u.output_tokens), 0) as output"
-        ", coalesce(sum(u.cost), 0) as cost from (select (agent.clock() at time zone 'utc')::date as today) as now"
-        " cross join generate_series(now.today - 29, now.today, interval '1 day') as d (day)"
-        " left join agent.model_usage as u on u.day = d.day::date group by d.day order by d.day"
-    )
 
 
 LONGEST_TEXT = 200

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from surelane_operator.console.charts import Chart, heat_of, trend_charts
+from surelane_operator.console.charts import heat_of, trend_charts
 from surelane_operator.console.screen import Asked, Missing, Sources, Values, number
 from surelane_operator.reads import queue
 from surelane_operator.reads.feedback import count_feedback, list_feedback
@@ -102,15 +102,9 @@ async def worker(sources: Sources, asked: Asked) -> Values:
 
 async def usage(sources: Sources, _: Asked) -> Values:
     """Read what models used: requests, tokens and cost by day, workspace and model."""
-    days = await queue.daily_usage(sources.reads)
-    labels = [f"{row['day']:%m-%d}" for row in days]
-    tokens, cost = (
-        [(name, state, [float(row[name]) for row in days]) for name, state in each]
-        for each in ((("input", "running"), ("output", "completed")), (("cost", "scheduled"),))
-    )
-    charts = [Chart("tokens", "Tokens", labels, tokens), Chart("cost", "Cost", labels, cost, "{:,.2f}".format)]
-    usage = (await queue.list_usage(sources.reads)).usage
-    return {"usage": usage, "most": queue.MOST_USAGE, "charts": charts}
+    found = (await queue.list_usage(sources.reads)).usage
+    days = [found[0].day - timedelta(days=nth) for nth in reversed(range(30))] if found else []
+    return {"usage": found, "most": queue.MOST_USAGE, "days": days}
 
 
 async def doctor(sources: Sources, _: Asked) -> Values:
