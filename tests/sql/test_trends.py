@@ -17,8 +17,8 @@ from tests.sql.test_plans import pages_read
 ENDED = """
 insert into agent.event_hist (id, event_ts, attempts, vt, claimed, event, kind, item_key, group_key, head, lane
 , enqueued_at, enqueued_by, claimed_by, retrying, errors, outcome, finished_at)
-select $1::int8 + n, at, 1, at, array[at - interval '1 second'], '{}', $2, 'E' || $1::int8 + n, 'T' || n % 2 || ':C1', true
-, 0, at - interval '1 second' - make_interval(secs => $6), 'ingest', 'w', false, '[]', $3, at
+select $1::int8 + n, at, 1, at, array[at - interval '1 second'], '{}', $2, 'E' || $1::int8 + n, 'T' || n % 2 || ':C1'
+, true, 0, at - interval '1 second' - make_interval(secs => $6), 'ingest', 'w', false, '[]', $3, at
 from generate_series(0, $4::int4 - 1) as n
 cross join lateral (select date_trunc('minute', now()) - $5::interval + n * interval '1 millisecond' as at) as moment
 """

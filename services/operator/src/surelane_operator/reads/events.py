@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
-from operator import itemgetter
 from typing import Any
 
 from surelane.calls import Calls, Connection, Pool, Row
@@ -213,21 +212,15 @@ class Reads(Measured):
     async def tags_and_progress(self, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
         """Return the ``tags`` of events, and their ``progress``: what their handlers said last of it."""
         rows = await self.calls.fetch(
-            "select id, agent.list_steps(id) as steps from unnest($1::int8[]) as id", ids
+            "select id, agent.list_steps(id) as steps from unnest($1::int8[]) id", ids
         )
         return {row["id"]: await self._tags_and_progress(row["id"], json.loads(row["steps"])) for row in rows}
 
     async def _tags_and_progress(self, identity: int, steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        tags = {step["name"]: step for step in sorted(steps, key=itemgetter("name")) if step["sort"] == "tag"}
-        texts = [
-            await self._text(step, step_place(identity, *PROGRESS))
-            for step in steps
-            if step["sort"] == "progress"
-        ]
-        return {
-            "tags": {name: await self._text(tag, tag_place(identity, name)) for name, tag in tags.items()},
-            "progress": " ".join(texts) or None,
-        }
+        of = {sort: [step for step in steps if step["sort"] == sort] for sort in ("progress", "tag")}
+        told = [await self._text(step, step_place(identity, *PROGRESS)) for step in of["progress"]]
+        tags = {step["name"]: await self._text(step, tag_place(identity, step["name"])) for step in of["tag"]}
+        return {"tags": dict(sorted(tags.items())), "progress": " ".join(told) or None}
 
     async def read_said(self, identity: int, after: int) -> tuple[bool, list[dict[str, Any]]]:
         """Return whether an event has ended, and up to 100 batches of what its agent said after one's number."""
