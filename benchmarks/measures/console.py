@@ -96,6 +96,7 @@ async def screens_of(admin: Connection, history: int) -> Mapping[str, str]:
     deep = cursor_after({"id": ended, "finished_at": moment})
     screens = {
         "overview": "/",
+        "overview, the last day": "/?span=day",
         "event, running": f"/events/{running}",
         "event, waiting in a thread": f"/events/{history + 104}",
         "event, ended long ago": f"/events/{ended + 1}",
@@ -105,6 +106,8 @@ async def screens_of(admin: Connection, history: int) -> Mapping[str, str]:
         "found by a message's link": "/find?q=https://acme.slack.com/archives/C1x1/p1767225600000100",
         "kinds": "/kinds",
         "kind": "/kinds/mail",
+        "kind, the last day": "/kinds/mail?span=day",
+        "usage of models": "/usage",
         "workflows": "/workflows",
         "workflow, live": f"/workflows/{joining}",
         "workflow, ended long ago": f"/workflows/{ended}",

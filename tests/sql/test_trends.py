@@ -1,5 +1,6 @@
 """What the page draws over time is what happened, and costs no more behind a long history."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
@@ -49,26 +50,26 @@ async def test_each_minute_has_what_ended_in_it_by_outcome(queue: Connection) ->
     await ended(queue, 200, 5, 30 * MINUTE)
     await ended(queue, 300, 4, 90 * MINUTE)
     found = await trend(queue)
-    assert [round(sum(found.ended[outcome])) for outcome in ("completed", "failed")] == [12, 2]
-    assert sorted(count for count in found.ended["completed"] if count) == [5, 7]
-    assert found.ended["completed"].index(7) == found.ended["failed"].index(2)
-    assert found.ended["completed"].index(7) - found.ended["completed"].index(5) == 27
+    assert [round(sum(found.series[outcome])) for outcome in ("completed", "failed")] == [12, 2]
+    assert sorted(count for count in found.series["completed"] if count) == [5, 7]
+    assert found.series["completed"].index(7) == found.series["failed"].index(2)
+    assert found.series["completed"].index(7) - found.series["completed"].index(5) == 27
     assert not found.estimated
-    assert sum((await trend(queue, span="day")).ended["completed"]) == 16
+    assert sum((await trend(queue, span="day")).series["completed"]) == 16
 
 
 async def test_a_kind_has_its_own_trend(queue: Connection) -> None:
     await ended(queue, 1, 3, MINUTE)
     await ended(queue, 100, 5, MINUTE, kind="mail")
-    assert sum((await trend(queue, "mail")).ended["completed"]) == 5
-    assert (await trend(queue, "none")).ended == {}
+    assert sum((await trend(queue, "mail")).series["completed"]) == 5
+    assert (await trend(queue, "none")).series["completed"] == [0] * 60
 
 
 async def test_waits_are_those_of_the_slowest_kind(queue: Connection) -> None:
     await ended(queue, 1, 9, MINUTE, wait=2)
     await ended(queue, 100, 9, MINUTE, wait=30, kind="mail")
-    waits = [each for each in (await trend(queue)).waits if each[1]]
-    assert waits == [(30, 30)]
+    series = (await trend(queue)).series
+    assert [sum(series[name]) for name in ("p50", "p95")] == [30, 30]
 
 
 async def test_workspaces_have_their_shares(queue: Connection) -> None:
@@ -82,7 +83,7 @@ async def test_many_events_are_estimated_by_their_ids_however_they_come(queue: C
     await ended(queue, 1, 2000, 5 * MINUTE)
     found = await trend(queue)
     assert found.estimated
-    assert sum(found.ended["completed"]) == pytest.approx(2000, rel=0.05)
+    assert sum(found.series["completed"]) == pytest.approx(2000, rel=0.05)
 
 
 async def test_depths_are_kept_each_five_minutes_for_a_day(queue: Connection) -> None:
@@ -95,13 +96,15 @@ async def test_depths_are_kept_each_five_minutes_for_a_day(queue: Connection) ->
     await queue.execute("update agent.test_clock set shift = shift + interval '300 seconds'")
     await Engine(queue).figures()
     assert await queue.fetchval("select jsonb_array_length(trail) from agent.measurement") == 288
-    depths, notes = (await trend(queue, span="day")).depths, (await trend(queue, "note", "day")).depths
-    assert (depths[-2][1], depths[-1][1], notes[-1][1]) == ((3, 0, 0), (4, 0, 0), (2, 0, 0))
-    assert min((later[0] - earlier[0]).total_seconds() for earlier, later in pairwise(depths)) >= 290
+    trail = json.loads(await queue.fetchval("select trail from agent.measurement"))
+    assert min(later[0] - earlier[0] for earlier, later in pairwise(trail)) >= 290
+    assert trail[-2][1] == {"mail": [2, 0, 0], "note": [1, 0, 0]}
+    everything, notes = await trend(queue, span="day"), await trend(queue, "note", "day")
+    assert (everything.series["pending"][-2:], notes.series["pending"][-1]) == ([3, 4], 2)
 
 
 async def test_a_long_history_costs_no_more_pages(server: Server, template: str) -> None:
-    """A part reads at most 40 pages of a kind and an outcome, whatever lies before it."""
+    """A part reads at most 40 pages of a kind and an outcome, also behind a long history."""
     read = dict[tuple[int, str], int]()
     for events in (8_000, 60_000):
         async with server.fresh(template) as name:
@@ -111,7 +114,7 @@ async def test_a_long_history_costs_no_more_pages(server: Server, template: str)
                 f"prepare trend (text, timestamptz, timestamptz, interval, int4) as {READ}"
             )
             for span, (part, parts) in SPANS.items():
-                assert sum(map(sum, (await trend(operator, span=span)).ended.values())) > 3000
+                assert sum((await trend(operator, span=span)).series["completed"]) > 3000
                 until = datetime.now(UTC)
                 given = f"execute trend (null, '{until - parts * part}', '{until}', '{part}', {parts})"
                 async with operator.transaction():

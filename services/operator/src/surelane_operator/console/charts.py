@@ -1,43 +1,10 @@
-"""What ``charts.html`` draws: bars over time, the heat of workspaces by the hour, and a run's steps as a waterfall."""
+"""What ``charts.html`` draws beside trends: the heat of workspaces by the hour, and a run's steps as a waterfall."""
 
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any
 
-from surelane_operator.doctor.finding import span
 from surelane_operator.reads.timeline import moment_of, step_label
 from surelane_operator.reads.trends import Trend
-
-
-def trend_charts(trend: Trend) -> list[dict[str, Any]]:
-    """Return stacked bars: how deep the queue was, how events ended, how long they waited.
-
-    A series has a name, the state whose colour it has, and a value for each label.
-    """
-    labels, first = [f"{start:%H:%M}" for start in trend.starts], trend.starts[0]
-    part, depths = trend.starts[1] - first, [[0, 0, 0]] * len(labels)
-    for at, depth in trend.depths:  # each holds until the next measurement, five minutes later
-        for nth in range((at - first) // part, (at - first) // part + max(timedelta(minutes=5) // part, 1)):
-            if 0 <= nth < len(labels):
-                depths[nth] = depth
-    known = {
-        name: [depth[nth] for depth in depths] for nth, name in enumerate(("pending", "running", "scheduled"))
-    }
-    ended = {
-        name: trend.ended.get(name, [0.0] * len(labels))
-        for name in ("completed", "cancelled", "failed", "expired")
-    }
-    series = [(name, name, values) for name, values in (known | ended).items()]
-    waits = (
-        ("p50", "running", [p50 for p50, _ in trend.waits]),
-        ("p50 to p95", "scheduled", [p95 - p50 for p50, p95 in trend.waits]),
-    )
-    drawn = {"Depth": series[:3], "Completed and cancelled": series[3:5], "Failed and expired": series[5:]}
-    charts = [
-        {"title": title, "labels": labels, "series": each, "words": "{:,.0f}".format}
-        for title, each in drawn.items()
-    ]
-    return [*charts, {"title": "Wait for a worker", "labels": labels, "series": waits, "words": span}]
 
 
 def heat_of(trend: Trend, most: int = 10) -> tuple[list[str], list[tuple[str, list[tuple[int, int]]]]]:

@@ -53,17 +53,14 @@ where f.looked > 0
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """What each part has: how many ended, by outcome and by workspace, and the median and 95th percentile of waits.
+    """What each part has: ``series`` has outcomes, depths by state, and waits; ``workspaces`` how many events ended.
 
-    Waits are the seconds to the first claim, of the slowest kind. ``depths``: when, and how many events were pending,
-    running and scheduled. ``estimated``: whether a count is an estimate.
+    Waits are the seconds to the first claim, of the slowest kind. ``estimated``: whether a count is an estimate.
     """
 
     starts: list[datetime]
-    ended: dict[str, list[float]]
+    series: dict[str, list[float]]
     workspaces: dict[str, list[float]]
-    waits: list[tuple[float, float]]
-    depths: list[tuple[datetime, list[int]]]
     estimated: bool
 
 
@@ -89,20 +86,18 @@ class Trends:
             last = datetime.fromtimestamp(now.timestamp() // part.total_seconds() * part.total_seconds(), UTC)
             starts = [last - nth * part for nth in reversed(range(parts))]
             rows = await connection.fetch(READ, kind, starts[0], last + part, part, parts)
-        ended, workspaces = (defaultdict[str, list[float]](lambda: [0.0] * parts) for _ in range(2))
-        waits = [(0.0, 0.0)] * parts
+        series, workspaces = (defaultdict[str, list[float]](lambda: [0.0] * parts) for _ in range(2))
         for row in rows:
             nth, known, events = row["nth"], row["workspaces"], row["events"]
-            ended[row["outcome"]][nth] += events
-            waits[nth] = max(waits[nth], tuple(row["waits"] or waits[nth]))
+            series[row["outcome"]][nth] += events
+            for name, wait in zip(("p50", "p95"), row["waits"] or (), strict=False):
+                series[name][nth] = max(series[name][nth], wait)
             for workspace, share in Counter(filter(None, known)).items():
                 workspaces[workspace][nth] += events * share / len(known)
-        depths = [
-            (datetime.fromtimestamp(at, UTC), _depth(kinds or {}, kind)) for at, kinds in json.loads(trail)
-        ]
-        return Trend(starts, ended, workspaces, waits, depths, any(row["estimated"] for row in rows))
-
-
-def _depth(kinds: dict[str, list[int]], kind: str | None) -> list[int]:
-    """Return the depth of a kind, or the sum of all."""
-    return [sum(depth[nth] for name, depth in kinds.items() if kind in (None, name)) for nth in range(3)]
+        for at, kinds in json.loads(trail):  # each holds until the next measurement, five minutes later
+            first = (datetime.fromtimestamp(at, UTC) - starts[0]) // part
+            depths = [depth for name, depth in (kinds or {}).items() if kind in (None, name)]
+            for nth in range(max(first, 0), min(first + max(timedelta(minutes=5) // part, 1), parts)):
+                for state, name in enumerate(("pending", "running", "scheduled")):
+                    series[name][nth] = sum(depth[state] for depth in depths)
+        return Trend(starts, series, workspaces, any(row["estimated"] for row in rows))

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from surelane_operator.console.charts import heat_of, trend_charts
+from surelane_operator.console.charts import heat_of
 from surelane_operator.console.screen import Asked, Missing, Sources, Values, number
 from surelane_operator.reads import queue
 from surelane_operator.reads.feedback import count_feedback, list_feedback
@@ -55,7 +55,7 @@ async def kind(sources: Sources, asked: Asked) -> Values:
 async def _over_time(sources: Sources, asked: Asked, kind: str | None = None) -> Values:
     given = asked.word("span") or ""
     trend = await sources.reads.trends.latest(kind, span := given if given in SPANS else "hour")
-    return {"charts": trend_charts(trend), "span": span, "about": trend.estimated}
+    return {"trend": trend, "span": span}
 
 
 async def workflows(sources: Sources, asked: Asked) -> Values:
