@@ -33,7 +33,7 @@ LIMIT = 0.2
 
 
 _BACKENDS = (
-    "select pid from pg_stat_activity where datname = current_database() and usename = 'surelane_worker'"
+    "select pid from pg_stat_activity where datname = current_database() and usename = 'surelane_operator'"
 )
 _SCANNED = """
     select relname from pg_stat_user_tables where seq_scan > 0
@@ -150,8 +150,8 @@ async def _served(database: Database) -> AsyncIterator[str]:
     async def unready() -> str | None:
         return None
 
-    async with asyncpg.create_pool(database.worker, min_size=2, max_size=2) as pool:
-        examinations = Examinations(database.worker)
+    async with asyncpg.create_pool(database.operator, min_size=2, max_size=2) as pool:
+        examinations = Examinations(database.operator)
         console = Console(Sources(Changes(pool), examination=examinations.latest))
         app = private_app(unready, console.routes(), middlewares=[Guard(None, SignedIn()).middleware])
         app.on_shutdown.append(console.close)

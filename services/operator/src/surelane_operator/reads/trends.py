@@ -82,7 +82,7 @@ class Trends:
     async def _read(self, kind: str | None, part: timedelta, parts: int) -> Trend:
         async with self._calls.transaction() as connection:
             await connection.execute(PLANS)
-            now, trail = await connection.fetchrow("select agent.clock(), trail from agent.measurement")
+            ((now, trail),) = await connection.fetch("select agent.clock(), trail from agent.measurement")
             last = datetime.fromtimestamp(now.timestamp() // part.total_seconds() * part.total_seconds(), UTC)
             starts = [last - nth * part for nth in reversed(range(parts))]
             rows = await connection.fetch(READ, kind, starts[0], last + part, part, parts)
