@@ -20,6 +20,9 @@ class Database:
     worker: str
     """The URI of the worker's login role."""
 
+    operator: str
+    """The URI of the operator's login role."""
+
 
 @dataclass(frozen=True)
 class Bench:
@@ -46,7 +49,8 @@ class Bench:
         """Make a fresh database for the length of the block: migrated or, for a peer, ``empty``."""
         async with self.server.fresh("template0" if empty else self.template) as name:
             server = self.server
-            yield Database(name, server.admin_uri(name), server.uri(name, "surelane_worker"))
+            worker, operator = (server.uri(name, f"surelane_{login}") for login in ("worker", "operator"))
+            yield Database(name, server.admin_uri(name), worker, operator)
 
     @staticmethod
     def say(line: str) -> None:

@@ -33,7 +33,7 @@ LIMIT = 0.2
 
 
 _BACKENDS = (
-    "select pid from pg_stat_activity where datname = current_database() and usename = 'surelane_worker'"
+    "select pid from pg_stat_activity where datname = current_database() and usename = 'surelane_operator'"
 )
 _SCANNED = """
     select relname from pg_stat_user_tables where seq_scan > 0
@@ -96,6 +96,7 @@ async def screens_of(admin: Connection, history: int) -> Mapping[str, str]:
     deep = cursor_after({"id": ended, "finished_at": moment})
     screens = {
         "overview": "/",
+        "overview, the last day": "/?span=day",
         "event, running": f"/events/{running}",
         "event, waiting in a thread": f"/events/{history + 104}",
         "event, ended long ago": f"/events/{ended + 1}",
@@ -105,6 +106,8 @@ async def screens_of(admin: Connection, history: int) -> Mapping[str, str]:
         "found by a message's link": "/find?q=https://acme.slack.com/archives/C1x1/p1767225600000100",
         "kinds": "/kinds",
         "kind": "/kinds/mail",
+        "kind, the last day": "/kinds/mail?span=day",
+        "usage of models": "/usage",
         "workflows": "/workflows",
         "workflow, live": f"/workflows/{joining}",
         "workflow, ended long ago": f"/workflows/{ended}",
@@ -147,8 +150,8 @@ async def _served(database: Database) -> AsyncIterator[str]:
     async def unready() -> str | None:
         return None
 
-    async with asyncpg.create_pool(database.worker, min_size=2, max_size=2) as pool:
-        examinations = Examinations(database.worker)
+    async with asyncpg.create_pool(database.operator, min_size=2, max_size=2) as pool:
+        examinations = Examinations(database.operator)
         console = Console(Sources(Changes(pool), examination=examinations.latest))
         app = private_app(unready, console.routes(), middlewares=[Guard(None, SignedIn()).middleware])
         app.on_shutdown.append(console.close)

@@ -152,8 +152,7 @@ $$;
 create or replace function agent.list_workers()
 returns table
 ( name text, kinds text[], version text, state text, alive boolean, started_at timestamptz, seen_at timestamptz, died_at timestamptz
-, clock_offset interval, max_attempts int4
-)
+, clock_offset interval, max_attempts int4)
 language sql volatile security definer
 set jit = off
 as $$

@@ -374,9 +374,7 @@ $$;
 -- seconds. Looks at the newest _sample of each; of more the rate is that of these, and counted is
 -- null. Leaves out events that happened more than a week ago.
 create or replace function agent.recent_figures(_minutes int4, _sample int4)
-returns table
-( kind text, outcome text, per_minute float8, counted int8, wait_p50 float8, wait_p99 float8, run_p50 float8, run_p99 float8
-)
+returns table (kind text, outcome text, per_minute float8, counted int8, wait_p50 float8, wait_p99 float8, run_p50 float8, run_p99 float8)
 language plpgsql volatile security definer
 set plan_cache_mode = force_custom_plan
 set enable_bitmapscan = off

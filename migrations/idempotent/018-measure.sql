@@ -107,6 +107,7 @@ $$;
 -- measuring takes long, so it costs one percent of a processor at most. The first caller after that
 -- time measures (fresh); others get what was measured before. Null: nothing was yet. began and
 -- ended are when this call did, by the database's clock, for the caller to compare its own with.
+-- The trail keeps one measurement each five minutes, for a day: its time, and each kind's depths.
 create or replace function agent.measure_queue() returns jsonb
 language plpgsql volatile security definer
 as $$
@@ -122,7 +123,10 @@ begin
             null; -- Also back off after a timeout; otherwise the next caller repeats the wait.
         end;
         update agent.measurement set figures = coalesce(_figures, figures), measured_at = case when _figures is null then measured_at else _began end
-        , due = _began + greatest(interval '15 seconds', 100 * (agent.clock() - _began));
+        , due = _began + greatest(interval '15 seconds', 100 * (agent.clock() - _began))
+        , trail = case when _figures is null or extract(epoch from _began) < (trail #>> '{-1,0}')::numeric + 295 then trail else
+            case when jsonb_array_length(trail) < 288 then trail else trail - 0 end || jsonb_build_array(jsonb_build_array(extract(epoch from _began)::int8
+                , (select jsonb_object_agg(k ->> 'kind', jsonb_build_array(k -> 'pending', k -> 'running', k -> 'scheduled')) from jsonb_array_elements(_figures -> 'kinds') as k where not k @> '{"pending": 0, "running": 0, "scheduled": 0}'))) end;
     end if;
     return (
         select figures || jsonb_build_object('fresh', _figures is not null, 'measured_at', extract(epoch from measured_at)
@@ -134,9 +138,7 @@ $$;
 -- A page of kinds for operators, by name: those after _after, or _kind alone. failed: how many
 -- failed in the last day, up to 1,000. Planned with values, for history's chunks.
 create or replace function agent.list_kinds(_kind text, _after text, _limit int4)
-returns table
-( kind text, paused boolean, paused_at timestamptz, paused_by text, max_attempts int4, ordered boolean, handled_at timestamptz, failed int8
-)
+returns table (kind text, paused boolean, paused_at timestamptz, paused_by text, max_attempts int4, ordered boolean, handled_at timestamptz, failed int8)
 language plpgsql stable security definer
 set plan_cache_mode = force_custom_plan
 set enable_bitmapscan = off
@@ -223,9 +225,7 @@ $$;
 -- The events that run now, by worker (null: all), the longest claims first: up to _each of
 -- a worker, with the number of all its running events. A group counts once, by its head.
 create or replace function agent.list_running(_worker text, _each int4)
-returns table
-( worker text, running int8, id int8, kind text, item_key text, group_key text, attempts int4, claimed_at timestamptz, lease_until timestamptz
-)
+returns table (worker text, running int8, id int8, kind text, item_key text, group_key text, attempts int4, claimed_at timestamptz, lease_until timestamptz)
 language sql volatile security definer
 set enable_bitmapscan = off
 as $$

@@ -100,12 +100,12 @@ begin
         end loop;
     end loop;
     if exists (select from pg_roles where rolname = 'agent_operator') then
-        grant select on agent.job, agent.schedule_queue, agent.kind, agent.cron, agent.worker, agent.retention, agent.model_usage, agent.feedback
+        grant select on agent.job, agent.schedule_queue, agent.kind, agent.cron, agent.worker, agent.retention, agent.model_usage, agent.feedback, agent.measurement
         , agent.limit_state, agent.limit_note to agent_operator;
         -- For surelane verify: what the queue keeps of its events beside agent.job.
         grant select (id, event_ts, attempts, vt, claimed, kind, item_key, group_key, head, lane, max_attempts, claimed_by, heartbeat_at
             , retrying, cancelled_by, changes, waits_for, continuation_id) on agent.event to agent_operator;
-        grant select (id, event_ts, kind, item_key, changes, notes, finished_at) on agent.event_hist to agent_operator;
+        grant select (id, event_ts, kind, item_key, group_key, claimed, enqueued_at, outcome, changes, notes, finished_at) on agent.event_hist to agent_operator;
         grant select (event_id, event_ts) on agent.step to agent_operator;
     end if;
 end

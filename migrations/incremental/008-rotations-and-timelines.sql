@@ -105,6 +105,9 @@ create table agent.feedback
 );
 create index feedback_at on agent.feedback (at, event_id, user_id);
 
+-- [[seconds since 1970, {kind: [pending, running, scheduled]}], …]: see agent.measure_queue.
+alter table agent.measurement add column trail jsonb not null default '[]';
+
 -- Whose account an event waits for; empty: the bot's installation.
 alter table agent.install_wait add column user_id text not null default '';
 create index install_wait_user on agent.install_wait (user_id) where user_id <> '';

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 SCREENS = (
+    *("", "?span=day", "kinds/chat?span=day"),
     *("kinds", "kinds/chat", "workflows", "schedules", "schedules/report", "workers", "workers/worker-1"),
     *("waiting", "doctor", "usage", "actions"),
 )

@@ -231,13 +231,13 @@ async def test_a_payload_is_hidden_until_somebody_asks_and_runs_again_edited(des
         await expect(page.locator("pre[data-shows]")).to_contain_text('"U0BOB"')
         await expect(page.locator("pre[data-errors]")).to_contain_text("Traceback")
         assert await desk.pool.fetchval(looked, f"event {identity}") == before + 1
-        await page.get_by_text("Edit it and run again").click()
+        await page.get_by_text("Run again with another payload").click()
         box = page.get_by_role("textbox", name="The new event's payload, JSON")
         await box.fill('{"n": 2')
-        await page.get_by_role("button", name="Run with this payload").click()
+        await page.get_by_role("button", name="Run again with this payload").click()
         await expect(page.get_by_text("This is not JSON")).to_be_visible()
         await box.fill('{"n": 2}')
-        await page.get_by_role("button", name="Run with this payload").click()
+        await page.get_by_role("button", name="Run again with this payload").click()
         await page.get_by_role("dialog").get_by_role("button", name="Yes").click()
         await expect(page.locator("dd").get_by_role("link", name=str(identity), exact=True)).to_be_visible()
         again = int(page.url.rpartition("/")[2])
@@ -253,8 +253,9 @@ async def test_an_event_runs_again_from_a_step(desk: Desk) -> None:
         await desk.pool.execute(store, identity, name)
     await desk.stage.fail(identity, 1, last=True)
     async with desk.open(f"/console/events/{identity}") as page:
-        await page.get_by_role("combobox", name="Steps before it are kept").select_option("build")
-        await page.get_by_role("button", name="Run as a new event").click()
+        await page.get_by_role("combobox", name="From").select_option("build")
+        await page.get_by_role("button", name="Run again").click()
+        await page.get_by_role("dialog").get_by_role("button", name="Yes").click()
         await expect(page.get_by_text("from step build, steps kept: 1")).to_be_visible()
 
 

@@ -69,7 +69,7 @@ BOUNDED = {
 SMALL, LARGE = 1_000, 30_000
 
 
-async def _filled(server: Server, name: str, events: int) -> Connection:
+async def filled(server: Server, name: str, events: int) -> Connection:
     queue = await asyncpg.connect(server.admin, database=name)
     await queue.execute("insert into agent.kind select 'k' || n from generate_series(0, 4) as n")
     # Without the trigger that looks for heads: its work grows with the members.
@@ -90,7 +90,7 @@ async def _filled(server: Server, name: str, events: int) -> Connection:
 async def queues(server: Server, template: str) -> AsyncIterator[tuple[Connection, Connection]]:
     """Fill a database with few events and one with many."""
     async with server.fresh(template) as small, server.fresh(template) as large:
-        both = await _filled(server, small, SMALL), await _filled(server, large, LARGE)
+        both = await filled(server, small, SMALL), await filled(server, large, LARGE)
         yield both
         for queue in both:
             await queue.close()
@@ -102,20 +102,20 @@ async def test_a_read_scans_nothing_and_does_not_grow(
 ) -> None:
     small, large = queues
     assert await pages_read(large, statement) <= 2 * await pages_read(small, statement) + 400
-    assert await _scanned(large, statement) == []
+    assert await scanned(large, statement) == []
 
 
 @pytest.mark.parametrize("statement", BOUNDED.values(), ids=BOUNDED)
 async def test_a_bounded_read_scans_nothing(queues: tuple[Connection, Connection], statement: str) -> None:
-    assert await _scanned(queues[1], statement) == []
+    assert await scanned(queues[1], statement) == []
 
 
-async def _scanned(large: Connection, statement: str) -> list[str]:
+async def scanned(large: Connection, statement: str) -> list[str]:
     """Return the large tables that a statement scans."""
     async with large.transaction():
         await large.fetch(statement)
-        scanned = await large.fetch(
+        rows = await large.fetch(
             "select relname from pg_stat_xact_user_tables where schemaname = 'agent'"
             " and relname in ('event', 'event_hist', 'step') and seq_scan > 0"
         )
-    return [row[0] for row in scanned]
+    return [row[0] for row in rows]

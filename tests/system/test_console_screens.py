@@ -119,7 +119,9 @@ async def test_usage_shows_tokens_and_cost_by_day_workspace_and_model_of_the_las
         )
     status, text = await shown.get("/usage")
     assert status == 200
-    rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in text.split("<tr data-key=")[1:]]
+    drawn, _, listed = text.partition('<caption class="unseen">Usage of models')
+    assert [drawn.count(each) for each in ("<svg", "<title>", ">Tokens</title>")] == [2, 7, 1]
+    rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in listed.split("<tr data-key=")[1:]]
     today, yesterday = rows[0][0], rows[2][0]
     assert rows[:3] == [
         [today, "TDEAR", "openai:gpt-5", "4", "2,000", "1,000", "1.7500"],
@@ -128,10 +130,82 @@ async def test_usage_shows_tokens_and_cost_by_day_workspace_and_model_of_the_las
     ]
     assert today > yesterday
     assert ("TOLDEST" in text, "TGONE" in text, "U1" in text) == (True, False, False)
-    assert ('<caption class="unseen">Usage of models' in text, 'scope="row"' in text) == (True, True)
+    assert 'scope="row"' in listed
     async with shown.session.get(f"{shown.url}/v1/usage") as answer:
         found = (await answer.json())["usage"]
     assert (len(found), found[0]["workspace"], float(found[0]["cost"])) == (4, "TDEAR", 1.75)
+
+
+@pytest.mark.parametrize("path", ["/", "/kinds/slack.message.im", "/?span=day", "/?span=nonsense"])
+async def test_what_happened_is_drawn_over_time_with_a_table_for_each_drawing(
+    shown: Shown, path: str
+) -> None:
+    status, text = await shown.get(path)
+    assert status == 200
+    charts = re.findall(r'<figure class="chart".*?</figure>', text, re.DOTALL)
+    assert [re.findall(r'<title id="[^"]*">([^<]*)', each) for each in charts] == [
+        ["Depth"],
+        ["Completed and cancelled"],
+        ["Failed and expired"],
+        ["Wait for a worker"],
+    ]
+    ended = charts[1]
+    assert re.search(r"<title>\d\d:\d\d: completed 6, cancelled 0</title>", ended)
+    assert re.search(r'<th scope="row">\d\d:\d\d</th><td class="number">6</td>', ended)
+    assert ('<rect data-state="failed"' in charts[2]) == (path[1:6] != "kinds")
+    assert ("The last day, by half hours" in text) == ("day" in path)
+
+
+async def test_the_overview_has_the_hours_of_each_workspace(shown: Shown) -> None:
+    _, text = await shown.get("/")
+    row = re.search(r'<a href="/console/events\?workspace=T0SURELANE">.*?</tr>', text, re.DOTALL)
+    assert row is not None
+    counts = [int(each) for each in re.findall(r'data-heat="[1-5]">(\d+)<', row[0])]
+    assert (row[0].count("<td"), sum(counts) >= 8) == (24, True)
+
+
+async def test_steps_are_drawn_over_time(shown: Shown) -> None:
+    _, text = await shown.get(f"/events/{shown.scenes.asks}")
+    rows = re.findall(
+        r'<tr data-key="w\d+"><th scope="row">([^<]*)</th>.*?<rect data-state="(\w+)"', text, re.DOTALL
+    )
+    assert rows == [
+        ("plan", "completed"),
+        ("approve deploy:1 asked", "completed"),
+        ("approve deploy:1", "waits"),
+    ]
+    assert "Steps over time" not in (await shown.get(f"/events/{shown.scenes.completed}"))[1]
+
+
+async def test_an_ended_event_has_one_button_and_a_live_one_none_to_run_again(shown: Shown) -> None:
+    button = re.compile(r"<button[^>]*>(Run [^<]*)<")
+    ended, live = [
+        (await shown.get(f"/events/{each}"))[1] for each in (shown.scenes.completed, shown.scenes.asks)
+    ]
+    assert button.findall(ended.partition('class="columns"')[0]) == ["Run again"]
+    assert "Its handler does everything once more" in ended
+    assert button.findall(live.partition('class="columns"')[0]) == []
+
+
+async def test_workers_are_listed_by_version_with_what_their_runs_say(shown: Shown) -> None:
+    await shown.stage.calls.fetch(
+        "select agent.announce_worker('worker-new', '{chat}', '1.1.0', interval '0', 3)"
+    )
+    identity = await shown.stage.queue.enqueue("chat")
+    await shown.stage.claim("chat", "worker-new")
+    for call in (
+        """select agent.store_tags($1, 1, '{"customer": {"found_by": "Acme", "value": "Acme"}}')""",
+        """select agent.open_step($1, 1, 'progress', 0, '"3 of 7 files"')""",
+    ):
+        await shown.stage.calls.fetch(call, identity)
+    _, text = await shown.get("/workers")
+    versions = re.findall(r'<dt>([\d.]+)</dt><dd>\d+ workers?: .*?">(worker-[\w]+)', text)
+    assert versions == [("1.0.0", "worker-a"), ("1.1.0", "worker-new")]
+    assert "Live workers run 2 versions" in text
+    _, text = await shown.get("/workers/worker-new")
+    assert [
+        word for word in ("3 of 7 files", "/console/events?tag=customer%3AAcme") if word not in text
+    ] == []
 
 
 @pytest.mark.parametrize(

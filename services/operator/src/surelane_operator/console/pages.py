@@ -44,7 +44,8 @@ class Pages:
             "version": __version__,
         }
         # A block that is rendered alone sees globals only, no imports of its template.
-        self._environment.globals["ui"] = self._environment.get_template("components.html").module
+        for name, template in (("ui", "components.html"), ("draw", "charts.html")):
+            self._environment.globals[name] = self._environment.get_template(template).module
 
     def page(self, screen: Screen, values: Values, viewer: Viewer) -> str:
         """Render a whole page for a person."""

@@ -1,13 +1,11 @@
 """What an operator may look at: events, why each waits, threads, counts, workers, limits."""
 
 import json
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from decimal import Decimal
-from operator import itemgetter
 from typing import Any
 
 from surelane.calls import Calls, Connection, Pool, Row
@@ -28,6 +26,7 @@ from surelane_operator.reads.filters import (
     keyset,
     read_message,
 )
+from surelane_operator.reads.trends import Trends
 from surelane_service.durations import rate_text
 from surelane_service.figures import Figures, Measured
 
@@ -86,6 +85,7 @@ class Reads(Measured):
         self.sealing = Sealing(DataKeys(database, None), on=False) if sealing is None else sealing
         self.audit = Audit(database)
         """What was done, by whom."""
+        self.trends = Trends(self.calls)
 
     async def measured(self) -> Figures | None:
         """Return the queue's figures; ``None``: they are being measured for the first time."""
@@ -196,25 +196,31 @@ class Reads(Measured):
         chain: Collection[int] = ()
         if texts and rerun_of:
             chain = await self.calls.call("rerun_chain", identity)
-        by_sort = defaultdict(list)
-        for step in steps:
-            by_sort[step["sort"] if step["sort"] in ("tag", "progress") else "step"].append(step)
-        told = [await self._text(step, step_place(identity, *PROGRESS)) for step in by_sort["progress"]]
+        kept = [step for step in steps if step["sort"] not in ("tag", "progress")]
         return event | {
             "payload": await self.sealing.shown(event["payload"]),
             "result": await self.sealing.shown(event["result"], Place(identity, RESULT)) if texts else None,
             "errors": errors,
             "error": errors[-1].get("message" if texts else "type") if errors else None,
-            "steps": [await self._step(step, identity, chain, texts=texts) for step in by_sort["step"]],
-            "tags": {
-                step["name"]: await self._text(step, tag_place(identity, step["name"]))
-                for step in sorted(by_sort["tag"], key=itemgetter("name"))
-            },
-            "progress": " ".join(told) or None,
+            "steps": [await self._step(step, identity, chain, texts=texts) for step in kept],
+            **await self._tags_and_progress(identity, steps),
             "replies": [dict(reply) for reply in replies],
             "rerun_of": rerun_of[0] if rerun_of else None,
             "rerun_as": rerun_as,
         }
+
+    async def tags_and_progress(self, ids: Sequence[int]) -> dict[int, dict[str, Any]]:
+        """Return the ``tags`` of events, and their ``progress``: what their handlers said last of it."""
+        rows = await self.calls.fetch(
+            "select id, agent.list_steps(id) as steps from unnest($1::int8[]) id", ids
+        )
+        return {row["id"]: await self._tags_and_progress(row["id"], json.loads(row["steps"])) for row in rows}
+
+    async def _tags_and_progress(self, identity: int, steps: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        of = {sort: [step for step in steps if step["sort"] == sort] for sort in ("progress", "tag")}
+        told = [await self._text(step, step_place(identity, *PROGRESS)) for step in of["progress"]]
+        tags = {step["name"]: await self._text(step, tag_place(identity, step["name"])) for step in of["tag"]}
+        return {"tags": dict(sorted(tags.items())), "progress": " ".join(told) or None}
 
     async def read_said(self, identity: int, after: int) -> tuple[bool, list[dict[str, Any]]]:
         """Return whether an event has ended, and up to 100 batches of what its agent said after one's number."""

@@ -186,6 +186,8 @@ EACH = 10
 """Running events that are shown of a worker in the list."""
 ALL = 200
 """Running events that are shown of one worker."""
+TOLD = 20
+"""Of these, tags and progress are read."""
 
 KNOWN_BY = {
     "alive": "its session is open, or it announced itself in the last 90 seconds",
@@ -207,6 +209,8 @@ class Running(BaseModel):
     attempts: int
     claimed_at: datetime
     lease_until: datetime
+    tags: dict[str, str] = Field(description="of the first 20 events of the answer; else none")
+    progress: str | None = Field(description="what the handler said last of its progress")
 
 
 class WorkerState(BaseModel):
@@ -247,8 +251,10 @@ async def read_workers(reads: Reads, name: str | None = None, each: int = EACH) 
     """Return the workers, or the one of that name."""
     known = [row for row in await reads.workers() if name in (None, row["name"])]
     runs: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in await reads.calls.rows("list_running", name, each):
-        runs[row["worker"]].append(dict(row))
+    rows = await reads.calls.rows("list_running", name, each)
+    told = await reads.tags_and_progress([row["id"] for row in rows[:TOLD]])
+    for row in rows:
+        runs[row["worker"]].append(dict(row) | told.get(row["id"], {"tags": {}, "progress": None}))
     rows = await reads.calls.fetch("select name, slots, interactive_slots from agent.worker")
     said = {row["name"]: row for row in rows}
     silent = {"slots": None, "interactive_slots": None}

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from surelane.slack import Place, place_of
+from surelane_operator.console.charts import waterfall
 from surelane_operator.console.screen import Asked, Missing, Moved, Sources, Values, number
 from surelane_operator.reads import filters, timeline
 from surelane_operator.reads.lookup import matches_of
@@ -168,6 +169,7 @@ async def event(sources: Sources, asked: Asked) -> Values:
         "behind": _head(why[1]) if why else None,
         "outcome": None if live else timeline.outcome(found),
         "story": list(_told(sources, found, place)),
+        "bars": waterfall(found),
         # The steps from which the event can run again.
         "forks": [
             timeline.step_label(each) for each in found["steps"] if each["sort"] in ("step", "sleep", "wait")

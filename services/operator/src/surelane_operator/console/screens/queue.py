@@ -5,10 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+from surelane_operator.console.charts import heat_of
 from surelane_operator.console.screen import Asked, Missing, Sources, Values, number
 from surelane_operator.reads import queue
 from surelane_operator.reads.feedback import count_feedback, list_feedback
 from surelane_operator.reads.filters import Filter
+from surelane_operator.reads.trends import SPANS
 from surelane_operator.reads.workflows import PAGE, list_workflows, read_workflow
 from surelane_service.figures import Figures
 
@@ -47,7 +49,13 @@ async def kind(sources: Sources, asked: Asked) -> Values:
     found = await queue.read_kind(sources.reads, asked.path["kind"])
     if found is None:
         raise Missing(f"No event of the kind {asked.path['kind']} was ever stored, and no worker handles it.")
-    return {"kind": found, "limit_text": _limit_text}
+    return {"kind": found, "limit_text": _limit_text, **await _over_time(sources, asked, found.kind)}
+
+
+async def _over_time(sources: Sources, asked: Asked, kind: str | None = None) -> Values:
+    given = asked.word("span") or ""
+    trend = await sources.reads.trends.latest(kind, span := given if given in SPANS else "hour")
+    return {"trend": trend, "span": span}
 
 
 async def workflows(sources: Sources, asked: Asked) -> Values:
@@ -94,7 +102,9 @@ async def worker(sources: Sources, asked: Asked) -> Values:
 
 async def usage(sources: Sources, _: Asked) -> Values:
     """Read what models used: requests, tokens and cost by day, workspace and model."""
-    return {"usage": (await queue.list_usage(sources.reads)).usage, "most": queue.MOST_USAGE}
+    found = (await queue.list_usage(sources.reads)).usage
+    days = [found[0].day - timedelta(days=nth) for nth in reversed(range(30))] if found else []
+    return {"usage": found, "most": queue.MOST_USAGE, "days": days}
 
 
 async def doctor(sources: Sources, _: Asked) -> Values:
@@ -133,7 +143,7 @@ def _address(target: str) -> str | None:
 BAD = ("problem", "warning")
 
 
-async def overview(sources: Sources, _: Asked) -> Values:
+async def overview(sources: Sources, asked: Asked) -> Values:
     reads = sources.reads
     now = await reads.clock()
     workers = await reads.workers()
@@ -150,6 +160,8 @@ async def overview(sources: Sources, _: Asked) -> Values:
         "unanswered": await reads.list_events(Filter(queue.UNANSWERED, since=now - queue.WEEK), 8),
         "waiting": await reads.longest_waiting(12),
         "minutes": queue.MINUTES,
+        "heat": heat_of(await reads.trends.latest(None, "day")),
+        **await _over_time(sources, asked),
     }
 
 

@@ -82,8 +82,8 @@ async function send(form, submitter) {
   const answer = await call(method, target, body);
   for (const button of buttons) button.disabled = false;
   if (answer === null) return;
-  const then = given.then ?? form.dataset.then;
-  if (then) return location.assign(filled(then, answer));
+  const then = filled(given.then ?? form.dataset.then ?? "", answer);
+  if (then && then !== location.pathname) return location.assign(then);
   toast(filled(given.done ?? form.dataset.done ?? "Done.", answer));
   form.closest("dialog")?.close();
   await refresh();
