@@ -18,6 +18,7 @@ from surelane_service.service_settings import (
     DEMO_CLIENT_SECRET,
     DEMO_SIGNING_SECRET,
 )
+from surelane_service.subscriptions import SUBSCRIPTIONS
 
 DATABASE = "surelane"
 DEMONSTRATION = "surelane_dev.demonstration:handlers"
@@ -90,6 +91,7 @@ def services(
         "SLACK_API_URL": f"{simulator}/api/",
         **stand_in,
         "SURELANE_HOST": settings.host,
+        **({SUBSCRIPTIONS: project.subscriptions} if project.subscriptions else {}),
         "SURELANE_SIMULATOR_STATE": str(settings.data_dir.expanduser().resolve() / "simulator.json"),
         **project.settings,
         **given,

@@ -154,10 +154,9 @@ class Supervisor:
             if code == EXIT_SETTINGS:
                 await self._stay(watched=watched)
                 continue
-            if child is not self._child:
-                self._failed()
+            why = "" if child is self._child else f": {self._failed()}"
             pause = FIRST_PAUSE if time.monotonic() - began > STEADY else pause
-            self._output.say(f"{self.name} ended with code {code}; it starts again in {pause:g} s")
+            self._output.say(f"{self.name} ended with code {code}{why}; it starts again in {pause:g} s")
             await self._pause(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 

@@ -150,7 +150,7 @@ async def _dev(settings: DevSettings, project: Project, output: Output) -> None:
             output.say(message)
         stack.push_async_callback(kept["simulator"].stop)
         stack.push_async_callback(_together, *(kept[name].stop for name in ("ingest", "operator", "worker")))
-        stack.enter_context(_for_the_command(settings, databases))
+        stack.enter_context(_for_the_command(settings, project, databases))
 
         def start(name: str) -> Start:
             at = {**ports, "worker_private": _free(settings)}
@@ -192,13 +192,16 @@ def _free(settings: DevSettings) -> int:
 
 
 @contextmanager
-def _for_the_command(settings: DevSettings, databases: Databases) -> Iterator[None]:
-    """Tell the command ``surelane`` where the embedded database is, for the length of the block."""
+def _for_the_command(settings: DevSettings, project: Project, databases: Databases) -> Iterator[None]:
+    """Tell the command ``surelane``, for the length of the block, where the embedded database is.
+
+    It gets the event types of the manifest, too.
+    """
     if settings.database_url is not None:
         yield
         return
     told = settings.data_dir / DEVELOPMENT_URL
-    told.write_text(databases.operator)
+    told.write_text(f"{databases.operator}\n{project.subscriptions}")
     try:
         yield
     finally:
