@@ -57,7 +57,8 @@ async def test_two_workspaces_install_the_app_and_each_gets_its_answers(
     async with open_page(browser, system.page, width=1280, height=800) as slack:
         for workspace, channel in (("Surelane", "support"), ("Bakery", "orders")):  # orders is shared
             await slack.open_workspace(workspace)
-            await install(slack, workspace)
+            if workspace != "Surelane":  # which installs the app by itself
+                await install(slack, workspace)
             await slack.open_channel(channel)
             await slack.say(f"hello from {workspace}")
             await slack.expect(slack.thread.locator(".message.app")).to_contain_text(

@@ -6,9 +6,15 @@ from typing import Any
 
 import pytest
 
+from surelane.encryption.keys import Keyring
 from surelane_service.durations import parse_duration
-from surelane_service.service_settings import DEMO_SIGNING_SECRET, SLACK_API_URL
-from tests.deploy.commands import ROOT, version
+from surelane_service.service_settings import (
+    DEMO_CLIENT_ID,
+    DEMO_CLIENT_SECRET,
+    DEMO_SIGNING_SECRET,
+    SLACK_API_URL,
+)
+from tests.deploy.commands import ROOT, run, version
 from tests.deploy.compose import PRODUCTION, SECRETS, config
 from tests.deploy.settings import READ, is_read
 
@@ -184,7 +190,12 @@ def test_a_setting_that_is_not_given_leaves_the_images_own_alone() -> None:
             blank = {
                 variable for variable, value in services[name]["environment"].items() if value in (None, "")
             }
-            assert blank <= {"SURELANE_API_TOKEN", "SLACK_APP_TOKEN"}, f"{name}: {sorted(blank)}"
+            demonstrated = (
+                {"SLACK_CLIENT_ID", "SLACK_CLIENT_SECRET"} if services is demonstration() else set()
+            )
+            assert blank <= {"SURELANE_API_TOKEN", "SLACK_APP_TOKEN"} | demonstrated, (
+                f"{name}: {sorted(blank)}"
+            )
             assert not services[name]["environment"].keys() & {"SURELANE_HANDLERS", "OTEL_TRACES_SAMPLER"}
 
 
@@ -210,6 +221,32 @@ def test_the_demonstration_speaks_to_its_simulator_with_public_secrets() -> None
         demonstration()[name]["environment"]["SLACK_SIGNING_SECRET"] for name in ("ingest", "simulator")
     }
     assert signing == {DEMO_SIGNING_SECRET}
+
+
+def test_with_a_client_id_the_demonstration_installs_its_own_app() -> None:
+    given = {"SLACK_CLIENT_ID": "7.7", "SLACK_CLIENT_SECRET": "real", "SURELANE_PORT": "9001"}
+    services = config(env={**given, "SURELANE_SIMULATOR_PORT": "9002"})["services"]
+    ingest, worker, simulator = (services[name]["environment"] for name in ("ingest", "worker", "simulator"))
+    assert {each["SLACK_CLIENT_ID"] for each in (ingest, worker, simulator)} == {DEMO_CLIENT_ID}
+    for each in (ingest, worker):
+        assert each["SLACK_CLIENT_SECRET"] == DEMO_CLIENT_SECRET
+        assert Keyring.read(each["SURELANE_ENCRYPTION_KEYS"])
+    assert ingest["SLACK_AUTHORIZE_URL"] == "http://127.0.0.1:9002/oauth/v2/authorize"
+    assert simulator["SURELANE_SIMULATOR_INGEST_URL"] == "http://127.0.0.1:9001"
+    assert not demonstration()["simulator"]["environment"]["SLACK_CLIENT_ID"]
+
+
+def test_the_demonstration_s_worker_runs_its_handlers_unless_the_image_names_others() -> None:
+    worker = demonstration()["worker"]
+    (mounted,) = worker["volumes"]
+    assert (ROOT / mounted["source"]).samefile(ROOT / "dev/src/surelane_dev/demonstration.py")
+    shown = [
+        "sh",
+        "-c",
+        worker["entrypoint"][2].replace("$$", "$").replace("python -m surelane_worker", "env"),
+    ]
+    for own, expected in (({}, "demonstration:handlers"), ({"SURELANE_HANDLERS": "bot:app"}, "bot:app")):
+        assert f"SURELANE_HANDLERS={expected}" in run(*shown, env=own).stdout.splitlines()
 
 
 def test_no_service_gets_anothers_password() -> None:

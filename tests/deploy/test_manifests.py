@@ -1,12 +1,14 @@
 """The rendered manifests keep their promises, beside being valid."""
 
 import base64
+import shutil
 from pathlib import Path
 
 import pytest
 
+from surelane.encryption.keys import Keyring
 from surelane_service.durations import parse_duration
-from surelane_service.service_settings import DEMO_SIGNING_SECRET
+from surelane_service.service_settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET, DEMO_SIGNING_SECRET
 from tests.deploy.commands import ROOT, version
 from tests.deploy.manifests import (
     DEMONSTRATION,
@@ -308,6 +310,31 @@ def test_the_production_overlay_brings_no_secret_simulator_or_database() -> None
     for workload in workloads(manifests):
         for container in containers(workload):
             assert "SLACK_API_URL" not in environment(manifests, container), "Slack's own is the default"
+
+
+def test_the_demonstration_s_worker_runs_its_handlers() -> None:
+    worker = named(rendered(DEMONSTRATION), "Deployment", "worker")
+    (volume,) = pod(worker)["volumes"]
+    mounted = named(rendered(DEMONSTRATION), "ConfigMap", volume["configMap"]["name"])["data"]
+    assert mounted == {"demonstration.py": (ROOT / "dev/src/surelane_dev/demonstration.py").read_text()}
+    assert "${SURELANE_HANDLERS:-demonstration:handlers}" in containers(worker)[-1]["command"][-1]
+
+
+def test_the_demonstration_takes_installs_by_one_line(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "k8s", tmp_path / "k8s")
+    kustomization = tmp_path / "k8s/kustomization.yaml"
+    kustomization.write_text(kustomization.read_text().replace("  # - components/", "  - components/"))
+    manifests = rendered(tmp_path / "k8s")
+    found = {
+        name: environment(manifests, containers(named(manifests, "Deployment", name))[-1])
+        for name in ("ingest", "worker", "simulator")
+    }
+    assert {each["SLACK_CLIENT_ID"] for each in found.values()} == {DEMO_CLIENT_ID}
+    for name in ("ingest", "worker"):
+        secret = named(manifests, "Secret", name)["data"]
+        assert base64.b64decode(secret["SLACK_CLIENT_SECRET"]).decode() == DEMO_CLIENT_SECRET
+        assert Keyring.read(base64.b64decode(secret["SURELANE_ENCRYPTION_KEYS"]).decode())
+        assert "DATABASE_URL" in secret, "the others stay"
 
 
 def test_demonstration_secrets_are_marked_and_refused_against_slack() -> None:

@@ -244,6 +244,11 @@ async def test_events_that_nothing_takes_are_found(
     assert told in gaps.found
     monkeypatch.setenv("SURELANE_EVENT_TYPES", "app_mention,reaction_added")
     assert levels(await findings("workers")) == {"ok"}
+    monkeypatch.setenv("SURELANE_SUBSCRIPTIONS", "app_mention")
+    _, lacking = await findings("workers")
+    assert "the app's manifest does not subscribe to reaction_added" in lacking.found
+    monkeypatch.setenv("SURELANE_SUBSCRIPTIONS", "app_mention,reaction_added")
+    assert levels(await findings("workers")) == {"ok"}
 
 
 async def test_a_backlog_that_gets_old_is_found_and_a_paused_one_too(

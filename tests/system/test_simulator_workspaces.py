@@ -16,6 +16,7 @@ from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.simulator_settings import SimulatorSettings
 from surelane_dev.simulator.workspace.demo import GRID, SHARED
 from surelane_service.service_settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET, load_settings
+from tests.processes import free_port
 
 EAST, WEST, BAKERY = "T0ACMEEAST", "T0ACMEWEST", "T0BAKERY01"
 APP = {"client_id": DEMO_CLIENT_ID, "client_secret": DEMO_CLIENT_SECRET}
@@ -177,6 +178,17 @@ async def test_with_a_client_id_the_demo_workspace_installs_the_app_too() -> Non
         await slack.install(demo.team_id)
         demo.post(demo.channels["C0GENERAL1"], "U0ADA00001", f"<@{demo.bot.id}> hello")
         assert [each.kind for each in simulator.sender.deliveries.values()] == ["app_mention"]
+
+
+async def test_it_is_ready_once_the_demo_workspace_has_installed_the_app() -> None:
+    """tests/system/test_trying.py installs it at the real ingest."""
+    nobody = f"http://127.0.0.1:{free_port()}"
+    settings = load_settings(SimulatorSettings, port=0, ingest_url=nobody, client_id=DEMO_CLIENT_ID)
+    async with serving_simulator(settings) as (url, _), aiohttp.ClientSession() as session:
+        async with session.get(f"{url}/readyz") as waiting:
+            assert waiting.status == 503
+        async with session.get(f"{url}/livez") as alive:
+            assert alive.status == 200
 
 
 async def test_a_message_of_a_shared_channel_is_sent_for_each_workspace_with_the_app(slack: Slack) -> None:

@@ -131,7 +131,9 @@ async def test_a_worker_that_does_not_start_is_the_last_line(tmp_path: Path) -> 
     async with up(tmp_path / "data", {"SURELANE_HANDLERS": "os:nothing"}) as system:
         await until(lambda: "No message is answered" in system.shown, within=120, what="the last line")
         assert "Surelane is up" not in system.shown
-        assert "the worker did not start" in system.output[-1]
+        assert (
+            "the worker did not start: SURELANE_HANDLERS: os has no attribute 'nothing'" in system.output[-1]
+        )
         assert await system.end() == 0
 
 

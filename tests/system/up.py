@@ -4,7 +4,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,6 +96,7 @@ async def up(
     *,
     project: Path | None = None,
     python: str | Path = sys.executable,
+    options: Sequence[str] = (),
 ) -> AsyncIterator[Up]:
     """Run it for the length of the block, in a project's directory. Kill all its remaining processes afterwards."""
     ports = {name: str(free_port()) for name in PORTS}
@@ -107,7 +108,7 @@ async def up(
 
     child = await Child.start(
         "up",
-        *(python, "-m", "surelane_operator.cli", "dev"),
+        *(python, "-m", "surelane_operator.cli", "dev", *options),
         env={**clean_environment(), **ports, "SURELANE_DATA_DIR": str(data), **(env or {})},
         on_line=show,
         where=project,

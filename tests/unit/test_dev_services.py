@@ -129,6 +129,9 @@ def test_installs_are_tried_with_the_demo_secret(monkeypatch: pytest.MonkeyPatch
     assert found["simulator"]["SLACK_CLIENT_ID"] == DEMO_CLIENT_ID
     assert "SLACK_CLIENT_SECRET" not in found["simulator"]
     assert set_aside() == []
+    monkeypatch.delenv("SLACK_CLIENT_SECRET")
+    assert not any("SLACK_CLIENT_ID" in found for found in environments().values()), "installs are off"
+    monkeypatch.setenv("SLACK_CLIENT_SECRET", DEMO_CLIENT_SECRET)
     shown = where_to_look(load_settings(DevSettings), PROJECT, PORTS, Databases.given("postgresql://"))
     assert any(re.search(r"install the app +http://127.0.0.1:\d+/slack/install$", line) for line in shown)
 
@@ -206,7 +209,7 @@ def test_the_handlers_that_run_are_shown(monkeypatch: pytest.MonkeyPatch) -> Non
         lines = where_to_look(load_settings(DevSettings), project, PORTS, Databases.given("postgresql://"))
         return next(line for line in lines if line.startswith("  handlers"))
 
-    assert "the built-in ones" in shown(Project(Path()))
+    assert "those of the demonstration" in shown(Project(Path()))
     assert "mybot.handlers:handlers" in shown(PROJECT)
     monkeypatch.setenv("SURELANE_HANDLERS", "app:app")
     assert "app:app" in shown(Project(Path()))

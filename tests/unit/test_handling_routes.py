@@ -238,6 +238,16 @@ def test_messages_that_ingest_does_not_take_are_named() -> None:
     assert [line["kind"] for line in logs] == sorted(MESSAGES)
 
 
+def test_types_that_the_manifest_lacks_are_named_once() -> None:
+    kinds = {"slack.app_mention", "slack.reaction_added", "slack.team_join", "slack.message_changed", "mail"}
+    with capture_logs() as logs:
+        warn_of_doubts(kinds, {"app_mention", "reaction_added", "message.im"}, {"app_mention", "message.im"})
+    assert {line["kind"]: line["reason"] for line in logs} == {
+        "slack.reaction_added": "the app's manifest does not subscribe to reaction_added",
+        "slack.team_join": "SURELANE_EVENT_TYPES leaves out team_join",
+    }
+
+
 def test_without_the_setting_its_default_counts() -> None:
     with capture_logs() as logs:
         warn_of_doubts({"slack.reaction_added", "slack.app_mention", "slack.message_changed"}, None)

@@ -23,10 +23,12 @@ ROOT = Path(__file__).parents[2]
 URL = "https://YOUR-HOST/slack/events"
 SETS = [
     "surelane_worker.builtin:handlers",
+    "surelane_dev.demonstration:handlers",
     "team_bot.handlers:handlers",
     *(f"examples.{path.parent.name}.handlers:handlers" for path in ROOT.glob("examples/*/handlers.py")),
 ]
 SOURCES = [
+    ROOT / "k8s/components/simulator/demonstration.py",
     *(ROOT / "examples").rglob("*.py"),
     *(ROOT / "services/worker/src/surelane_worker/builtin").rglob("*.py"),
 ]

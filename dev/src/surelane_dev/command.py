@@ -11,14 +11,23 @@ import typer
 from surelane.errors import SurelaneError
 
 
-def dev() -> None:
+def dev(
+    *,
+    socket_mode: Annotated[
+        bool, typer.Option("--socket-mode", help="Connect ingest to the simulator by Socket Mode.")
+    ] = False,
+    installs: Annotated[
+        bool,
+        typer.Option("--installs", help="Let each of the simulator's workspaces install the app by OAuth."),
+    ] = False,
+) -> None:
     """Run the whole system here until Ctrl-C: PostgreSQL, ingest, a worker, a Slack simulator.
 
     The handlers are those of [tool.surelane] in pyproject.toml, or of SURELANE_HANDLERS; a save reloads them.
     """
     from surelane_dev.system import main  # noqa: PLC0415
 
-    raise typer.Exit(main())
+    raise typer.Exit(main(socket_mode=socket_mode, installs=installs))
 
 
 def new(

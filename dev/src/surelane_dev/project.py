@@ -2,11 +2,13 @@
 
 import os
 import tomllib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from surelane.errors import SettingsError
+from surelane_dev.simulator.manifest import read_manifest
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,14 @@ class Project:
             "SURELANE_MODEL": self.model,
         }
         return {name: found for name, value in given.items() if (found := os.environ.get(name) or value)}
+
+    @property
+    def subscriptions(self) -> str:
+        """The event types of the manifest, separated by commas; none without one that can be read."""
+        with suppress(SettingsError):  # the simulator says so
+            if path := self.settings.get("SURELANE_SIMULATOR_MANIFEST"):
+                return ",".join(sorted(read_manifest(Path(path)).events))
+        return ""
 
     @property
     def is_a_teams(self) -> bool:

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from surelane_dev.accounts import uri_of
@@ -18,8 +18,11 @@ from surelane_service.service_settings import (
     DEMO_CLIENT_SECRET,
     DEMO_SIGNING_SECRET,
 )
+from surelane_service.subscriptions import SUBSCRIPTIONS
 
 DATABASE = "surelane"
+DEMONSTRATION = "surelane_dev.demonstration:handlers"
+DEMO_APP_TOKEN = "xapp-surelane-demo"  # noqa: S105 - public; Slack's own API knows no such token
 SLACK_SECRETS = ("SLACK_APP_TOKEN", "SLACK_SIGNING_SECRET", "SLACK_BOT_TOKEN", "SLACK_CLIENT_SECRET")
 SIMULATOR_READS = (
     *("SURELANE_SIMULATOR_", "SURELANE_INGEST_URL", "SLACK_CLIENT_ID", "LOG_LEVEL"),
@@ -82,16 +85,19 @@ def services(
             operators["SURELANE_API_TOKEN"] = DEMO_API_TOKEN
     if "SURELANE_API_TOKEN" in operators | given:
         operators |= {"SURELANE_CONSOLE_SIGN_IN": "token", "SURELANE_MCP": "change"}
-    if "SLACK_APP_TOKEN" not in given:
+    if simulated() or "SLACK_APP_TOKEN" not in given:
         stand_in["SLACK_SIGNING_SECRET"] = DEMO_SIGNING_SECRET
     shared = {
         "SLACK_API_URL": f"{simulator}/api/",
         **stand_in,
         "SURELANE_HOST": settings.host,
+        **({SUBSCRIPTIONS: project.subscriptions} if project.subscriptions else {}),
         "SURELANE_SIMULATOR_STATE": str(settings.data_dir.expanduser().resolve() / "simulator.json"),
         **project.settings,
         **given,
     }
+    if "SLACK_CLIENT_SECRET" not in given:  # installs are off, and the simulator must know
+        shared.pop("SLACK_CLIENT_ID", None)
     if shared.get("SURELANE_MODEL") == fake_model.NAME:
         shared.setdefault("SURELANE_MODEL_URL", simulator + fake_model.PATH)
     # If ingest takes the demo secret, it takes the simulator's events. The simulator then gets the database too, to
@@ -110,7 +116,7 @@ def services(
                 "SURELANE_SIMULATOR_POSTING": "on" if posting else "off",
                 **(database if posting else {}),
             },
-            f"{simulator}/livez",
+            f"{simulator}/readyz",
         ),
         "ingest": Start(
             {
@@ -132,6 +138,8 @@ def services(
         ),
         "worker": Start(
             {
+                "SURELANE_HANDLERS": DEMONSTRATION,
+                "SURELANE_CONSOLE_URL": f"{at}:{ports['operator']}",
                 **shared,
                 "DATABASE_URL": databases.worker,
                 "SURELANE_PRIVATE_PORT": str(ports["worker_private"]),
@@ -142,8 +150,8 @@ def services(
 
 
 def _is_real(name: str, value: str | None) -> bool:
-    """Return whether a variable is a secret of a real Slack app: installs take the public demo secret, too."""
-    return name in SLACK_SECRETS and value is not None and value != DEMO_CLIENT_SECRET
+    """Return whether a variable is a secret of a real Slack app, and none of the simulator's public ones."""
+    return name in SLACK_SECRETS and value not in (None, DEMO_CLIENT_SECRET, DEMO_APP_TOKEN)
 
 
 def simulated() -> bool:
@@ -172,16 +180,16 @@ def where_to_look(
     project: Project,
     ports: Mapping[str, int],
     databases: Databases,
-    missing: Sequence[str] = (),
+    missing: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Return the lines that greet a newcomer. The last one names the services that are ``missing``."""
+    """Return the lines that greet a newcomer. The last ones say which services are ``missing``, and why."""
     at = settings.url
     client = "psql" if shutil.which("psql") else program("psql")
     opened = (
         "yours, by SURELANE_DEV_DATABASE_URL" if settings.database_url else f"{client} '{databases.owner}'"
     )
     handlers = project.settings.get(
-        "SURELANE_HANDLERS", "the built-in ones; write your own with: surelane new"
+        "SURELANE_HANDLERS", "those of the demonstration; write your own with: surelane new"
     )
     public = simulated() and settings.is_local and not os.environ.get("SURELANE_API_TOKEN")
     token = f" (token {DEMO_API_TOKEN})" if public else ""
@@ -204,7 +212,14 @@ def where_to_look(
     aside = simulated() and _is_real("SLACK_CLIENT_SECRET", secret)
     installs = os.environ.get("SLACK_CLIENT_ID") and secret and not aside
     install = [f"  install the app  {at}:{ports['ingest']}/slack/install"] if installs else []
-    lacks = f"No message is answered: the {' and the '.join(missing)} did not start. The reason is above."
+    lacks = [
+        f"No message is answered: the {name} did not start: {why}. Its log is above."
+        for name, why in (missing or {}).items()
+    ]
+    socket = simulated() and os.environ.get("SLACK_APP_TOKEN") == DEMO_APP_TOKEN
+    by_socket = (
+        ["  Socket Mode      ingest is connected to the simulator, which posts nothing"] if socket else []
+    )
     return [
         "",
         "Surelane is not up yet. Ctrl-C ends it." if missing else "Surelane is up. Ctrl-C ends it.",
@@ -212,9 +227,10 @@ def where_to_look(
         *install,
         f"  handlers         {handlers}",
         f"  ingest           {at}:{ports['ingest']}/slack/events",
+        *by_socket,
         *page,
         f"  operator's API   {private}/v1/jobs{token}; or the command: surelane events list",
         "  private ports    " + ", ".join(f"{name} {address}/" for name, address in addresses.items()),
         f"  database         {opened}",
-        *([lacks] if missing else [""]),
+        *(lacks or [""]),
     ]

@@ -18,6 +18,7 @@ from http import HTTPStatus
 import aiohttp
 
 from surelane.errors import SurelaneError
+from surelane_dev.front import Front
 from surelane_dev.output import Output
 from surelane_dev.processes import Child
 from surelane_service.lifecycle import EXIT_SETTINGS
@@ -47,7 +48,15 @@ class Start:
 class Supervisor:
     """Keep one service running."""
 
-    def __init__(self, name: str, before: Mapping[str, str], within: float, output: Output) -> None:
+    def __init__(
+        self,
+        name: str,
+        before: Mapping[str, str],
+        within: float,
+        output: Output,
+        news: asyncio.Event,
+        front: Front | None = None,
+    ) -> None:
         """Take what a service needs.
 
         Args:
@@ -55,13 +64,17 @@ class Supervisor:
             before: the environment of a spare, which has no secret that the service must not have.
             within: seconds until a process that got SIGTERM is killed.
             output: shows its lines.
+            news: is set when a process of it is ready, or did not start.
+            front: the port that stays when the process changes.
         """
         self.name = name
         self.settled = asyncio.Event()
-        """Set when it runs, or when only a change of its code can help."""
+        """Set when it runs, or when it did not start."""
+        self.problem: str | None = None
+        """Why no process of it runs, although it was started."""
         self._before = {**before, "PYTHONUNBUFFERED": "1"}
         self._within = within
-        self._output = output
+        self._output, self._news, self._front, self._last = output, news, front, ""
         self._spare: Child | None = None
         self._child: Child | None = None
         self._how: Start | None = None
@@ -80,8 +93,20 @@ class Supervisor:
         if self._spare is None or self._spare.exit_code is not None:
             command = (sys.executable, "-m", "surelane_dev.program", self.name)
             self._spare = await Child.start(
-                self.name, *command, env=self._before, on_line=self._output.of(self.name), fed=True
+                self.name, *command, env=self._before, on_line=self._show, fed=True
             )
+
+    def _show(self, line: str) -> None:
+        self._last = line if line.strip() else self._last
+        self._output.of(self.name)(line)
+
+    def _failed(self) -> str:
+        """Note why it did not start: the last line that it wrote."""
+        why = self._output.readable(self._last).strip().splitlines()
+        self.problem = why[-1].strip().rstrip(".") if why else "it wrote nothing"
+        self.settled.set()
+        self._news.set()
+        return self.problem
 
     def changed(self, files: list[str]) -> None:
         """Replace the process, because these files changed."""
@@ -105,18 +130,18 @@ class Supervisor:
             try:
                 how = start()
             except SurelaneError as error:
-                self._output.say(str(error))
+                self._last = str(error)
                 await self._stay()
                 continue
             child = await self._begin(how)
             if await self._came_up(child, how):
                 await self._replace(child, how)
                 if files:
-                    took, port = time.monotonic() - began, how.ready.rpartition("/")[0]
-                    self._output.say(
-                        f"{self.name} reloaded in {took:.1f} s: {', '.join(files[:3])} ({port}/)"
-                    )
+                    took = time.monotonic() - began
+                    self._output.say(f"{self.name} reloaded in {took:.1f} s: {', '.join(files[:3])}")
+                self.problem = None
                 self.settled.set()
+                self._news.set()
                 if watched:
                     await self.prepare()
                 await self._end_or_change(child)
@@ -126,13 +151,12 @@ class Supervisor:
                 continue
             code = await child.wait()
             self._running.discard(child)
-            if code == EXIT_SETTINGS and not watched:
-                raise ServiceError(f"{self.name} ended with code {code}; ending the rest")
             if code == EXIT_SETTINGS:
-                await self._stay()
+                await self._stay(watched=watched)
                 continue
+            why = "" if child is self._child else f": {self._failed()}"
             pause = FIRST_PAUSE if time.monotonic() - began > STEADY else pause
-            self._output.say(f"{self.name} ended with code {code}; it starts again in {pause:g} s")
+            self._output.say(f"{self.name} ended with code {code}{why}; it starts again in {pause:g} s")
             await self._pause(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
@@ -171,12 +195,17 @@ class Supervisor:
             for wait in waits:
                 wait.cancel()
 
-    async def _stay(self) -> None:
-        """Wait for other code, with the old process if there is one."""
+    async def _stay(self, *, watched: bool = True) -> None:
+        """Wait for other code, with the old process if there is one.
+
+        Raises:
+            ServiceError: its code is not watched.
+        """
+        if not watched:
+            raise ServiceError(f"{self.name} did not start: {self._failed()}; ending the rest")
         old = self._child if self._child is not None and self._child.exit_code is None else None
         stays = "the earlier code stays in use" if old else "nothing runs"
-        self._output.say(f"{self.name} did not start; {stays} until you save a change")
-        self.settled.set()
+        self._output.say(f"{self.name} did not start: {self._failed()}; {stays} until you save a change")
         await self.prepare()
         if old is not None:
             await self._end_or_change(old)
@@ -193,6 +222,8 @@ class Supervisor:
         """Make this process the current one, and wait until the old one takes no more."""
         old, before = self._child, self._how
         self._child, self._how = child, how
+        if self._front is not None:
+            self._front.behind = how.ready
         if old is not None and before is not None and old.exit_code is None:
             self._retire(old)
             await asyncio.sleep(0)  # the signal is sent

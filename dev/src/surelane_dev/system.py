@@ -14,21 +14,32 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from surelane.encryption.keys import SETTING, new_key
 from surelane.errors import SettingsError, SurelaneError
 from surelane_dev.accounts import prepare
 from surelane_dev.changes import watch
 from surelane_dev.dev_settings import DevSettings
+from surelane_dev.front import Front
 from surelane_dev.output import Output
 from surelane_dev.ports import Wanted, choose
 from surelane_dev.postgres import embedded
 from surelane_dev.processes import Child
 from surelane_dev.program import MODULES
 from surelane_dev.project import Project, find_project
-from surelane_dev.services import DATABASE, Databases, before, services, set_aside, where_to_look
+from surelane_dev.services import (
+    DATABASE,
+    DEMO_APP_TOKEN,
+    Databases,
+    before,
+    services,
+    set_aside,
+    simulated,
+    where_to_look,
+)
 from surelane_dev.supervisor import Start, Supervisor
 from surelane_operator.cli.session import DEVELOPMENT_URL
 from surelane_service.lifecycle import EXIT_FAILED, EXIT_FORCED, EXIT_OK, EXIT_SETTINGS
-from surelane_service.service_settings import load_settings
+from surelane_service.service_settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET, load_settings
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CLONE = Path(__file__).parents[3] / "migrations" / "idempotent"
@@ -40,10 +51,11 @@ class DevError(SurelaneError):
     """A process ended that should have kept running."""
 
 
-def main() -> int:
-    """Run the system until a signal; return the exit code."""
+def main(*, socket_mode: bool = False, installs: bool = False) -> int:
+    """Run the system until a signal; return the exit code. The simulator takes Socket Mode and installs."""
     output = Output()
     try:
+        demonstrate(socket_mode=socket_mode, installs=installs)
         return asyncio.run(_until_signal(output))
     except SettingsError as error:
         output.say(str(error))
@@ -51,6 +63,32 @@ def main() -> int:
     except SurelaneError as error:
         output.say(str(error))
         return EXIT_FAILED
+
+
+def demonstrate(*, socket_mode: bool, installs: bool) -> None:
+    """Set the public variables with which the simulator takes an app by Socket Mode, or installs by OAuth.
+
+    Raises:
+        SettingsError: the simulator does not stand in Slack's place.
+    """
+    if (socket_mode or installs) and not simulated():
+        raise SettingsError("--socket-mode and --installs are for the simulator: unset SLACK_API_URL")
+    if socket_mode:
+        os.environ["SLACK_APP_TOKEN"] = DEMO_APP_TOKEN
+    if installs:
+        os.environ |= {"SLACK_CLIENT_ID": DEMO_CLIENT_ID, "SLACK_CLIENT_SECRET": DEMO_CLIENT_SECRET}
+
+
+def _keep_key(settings: DevSettings) -> None:
+    """Make a key for the tokens of installs, if the demo app needs one and none is set. Keep it for the next start."""
+    if os.environ.get("SLACK_CLIENT_SECRET") != DEMO_CLIENT_SECRET or os.environ.get(SETTING):
+        return
+    kept = settings.data_dir / "encryption.key"
+    if not kept.exists():
+        settings.data_dir.mkdir(parents=True, exist_ok=True)
+        kept.touch(mode=0o600)
+        kept.write_text(new_key())
+    os.environ[SETTING] = kept.read_text()
 
 
 async def _until_signal(output: Output) -> int:
@@ -87,10 +125,18 @@ async def _until_signal(output: Output) -> int:
 
 async def _dev(settings: DevSettings, project: Project, output: Output) -> None:
     ports = _ports(settings, output)
-    drain = settings.drain_timeout.total_seconds() + GRACE
+    drain, front, news = settings.drain_timeout.total_seconds() + GRACE, Front(), asyncio.Event()
     async with AsyncExitStack() as stack:
+        await stack.enter_async_context(front.serving(settings.host, ports["worker_private"]))
         kept = {
-            name: Supervisor(name, before(name), GRACE if name == "simulator" else drain, output)
+            name: Supervisor(
+                name,
+                before(name),
+                GRACE if name == "simulator" else drain,
+                output,
+                news,
+                front if name == "worker" else None,
+            )
             for name in MODULES
         }
         for each in kept.values():
@@ -99,14 +145,15 @@ async def _dev(settings: DevSettings, project: Project, output: Output) -> None:
         databases, postgres = await stack.enter_async_context(_database(settings, output))
         # Developers of Surelane change scripts without a new version, so apply them again.
         await _migrate(databases.owner, output, *(["--again"] if postgres and CLONE.is_dir() else []))
+        _keep_key(settings)
         for message in set_aside():
             output.say(message)
         stack.push_async_callback(kept["simulator"].stop)
         stack.push_async_callback(_together, *(kept[name].stop for name in ("ingest", "operator", "worker")))
-        stack.enter_context(_for_the_command(settings, databases))
+        stack.enter_context(_for_the_command(settings, project, databases))
 
         def start(name: str) -> Start:
-            at = {**ports, "worker_private": _free(settings, ports["worker_private"])}
+            at = {**ports, "worker_private": _free(settings)}
             current = find_project(project.root) if name == "worker" else project
             return services(settings, current, at, databases)[name]
 
@@ -121,29 +168,40 @@ async def _dev(settings: DevSettings, project: Project, output: Output) -> None:
             ),
             *([watch(project.root, kept["worker"].changed)] if project.is_a_teams else []),
         ):
-            for each in kept.values():
-                await each.settled.wait()
-            missing = [name for name, each in kept.items() if not each.runs]
-            output.say(*where_to_look(settings, project, ports, databases, missing))
+            shown = None
+            while True:
+                for each in kept.values():
+                    await each.settled.wait()
+                missing = {
+                    name: each.problem for name, each in kept.items() if each.problem and not each.runs
+                }
+                if missing != shown:
+                    output.say(*where_to_look(settings, project, ports, databases, missing))
+                shown = missing
+                await news.wait()
+                news.clear()
 
 
 async def _together(*stops: Callable[[], Awaitable[None]]) -> None:
     await asyncio.gather(*(stop() for stop in stops))
 
 
-def _free(settings: DevSettings, port: int) -> int:
-    """Return the port, or a free one while a worker that drains still has it."""
-    return choose(settings.host, {"": Wanted("SURELANE_WORKER_PRIVATE_PORT", None, port)})[""]
+def _free(settings: DevSettings) -> int:
+    """Return a free port for a worker: the one before it may still drain on its own."""
+    return choose(settings.host, {"": Wanted("SURELANE_WORKER_PRIVATE_PORT", 0, 0)})[""]
 
 
 @contextmanager
-def _for_the_command(settings: DevSettings, databases: Databases) -> Iterator[None]:
-    """Tell the command ``surelane`` where the embedded database is, for the length of the block."""
+def _for_the_command(settings: DevSettings, project: Project, databases: Databases) -> Iterator[None]:
+    """Tell the command ``surelane``, for the length of the block, where the embedded database is.
+
+    It gets the event types of the manifest, too.
+    """
     if settings.database_url is not None:
         yield
         return
     told = settings.data_dir / DEVELOPMENT_URL
-    told.write_text(databases.operator)
+    told.write_text(f"{databases.operator}\n{project.subscriptions}")
     try:
         yield
     finally:

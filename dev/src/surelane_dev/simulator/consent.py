@@ -1,7 +1,7 @@
 """Serve Slack's OAuth page: a person chooses a workspace, and approves or cancels."""
 
 from html import escape
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode, urljoin, urlsplit
 
 from aiohttp import web
 
@@ -79,7 +79,7 @@ def _asked(request: web.Request) -> Asked | str:
     query = request.query
     if query.get("client_id") != DEMO_CLIENT_ID:
         return "invalid_client_id: the simulator has one app, with the demo client id"
-    default = f"{request.app[SIMULATOR].settings.ingest_url}/slack/oauth_redirect"
+    default = urljoin(request.app[SIMULATOR].settings.install_url, "oauth_redirect")
     asked = Asked(query.get("redirect_uri") or default, query.get("scope", ""), query.get("user_scope", ""))
     if urlsplit(asked.redirect_uri).scheme not in ("http", "https"):
         return "bad_redirect_uri"

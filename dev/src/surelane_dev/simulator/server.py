@@ -1,4 +1,4 @@
-"""Serve the simulator over HTTP: the page at ``/``, Slack's Web API, the control API, and ``/livez``."""
+"""Serve the simulator over HTTP: the page at ``/``, Slack's Web API, the control API, ``/livez`` and ``/readyz``."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,6 +11,7 @@ from surelane_dev.simulator import consent, fake_model, responses
 from surelane_dev.simulator.callers import refuse_strangers
 from surelane_dev.simulator.control import commands, elements, modals, operations, people, sockets, workspaces
 from surelane_dev.simulator.control.inputs import SIMULATOR, explain_errors
+from surelane_dev.simulator.first_install import installing_first
 from surelane_dev.simulator.jobs import JobWatch
 from surelane_dev.simulator.saved import Conversations
 from surelane_dev.simulator.simulator import Simulator
@@ -30,7 +31,14 @@ def simulator_app(simulator: Simulator) -> web.Application:
     strangers = refuse_strangers(simulator.settings.names)
     app = web.Application(middlewares=[strangers, explain_errors], client_max_size=MAX_BODY)
     app[SIMULATOR] = simulator
-    app.add_routes([web.get("/livez", _livez), web.get("/", _page), web.static("/page", PAGE)])
+    app.add_routes(
+        [
+            web.get("/livez", _livez),
+            web.get("/readyz", _readyz),
+            web.get("/", _page),
+            web.static("/page", PAGE),
+        ]
+    )
     app.add_routes([web.route("*", "/api/{method}", simulator.api.handle)])
     app.add_routes([web.post("/response/{key}", responses.respond)])
     app.add_routes([web.post("/upload/{key}", simulator.files.upload)])
@@ -73,7 +81,7 @@ async def serving_simulator(settings: SimulatorSettings) -> AsyncIterator[tuple[
         async with serving(app, settings.port, setting="SURELANE_SIMULATOR_PORT", host=host) as port:
             url = f"{reached_at(host)}:{port}"
             simulator.interactions.public_url = settings.public_url or url
-            async with _background(simulator), _conversations(simulator):
+            async with _background(simulator), _conversations(simulator), installing_first(simulator):
                 yield url, simulator
     finally:
         await simulator.close()
@@ -106,6 +114,11 @@ async def _conversations(simulator: Simulator) -> AsyncIterator[None]:
 
 async def _livez(_: web.Request) -> web.Response:
     return web.json_response({"status": "alive"})
+
+
+async def _readyz(request: web.Request) -> web.Response:
+    reason = request.app[SIMULATOR].waits_for
+    return web.json_response({"status": reason or "ready"}, status=503 if reason else 200)
 
 
 async def _page(_: web.Request) -> web.FileResponse:

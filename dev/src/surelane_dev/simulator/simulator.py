@@ -74,6 +74,8 @@ class Simulator:
         for workspace in workspaces:
             workspace.unfurl_domains = self.manifest.unfurl_domains
             workspace.listeners += [partial(self._show, workspace), partial(self._send_events, workspace)]
+        self.waits_for: str | None = None
+        """What must happen before the app answers in the demo workspace; ``None``: nothing."""
         self.closing = asyncio.Event()
         """Set when the simulator ends, so that every wait ends."""
 
@@ -173,7 +175,7 @@ class Simulator:
                 "enterprise_id": workspace.enterprise_id,
                 "installed": workspace is self.installs.without or removable,
                 "removable": removable,
-                "install_url": f"{self.settings.ingest_url}/slack/install?team={workspace.team_id}",
+                "install_url": f"{self.settings.install_url}?team={workspace.team_id}",
             }
             for workspace in self.installs.workspaces.values()
             for removable in [not owners.isdisjoint((workspace.team_id, workspace.enterprise_id))]

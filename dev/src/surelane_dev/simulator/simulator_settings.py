@@ -43,6 +43,9 @@ class SimulatorSettings(BaseSettings):
     ingest_url: str = Field("http://127.0.0.1:8080", validation_alias="SURELANE_INGEST_URL")
     """Ingest's address, without a path. Events, commands and interactions are posted there."""
 
+    browser_ingest_url: str | None = Field(None, validation_alias="SURELANE_SIMULATOR_INGEST_URL")
+    """Ingest's address for people's browsers, where links to install the app lead. Default: the address above."""
+
     posting: bool = Field(True, validation_alias="SURELANE_SIMULATOR_POSTING")
     """``off`` for a real app: it refuses requests signed with the demo secret, and the simulator has no other."""
 
@@ -76,7 +79,7 @@ class SimulatorSettings(BaseSettings):
     """The bot token's scopes; a call that needs another fails with ``missing_scope``. Default: the manifest's."""
 
     client_id: str | None = Field(None, validation_alias="SLACK_CLIENT_ID")
-    """The app's client id. With the demo id, the demo workspace installs the app too, as ingest then demands."""
+    """The app's client id. With the demo id, each workspace installs the app, as ingest then demands."""
 
     tiers: Enforced = Field("off", validation_alias="SURELANE_SIMULATOR_TIERS")
     """Whether calls above Slack's rate limits are refused. ``non-marketplace``: also the limits of such apps."""
@@ -87,7 +90,7 @@ class SimulatorSettings(BaseSettings):
     operator_database_url: SecretStr | None = Field(None, validation_alias="SURELANE_OPERATOR_DATABASE_URL")
     database_url: SecretStr | None = Field(None, validation_alias="DATABASE_URL")
 
-    @field_validator("ingest_url", "public_url")
+    @field_validator("ingest_url", "public_url", "browser_ingest_url")
     @classmethod
     def _http(cls, value: str | None) -> str | None:
         if value is not None and not value.startswith(("http://", "https://")):
@@ -101,8 +104,13 @@ class SimulatorSettings(BaseSettings):
         return self.hosts | {name.lower() for name in (given, self.host) if name}
 
     @property
+    def install_url(self) -> str:
+        """Where a person begins an install of the app."""
+        return f"{self.browser_ingest_url or self.ingest_url}/slack/install"
+
+    @property
     def installs(self) -> bool:
-        """Whether each workspace installs the app by OAuth. Then none has it at first."""
+        """Whether each workspace installs the app by OAuth. The demo workspace does it by itself."""
         return self.client_id == DEMO_CLIENT_ID
 
     @property

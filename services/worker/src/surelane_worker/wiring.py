@@ -129,7 +129,7 @@ def _handlers(settings: WorkerSettings) -> Handlers:
             "SLACK_BOT_TOKEN is not set, nor SLACK_CLIENT_SECRET: the built-in handlers need a token to answer in Slack"
         )
     taken = settings.event_types
-    warn_of_doubts(_kinds(loaded), taken)
+    warn_of_doubts(_kinds(loaded), taken, settings.subscriptions)
     together = with_answers(loaded, settings) if settings.answers else loaded
     if taken is not None:
         warn_of_untaken(_kinds(together), taken)
@@ -172,9 +172,14 @@ def load_handlers(path: str, bolt_kinds: tuple[str, ...] = ()) -> Handlers:
     return found
 
 
-def warn_of_doubts(kinds: Collection[str], taken: Collection[str] | None) -> None:
-    """Log the kinds of handlers whose events can never arrive. ``taken``: the event types that ingest takes."""
-    for kind, reason in doubts(kinds, taken).items():
+def warn_of_doubts(
+    kinds: Collection[str], taken: Collection[str] | None, subscribed: Collection[str] | None = None
+) -> None:
+    """Log the kinds of handlers whose events can never arrive.
+
+    ``taken``: the event types that ingest takes. ``subscribed``: those that the app's manifest names.
+    """
+    for kind, reason in doubts(kinds, taken, subscribed).items():
         _log.warning("a handler's events can never arrive", kind=kind, reason=reason)
 
 

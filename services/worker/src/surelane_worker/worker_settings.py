@@ -14,6 +14,7 @@ from pydantic_settings import NoDecode
 from surelane_service.durations import Duration, parse_duration
 from surelane_service.engine import DEFAULT_MAX_ATTEMPTS, SHORTEST_RETENTION
 from surelane_service.service_settings import DEMO_BOT_TOKEN, InstallSettings, split
+from surelane_service.subscriptions import SUBSCRIPTIONS
 from surelane_worker.remote_agents import DispatchSettings
 
 BUILT_IN_HANDLERS = "surelane_worker.builtin:handlers"
@@ -55,6 +56,11 @@ class WorkerSettings(InstallSettings, DispatchSettings):
         None, validation_alias="SURELANE_EVENT_TYPES"
     )
     """Ingest's setting, if the worker gets it too. The worker then warns of handlers whose events cannot arrive."""
+
+    subscriptions: Annotated[frozenset[str] | None, NoDecode, BeforeValidator(split)] = Field(
+        None, validation_alias=SUBSCRIPTIONS
+    )
+    """The event types of the app's manifest, where they are known. The worker then warns of others, too."""
 
     slack_bot_token: SecretStr | None = Field(None, validation_alias="SLACK_BOT_TOKEN")
     """The bot's token in the one workspace. It is not used where installs are on."""

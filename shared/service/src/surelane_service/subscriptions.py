@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 
 from surelane.slack import EDITS
 
-TYPES = "SURELANE_EVENT_TYPES"
+TYPES, SUBSCRIPTIONS = "SURELANE_EVENT_TYPES", "SURELANE_SUBSCRIPTIONS"
 DEFAULT_TYPES = frozenset({"app_mention", "message.im"})
 """The event types that ingest takes unless ``SURELANE_EVENT_TYPES`` names others."""
 COMMAND = "slack.command."
@@ -44,8 +44,11 @@ INTERACTIONS = frozenset(
 """The types of interactions that Slack documents. They need no subscription."""
 
 
-def doubt(kind: str, taken: Collection[str] | None) -> str | None:
-    """Return why events of a kind can never arrive; ``None`` if they may. ``taken``: as ingest's; ``None``: unset."""
+def doubt(kind: str, taken: Collection[str] | None, subscribed: Collection[str] | None = None) -> str | None:
+    """Return why events of a kind can never arrive; ``None`` if they may.
+
+    ``taken``: as ingest's; ``None``: unset. ``subscribed``: the manifest's event types; ``None``: not known.
+    """
     prefix, _, name = kind.partition(".")
     if prefix != "slack" or name in INTERACTIONS or kind.startswith(COMMAND):
         return None
@@ -53,9 +56,9 @@ def doubt(kind: str, taken: Collection[str] | None) -> str | None:
         near = difflib.get_close_matches(name, EVENT_TYPES | INTERACTIONS, 1)
         return f"Slack has no event type {name}" + (f"; did you mean {near[0]}?" if near else "")
     types = DEFAULT_TYPES if taken is None else taken
-    with_messages = name in EDITS and any(each.startswith("message") for each in types)
-    if name in types or with_messages:
-        return None
+    if _among(name, types):
+        lacks = subscribed is not None and not _among(name, subscribed)
+        return f"the app's manifest does not subscribe to {name}" if lacks else None
     return (
         f"{TYPES} leaves out {name}"
         if taken is not None
@@ -63,14 +66,21 @@ def doubt(kind: str, taken: Collection[str] | None) -> str | None:
     )
 
 
-def doubts(kinds: Iterable[str], taken: Collection[str] | None) -> dict[str, str]:
+def _among(name: str, types: Collection[str]) -> bool:
+    """Return whether a type is among others. Edits come with messages."""
+    return name in types or (name in EDITS and any(each.startswith("message") for each in types))
+
+
+def doubts(
+    kinds: Iterable[str], taken: Collection[str] | None, subscribed: Collection[str] | None = None
+) -> dict[str, str]:
     """Return the kinds whose events can never arrive, and why.
 
     A route for all messages announces their five kinds, and an app subscribes to few of them. So none is returned if
     another one arrives.
     """
     known = set(kinds)
-    found = {kind: reason for kind in sorted(known) if (reason := doubt(kind, taken))}
+    found = {kind: reason for kind in sorted(known) if (reason := doubt(kind, taken, subscribed))}
     arriving = not known.isdisjoint(MESSAGES) and not known.intersection(MESSAGES) <= found.keys()
     return {kind: reason for kind, reason in found.items() if not (arriving and kind in MESSAGES)}
 

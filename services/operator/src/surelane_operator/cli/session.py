@@ -20,6 +20,7 @@ from surelane.encryption.sealing import Sealing
 from surelane.errors import DatabaseUnavailable, Forbidden, OutcomeUnknown, SchemaMissing, SurelaneError
 from surelane_operator.changes import Changes
 from surelane_operator.doctor.server import connected
+from surelane_service.subscriptions import SUBSCRIPTIONS
 
 
 class ExitCode(IntEnum):
@@ -43,7 +44,9 @@ _AWAY = {
 """What a command says where the database is away, too old, or refuses the role."""
 
 DEVELOPMENT_URL = "operator-url"
-"""The file below ``SURELANE_DATA_DIR`` in which a running ``surelane dev`` keeps the URI for this command."""
+"""The file below ``SURELANE_DATA_DIR`` in which a running ``surelane dev`` keeps the URI for this command.
+
+A second line has the event types of the app's manifest, where there is one."""
 _DATABASES = ["SURELANE_OPERATOR_DATABASE_URL", "DATABASE_URL"]
 
 
@@ -60,7 +63,9 @@ def _told() -> str | None:
     for directory in (Path.cwd(), *Path.cwd().parents):
         told = directory / at / DEVELOPMENT_URL
         if told.is_file():
-            return told.read_text()
+            url, _, subscribed = told.read_text().partition("\n")
+            os.environ.setdefault(SUBSCRIPTIONS, subscribed)
+            return url
     return None
 
 

@@ -12,7 +12,7 @@ from surelane_operator.doctor.server import clock_finding
 from surelane_operator.reads.events import Reads
 from surelane_service.figures import Holder
 from surelane_service.service_settings import split
-from surelane_service.subscriptions import TYPES, doubts, untaken
+from surelane_service.subscriptions import SUBSCRIPTIONS, TYPES, doubts, untaken
 
 HOUR = 3600.0
 DAY = 24 * HOUR
@@ -98,11 +98,14 @@ def _unhandled(alive: Sequence[dict[str, Any]], waiting: Sequence[str]) -> list[
 def _unheard(alive: Sequence[dict[str, Any]]) -> list[Finding]:
     """Compare the kinds of live workers with the event types that ingest takes, as far as this process knows them."""
     kinds = {kind.partition("@")[0] for worker in alive for kind in worker["kinds"]}
-    named = cast("list[str]", split(os.environ.get(TYPES, "")))
+    named, subscribed = (
+        cast("list[str]", split(os.environ.get(each, ""))) for each in (TYPES, SUBSCRIPTIONS)
+    )
     # The worker itself handles edits wherever it answers.
-    gaps = [why for kind, why in doubts(kinds, named or None).items() if kind[6:] not in EDITS]
+    doubted = doubts(kinds, named or None, subscribed or None)
+    gaps = [why for kind, why in doubted.items() if kind[6:] not in EDITS]
     gaps += [f"no worker handles {name}, which ingest stores" for name in untaken(kinds, named)]
-    advice = f"give ingest, workers and this program the same {TYPES}: the types that handlers take and the app has"
+    advice = f"give the app's manifest, and {TYPES} of ingest, workers and this program, the types that handlers take"
     found = f"events that nothing takes: {'; '.join(gaps)}"
     return [Finding("workers", Level.WARNING, found, advice)] if gaps else []
 
