@@ -97,7 +97,7 @@ def direct_requirements() -> list[str]:
 
 
 @pytest.mark.packages
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("resolution", "beside"), [("lowest-direct", direct_requirements()), ("highest", ["openai-agents"])]
 )
@@ -110,7 +110,7 @@ def test_both_ends_of_the_ranges_run_a_new_project(
     run(bin_ / "python", "-m", "pip", "install", "--quiet", "uv", within=120, env=INDEXES)
     wanted = ("surelane-dev[testing]", "surelane-worker[bolt,model]", "surelane[encryption]", *beside)
     install = ("pip", "install", "--quiet", "--python", bin_ / "python", "--resolution", resolution)
-    run(bin_ / "uv", *install, *links, *wanted, within=400, env=INDEXES)
+    run(bin_ / "uv", *install, *links, *wanted, within=600, env=INDEXES)
     run(bin_ / "uv", "pip", "check", "--python", bin_ / "python")
     for kind in ((), ("--agent",)):
         project = tmp_path / f"bot{len(kind)}"

@@ -10,7 +10,7 @@ import pytest
 from tests.deploy.commands import ROOT, run, version
 from tests.deploy.test_packages import INDEXES, SOURCES
 
-pytestmark = [pytest.mark.packages, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.packages, pytest.mark.timeout(1200)]
 IMAGES = ("ingest", "migrations", "operator", "simulator", "worker")
 
 
@@ -19,7 +19,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a clone in which a release was made."""
     made = tmp_path_factory.mktemp("release") / "clone"
     run("git", "clone", "--quiet", ROOT, made)
-    run("make", "release", "IMAGES=no", f"PYTHON={sys.executable}", where=made, within=400, env=INDEXES)
+    run("make", "release", "IMAGES=no", f"PYTHON={sys.executable}", where=made, within=900, env=INDEXES)
     return made
 
 
@@ -53,7 +53,7 @@ def test_another_clone_under_another_umask_makes_the_same_bytes(clone: Path, tmp
     run("sh", "-c", f"umask 077; git clone --quiet {clone} {tmp_path}/again")
     again = tmp_path / "again"
     script = f"umask 077; {clone}/.venv/bin/python dev/release.py --no-images"
-    run("sh", "-c", script, where=again, within=400, env={**INDEXES, "PYTHON": sys.executable})
+    run("sh", "-c", script, where=again, within=600, env={**INDEXES, "PYTHON": sys.executable})
     run("diff", "--recursive", clone / "dist", again / "dist")
 
 
