@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 JOBS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help up test fuzz simulate specification interleavings soak matrix check format bench packages images docs lock clean
+.PHONY: help up test fuzz simulate specification interleavings soak matrix check format bench packages release images docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,8 +51,12 @@ format: .venv/check.stamp ## format the code and apply the automatic fixes
 bench: .venv/bench.stamp ## run the benchmarks, side by side with peers
 	@$(BIN)/python -m benchmarks
 
-packages: .venv/build.stamp ## build the wheels of the seven packages into dist/
-	@rm -rf dist && umask 022 && $(PIP) wheel --no-deps --no-build-isolation --no-index --wheel-dir dist $(PACKAGES:%=./%)
+packages: .venv/build.stamp ## build the wheels and the source archives of the seven packages into dist/
+	@rm -rf dist && for package in $(PACKAGES); do \
+	  (cd $$package && "$(CURDIR)/$(BIN)/python" -m hatchling build --directory "$(CURDIR)/dist" >/dev/null) || exit 1; done
+
+release: .venv/release.stamp ## make all of a release of this commit in dist/, each time the same bytes: IMAGES=no
+	@$(BIN)/python dev/release.py $(if $(filter no,$(IMAGES)),--no-images)
 
 images: ## build the five container images, tagged with the version
 	@SURELANE_VERSION=$(VERSION) docker compose --env-file /dev/null -f compose.yaml -f compose.override.yaml build

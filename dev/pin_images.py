@@ -26,7 +26,8 @@ OURS = "surelane-"
 
 def files(root: Path) -> Iterator[Path]:
     """Return the files that name images: Dockerfiles, Compose files and kustomizations."""
-    for pattern in ("*/Dockerfile", "*/*/Dockerfile", "compose*.yaml", "k8s/**/kustomization.yaml"):
+    compose = ("compose*.yaml", "examples/compose/*.yaml", "dev/src/surelane_dev/template/compose.yaml.txt")
+    for pattern in ("*/Dockerfile", "*/*/Dockerfile", *compose, "k8s/**/kustomization.yaml"):
         yield from sorted(root.glob(pattern))
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import sys
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -38,11 +39,10 @@ def test_every_package_has_the_licence_and_the_version() -> None:
 
 
 def build(directory: Path) -> dict[str, Path]:
-    """Build the wheels as `make packages` does; return them by name."""
-    sources = [f"./{source}" for source in SOURCES.values()]
-    options = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", directory)
-    run(sys.executable, "-m", "pip", "wheel", *options, *sources, within=240)
-    return {file.name.partition("-")[0]: file for file in sorted(directory.iterdir())}
+    """Build the wheels and the source archives as `make packages` does; return the wheels by name."""
+    for source in SOURCES.values():
+        run(sys.executable, "-m", "hatchling", "build", "--directory", directory, where=ROOT / source)
+    return {file.name.partition("-")[0]: file for file in sorted(directory.glob("*.whl"))}
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +71,52 @@ def test_wheels_have_every_file_and_are_the_same_at_every_build(
         assert files <= set(held), files - set(held)
         assert any(file.endswith("licenses/LICENSE") for file in held)
         assert {file for file in held if ".dist-info/" not in file} == files
+
+
+@pytest.mark.packages
+def test_source_archives_make_the_same_wheels(wheels: dict[str, Path], tmp_path: Path) -> None:
+    archives = sorted(wheels["surelane"].parent.glob("*.tar.gz"))
+    assert len(archives) == len(SOURCES)
+    for archive in archives:
+        with tarfile.open(archive) as held:
+            held.extractall(tmp_path, filter="data")
+        source = tmp_path / archive.name.removesuffix(".tar.gz")
+        run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path / "built", where=source)
+    for wheel in wheels.values():
+        assert digest(tmp_path / "built" / wheel.name) == digest(wheel), wheel.name
+
+
+def direct_requirements() -> list[str]:
+    """Return what the packages and their extras demand of others."""
+    wanted: set[str] = set()
+    for source in SOURCES.values():
+        project = tomllib.loads((ROOT / source / "pyproject.toml").read_text())["project"]
+        for listed in (project["dependencies"], *project.get("optional-dependencies", {}).values()):
+            wanted.update(name for name in listed if not name.startswith("surelane"))
+    return sorted(wanted)
+
+
+@pytest.mark.packages
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("resolution", "beside"), [("lowest-direct", direct_requirements()), ("highest", ["openai-agents"])]
+)
+def test_both_ends_of_the_ranges_run_a_new_project(
+    resolution: str, beside: list[str], wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    """The newest also beside another framework, without a conflict. The oldest that each package allows, too."""
+    bin_, links = tmp_path / "venv/bin", ("--find-links", wheels["surelane"].parent)
+    run(sys.executable, "-m", "venv", tmp_path / "venv", within=120)
+    run(bin_ / "python", "-m", "pip", "install", "--quiet", "uv", within=120, env=INDEXES)
+    wanted = ("surelane-dev[testing]", "surelane-worker[bolt,model]", "surelane[encryption]", *beside)
+    install = ("pip", "install", "--quiet", "--python", bin_ / "python", "--resolution", resolution)
+    run(bin_ / "uv", *install, *links, *wanted, within=600, env=INDEXES)
+    run(bin_ / "uv", "pip", "check", "--python", bin_ / "python")
+    for kind in ((), ("--agent",)):
+        project = tmp_path / f"bot{len(kind)}"
+        run(bin_ / "surelane", "new", *kind, project)
+        tests = (bin_ / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider")
+        assert " passed" in run(*tests, where=project, within=240).stdout
 
 
 @pytest.mark.packages

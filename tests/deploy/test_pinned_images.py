@@ -23,10 +23,10 @@ def tree(tmp_path: Path) -> Path:
     """Copy the files that name images, and put a stub of ``docker`` beside them."""
     for name in ("compose.yaml", "compose.override.yaml"):
         shutil.copy(ROOT / name, tmp_path)
-    for name in ("k8s", "observability"):
+    for name in ("k8s", "observability", "examples/compose", "dev/src/surelane_dev/template"):
         shutil.copytree(ROOT / name, tmp_path / name)
     for file in ("migrations", "services/ingest", "services/worker", "services/operator", "dev"):
-        (tmp_path / file).mkdir(parents=True)
+        (tmp_path / file).mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / file / "Dockerfile", tmp_path / file)
     stub = tmp_path / "bin/docker"
     stub.parent.mkdir()
@@ -51,17 +51,19 @@ def test_a_release_has_a_digest_for_every_image_of_others(tree: Path) -> None:
     assert code == 1
     assert {name.partition(":")[0] for name in images} == {
         *("python", "timescale/timescaledb", "otel/opentelemetry-collector"),
-        *("jaegertracing/jaeger", "prom/prometheus", "grafana/grafana"),
+        *("jaegertracing/jaeger", "prom/prometheus", "grafana/grafana", "prom/alertmanager", "caddy"),
     }
     assert pin(tree) == (0, "")
     assert pin(tree, "--check") == (0, "every image has a digest\n")
     pinned = (tree / "compose.yaml").read_text()
     assert pin(tree)[0] == 0, "pinning again looks them up again"
     assert (tree / "compose.yaml").read_text() == pinned
-    for file in ("compose.yaml", "migrations/Dockerfile"):
+    template = "dev/src/surelane_dev/template/compose.yaml.txt"
+    for file in ("compose.yaml", "migrations/Dockerfile", "examples/compose/tls.yaml"):
         named = re.findall(r"^(?: +image:|FROM) (\w\S+)", (tree / file).read_text(), re.MULTILINE)
         assert named
         assert all(re.search(r":[\w.-]+@sha256:[0-9a-f]{64}$", name) for name in named), named
+    assert re.search(r"timescaledb:\S+@sha256:[0-9a-f]{64}$", (tree / template).read_text(), re.MULTILINE)
     for workload in workloads(rendered(tree / "k8s")):
         for container in containers(workload):
             assert "@sha256:" in container["image"] or "surelane-" in container["image"], container["image"]

@@ -117,8 +117,6 @@ def test_versions_that_a_package_demands_are_the_ones_that_are_tested(package: s
         if demanded.startswith("=="):
             ours = name.partition("-")[0] == "surelane"
             assert demanded[2:] == (own_version() if ours else pinned("runtime")[name])
-        elif name.startswith("opentelemetry-"):
-            assert name == "opentelemetry-api", f"{name} is released together with others: pin it"
 
 
 def own_version() -> str:

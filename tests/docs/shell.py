@@ -176,6 +176,6 @@ PROGRAMS: Mapping[str, Callable[[Sequence[str], Path], None]] = {
     "cp": _cp,
     "sh": _sh,
     **dict.fromkeys(
-        (".", "git", "sed", "echo", "kind", "uv", "pg_dump", "pg_restore", "psql", "$EDITOR"), _any
+        (".", "git", "sed", "echo", "install", "kind", "uv", "pg_dump", "pg_restore", "psql", "$EDITOR"), _any
     ),
 }

@@ -11,9 +11,9 @@ from surelane_dev.new import write_project
 from tests.databases import Server
 
 
-@pytest.mark.parametrize("agent", [False, True])
-def test_tests_of_a_new_project_pass(server: Server, tmp_path: Path, *, agent: bool) -> None:
-    write_project(tmp_path / "mybot", agent=agent)
+@pytest.mark.parametrize(("kind", "tests"), [("", 4), ("agent", 4), ("bolt", 3)])
+def test_tests_of_a_new_project_pass(server: Server, tmp_path: Path, kind: str, tests: int) -> None:
+    write_project(tmp_path / "mybot", kind)
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--assert=plain"],
         cwd=tmp_path / "mybot",
@@ -24,5 +24,5 @@ def test_tests_of_a_new_project_pass(server: Server, tmp_path: Path, *, agent: b
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "4 passed" in ran.stdout
+    assert f"{tests} passed" in ran.stdout
     assert "warning" not in ran.stdout

@@ -15,6 +15,7 @@ from surelane_dev.command import new
 from surelane_dev.new import NewError, write_project
 from surelane_dev.project import Project, find_project
 from surelane_dev.simulator.manifest import manifest_of
+from tests.deploy.commands import ROOT
 
 
 def test_a_new_project_is_found_from_a_directory_below_it(tmp_path: Path) -> None:
@@ -36,21 +37,48 @@ def test_a_new_project_s_files_can_be_read(tmp_path: Path) -> None:
     manifest = manifest_of(yaml.safe_load((root / "manifest.yaml").read_text()))
     assert [command.command for command in manifest.commands] == ["/status"]
     services = yaml.safe_load((root / "compose.yaml").read_text())["services"]
-    assert services.keys() == {"db", "migrate", "ingest", "worker", "simulator"}
+    assert services.keys() == {"settings", "db", "migrate", "ingest", "worker", "operator"}
     assert "SURELANE_HANDLERS" not in str(services), "the image names the handlers"
     assert "ENV SURELANE_HANDLERS=deploy_bot.handlers:handlers" in (root / "Dockerfile").read_text()
 
 
 def test_a_new_agent_has_a_fake_model_and_the_packages_of_a_real_one(tmp_path: Path) -> None:
     root = tmp_path / "deploy-bot"
-    write_project(root, agent=True)
+    write_project(root, "agent")
     assert find_project(root).model == "fake"
     assert tomllib.loads((root / "pyproject.toml").read_text())["project"]["dependencies"] == [
         f"surelane-worker[model]=={__version__}"
     ]
-    worker = yaml.safe_load((root / "compose.yaml").read_text())["services"]["worker"]
+    demonstration = (root / "compose.override.yaml").read_text().replace("!reset", "")
+    worker = yaml.safe_load(demonstration)["services"]["worker"]
     assert worker["environment"]["SURELANE_MODEL"] == "${SURELANE_MODEL:-fake}"
     assert "pydantic-ai-slim[mcp,openai]" in (root / "Dockerfile").read_text()
+
+
+def test_a_new_bolt_app_is_the_worker_s_attribute(tmp_path: Path) -> None:
+    root = tmp_path / "deploy-bot"
+    write_project(root, "bolt")
+    assert find_project(root).handlers == "deploy_bot.handlers:app"
+    assert "ENV SURELANE_HANDLERS=deploy_bot.handlers:app" in (root / "Dockerfile").read_text()
+    assert "slack-bolt" in (root / "Dockerfile").read_text()
+
+
+def test_files_for_a_host_are_those_of_the_repository(tmp_path: Path) -> None:
+    write_project(tmp_path / "deploy-bot")
+    for name, source in (
+        ("compose.tls.yaml", "examples/compose/tls.yaml"),
+        ("compose.backups.yaml", "examples/compose/backups.yaml"),
+        ("accounts.sql", "k8s/components/timescaledb/accounts.sql"),
+    ):
+        assert (tmp_path / "deploy-bot" / name).read_text() == (ROOT / source).read_text()
+
+
+def test_one_kind_at_most_is_chosen(tmp_path: Path) -> None:
+    command = typer.Typer()
+    command.command()(new)
+    refused = CliRunner().invoke(command, [str(tmp_path / "deploy-bot"), "--agent", "--bolt"])
+    assert refused.exit_code == 2
+    assert not (tmp_path / "deploy-bot").exists()
 
 
 @pytest.mark.parametrize(

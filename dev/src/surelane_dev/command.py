@@ -34,12 +34,15 @@ def new(
     directory: Annotated[Path, typer.Argument(help="The new directory. Its name becomes the bot's name.")],
     *,
     agent: Annotated[bool, typer.Option("--agent", help="Write an agent: a model with tools.")] = False,
+    bolt: Annotated[bool, typer.Option("--bolt", help="Write an app of Bolt for Python.")] = False,
 ) -> None:
     """Write a new project: handlers, a test, and the files to deploy it."""
     from surelane_dev.new import write_project  # noqa: PLC0415
 
+    if agent and bolt:
+        raise typer.BadParameter("choose one of --agent and --bolt")
     try:
-        lines = write_project(directory, agent=agent)
+        lines = write_project(directory, "agent" if agent else "bolt" if bolt else "")
     except SurelaneError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None

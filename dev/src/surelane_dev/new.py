@@ -11,15 +11,19 @@ from surelane import __version__
 from surelane.errors import SurelaneError
 
 TEMPLATE = Path(__file__).parent / "template"
-AGENT = Path(__file__).parent / "template_agent"
-"""What an agent has in place of the template's files."""
+KINDS = {kind: Path(__file__).parent / f"template_{kind}" for kind in ("agent", "bolt")}
+"""What an agent and a Bolt app have in place of the template's files."""
 NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 LONGEST = 30
 """The longest name, so that it fits into those of Slack's apps."""
 PARTS = {
     "extra": "",
+    "attribute": "handlers",
     "model": "",
-    "environment": "",
+    "ingest": "",
+    "worker": "",
+    "demo": "",
+    "env": "",
     "command": "/status",
     "does": "Say how things are",
     "scopes": "",
@@ -31,34 +35,51 @@ PARTS = {
 """,
 }
 """What stands in the template's files for a bot without a model."""
-AGENT_PARTS = {
-    "extra": "[model]",
-    "model": """\
+INSTALLED = """\
+USER root
+RUN pip --python /opt/venv/bin/python install --no-cache-dir {}
+USER 65532:65532
+"""
+OWN_PARTS = {
+    "agent": {
+        "extra": "[model]",
+        "model": """\
 model = "fake" # for `surelane dev` and tests; the variable SURELANE_MODEL=openai:gpt-5 names a real one
 """,
-    "environment": """\
-      SURELANE_MODEL: ${SURELANE_MODEL:-fake}
-      SURELANE_MODEL_URL: ${SURELANE_MODEL_URL-http://simulator:8090/model/v1}
+        "worker": """\
+      SURELANE_MODEL: ${SURELANE_MODEL-}
       OPENAI_API_KEY: ${OPENAI_API_KEY-}
 """,
-    "command": "/rules",
-    "does": "Show and change the rules for the agent",
-    "scopes": "\n      - users:read",
-    "packages": """\
-USER root
-RUN pip --python /opt/venv/bin/python install --no-cache-dir 'pydantic-ai-slim[mcp,openai]>=2.68,<3'
-USER 65532:65532
+        "demo": """\
+      SURELANE_MODEL: ${SURELANE_MODEL:-fake}
+      SURELANE_MODEL_URL: ${SURELANE_MODEL_URL-http://simulator:8090/model/v1}
 """,
+        "env": """
+# The model, as provider:name, and its key: docs/agent.md of Surelane names the variables of other providers.
+SURELANE_MODEL=openai:gpt-5
+OPENAI_API_KEY=
+""",
+        "command": "/rules",
+        "does": "Show and change the rules for the agent",
+        "scopes": "\n      - users:read",
+        "packages": INSTALLED.format("'pydantic-ai-slim[mcp,openai]>=2.68,<3'"),
+    },
+    "bolt": {
+        "extra": "[bolt]",
+        "attribute": "app",
+        "packages": INSTALLED.format("'slack-bolt>=1.21.3,<1.31'"),
+    },
 }
-RENAMED = {"gitignore": ".gitignore", "dockerignore": ".dockerignore"}
+"""What differs from them in an agent and in a Bolt app."""
+RENAMED = {name: f".{name}" for name in ("gitignore", "dockerignore", "env.example")}
 
 
 class NewError(SurelaneError):
     """The project cannot be written; the message says why."""
 
 
-def write_project(directory: Path, *, agent: bool = False) -> list[str]:
-    """Write a project, of handlers or of an ``agent``. Return the lines that say how to go on.
+def write_project(directory: Path, kind: str = "") -> list[str]:
+    """Write a project of handlers, or of the kind ``agent`` or ``bolt``. Return the lines that say how to go on.
 
     Raises:
         NewError: the name cannot be used, the directory has files, or the disk refuses.
@@ -69,7 +90,7 @@ def write_project(directory: Path, *, agent: bool = False) -> list[str]:
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise NewError(f"{target} is not an empty directory; name a new one")
         target.mkdir(parents=True, exist_ok=True)
-        for path, text in _files(name, package, agent=agent):
+        for path, text in _files(name, package, kind):
             (target / path).parent.mkdir(exist_ok=True)
             (target / path).write_text(text, encoding="utf-8")
     except OSError as error:
@@ -92,12 +113,14 @@ def _names(target: Path) -> tuple[str, str]:
     return name, package
 
 
-def _files(name: str, package: str, *, agent: bool) -> Iterator[tuple[Path, str]]:
-    given = {"name": name, "package": package, "version": __version__, **(AGENT_PARTS if agent else PARTS)}
-    for file in sorted(TEMPLATE.rglob("*.txt")):
+def _files(name: str, package: str, kind: str) -> Iterator[tuple[Path, str]]:
+    """Return each file with its text. Names are filled into ``.txt``; ``.raw`` is written as it is."""
+    given = {"name": name, "package": package, "version": __version__, **PARTS, **OWN_PARTS.get(kind, {})}
+    for file in sorted((*TEMPLATE.rglob("*.txt"), *TEMPLATE.rglob("*.raw"))):
         path = file.relative_to(TEMPLATE)
         parts = [
             package if part == "package" else RENAMED.get(part, part) for part in path.with_suffix("").parts
         ]
-        source = AGENT / path if agent and (AGENT / path).exists() else file
-        yield Path(*parts), Template(source.read_text(encoding="utf-8")).substitute(given)
+        source = KINDS[kind] / path if kind and (KINDS[kind] / path).exists() else file
+        text = source.read_text(encoding="utf-8")
+        yield Path(*parts), text if file.suffix == ".raw" else Template(text).substitute(given)
