@@ -43,6 +43,15 @@ def asked(element: JSON, **more: Any) -> JSON:
     return {"type": "input", "label": plain("Which"), "element": element, **more}
 
 
+def cells(*texts: str) -> list[JSON]:
+    return [{"type": "raw_text", "text": text} for text in texts]
+
+
+def table(*rows: list[JSON], **more: Any) -> JSON:
+    return {"type": "data_table", "caption": "Sales", "rows": list(rows), **more}
+
+
+CARD = {"type": "card", "title": plain("A card")}
 TYPED = {"type": "plain_text_input", "action_id": "what"}
 CONFIRM = {"title": plain("Sure?"), "text": plain("Really"), "confirm": plain("Yes"), "deny": plain("No")}
 
@@ -242,6 +251,10 @@ async def test_each_way_to_post_is_checked(pair: Pair) -> None:
             "unsupported type: markdown [json-pointer:/view/blocks/0/type]",
         ),
         (
+            {"title": plain("x"), "blocks": [{"type": "alert", "text": plain("x" * 201)}]},
+            "must be less than 201 characters [json-pointer:/view/blocks/0/text/text]",
+        ),
+        (
             {"title": plain("x"), "blocks": [DIVIDER] * 101},
             "no more than 100 items allowed [json-pointer:/view/blocks]",
         ),
@@ -257,6 +270,101 @@ async def test_a_modal_that_slack_refuses(pair: Pair, view: JSON, problem: str) 
     answer = caught.value.response
     assert answer["error"] == "invalid_arguments"
     assert answer["response_metadata"]["messages"] == [f"[ERROR] {problem}"]
+
+
+@pytest.mark.parametrize(
+    ("block", "problem"),
+    [
+        ({"type": "alert", "text": plain("x")}, "unsupported type: alert [json-pointer:/blocks/0/type]"),
+        ({"type": "call"}, "missing required field: call_id [json-pointer:/blocks/0]"),
+        (CARD | {"colour": "red"}, "invalid additional property: colour [json-pointer:/blocks/0]"),
+        (
+            {"type": "carousel", "elements": [CARD] * 11},
+            "no more than 10 items allowed [json-pointer:/blocks/0/elements]",
+        ),
+        (
+            {"type": "carousel", "elements": [DIVIDER]},
+            "unsupported type: divider [json-pointer:/blocks/0/elements/0/type]",
+        ),
+        (
+            {"type": "carousel", "elements": [CARD | {"body": plain("x" * 201)}]},
+            "must be less than 201 characters [json-pointer:/blocks/0/elements/0/body/text]",
+        ),
+        (
+            {"type": "container", "child_blocks": [section()]},
+            "must define either `title` or `rich_text_title` [json-pointer:/blocks/0]",
+        ),
+        (
+            {"type": "container", "title": plain("x"), "child_blocks": [CARD]},
+            "unsupported type: card [json-pointer:/blocks/0/child_blocks/0/type]",
+        ),
+        (
+            {"type": "container", "title": plain("x"), "child_blocks": [section("")]},
+            "must be more than 0 characters [json-pointer:/blocks/0/child_blocks/0/text/text]",
+        ),
+        (
+            {"type": "container", "title": plain("x"), "child_blocks": [DIVIDER], "default_collapsed": True},
+            "wrong: default_collapsed [json-pointer:/blocks/0]",
+        ),
+        (table(cells("a")), "no less than 2 items allowed [json-pointer:/blocks/0/rows]"),
+        (table(cells("a", "b"), cells("c")), "wrong: rows of one length [json-pointer:/blocks/0]"),
+        (
+            table(*[cells("a")] * 2, page_size=101),
+            "must be less than 101 [json-pointer:/blocks/0/page_size]",
+        ),
+        (
+            {"type": "auth_provider", "value": "x", "name": plain("x")},
+            "missing required field: is_connected [json-pointer:/blocks/0]",
+        ),
+    ],
+)
+async def test_a_rare_block_that_slack_refuses(pair: Pair, block: JSON, problem: str) -> None:
+    assert await refused(pair, [block]) == [problem]
+
+
+async def test_rare_blocks_that_slack_takes(pair: Pair) -> None:
+    blocks: list[JSON] = [
+        {"type": "carousel", "elements": [CARD | {"actions": [button()]}] * 10},
+        {"type": "container", "title": plain("x"), "child_blocks": [section(), DIVIDER], "width": "wide"},
+        table(cells("a", "b"), cells("c", "d"), page_size=5),
+        {"type": "auth_provider", "value": "x", "name": plain("x"), "is_connected": False},
+        {"type": "call", "call_id": "R1"},
+    ]
+    assert (await pair.web.chat_postMessage(channel=ROOM, text="x", blocks=blocks))["ok"]
+
+
+@pytest.mark.parametrize(
+    ("attachments", "error", "problem"),
+    [
+        (
+            [{"text": "x"}, {"blocks": [DIVIDER, section("")]}],
+            "invalid_attachments",
+            "must be more than 0 characters [json-pointer:/attachments/1/blocks/1/text/text]",
+        ),
+        (
+            [{"blocks": "x"}],
+            "invalid_attachments",
+            "must provide an array [json-pointer:/attachments/0/blocks]",
+        ),
+        ([{"text": "x"}] * 101, "too_many_attachments", None),
+    ],
+)
+async def test_attachments_that_slack_refuses(
+    pair: Pair, attachments: list[JSON], error: str, problem: str | None
+) -> None:
+    with pytest.raises(SlackApiError) as caught:
+        await pair.web.chat_postMessage(channel=ROOM, text="x", attachments=attachments)
+    answer = caught.value.response
+    assert answer["error"] == error
+    assert answer.get("response_metadata") == (problem and {"messages": [f"[ERROR] {problem}"]})
+
+
+async def test_blocks_of_attachments_get_ids(pair: Pair) -> None:
+    posted = await pair.web.chat_postMessage(
+        channel=ROOM, text="x", attachments=[{"color": "#36a64f", "blocks": [section()]}]
+    )
+    (attachment,) = posted["message"]["attachments"]
+    assert attachment["blocks"][0]["block_id"]
 
 
 async def test_what_slack_takes(pair: Pair) -> None:

@@ -232,6 +232,21 @@ async def test_late_answer_to_a_click_replaces_or_deletes_its_message(attempts: 
     assert (attempts.thread, direct(attempts)) == ([], ["gone"])
 
 
+@pytest.mark.parametrize("length", [4_001, 40_000])
+async def test_late_answer_that_chat_update_does_not_take_replaces_the_message_by_blocks(
+    attempts: Attempts, length: int
+) -> None:
+    event, slack = await attempts.click()
+    expire(attempts)
+    text = "word " * (length // 5) + "x" * (length % 5)
+    await slack.reply(event, text, replace_original=True)
+    (message,) = _streamed(attempts)
+    assert "".join(block["text"]["text"] for block in message.blocks) == text
+    assert direct(attempts) == []
+    await slack.reply(event, text, replace_original=True, blocks=[{"type": "divider"}])
+    assert [block["type"] for block in message.blocks] == ["divider"]
+
+
 async def test_replies_at_once_are_all_noted(attempts: Attempts) -> None:
     event, slack = await attempts.mention()
     await asyncio.gather(*(slack.reply(event, str(number)) for number in range(5)))

@@ -35,6 +35,13 @@ async def test_click_answers_a_question(slack: Slack) -> None:
     assert sent.replies[-1].text == "you said yes"
 
 
+async def test_a_question_of_5000_letters_loses_its_buttons_too(slack: Slack) -> None:
+    sent = await slack.mention("ask " + "x" * 5_000)
+    await slack.click(sent)
+    question = sent.replies[0]
+    assert [block["type"] for block in question.blocks] == ["section", "section", "context"]
+
+
 async def test_letters_in_a_menu_get_its_options_and_an_older_message_can_be_used(slack: Slack) -> None:
     sent = await slack.mention("pick")
     first, newest = sent.replies

@@ -168,6 +168,22 @@ async def test_schedules_fire_and_their_handlers_sleep(bot: Bot) -> None:
     assert 4 <= len(ticks) <= 5
 
 
+async def test_schedules_stand_still_where_a_test_says_so(bot: Bot) -> None:
+    await bot.advance("5h", schedules=False)
+    assert ticks == []
+    await bot.advance("70m")
+    assert ticks == ["tick"]
+
+
+async def test_schedules_that_are_paused_stay_so(bot: Bot) -> None:
+    connection = await asyncpg.connect(bot.database_url)
+    await connection.execute("select agent.pause_cron('tick', true, null)")
+    await connection.close()
+    await bot.advance("5h", schedules=False)
+    await bot.advance("5h")
+    assert ticks == []
+
+
 async def test_an_endless_handler_lives_for_a_week(bot: Bot) -> None:
     await bot.queue.enqueue("watch", {"day": 1})
     await bot.advance("169h")  # each day begins a little later than the last one ended

@@ -9,7 +9,16 @@ from aiohttp import web
 
 from surelane_dev.simulator import consent, fake_model, responses
 from surelane_dev.simulator.callers import refuse_strangers
-from surelane_dev.simulator.control import commands, elements, modals, operations, people, sockets, workspaces
+from surelane_dev.simulator.control import (
+    commands,
+    dialogs,
+    elements,
+    modals,
+    operations,
+    people,
+    sockets,
+    workspaces,
+)
 from surelane_dev.simulator.control.inputs import SIMULATOR, explain_errors
 from surelane_dev.simulator.first_install import installing_first
 from surelane_dev.simulator.jobs import JobWatch
@@ -44,6 +53,7 @@ def simulator_app(simulator: Simulator) -> web.Application:
     app.add_routes([web.post("/upload/{key}", simulator.files.upload)])
     app.add_routes([web.get("/files/{id}/{name}", simulator.files.download)])
     app.add_routes([*people.ROUTES, *commands.ROUTES, *elements.ROUTES, *modals.ROUTES, *operations.ROUTES])
+    app.add_routes(dialogs.ROUTES)
     app.add_routes([*consent.ROUTES, *workspaces.ROUTES, *sockets.ROUTES])
     app.add_routes([web.post(f"{fake_model.PATH}/chat/completions", fake_model.complete)])
     app.add_routes([web.get(apps.PATH, simulator.sockets.serve)])

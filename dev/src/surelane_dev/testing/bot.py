@@ -7,11 +7,11 @@ import secrets
 import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 from pydantic import SecretBytes
@@ -25,6 +25,7 @@ from surelane_dev.simulator.manifest import DOCUMENTED, read_manifest
 from surelane_dev.simulator.server import serving_simulator
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.simulator_settings import SimulatorSettings
+from surelane_dev.testing.bolt import handlers_of, in_place_of_slack
 from surelane_dev.testing.crash import Crashes
 from surelane_dev.testing.database import Server, connected
 from surelane_dev.testing.slack import Slack
@@ -32,21 +33,38 @@ from surelane_dev.testing.story import Story, stories
 from surelane_dev.testing.worker import SERVICE, LocalWorker
 from surelane_ingest.ingest_settings import IngestSettings
 from surelane_ingest.wiring import running as running_ingest
+from surelane_service.cron import Cron
 from surelane_service.engine import Engine
 from surelane_service.pool import close_pool, create_pool
 from surelane_service.service_settings import DEMO_BOT_TOKEN, DEMO_SIGNING_SECRET, load_settings
 from surelane_service.webhooks import sign
 from surelane_worker import Call, Context, Given, Handlers
+from surelane_worker.bolt import is_bolt_app
 from surelane_worker.handling.outcomes import Pause, duration
 from surelane_worker.handling.registry import registered_in
 from surelane_worker.wiring import with_answers
 from surelane_worker.worker_settings import WorkerSettings
 
+if TYPE_CHECKING:
+    from slack_bolt import App
+    from slack_bolt.async_app import AsyncApp
+
 LOCALHOST = "127.0.0.1"
+NOWHERE = f"http://{LOCALHOST}:9"
 MORE_EVENTS = {
     "message.channels": "slack.message.channel",
-    "reaction_added": "slack.reaction_added",
-    "reaction_removed": "slack.reaction_removed",
+    **{
+        name: f"slack.{name}"
+        for name in (
+            "agent_session_stopped",
+            "assistant_thread_context_changed",
+            "assistant_thread_started",
+            "entity_details_requested",
+            "function_executed",
+            "reaction_added",
+            "reaction_removed",
+        )
+    },
 }
 """Subscriptions that a bot without a manifest gets if it handles their kinds."""
 PATIENCE = 30.0
@@ -131,19 +149,21 @@ class Bot:
             told = [f"the bot is not idle after {within:g} s: {what}", *map(str, self.events)]
             raise AssertionError("\n".join(told)) from None
 
-    async def advance(self, by: Pause) -> None:
+    async def advance(self, by: Pause, *, schedules: bool = True) -> None:
         """Let time pass for the queue and for Slack, without waiting for it.
 
         What becomes due in it happens in order: retries, schedules, sleeps, timeouts of waits, jobs of later.
 
         Args:
             by: a timedelta, seconds, or text such as ``"10m"``.
+            schedules: false: they stand still, as paused ones do. What they miss is not made up for.
         """
         await self.idle()
         end = await self._database.ask("select agent.clock() + $1::interval", duration(by))
-        while (due := await self._database.ask(_NEXT, end)) is not None:
-            await self._skip_to(due)
-        await self._skip_to(end)
+        async with nullcontext() if schedules else self._database.paused_schedules():
+            while (due := await self._database.ask(_NEXT, end)) is not None:
+                await self._skip_to(due)
+            await self._skip_to(end)
 
     def killed_at(self, point: str) -> AbstractContextManager[None]:
         """Kill the worker where a handler first reaches a point in the block. A fresh worker goes on.
@@ -259,6 +279,21 @@ class Database:
         await self.ask(_WAKE)
         return skipped
 
+    @asynccontextmanager
+    async def paused_schedules(self) -> AsyncIterator[None]:
+        """Pause the schedules that run, and resume them at the end of the block, as an operator does."""
+        async with self._turn:
+            running = await self.admin.fetch("select * from agent.cron where not paused")
+        for each in running:
+            await self.ask("select agent.pause_cron($1, true, null)", each["name"])
+        try:
+            yield
+        finally:
+            now = await self.ask("select agent.clock()")
+            for each in running:
+                cron = Cron(each["schedule"], each["time_zone"], each["jitter"], each["name"])
+                await self.ask("select agent.pause_cron($1, false, $2)", each["name"], cron.next_firing(now))
+
     async def rescue(self, worker: str) -> None:
         """End the claims of a killed worker once the server has noticed the end of its sessions.
 
@@ -299,9 +334,13 @@ class Webhooks:
 
 @asynccontextmanager
 async def running_bot(
-    server: Server, handlers: Handlers, manifest: Path | None, model: str | None = None
+    server: Server, given: "Handlers | App | AsyncApp", manifest: Path | None, model: str | None = None
 ) -> AsyncIterator[Bot]:
-    """Run a bot with these handlers for the length of the block. Agents use ``model``, unless a variable names one."""
+    """Run a bot with these handlers, or with this Bolt app, for the length of the block.
+
+    Agents use ``model``, unless a variable names one.
+    """
+    handlers = given if isinstance(given, Handlers) else handlers_of(given)
     subscriptions = _subscriptions(handlers, manifest)
     async with AsyncExitStack() as stack:
         name = await stack.enter_async_context(server.database())
@@ -309,12 +348,15 @@ async def running_bot(
         url = server.uri(name, "surelane_worker")
         pool = await create_pool(url, service="surelane-testing", max_size=2)
         stack.push_async_callback(close_pool, pool)
-        ingest_settings = _ingest_settings(server.uri(name, "surelane_ingest"), subscriptions)
+        more = {"merge_mentions": False} if is_bolt_app(given) else {}
+        ingest_settings = _ingest_settings(server.uri(name, "surelane_ingest"), subscriptions, **more)
         ingest = await stack.enter_async_context(running_ingest(ingest_settings, measured=False))
         webhooks = Webhooks(f"http://{LOCALHOST}:{ingest.port}", ingest_settings)
         slack_url, simulator = await stack.enter_async_context(
             serving_simulator(_simulator_settings(webhooks.url, subscriptions, manifest))
         )
+        if is_bolt_app(given):
+            stack.enter_context(in_place_of_slack(f"{slack_url}/api/"))
         client = await stack.enter_async_context(SimulatorClient(slack_url))
         database = Database(server, name, admin, pool)
         bot = Bot(database, webhooks, simulator, client)
@@ -336,6 +378,13 @@ async def running_bot(
         yield bot
 
 
+@asynccontextmanager
+async def running_slack() -> AsyncIterator[str]:
+    """Run a simulated Slack without an app for the length of the block; yield its Web API's address."""
+    async with serving_simulator(_simulator_settings(NOWHERE, frozenset(), None)) as (url, _):
+        yield f"{url}/api/"
+
+
 def _subscriptions(handlers: Handlers, manifest: Path | None) -> frozenset[str]:
     if manifest is not None:
         return read_manifest(manifest).events
@@ -343,7 +392,7 @@ def _subscriptions(handlers: Handlers, manifest: Path | None) -> frozenset[str]:
     return DOCUMENTED.events | {name for name, kind in MORE_EVENTS.items() if kind in kinds}
 
 
-def _ingest_settings(database: str, subscriptions: frozenset[str]) -> IngestSettings:
+def _ingest_settings(database: str, subscriptions: frozenset[str], **more: bool) -> IngestSettings:
     return load_settings(
         IngestSettings,
         database_url=database,
@@ -355,6 +404,7 @@ def _ingest_settings(database: str, subscriptions: frozenset[str]) -> IngestSett
         event_types=subscriptions or {"app_mention"},
         drain_timeout="1s",
         database_budget=PATIENCE,
+        **more,
     )
 
 

@@ -1,4 +1,4 @@
-"""Define the fixtures of the pytest plugin: ``slack``, ``bot``, ``handlers`` and ``surelane_server``.
+"""Define the plugin's fixtures: ``slack``, ``bot``, ``handlers``, ``surelane_slack`` and ``surelane_server``.
 
 pytest loads this module in every run, so it imports the rest of the package only where a test uses a fixture.
 """
@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from slack_bolt import App
+    from slack_bolt.async_app import AsyncApp
+
     from surelane_dev.testing.bot import Bot
     from surelane_dev.testing.database import Server
     from surelane_dev.testing.slack import Slack
@@ -33,11 +36,22 @@ def surelane_server() -> "Iterator[Server]":
         yield server
 
 
+@pytest.fixture(scope="session")
+def surelane_slack(surelane_server: "Server") -> Iterator[str]:
+    """Run a simulated Slack for Bolt apps that are imported: such an app asks Slack whose token it has."""
+    from surelane_dev.testing.bolt import in_place_of_slack  # noqa: PLC0415
+    from surelane_dev.testing.bot import running_slack  # noqa: PLC0415
+
+    with surelane_server.portal.wrap_async_context_manager(running_slack()) as api, in_place_of_slack(api):
+        yield api
+
+
 @pytest.fixture
-def handlers(pytestconfig: pytest.Config) -> "Handlers":
+def handlers(pytestconfig: pytest.Config, request: pytest.FixtureRequest) -> "Handlers | App | AsyncApp":
     """Return the handlers to test: those of the setting, or of ``[tool.surelane]``. Override it to test others."""
     from surelane_dev.project import find_project  # noqa: PLC0415
-    from surelane_worker.wiring import load_handlers  # noqa: PLC0415
+    from surelane_worker.bolt import is_bolt_app  # noqa: PLC0415
+    from surelane_worker.wiring import load_handlers, load_named  # noqa: PLC0415
 
     path = pytestconfig.getini(INI) or find_project(pytestconfig.rootpath).handlers
     if not path:
@@ -48,11 +62,14 @@ def handlers(pytestconfig: pytest.Config) -> "Handlers":
         )
     if (root := str(pytestconfig.rootpath)) not in sys.path:
         sys.path.insert(0, root)
-    return load_handlers(str(path))
+    if find_spec("slack_bolt") is not None:
+        request.getfixturevalue("surelane_slack")
+    named = load_named(str(path))
+    return named if is_bolt_app(named) else load_handlers(str(path))
 
 
 async def _bot(
-    surelane_server: "Server", handlers: "Handlers", pytestconfig: pytest.Config
+    surelane_server: "Server", handlers: "Handlers | App | AsyncApp", pytestconfig: pytest.Config
 ) -> "AsyncIterator[Bot]":
     """Run the bot: ingest, a worker with the handlers, and a simulated Slack, on a database of the test's own."""
     from surelane_dev.project import find_project  # noqa: PLC0415

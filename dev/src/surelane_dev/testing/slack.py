@@ -1,7 +1,7 @@
 """Let people act in the simulated Slack. Each act returns once the bot has done what follows from it."""
 
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from surelane_dev.simulator.app_answers import each_option
@@ -94,28 +94,33 @@ class Slack:
 
     async def click(
         self,
-        on: Sent | Message,
+        on: Sent | Message | JSON,
         action_id: str | None = None,
         *,
         value: str | list[str] | None = None,
         user: str = "ada",
     ) -> Sent:
-        """Press a button of a message, or choose in its menu.
+        """Press a button of a message or view, or choose in its menu.
 
         Args:
-            on: the message, such as ``sent.replies[0]``, or what the bot replied to: then its last reply.
+            on: the message, such as ``sent.replies[0]``, or what the bot replied to: then its last reply; or a view,
+                such as :meth:`modal` or :meth:`home`.
             action_id: the button's or the menu's; ``None`` for the first button, or the first with that ``value``.
             value: what to choose in a menu.
             user: who does it.
         """
-        message = _last(on)
-        action = action_id or _first_button(message, value)
-        body: JSON = {"channel": message.channel, "ts": message.ts, "user": user, "action_id": action}
+        if isinstance(on, dict):
+            blocks, room = on["blocks"], self.simulator.workspace.direct_messages(self._user(user))
+            place: JSON = {"view_id": on["id"]}
+        else:
+            message = _last(on)
+            blocks, room = message.blocks, self._channel(message.channel)
+            place = {"channel": message.channel, "ts": message.ts}
+        action = action_id or _first_button(blocks, value)
+        body = {**place, "user": user, "action_id": action}
         if action_id is not None:
             body["value"] = value
-        return await self._act(
-            f"a click on {action}", "/control/actions", body, self._channel(message.channel)
-        )
+        return await self._act(f"a click on {action}", "/control/actions", body, room)
 
     async def type(
         self, query: str, action_id: str, *, on: Sent | Message | None = None, user: str = "ada"
@@ -148,16 +153,52 @@ class Slack:
         return list(each_option(answer))
 
     async def submit(self, values: Mapping[str, Any] | None = None, *, user: str = "ada") -> Sent:
-        """Submit the modal that a person has open.
+        """Submit the modal or the dialog that a person has open.
 
         Args:
-            values: what the inputs hold, by ``action_id``, or by ``block_id`` and ``action_id``.
+            values: what the inputs hold, by ``action_id``, or by ``block_id`` and ``action_id``; a dialog's by name.
             user: whose modal.
         """
+        if self._user(user) in self.simulator.interactions.dialogs:
+            return await self._with_dialog("submission", {"values": dict(values or {})}, user)
         view = self.modal(user)
         body = {"values": _placed(view, values or {})}
         place = self.simulator.workspace.direct_messages(self._user(user))
         return await self._act("the modal's submission", f"/control/views/{view['id']}", body, place)
+
+    async def close(self, *, user: str = "ada") -> Sent:
+        """Close the modal or the dialog that a person has open, without submitting it."""
+        if self._user(user) in self.simulator.interactions.dialogs:
+            return await self._with_dialog("cancellation", {}, user, "DELETE")
+        view = self.modal(user)
+        place = self.simulator.workspace.direct_messages(self._user(user))
+        return await self._act("closing the modal", f"/control/views/{view['id']}", {}, place, "DELETE")
+
+    async def open_app(self, tab: str = "home", *, user: str = "ada") -> Sent:
+        """Open the app's *Home*, or with ``messages`` its direct messages: an ``Assistant`` begins a thread there."""
+        place = self.simulator.workspace.direct_messages(self._user(user))
+        return await self._act(f"opening {tab}", "/control/home", {"tab": tab, "user": user}, place)
+
+    async def look(self, channel: str, *, user: str = "ada") -> Sent:
+        """Look at a channel while the app is open beside it."""
+        place = self.simulator.workspace.direct_messages(self._user(user))
+        return await self._act(
+            f"a look at {channel}", "/control/context", {"channel": channel, "user": user}, place
+        )
+
+    async def run(self, function: str, inputs: Mapping[str, Any] | None = None) -> Sent:
+        """Run a function of the bot, as a workflow does. The ``answer`` has its ``state``, ``outputs`` and ``error``.
+
+        Args:
+            function: its ``callback_id``.
+            inputs: what the workflow gives it.
+        """
+        body = {"callback_id": function, "inputs": dict(inputs or {})}
+        started = await self._act(
+            f"the function {function}", "/control/functions", body, self._channel("general")
+        )
+        path = f"/control/functions/{started.answer['execution']}"
+        return replace(started, answer=await self._client.request("GET", path))
 
     async def shortcut(
         self, callback_id: str, *, on: Sent | Message | None = None, user: str = "ada"
@@ -189,6 +230,17 @@ class Slack:
             raise AssertionError("\n".join([f"{user} sees no modal", *map(str, self._stories())]))
         return opened[-1].content
 
+    def home(self, user: str = "ada") -> JSON:
+        """Return the *Home* tab that a person sees, as the bot published it last.
+
+        Raises:
+            AssertionError: there is none.
+        """
+        shown = self.simulator.interactions.views.home(self._user(user))
+        if shown is None:
+            raise AssertionError("\n".join([f"{user} has no Home tab", *map(str, self._stories())]))
+        return shown.content
+
     async def _say(
         self, text: str, *, channel: str, user: str, thread: Sent | Message | None, mention: bool
     ) -> Sent:
@@ -206,11 +258,16 @@ class Slack:
             repr(text), place, message.ts, message.thread_ts or message.ts, message, stories=self._stories
         )
 
-    async def _act(self, what: str, path: str, body: JSON, place: Channel) -> Sent:
+    async def _act(self, what: str, path: str, body: JSON, place: Channel, method: str = "POST") -> Sent:
         ts = self.simulator.workspace.next_ts()
-        answer = await self._client.request("POST", path, body)
+        answer = await self._client.request(method, path, body)
         await self._idle()
         return Sent(what, place, ts, answer=answer, stories=self._stories)
+
+    async def _with_dialog(self, what: str, body: JSON, user: str, method: str = "POST") -> Sent:
+        dialog = self.simulator.interactions.dialogs[self._user(user)]
+        place = self._channel(dialog.channel)
+        return await self._act(f"a dialog's {what}", "/control/dialogs", body | {"user": user}, place, method)
 
     def _user(self, name: str) -> str:
         user = self.simulator.workspace.user(name)
@@ -238,12 +295,12 @@ def _last(on: Sent | Message) -> Message:
     return on.replies[-1]
 
 
-def _first_button(message: Message, value: object) -> str:
-    for block in message.blocks:
+def _first_button(blocks: Iterable[JSON], value: object) -> str:
+    for block in blocks:
         for element in (*block.get("elements", ()), block.get("accessory") or {}):
             if element.get("type") == "button" and value in (None, element.get("value")):
                 return str(element["action_id"])
-    raise AssertionError(f"the message {message.text!r} has no such button")
+    raise AssertionError("there is no such button")
 
 
 def _placed(view: JSON, values: Mapping[str, Any]) -> JSON:

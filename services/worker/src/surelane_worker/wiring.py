@@ -148,6 +148,18 @@ def load_handlers(path: str, bolt_kinds: tuple[str, ...] = ()) -> Handlers:
     Raises:
         HandlersError: it does not name a :class:`Handlers` with at least one handler, or the import failed.
     """
+    found = load_named(path)
+    if is_bolt_app(found):
+        found = bolt_handlers(found, bolt_kinds)
+    if not isinstance(found, Handlers):
+        raise HandlersError(f"{SETTING}: {path} is a {type(found).__name__}, not a surelane_worker.Handlers")
+    if not registered_in(found).all():
+        raise HandlersError(f"{SETTING}: {path} has no handlers: register one with @handlers.on(...)")
+    return found
+
+
+def load_named(path: str) -> Any:  # noqa: ANN401 - what a team wrote
+    """Import ``module:attribute``, and return what it names."""
     module_name, _, attribute = path.partition(":")
     if not module_name or not attribute:
         raise HandlersError(f"{SETTING}={path!r}: write module:attribute, such as my_bot:handlers")
@@ -163,12 +175,6 @@ def load_handlers(path: str, bolt_kinds: tuple[str, ...] = ()) -> Handlers:
     found = getattr(module, attribute, None)
     if found is None:
         raise HandlersError(f"{SETTING}: {module_name} has no attribute {attribute!r}")
-    if is_bolt_app(found):
-        found = bolt_handlers(found, bolt_kinds)
-    if not isinstance(found, Handlers):
-        raise HandlersError(f"{SETTING}: {path} is a {type(found).__name__}, not a surelane_worker.Handlers")
-    if not registered_in(found).all():
-        raise HandlersError(f"{SETTING}: {path} has no handlers: register one with @handlers.on(...)")
     return found
 
 

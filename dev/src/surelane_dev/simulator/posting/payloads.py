@@ -6,6 +6,7 @@ from surelane_dev.simulator.installs import enterprise_json
 from surelane_dev.simulator.interactions import Interactions
 from surelane_dev.simulator.views import View
 from surelane_dev.simulator.workspace.blocks import elements_of
+from surelane_dev.simulator.workspace.dialogs import Dialog
 from surelane_dev.simulator.workspace.model import JSON, Channel, Message, User
 from surelane_dev.simulator.workspace.shapes import message_json
 from surelane_dev.simulator.workspace.workspace import Workspace
@@ -39,7 +40,7 @@ def command_form(
         "api_app_id": workspace.app_id,
         "is_enterprise_install": str(wide).lower(),
         "response_url": interactions.new_response_url(channel.id, user.id, team_id=workspace.team_id),
-        "trigger_id": interactions.new_trigger(user.id),
+        "trigger_id": interactions.new_trigger(user.id, channel.id),
     }
 
 
@@ -61,7 +62,7 @@ def message_action_payload(
     channel = workspace.channels[message.channel]
     return _payload(workspace, "message_action", user) | {
         "callback_id": callback_id,
-        "trigger_id": interactions.new_trigger(user.id),
+        "trigger_id": interactions.new_trigger(user.id, channel.id),
         "response_url": interactions.new_response_url(
             channel.id, user.id, message.ts, team_id=workspace.team_id
         ),
@@ -83,7 +84,7 @@ def action_payload(
 ) -> JSON:
     """Return the payload for a used button or menu of a message."""
     return (
-        _block_actions(workspace, interactions, user, action)
+        _block_actions(workspace, interactions, user, action, message.channel)
         | _of_message(workspace, message)
         | {
             "state": state or {"values": {}},
@@ -131,6 +132,30 @@ def view_payload(
     }
 
 
+def dialog_payload(
+    workspace: Workspace,
+    interactions: Interactions,
+    *,
+    dialog: Dialog,
+    user: User,
+    submission: JSON | None = None,
+) -> JSON:
+    """Return the payload of a submitted dialog, or without a submission of a cancelled one."""
+    channel = workspace.channels[dialog.channel]
+    kind = "dialog_cancellation" if submission is None else "dialog_submission"
+    return (
+        _payload(workspace, kind, user)
+        | {
+            "callback_id": dialog.content["callback_id"],
+            "state": dialog.content.get("state", ""),
+            "channel": {"id": channel.id, "name": _name(channel)},
+            "action_ts": workspace.next_ts(),
+            "response_url": interactions.new_response_url(channel.id, user.id, team_id=workspace.team_id),
+        }
+        | ({} if submission is None else {"submission": submission})
+    )
+
+
 def _response_urls(interactions: Interactions, view: JSON, user: User) -> Iterator[JSON]:
     """Yield a response URL for each channel that the user chose in a menu that asks for one."""
     for block, element in elements_of(view["blocks"]):
@@ -143,9 +168,11 @@ def _response_urls(interactions: Interactions, view: JSON, user: User) -> Iterat
                 yield named | {"channel_id": channel, "response_url": url}
 
 
-def _block_actions(workspace: Workspace, interactions: Interactions, user: User, action: JSON) -> JSON:
+def _block_actions(
+    workspace: Workspace, interactions: Interactions, user: User, action: JSON, channel: str = ""
+) -> JSON:
     return _payload(workspace, "block_actions", user) | {
-        "trigger_id": interactions.new_trigger(user.id),
+        "trigger_id": interactions.new_trigger(user.id, channel),
         "actions": [action | {"action_ts": workspace.next_ts()}],
     }
 

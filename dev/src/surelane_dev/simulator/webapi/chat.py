@@ -25,6 +25,7 @@ MAX_UPDATE = 4_000
 """Characters of the text that replaces another one."""
 MAX_MARKDOWN = 12_000
 MAX_METADATA = 16_000
+MOST_ATTACHMENTS = 100
 
 
 def post_message(call: Call, slack: Slack) -> JSON:
@@ -110,7 +111,7 @@ def content_of(call: Call, longest: int = MAX_TEXT) -> JSON:
         ApiError: the content is missing, too large or malformed.
     """
     blocks = blocks_of(call)
-    attachments = call.objects("attachments", "invalid_attachments")
+    attachments = attachments_of(call)
     text, markdown = call.text("text"), call.text("markdown_text")
     if markdown and (text or blocks):
         raise ApiError("markdown_text_conflict")
@@ -138,6 +139,31 @@ def blocks_of(call: Call, name: str = "blocks", error: str = "invalid_blocks_for
         raise ApiError("msg_blocks_too_long")
     check_tables(blocks)
     return blocks
+
+
+def attachments_of(call: Call) -> list[JSON]:
+    """Return the attachments of a call, with ids for their blocks.
+
+    Raises:
+        ApiError: ``too_many_attachments``, or ``invalid_attachments``, with one line for each mistake in a block.
+    """
+    attachments = call.objects("attachments", "invalid_attachments")
+    if len(attachments) > MOST_ATTACHMENTS:
+        raise ApiError("too_many_attachments")
+    return [_identified(each, f"/attachments/{n}/blocks") for n, each in enumerate(attachments)]
+
+
+def _identified(attachment: JSON, at: str) -> JSON:
+    blocks, problems = attachment.get("blocks"), (f"must provide an array [json-pointer:{at}]",)
+    if not blocks:
+        return attachment
+    if isinstance(blocks, list):
+        try:
+            return attachment | {"blocks": identified(blocks, at=at)}
+        except BadBlocksError as error:
+            problems = error.args
+    lines = [f"[ERROR] {problem}" for problem in problems]
+    raise ApiError("invalid_attachments", response_metadata={"messages": lines})
 
 
 def check_tables(blocks: list[JSON]) -> None:

@@ -44,6 +44,7 @@ PER_MINUTE = {
     "conversations.list": 20,
     "conversations.open": 50,
     "conversations.replies": 50,
+    "dialog.open": 100,
     "files.completeUploadExternal": 100,
     "files.getUploadURLExternal": 100,
     "functions.completeError": 50,

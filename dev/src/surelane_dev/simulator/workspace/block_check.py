@@ -18,6 +18,7 @@ from surelane_dev.simulator.workspace.block_kit import (
     Decimal,
     Flag,
     Kind,
+    Nested,
     Part,
     Rule,
     Shape,
@@ -123,7 +124,7 @@ def _rule(value: Any, rule: Rule, at: str) -> Iterator[str]:  # noqa: ANN401 - a
     if value is None or isinstance(rule, Anything):
         return
     match rule:
-        case Text() | Shape() | Part():
+        case Text() | Shape() | Part() | Nested():
             yield from _object(value, rule, at)
         case Array():
             yield from _array(value, rule, at)
@@ -137,7 +138,7 @@ def _rule(value: Any, rule: Rule, at: str) -> Iterator[str]:  # noqa: ANN401 - a
             yield _said("must provide a number as a string", at)
 
 
-def _object(value: Any, rule: Text | Shape | Part, at: str) -> Iterator[str]:  # noqa: ANN401 - any JSON
+def _object(value: Any, rule: Text | Shape | Part | Nested, at: str) -> Iterator[str]:  # noqa: ANN401 - any JSON
     if not isinstance(value, dict):
         yield _said("must provide an object", at)
         return
@@ -147,7 +148,9 @@ def _object(value: Any, rule: Text | Shape | Part, at: str) -> Iterator[str]:  #
         case Shape(name):
             yield from _fields(value, SHAPES[name], at)
         case Part(types):
-            yield from _part(value, types, at)
+            yield from _typed(value, {name: ELEMENTS[name] for name in types}, at, ("type",))
+        case Nested(types):
+            yield from _typed(value, {name: BLOCKS[name] for name in types}, at, ("type", "block_id"))
 
 
 def _string(value: Any, rule: String, at: str) -> Iterator[str]:  # noqa: ANN401 - any JSON
@@ -194,13 +197,13 @@ def _text(value: JSON, rule: Text, at: str) -> Iterator[str]:
         yield from _fields(value, Kind({"text": String(rule.most)}, {flag: Flag()}), at, always=("type",))
 
 
-def _part(value: JSON, types: tuple[str, ...], at: str) -> Iterator[str]:
+def _typed(value: JSON, kinds: dict[str, Kind], at: str, always: tuple[str, ...]) -> Iterator[str]:
     if value.get("type") is None:
         yield _said("missing required field: type", at)
-    elif value["type"] not in types:
+    elif not isinstance(value["type"], str) or value["type"] not in kinds:
         yield _said(f"unsupported type: {value['type']}", f"{at}/type")
     else:
-        yield from _fields(value, ELEMENTS[value["type"]], at, always=("type",))
+        yield from _fields(value, kinds[value["type"]], at, always)
 
 
 def _said(problem: str, at: str) -> str:

@@ -1,8 +1,9 @@
 """Slack's rules for blocks and views, as data: fields, lengths and counts.
 
 They are facts of Slack's Block Kit reference (https://docs.slack.dev/reference/block-kit, with its pages for blocks,
-block elements and composition objects, and https://docs.slack.dev/reference/views), read in November 2026. Where the
-reference gives no bound, there is none here.
+block elements and composition objects, and https://docs.slack.dev/reference/views), read in November 2026. Those of
+``auth_provider`` and ``call`` are of slack-sdk for Python, the place and length of ``alert`` are of slack-sdk for Java.
+Where they give no bound, there is none here.
 """
 
 from dataclasses import dataclass, field
@@ -70,6 +71,13 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Nested:
+    """A block whose type is one of these in ``BLOCKS``."""
+
+    types: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Array:
     """A list."""
 
@@ -78,7 +86,7 @@ class Array:
     least: int = 1
 
 
-Rule = String | Text | Flag | Whole | Decimal | Anything | Shape | Part | Array
+Rule = String | Text | Flag | Whole | Decimal | Anything | Shape | Part | Nested | Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +275,10 @@ ELEMENTS: dict[str, Kind] = {
 }
 
 _MESSAGES = ("message",)
+_IN_CONTAINER = (
+    *("actions", "context", "divider", "file", "header", "image", "input", "rich_text", "section"),
+    *("table", "video"),
+)
 
 BLOCKS: dict[str, Kind] = {
     "actions": Kind({"elements": Array(Part(IN_ACTIONS), 25)}),
@@ -308,9 +320,52 @@ BLOCKS: dict[str, Kind] = {
     "data_visualization": Kind(open=True, surfaces=_MESSAGES),
     "plan": Kind(open=True, surfaces=_MESSAGES),
     "task_card": Kind(open=True, surfaces=_MESSAGES),
-    **{name: Kind(open=True) for name in ("alert", "call", "card", "carousel", "container", "data_table")},
+    "alert": Kind(
+        {"text": Text(200, ANY_TEXT)},
+        {"level": String(values=("default", "info", "warning", "error", "success"))},
+        surfaces=("modal",),
+    ),
+    "auth_provider": Kind(
+        {"value": String(150), "name": Text(75), "is_connected": Flag()},
+        {
+            "description": Text(150),
+            **dict.fromkeys(("connected_identity", "connected_context"), Text(75)),
+            **dict.fromkeys(("icon_url", "auth_url", "disconnect_url"), _URL),
+            "accessory": Part(("overflow",)),
+            "fallback": Array(Anything()),
+        },
+    ),
+    "call": Kind({"call_id": String()}, {"api_decoration_available": Flag(), "call": Anything()}),
+    "card": Kind(
+        {},
+        {
+            **dict.fromkeys(("hero_image", "icon"), Part(("image",))),
+            "slack_icon": Anything(),
+            **dict.fromkeys(("title", "subtitle"), Text(150, ANY_TEXT)),
+            "body": Text(200, ANY_TEXT),
+            "actions": Array(Part(("button",))),
+        },
+        ("hero_image", "title", "actions", "body"),
+    ),
+    "carousel": Kind({"elements": Array(Nested(("card",)), 10)}),
+    "container": Kind(
+        {"child_blocks": Array(Nested(_IN_CONTAINER), 10)},
+        {
+            "title": Text(150),
+            "rich_text_title": Nested(("rich_text",)),
+            "subtitle": Text(150, ANY_TEXT),
+            "width": String(values=("narrow", "standard", "wide", "full")),
+            "icon": Part(("image",)),
+            **dict.fromkeys(("is_collapsible", "default_collapsed", "has_header_divider"), Flag()),
+        },
+        ("title", "rich_text_title"),
+    ),
+    "data_table": Kind(
+        {"caption": String(), "rows": Array(Array(Anything(), 20), 101, 2)},
+        {"page_size": Whole(1, 100), "row_header_column_index": Whole()},
+    ),
 }
-"""The open ones show data. Another module checks tables, charts, cards and plans."""
+"""The open ones show data. Another module checks them, and the cells of data tables."""
 
 _FRAME: dict[str, Rule] = {
     "private_metadata": String(3000, least=0),

@@ -11,20 +11,21 @@ from surelane_dev.simulator.workspace.model import JSON
 WITH_ELEMENTS = frozenset({"actions", "context_actions"})
 
 
-def identified(blocks: Sequence[Any], surface: str = "message") -> list[JSON]:
+def identified(blocks: Sequence[Any], surface: str = "message", at: str = "/blocks") -> list[JSON]:
     """Return blocks with ids for themselves and their elements, where the app gave none.
 
     Args:
         blocks: the blocks.
         surface: ``message``, ``modal`` or ``home``.
+        at: their own place, as a JSON pointer.
 
     Raises:
         BadBlocksError: Slack would refuse them.
     """
-    if problems := list(block_problems(blocks, surface)):
+    if problems := list(block_problems(blocks, surface, at)):
         raise BadBlocksError(*problems)
     for number, block in enumerate(blocks):
-        check_data(block, f"/blocks/{number}")
+        check_data(block, f"{at}/{number}")
     return [_with_id(block, "block_id") | _named_elements(block) for block in blocks]
 
 

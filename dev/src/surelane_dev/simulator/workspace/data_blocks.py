@@ -1,4 +1,4 @@
-"""Check tables, charts, cards and plans as Slack does."""
+"""Check tables, charts and plans as Slack does."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -10,7 +10,6 @@ LONGEST_TABLE = 10_000
 """Characters of all cells of a message's tables."""
 LONGEST_TITLE, LONGEST_LABEL = 50, 20
 MOST_SERIES, MOST_CATEGORIES = 6, 20
-CARD = {"title": 150, "subtitle": 150, "body": 200}
 STATUSES = frozenset({"pending", "in_progress", "complete", "error"})
 CELLS = frozenset({"raw_text", "raw_number", "rich_text"})
 
@@ -32,7 +31,8 @@ def check_data(block: JSON, at: str = "/blocks") -> None:
     check = {
         "table": _check_table,
         "data_visualization": _check_chart,
-        "card": _check_card,
+        "data_table": _check_data_table,
+        "container": _check_container,
         "plan": _check_plan,
         "task_card": check_task,
     }.get(block["type"])
@@ -94,12 +94,19 @@ def _check_chart(block: JSON) -> None:
         _text(category, LONGEST_LABEL)
 
 
-def _check_card(block: JSON) -> None:
-    _need(any(block.get(name) for name in ("hero_image", "title", "actions", "body")), "content of a card")
-    for name, longest in CARD.items():
-        if name in block:
-            _need(block[name]["type"] in ("mrkdwn", "plain_text"), "a text of a card")
-            _text(block[name]["text"], longest)
+def _check_data_table(block: JSON) -> None:
+    header, *rows = block["rows"]
+    _need(all(len(row) == len(header) for row in rows), "rows of one length")
+    _need(all(cell["type"] != "rich_text" for cell in header), "a cell of the header")
+    cells = [cell for row in block["rows"] for cell in row]
+    _need(all(cell["type"] in CELLS and _words(cell) for cell in cells), "a cell")
+
+
+def _check_container(block: JSON) -> None:
+    for child in block["child_blocks"]:
+        check_data(child, "child_blocks")
+    _need(not (block.get("is_collapsible") and block.get("has_header_divider")), "has_header_divider")
+    _need(not (block.get("default_collapsed") and not block.get("is_collapsible")), "default_collapsed")
 
 
 def _check_plan(block: JSON) -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakSet
 
 from slack_sdk.errors import SlackApiError
 from slack_sdk.web.async_client import AsyncWebClient
@@ -23,6 +24,8 @@ from surelane_worker.slack.notes import SentReplies, Thread
 from surelane_worker.slack.stream import Begun
 
 Client = AsyncWebClient | WebClient
+_pointed = WeakSet[Client]()
+"""The clients that call where the worker says: in tests, each test has its own Slack."""
 
 PART = 10_000
 """The distance of the parts' first ordinals: part 0 counts from 0 on, part 1 from 10,000 on, and so on.
@@ -190,8 +193,9 @@ class Calls:
 
 def point_at(client: Client, api: str) -> None:
     """Let a client of the app call the Web API at ``api``, unless the app has named an address of its own."""
-    if client.base_url == AsyncWebClient.BASE_URL:
+    if client.base_url == AsyncWebClient.BASE_URL or client in _pointed:
         client.base_url = api
+        _pointed.add(client)
 
 
 def like(client: Client, model: AsyncWebClient) -> "_Posting":

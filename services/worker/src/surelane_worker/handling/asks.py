@@ -21,6 +21,7 @@ from surelane.slack import place_of
 from surelane_worker.handling.outcomes import Pause, duration
 from surelane_worker.handling.shapes import Call, StepMismatchError
 from surelane_worker.handling.steps import Steps
+from surelane_worker.slack.chunks import LONGEST_SECTION, sections, update_of
 from surelane_worker.slack.client import NowhereToReplyError, final_reason
 from surelane_worker.slack.replies import Replies
 from surelane_worker.slack.tokens import owner_fields
@@ -34,8 +35,6 @@ FEW = 5
 MOST_CHOICES = 100
 LONGEST_CHOICE = 75
 LONGEST_QUESTION = 100
-LONGEST_SECTION = 3000
-MOST_SECTIONS = 10
 ENDED = "This has ended."
 """What a question or a Stop button says once its event has ended."""
 
@@ -185,12 +184,8 @@ async def close(replies: Replies, posted: Mapping[str, Any], how: str) -> None:
     """Replace a message's buttons by a sentence, if the message still exists."""
     said = {"type": "context", "elements": [{"type": "mrkdwn", "text": how[:LONGEST_SECTION]}]}
     with ignoring_final_errors():
-        await replies.client.chat_update(
-            channel=posted["channel"],
-            ts=posted["ts"],
-            text=posted["text"],
-            blocks=[*sections(posted["text"]), said],
-        )
+        shown = update_of(posted["text"], {"blocks": [*sections(posted["text"]), said]})
+        await replies.client.chat_update(channel=posted["channel"], ts=posted["ts"], **shown)
 
 
 async def tell(replies: Replies, posted: Mapping[str, Any], user: str, text: str) -> None:
@@ -208,14 +203,6 @@ def ignoring_final_errors() -> Iterator[None]:
     except SlackApiError as error:
         if final_reason(error) is None:
             raise
-
-
-def sections(text: str) -> list[dict[str, Any]]:
-    parts = [text[start : start + LONGEST_SECTION] for start in range(0, len(text), LONGEST_SECTION)]
-    return [
-        {"type": "section", "text": {"type": "mrkdwn", "text": part}}
-        for part in (parts or [" "])[:MOST_SECTIONS]
-    ]
 
 
 def modal(posted: Mapping[str, Any], block: Block, callback: str = WRITTEN) -> dict[str, Any]:

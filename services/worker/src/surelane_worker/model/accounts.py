@@ -16,12 +16,13 @@ from slack_sdk.errors import SlackApiError
 from surelane.events import Event
 from surelane.slack import Place
 from surelane_service.installations import Owner
-from surelane_worker.handling.asks import CONNECT, button, sections
+from surelane_worker.handling.asks import CONNECT, button
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.flow import Key
 from surelane_worker.handling.outcomes import Pause, duration
 from surelane_worker.model.errors import StoppedError
 from surelane_worker.model.servers import Bearer
+from surelane_worker.slack.chunks import sections
 from surelane_worker.slack.client import final_reason
 from surelane_worker.slack.tokens import owner_of
 

@@ -9,6 +9,11 @@ LONGEST = 10_000
 
 Slack takes 12,000 per call, and about as many in a whole message, counted after its own formatting. Tables have 10,000.
 """
+LONGEST_UPDATE = 4_000
+"""Most characters of ``text`` that ``chat.update`` takes. Beside blocks, people see it in notifications only."""
+LONGEST_SECTION = 3000
+MOST_SECTIONS = 14
+"""For the 40,000 characters that Slack takes in a new message."""
 SHORTEST = LONGEST // 2
 """A message is cut before a code block, or behind a line or a word, unless it would hold fewer characters."""
 FENCE = re.compile(r"^ {0,3}(`{3,9}(?=[^`\n]{0,40}$)|~{3,9})(.{0,40})$", re.MULTILINE)
@@ -50,6 +55,22 @@ def content_of(chunks: Sequence[Chunk], below: Iterable[Mapping[str, Any]] = ())
     plan = [{"type": "plan", "title": title, "tasks": list(tasks.values())}] if tasks else []
     text = "".join(map(_text, chunks)) or (title if tasks else "")
     return {"text": text, "blocks": [*plan, *shown, *below]}
+
+
+def update_of(text: str | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message as arguments of ``chat.update``: a text that is too long for it becomes blocks."""
+    if text is None or len(text) <= LONGEST_UPDATE:
+        return {"text": text, **arguments}
+    return {"blocks": sections(text), **arguments, "text": text[:LONGEST_UPDATE]}
+
+
+def sections(text: str) -> list[dict[str, Any]]:
+    """Return a text as blocks."""
+    parts = [text[start : start + LONGEST_SECTION] for start in range(0, len(text), LONGEST_SECTION)]
+    return [
+        {"type": "section", "text": {"type": "mrkdwn", "text": part}}
+        for part in (parts or [" "])[:MOST_SECTIONS]
+    ]
 
 
 def joined(chunks: Iterable[Chunk]) -> list[Chunk]:

@@ -21,6 +21,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 from surelane.events import Event
 from surelane.slack import Place, first_in, object_in, place_of, text_in
 from surelane_service.logs import Logger
+from surelane_worker.slack.chunks import update_of
 from surelane_worker.slack.client import (
     FINAL,
     RATE_LIMIT_RETRIES,
@@ -159,7 +160,7 @@ class Replies:
             await allowing(FINAL, self._client.chat_delete(**original))
         elif not (
             arguments.get("replace_original")
-            and await allowing(FINAL, self._client.chat_update(**original, text=text, **rest))
+            and await allowing(FINAL, self._client.chat_update(**original, **update_of(text, rest)))
         ):
             public = place.channel and arguments.get("response_type") == "in_channel"
             ways = [rest] if public else []

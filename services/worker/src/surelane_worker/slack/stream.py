@@ -17,16 +17,13 @@ from slack_sdk.models import JsonObject
 from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.events import Event
-from surelane_worker.slack.chunks import content_of, cut
+from surelane_worker.slack.chunks import content_of, cut, update_of
 from surelane_worker.slack.client import FINAL, plain, slack_error
 from surelane_worker.slack.notes import Notebook, Ordinal, SentReplies, Thread, metadata_of
 from surelane_worker.slack.tokens import owner_fields
 
 INTERVAL = 0.5
 """Seconds between two calls for one stream. Slack allows an app about a hundred per minute (its Tier 4)."""
-
-LONGEST_UPDATE = 4_000
-"""Most characters of ``text`` that ``chat.update`` takes. Beside blocks, people see it in notifications only."""
 
 NOT_STREAMING = "message_not_in_streaming_state"
 ENDED = (NOT_STREAMING, "message_not_found")
@@ -155,8 +152,8 @@ class Message:
         await self._streaming(self.client.chat_stopStream(**self._place))
         content = content_of(self.said, blocks)
         if any(content.values()):
-            content["text"] = content["text"][:LONGEST_UPDATE]
-            await self.client.chat_update(**self._place, metadata=self._metadata, **content)
+            shown = update_of(content.pop("text"), content)
+            await self.client.chat_update(**self._place, metadata=self._metadata, **shown)
 
 
 class Stream:
