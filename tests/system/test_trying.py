@@ -71,7 +71,7 @@ async def test_by_socket_mode_and_installs_the_first_message_is_answered(tmp_pat
 
 
 async def test_an_agent_answers_with_the_simulator_s_model(tmp_path: Path) -> None:
-    write_project(tmp_path / "helper", agent=True)
+    write_project(tmp_path / "helper", "agent")
     async with up(tmp_path / "pg", project=tmp_path / "helper") as system:
         await system.ready()
         async with SimulatorClient(system.page) as slack:
