@@ -158,16 +158,23 @@ async def stop_locked(fleet: "Fleet", fault: Fault) -> None:
 
 
 async def pause(fleet: "Fleet", fault: Fault) -> None:
-    """Let an operator pause a kind for a while. Jobs of each group are due meanwhile, or after it."""
-    for group in GROUPS:
-        await fleet.schedule(f"later-{group}-{fault.at:.3f}", group, 0.5 + 10 * fault.size)
+    """Let an operator pause a kind for a while. Jobs of each group are due meanwhile, or after it.
+
+    A kind that fails is paused as its retries wait, if some do within 20 seconds.
+    """
     kind = ("flaky", "flaky", "plain", "few")[int(4 * fault.pick)]
+    for _ in range(40):
+        if kind == "flaky" and not any(fleet.witness.retrying.values()):
+            await asyncio.sleep(0.5)
+    seconds = 0.2 + 20 * fault.size**3
+    for nth, group in enumerate(GROUPS):
+        await fleet.schedule(f"later-{group}-{fault.at:.3f}", group, 1 + nth * seconds)
     fleet.log(f"{kind} is paused")
     since, excused = fleet.server_now(), fleet.witness.excused[kind]
     nth = len(excused)
     excused.append((since, float("inf")))
     await fleet.database.see("select agent.pause_kind($1)", f"slack.{kind}")
-    await asyncio.sleep(0.2 + 20 * fault.size**3)
+    await asyncio.sleep(seconds)
     await fleet.database.see("select agent.resume_kind($1)", f"slack.{kind}")
     fleet.log(f"{kind} is resumed")
     excused[nth] = since, fleet.server_now()

@@ -262,7 +262,7 @@ class Fleet:
     async def schedule(self, key: str, group: str | None, seconds: float) -> None:
         """Enqueue a job of a group for later."""
         group_key = None if group is None else f"T1:C1:{_thread(group)}"
-        job = Job("later", run_at=self._in(seconds), group_key=group_key, item_key=key)
+        job = Job("later", dedupe_key=key, run_at=self._in(seconds), group_key=group_key, item_key=key)
         await self._again(lambda queue: queue.enqueue_many([job]))
         self.acknowledged.add(key)
 

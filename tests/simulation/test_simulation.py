@@ -18,6 +18,7 @@ KNOWN = {
     "late-limits": 13,
     "kept-claims": 66,
     "kept-keys": 19,
+    "idle-heads": 19,
     "early-retirement": 53,
     "future-starts": 97,
     "rare-rescues": 82,

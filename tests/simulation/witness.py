@@ -166,13 +166,20 @@ class Witness:
             for each in began:
                 first.setdefault(each.id, each)  # one that began before may run again at any time
             for early, late in combinations(first.values(), 2):
-                if late.happened < early.happened and late.id < early.id and not self._excuses(late, early):
+                if (
+                    late.happened < early.happened
+                    and late.id < early.id
+                    and not self._excuses(late, early, late.happened)
+                ):
                     raise BrokenError("order in a group", f"in {group} {early.key} began before {late.key}")
 
-    def _excuses(self, late: Begin, early: Begin) -> bool:
-        """Return whether ``early`` may begin before ``late``, although it happened after it."""
+    def _excuses(self, late: Begin, early: Begin, since: float) -> bool:
+        """Return whether ``early`` may begin before ``late``, although it happened after it.
+
+        ``since``: when it was last decided, by the server's clock, which of them leads their group.
+        """
         back = any(late.happened <= moment <= early.began for moment in self.backwards)
-        return back or late.id in self.locked or self._holds_up_none(late.key, late.happened, early)
+        return back or late.id in self.locked or self._holds_up_none(late.key, since, early)
 
     def _holds_up_none(self, key: str, since: float, other: Begin) -> bool:
         return any(
@@ -222,7 +229,7 @@ class Witness:
         self.retrying[group].pop(event.key, None)
         for retry in self.retrying[group].values():
             later = retry.happened < begin.happened and self.is_well(host.name)
-            if later and not self._excuses(retry, begin):
+            if later and not self._excuses(retry, begin, begin.claimed):
                 self._breaks("a retry comes first", f"{event.key} began before {retry.key} in {group}")
         if "later" not in event.key:
             self.began[group].append(begin)
