@@ -238,7 +238,7 @@ async def test_an_open_question_leads_to_its_event_and_message(page: "Page", sta
 
 async def test_a_worker_shows_what_it_runs(page: "Page", stage: Stage) -> None:
     await page.goto(f"{stage.url}/console/workers")
-    await page.get_by_role("link", name="worker-1", exact=True).click()
+    await page.get_by_role("row").get_by_role("link", name="worker-1", exact=True).click()
     await expect(page.get_by_role("link", name=str(stage.running), exact=True)).to_be_visible()
 
 
