@@ -116,7 +116,7 @@ def test_both_ends_of_the_ranges_run_a_new_project(
         project = tmp_path / f"bot{len(kind)}"
         run(bin_ / "surelane", "new", *kind, project)
         tests = (bin_ / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider")
-        assert " passed" in run(*tests, where=project, within=240).stdout
+        assert " passed" in run(*tests, where=project, within=400).stdout
 
 
 @pytest.mark.packages
