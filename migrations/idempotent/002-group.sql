@@ -21,15 +21,15 @@ return interval '90 seconds';
 
 -- The kinds that workers claim: not paused and, once workers have announced themselves, handled by
 -- a worker that is alive or has just retired: a kind may have none for some seconds as workers are
--- replaced. Counted from the last announcement or retirement, not from now: while no worker runs,
--- the last ones hold. A retirement is forgotten after a day.
+-- replaced. Counted from the last announcement or retirement up to now: while no worker runs, the
+-- last ones hold. A retirement is forgotten after a day. Later ones: the clock went back since.
 create or replace function agent.claimable_kinds() returns text[]
 language plpgsql stable security definer
 set enable_seqscan = on
 as $$
 declare
-    _since timestamptz := greatest((select max(seen_at) from agent.worker)
-        , (select max(handled_at) from agent.kind where handled_at > agent.clock() - interval '1 day')) - agent.alive_for();
+    _since timestamptz := greatest((select max(seen_at) from agent.worker where seen_at <= agent.clock())
+        , (select max(handled_at) from agent.kind where handled_at between agent.clock() - interval '1 day' and agent.clock())) - agent.alive_for();
 begin
     return array(
         select k.kind from agent.kind as k where not k.paused

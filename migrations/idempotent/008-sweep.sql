@@ -354,8 +354,8 @@ end
 $$;
 
 -- Releases claims of a living worker that it does not know of, as the answer to its claim was lost:
--- all before a moment, by default now, except _ids. The worker calls it over a new connection, and
--- again with the moment returned, for a claim that committed later. Skips locked events.
+-- all until a moment, by default now, except _ids; and those from before the clock went back. The
+-- worker calls it over a new connection, and again with the moment returned. Skips locked events.
 create or replace function agent.release_unknown
 ( _name text, _ids int8[], _claims int4[], _before timestamptz default null, out before timestamptz, out released int4)
 language plpgsql volatile security definer
@@ -368,7 +368,7 @@ begin
     before := coalesce(_before, agent.clock());
     select coalesce(array_agg(e.id), '{}'), coalesce(array_agg(array_upper(e.claimed, 1)), '{}') into _unknown, _unknown_claims
     from agent.event as e
-    where e.attempts > 0 and e.vt > agent.clock() and e.claimed_by = _name and e.claimed[array_upper(e.claimed, 1)] <= before
+    where e.attempts > 0 and e.vt > agent.clock() and e.claimed_by = _name and e.claimed[array_upper(e.claimed, 1)] not between before and agent.clock() + interval '1 minute'
     and (e.id, array_upper(e.claimed, 1)) not in (select known.id, known.claim from unnest(_ids, _claims) as known (id, claim));
     released := (
         select count(*) from agent.settle(_unknown, _unknown_claims, array_fill('release'::text, array[cardinality(_unknown)])) where answer = 'done');

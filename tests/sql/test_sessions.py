@@ -15,7 +15,7 @@ from surelane_service.engine import Engine
 from surelane_worker import sessions
 from surelane_worker.duties import Sweeper
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import claim, complete, enqueue, live, pair
+from tests.sql.queue_steps import advance, claim, complete, enqueue, live, pair
 
 GONE = timedelta(seconds=5)
 
@@ -384,3 +384,29 @@ async def test_an_unused_connection_that_lost_its_network_keeps_no_session(
     for setting in ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count"):
         seconds = int(await second.fetchval("select current_setting($1)", setting))
         assert seconds == 0 if local else 0 < seconds <= 10
+
+
+async def test_a_claim_from_before_the_clock_went_back_is_released(
+    queue: Connection, connect: Connect
+) -> None:
+    """A worker that reconnects does not know of it: its answer was lost."""
+    await session(queue, await connect(), "w1", "mail")
+    identity = await enqueue(queue, "mail")
+    await advance(queue, timedelta(minutes=19))
+    await enqueue(queue, "mail")
+    await claim(queue, "mail", worker="w1")
+    await advance(queue, timedelta(minutes=-19))
+    _, released = await Engine(queue).release_unknown("w1", [], None)
+    assert (released, (await why(queue, identity))[0]) == (2, "due")
+
+
+async def test_a_worker_that_died_before_the_clock_went_back_hides_no_other_workers_kinds(
+    queue: Connection, connect: Connect, lose: Lose
+) -> None:
+    dying = await connect()
+    await advance(queue, timedelta(minutes=19))
+    await session(queue, dying, "w1", "mail")
+    await lose(dying)
+    await advance(queue, timedelta(minutes=-19))
+    await session(queue, await connect(), "w2", "note")
+    assert "note" in await queue.fetchval("select agent.claimable_kinds()")
