@@ -15,6 +15,8 @@ FENCED = 320.0
 """Seconds after which a host has stopped what others have taken over, although no heartbeat told it."""
 HUSH = 45.0
 """Seconds for which nothing else breaks where no host is told of a fault."""
+LAG = 3.1
+"""Seconds of commits that a standby that takes over has lost at most."""
 LOCKS = (
     "select id from agent.event where claimed_by is not null order by id limit {most} for update skip locked",
     "select id from agent.event where claimed_by is null order by vt, id limit {most} for update skip locked",
@@ -96,7 +98,7 @@ async def restart(fleet: "Fleet", fault: Fault) -> None:
 
 async def failover(fleet: "Fleet", fault: Fault) -> None:
     """Lose what was committed in the last seconds, as an asynchronous standby that takes over does."""
-    lag = 0.1 + 3 * fault.size
+    lag = LAG * (0.05 + 0.95 * fault.size)
     known, sent = set(fleet.acknowledged), set(fleet.sent)
     stored = set(fleet.witness.stored)
     await fleet.database.snapshot()
@@ -175,8 +177,10 @@ async def pause(fleet: "Fleet", fault: Fault) -> None:
     excused.append((since, float("inf")))
     await fleet.database.see("select agent.pause_kind($1)", f"slack.{kind}")
     await asyncio.sleep(seconds)
-    await fleet.database.see("select agent.resume_kind($1)", f"slack.{kind}")
-    fleet.log(f"{kind} is resumed")
+    while await fleet.database.see("select from agent.kind where kind = $1 and paused", f"slack.{kind}"):
+        await fleet.database.see("select agent.resume_kind($1)", f"slack.{kind}")
+        fleet.log(f"{kind} is resumed")
+        await asyncio.sleep(LAG)  # a standby that takes over may not know it: the operator looks again
     excused[nth] = since, fleet.server_now()
     fleet.disturb()
 
