@@ -172,7 +172,7 @@ async def pause(fleet: "Fleet", fault: Fault) -> None:
     for nth, group in enumerate(GROUPS):
         await fleet.schedule(f"later-{group}-{fault.at:.3f}", group, 1 + nth * seconds)
     fleet.log(f"{kind} is paused")
-    since, excused = fleet.server_now(), fleet.witness.excused[kind]
+    since, began, excused = fleet.server_now(), fleet.loop.now, fleet.witness.excused[kind]
     nth = len(excused)
     excused.append((since, float("inf")))
     await fleet.database.see("select agent.pause_kind($1)", f"slack.{kind}")
@@ -181,7 +181,8 @@ async def pause(fleet: "Fleet", fault: Fault) -> None:
         await fleet.database.see("select agent.resume_kind($1)", f"slack.{kind}")
         fleet.log(f"{kind} is resumed")
         await asyncio.sleep(LAG)  # a standby that takes over may not know it: the operator looks again
-    excused[nth] = since, fleet.server_now()
+    # The server's clock may have gone back meanwhile.
+    excused[nth] = since, max(fleet.server_now(), since + fleet.loop.now - began)
     fleet.disturb()
 
 
@@ -202,6 +203,10 @@ async def _hold(fleet: "Fleet", query: str, arguments: tuple[object, ...], secon
     held = sorted({row["id"] for row in rows})
     fleet.log(f"{len(rows)} rows are locked for {seconds:.1f} s: {held}")
     fleet.witness.locked |= set(held)
+    if (
+        "agent.worker " in query
+    ):  # who loses its session then cannot say that it has another, and counts as dead
+        fleet.all_ill(seconds + ILL)
     database.end(connection, seconds)
     fleet.disturb(seconds)
 
