@@ -56,10 +56,15 @@ def main() -> int:
 
 
 def _python(version: str) -> str | None:
-    """Return the interpreter of a version, if it starts: a version manager's stub may not."""
-    path = shutil.which(f"python{version}")
-    code = path and subprocess.run([path, "-c", "import venv"], capture_output=True, check=False).returncode
-    return path if code == 0 else None
+    """Return an interpreter of a version that starts: a version manager's stub may not, but those behind it do."""
+    managed = sorted(map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python")))
+    for path in (shutil.which(f"python{version}"), *managed):
+        if (
+            path
+            and subprocess.run([path, "-c", "import venv"], capture_output=True, check=False).returncode == 0
+        ):
+            return path
+    return None
 
 
 def _run(clone: Path, python: str, server: str, tests: str) -> tuple[int, str]:

@@ -15,6 +15,7 @@ import pytest
 from surelane_dev.processes import Child
 from surelane_dev.simulator.client import SimulatorClient
 from tests.deploy.commands import ROOT, run, version
+from tests.deploy.first_hour import first_hour
 from tests.system.up import up
 
 SOURCES = {
@@ -172,7 +173,7 @@ def test_wheels_install_on_other_pythons(python: str, wheels: dict[str, Path], t
 
 
 @pytest.mark.packages
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 async def test_a_team_starts_from_the_wheels(wheels: dict[str, Path], tmp_path: Path) -> None:
     """With the pip of Python 3.11, whose resolver gives up on requirements that newer ones resolve."""
     python, links = tmp_path / "venv/bin/python", ("--find-links", wheels["surelane"].parent)
@@ -204,5 +205,6 @@ async def test_a_team_starts_from_the_wheels(wheels: dict[str, Path], tmp_path: 
         async with SimulatorClient(system.page) as slack:
             message = (await slack.say("hello", channel="general", mention=True))["message"]
             assert (await slack.reply(message, 90))["text"] == "You said: hello"
+            await first_hour(system, slack, project, tmp_path / "venv/bin/surelane")
         assert await system.end() == 0
     assert not Child.running
