@@ -58,6 +58,8 @@ SWEPT = 85.0
 """Seconds: longer than the longest pause between two sweeps. They rescue what has been silent for five minutes."""
 IDLE = 20.0
 """Seconds: longer than an idle worker needs to find that its connections are half-open, which is ten."""
+LOOKED_AT = 60.0
+"""Seconds after which a claim looks at a full limit again: a claim beside a rescue may still have counted its runs."""
 LEASE = 600.0
 SETTINGS = {
     "DATABASE_URL": "postgresql://simulated",
@@ -351,7 +353,11 @@ class Fleet:
         ]
         idle = [name for name in able if self.witness.idle_for(name) > IDLE]
         passed = set() if any(self.members[name].version.spare for name in idle) else {"slack.spare"}
-        late = [each for each, since in self._idle.items() if now - max(since, self.disturbed) > IDLE]
+        late = [
+            each
+            for each, since in self._idle.items()
+            if now - max(since, self.disturbed) > IDLE + (LOOKED_AT if waiting[each] in LIMITED else 0)
+        ]
         if len(idle) < len(able) or lonely:  # what is limited may wait for what runs
             passed |= LIMITED
         if idle and (left := [each for each in late if waiting[each] not in passed]):

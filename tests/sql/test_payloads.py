@@ -15,6 +15,7 @@ from surelane_dev.simulator.posting import payloads as made
 from surelane_dev.simulator.posting.events import envelope, events_of
 from surelane_dev.simulator.views import View
 from surelane_dev.simulator.workspace.demo import demo_workspace, other_workspaces
+from surelane_dev.simulator.workspace.dialogs import Dialog
 from surelane_dev.simulator.workspace.model import Change
 
 ALL = ("app_mention", "message.channels", "message.im", "reaction_added", "reaction_removed")
@@ -54,6 +55,9 @@ def simulated() -> Iterator[dict[str, Any]]:
     yield made.command_form(here, interactions, command="/deploy", text="now", channel=general, user=user)
     yield made.shortcut_payload(here, interactions, callback_id="cut", user=user)
     yield made.message_action_payload(here, interactions, callback_id="cut", message=message, user=user)
+    dialog = Dialog({"callback_id": "form", "state": "s", "elements": []}, here.team_id, general.id)
+    for submission in ({"name": "x"}, None):
+        yield made.dialog_payload(here, interactions, dialog=dialog, user=user, submission=submission)
     for clicked in (message, reply, ephemeral):
         yield made.action_payload(here, interactions, message=clicked, user=user, action=button)
     for name in ("surelane.choose.1", "surelane.stop"):
@@ -166,7 +170,7 @@ async def test_every_payload_that_the_simulator_makes(queue: Connection) -> None
     }
     assert makers == {
         *("command_form", "shortcut_payload", "message_action_payload", "action_payload"),
-        *("view_action_payload", "suggestion_payload", "view_payload"),
+        *("view_action_payload", "suggestion_payload", "view_payload", "dialog_payload"),
     }
     kinds = {kind_of(payload) for payload in payloads}
     assert kinds == {
@@ -174,7 +178,7 @@ async def test_every_payload_that_the_simulator_makes(queue: Connection) -> None
         *("slack.message_changed", "slack.message_deleted"),
         *("slack.reaction_added", "slack.reaction_removed", "slack.shortcut", "slack.message_action"),
         *("slack.block_actions", "slack.block_suggestion", "slack.view_submission", "slack.view_closed"),
-        "surelane.answer",
+        *("slack.dialog_submission", "slack.dialog_cancellation", "surelane.answer"),
     }
 
 

@@ -134,7 +134,7 @@ class Session:
     async def _release_unknown(self, engine: Engine, before: datetime | None) -> datetime:
         before, released = await engine.release_unknown(self.worker.name, self.known(), before)
         if released:
-            log.warning("claims that this process does not know of are released", count=released)
+            log.warning("claims whose answer was lost are released", count=released)
         return before
 
     async def release_late(self) -> None:
