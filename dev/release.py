@@ -30,7 +30,7 @@ IMAGES = {
 BUILD = "https://surelane.dev/release/v1"
 """The name of this way to build, in the provenance."""
 NO_ENGINE = "no Docker engine answers: start one, or leave the images out by `make release IMAGES=no`"
-NO_ARCHIVES = "this builder writes no OCI archives: `docker buildx create --use` makes one that does"
+NO_ARCHIVES = "this builder cannot write OCI archives: run `docker buildx create --use`, and try again"
 
 
 def run(*command: str | Path, given: str | None = None, **variables: str) -> str:

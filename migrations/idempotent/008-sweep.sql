@@ -368,7 +368,7 @@ begin
     before := coalesce(_before, agent.clock());
     select coalesce(array_agg(e.id), '{}'), coalesce(array_agg(array_upper(e.claimed, 1)), '{}') into _unknown, _unknown_claims
     from agent.event as e
-    where e.attempts > 0 and e.vt > agent.clock() and e.claimed_by = _name and e.claimed[array_upper(e.claimed, 1)] not between before and agent.clock() + interval '1 minute'
+    where e.attempts > 0 and e.vt > agent.clock() and e.claimed_by = _name and (e.claimed[array_upper(e.claimed, 1)] <= before or e.claimed[array_upper(e.claimed, 1)] > agent.clock() + interval '1 minute')
     and (e.id, array_upper(e.claimed, 1)) not in (select known.id, known.claim from unnest(_ids, _claims) as known (id, claim));
     released := (
         select count(*) from agent.settle(_unknown, _unknown_claims, array_fill('release'::text, array[cardinality(_unknown)])) where answer = 'done');

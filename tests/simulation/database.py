@@ -101,8 +101,8 @@ class Database:
         self._turn = asyncio.Lock()
         self._observer: Any = None
         self._anchor: Any = None
-        """Holds a snapshot, so that no row is cleared away. When the server clears depends on its other databases,
-        and where rows go depends on that, and which comes first of those that are equal."""
+        """Holds a snapshot, so that the server removes no dead row. When it does depends on its other databases. It
+        decides where new rows go, and so the order of rows that a query sorts alike."""
         self._idle: dict[str, list[Any]] = {}
         self._lent: dict[Any, str] = {}
         self._shared: dict[str, Any] = {}

@@ -74,9 +74,9 @@ class _Held:
 
 
 class _When(float):
-    """When a timer is due. Of those that are due at once, the one that was set first comes first.
+    """When a timer is due. Timers of the same time run in the order in which they were set.
 
-    Else their order would depend on the other timers, and so on earlier seeds.
+    Otherwise their order would depend on the other timers, and so on earlier seeds.
     """
 
     __slots__ = ("number",)

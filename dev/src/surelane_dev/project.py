@@ -38,7 +38,7 @@ class Project:
 
     @property
     def subscriptions(self) -> str:
-        """The event types of the manifest, separated by commas; none without one that can be read."""
+        """The event types of the manifest, separated by commas. It is empty if no manifest can be read."""
         with suppress(SettingsError):  # the simulator says so
             if path := self.settings.get("SURELANE_SIMULATOR_MANIFEST"):
                 return ",".join(sorted(read_manifest(Path(path)).events))

@@ -57,7 +57,7 @@ def thread(event: Event) -> dict[str, str]:
 async def approve(event: Event, ctx: Context) -> None:
     """Wait for a person for up to a day, without a slot. The question outlives a restart."""
     answer = await ctx.ask(event, "Deploy version 2?", ["Approve", "Reject"], timeout="1d")
-    said = "Nobody answered." if answer is None else f"<@{answer.user}> chose {answer.choice}."
+    said = "There was no answer." if answer is None else f"<@{answer.user}> chose {answer.choice}."
     await ctx.slack.reply(event, said, **thread(event))
 
 

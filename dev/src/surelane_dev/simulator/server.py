@@ -20,8 +20,8 @@ from surelane_dev.simulator.control import (
     workspaces,
 )
 from surelane_dev.simulator.control.inputs import SIMULATOR, explain_errors
-from surelane_dev.simulator.first_install import installing_first
 from surelane_dev.simulator.jobs import JobWatch
+from surelane_dev.simulator.posting.first_install import installing_first
 from surelane_dev.simulator.saved import Conversations
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.simulator_settings import SimulatorSettings, reached_at

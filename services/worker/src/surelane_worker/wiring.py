@@ -183,7 +183,7 @@ def warn_of_doubts(
 ) -> None:
     """Log the kinds of handlers whose events can never arrive.
 
-    ``taken``: the event types that ingest takes. ``subscribed``: those that the app's manifest names.
+    ``taken``: the event types that ingest takes. ``subscribed``: the event types in the app's manifest.
     """
     for kind, reason in doubts(kinds, taken, subscribed).items():
         _log.warning("a handler's events can never arrive", kind=kind, reason=reason)
