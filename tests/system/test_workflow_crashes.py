@@ -40,13 +40,16 @@ async def test_a_nested_workflow_survives_the_death_of_its_workers(
         assert survivor.child.exit_code is None
 
     assert json.loads(row["result"])["sum"] == BRANCHES * LEAVES
-    counts = await connection.fetch("select kind, count(*) from agent.event_hist group by kind order by kind")
+    counts = await connection.fetch(
+        "select kind, count(*) from agent.event_hist where kind in ('branch', 'part', 'sum') group by kind"
+    )
     assert dict(map(tuple, counts)) == {
         "branch": BRANCHES,
         "part": BRANCHES * LEAVES,
         "sum": BRANCHES + 1,
     }
-    assert await connection.fetchval("select count(*) from agent.event") == 0
+    live = "select count(*) from agent.event where kind in ('branch', 'part', 'sum')"
+    assert await connection.fetchval(live) == 0
     assert await connection.fetchval("select count(*) from agent.worker") == 1, (
         "the dead one could not retire; the sweep forgets it after a day"
     )
