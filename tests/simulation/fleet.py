@@ -126,6 +126,8 @@ class Fleet:
         """Since when each claim has no hand."""
         self._idle: dict[int, float] = {}
         """Since when each event waits."""
+        self._limited_until = 0.0
+        """Until when runs could hold the places of limits, for which events then wait by right."""
         self._sparing: float | None = None
 
     def log(self, text: str) -> None:
@@ -353,13 +355,14 @@ class Fleet:
         ]
         idle = [name for name in able if self.witness.idle_for(name) > IDLE]
         passed = set() if any(self.members[name].version.spare for name in idle) else {"slack.spare"}
+        if len(idle) < len(able) or lonely:
+            self._limited_until = now  # what is limited may wait for what runs
         late = [
             each
             for each, since in self._idle.items()
-            if now - max(since, self.disturbed) > IDLE + (LOOKED_AT if waiting[each] in LIMITED else 0)
+            if now - max(since, self.disturbed) > IDLE
+            and (waiting[each] not in LIMITED or now - self._limited_until > IDLE + LOOKED_AT)
         ]
-        if len(idle) < len(able) or lonely:  # what is limited may wait for what runs
-            passed |= LIMITED
         if idle and (left := [each for each in late if waiting[each] not in passed]):
             how = f"{left} of {[waiting[each] for each in left]} beside {idle}"
             raise BrokenError("nothing waits beside idle workers", how)

@@ -27,8 +27,6 @@ KNOWN = {
 }
 """Each mutant, with a seed that finds it. ``make simulate MUTANT=NAME SEEDS=200`` looks for one."""
 FIXED = range(1, 31)
-OPEN = {11: "after a rescue by silence, jobs of a limit with one place each wait beside idle workers"}
-"""Seeds that find what is not mended yet."""
 FRESH = int(os.environ.get("SURELANE_SIMULATION_SEED", 1000 * datetime.now(UTC).date().toordinal()))
 """The first of the seeds that no run had before. The day decides, unless the variable does."""
 
@@ -48,17 +46,7 @@ async def _run(server: Server, template: str, *arguments: object) -> tuple[int, 
 
 
 async def _hold(server: Server, template: str, first: int) -> None:
-    seeds = (seed for seed in range(first, first + 10) if seed not in OPEN)
-    code, output = await _run(server, template, *seeds)
-    assert code == 0, output
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=pytest.mark.xfail(reason=why)) for seed, why in OPEN.items()]
-)
-async def test_what_is_not_mended_yet(server: Server, template: str, seed: int) -> None:
-    code, output = await _run(server, template, seed)
+    code, output = await _run(server, template, *range(first, first + 10))
     assert code == 0, output
 
 
