@@ -54,14 +54,11 @@ drop function if exists agent.list_jobs, agent.search_jobs, agent.count_jobs, ag
 , agent.fail_events, agent.release_events, agent.snooze_event, agent.await_event, agent.continue_event
 -- Programs of the operator alone rotate now: ingest and workers could destroy keys.
 , agent.data_keys_to_seal, agent.installations_to_seal, agent.seal_installation;
-drop function if exists agent.announce_worker(text, text[], text, interval), agent.announce_worker(text, text[], text, interval, int4);
-drop function if exists agent.cancel_job(int8), agent.cancel_jobs(int8[]), agent.sweep_exhausted(int4, int4);
-drop function if exists agent.claim_events(text[], int4, int4, interval, text, timestamptz[]);
-drop function if exists agent.sweep_events(int4, interval, text[], boolean, int4);
-drop function if exists agent.set_cron(text, text, text, timestamptz, jsonb, text, text, boolean)
-, agent.set_cron(text, text, text, timestamptz, jsonb, text, text, boolean, int4);
-drop function if exists agent.end_events(int8[], int4[], text[], text, text[], jsonb[]);
-drop function if exists agent.store_new_events(int8[], jsonb[], text[], text[]);
+drop function if exists agent.announce_worker(text, text[], text, interval), agent.announce_worker(text, text[], text, interval, int4)
+, agent.cancel_job(int8), agent.cancel_jobs(int8[]), agent.sweep_exhausted(int4, int4), agent.claim_events(text[], int4, int4, interval, text, timestamptz[])
+, agent.sweep_events(int4, interval, text[], boolean, int4), agent.set_cron(text, text, text, timestamptz, jsonb, text, text, boolean)
+, agent.set_cron(text, text, text, timestamptz, jsonb, text, text, boolean, int4), agent.end_events(int8[], int4[], text[], text, text[], jsonb[])
+, agent.store_new_events(int8[], jsonb[], text[], text[]), agent.await_installation(int8, boolean, text, timestamptz);
 
 -- What models used, by day (UTC). Budgets count it. Retention and erasing take rows.
 create table agent.model_usage
@@ -108,7 +105,10 @@ create index feedback_at on agent.feedback (at, event_id, user_id);
 -- [[seconds since 1970, {kind: [pending, running, scheduled]}], …]: see agent.measure_queue.
 alter table agent.measurement add column trail jsonb not null default '[]';
 
--- Whose account an event waits for; empty: the bot's installation.
-alter table agent.install_wait add column user_id text not null default '';
+alter table agent.install_wait add column user_id text not null default ''; -- whose account is missing; empty: the bot's
 create index install_wait_user on agent.install_wait (user_id) where user_id <> '';
-drop function if exists agent.await_installation(int8, boolean, text, timestamptz);
+
+-- A version may be that of a release candidate: 1.0.0rc1.
+alter table agent.version drop constraint both_semantic_and_in_order, add constraint both_semantic_and_in_order check
+( case when version || ' ' || min_compatible || ' ' ~ '^((0|[1-9]\d{0,8})(\.(0|[1-9]\d{0,8})){2}(rc\d{1,4})? ){2}$'
+  then pg_catalog.string_to_array(pg_catalog.split_part(min_compatible, 'rc', 1), '.')::int4[] <= pg_catalog.string_to_array(pg_catalog.split_part(version, 'rc', 1), '.')::int4[] else false end);

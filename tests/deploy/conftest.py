@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
+from packaging.version import Version
 
 from tests.deploy.commands import REGISTRY, ROOT, run, version
 from tests.deploy.compose import engine
@@ -24,8 +25,8 @@ def images() -> dict[str, str]:
 @pytest.fixture(scope="session")
 def next_version(images: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Build the images of the release after this one, from the same code; return its version."""
-    major, minor, patch = version().split(".")
-    following = f"{major}.{minor}.{int(patch) + 1}"
+    major, minor, patch = Version(version()).release
+    following = f"{major}.{minor}.{patch + 1}"
     tree = tmp_path_factory.mktemp("next")
     for name in BUILT_FROM:
         shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))

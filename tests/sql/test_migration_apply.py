@@ -235,6 +235,8 @@ async def test_notices_are_shown_and_remarks_on_what_exists_are_not(
         "update agent.version set version = 'latest'",
         "update agent.version set version = '0.1'",
         "update agent.version set version = '01.0.0'",
+        "update agent.version set version = '1.0.0-rc1'",
+        "update agent.version set version = '1.0.0 1.0.0', min_compatible = ''",
         "update agent.version set version = null",
         "update agent.version set min_compatible = ''",
         "update agent.version set min_compatible = '0.10.0', version = '0.9.0'",
@@ -250,6 +252,12 @@ async def test_the_runners_own_tables_cannot_hold_nonsense(
         with pytest.raises(asyncpg.IntegrityConstraintViolationError):
             await connection.execute(statement)
         assert await connection.fetchval("select count(*) from agent.version") == 1
+
+
+async def test_a_release_may_be_a_candidate(empty_database: str, tmp_path: Path) -> None:
+    await migration(write_scripts(tmp_path)).apply(empty_database)
+    async with connected(empty_database) as connection:
+        await connection.execute("update agent.version set version = '1.0.0rc2', min_compatible = '1.0.0rc1'")
 
 
 async def test_a_schema_that_an_administrator_made_is_used(empty_database: str, tmp_path: Path) -> None:

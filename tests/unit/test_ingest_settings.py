@@ -73,19 +73,23 @@ def test_socket_mode_needs_no_signing_secret(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    ("version", "min_compatible", "fits"),
+    ("version", "min_compatible", "ours", "fits"),
     [
-        ("0.9.0", "0.9.0", True),
-        ("0.10.0", "0.1.0", True),
-        ("1.0.0", "0.9.0", True),
-        ("1.0.0", "0.10.0", False),
-        ("0.8.9", "0.1.0", False),
-        ("garbled", "0.1.0", False),
+        ("0.9.0", "0.9.0", "0.9.0", True),
+        ("0.10.0", "0.1.0", "0.9.0", True),
+        ("1.0.0", "0.9.0", "0.9.0", True),
+        ("1.0.0", "0.10.0", "0.9.0", False),
+        ("0.8.9", "0.1.0", "0.9.0", False),
+        ("garbled", "0.1.0", "0.9.0", False),
+        ("1.0.0rc1", "0.2.0", "1.0.0rc1", True),
+        ("1.0.0rc1", "0.2.0", "1.0.0rc2", False),
+        ("1.0.0rc10", "0.2.0", "1.0.0rc9", True),
+        ("1.0.0rc9", "0.2.0", "1.0.0", False),
+        ("1.0.0", "0.2.0", "1.0.0rc1", True),
+        ("1.0.0", "1.0.0", "1.0.0rc1", False),
     ],
 )
 def test_a_schema_of_this_version_or_newer_fits_unless_it_says_otherwise(
-    version: str,
-    min_compatible: str,
-    fits: bool,
+    version: str, min_compatible: str, ours: str, fits: bool
 ) -> None:
-    assert (unfit(version, min_compatible, ours="0.9.0") is None) is fits
+    assert (unfit(version, min_compatible, ours=ours) is None) is fits

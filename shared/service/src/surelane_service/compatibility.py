@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Awaitable
+from math import inf
 
 from surelane import __version__
 from surelane.calls import Calls
@@ -44,6 +45,7 @@ def unfit(version: str, min_compatible: str, ours: str = __version__) -> str | N
     return None
 
 
-def _release(version: str) -> tuple[int, ...]:
-    match = re.match(r"\d+(?:\.\d+)*", version, re.ASCII)
-    return tuple(int(part) for part in match[0].split(".")) if match else ()
+def _release(version: str) -> tuple[float, ...]:
+    """Return what orders versions: a candidate's number comes last, as in ``1.0.0rc1``, and the release after all."""
+    match = re.match(r"(\d+)\.(\d+)\.(\d+)(?:rc(\d+))?", version, re.ASCII)
+    return tuple(inf if part is None else int(part) for part in match.groups()) if match else ()
