@@ -26,6 +26,10 @@ IMPORTED = (
     "surelane_migrations.command",
     "surelane_operator.cli.command",
     "surelane_operator.wiring",
+    "surelane_worker.builtin",
+    "surelane_worker.model.client",
+    "surelane_worker.model.run",
+    "surelane_worker.model.servers",
     "surelane_worker.wiring",
     "uvloop",
 )
