@@ -104,7 +104,7 @@ def _kubectl(words: Sequence[str], folder: Path) -> None:
         if before == "-k" and word != "YOUR_OVERLAY":
             assert (folder / word / "kustomization.yaml").is_file(), word
         if target := re.fullmatch(r"(deployment|job|statefulset)/([\w.-]+)", word):
-            assert re.sub(r"-\d+\.\d+\.\d+$", "", target[2]) in workloads(), word
+            assert re.sub(r"-\d+\.\d+\.\d+(rc\d+)?$", "", target[2]) in workloads(), word
 
 
 def _make(words: Sequence[str], _: Path) -> None:
