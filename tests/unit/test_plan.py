@@ -1,0 +1,53 @@
+"""The plan of a deployment follows from the load and the measured costs."""
+
+from dataclasses import replace
+
+import pytest
+from benchmarks.plan import BUSY, Load, main, most_workspaces, plan
+
+SMALL = Load(workspaces=1, events_per_minute=1)
+BUSY_TEAM = Load(workspaces=60, events_per_minute=10, peak=4, handler_seconds=5, concurrency=10)
+"""Ten events a second on average, forty at the peak, two hundred handlers at once."""
+
+
+def test_a_small_team_gets_two_of_each_for_availability() -> None:
+    found = plan(SMALL)
+    assert (found.ingests, found.workers, found.shards) == (2, 2, 1)
+    assert found.connections == 2 * 11 + 2 * 12 + 19
+
+
+def test_workers_follow_littles_law_with_one_to_spare() -> None:
+    assert plan(BUSY_TEAM).workers == 200 // 10 + 1
+    assert plan(replace(BUSY_TEAM, concurrency=50)).workers == 200 // 50 + 1
+
+
+def test_history_grows_with_events_and_days_alone() -> None:
+    once, twice = plan(BUSY_TEAM), plan(replace(BUSY_TEAM, events_per_minute=20, peak=1, handler_seconds=1))
+    assert twice.storage == pytest.approx(2 * once.storage)
+    assert plan(replace(BUSY_TEAM, retention_days=30)).storage == pytest.approx(once.storage / 3)
+
+
+def test_shards_carry_half_as_much_again_as_the_peak() -> None:
+    assert plan(replace(BUSY_TEAM, shard_rate=60)).shards == 1
+    assert plan(replace(BUSY_TEAM, shard_rate=59)).shards == 2
+
+
+def test_one_workspace_more_than_the_most_does_not_fit() -> None:
+    most = most_workspaces(BUSY_TEAM, 8)
+    cores = [sum(plan(replace(BUSY_TEAM, workspaces=each)).cores.values()) for each in (most, most + 1)]
+    assert cores[0] <= 8 * BUSY < cores[1]
+
+
+def test_the_command_says_what_it_lacks_and_what_it_found(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "--workspaces" in capsys.readouterr().err
+    assert main(["--workspaces", "60", "--events-per-minute", "10", "--cores", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert "10.0/s on average, 40.0/s at the peak" in shown
+    assert "2 cores carry" in shown
+
+
+@pytest.mark.parametrize("bad", ["0", "-1", "many", "nan", "inf"])
+def test_a_number_that_is_none_is_refused(bad: str) -> None:
+    with pytest.raises(SystemExit):
+        main(["--cores", bad])
