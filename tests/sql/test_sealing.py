@@ -22,7 +22,7 @@ from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
 from surelane_operator.changes import Changes
 from surelane_operator.cli.command import app
-from surelane_operator.console.pages import Pages
+from surelane_operator.console.pages import fragment
 from surelane_operator.console.screen import Asked, Sources
 from surelane_operator.console.screens import SCREENS
 from surelane_operator.reads.queue import read_schedules
@@ -341,7 +341,7 @@ async def test_a_schedule_is_not_edited_where_its_payload_cannot_be_read(
     for seal, forms, shown in ((None, 0, "cannot be decrypted"), (sealing(service), 1, SECRET)):
         (screen,) = (each for each in SCREENS if each.name == "schedule")
         sources = Sources(Changes(queue, seal))
-        page = Pages([screen]).fragment(screen, await screen.read(sources, Asked({"name": "s"})))
+        page = fragment(screen, await screen.read(sources, Asked({"name": "s"})))
         assert (page.count('data-action="PUT'), shown in page) == (forms, True)
         assert json.loads(before)[SEALED] not in page
     # Where it is switched off and the key is there, what is encrypted stays encrypted.

@@ -24,7 +24,7 @@ from surelane_operator.console.access.sessions import ProxyHeaders, Sessions, Si
 from surelane_operator.console.access.sign_in import CALLBACK, Render, SignIn
 from surelane_operator.console.access.viewer import Groups, Role, Tokens
 from surelane_operator.console.console import HEADERS, Console, to_the_page
-from surelane_operator.console.pages import Pages
+from surelane_operator.console.pages import bare
 from surelane_operator.console.screen import Links, Sources
 from surelane_operator.doctor import Examinations
 from surelane_service.compatibility import schema_unfit, schema_version
@@ -99,9 +99,7 @@ async def _operators(settings: AccessSettings, pool: Pool) -> AsyncIterator[Oper
     examinations = Examinations(settings.database_url.get_secret_value())
     api = OperatorApi(changes, examinations)
     console = Console(Sources(changes, Links(settings.message_url, settings.trace_url), examinations.latest))
-    guard, sign_in = access_of(
-        settings, lambda values: Pages([]).bare("sign-in", values), HEADERS, changes.calls
-    )
+    guard, sign_in = access_of(settings, lambda values: bare("sign-in", values), HEADERS, changes.calls)
     page = [*sign_in, *console.routes()] if settings.sign_in else switched_off("/console")
     protocol = load_protocol(settings)
     tools: AbstractAsyncContextManager[list[web.AbstractRouteDef]] = nullcontext(switched_off("/mcp"))

@@ -12,7 +12,7 @@ from surelane.errors import DatabaseUnavailable, InvalidInput, SurelaneError
 from surelane_operator.api.endpoint import EVENT_STREAM, server_sent
 from surelane_operator.console.access.viewer import Viewer, viewer_of
 from surelane_operator.console.live import Full, Live
-from surelane_operator.console.pages import Pages
+from surelane_operator.console.pages import fragment, page
 from surelane_operator.console.screen import Asked, Missing, Moved, Screen, Sources
 from surelane_operator.console.screens import SCREENS
 from surelane_service.logs import get_logger
@@ -43,7 +43,6 @@ class Console:
 
     def __init__(self, sources: Sources, live: Live | None = None, spell: timedelta = SPELL) -> None:
         self._sources = sources
-        self._pages = Pages(SCREENS)
         self._live = live or Live()
         self._spell = spell.total_seconds()
 
@@ -80,7 +79,7 @@ class Console:
     async def _page(self, request: web.Request, screen: Screen, asked: Asked) -> web.Response:
         viewer = viewer_of(request)
         try:
-            return _html(self._pages.page(screen, await screen.read(self._sources, asked), viewer))
+            return _html(page(screen, await screen.read(self._sources, asked), viewer))
         except Moved as moved:
             raise web.HTTPFound(str(moved), headers=HEADERS) from None
         except Missing as missing:
@@ -97,13 +96,13 @@ class Console:
 
     def _problem(self, title: str, text: str, viewer: Viewer) -> str:
         screen = Screen("problem", "", title, _nothing, listed=False, every=None)
-        return self._pages.page(screen, {"text": text}, viewer)
+        return page(screen, {"text": text}, viewer)
 
     async def _stream(
         self, request: web.Request, screen: Screen, asked: Asked, every: float
     ) -> web.StreamResponse:
         async def render() -> str:
-            return self._pages.fragment(screen, await screen.read(self._sources, asked))
+            return fragment(screen, await screen.read(self._sources, asked))
 
         viewer = viewer_of(request)
         response = web.StreamResponse(headers={**HEADERS, "Content-Type": EVENT_STREAM})

@@ -1,8 +1,8 @@
 """Render screens: a whole page, or the part of it that changes."""
 
 import re
-from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from urllib.parse import quote
 
@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from surelane import __version__
 from surelane_operator.console.access.viewer import Viewer
 from surelane_operator.console.screen import Screen, Values
+from surelane_operator.console.screens import SCREENS
 from surelane_operator.doctor.finding import span
 from surelane_operator.reads.timeline import in_words
 
@@ -18,50 +19,54 @@ TEMPLATES = Path(__file__).parent / "templates"
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?[+-]\d\d(?::\d\d)?")
 
 
-class Pages:
-    """The templates. Each extends ``layout.html``; its block ``live`` is the part that changes."""
+@cache
+def _environment() -> Environment:
+    """Return the templates, compiled once in a process. Each extends ``layout.html``."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.filters |= {
+        "moment": moment,
+        "clock": clock,
+        "iso": iso,
+        "reason": in_words,
+        "readable": readable,
+        "span": span,
+        "part": lambda value: quote(str(value), safe=""),  # one part of an address
+    }
+    environment.globals |= {
+        "navigation": [screen for screen in SCREENS if screen.listed],
+        "version": __version__,
+    }
+    # A block that is rendered alone sees globals only, no imports of its template.
+    for name, template in (("ui", "components.html"), ("draw", "charts.html")):
+        environment.globals[name] = environment.get_template(template).module
+    return environment
 
-    def __init__(self, screens: Sequence[Screen]) -> None:
-        self._environment = Environment(
-            loader=FileSystemLoader(TEMPLATES),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            auto_reload=False,
-        )
-        self._environment.filters |= {
-            "moment": moment,
-            "clock": clock,
-            "iso": iso,
-            "reason": in_words,
-            "readable": readable,
-            "span": span,
-            "part": lambda value: quote(str(value), safe=""),  # one part of an address
-        }
-        self._environment.globals |= {
-            "navigation": [screen for screen in screens if screen.listed],
-            "version": __version__,
-        }
-        # A block that is rendered alone sees globals only, no imports of its template.
-        for name, template in (("ui", "components.html"), ("draw", "charts.html")):
-            self._environment.globals[name] = self._environment.get_template(template).module
 
-    def page(self, screen: Screen, values: Values, viewer: Viewer) -> str:
-        """Render a whole page for a person."""
-        return self._template(screen.name).render(values, screen=screen, viewer=viewer)
+def page(screen: Screen, values: Values, viewer: Viewer) -> str:
+    """Render a whole page for a person."""
+    return _template(screen.name).render(values, screen=screen, viewer=viewer)
 
-    def fragment(self, screen: Screen, values: Values) -> str:
-        """Render what changes in the page, the same for every person."""
-        template = self._template(screen.name)
-        return "".join(template.blocks["live"](template.new_context(dict(values))))
 
-    def bare(self, name: str, values: Values) -> str:
-        """Render a page without layout, for people who are not signed in."""
-        return self._template(name).render(values)
+def fragment(screen: Screen, values: Values) -> str:
+    """Render the block ``live``: what changes in the page, the same for every person."""
+    template = _template(screen.name)
+    return "".join(template.blocks["live"](template.new_context(dict(values))))
 
-    def _template(self, name: str) -> Template:
-        return self._environment.get_template(f"{name}.html")
+
+def bare(name: str, values: Values) -> str:
+    """Render a page without layout, for people who are not signed in."""
+    return _template(name).render(values)
+
+
+def _template(name: str) -> Template:
+    return _environment().get_template(f"{name}.html")
 
 
 def moment(at: datetime) -> str:
