@@ -11,7 +11,8 @@ import pytest
 
 PROGRAMS = (
     "agents|chromium or chromium-browser or google-chrome|docker|Docker's compose plugin|kubectl"
-    "|kubectl or kustomize|langgraph|openssl|pgbouncer|playwright|prometheus|promtool|schemathesis"
+    "|kubectl or kustomize|langgraph|nginx|nginx's module js|openssl|pgbouncer|playwright|prometheus|promtool"
+    "|schemathesis"
 )
 REASONS = re.compile(
     f"({PROGRAMS}) is not installed(: make .*)?|no Docker engine answers|no Kubernetes cluster answers kubectl"

@@ -85,6 +85,15 @@ def test_an_external_database_takes_the_place_of_ours() -> None:
     assert set(services["migrate"]["depends_on"]) == {"settings"}
 
 
+def test_a_router_finds_the_ingest_of_each_shard() -> None:
+    shard = config(*PRODUCTION, "-f", "examples/shards/shard.yaml", env={**SECRETS, "SHARD": "beta"})
+    assert shard["services"]["ingest"]["networks"]["shards"]["aliases"] == ["beta-ingest"]
+    assert {"database", "default"} < set(shard["services"]["ingest"]["networks"])
+    router = config("-f", "examples/shards/compose.yaml")
+    assert list(router["services"]["router"]["networks"]) == ["shards"]
+    assert "beta-ingest:8080" in (ROOT / "examples/shards/shards.conf").read_text()
+
+
 def test_every_secret_is_demanded() -> None:
     demanded = {secret["source"] for secret in production()["settings"]["secrets"]}
     assert demanded == set(SECRETS) - {"SLACK_SIGNING_SECRET"}, "SLACK_APP_TOKEN is enough"

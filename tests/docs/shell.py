@@ -89,6 +89,9 @@ def _docker(words: Sequence[str], folder: Path) -> None:
         assert (folder / file).exists(), file
         assert (folder / words[-1]).exists(), words
         return
+    if words[1] == "-f":
+        assert (folder / words[2]).exists(), words
+        words = [words[0], *words[3:]]
     rest = [word for word in words[1:] if not word.startswith("-")]
     assert rest[0] in {"up", "down", "logs", "exec", "run", "build", "stop", "ps"}, rest
     if rest[0] in {"logs", "exec", "run", "stop"}:

@@ -1,0 +1,42 @@
+// Finds the workspace of a request that Slack posts, and hands the request on unchanged to its installation.
+import querystring from 'querystring';
+
+// An event: of the organization's workspaces the one that Slack names as authorized.
+function of_event(event) {
+    const authorized = (event.authorizations || [])[0] || {};
+    return authorized.team_id || event.team_id || authorized.enterprise_id || event.enterprise_id;
+}
+
+// A click, a modal, a shortcut. In an organization's own places there is no team.
+function of_interaction(payload) {
+    return (payload.team || {}).id || (payload.user || {}).team_id || (payload.enterprise || {}).id;
+}
+
+function workspace(r) {
+    if (r.method !== 'POST') {
+        return r.args.team; // of a link that begins an installation
+    }
+    if (!(r.headersIn['Content-Type'] || '').startsWith('application/x-www-form-urlencoded')) {
+        return of_event(JSON.parse(r.requestText));
+    }
+    const form = querystring.parse(r.requestText);
+    return form.payload ? of_interaction(JSON.parse(form.payload)) : form.team_id || form.enterprise_id;
+}
+
+function route(r) {
+    let team;
+    try {
+        team = workspace(r);
+    } catch (_) {
+        team = undefined; // the default installation says what is wrong with it
+    }
+    r.variables.team = typeof team === 'string' ? team : '';
+    if (!r.variables.upstream) {
+        r.headersOut['Retry-After'] = '60';
+        r.return(503, 'this workspace is being moved\n'); // Slack sends it again
+        return;
+    }
+    r.internalRedirect('@installation');
+}
+
+export default { route };

@@ -1,0 +1,222 @@
+"""The router of ``examples/shards`` (nginx) in front of two real installations."""
+
+import asyncio
+import json
+import re
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import asyncpg
+import pytest
+
+from surelane_dev.processes import Child
+from tests.databases import Databases, Server, as_role
+from tests.needs import lacking, program
+from tests.processes import Service, free_port, service, until
+from tests.system.ingest_client import Answer, Slack, envelope, mention, settings
+
+ROUTER = Path(__file__).parents[2] / "examples/shards"
+MODULE = Path("/usr/lib/nginx/modules/ngx_http_js_module.so")
+BAKERY, GARAGE, MOVED = "T0BAKERY01", "T0GARAGE01", "T0MOVED001"
+
+
+class Router:
+    """A running nginx with the example's configuration, on ports of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port, self.private = free_port(), free_port()
+        self.shown: list[str] = []
+        self.nginx = program("nginx")
+        if not MODULE.exists():
+            lacking("nginx's module js is not installed")
+        self.child: Child | None = None
+
+    def write(self, installations: dict[str, Service]) -> None:
+        """Write the configuration: the example's, with these ports and directories."""
+        shutil.copy(ROUTER / "router.js", self.folder)
+        text = (ROUTER / "nginx.conf").read_text()
+        text = text.replace("listen 8080", f"listen 127.0.0.1:{self.port}")
+        text = text.replace("listen 8082", f"listen 127.0.0.1:{self.private}")
+        (self.folder / "nginx.conf").write_text(text.replace("/tmp/", f"{self.folder}/"))
+        shards = (ROUTER / "shards.conf").read_text()
+        for name, running in installations.items():
+            shards = shards.replace(f"{name}-ingest:8080", f"127.0.0.1:{running.port}")
+            shards = shards.replace(f"{name}-ingest:8081", f"127.0.0.1:{running.private_port}")
+        (self.folder / "shards.conf").write_text(shards)
+        self.send(MOVED, "moving")
+
+    def send(self, team: str, to: str) -> None:
+        """Give a workspace to an installation. Those of the example have theirs."""
+        (self.folder / "workspaces.map").write_text(
+            re.sub("gamma", "beta", (ROUTER / "workspaces.map").read_text()) + f"{team} {to};\n"
+        )
+
+    async def start(self) -> None:
+        command = (self.nginx, "-p", str(self.folder), "-c", str(self.folder / "nginx.conf"))
+        self.child = await Child.start(
+            "nginx", *command, "-g", "daemon off; user root;", on_line=self.shown.append
+        )
+        await until(self._answers, what=f"nginx answers; it said {self.shown}")
+
+    def _answers(self) -> bool:
+        assert self.child is not None
+        assert self.child.exit_code is None, self.shown
+        return (self.folder / "nginx.pid").exists()
+
+    async def reload(self) -> None:
+        """Read the map again, as ``nginx -s reload`` does."""
+        command = (self.nginx, "-p", str(self.folder), "-c", str(self.folder / "nginx.conf"), "-s", "reload")
+        process = await asyncio.create_subprocess_exec(*command)
+        assert await process.wait() == 0
+
+    async def kill(self) -> None:
+        """End the router and its processes at once."""
+        assert self.child is not None
+        self.child.kill()
+        await self.child.wait()
+        (self.folder / "nginx.pid").unlink(missing_ok=True)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@dataclass
+class Stand:
+    """Slack, the router, and the installations that it knows."""
+
+    slack: Slack
+    router: Router
+    installations: dict[str, Service]
+    databases: dict[str, str]
+
+    async def mention(self, team: str, **headers: str) -> Answer:
+        sent = mention()
+        sent["team_id"] = sent["authorizations"][0]["team_id"] = team
+        return await self.slack.event(sent, **headers)
+
+    async def teams(self, name: str) -> list[str]:
+        """Return the workspaces of what an installation stored, in the order of their arrival."""
+        connection = await asyncpg.connect(self.databases[name])
+        try:
+            rows = await connection.fetch("select event from agent.event order by id")
+        finally:
+            await connection.close()
+        return [json.loads(row["event"]).get("team_id", "") for row in rows]
+
+    async def ready(self, name: str) -> int:
+        url = f"http://127.0.0.1:{self.router.private}/readyz/{name}"
+        async with self.slack.session.get(url) as response:
+            return response.status
+
+
+@pytest.fixture
+async def stand(tmp_path: Path, server: Server, databases: Databases) -> AsyncIterator[Stand]:
+    router = Router(tmp_path)
+    async with AsyncExitStack() as stack:
+        uris = {
+            name: server.uri(await stack.enter_async_context(databases.lent())) for name in ("alpha", "beta")
+        }
+        running = {name: await stack.enter_async_context(_ingest(uri)) for name, uri in uris.items()}
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        router.write(running)
+        await router.start()
+        stack.push_async_callback(router.kill)
+        yield Stand(Slack(session, router.url), router, running, uris)
+
+
+@asynccontextmanager
+async def _ingest(uri: str) -> AsyncIterator[Service]:
+    more = {"SURELANE_EVENT_TYPES": "app_mention", "SURELANE_COMMANDS": "/rules"}
+    async with service("surelane_ingest", settings(as_role(uri, "surelane_ingest"), **more)) as running:
+        yield running
+
+
+async def test_each_request_reaches_the_installation_of_its_workspace_unchanged(stand: Stand) -> None:
+    """Ingest checks the signature of the body, so 200 says that no byte changed."""
+    for team in (BAKERY, "T0UNKNOWN1", GARAGE, "T0UNKNOWN2"):
+        assert (await stand.mention(team)).status == 200
+    organizations = envelope(
+        {"type": "app_mention", "user": "U1", "text": "hi", "ts": "1.2", "channel": "C1"}
+    )
+    organizations |= {"team_id": "T0UNKNOWN1", "authorizations": [{"team_id": BAKERY, "user_id": "UBOT"}]}
+    assert (await stand.slack.event(organizations)).status == 200
+    command = {
+        "command": "/rules",
+        "team_id": BAKERY,
+        "trigger_id": "1.2",
+        "user_id": "U1",
+        "channel_id": "C1",
+    }
+    assert (await stand.slack.form("/slack/events", command)).status == 200
+    clicked = {
+        "type": "block_actions",
+        "team": {"id": BAKERY},
+        "user": {"id": "U1"},
+        "trigger_id": "1.3",
+        "actions": [{"action_id": "a", "block_id": "b", "type": "button", "value": "1"}],
+    }
+    assert (await stand.slack.form("/slack/events", {"payload": json.dumps(clicked)})).status == 200
+
+    assert await stand.teams("alpha") == ["T0UNKNOWN1", "T0UNKNOWN2"]
+    assert (await stand.teams("beta"))[:3] == [BAKERY, GARAGE, "T0UNKNOWN1"]
+    assert len(await stand.teams("beta")) == 5
+
+
+async def test_only_the_workspaces_of_an_installation_that_is_down_wait(stand: Stand) -> None:
+    beta = stand.installations["beta"]
+    beta.child.kill()
+    await beta.child.wait()
+
+    down = await stand.mention(BAKERY)
+    assert (down.status, down.no_retry) == (503, False)
+    assert b"does not answer" in down.body
+    assert (await stand.mention("T0UNKNOWN1")).status == 200
+    assert (await stand.ready("alpha"), await stand.ready("beta")) == (200, 503)
+
+
+async def test_a_workspace_that_moves_is_sent_again_and_nothing_is_stored_twice(stand: Stand) -> None:
+    moving = await stand.mention(MOVED)
+    assert (moving.status, moving.headers["Retry-After"]) == (503, "60")
+    stand.router.send(MOVED, "beta")
+    await stand.router.reload()
+    async with asyncio.timeout(30):
+        while (await stand.mention(MOVED, **{"X-Slack-Retry-Num": "1"})).status != 200:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert (await stand.teams("alpha"), await stand.teams("beta")) == ([], [MOVED])
+
+
+async def test_a_router_that_was_killed_goes_on_although_an_installation_is_gone(stand: Stand) -> None:
+    await stand.router.kill()
+    await stand.router.start()
+    assert (await stand.mention(BAKERY)).status == 200
+    assert (await stand.mention("T0UNKNOWN1")).status == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status"),
+    [
+        (b"{", "application/json", 400),
+        (b"[]", "application/json", 400),
+        (b'{"team_id": {"a": 1}}', "application/json", 400),
+        (b"payload=%7B", "application/x-www-form-urlencoded", 400),
+        (b"", "application/json", 400),
+        (b"x" * (1024 * 1024 + 1), "application/json", 413),
+    ],
+)
+async def test_nonsense_is_refused_and_stored_nowhere(
+    stand: Stand, body: bytes, kind: str, status: int
+) -> None:
+    answer = await stand.slack.post("/slack/events", body, kind)
+    assert answer.status == status
+    assert (await stand.teams("alpha"), await stand.teams("beta")) == ([], [])
+
+
+async def test_what_slack_does_not_post_is_not_passed_on(stand: Stand) -> None:
+    for path in ("/", "/metrics", "/v1/jobs", "/readyz/alpha"):
+        assert (await stand.slack.send("GET", path, b"", {})).status == 404
