@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from base64 import b64decode, b64encode
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -217,6 +218,24 @@ def test_a_packing_that_is_not_known_is_refused(monkeypatch: pytest.MonkeyPatch)
 def test_texts_of_all_sizes_are_packed(size: int, *, payload: bool) -> None:
     text = ("é and more. " * (size // 12 + 1))[:size]
     assert unpack(pack(text, payload=payload)) == text
+
+
+def test_what_was_packed_by_the_module_of_python_3_14_opens_in_every_thread() -> None:
+    stored = b64decode("Aii1L/1gygCdAQCgQUNNRTFoZWxsbyB0aGVyZSAifX0KAFkvlaorEITrKokaqGQEHfRS8B14MDfkf4BYsYA=")
+    said = "hello there " * 30
+    event = {"type": "app_mention", "user": "U01", "text": said}
+    envelope = {"type": "event_callback", "team_id": "T0ACME", "event": event}
+    text = json.dumps(envelope, separators=(",", ":"))
+    with ThreadPoolExecutor(4) as threads:
+        assert set(threads.map(unpack, [stored] * 100)) == {text}
+
+
+def test_a_text_that_was_not_packed_is_refused_and_the_next_one_opens() -> None:
+    packed = pack("and so on " * 100)
+    for damaged in (packed[:-1], packed[:1], packed[:1] + b"no frame"):
+        with pytest.raises(ValueError, match="was packed"):
+            unpack(damaged)
+        assert unpack(packed) == "and so on " * 100
 
 
 @pytest.mark.parametrize("times", [2, 6])

@@ -4,14 +4,10 @@ A packed text begins with a byte that says how it was packed. Nothing here may c
 stored must open. Another dictionary needs another byte.
 """
 
-import os
-import sys
+import threading
 import zlib
 
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
+from zstandard import DICT_TYPE_RAWCONTENT, ZstdCompressionDict, ZstdCompressor, ZstdDecompressor, ZstdError
 
 PLAIN, DEFLATED, NAMED = b"\x00", b"\x01", b"\x02"
 """The text itself; compressed by zlib, which is read only; compressed by zstd with the dictionary of Slack's names."""
@@ -37,28 +33,29 @@ _NAMES = (
     b'"team_id":"T0","user_id":"U0","is_bot":true,"is_enterprise_install":false}],'
     b'"is_ext_shared_channel":false,"event_context":"4-eyJldCI6ImFwcF9tZW50aW9uIiwidGlkIjoiVD"}'
 )
-_DICTIONARY = zstd.ZstdDict(
-    _NAMES.replace(b'":', b'": ').replace(b',"', b', "').replace(b"},{", b"}, {") + _NAMES, is_raw=True
-)
+_SPACED = _NAMES.replace(b'":', b'": ').replace(b',"', b', "').replace(b"},{", b"}, {") + _NAMES
 
 
-def _made() -> tuple[zstd.ZstdCompressor, zstd.ZstdCompressor]:
-    """Make two compressors: the first packs closely, the second quickly."""
-    names = _DICTIONARY.as_digested_dict
-    return zstd.ZstdCompressor(1, zstd_dict=names), zstd.ZstdCompressor(-2, zstd_dict=names)
+def _names(level: int | None = None) -> ZstdCompressionDict:
+    names = ZstdCompressionDict(_SPACED, dict_type=DICT_TYPE_RAWCONTENT)
+    if level is not None:
+        names.precompute_compress(level)
+    return names
 
 
-_compressors = _made()
-"""Made once, because making one costs more than compressing a message. They have locks, so threads may share them."""
+class _Zstd(threading.local):
+    """A thread's compressors, one that packs closely and a quick one, and its decompressor.
+
+    Making one costs more than using it. They have no locks, so each thread has its own, also after a fork.
+    """
+
+    def __init__(self) -> None:
+        self.close = ZstdCompressor(1, dict_data=_names(1))
+        self.quick = ZstdCompressor(-2, dict_data=_names(-2))
+        self.reader = ZstdDecompressor(dict_data=_names())
 
 
-def _forked() -> None:
-    """Make the compressors anew: another thread may have been in one at the fork, and its lock would stay locked."""
-    global _compressors  # noqa: PLW0603 - one pair for the process
-    _compressors = _made()
-
-
-os.register_at_fork(after_in_child=_forked)
+_zstd = _Zstd()
 
 
 def pack(text: str, *, payload: bool = False) -> bytes:
@@ -66,16 +63,18 @@ def pack(text: str, *, payload: bool = False) -> bytes:
     plain = text.encode()
     if len(plain) < _SMALL:
         return PLAIN + plain
-    close, quick = _compressors
-    compressor = quick if payload and len(plain) < _SHORT else close
-    return NAMED + compressor.compress(plain, compressor.FLUSH_FRAME)
+    compressor = _zstd.quick if payload and len(plain) < _SHORT else _zstd.close
+    return NAMED + compressor.compress(plain)
 
 
 def unpack(packed: bytes) -> str:
     """Return the text that was packed. ``ValueError``: it was packed in no way that is known here."""
     how, rest = packed[:1], packed[1:]
     if how == NAMED:
-        rest = zstd.ZstdDecompressor(_DICTIONARY).decompress(rest)
+        try:
+            rest = _zstd.reader.decompress(rest)
+        except ZstdError as error:
+            raise ValueError("it is no text that was packed") from error
     elif how == DEFLATED:
         rest = zlib.decompress(rest)
     elif how != PLAIN:
