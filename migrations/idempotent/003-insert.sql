@@ -129,7 +129,7 @@ begin
     if jsonb_typeof(_event) is distinct from 'object' then
         raise invalid_parameter_value using message = format('an event is a JSON object, not %s', coalesce(jsonb_typeof(_event), 'null'));
     end if;
-    _new.vt := agent.clock();
+    _new.vt := agent.clock(); _new.enqueued_at := _new.vt; -- one reading: the clock may jump meanwhile
     select happened.event_ts, happened.exact into _new.event_ts, _exact from agent.event_time(_event, _new.vt) as happened;
     _new.event := _event;
     _new.kind := agent.event_kind(_event);
@@ -325,7 +325,7 @@ begin
         raise invalid_parameter_value using message = 'a kind has 1 to 200 characters';
     end if;
     perform agent.require_kind(_new.kind);
-    _new.vt := greatest((_job ->> 'run_at')::timestamptz, agent.clock());
+    _new.enqueued_at := agent.clock(); _new.vt := greatest((_job ->> 'run_at')::timestamptz, _new.enqueued_at);
     if not isfinite(_new.vt) then
         raise invalid_parameter_value using message = format('a job cannot run at %s', _new.vt);
     end if;

@@ -511,3 +511,20 @@ async def test_a_live_job_is_listed_by_each_of_its_keys_in_every_state(queue: Co
     await advance(queue, timedelta(hours=1))
     assert await listed() == [[identity], [successor, identity], [successor, identity]]
     assert await queue.fetch("select from agent.list_jobs('{scheduled}', null, 'i')") == []
+
+
+@pytest.mark.parametrize(
+    "call", ["agent.enqueue('job', '{}')", 'agent.insert_event(\'{"type": "app_mention"}\')']
+)
+async def test_a_clock_that_jumps_back_within_a_call_gives_one_time(
+    connection: Connection, call: str
+) -> None:
+    """Else an event would wait for an hour, and the runbook would not find it by its ``enqueued_at``."""
+    await connection.execute("create sequence public.reading")
+    await connection.execute(
+        "create or replace function agent.clock() returns timestamptz language sql volatile parallel safe"
+        " return pg_catalog.clock_timestamp()"
+        " + case when pg_catalog.nextval('public.reading') = 1 then interval '1 hour' else interval '0' end"
+    )
+    await connection.fetchval(f"select {call}")
+    assert await connection.fetchval("select vt = enqueued_at from agent.event")
