@@ -30,7 +30,7 @@ CONNECTIONS = {"ingest": 11, "worker": 12}
 OTHERS = 19
 """Connections of the operator's service, a migration, administrators and monitoring."""
 CHECKED = (20, 200)
-"""Events per second of the runs that check the plan. :data:`COSTS` come from runs at 5 and 100."""
+"""Events per second of the runs that check the plan. CPU in :data:`COSTS` comes from 5 and 100, bytes from these."""
 
 
 @dataclass(frozen=True)
@@ -228,11 +228,11 @@ async def check(rates: Sequence[int], seconds: int) -> None:
     async with running_server() as server, migrated_template(server) as template:
         bench = Bench(server, template, quick=False, rounds=1)
         runs = {rate: await measured(bench, rate, seconds) for rate in rates}
-    print(f"{'':12}{'events/s':>10}{'predicted':>14}{'measured':>14}{'ratio':>8}")
+    print(f"{'':12}{'events/s':>10}{'predicted':>18}{'measured':>18}{'ratio':>8}")
     for part, cost in COSTS.items():
         for rate, (_, busy) in runs.items():
             predicted = cost.at(rate)
-            print(f"{part:12}{rate:>10}{predicted:>14,.4f}{busy[part]:>14,.4f}{busy[part] / predicted:>8.2f}")
+            print(f"{part:12}{rate:>10}{predicted:>18,.4f}{busy[part]:>18,.4f}{busy[part] / predicted:>8.2f}")
     low, high = rates
     for part in COSTS:
         event = (runs[high][1][part] - runs[low][1][part]) / (high - low)

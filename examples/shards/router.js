@@ -32,8 +32,12 @@ function route(r) {
     }
     r.variables.team = typeof team === 'string' ? team : '';
     if (!r.variables.upstream) {
-        r.headersOut['Retry-After'] = '60';
-        r.return(503, 'this workspace is being moved\n'); // Slack sends it again
+        const shard = r.variables.shard;
+        if (shard !== 'moving') {
+            r.error(`workspaces.map sends ${r.variables.team} to ${shard}, which shards.conf lacks`);
+        }
+        r.headersOut['Retry-After'] = '60'; // Slack sends it again
+        r.return(503, shard === 'moving' ? 'this workspace is being moved\n' : 'unknown installation\n');
         return;
     }
     r.internalRedirect('@installation');

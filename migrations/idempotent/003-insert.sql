@@ -129,7 +129,7 @@ begin
     if jsonb_typeof(_event) is distinct from 'object' then
         raise invalid_parameter_value using message = format('an event is a JSON object, not %s', coalesce(jsonb_typeof(_event), 'null'));
     end if;
-    _new.vt := agent.clock(); _new.enqueued_at := _new.vt; -- one reading: the clock may jump meanwhile
+    _new.vt := agent.clock(); _new.enqueued_at := _new.vt; -- one reading: the clock may jump
     select happened.event_ts, happened.exact into _new.event_ts, _exact from agent.event_time(_event, _new.vt) as happened;
     _new.event := _event;
     _new.kind := agent.event_kind(_event);

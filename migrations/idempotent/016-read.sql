@@ -308,7 +308,7 @@ create or replace function agent.thread_events(_group_keys text[], _channel text
 returns table (id int8, event_ts timestamptz, turn boolean, whole boolean, event jsonb, notes jsonb, result jsonb)
 language plpgsql stable security definer
 set plan_cache_mode = force_custom_plan
-set enable_seqscan = off
+set enable_seqscan = off set enable_bitmapscan = off
 as $$
 declare
     _at timestamptz := agent.to_timestamptz(_ts::numeric);

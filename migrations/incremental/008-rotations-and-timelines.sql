@@ -105,7 +105,7 @@ create index feedback_at on agent.feedback (at, event_id, user_id);
 -- [[seconds since 1970, {kind: [pending, running, scheduled]}], …]: see agent.measure_queue.
 alter table agent.measurement add column trail jsonb not null default '[]';
 
-alter table agent.install_wait add column user_id text not null default ''; -- whose account is missing; empty: the bot's
+alter table agent.install_wait add column user_id text not null default ''; -- whose account; empty: the bot's
 create index install_wait_user on agent.install_wait (user_id) where user_id <> '';
 
 -- A version may be that of a release candidate: 1.0.0rc1.

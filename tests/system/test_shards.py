@@ -191,6 +191,15 @@ async def test_a_workspace_that_moves_is_sent_again_and_nothing_is_stored_twice(
     assert (await stand.teams("alpha"), await stand.teams("beta")) == ([], [MOVED])
 
 
+async def test_a_line_with_an_unknown_installation_is_logged(stand: Stand) -> None:
+    await stand.router.kill()
+    stand.router.send("T0TYPO0001", "bta")
+    await stand.router.start()
+    answer = await stand.mention("T0TYPO0001")
+    assert (answer.status, answer.body) == (503, b"unknown installation\n")
+    await until(lambda: "sends T0TYPO0001 to bta" in "".join(stand.router.shown), what="the error")
+
+
 async def test_a_router_that_was_killed_goes_on_although_an_installation_is_gone(stand: Stand) -> None:
     await stand.router.kill()
     await stand.router.start()
