@@ -200,7 +200,7 @@ async def test_a_line_with_an_unknown_installation_is_logged(stand: Stand) -> No
     await until(lambda: "sends T0TYPO0001 to bta" in "".join(stand.router.shown), what="the error")
 
 
-async def test_a_router_that_was_killed_goes_on_although_an_installation_is_gone(stand: Stand) -> None:
+async def test_a_router_that_was_killed_goes_on_when_it_is_started_again(stand: Stand) -> None:
     await stand.router.kill()
     await stand.router.start()
     assert (await stand.mention(BAKERY)).status == 200
