@@ -1,13 +1,13 @@
 // Finds the workspace of a request that Slack posts, and hands the request on unchanged to its installation.
 import querystring from 'querystring';
 
-// An event: of the organization's workspaces the one that Slack names as authorized.
+// The workspace of an event. An organization has several; Slack names the one that authorized the app.
 function of_event(event) {
     const authorized = (event.authorizations || [])[0] || {};
     return authorized.team_id || event.team_id || authorized.enterprise_id || event.enterprise_id;
 }
 
-// A click, a modal, a shortcut. In an organization's own places there is no team.
+// The workspace of a click, a modal or a shortcut. Where none is named, it is the person's, or the organization.
 function of_interaction(payload) {
     return (payload.team || {}).id || (payload.user || {}).team_id || (payload.enterprise || {}).id;
 }

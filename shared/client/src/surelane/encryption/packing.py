@@ -44,7 +44,7 @@ def _names(level: int | None = None) -> ZstdCompressionDict:
 
 
 class _Zstd(threading.local):
-    """A thread's compressors, one that packs closely and a quick one, and its decompressor.
+    """What a thread packs and unpacks with: a compressor for small results, a quick one, and a decompressor.
 
     Making one costs more than using it. They have no locks, so each thread has its own, also after a fork.
     """
