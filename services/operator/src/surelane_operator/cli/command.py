@@ -27,6 +27,8 @@ from surelane_operator.cli.queue import enqueue, orchestrate
 from surelane_operator.cli.session import Database, ExitCode, Json, run
 from surelane_operator.doctor import Finding, Level, examine, verify
 from surelane_operator.doctor.invariants import ROWS
+from surelane_operator.doctor.server import connected
+from surelane_operator.moving import move
 from surelane_operator.rehearsing import KIND, rehearse
 
 _STYLES = {
@@ -74,6 +76,8 @@ app.add_typer(keys.app, name="keys")
 app.add_typer(queue.kinds, name="kinds")
 app.add_typer(queue.limits, name="limits")
 app.add_typer(queue.schedules, name="cron")
+workspaces = typer.Typer(help="Move workspaces between installations.", no_args_is_help=True)
+app.add_typer(workspaces, name="workspaces")
 for _own in (logs, tail, enqueue, orchestrate, doctor, erase):
     app.command()(_own)
 for _command in entry_points(group="surelane.commands"):  # surelane-dev brings some
@@ -174,6 +178,30 @@ def rehearse_faults(
         return await rehearse(changes, connection, staging, kind) + await verify(connection)
 
     _report(run(database, work, within=None), as_json=as_json)
+
+
+@workspaces.command("move")
+def move_workspace(
+    database: Database,
+    team: Annotated[str, Argument(help="The workspace's id, such as T012AB3CD.")],
+    to: Annotated[
+        str, Option(help="The other installation's libpq URI. Both URIs are for the schemas' owners.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Move a workspace's live events to another installation, with its tokens and what ended within the last hour.
+
+    Before it, let the router answer the workspace's requests with 503. After it, let the router pass them to the other
+    installation. It waits until nothing of the workspace runs. If it is interrupted, repeat it: nothing is lost.
+    """
+
+    async def work(_: Changes, source: Connection) -> dict[str, int]:
+        async with connected(to) as target:
+            return await move(source, target, team, lambda waits: typer.echo(waits, err=True))
+
+    moved = run(database, work, within=None)
+    rows = ", ".join(f"{count} of {table}" for table, count in moved.items() if count)
+    say(f"moved rows: {rows or 'none'}", {"moved": moved}, as_json=as_json)
 
 
 @app.command("actions")

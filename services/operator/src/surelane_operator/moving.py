@@ -1,0 +1,259 @@
+"""``surelane workspaces move``: move a workspace to another installation.
+
+What is live moves, with its steps, and so does what ended within the last hour: it tells repeated events. A schema of
+the target's own gets copies first. Then one transaction publishes them there, and one deletes them here. The latter
+notes the move and commits first. By that note, the repetition of a move that was interrupted knows what to do with the
+copies: publish them if they left here, else drop them. Until then no claim of either installation sees them twice.
+"""
+
+import asyncio
+import json
+import secrets
+from collections import Counter
+from collections.abc import Callable
+from tempfile import TemporaryFile
+
+import asyncpg
+from asyncpg.transaction import Transaction
+
+from surelane.calls import Connection
+from surelane.encryption.keys import SETTING
+from surelane.errors import Conflict, DatabaseRefused, Forbidden, InvalidInput
+from surelane_operator.audit import current_actor
+
+BLOCK = 1_000_000_000_000
+"""Each installation numbers its events from a multiple of this on, so that no number means two events."""
+_PAUSE = 1.0
+"""Seconds between looks at events that run."""
+_WITHIN = 600.0
+"""Seconds for one table's copy."""
+_LIVE = """with recursive own as (
+    select id from agent.event where agent.event_workspace(event) = $1
+    union select child.id from own join agent.event as child on child.continuation_id = own.id
+) select id from own"""
+_LOCK = """select id from agent.event where id = any($1) and claimed_by is null
+order by id for update skip locked"""
+_PARENT = """select min(parent.id) from agent.event as child
+join agent.event as parent on parent.id = child.continuation_id
+where child.id = any($1) and parent.id <> all($1)"""
+_ENDED = """select unnest($1::int8[]) union select id from agent.event_hist where continuation_id = any($1)
+union select id from agent.event_hist where outcome in ('completed', 'failed', 'expired', 'cancelled')
+and finished_at > agent.clock() - interval '1 hour' and agent.event_workspace(event) = $2"""
+_USED = """select min(id) from unnest($1::int8[]) as given (id) cross join agent.event_id_seq as last
+where (id > last_value or not is_called) and id / $2 = last_value / $2
+or exists (select from agent.event as e where e.id = given.id)
+or exists (select from agent.event_hist as h where h.id = given.id)"""
+_MOVING = "in (select id from pg_temp.moving)"
+_TABLES = {
+    "event_hist": f"id {_MOVING}",
+    "event": f"id {_MOVING}",
+    "step": f"event_id {_MOVING}",
+    "signal": f"event_id {_MOVING}",
+    "feedback": f"event_id {_MOVING}",
+    "other_report": f"event_id {_MOVING}",
+    "install_wait": f"event_id {_MOVING}",
+    "rule": "owner_id = '{}'",
+    "model_usage": "owner_id = '{}'",
+    "installation": "owner_id = '{}' and not enterprise_wide",
+    "data_key": "workspace = '{}'",
+}
+"""What moves, in the order in which it is published: a child in history does not count down its parent again."""
+_KEPT = {"data_key"}
+"""History that stays here needs it."""
+_NOTE = """insert into agent.operator_action (at, who, via, role, action, target, detail, result, seen_at, finished_at)
+values (agent.clock(), $1, 'command', session_user, 'move', $2, $3, $4, agent.clock(), agent.clock())"""
+_LACKING = """with here as (
+    select substr(sealed, 2, 8) as id from agent.installation union select substr(sealed, 2, 8) from agent.data_key
+), came as (
+    select substr(sealed, 2, 8) as id from {0}.installation union select substr(sealed, 2, 8) from {0}.data_key
+) select encode(id, 'hex') from came where exists (select from here) and id not in (select id from here) limit 1"""
+_ROWS, _DELETE = "select * from agent.{} where {}", "delete from agent.{} where {}"
+_CHECKSUM = "select count(*), coalesce(sum(hashtextextended(moved::text, 0)), 0)::text from {} as moved"
+_PUBLISH = """
+-- Triggers of history would start again what these events started when they ended.
+create table {0}.ended as select id, event_ts, outcome, notes, continuation_id from {0}.event_hist;
+update {0}.event_hist set outcome = 'completed', notes = null, continuation_id = null;
+insert into agent.event_hist select * from {0}.event_hist;
+update agent.event_hist as h set outcome = e.outcome, notes = e.notes, continuation_id = e.continuation_id
+from {0}.ended as e where h.id = e.id and h.event_ts = e.event_ts;
+alter table {0}.event alter head drop not null;
+update {0}.event set head = null, lane = agent.lane_for(kind, agent.priority_of(lane), group_key, event);
+insert into agent.event select * from {0}.event order by event_ts, id;
+insert into agent.step select * from {0}.step;
+insert into agent.signal (event_id, name, value, sent_at, sent_by, taken_by, decides)
+select event_id, name, value, sent_at, sent_by, taken_by, decides from {0}.signal order by id;
+insert into agent.feedback select * from {0}.feedback on conflict do nothing;
+insert into agent.other_report select * from {0}.other_report on conflict do nothing;
+insert into agent.install_wait select * from {0}.install_wait on conflict do nothing;
+insert into agent.rule select * from {0}.rule on conflict do nothing;
+insert into agent.model_usage as here select * from {0}.model_usage
+on conflict (day, owner_id, user_id, model) do update
+set requests = here.requests + excluded.requests, input_tokens = here.input_tokens + excluded.input_tokens
+, output_tokens = here.output_tokens + excluded.output_tokens, cost = here.cost + excluded.cost;
+insert into agent.installation select * from {0}.installation on conflict do nothing;
+-- A key that encrypts for the workspace already goes on; the other one opens what came with it.
+update {0}.data_key as k set left_at = agent.clock() from agent.data_key as h
+where h.workspace = k.workspace and h.id <> k.id and h.retired_at is null and h.left_at is null;
+insert into agent.data_key select * from {0}.data_key on conflict (id) do nothing;
+set constraints all immediate;
+drop schema {0} cascade;
+"""
+
+Told = Callable[[str], None]
+"""Is told what a move waits for."""
+
+
+async def move(source: Connection, target: Connection, team: str, told: Told) -> Counter[str]:
+    """Move a workspace. Return how many rows of each table went. Both connections are owners' of their installations.
+
+    The router must answer the workspace's requests with 503 meanwhile. What runs ends here first. What a move that was
+    interrupted has left is finished, and what came meanwhile follows.
+
+    Raises:
+        Conflict: another move is under way, or an event's number or key exists in the target. Nothing was moved.
+        Forbidden: a connection is not the owner's.
+        InvalidInput: the installations do not fit together.
+    """
+    for connection in (source, target):
+        await connection.execute("set timezone = 'UTC'; set datestyle = 'ISO'")
+        if not await connection.fetchval(
+            "select pg_has_role(relowner, 'usage') from pg_class where oid = 'agent.event'::regclass"
+        ):
+            raise Forbidden("a workspace is moved by the owners of both schemas")
+        if not await connection.fetchval("select pg_try_advisory_lock(hashtextextended('agent.move', 0))"):
+            raise Conflict("another move is under way, or both are one database")
+    versions = [await each.fetchval("select max(version) from agent.version") for each in (source, target)]
+    if versions[0] != versions[1]:
+        raise InvalidInput(f"this schema is of release {versions[0]}, the target's of {versions[1]}")
+    moving = _Move(source, target, team, told)
+    await moving.finish_earlier()
+    while await moving.has_rows():
+        await moving.once()
+    return moving.moved
+
+
+class _Move:
+    def __init__(self, source: Connection, target: Connection, team: str, told: Told) -> None:
+        self.source, self.target, self.team, self.told = source, target, team, told
+        self.moved = Counter[str]()
+        self.copies = f'"move_{team}"'
+
+    async def finish_earlier(self) -> None:
+        """Publish or drop the copies of a move that was interrupted."""
+        left = await self.target.fetchval(
+            "select obj_description(oid, 'pg_namespace') from pg_namespace where nspname = $1",
+            f"move_{self.team}",
+        )
+        if left is None:
+            return
+        noted = json.loads(left)
+        if noted["from"] != (here := await self._identity()):
+            raise InvalidInput(
+                f"a move from {noted['from']} is unfinished, and this is {here}: repeat that one first"
+            )
+        if await self.source.fetchval(
+            "select exists (select from agent.operator_action where action = 'move' and detail ->> 'move' = $1)",
+            noted["move"],
+        ):
+            async with self.target.transaction():
+                await self.target.execute(_PUBLISH.format(self.copies))
+            self.moved.update(noted["rows"])
+        else:
+            await self.target.execute(f"drop schema {self.copies} cascade")
+
+    async def has_rows(self) -> bool:
+        """Return whether something of the workspace is still here."""
+        installed = "select from agent.installation where owner_id = $1 and not enterprise_wide"
+        return bool(await self.source.fetchval(f"select exists ({_LIVE}) or exists ({installed})", self.team))
+
+    async def once(self) -> None:
+        """Move what is here now."""
+        transaction = await self._hold()
+        rows = {table: int((await self._checksum(self.source, table))[0]) for table in _TABLES}
+        noted = {"move": secrets.token_hex(16), "from": await self._identity(), "rows": rows}
+        async with self.target.transaction():
+            await self.target.execute(f"create schema {self.copies}")
+            for table in _TABLES:
+                await self._copy(table)
+            await self._check_keys()
+            await self.target.execute(f"comment on schema {self.copies} is $json${json.dumps(noted)}$json$")
+        async with self.target.transaction():
+            await self.target.execute(_PUBLISH.format(self.copies))
+            for table in _TABLES.keys() - _KEPT:
+                await self.source.execute(_DELETE.format(table, self._where(table)))
+            await self.source.execute(
+                _NOTE, current_actor().name, f"workspace {self.team}", json.dumps(noted), json.dumps(rows)
+            )
+            await transaction.commit()
+        self.moved.update(rows)
+
+    async def _hold(self) -> Transaction:
+        """Lock what is live, in a transaction, once none of it runs. No worker claims it from then on."""
+        while True:
+            transaction = self.source.transaction(isolation="repeatable_read")
+            await transaction.start()
+            try:
+                busy = await self._lock()
+            except asyncpg.SerializationError:
+                busy = 1
+            if not busy:
+                return transaction
+            await transaction.rollback()
+            self.told(f"{busy} of its events run or are locked")
+            await asyncio.sleep(_PAUSE)
+
+    async def _lock(self) -> int:
+        live = [row["id"] for row in await self.source.fetch(_LIVE, self.team)]
+        held = await self.source.fetch(_LOCK, live)
+        if len(held) < len(live):
+            return len(live) - len(held)
+        if parent := await self.source.fetchval(_PARENT, live):
+            raise InvalidInput(
+                f"event {parent} waits for this workspace's, and names no workspace: cancel it"
+            )
+        await self.source.execute("create temporary table moving (id int8 primary key) on commit drop")
+        await self.source.execute(f"insert into pg_temp.moving {_ENDED}", live, self.team)
+        ids = [row["id"] for row in await self.source.fetch("select id from pg_temp.moving")]
+        if used := await self.target.fetchval(_USED, ids, BLOCK):
+            raise Conflict(f"event {used} may be another one there: set the installations' numbers apart")
+        return 0
+
+    async def _copy(self, table: str) -> None:
+        """Copy a table's rows, and compare them."""
+        await self.target.execute(f"create table {self.copies}.{table} (like agent.{table})")
+        with TemporaryFile() as file:
+            rows = _ROWS.format(table, self._where(table))
+            await self.source.copy_from_query(rows, output=file, format="binary", timeout=_WITHIN)
+            file.seek(0)
+            await self.target.copy_to_table(
+                table, schema_name=self.copies.strip('"'), source=file, format="binary", timeout=_WITHIN
+            )
+        here, there = await self._checksum(self.source, table), await self._checksum(self.target, table)
+        if here != there:
+            raise DatabaseRefused(f"the copy of {table} is another one: {there} instead of {here}")
+
+    async def _check_keys(self) -> None:
+        lacking = await self.target.fetchval(_LACKING.format(self.copies))
+        if lacking:
+            raise InvalidInput(
+                f"nothing there is encrypted with the key {lacking}: use the same {SETTING}, and rotate"
+            )
+
+    async def _checksum(self, connection: Connection, table: str) -> tuple[int, str]:
+        rows = (
+            f"({_ROWS.format(table, self._where(table))})"
+            if connection is self.source
+            else f"{self.copies}.{table}"
+        )
+        count, checksum = (await connection.fetch(_CHECKSUM.format(rows)))[0]
+        return count, checksum
+
+    def _where(self, table: str) -> str:
+        return _TABLES[table].format(self.team)
+
+    async def _identity(self) -> str:
+        return str(
+            await self.source.fetchval(
+                "select current_database() || ' of server ' || system_identifier from pg_control_system()"
+            )
+        )
