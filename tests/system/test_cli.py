@@ -370,3 +370,29 @@ async def test_changes_are_kept_under_the_users_name_or_the_given_one(
     listed = await surelane("actions", "--target", f"event {identity}")
     assert listed.code == 0
     assert len(listed.out.splitlines()) == 2
+
+
+async def test_a_command_asks_several_installations_and_tells_which_one_is_away(
+    surelane: Command, connection: Connection
+) -> None:
+    await Queue(connection).enqueue("mail", {})
+    here = surelane.database
+    shards = f"alpha={here} beta=postgresql://127.0.0.1:9/away  gamma={here}"
+    every = await surelane.process("--shard", "all", "stats", "--json", SURELANE_SHARDS=shards)
+    assert every.code == 4
+    said = [line for line in every.err.splitlines() if line.startswith(("==", "surelane: cannot reach"))]
+    assert [line[:22] for line in said] == ["== alpha", "== beta", "surelane: cannot reach", "== gamma"]
+    told, decoder = every.out, json.JSONDecoder()
+    first, end = decoder.raw_decode(told)
+    second, _ = decoder.raw_decode(told[end:].lstrip())
+    assert [row["kind"] for row in first["kinds"]] == [row["kind"] for row in second["kinds"]] == ["mail"]
+    one = await surelane.process(
+        "--as", "ada", "--shard=gamma", "kinds", "pause", "mail", SURELANE_SHARDS=shards
+    )
+    assert one.code == 0, one.err
+    assert (
+        await connection.fetchval("select who from agent.operator_action order by id desc limit 1") == "ada"
+    )
+    wrong = await surelane.process("--shard", "delta", "stats", SURELANE_SHARDS=shards)
+    assert wrong.code == 2
+    assert "SURELANE_SHARDS names alpha, beta, gamma" in wrong.err

@@ -114,6 +114,8 @@ async def move(source: Connection, target: Connection, team: str, told: Told) ->
         Forbidden: a connection is not the owner's.
         InvalidInput: the installations do not fit together.
     """
+    if not team.isalnum():
+        raise InvalidInput("a workspace's id has letters and digits alone, such as T012AB3CD")
     for connection in (source, target):
         await connection.execute("set timezone = 'UTC'; set datestyle = 'ISO'")
         if not await connection.fetchval(
@@ -122,7 +124,7 @@ async def move(source: Connection, target: Connection, team: str, told: Told) ->
             raise Forbidden("a workspace is moved by the owners of both schemas")
         if not await connection.fetchval("select pg_try_advisory_lock(hashtextextended('agent.move', 0))"):
             raise Conflict("another move is under way, or both are one database")
-    versions = [await each.fetchval("select max(version) from agent.version") for each in (source, target)]
+    versions = [await each.fetchval("select version from agent.version") for each in (source, target)]
     if versions[0] != versions[1]:
         raise InvalidInput(f"this schema is of release {versions[0]}, the target's of {versions[1]}")
     moving = _Move(source, target, team, told)

@@ -25,6 +25,7 @@ from surelane_operator.cli.follow import logs, tail
 from surelane_operator.cli.output import columns, say, show_json, show_table, watched
 from surelane_operator.cli.queue import enqueue, orchestrate
 from surelane_operator.cli.session import Database, ExitCode, Json, run
+from surelane_operator.cli.shards import SETTING, run_each
 from surelane_operator.doctor import Finding, Level, examine, verify
 from surelane_operator.doctor.invariants import ROWS
 from surelane_operator.doctor.server import connected
@@ -99,6 +100,10 @@ def main(
             "--as", envvar="SURELANE_AS", help="The name to keep changes under. Default: your user and host."
         ),
     ] = None,
+    shard: Annotated[
+        str | None,
+        Option(help=f"Run the command for these installations of {SETTING}, such as alpha,beta, or all."),
+    ] = None,
     version: Annotated[bool, Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
     """Operate a Surelane queue."""
@@ -108,6 +113,8 @@ def main(
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit(ExitCode.USAGE)
+    if shard is not None:
+        raise typer.Exit(run_each(shard))
     context.with_resource(acting_as(name or this_user(), "command"))
 
 
