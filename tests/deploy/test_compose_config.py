@@ -86,7 +86,8 @@ def test_an_external_database_takes_the_place_of_ours() -> None:
 
 
 def test_a_router_finds_the_ingest_of_each_shard() -> None:
-    shard = config(*PRODUCTION, "-f", "examples/shards/shard.yaml", env={**SECRETS, "SHARD": "beta"})
+    env = {**SECRETS, "SHARD": "beta", "SHARD_NUMBER": "2"}
+    shard = config(*PRODUCTION, "-f", "examples/shards/shard.yaml", env=env)
     assert shard["services"]["ingest"]["networks"]["shards"]["aliases"] == ["beta-ingest"]
     assert {"database", "default"} < set(shard["services"]["ingest"]["networks"])
     router = config("-f", "examples/shards/compose.yaml")

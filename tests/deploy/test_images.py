@@ -141,6 +141,6 @@ def test_says_what_it_is_and_how_it_runs(image: tuple[str, str]) -> None:
 
 def test_adds_little_to_its_base(image: tuple[str, str]) -> None:
     added = _inspect(image[1])["Size"] - _inspect("python:3.13-slim-trixie")["Size"]
-    # 22 MB are debugging symbols in the wheel of zstandard: 6 MB of a download. It opens an encrypted event in less than
-    # half the CPU. The SDK of the Model Context Protocol, with what it needs, takes 12 MB of the operator's.
+    # 22 MB are debugging symbols in the wheel of zstandard: 6 MB of a download. It opens an encrypted event in less
+    # than half the CPU. The SDK of the Model Context Protocol, with what it needs, takes 12 MB of the operator's.
     assert added < {"migrations": 60, "operator": 165}.get(image[0], 153) * 1_000_000

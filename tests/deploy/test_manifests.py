@@ -236,6 +236,7 @@ def test_every_secret_setting_can_come_from_a_secret(manifests: tuple[Manifest, 
             "SURELANE_DISPATCH_SECRETS",
             "SURELANE_ENCRYPTION_KEYS",
             "SURELANE_MODEL_KEY",
+            "SURELANE_SHARDS",
             "SURELANE_TRIGGER_SECRETS",
         }
         assert optional == set(references) & may_lack

@@ -11,6 +11,7 @@ import surelane_dev.dev_settings
 import surelane_dev.simulator.simulator_settings
 import surelane_ingest.ingest_settings
 import surelane_migrations.migration_settings
+import surelane_operator.console.access.access_settings
 import surelane_worker.worker_settings
 from tests.docs.blocks import ROOT
 
@@ -18,6 +19,7 @@ MODULES = (
     surelane_ingest.ingest_settings,
     surelane_worker.worker_settings,
     surelane_migrations.migration_settings,
+    surelane_operator.console.access.access_settings,
     surelane_dev.dev_settings,
     surelane_dev.simulator.simulator_settings,
 )
@@ -40,7 +42,7 @@ def variables() -> set[str]:
     """Return the environment variables that our programs, Compose and the tests read."""
     named = (ROOT / ".env.example", ROOT / "compose.yaml", *ROOT.glob("examples/*/*.yaml"))
     compose = "\n".join(file.read_text() for file in named)
-    more = {"SURELANE_RECORD", "SURELANE_TRACE_URL", "SURELANE_VERSION", "SURELANE_API_HOSTS", "COMPOSE_FILE"}
+    more = {"SURELANE_RECORD", "SURELANE_TRACE_URL", "SURELANE_VERSION", "COMPOSE_FILE"}
     return {*settings(), *more, *re.findall(r"\b[A-Z][A-Z_]+[A-Z]\b", compose)}
 
 

@@ -70,7 +70,7 @@ def check(words: Sequence[str], folder: Path = ROOT) -> None:
 
 
 def _surelane(words: Sequence[str], _: Path) -> None:
-    command, name, rest = COMMAND, "surelane", list(words)
+    command, name, rest = COMMAND, "surelane", list(words[2:] if words[0] == "--shard" else words)
     while hasattr(command, "commands"):
         assert set(rest[:1]) & set(command.commands), f"{name} has no command {rest[:1]}"
         name, command = f"{name} {rest[0]}", command.commands[rest.pop(0)]

@@ -156,6 +156,27 @@ async def test_what_happened_is_drawn_over_time_with_a_table_for_each_drawing(
     assert ("The last day, by half hours" in text) == ("day" in path)
 
 
+async def test_the_screen_of_installations_tells_how_each_does_and_which_is_away(
+    shown: Shown, shared_database: str
+) -> None:
+    assert "/console/shards" not in (await shown.get("/"))[1]
+    assert "SURELANE_SHARDS names them" in (await shown.get("/shards"))[1]
+    shards = {"alpha": shared_database, "beta": "postgresql://127.0.0.1:9/away"}
+    async with (
+        asyncpg.create_pool(shared_database, min_size=1, max_size=1) as pool,
+        console_at(pool, shards=shards) as url,
+    ):
+        other = Shown(url, shown.session, shown.scenes, shown.stage)
+        assert '<a href="/console/shards">All 2 installations</a>' in (await other.get("/"))[1]
+        _, text = await other.get("/shards")
+    alpha, beta = re.findall(r'<tr data-key="(?:alpha|beta)">(.*?)</tr>', text, re.DOTALL)
+    waiting, running, later, workers = map(int, re.findall(r'<td class="number">(\d+)</td>', alpha))
+    assert min(waiting, running, workers) > 0
+    assert later >= 0
+    assert "away" in beta
+    assert "number" not in beta
+
+
 async def test_the_overview_has_the_hours_of_each_workspace(shown: Shown) -> None:
     _, text = await shown.get("/")
     row = re.search(r'<a href="/console/events\?workspace=T0SURELANE">.*?</tr>', text, re.DOTALL)

@@ -254,11 +254,12 @@ async def test_what_does_not_fit_is_refused_and_stays(both: list[Connection]) ->
 
 
 async def test_threads_under_traffic_keep_their_order_although_the_mover_is_killed(
-    uris: list[str], both: list[Connection], tmp_path: Path
+    uris: list[str], tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
     log.touch()
-    queues = [Queue(each) for each in both]
+    pools = [await asyncpg.create_pool(uri, min_size=2, max_size=2) for uri in uris]
+    queues = [Queue(pool) for pool in pools]
     routed: list[Queue] = queues[:1]
     """Where the map sends the workspace: nowhere while it moves."""
     stop = asyncio.Event()
@@ -303,6 +304,8 @@ async def test_threads_under_traffic_keep_their_order_although_the_mover_is_kill
         stop.set()
         posted = await posting
         await until(lambda: lines() >= posted + len(kills), what=f"the end of {posted} events")
+    for pool in pools:
+        await pool.close()
     numbers = defaultdict(list)
     for line in log.read_text().splitlines():
         thread, number = line.split()

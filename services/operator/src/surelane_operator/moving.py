@@ -10,11 +10,8 @@ import asyncio
 import json
 import secrets
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from tempfile import TemporaryFile
-
-import asyncpg
-from asyncpg.transaction import Transaction
 
 from surelane.calls import Connection
 from surelane.encryption.keys import SETTING
@@ -31,8 +28,14 @@ _LIVE = """with recursive own as (
     select id from agent.event where agent.event_workspace(event) = $1
     union select child.id from own join agent.event as child on child.continuation_id = own.id
 ) select id from own"""
-_LOCK = """select id from agent.event where id = any($1) and claimed_by is null
+_HEADS = """select id from agent.event where head and claimed_by is null
+and (id = any($1) or group_key in (select group_key from agent.event where id = any($1)))
 order by id for update skip locked"""
+_LOCK = """select id from agent.event where id = any($1) and claimed_by is null
+and (head or group_key in (select group_key from agent.event where id = any($2))) order by id for update skip locked"""
+_KEEP_TOKENS = "select from agent.installation where owner_id = '{}' and not enterprise_wide for update"
+_REFRESHING = """select exists (select from agent.installation
+where owner_id = $1 and not enterprise_wide and refreshing_until > agent.clock())"""
 _PARENT = """select min(parent.id) from agent.event as child
 join agent.event as parent on parent.id = child.continuation_id
 where child.id = any($1) and parent.id <> all($1)"""
@@ -170,7 +173,7 @@ class _Move:
 
     async def once(self) -> None:
         """Move what is here now."""
-        transaction = await self._hold()
+        commit = await self._hold()
         rows = {table: int((await self._checksum(self.source, table))[0]) for table in _TABLES}
         noted = {"move": secrets.token_hex(16), "from": await self._identity(), "rows": rows}
         async with self.target.transaction():
@@ -186,29 +189,29 @@ class _Move:
             await self.source.execute(
                 _NOTE, current_actor().name, f"workspace {self.team}", json.dumps(noted), json.dumps(rows)
             )
-            await transaction.commit()
+            await commit()
         self.moved.update(rows)
 
-    async def _hold(self) -> Transaction:
-        """Lock what is live, in a transaction, once none of it runs. No worker claims it from then on."""
-        while True:
-            transaction = self.source.transaction(isolation="repeatable_read")
-            await transaction.start()
-            try:
-                busy = await self._lock()
-            except asyncpg.SerializationError:
-                busy = 1
-            if not busy:
-                return transaction
-            await transaction.rollback()
-            self.told(f"{busy} of its events run or are locked")
-            await asyncio.sleep(_PAUSE)
+    async def _hold(self) -> Callable[[], Awaitable[None]]:
+        """Lock in a transaction what is live, and wait for what runs. Return what commits it.
 
-    async def _lock(self) -> int:
-        live = [row["id"] for row in await self.source.fetch(_LIVE, self.team)]
-        held = await self.source.fetch(_LOCK, live)
-        if len(held) < len(live):
-            return len(live) - len(held)
+        No worker claims what is locked. A group is locked by its head first: while that runs, its end needs the others.
+        """
+        transaction = self.source.transaction()
+        await transaction.start()
+        while True:
+            live = [row["id"] for row in await self.source.fetch(_LIVE, self.team)]
+            heads = [row["id"] for row in await self.source.fetch(_HEADS, live)]
+            busy = len(live) - len(await self.source.fetch(_LOCK, live, heads))
+            refreshing = await self.source.fetchval(_REFRESHING, self.team)
+            if not busy and not refreshing:
+                break
+            tokens = " Its tokens are refreshed." if refreshing else ""
+            self.told(f"{busy} of its events run, wait behind one that runs, or are locked.{tokens}")
+            await asyncio.sleep(_PAUSE)
+        await self.source.execute(_KEEP_TOKENS.format(self.team))
+        if await self.source.fetchval(_REFRESHING, self.team):
+            raise Conflict("its tokens are refreshed now: repeat the command")
         if parent := await self.source.fetchval(_PARENT, live):
             raise InvalidInput(
                 f"event {parent} waits for this workspace's, and names no workspace: cancel it"
@@ -218,7 +221,7 @@ class _Move:
         ids = [row["id"] for row in await self.source.fetch("select id from pg_temp.moving")]
         if used := await self.target.fetchval(_USED, ids, BLOCK):
             raise Conflict(f"event {used} may be another one there: set the installations' numbers apart")
-        return 0
+        return transaction.commit
 
     async def _copy(self, table: str) -> None:
         """Copy a table's rows, and compare them."""

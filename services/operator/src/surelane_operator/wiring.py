@@ -27,6 +27,7 @@ from surelane_operator.console.console import HEADERS, Console, to_the_page
 from surelane_operator.console.pages import bare
 from surelane_operator.console.screen import Links, Sources
 from surelane_operator.doctor import Examinations
+from surelane_operator.shards import known
 from surelane_service.compatibility import schema_unfit, schema_version
 from surelane_service.logs import configure_logs, get_logger
 from surelane_service.pool import opened_pool
@@ -98,7 +99,8 @@ async def _operators(settings: AccessSettings, pool: Pool) -> AsyncIterator[Oper
     changes = Changes(pool, Sealing(DataKeys(pool, settings.encryption_keys), on=settings.encrypt_events))
     examinations = Examinations(settings.database_url.get_secret_value())
     api = OperatorApi(changes, examinations)
-    console = Console(Sources(changes, Links(settings.message_url, settings.trace_url), examinations.latest))
+    links, shards = Links(settings.message_url, settings.trace_url), known(settings.shards.get_secret_value())
+    console = Console(Sources(changes, links, examinations.latest, shards))
     guard, sign_in = access_of(settings, lambda values: bare("sign-in", values), HEADERS, changes.calls)
     page = [*sign_in, *console.routes()] if settings.sign_in else switched_off("/console")
     protocol = load_protocol(settings)

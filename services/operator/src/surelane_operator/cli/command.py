@@ -25,12 +25,13 @@ from surelane_operator.cli.follow import logs, tail
 from surelane_operator.cli.output import columns, say, show_json, show_table, watched
 from surelane_operator.cli.queue import enqueue, orchestrate
 from surelane_operator.cli.session import Database, ExitCode, Json, run
-from surelane_operator.cli.shards import SETTING, run_each
+from surelane_operator.cli.shards import run_each
 from surelane_operator.doctor import Finding, Level, examine, verify
 from surelane_operator.doctor.invariants import ROWS
 from surelane_operator.doctor.server import connected
 from surelane_operator.moving import move
 from surelane_operator.rehearsing import KIND, rehearse
+from surelane_operator.shards import SETTING, known
 
 _STYLES = {
     Level.OK: "green",
@@ -199,11 +200,12 @@ def move_workspace(
     """Move a workspace's live events to another installation, with its tokens and what ended within the last hour.
 
     Before it, let the router answer the workspace's requests with 503. After it, let the router pass them to the other
-    installation. It waits until nothing of the workspace runs. If it is interrupted, repeat it: nothing is lost.
+    installation. It waits until nothing of the workspace runs. If it is interrupted, repeat it: nothing is lost. Both
+    URIs are those of the schemas' owners.
     """
 
     async def work(_: Changes, source: Connection) -> dict[str, int]:
-        async with connected(to) as target:
+        async with connected(known().get(to, to)) as target:
             return await move(source, target, team, lambda waits: typer.echo(waits, err=True))
 
     moved = run(database, work, within=None)

@@ -7,8 +7,8 @@ import sys
 import typer
 
 from surelane_operator.cli.session import ExitCode, failed
+from surelane_operator.shards import SETTING, known
 
-SETTING = "SURELANE_SHARDS"
 ALL = "all"
 
 
@@ -18,10 +18,10 @@ def run_each(named: str) -> int:
     ``SURELANE_SHARDS`` holds NAME=URI, separated by spaces. One that is away does not keep others from answering. The
     greatest exit code is returned.
     """
-    known = dict(part.partition("=")[::2] for part in os.environ.get(SETTING, "").split())
-    names = list(known) if named == ALL else named.split(",")
-    if not names or not all(known.get(name) for name in names):
-        told = f"{SETTING} names {', '.join(known) or 'none'}; it holds NAME=URI, separated by spaces"
+    uris = known()
+    names = list(uris) if named == ALL else named.split(",")
+    if not names or not all(uris.get(name) for name in names):
+        told = f"{SETTING} names {', '.join(uris) or 'none'}; it holds NAME=URI, separated by spaces"
         raise failed(f"--shard {named}: {told}", ExitCode.USAGE)
     given = f"--shard={named}" in sys.argv
     at = sys.argv.index(f"--shard={named}" if given else "--shard")
@@ -29,7 +29,7 @@ def run_each(named: str) -> int:
     codes = []
     for name in names:
         typer.echo(f"== {name}", err=True)
-        environment = {**os.environ, "SURELANE_OPERATOR_DATABASE_URL": known[name]}
+        environment = {**os.environ, "SURELANE_OPERATOR_DATABASE_URL": uris[name]}
         command = [sys.executable, "-m", "surelane_operator.cli", *arguments]
         codes.append(subprocess.run(command, env=environment, check=False).returncode)  # noqa: S603 - our own arguments
     return max(codes)

@@ -71,11 +71,15 @@ async def _no_examination() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where screens read. ``examination`` returns the doctor's latest one; ``None``: there is none."""
+    """Where screens read. ``examination`` returns the doctor's latest one; ``None``: there is none.
+
+    ``shards`` are URIs of installations by name.
+    """
 
     reads: Reads
     links: Links = field(default_factory=Links)
     examination: Callable[[], Awaitable[Any]] = _no_examination
+    shards: Mapping[str, str] = field(default_factory=dict)
 
 
 Read = Callable[[Sources, Asked], Awaitable[Values]]

@@ -105,6 +105,9 @@ class AccessSettings(SealingSettings):
     mcp: Literal["read", "change"] | None = Field(None, validation_alias="SURELANE_MCP")
     """What assistants may do at ``/mcp``. ``change``: also run events again and cancel, as an operator. Unset: off."""
 
+    shards: SecretStr = Field(SecretStr(""), validation_alias="SURELANE_SHARDS")
+    """Other installations, as NAME=URI separated by spaces, for members of agent_operator. The page lists them."""
+
     trace_url: str = Field("", validation_alias="SURELANE_TRACE_URL")
     """The address of a trace, with ``{trace_id}`` in it."""
 

@@ -21,6 +21,7 @@ SCREENS = (
     Screen("schedule", "/schedules/{name}", "Schedule", queue.schedule, listed=False, within="schedules"),
     Screen("workers", "/workers", "Workers", queue.workers),
     Screen("worker", "/workers/{name}", "Worker", queue.worker, listed=False, within="workers"),
+    Screen("shards", "/shards", "Installations", queue.shards, listed=False, within="overview"),
     Screen("doctor", "/doctor", "Doctor", queue.doctor, every=10.0),
     Screen("usage", "/usage", "Usage of models", queue.usage, every=None),
     Screen("actions", "/actions", "Actions", queue.actions),

@@ -12,6 +12,7 @@ from surelane_operator.reads.feedback import count_feedback, list_feedback
 from surelane_operator.reads.filters import Filter
 from surelane_operator.reads.trends import SPANS
 from surelane_operator.reads.workflows import PAGE, list_workflows, read_workflow
+from surelane_operator.shards import read_shards
 from surelane_service.figures import Figures
 
 LIST = 50
@@ -100,6 +101,11 @@ async def worker(sources: Sources, asked: Asked) -> Values:
     return {"worker": found[0], "known_by": queue.KNOWN_BY}
 
 
+async def shards(sources: Sources, _: Asked) -> Values:
+    """Read all installations that ``SURELANE_SHARDS`` names."""
+    return {"shards": await read_shards(sources.shards)}
+
+
 async def usage(sources: Sources, _: Asked) -> Values:
     """Read what models used: requests, tokens and cost by day, workspace and model."""
     found = (await queue.list_usage(sources.reads)).usage
@@ -150,6 +156,7 @@ async def overview(sources: Sources, asked: Asked) -> Values:
     recent = await reads.recent_figures(queue.MINUTES)
     figures = await reads.measured()
     return {
+        "shards": len(sources.shards),
         "kinds": _kinds(figures, recent, workers),
         "totals": _totals(recent),
         "measured_at": None if figures is None else now - timedelta(seconds=round(figures.age)),
