@@ -40,9 +40,9 @@ class Shards:
     def router(self, *arguments: str) -> None:
         run("docker", "compose", "--progress=quiet", *arguments, env=self.env, where=self.folder, within=120)
 
-    async def post(self, slack: Slack, team: str) -> None:
+    async def post(self, slack: Slack, team: str, stop: asyncio.Event) -> None:
         """Post events of a workspace, each as Slack does until it is acknowledged."""
-        while True:
+        while not stop.is_set():
             sent = mention(event_id())
             sent["team_id"] = sent["authorizations"][0]["team_id"] = team
             status = 0
@@ -68,12 +68,12 @@ class Shards:
                 f"http://127.0.0.1:{self.env['SURELANE_ROUTER_PORT']}",
                 self.env["SLACK_SIGNING_SECRET"],
             )
-            posting = [asyncio.create_task(self.post(slack, team)) for team in TEAMS]
+            stop = asyncio.Event()
+            posting = [asyncio.create_task(self.post(slack, team, stop)) for team in TEAMS]
             try:
                 yield
             finally:
-                for each in posting:
-                    each.cancel()
+                stop.set()
                 await asyncio.wait(posting)
 
     async def move(self, team: str, *between: str) -> asyncio.subprocess.Process:
@@ -103,7 +103,6 @@ def shards(images: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> 
         "SURELANE_SHARDS": " ".join(uris),
         "SURELANE_COMMAND": f"docker run --rm --name {name}-mover --network {name}_shards -e SURELANE_SHARDS"
         f" --entrypoint surelane {images['operator']}",
-        "SURELANE_ROUTER_SECONDS": "3",
     }
     made = Shards(folder, env, {})
     with ExitStack() as stack:
