@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from time import time_ns
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict, blames_server
+from surelane.json_text import mended
 from surelane_service.engine import Engine, Settled
 from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
 from surelane_worker.handling.outcomes import COMPLETE, FanOut, Outcome, Release
-from surelane_worker.handling.records import message_of, storable
+from surelane_worker.handling.records import message_of
 from surelane_worker.leasing import Claim, Leases, is_slow, parts_of
 from surelane_worker.observing.readiness import Outage
 from surelane_worker.observing.tracing import Observer, Tracing
@@ -208,7 +209,7 @@ class Settler:
             reason = "continuation_refused" if claim.outcome == FanOut.name else "outcome_refused"
             record = {"type": type(error).__name__, "message": message_of(error)}
             claim.outcome = "fail"
-            claim.argument = storable(json.dumps({"error": record, "final": True, "reason": reason}))
+            claim.argument = mended(json.dumps({"error": record, "final": True, "reason": reason}))
         self._again(batch)
 
     def _busy(self, batch: Sequence[Claim]) -> None:

@@ -17,6 +17,7 @@ from surelane.encryption.data_keys import KeyDestroyedError, NoKeyError
 from surelane.encryption.envelopes import DamagedError
 from surelane.events import Event
 from surelane.jobs import job_text, jobs_text
+from surelane.json_text import mended
 from surelane.trace_context import traceparent_of
 from surelane_service.logs import get_logger, shown
 from surelane_service.telemetry.spans import failed, within
@@ -51,7 +52,6 @@ from surelane_worker.handling.records import (
     error_record,
     message_of,
     result_text,
-    storable,
     where,
 )
 from surelane_worker.handling.steps import StepError
@@ -410,7 +410,7 @@ class Runner:
             "reason": final,
             "max_attempts": self._settings.max_attempts,
         }
-        self._settler.put(claim, outcome, storable(json.dumps(failure)))
+        self._settler.put(claim, outcome, mended(json.dumps(failure)))
 
     def _goes_on(self, event: Event, attempt: Attempt) -> bool:
         """Return whether attempts remain after this one."""
