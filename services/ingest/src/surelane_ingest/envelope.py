@@ -184,9 +184,10 @@ def event_of(parsed: Json, subscriptions: Subscriptions) -> Envelope:
 
 def read_form(body: bytes) -> Envelope:
     """Read a form: an interaction's JSON is in the field ``payload``, and a command is an object of its fields."""
-    fields = _form(body)
-    if isinstance(fields, Malformed):
-        return fields
+    try:
+        fields = dict(parse_qsl(_text(body), keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS))
+    except ValueError:
+        return Malformed("too many fields")
     if fields.get("ssl_check") == "1":
         return Ignore("ssl_check")
     if "payload" not in fields:
@@ -270,14 +271,10 @@ def _is_own(envelope: Payload, event: Payload, name: str) -> bool:
     app = event.get("app_id")
     if app and app == envelope.get("api_app_id"):
         return True
-    user = event.get("user")
-    # The app's own joining and leaving of a channel is taken.
-    return name not in _MEMBERSHIP and user is not None and user == _bot_user(envelope)
-
-
-def _bot_user(envelope: Payload) -> str | None:
     named = authorization_of(envelope)
-    return text_in(named.get("user_id")) if named.get("is_bot") is True else None
+    bot = text_in(named.get("user_id")) if named.get("is_bot") is True else None
+    # The app's own joining and leaving of a channel is taken.
+    return name not in _MEMBERSHIP and bot is not None and event.get("user") == bot
 
 
 def _reason_to_ignore_message(event: Payload, *, own: bool) -> str | None:
@@ -314,13 +311,6 @@ def _object(text: str) -> Json | Malformed:
 def _text(body: bytes) -> str:
     # Slack's signature can be verified over UTF-8 only, so this replaces nothing that was signed.
     return body.decode(errors="replace")
-
-
-def _form(body: bytes) -> dict[str, str] | Malformed:
-    try:
-        return dict(parse_qsl(_text(body), keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS))
-    except ValueError:
-        return Malformed("too many fields")
 
 
 KINDS = ("events_api", "slash_commands", "interactive")
