@@ -7,7 +7,6 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
@@ -16,6 +15,7 @@ from opentelemetry.metrics import Observation
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, NotMeasured
 from surelane_service.figures import Figures, Holder, KindFigures, bounded
+from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
 from surelane_service.telemetry.setup import SCHEMA_URL, Observe
 
@@ -64,9 +64,7 @@ class Watch:
 
     async def clock_offset(self) -> timedelta | None:
         """Return this process's clock less the database's, as last compared; wait a second for the first comparison."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE):
-                await self._tried.wait()
+        await sleep_unless(self._tried, PATIENCE)
         return self._figures.clock_offset if self._figures else None
 
     async def run(self) -> None:
