@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from aiohttp import web
@@ -110,10 +111,6 @@ def _response(answer: str | None) -> web.Response:
 
 def slack_urls(signatures: Signatures, subscriptions: Subscriptions, taker: Taker) -> list[SlackUrl]:
     """Return the URL that takes all of Slack's requests, and the URLs of commands and interactions only."""
-
-    def read(body: bytes) -> Envelope:
-        return read_event(body, subscriptions)
-
-    forms = {FORM: read_form}
+    read, forms = partial(read_event, subscriptions=subscriptions), {FORM: read_form}
     readers = {"/slack/events": {JSON: read, **forms}, "/slack/commands": forms, "/slack/interactions": forms}
     return [SlackUrl(path, readers[path], signatures, taker) for path in PATHS]

@@ -93,6 +93,8 @@ async def running(
         SettingsError: a port is taken, or the database's URL is not one.
     """
     bodies, drain = Bodies(settings.max_body, settings.body_memory), Drain()
+    url = settings.database_url.get_secret_value()
+    listener = Listener(url, service=SERVICE, within=settings.database_budget)
     links = None if settings.app_token is None else Links()
     subscriptions = Subscriptions(
         settings.event_types, merge_mentions=settings.merge_mentions, own=settings.own_events
@@ -104,9 +106,7 @@ async def running(
         _serving_private(settings, connections, drain, links) as private_port,
         Writer(connections, buffer=settings.buffer) as writer,
         _sealing(settings) as sealing,
-        Answers(
-            _listener(settings), sealing, most=max(settings.connections // 2, 1), patience=patience
-        ) as answers,
+        Answers(listener, sealing, most=max(settings.connections // 2, 1), patience=patience) as answers,
         _installer(settings, drain, writer, sealing) as installer,
         nullcontext(Taker(writer, answers, tracer, installer, sealing)) as taker,
         _serving_public(settings, bodies, connections, taker, subscriptions, drain) as port,
@@ -129,11 +129,6 @@ def _pool(settings: IngestSettings, size: int) -> AbstractAsyncContextManager[Po
 async def _sealing(settings: IngestSettings) -> AsyncIterator[Sealing]:
     async with _pool(settings, 1) as pool:
         yield Sealing(DataKeys(pool, settings.encryption_keys), on=settings.encrypt_events)
-
-
-def _listener(settings: IngestSettings) -> Listener:
-    dsn = settings.database_url.get_secret_value()
-    return Listener(dsn, service=SERVICE, within=settings.database_budget)
 
 
 @asynccontextmanager
