@@ -117,20 +117,17 @@ class Scheduler:
             cron = Cron(due.schedule, due.time_zone, due.jitter, due.name)
             times, following = due_times(cron, read_catch_up(due.catch_up), due.next_at, due.now)
         except ValueError as error:
-            self._report_unreadable(due, error)
+            # It was edited by hand into something unreadable, or lost its time zone. The log says so once.
+            known = (due.name, due.schedule, due.time_zone)
+            if known not in self._unreadable:
+                self._unreadable.add(known)
+                log.error("schedule cannot be read", schedule=due.name, reason=str(error))  # noqa: TRY400 - the reason says it
             return False
         fired = await self.engine.fire_cron(due.name, due.next_at, times, following)
         if fired:
             self.metrics.sent([due.kind] * fired)
             log.info("schedule fired", schedule=due.name, jobs=fired)
         return following <= due.now
-
-    def _report_unreadable(self, due: DueCron, error: ValueError) -> None:
-        """Log once that a schedule was edited by hand into something unreadable, or lost its time zone."""
-        known = (due.name, due.schedule, due.time_zone)
-        if known not in self._unreadable:
-            self._unreadable.add(known)
-            log.error("schedule cannot be read", schedule=due.name, reason=str(error))
 
 
 @dataclass(eq=False)

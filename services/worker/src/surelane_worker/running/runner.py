@@ -119,7 +119,8 @@ class Runner:
             return await self._run_group(work)
         except Exception as error:
             log.exception("attempt crashed; its events are settled as failed", kind=work.handler.kinds[0])
-            self._fail_unsettled(work, error)
+            for claim in [claim for claim in work.claims if claim.outcome is None]:
+                self._put_failure(claim, Fail(error), self._backoff.pause(claim.event.attempts))
             return False
 
     async def _run_group(self, work: Work) -> bool:
@@ -415,10 +416,6 @@ class Runner:
     def _goes_on(self, event: Event, attempt: Attempt) -> bool:
         """Return whether attempts remain after this one."""
         return min(event.attempts, attempt.attempts) < (event.max_attempts or self._settings.max_attempts)
-
-    def _fail_unsettled(self, work: Work, error: Exception) -> None:
-        for claim in [claim for claim in work.claims if claim.outcome is None]:
-            self._put_failure(claim, Fail(error), self._backoff.pause(claim.event.attempts))
 
     @staticmethod
     def _log(attempt: Attempt, outcome: Fail | Retry | Discard, *, retried: bool) -> None:
