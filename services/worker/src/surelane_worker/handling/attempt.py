@@ -44,11 +44,11 @@ class Services:
     loop: asyncio.AbstractEventLoop
     step_retries: Backoff
     """The pauses between the tries of one step."""
-    tokens: Tokens | None = None
+    tokens: Tokens | None
     """Those of installs; ``None``: there is one token for all events."""
-    installs: Refresher | None = None
-    sealing: Sealing | None = None
-    metrics: Metrics | None = None
+    installs: Refresher | None
+    sealing: Sealing
+    metrics: Metrics
 
 
 class Stoppable(Protocol):
@@ -102,7 +102,7 @@ class Attempt:
     async def prepare(self, events: Sequence[Event]) -> None:
         """Decrypt the events, and take the token of the first one's workspace, if that has installed the app."""
         sealing, tokens, first = self.services.sealing, self.services.tokens, self.events[0]
-        if sealing is not None and not sealing.entered(events):
+        if not sealing.entered(events):
             await sealing.enter(events)
         if tokens is not None:
             self._clients = tokens.kept(first.payload, self.began) or await tokens.clients_for(first)
