@@ -23,9 +23,6 @@ TIMESTAMP, SIGNATURE = "X-Slack-Request-Timestamp", "X-Slack-Signature"
 TOLERANCE = 300
 """Seconds by which a request's timestamp may differ from the clock: the bound in Slack's documentation."""
 
-EMPTY = "null"
-"""The answer of a handler that has nothing to say."""
-
 _TIMESTAMP = re.compile(r"\d{1,12}", re.ASCII)
 _SIGNATURE = re.compile(r"v0=[0-9a-f]{64}")
 
@@ -59,20 +56,16 @@ class Signatures:
     def valid(self, body: bytes, headers: Headers) -> bool:
         """Return whether one of the secrets signed the raw ``body`` within :data:`TOLERANCE` of now."""
         found = _signature(headers)
-        return found is not None and any(_valid(verifier, body, *found) for verifier in self._verifiers)
+        try:
+            return found is not None and any(each.is_valid(body, *found) for each in self._verifiers)
+        except (ValueError, TypeError, OverflowError):
+            # Hostile input: a timestamp that is no number or too large, a signature or a body that cannot be encoded.
+            return False
 
 
 def _signature(headers: Headers) -> tuple[str, str] | None:
     timestamps, signatures = headers.getall(TIMESTAMP, ()), headers.getall(SIGNATURE, ())
     return (timestamps[0], signatures[0]) if len(timestamps) == len(signatures) == 1 else None
-
-
-def _valid(verifier: SignatureVerifier, body: bytes, timestamp: str, signature: str) -> bool:
-    try:
-        return verifier.is_valid(body, timestamp, signature)
-    except (ValueError, TypeError, OverflowError):
-        # Hostile input: a timestamp that is no number or too large, a signature outside ASCII, a body outside UTF-8.
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +95,7 @@ class SlackUrl:
 
 def _response(answer: str | None) -> web.Response:
     """Return a handler's answer, JSON text, as Slack takes it: an object as JSON, a text as plain text."""
-    if answer is None or answer == EMPTY:
+    if answer is None or answer == "null":  # the handler has nothing to say
         return web.Response()
     if answer.startswith('"'):
         return web.Response(text=json.loads(answer))
