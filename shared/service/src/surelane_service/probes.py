@@ -113,7 +113,10 @@ class ConnectionLimit:
                 return make()
             leaving = [each for each in connections if each not in self._trusted][:excess]
             for each in leaving:
-                _abort(each)
+                transport = each.transport
+                each.force_close()
+                if transport is not None:
+                    transport.abort()  # a client that reads nothing would keep the unwritten bytes in memory
             return make() if leaving else _Closed()
 
         return protocol
@@ -125,13 +128,6 @@ class _Closed(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if isinstance(transport, asyncio.Transport):
             transport.abort()
-
-
-def _abort(connection: web.RequestHandler) -> None:
-    transport = connection.transport
-    connection.force_close()
-    if transport is not None:
-        transport.abort()  # a client that reads nothing would keep the unwritten bytes in memory
 
 
 def private_app(
