@@ -49,7 +49,7 @@ def failure_record(raised: object, attempt: int, reason: str | None = None) -> d
         "at": datetime.now(UTC).isoformat(),
         "attempt": attempt,
     }
-    if isinstance(raised, BaseException) and (place := where(raised)):
+    if isinstance(raised, BaseException) and (place := line_in(raised.__traceback__)):
         record["where"] = place
     return record
 
@@ -75,11 +75,6 @@ def message_of(error: object) -> str:
         return str(error)[:LONGEST_MESSAGE]
     except Exception:  # noqa: BLE001 - __str__ is the handler's code
         return f"({type(error).__name__} without text)"
-
-
-def where(error: BaseException) -> str | None:
-    """Return the file and line of a team's own code that raised an exception, or called what did; where known."""
-    return line_in(error.__traceback__)
 
 
 def line_in(found: TracebackType | None) -> str | None:

@@ -50,9 +50,9 @@ from surelane_worker.handling.records import (
     OutcomeError,
     ResultError,
     error_record,
+    line_in,
     message_of,
     result_text,
-    where,
 )
 from surelane_worker.handling.steps import StepError
 from surelane_worker.handling.undo import undo
@@ -104,7 +104,6 @@ class Runner:
         timeout = self._settings.handler_timeout
         self._timeout = None if timeout is None else timeout.total_seconds()
         self._coalescer = Coalescer(services, settler)
-        self._prepares = services.sealing is not None or services.tokens is not None
         self._anew: Counter[str] = Counter()
         self._anew_since = 0.0
 
@@ -218,8 +217,7 @@ class Runner:
         within: float | None = None
         limit: asyncio.Timeout | None = None
         try:
-            if self._prepares:
-                await attempt.prepare(events)
+            await attempt.prepare(events)
             attempt.main = work.task or asyncio.current_task()
             try:
                 handler = handler.for_event(events[0])
@@ -422,7 +420,11 @@ class Runner:
         match outcome:
             case Fail(error):
                 # The message may quote a user's text. It is in the event's error record, not in the log.
-                failed = {"error": type(error).__name__, "where": where(error), "retried": retried}
+                failed = {
+                    "error": type(error).__name__,
+                    "where": line_in(error.__traceback__),
+                    "retried": retried,
+                }
                 attempt.log.error("handler failed", **failed, exc_info=shown(error))
             case Discard():
                 attempt.log.info("event discarded")
