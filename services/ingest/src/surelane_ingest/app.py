@@ -252,13 +252,6 @@ class Bodies:
             self._large_bytes -= size
 
 
-@dataclass
-class Drain:
-    """Whether the service is stopping. From then on it takes no new requests."""
-
-    started: bool = False
-
-
 class Endpoint(Protocol):
     """A URL that takes signed requests. Its path is its route, and names it in metrics and logs."""
 
@@ -284,13 +277,13 @@ class Endpoint(Protocol):
 class App:
     """The routes of the public port, and the steps that lead each request to its endpoint.
 
-    ``off``: paths that are switched off, each with the reason.
+    ``drain``: set once the service stops, and takes no new requests. ``off``: paths that are switched off, and why.
     """
 
     endpoints: Sequence[Endpoint]
     bodies: Bodies
     metrics: Metrics
-    drain: Drain
+    drain: asyncio.Event
     refusals: Refusals
     connections: ConnectionLimit
     off: Mapping[str, str]
@@ -330,7 +323,7 @@ class App:
         return answer
 
     def _check(self, endpoint: Endpoint, request: web.Request) -> None:
-        if self.drain.started:
+        if self.drain.is_set():
             raise Refused(503, "stopping")
         if not endpoint.plausible(request):
             raise unsigned()

@@ -35,7 +35,7 @@ from surelane.encryption.keys import Keyring, SealedError
 from surelane.encryption.sealing import Sealing
 from surelane.errors import SettingsError, SurelaneError
 from surelane.slack import Payload, object_in, reporter_of
-from surelane_ingest.app import RETRY_AFTER, Answering, Drain, Refused
+from surelane_ingest.app import RETRY_AFTER, Answering, Refused
 from surelane_ingest.envelope import Removed
 from surelane_ingest.ingest_settings import IngestSettings
 from surelane_ingest.metrics import Metrics
@@ -128,7 +128,7 @@ class Installer:
         installations: Installations,
         sealing: Sealing,
         session: aiohttp.ClientSession,
-        drain: Drain,
+        drain: asyncio.Event,
         metrics: Metrics,
     ) -> None:
         self._client_id = settings.client_id or ""
@@ -168,7 +168,7 @@ class Installer:
         async def answering(request: web.Request) -> web.Response:
             try:
                 stopping = NotInstalledError("stopping", "This server is stopping. Try again.", status=503)
-                response = self._failed(stopping) if self._drain.started else await answer(request)
+                response = self._failed(stopping) if self._drain.is_set() else await answer(request)
             except NotInstalledError as error:
                 response = self._failed(error)
             self._metrics.answers[request.path, response.status] += 1

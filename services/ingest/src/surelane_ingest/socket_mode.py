@@ -18,7 +18,7 @@ from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane_ingest import envelope
-from surelane_ingest.app import Bodies, Drain, Refusals, Refused
+from surelane_ingest.app import Bodies, Refusals, Refused
 from surelane_ingest.ingest_settings import IngestSettings
 from surelane_ingest.taking import Taker
 from surelane_service.durations import jittered
@@ -130,7 +130,7 @@ class Shared:
     bodies: Bodies
     links: Links
     refusals: Refusals
-    drain: Drain
+    drain: asyncio.Event
 
 
 @dataclass(eq=False)
@@ -177,7 +177,7 @@ class Link:
 
     def _frame(self, text: str) -> bool:
         """Take a frame. Return whether Slack says that the connection will end."""
-        if self.shared.drain.started:
+        if self.shared.drain.is_set():
             return False  # Slack sends it again, to another connection
         frame = envelope.read_frame(text, self.shared.subscriptions)
         match frame:
@@ -262,7 +262,7 @@ class SocketMode:
         """Keep a place filled until cancelled."""
         loop = asyncio.get_running_loop()
         pause = FIRST_PAUSE
-        while not self._shared.drain.started:
+        while not self._shared.drain.is_set():
             try:
                 link = await self._open(place)
             except NotConnectedError as error:
