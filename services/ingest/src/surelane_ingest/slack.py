@@ -104,6 +104,7 @@ def _response(answer: str | None) -> web.Response:
 
 def slack_urls(signatures: Signatures, subscriptions: Subscriptions, taker: Taker) -> list[SlackUrl]:
     """Return the URL that takes all of Slack's requests, and the URLs of commands and interactions only."""
-    read, forms = partial(read_event, subscriptions=subscriptions), {FORM: read_form}
+    read: Callable[[bytes], Envelope] = partial(read_event, subscriptions=subscriptions)
+    forms = {FORM: read_form}
     readers = {"/slack/events": {JSON: read, **forms}, "/slack/commands": forms, "/slack/interactions": forms}
     return [SlackUrl(path, readers[path], signatures, taker) for path in PATHS]
