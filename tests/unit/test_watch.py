@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 import structlog
 
+from surelane_service import watch as watching
 from surelane_service.figures import Figures, Holder, KindFigures, Measured, bounded
 from surelane_service.probes import Bounded
 from surelane_service.watch import WARNED_AFTER, Watch
@@ -59,8 +60,9 @@ async def test_what_holds_back_vacuum_is_named_once_until_it_changes() -> None:
     assert await warnings(watch) == [8]
 
 
-async def test_it_is_named_again_once_its_time_has_passed() -> None:
-    watch = Watch(Told(held()), warned_every=0.0)
+async def test_it_is_named_again_once_its_time_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "WARNED_EVERY", 0.0)
+    watch = Watch(Told(held()))
     assert [await warnings(watch), await warnings(watch)] == [[7], [7]]
 
 

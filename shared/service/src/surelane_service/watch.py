@@ -47,10 +47,8 @@ class Source(Protocol):
 class Watch:
     """Read the figures every 15 seconds."""
 
-    def __init__(self, source: Source, warned_every: float = WARNED_EVERY) -> None:
-        """Read figures from ``source``. A warning that still holds is repeated after ``warned_every`` seconds."""
+    def __init__(self, source: Source) -> None:
         self._source = source
-        self._warned_every = warned_every
         self._figures: Figures | None = None
         self._read_at = 0.0
         self._tried = asyncio.Event()
@@ -96,7 +94,7 @@ class Watch:
         now = time.monotonic()
         if self._warned is not None:
             last, at = self._warned
-            if (last.pid, last.since) == (holder.pid, holder.since) and now - at < self._warned_every:
+            if (last.pid, last.since) == (holder.pid, holder.since) and now - at < WARNED_EVERY:
                 return
         self._warned = (holder, now)
         log.warning(
