@@ -68,8 +68,6 @@ class Limiter:
     metrics: Metrics
     rules: Callable[[str], Sequence[Rule]] = rules_of
     """Returns the rules of a method."""
-    away: float = AWAY
-    """Seconds without a statement after an outage."""
 
     def __post_init__(self) -> None:
         self._clock = asyncio.get_running_loop().time
@@ -195,7 +193,7 @@ class Limiter:
                 limit.lease(leased, wanted, sent, now)
             elif answers is None or limit.tries >= TRIES:
                 limit.tries = 0
-                limit.share(self._workers, now, self._away_until or now + self.away)
+                limit.share(self._workers, now, self._away_until or now + AWAY)
             else:
                 limit.tries += 1
                 limit.retry_at = now + PAUSE * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
@@ -206,7 +204,7 @@ class Limiter:
         """Ask the database, and return its answers; ``None`` if it does not answer within two seconds."""
         if self._question is not None and not self._question.done():
             # Turns are shared until then. With a time that is past, the keeper would try again without a pause.
-            self._away_until = max(self._away_until, self._clock() + self.away)
+            self._away_until = max(self._away_until, self._clock() + AWAY)
         if self._clock() < self._away_until:
             return None
         self._question = asyncio.create_task(self._ask(limits, asked))
@@ -222,7 +220,7 @@ class Limiter:
                 error=type(error).__name__,
                 share=f"1/{self._workers}",
             )
-        self._away_until = self._clock() + self.away
+        self._away_until = self._clock() + AWAY
         return None
 
     async def _ask(self, limits: Sequence[Limit], asked: Sequence[LeaseWanted]) -> list[Leased | None]:
