@@ -61,8 +61,7 @@ class Refusals:
     A sort is a route, a status and a reason. All three are ours, so there are few sorts.
     """
 
-    def __init__(self, interval: float = INTERVAL) -> None:
-        self._interval = interval
+    def __init__(self) -> None:
         self._further: dict[_Sort, int] = {}
 
     def note(self, path: str, status: int, reason: str, message: str = "request refused") -> None:
@@ -83,7 +82,7 @@ class Refusals:
     def _write(self, sort: _Sort, **further: int) -> None:
         _write(sort, **further)
         self._further[sort] = 0
-        asyncio.get_running_loop().call_later(self._interval, self._end, sort)
+        asyncio.get_running_loop().call_later(INTERVAL, self._end, sort)
 
     def _end(self, sort: _Sort) -> None:
         if further := self._further.pop(sort, 0):

@@ -226,10 +226,9 @@ class Retention(Upkeep):
     what = "retention"
 
     older_than: timedelta
-    first: timedelta = FIRST
 
     async def run(self) -> None:
-        await self.repeat(HOURLY, self.first)
+        await self.repeat(HOURLY, FIRST)
 
     async def pass_once(self) -> bool:
         after: int | None = 0
