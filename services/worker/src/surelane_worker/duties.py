@@ -132,10 +132,7 @@ class Scheduler:
 
 @dataclass(eq=False)
 class Upkeep(ABC):
-    """Does something for all workers in passes, where this worker leads. Others do every twentieth, in case it hangs.
-
-    Pauses have jitter: replicas do not act at the same time.
-    """
+    """Does something for all workers in passes where this worker leads. Others do every twentieth, in case it hangs."""
 
     what: ClassVar[str]
     """For the log."""

@@ -1,8 +1,4 @@
-"""Run the listeners of an ``AsyncApp`` on the worker's event loop.
-
-This module uses only public parts of slack-bolt. The request's context has our ``ack`` and ``respond``, and marks the
-client that Bolt makes for each request.
-"""
+"""Run the listeners of an ``AsyncApp`` on the worker's event loop, by public parts of slack-bolt alone."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -43,7 +43,6 @@ class Services:
     log: Logger
     loop: asyncio.AbstractEventLoop
     step_retries: Backoff
-    """The pauses between the tries of one step."""
     tokens: Tokens | None
     """Those of installs; ``None``: there is one token for all events."""
     installs: Refresher | None
@@ -166,7 +165,6 @@ class Attempt:
 
     @cached_property
     def log(self) -> Logger:
-        """A logger whose lines carry the event's id, kind and attempt."""
         first = self.events[0]
         return self.services.log.bind(event_id=first.key, kind=first.kind, attempt=first.attempts)
 

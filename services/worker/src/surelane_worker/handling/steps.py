@@ -93,7 +93,6 @@ class Steps:
     fence: Fence
     threads: Threads
     main: InitVar[asyncio.Task[Any] | None] = None
-    """The task that runs the handler; ``None`` if a thread runs it."""
     own: InitVar[Tasks] = frozenset()
     """The tasks whose steps come in the order of the handler's code."""
     grouped: bool = False

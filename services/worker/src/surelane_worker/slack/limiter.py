@@ -67,7 +67,6 @@ class Limiter:
     database: SlackLimits
     metrics: Metrics
     rules: Callable[[str], Sequence[Rule]] = rules_of
-    """Returns the rules of a method."""
 
     def __post_init__(self) -> None:
         self._clock = asyncio.get_running_loop().time

@@ -103,7 +103,6 @@ class Notebook:
         return made if isinstance(made, str) else None
 
     async def note_call(self, name: str, made: str, *, must: bool = False) -> None:
-        """Note what a call made."""
         self._part("calls")[name] = made
         await self._write(must=must)
 

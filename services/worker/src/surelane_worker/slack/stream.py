@@ -228,7 +228,6 @@ class Stream:
             await self._message.end(last, below)
 
     def _noted(self, number: int) -> Mapping[str, Any]:
-        """Return what an attempt noted about a message."""
         return self._made(number).begun.noted
 
     def _is_whole(self) -> bool:
