@@ -23,9 +23,8 @@ _NAME = re.compile(r"[\w.-]{1,40}", re.ASCII)
 class Progress:
     """The latest text about one event. Background tasks write it, so that the handler does not wait."""
 
-    def __init__(self, fence: Fence, between: float = BETWEEN) -> None:
+    def __init__(self, fence: Fence) -> None:
         self._fence = fence
-        self._between = between
         self._text = self._written = ""
         self._ending = asyncio.Event()
         self._writing: asyncio.Task[None] | None = None
@@ -50,7 +49,7 @@ class Progress:
                 await self._fence.send(self._fence.engine.store_progress, self._written)
             except (ClaimLostError, SurelaneError, SealedError) as error:
                 self._fence.log.warning("the progress was not stored", error=type(error).__name__)
-            await sleep_unless(self._ending, self._between)
+            await sleep_unless(self._ending, BETWEEN)
 
 
 class TagError(ValueError):
