@@ -233,12 +233,15 @@ class _Ack(Owned, Ack):
 
 
 class _Respond(Owned, Respond):
-    """``respond(…)`` of either sort: posts once, through the worker's client, which checks the URL."""
+    """``respond(text, …)`` or ``respond(message)``: posts once, through the worker's client, which checks the URL."""
 
     def __call__(self, *args: Any, **arguments: Any) -> Any:
         if self.response_url is None:
             return super().__call__(*args, **arguments)
-        message, attempt = _message_of(*args, **arguments), self._attempt
+        given: dict[str, Any] = dict(zip(RESPOND, args, strict=False)) | arguments
+        given = given["text"] if isinstance(given.get("text"), dict) else given  # a whole message
+        message = {name: value for name, value in given.items() if value is not None}
+        attempt = self._attempt
         return attempt.waited(attempt.respond(self.response_url, message, attempt.part))
 
 
@@ -268,11 +271,3 @@ def _body(response: BoltResponse) -> str | Mapping[str, object]:
             parsed: Mapping[str, object] = json.loads(text)
             return parsed
     return text
-
-
-def _message_of(*args: Any, **arguments: Any) -> dict[str, Any]:
-    """Return the message of a call ``respond(text, blocks, attachments, …)`` or ``respond(message)``."""
-    given = dict(zip(RESPOND, args, strict=False)) | arguments
-    whole = given.get("text")
-    message = whole if isinstance(whole, dict) else given
-    return {name: value for name, value in message.items() if value is not None}
