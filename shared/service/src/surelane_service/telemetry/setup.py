@@ -123,7 +123,9 @@ def _exporter(signal: str, known: Collection[str]) -> Any:  # noqa: ANN401 - of 
     if (name := _named(signal)) not in known:
         return None
     if name == "otlp":
-        name += "_proto_grpc" if _protocol(signal) == "grpc" else "_proto_http"
+        specific = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL")
+        protocol = specific or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
+        name += "_proto_grpc" if protocol == "grpc" else "_proto_http"
     (found,) = entry_points(group=f"opentelemetry_{signal}_exporter", name=name)
     return found.load()()
 
@@ -137,11 +139,6 @@ def _named(signal: str) -> str:
         return named.strip().lower()
     endpoints = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT")
     return "otlp" if any(os.environ.get(name) for name in endpoints) else "none"
-
-
-def _protocol(signal: str) -> str:
-    specific = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL")
-    return specific or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL") or "http/protobuf"
 
 
 URLS = ("http.url", "http.target", "url.full")
