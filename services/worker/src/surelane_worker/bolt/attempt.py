@@ -80,10 +80,6 @@ class Attempt:
         """Return a call for a listener that awaits it, or its result for one that runs in a thread."""
         return self.ctx.run(call) if self.threaded else call
 
-    @property
-    def part(self) -> int:
-        return _part.get()
-
     @contextmanager
     def within(self, part: int = LISTENER) -> Iterator[None]:
         attempt, running = current.set(self), _part.set(part)
@@ -242,7 +238,7 @@ class _Respond(Owned, Respond):
         given = given["text"] if isinstance(given.get("text"), dict) else given  # a whole message
         message = {name: value for name, value in given.items() if value is not None}
         attempt = self._attempt
-        return attempt.waited(attempt.respond(self.response_url, message, attempt.part))
+        return attempt.waited(attempt.respond(self.response_url, message, _part.get()))
 
 
 def mark(client: Client, attempt: Attempt | None) -> None:
@@ -253,7 +249,7 @@ def mark(client: Client, attempt: Attempt | None) -> None:
         of = attempt or current.get()
         if of is None:
             return plain(api_method, **request)
-        sent = of.calls.send(of.part, client, api_method, request)
+        sent = of.calls.send(_part.get(), client, api_method, request)
         if isinstance(client, AsyncWebClient):
             return sent
         answer = of.ctx.run(sent)
