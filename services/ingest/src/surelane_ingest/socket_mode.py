@@ -78,7 +78,7 @@ class Links:
         self.open = 0
         self.pending = 0
         self.envelopes: Counter[tuple[str, str]] = Counter()
-        self._lost_at: float | None = None
+        self._lost_at = float("-inf")
         self._problem = "none is open yet"
         self._reported: dict[int, str] = {}
         meter = metrics.get_meter("surelane_ingest", schema_url=SCHEMA_URL)
@@ -112,12 +112,8 @@ class Links:
 
     def unready(self) -> str | None:
         """Return why Slack cannot send events here; ``None``: it can, or a connection ended just now."""
-        if self.open:
+        if self.open or asyncio.get_running_loop().time() - self._lost_at < UNREADY_AFTER:
             return None
-        if self._lost_at is not None:
-            for_seconds = asyncio.get_running_loop().time() - self._lost_at
-            if for_seconds < UNREADY_AFTER:
-                return None
         return f"there is no Socket Mode connection: {self._problem}"
 
 
