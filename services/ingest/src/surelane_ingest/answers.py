@@ -136,16 +136,13 @@ class Answers:
         try:
             yield request
         finally:
-            self._close(request)
-
-    def _close(self, request: Request) -> None:
-        self._requests.discard(request)
-        if request.event is not None and (others := self._waiting.get(request.event)) is not None:
-            others.remove(request)
-            if not others:
-                del self._waiting[request.event]
-        if not self._requests:
-            self._early.clear()
+            self._requests.discard(request)
+            if request.event is not None and (others := self._waiting.get(request.event)) is not None:
+                others.remove(request)
+                if not others:
+                    del self._waiting[request.event]
+            if not self._requests:
+                self._early.clear()
 
     def wait(self, request: Request, event: int) -> None:
         if request not in self._requests:

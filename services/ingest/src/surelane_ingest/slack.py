@@ -88,23 +88,22 @@ class SlackUrl:
         return SLACK if self.signatures.valid(body, request.headers) else ()
 
     async def take(self, request: web.Request, body: bytes, _: Sequence[str], arrived: float) -> web.Response:
-        """Store an event, or answer what else Slack sends. It raises what :meth:`Taker.take` does."""
+        """Store an event, or answer what else Slack sends. It raises what :meth:`Taker.take` does.
+
+        A handler's answer is returned as Slack takes it: an object as JSON, a text as plain text.
+        """
         envelope = self.read[request.content_type](body)
-        return _response(await self.taker.take(envelope, arrived, request.headers.get(RETRY)))
-
-
-def _response(answer: str | None) -> web.Response:
-    """Return a handler's answer, JSON text, as Slack takes it: an object as JSON, a text as plain text."""
-    if answer is None or answer == "null":  # the handler has nothing to say
-        return web.Response()
-    if answer.startswith('"'):
-        return web.Response(text=json.loads(answer))
-    return web.Response(text=answer, content_type=JSON)
+        answer = await self.taker.take(envelope, arrived, request.headers.get(RETRY))
+        if answer is None or answer == "null":  # the handler has nothing to say
+            return web.Response()
+        if answer.startswith('"'):
+            return web.Response(text=json.loads(answer))
+        return web.Response(text=answer, content_type=JSON)
 
 
 def slack_urls(signatures: Signatures, subscriptions: Subscriptions, taker: Taker) -> list[SlackUrl]:
     """Return the URL that takes all of Slack's requests, and the URLs of commands and interactions only."""
     read: Callable[[bytes], Envelope] = partial(read_event, subscriptions=subscriptions)
-    forms = {FORM: read_form}
+    forms: dict[str, Callable[[bytes], Envelope]] = {FORM: read_form}
     readers = {"/slack/events": {JSON: read, **forms}, "/slack/commands": forms, "/slack/interactions": forms}
     return [SlackUrl(path, readers[path], signatures, taker) for path in PATHS]

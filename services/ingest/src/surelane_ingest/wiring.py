@@ -105,7 +105,10 @@ async def running(
         _watching(settings) if measured else nullcontext(),
         _serving_private(settings, connections, drain, links) as private_port,
         Writer(connections, buffer=settings.buffer) as writer,
-        _sealing(settings) as sealing,
+        _pool(settings, 1) as looks,
+        nullcontext(
+            Sealing(DataKeys(looks, settings.encryption_keys), on=settings.encrypt_events)
+        ) as sealing,
         Answers(listener, sealing, most=max(settings.connections // 2, 1), patience=patience) as answers,
         _installer(settings, drain, writer, sealing) as installer,
         nullcontext(Taker(writer, answers, tracer, installer, sealing)) as taker,
@@ -123,12 +126,6 @@ async def running(
 def _pool(settings: IngestSettings, size: int) -> AbstractAsyncContextManager[Pool]:
     within = dict.fromkeys(("statement_timeout", "connect_timeout"), settings.database_budget)
     return opened_pool(settings.database_url, service=SERVICE, max_size=size, **within)
-
-
-@asynccontextmanager
-async def _sealing(settings: IngestSettings) -> AsyncIterator[Sealing]:
-    async with _pool(settings, 1) as pool:
-        yield Sealing(DataKeys(pool, settings.encryption_keys), on=settings.encrypt_events)
 
 
 @asynccontextmanager
