@@ -83,19 +83,16 @@ class Scheduler:
     async def _attempt(self) -> bool:
         try:
             with excused(log, "schedules failed", self._outage):
-                await self._declare()
+                while self._declared:
+                    declared = self._declared[0]
+                    given = asdict(declared) | {"jitter": parse_duration(declared.jitter)}
+                    await self.engine.set_cron(**given, paused=None)
+                    self._declared.pop(0)
                 await self._fire_due()
                 return True
         except SealedError as error:
             log.error("schedules failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
         return False
-
-    async def _declare(self) -> None:
-        while self._declared:
-            declared = self._declared[0]
-            given = asdict(declared) | {"jitter": parse_duration(declared.jitter)}
-            await self.engine.set_cron(**given, paused=None)
-            self._declared.pop(0)
 
     async def _until_due(self) -> None:
         clock = asyncio.get_running_loop().time

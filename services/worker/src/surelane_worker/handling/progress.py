@@ -58,15 +58,12 @@ class TagError(ValueError):
 
 async def set_tags(fences: Iterable[Fence], tags: Mapping[str, object]) -> None:
     """Set tags of events; see :meth:`Context.tag`."""
-    checked = {_name(name): _value(name, value) for name, value in tags.items()}
+    for name in tags:
+        if not _NAME.fullmatch(name):
+            raise TagError(f"the name of a tag has 1 to 40 letters, digits, _, . and -: {name!r:.80}")
+    checked = {name: _value(name, value) for name, value in tags.items()}
     for fence in fences:
         await fence.send(fence.engine.store_tags, checked)
-
-
-def _name(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise TagError(f"the name of a tag has 1 to 40 letters, digits, _, . and -: {name!r:.80}")
-    return name
 
 
 def _value(name: str, value: object) -> str | None:
