@@ -54,7 +54,7 @@ async def warnings(watch: Watch) -> list[object]:
 
 async def test_what_holds_back_vacuum_is_named_once_until_it_changes() -> None:
     told = Told(held())
-    watch = Watch(told)
+    watch = Watch(told.figures)
     assert [await warnings(watch), await warnings(watch)] == [[7], []]
     told.told = held(pid=8)
     assert await warnings(watch) == [8]
@@ -62,7 +62,7 @@ async def test_what_holds_back_vacuum_is_named_once_until_it_changes() -> None:
 
 async def test_it_is_named_again_once_its_time_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "WARNED_EVERY", 0.0)
-    watch = Watch(Told(held()))
+    watch = Watch(Told(held()).figures)
     assert [await warnings(watch), await warnings(watch)] == [[7], [7]]
 
 
@@ -70,4 +70,4 @@ async def test_it_is_named_again_once_its_time_has_passed(monkeypatch: pytest.Mo
 async def test_a_short_transaction_and_what_another_replica_measured_are_not_warned_of(
     figures: Figures,
 ) -> None:
-    assert await warnings(Watch(Told(figures))) == []
+    assert await warnings(Watch(Told(figures).figures)) == []

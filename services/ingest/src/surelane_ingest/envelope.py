@@ -163,7 +163,8 @@ class Subscriptions:
 
 
 def read_event(body: bytes, subscriptions: Subscriptions) -> Envelope:
-    parsed = _object(_text(body))
+    # Slack's signature can be verified over UTF-8 only, so this replaces nothing that was signed.
+    parsed = _object(body.decode(errors="replace"))
     return parsed if isinstance(parsed, Malformed) else event_of(parsed, subscriptions)
 
 
@@ -185,7 +186,8 @@ def event_of(parsed: Json, subscriptions: Subscriptions) -> Envelope:
 def read_form(body: bytes) -> Envelope:
     """Read a form: an interaction's JSON is in the field ``payload``, and a command is an object of its fields."""
     try:
-        fields = dict(parse_qsl(_text(body), keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS))
+        text = body.decode(errors="replace")  # as in read_event
+        fields = dict(parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS))
     except ValueError:
         return Malformed("too many fields")
     if fields.get("ssl_check") == "1":
@@ -306,11 +308,6 @@ def _object(text: str) -> Json | Malformed:
     except NotJsonError as error:
         return Malformed(str(error))
     return parsed if isinstance(parsed.value, dict) else Malformed("not a JSON object")
-
-
-def _text(body: bytes) -> str:
-    # Slack's signature can be verified over UTF-8 only, so this replaces nothing that was signed.
-    return body.decode(errors="replace")
 
 
 KINDS = ("events_api", "slash_commands", "interactive")

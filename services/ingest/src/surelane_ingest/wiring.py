@@ -149,7 +149,7 @@ async def _watching(settings: IngestSettings) -> AsyncIterator[None]:
     async with opened_pool(
         settings.database_url, service=SERVICE, max_size=1, statement_timeout=patient
     ) as pool:
-        watch = Watch(Intake(pool))
+        watch = Watch(Intake(pool).figures)
         watch.publish()
         task = asyncio.create_task(watch.run())
         try:

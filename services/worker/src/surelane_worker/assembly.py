@@ -122,7 +122,7 @@ class Worker:
         """One per side."""
         self.scheduler = Scheduler(sealed(pools.looks), registered_in(self.registered).schedules(), metrics)
         self._poller = self._polling()
-        self.watch = Watch(self._poller)
+        self.watch = Watch(self._poller.figures)
         self._cancels = Cancels(self._settles, self._listener, self.leases, self._settler, listens)
 
     def duties(self) -> list[Duty]:

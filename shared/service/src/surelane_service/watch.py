@@ -6,9 +6,8 @@ Every service runs one. The database measures the figures once for all replicas;
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
 from opentelemetry import metrics
 from opentelemetry.metrics import Observation
@@ -37,17 +36,11 @@ Observed = Callable[[Figures], Iterable[Observation]]
 log = get_logger("surelane_service.watch")
 
 
-class Source(Protocol):
-    """A source of figures: a client of the queue, or the poll, whose call returns them too."""
-
-    async def figures(self) -> Figures:
-        """Return the figures."""
-
-
 class Watch:
     """Read the figures every 15 seconds."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Callable[[], Awaitable[Figures]]) -> None:
+        """``source`` returns them: the call of the queue's client, or of the poll, which brings them too."""
         self._source = source
         self._figures: Figures | None = None
         self._read_at = 0.0
@@ -74,7 +67,7 @@ class Watch:
 
     async def read(self) -> None:
         try:
-            self._figures = await self._source.figures()
+            self._figures = await self._source()
         except (DatabaseUnavailable, NotMeasured):
             return  # the claimer and the writer log outages
         except DatabaseRefused as error:  # an older schema has no figures

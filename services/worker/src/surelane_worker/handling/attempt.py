@@ -36,7 +36,8 @@ class Services:
 
     queue: Queue
     engine: Engine
-    check_claim: "ClaimCheck"
+    check_claim: Callable[["Stoppable"], Awaitable[None]]
+    """Returns while a claim stands; otherwise cancels its handler."""
     settings: WorkerSettings
     slack: SlackClients
     answers: Answers
@@ -56,10 +57,6 @@ class Stoppable(Protocol):
     @property
     def stopped(self) -> str | None:
         """Why it was stopped, or ``None``."""
-
-
-ClaimCheck = Callable[[Stoppable], Awaitable[None]]
-"""Returns while a claim stands; otherwise cancels its handler."""
 
 
 class Attempt:
