@@ -234,7 +234,13 @@ class Settler:
                 continue
             settled.append(claim)
             if answer is Settled.STALE:
-                self._stale(claim)
+                if (
+                    claim in self._resent
+                ):  # not counted: an earlier try, whose answer was lost, may have settled it
+                    log.info("stale settle, sent twice", **claim.named)
+                else:
+                    self.observer.metrics.stale[claim.event.kind] += 1
+                    log.warning("stale settle", **claim.named, attempt=claim.event.attempts)
                 self._part(claim)
             elif claim in self._jobs:
                 self.observer.metrics.sent(self._jobs[claim])
@@ -254,13 +260,6 @@ class Settler:
             ended = (each for claim in claims for each in (claim, *claim.followers))
             attempts = [(each.event, each.span) for each in ended if each.span is not None]
             tracing.settled(attempts, since, outcome, answer)
-
-    def _stale(self, claim: Claim) -> None:
-        if claim in self._resent:  # not counted: an earlier try, whose answer was lost, may have settled it
-            log.info("stale settle, sent twice", **claim.named)
-            return
-        self.observer.metrics.stale[claim.event.kind] += 1
-        log.warning("stale settle", **claim.named, attempt=claim.event.attempts)
 
     def _part(self, claim: Claim) -> None:
         """Release the followers of a claim: they do not end with it."""
