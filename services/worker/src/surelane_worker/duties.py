@@ -74,11 +74,13 @@ class Scheduler:
 
     async def run(self) -> None:
         """Fire schedules until cancelled."""
+        clock = asyncio.get_running_loop().time
         while True:
             succeeded = await self._attempt()
             await asyncio.sleep(self.retry.total_seconds())
-            if succeeded:
-                await self._until_due()
+            while succeeded and (self._due is None or self._due > clock()):
+                self._changed.clear()
+                await sleep_unless(self._changed, None if self._due is None else self._due - clock())
 
     async def _attempt(self) -> bool:
         try:
@@ -93,12 +95,6 @@ class Scheduler:
         except SealedError as error:
             log.error("schedules failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
         return False
-
-    async def _until_due(self) -> None:
-        clock = asyncio.get_running_loop().time
-        while self._due is None or self._due > clock():
-            self._changed.clear()
-            await sleep_unless(self._changed, None if self._due is None else self._due - clock())
 
     async def _fire_due(self) -> None:
         self._changed.clear()
