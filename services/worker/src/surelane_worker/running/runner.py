@@ -378,11 +378,15 @@ class Runner:
     def _fail(
         self, work: Work, claims: Sequence[Claim], outcome: Fail | Retry | Discard, attempt: Attempt
     ) -> bool:
-        if isinstance(outcome, Retry):
-            final, retry_in = None, duration(outcome.after).total_seconds()
-        else:
-            final = _final_reason(outcome.error) if isinstance(outcome, Fail) else message_of(outcome.reason)
-            retry_in = (work.handler.backoff or self._backoff).pause(attempt.attempts)
+        final, retry_in = None, (work.handler.backoff or self._backoff).pause(attempt.attempts)
+        match outcome:
+            case Retry(after):
+                retry_in = duration(after).total_seconds()
+            case Discard(reason):
+                final = message_of(reason)
+            case Fail(error):
+                reasons = (reason for sort, reason in FINAL.items() if isinstance(error, sort))
+                final = next(reasons, None) or final_reason(error)
         ended = True
         for claim in claims:
             again = final is None and self._goes_on(claim.event, attempt)
@@ -448,12 +452,6 @@ def _ended_by(
         # What cancelled the handler has passed through it: its traceback names the line that was awaited.
         return Fail(late.with_traceback((error.__cause__ or error).__traceback__))
     return Fail(error.__cause__ or error if isinstance(error, StepError) else error)
-
-
-def _final_reason(error: BaseException) -> str | None:
-    """Return the reason, for history, why no further attempt can succeed, or ``None`` if one may."""
-    reasons = (reason for sort, reason in FINAL.items() if isinstance(error, sort))
-    return next(reasons, None) or final_reason(error)
 
 
 def _uncancel() -> None:
