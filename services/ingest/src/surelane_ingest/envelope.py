@@ -6,9 +6,7 @@ The database derives an event's kind and key when it stores it (``agent.event_ki
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import parse_qsl
 from uuid import uuid4
 
@@ -353,7 +351,17 @@ def read_frame(text: str, subscriptions: Subscriptions) -> Frame:
     frame = parsed.value
     identity = frame.get("envelope_id")
     if isinstance(identity, str) and 0 < len(identity) <= MAX_ID:
-        return _delivered(identity, frame, subscriptions, altered=parsed.altered)
+        kind, payload, retry = frame.get("type"), frame.get("payload"), frame.get("retry_attempt")
+        content: Envelope = Malformed("an unknown type")
+        if known := kind in KINDS:
+            content = _content(kind, payload, subscriptions, altered=parsed.altered)
+        return Delivered(
+            identity,
+            str(kind) if known else "other",
+            content,
+            str(retry) if isinstance(retry, int) and 0 < retry < 1000 else None,
+            frame.get("accepts_response_payload") is True,
+        )
     match frame.get("type"):
         case "hello":
             count = frame.get("num_connections")
@@ -378,20 +386,6 @@ def acknowledgement(delivered: Delivered, answer: str | None) -> str:
 def word(value: object) -> str:
     """Return a name that Slack gave for a reason or an error; what is no such name becomes ``unknown``."""
     return value if isinstance(value, str) and _WORD.fullmatch(value) else "unknown"
-
-
-def _delivered(
-    identity: str, frame: Mapping[str, Any], subscriptions: Subscriptions, *, altered: bool
-) -> Delivered:
-    kind, payload, retry = frame.get("type"), frame.get("payload"), frame.get("retry_attempt")
-    known = kind in KINDS
-    return Delivered(
-        identity,
-        str(kind) if known else "other",
-        _content(kind, payload, subscriptions, altered=altered) if known else Malformed("an unknown type"),
-        str(retry) if isinstance(retry, int) and 0 < retry < 1000 else None,
-        frame.get("accepts_response_payload") is True,
-    )
 
 
 def _content(kind: object, payload: object, subscriptions: Subscriptions, *, altered: bool) -> Envelope:
