@@ -223,7 +223,6 @@ class Attempt:
 
     @property
     def attempts(self) -> int:
-        """The number of this attempt. It begins anew after an attempt that stored something new."""
         return 1 if self.waited and self.steps.progressed else max(event.attempts for event in self.events)
 
     def age(self) -> float:

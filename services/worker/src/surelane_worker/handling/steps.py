@@ -96,7 +96,6 @@ class Steps:
     own: InitVar[Tasks] = frozenset()
     """The tasks whose steps come in the order of the handler's code."""
     grouped: bool = False
-    """Whether the handler takes several events. Then it has no steps."""
     retries: Backoff = RETRIES
     note_version: Callable[[], Awaitable[None]] | None = None
     """Awaited before something new is stored."""

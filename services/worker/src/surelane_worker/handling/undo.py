@@ -25,17 +25,7 @@ async def undo(attempt: Attempt, replay: Awaitable[object], is_last: Callable[[]
 
     If no attempt follows, the other undos run all the same.
     """
-    stopped: BaseException | None = None
-    try:
-        await replay
-    except asyncio.CancelledError as error:
-        if attempt.work.stopped is not None:
-            raise
-        stopped = error
-    except BaseException as error:
-        if isinstance(error, NO_FAILURES) and not isinstance(error, StepMismatchError):
-            raise
-        stopped = error
+    stopped = await _stopped(attempt, replay)
     steps = attempt.steps
     lost = await steps.begin_undos()
     if lost and not is_last():
@@ -51,3 +41,18 @@ async def undo(attempt: Attempt, replay: Awaitable[object], is_last: Callable[[]
                 raise
             await steps.finalize()
     return Undone()
+
+
+async def _stopped(attempt: Attempt, replay: Awaitable[object]) -> BaseException | None:
+    """Await a handler that stops where it would do something new. Return what it raised."""
+    try:
+        await replay
+    except asyncio.CancelledError as error:
+        if attempt.work.stopped is not None:
+            raise
+        return error
+    except BaseException as error:
+        if isinstance(error, NO_FAILURES) and not isinstance(error, StepMismatchError):
+            raise
+        return error
+    return None
