@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 
+from surelane_ingest import app
 from surelane_ingest.app import MAX_FIELD, MAX_HEADERS, Refusals
 from surelane_ingest.ingest_settings import IngestSettings
 from surelane_ingest.wiring import running
@@ -108,8 +109,11 @@ async def test_a_burst_of_refusals_is_a_few_lines(ingest: Service) -> None:
     assert len(ingest.output) - before < 30
 
 
-async def test_refusals_are_summed_up(capsys: pytest.CaptureFixture[str]) -> None:
-    refusals = Refusals(0.05)
+async def test_refusals_are_summed_up(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "INTERVAL", 0.05)
+    refusals = Refusals()
     for _ in range(100):
         refusals.note("/slack/events", 401, "no")
     refusals.note("/slack/events", 413, "no")

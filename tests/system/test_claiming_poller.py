@@ -12,6 +12,7 @@ import pytest
 
 from surelane_service.engine import Engine
 from surelane_service.pool import close_pool, create_pool
+from surelane_worker.claiming import poller
 from surelane_worker.claiming.claimer import Cursors
 from surelane_worker.claiming.poller import Poller
 from surelane_worker.claiming.position import Position, Side, Wakeup
@@ -21,7 +22,8 @@ from tests.databases import as_role
 
 
 @pytest.fixture
-async def polling(database: str, patience: float) -> AsyncIterator[Poller]:
+async def polling(database: str, patience: float, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Poller]:
+    monkeypatch.setattr(poller, "PATIENCE", patience)
     pool = await create_pool(as_role(database, "surelane_worker"), service="test", max_size=2)
     sides = [Side(Wakeup(), cast("Slots", SimpleNamespace(kinds=["echo"])))]
     yield Poller(
@@ -36,7 +38,6 @@ async def polling(database: str, patience: float) -> AsyncIterator[Poller]:
         on_cron=lambda _: None,
         on_drained=lambda _: None,
         on_slow=partial(asyncio.sleep, 0),
-        patience=patience,
     )
     await close_pool(pool)
 

@@ -347,7 +347,7 @@ async def test_probes_answer_for_the_process_and_for_the_database(service: Serve
         for path, status in (("/livez", 200), ("/readyz", 200), ("/nothing", 404)):
             async with session.get(service.private_url + path) as response:
                 assert response.status == status
-        service.ingest.drain.started = True
+        service.ingest.drain.set()
         async with session.get(service.private_url + "/readyz") as response:
             assert response.status == 503
 
@@ -365,7 +365,7 @@ async def test_a_service_on_another_schema_is_not_ready(database: str, connectio
 
 
 async def test_a_draining_service_asks_slack_to_come_back(service: Served, slack: Slack) -> None:
-    service.ingest.drain.started = True
+    service.ingest.drain.set()
     answer = await slack.event(mention())
     assert refused(answer, 503)
     assert answer.headers["Retry-After"]

@@ -17,6 +17,7 @@ from surelane.encryption.keys import Keyring, new_key
 from surelane_dev.simulator.server import serving_simulator
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.simulator_settings import SimulatorSettings
+from surelane_ingest import installing
 from surelane_ingest.installing import States
 from surelane_service.installation_store import AsyncInstallations
 from surelane_service.installations import Installations
@@ -197,8 +198,9 @@ async def test_a_state_that_is_missing_foreign_or_used_installs_nothing(slack: S
     assert (status, "used_state" in text) == (400, True)
 
 
-async def test_an_expired_state_installs_nothing(slack: Stand) -> None:
-    state = States(Keyring([KEY]), clock=lambda: 1_700_000_000).issue()
+async def test_an_expired_state_installs_nothing(slack: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installing, "STATE_LIVES", -1)
+    state = States(Keyring([KEY])).issue()
     browser = slack.browser()
     browser.cookie = f"slack-app-oauth-state={state}"
     status, text, _ = await browser.get(f"/slack/oauth_redirect?code=abc&state={state}")

@@ -11,6 +11,7 @@ import pytest
 from surelane.calls import Connection
 from surelane_operator.doctor import examine
 from surelane_service.engine import Engine
+from surelane_worker import duties
 from surelane_worker.duties import Retention
 from surelane_worker.worker_settings import WorkerSettings
 from tests.databases import as_role
@@ -51,16 +52,18 @@ async def finding(database: str) -> str:
     return f"{found.level}: {found.found}"
 
 
-async def test_the_leading_worker_drops_what_is_older_and_the_doctor_says_so(database: str) -> None:
+async def test_the_leading_worker_drops_what_is_older_and_the_doctor_says_so(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(duties, "FIRST", timedelta(0))
     owner = await asyncpg.connect(database)
     worker = await asyncpg.connect(as_role(database, "surelane_worker"))
     await old(owner, 1, 20, 200)
     assert (await finding(database)).startswith("ok: no worker has dropped old history yet")
-    duties = [
-        Retention(Engine(worker), leads, timedelta(days=90), first=timedelta(0))
-        for leads in (lambda: False, lambda: True)
+    retentions = [
+        Retention(Engine(worker), leads, timedelta(days=90)) for leads in (lambda: False, lambda: True)
     ]
-    runs = [asyncio.create_task(duty.run()) for duty in duties]
+    runs = [asyncio.create_task(duty.run()) for duty in retentions]
     async with asyncio.timeout(60):
         while await owner.fetchval(UNDONE):  # noqa: ASYNC110 - a table has no event
             await asyncio.sleep(0.02)

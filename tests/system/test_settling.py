@@ -17,12 +17,13 @@ from surelane.calls import Connection
 from surelane.jobs import Continuation, Job
 from surelane_service.engine import MOST_MEMBERS, Engine, Item, Settled
 from surelane_service.pool import close_pool, create_pool
+from surelane_worker import leasing, settling
 from surelane_worker.handling.handler import Handler
 from surelane_worker.handling.outcomes import COMPLETE, Complete, Discard, FanOut
 from surelane_worker.leasing import Capacity, Claim, Leases, Work
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.tracing import Observer
-from surelane_worker.settling import MANY, Pace, Settler
+from surelane_worker.settling import MANY, Settler
 from tests.processes import until
 
 
@@ -71,19 +72,23 @@ class Stand:
 
 
 @pytest.fixture
-def pace() -> Pace:
-    """Return the settler's pauses. A test may override them."""
-    return Pace()
+def pace() -> dict[str, float]:
+    """Return the settler's pauses that a test overrides, by the names of its constants."""
+    return {}
 
 
 @pytest.fixture
-async def stand(database: str, connection: Connection, pace: Pace) -> AsyncIterator[Stand]:
+async def stand(
+    database: str, connection: Connection, pace: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Stand]:
+    for name, seconds in pace.items():
+        monkeypatch.setattr(settling, name, seconds)
     await connection.execute("select agent.enqueue('echo') from generate_series(1, $1)", MANY + 1)
     pool = await create_pool(database, service="test", max_size=3, lock_timeout=60)
     engine, metrics = Watched(pool), Counting()
     engine.busy = asyncio.Event()
     leases = Leases(engine, timedelta(minutes=10), metrics, Capacity())
-    settler = Settler(engine, leases, Observer(metrics), pace)
+    settler = Settler(engine, leases, Observer(metrics))
     sending = asyncio.create_task(settler.run())
     yield Stand(engine, settler, leases, metrics)
     assert not sending.done(), "nothing ends it"
@@ -117,7 +122,7 @@ async def ended(connection: Connection, claims: Sequence[Claim]) -> None:
             await asyncio.sleep(0.005)
 
 
-@pytest.mark.parametrize("pace", [Pace(first_pause=3600.0, longest_pause=3600.0)])
+@pytest.mark.parametrize("pace", [{"FIRST_PAUSE": 3600.0, "LONGEST_PAUSE": 3600.0}])
 async def test_a_busy_settle_delays_no_other(database: str, connection: Connection, stand: Stand) -> None:
     """It is sent again separately. If the others waited for it, they would wait for an hour."""
     busy, *others = await stand.claims(4)
@@ -164,7 +169,7 @@ $$;
 """
 
 
-@pytest.mark.parametrize("pace", [Pace(limit=0.5)])
+@pytest.mark.parametrize("pace", [{"LIMIT": 0.5}])
 async def test_a_slow_settle_delays_no_other_of_its_batch(connection: Connection, stand: Stand) -> None:
     claims = await stand.claims(MANY + 1)
     await connection.execute(SLOW.format(slow=claims[3].event.id))
@@ -179,7 +184,7 @@ async def test_a_slow_settle_delays_no_other_of_its_batch(connection: Connection
     await ended(connection, claims)
 
 
-@pytest.mark.parametrize("pace", [Pace(limit=0.5)])
+@pytest.mark.parametrize("pace", [{"LIMIT": 0.5}])
 async def test_an_outcome_that_takes_longer_than_its_bound_gets_more_time(
     connection: Connection, stand: Stand
 ) -> None:
@@ -274,9 +279,12 @@ async def test_jobs_of_a_fan_out_are_counted_only_where_it_stored_them(stand: St
     assert sorted(stand.metrics.stored) == ["part", "whole"]
 
 
-async def test_a_deadlock_or_a_slow_event_stops_no_heartbeats(connection: Connection, stand: Stand) -> None:
+async def test_a_deadlock_or_a_slow_event_stops_no_heartbeats(
+    connection: Connection, stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     claims = await stand.claims(MANY + 1)
-    leases = Leases(stand.engine, timedelta(seconds=3), Metrics(), Capacity(), limit=0.5)
+    monkeypatch.setattr(leasing, "LIMIT", 0.5)
+    leases = Leases(stand.engine, timedelta(seconds=3), Metrics(), Capacity())
     for claim in claims:
         leases.add(Work(Handler("echo", ("echo",), nothing), [claim.event], claim.lease_ends, 0.0))
     await connection.execute(
@@ -299,7 +307,7 @@ async def test_a_deadlock_or_a_slow_event_stops_no_heartbeats(connection: Connec
     keeping.cancel()
 
 
-@pytest.mark.parametrize("pace", [Pace(gathering=600)])
+@pytest.mark.parametrize("pace", [{"GATHERING": 600}])
 async def test_hurry_sends_what_is_waiting_without_gathering_more(
     connection: Connection, stand: Stand
 ) -> None:

@@ -12,6 +12,7 @@ from surelane_service.engine import Engine
 from surelane_service.logs import get_logger
 from surelane_service.service_settings import load_settings
 from surelane_worker.observing.metrics import Metrics
+from surelane_worker.slack import limiter as limiting
 from surelane_worker.slack.client import slack_clients
 from surelane_worker.slack.limiter import Limiter
 from surelane_worker.slack.limits import Rule, SlackBusyError, SlackLimits
@@ -60,9 +61,10 @@ async def pool(database: str) -> AsyncIterator[Pool]:
 
 
 @pytest.fixture
-async def calls(pool: Pool) -> AsyncIterator[Calls]:
+async def calls(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Calls]:
+    monkeypatch.setattr(limiting, "AWAY", AWAY)
     metrics = [Metrics() for _ in range(3)]
-    limiters = [Limiter(SlackLimits(pool), each, rules, away=AWAY) for each in metrics]
+    limiters = [Limiter(SlackLimits(pool), each, rules) for each in metrics]
     yield Calls(limiters, metrics)
     for each in limiters:
         await each.close()
@@ -140,9 +142,12 @@ async def test_calls_go_ahead_by_a_share_while_the_database_is_away() -> None:
         await limiter.close()
 
 
-async def test_a_statement_without_an_answer_holds_up_no_later_call(database: str) -> None:
+async def test_a_statement_without_an_answer_holds_up_no_later_call(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limiting, "AWAY", AWAY)
     async with asyncpg.create_pool(database, min_size=1, max_size=1) as pool, pool.acquire():
-        limiter = Limiter(SlackLimits(pool), Metrics(), rules, away=AWAY)
+        limiter = Limiter(SlackLimits(pool), Metrics(), rules)
         async with asyncio.timeout(60):
             for _ in range(6):  # the share is four at once
                 await limiter.admit("T", "many")

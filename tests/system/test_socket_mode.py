@@ -209,7 +209,7 @@ async def test_the_end_waits_for_what_was_taken_and_takes_no_more(
         sent = await wire.send(payload)
         await eventually(lambda: connection.fetchval(WAITS), expected=True, within=60, every=0.02)
         stop.set()
-        await until(lambda: drain.started)
+        await until(drain.is_set)
         await wire.send(mention())
     assert await wire.acknowledgement() == {"envelope_id": sent}
     await serving

@@ -142,7 +142,7 @@ async def test_a_webhook_is_refused_for_now_while_the_database_is_away() -> None
     async with served(nowhere, trigger_secrets=SECRETS, database_budget="500ms") as ingest:
         answer = await post(ingest)
         assert (answer.status, answer.headers["Retry-After"]) == (503, "2")
-        ingest.ingest.drain.started = True
+        ingest.ingest.drain.set()
         assert (await post(ingest)).status == 503
 
 

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surelane.events import Event
+from surelane.json_text import mended
 from surelane_worker.handling.records import (
     LONGEST_MESSAGE,
     LONGEST_TRACEBACK,
     ResultError,
     error_record,
     result_text,
-    storable,
 )
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
@@ -58,18 +58,18 @@ ANY_TEXT = st.text(st.characters() | st.characters(categories=["Cs"]) | st.just(
         max_leaves=10,
     )
 )
-def test_storable_text_has_neither_nul_nor_surrogates(value: object) -> None:
-    text = storable(json.dumps(value))
+def test_mended_text_has_neither_nul_nor_surrogates(value: object) -> None:
+    text = mended(json.dumps(value))
     assert "\\u0000" not in text.replace("\\\\", "")
     json.dumps(json.loads(text), ensure_ascii=False).encode()  # refuses half of a surrogate pair
 
 
 def test_text_that_only_looks_like_nul_is_kept() -> None:
-    assert json.loads(storable(json.dumps("\\u0000 \\ud800"))) == "\\u0000 \\ud800"
+    assert json.loads(mended(json.dumps("\\u0000 \\ud800"))) == "\\u0000 \\ud800"
 
 
 def test_characters_beyond_the_basic_plane_are_kept() -> None:
-    assert json.loads(storable(json.dumps("😀\0"))) == "😀\ufffd"
+    assert json.loads(mended(json.dumps("😀\0"))) == "😀\ufffd"
 
 
 def test_error_record_says_what_when_who_and_where() -> None:

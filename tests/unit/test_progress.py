@@ -9,6 +9,7 @@ import pytest
 from surelane.errors import DatabaseUnavailable
 from surelane_service.engine import Settled
 from surelane_service.logs import get_logger
+from surelane_worker.handling import progress as progressing
 from surelane_worker.handling.attempt import Attempt
 from surelane_worker.handling.outcomes import Suspend
 from surelane_worker.handling.progress import Progress
@@ -39,13 +40,18 @@ class Fence:
         return Settled.DONE
 
 
-def progress_of(fence: Fence, between: float) -> Progress:
-    return Progress(cast("Any", fence), between)
+@pytest.fixture(autouse=True)
+def long_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progressing, "BETWEEN", 3600)
+
+
+def progress_of(fence: Fence) -> Progress:
+    return Progress(cast("Any", fence))
 
 
 async def test_many_texts_within_a_pause_are_two_writes() -> None:
     fence = Fence()
-    progress = progress_of(fence, between=3600)
+    progress = progress_of(fence)
     for number in range(100):
         progress.say(str(number))
         await asyncio.sleep(0.001)
@@ -56,9 +62,12 @@ async def test_many_texts_within_a_pause_are_two_writes() -> None:
     assert len(fence.written) == 2
 
 
-async def test_a_text_is_written_after_the_pause_without_another_word() -> None:
+async def test_a_text_is_written_after_the_pause_without_another_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(progressing, "BETWEEN", 0.01)
     fence = Fence()
-    progress = progress_of(fence, between=0.01)
+    progress = progress_of(fence)
     async with asyncio.timeout(30):
         for text in ("first", "last"):
             fence.wrote.clear()
@@ -70,7 +79,7 @@ async def test_a_text_is_written_after_the_pause_without_another_word() -> None:
 async def test_the_end_waits_for_a_write_under_way_and_writes_the_last_text() -> None:
     fence = Fence()
     fence.open.clear()
-    progress = progress_of(fence, between=3600)
+    progress = progress_of(fence)
     progress.say("first")
     async with asyncio.timeout(30):
         await fence.wrote.wait()
@@ -88,7 +97,7 @@ async def test_the_end_waits_for_a_write_under_way_and_writes_the_last_text() ->
 async def test_the_end_does_not_try_again_what_a_lost_claim_stopped(error: type[BaseException]) -> None:
     fence = Fence()
     fence.fails_with = error
-    progress = progress_of(fence, between=3600)
+    progress = progress_of(fence)
     progress.say("first")
     end = asyncio.create_task(progress.end())
     done, _ = await asyncio.wait([end], timeout=30)

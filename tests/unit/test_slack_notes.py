@@ -11,6 +11,7 @@ from surelane.errors import DatabaseUnavailable
 from surelane.events import Event
 from surelane_service.engine import Engine, Settled
 from surelane_service.logs import get_logger
+from surelane_worker.slack import notes
 from surelane_worker.slack.notes import ClaimLostError, Notebook
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -33,10 +34,15 @@ class Answers:
         return answer
 
 
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notes, "AWAY", 0.0)
+
+
 def notebook(engine: Answers) -> Notebook:
     """Return the notebook of an event without notes."""
     event = Event(1, "slack.app_mention", NOW, 1, 1, NOW, "{}")
-    return Notebook(cast("Engine", engine), event, get_logger("test"), away=0.0)
+    return Notebook(cast("Engine", engine), event, get_logger("test"))
 
 
 async def test_a_reply_waits_until_the_database_has_its_note() -> None:

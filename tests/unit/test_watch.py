@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 import structlog
 
+from surelane_service import watch as watching
 from surelane_service.figures import Figures, Holder, KindFigures, Measured, bounded
 from surelane_service.probes import Bounded
 from surelane_service.watch import WARNED_AFTER, Watch
@@ -53,14 +54,15 @@ async def warnings(watch: Watch) -> list[object]:
 
 async def test_what_holds_back_vacuum_is_named_once_until_it_changes() -> None:
     told = Told(held())
-    watch = Watch(told)
+    watch = Watch(told.figures)
     assert [await warnings(watch), await warnings(watch)] == [[7], []]
     told.told = held(pid=8)
     assert await warnings(watch) == [8]
 
 
-async def test_it_is_named_again_once_its_time_has_passed() -> None:
-    watch = Watch(Told(held()), warned_every=0.0)
+async def test_it_is_named_again_once_its_time_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "WARNED_EVERY", 0.0)
+    watch = Watch(Told(held()).figures)
     assert [await warnings(watch), await warnings(watch)] == [[7], [7]]
 
 
@@ -68,4 +70,4 @@ async def test_it_is_named_again_once_its_time_has_passed() -> None:
 async def test_a_short_transaction_and_what_another_replica_measured_are_not_warned_of(
     figures: Figures,
 ) -> None:
-    assert await warnings(Watch(Told(figures))) == []
+    assert await warnings(Watch(Told(figures).figures)) == []

@@ -11,7 +11,7 @@ listens is woken for the notifications of all events.
 import asyncio
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Self
@@ -22,6 +22,7 @@ from surelane.encryption.places import ANSWER, Place
 from surelane.encryption.sealing import Sealing
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, SurelaneError
 from surelane_service.intake import Intake
+from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
 from surelane_service.pool import Listener
 
@@ -95,13 +96,7 @@ class Answers:
     def __init__(
         self, listener: Listener, sealing: Sealing, *, most: int, patience: Patience = PATIENCE
     ) -> None:
-        """Prepare to wait.
-
-        Args:
-            listener: the connection, which nothing else uses.
-            sealing: decrypts answers.
-            most: the most requests that wait at once. Further ones are answered by nothing.
-        """
+        """Nothing else uses ``listener``. At most ``most`` requests wait at once; others are answered by nothing."""
         self.channel = f"agent_request_{secrets.token_hex(8)}"
         self.patience = patience
         self._listener = listener
@@ -141,16 +136,13 @@ class Answers:
         try:
             yield request
         finally:
-            self._close(request)
-
-    def _close(self, request: Request) -> None:
-        self._requests.discard(request)
-        if request.event is not None and (others := self._waiting.get(request.event)) is not None:
-            others.remove(request)
-            if not others:
-                del self._waiting[request.event]
-        if not self._requests:
-            self._early.clear()
+            self._requests.discard(request)
+            if request.event is not None and (others := self._waiting.get(request.event)) is not None:
+                others.remove(request)
+                if not others:
+                    del self._waiting[request.event]
+            if not self._requests:
+                self._early.clear()
 
     def wait(self, request: Request, event: int) -> None:
         if request not in self._requests:
@@ -218,9 +210,7 @@ class Answers:
                     used = loop.time()
                     ends = min(self._ends().values(), default=used + POLL)
                     pause = max(min(POLL, ends - used), SHORTEST_POLL)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(pause):
-                        await self._news.wait()
+                await sleep_unless(self._news, pause)
                 self._news.clear()
         finally:
             self._listens = False

@@ -61,8 +61,7 @@ class Refusals:
     A sort is a route, a status and a reason. All three are ours, so there are few sorts.
     """
 
-    def __init__(self, interval: float = INTERVAL) -> None:
-        self._interval = interval
+    def __init__(self) -> None:
         self._further: dict[_Sort, int] = {}
 
     def note(self, path: str, status: int, reason: str, message: str = "request refused") -> None:
@@ -83,7 +82,7 @@ class Refusals:
     def _write(self, sort: _Sort, **further: int) -> None:
         _write(sort, **further)
         self._further[sort] = 0
-        asyncio.get_running_loop().call_later(self._interval, self._end, sort)
+        asyncio.get_running_loop().call_later(INTERVAL, self._end, sort)
 
     def _end(self, sort: _Sort) -> None:
         if further := self._further.pop(sort, 0):
@@ -252,13 +251,6 @@ class Bodies:
             self._large_bytes -= size
 
 
-@dataclass
-class Drain:
-    """Whether the service is stopping. From then on it takes no new requests."""
-
-    started: bool = False
-
-
 class Endpoint(Protocol):
     """A URL that takes signed requests. Its path is its route, and names it in metrics and logs."""
 
@@ -284,13 +276,13 @@ class Endpoint(Protocol):
 class App:
     """The routes of the public port, and the steps that lead each request to its endpoint.
 
-    ``off``: paths that are switched off, each with the reason.
+    ``drain``: set once the service stops, and takes no new requests. ``off``: paths that are switched off, and why.
     """
 
     endpoints: Sequence[Endpoint]
     bodies: Bodies
     metrics: Metrics
-    drain: Drain
+    drain: asyncio.Event
     refusals: Refusals
     connections: ConnectionLimit
     off: Mapping[str, str]
@@ -330,7 +322,7 @@ class App:
         return answer
 
     def _check(self, endpoint: Endpoint, request: web.Request) -> None:
-        if self.drain.started:
+        if self.drain.is_set():
             raise Refused(503, "stopping")
         if not endpoint.plausible(request):
             raise unsigned()

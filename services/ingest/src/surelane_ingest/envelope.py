@@ -6,9 +6,7 @@ The database derives an event's kind and key when it stores it (``agent.event_ki
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import parse_qsl
 from uuid import uuid4
 
@@ -163,7 +161,8 @@ class Subscriptions:
 
 
 def read_event(body: bytes, subscriptions: Subscriptions) -> Envelope:
-    parsed = _object(_text(body))
+    # Slack's signature can be verified over UTF-8 only, so this replaces nothing that was signed.
+    parsed = _object(body.decode(errors="replace"))
     return parsed if isinstance(parsed, Malformed) else event_of(parsed, subscriptions)
 
 
@@ -184,9 +183,11 @@ def event_of(parsed: Json, subscriptions: Subscriptions) -> Envelope:
 
 def read_form(body: bytes) -> Envelope:
     """Read a form: an interaction's JSON is in the field ``payload``, and a command is an object of its fields."""
-    fields = _form(body)
-    if isinstance(fields, Malformed):
-        return fields
+    try:
+        text = body.decode(errors="replace")  # as in read_event
+        fields = dict(parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS))
+    except ValueError:
+        return Malformed("too many fields")
     if fields.get("ssl_check") == "1":
         return Ignore("ssl_check")
     if "payload" not in fields:
@@ -270,14 +271,10 @@ def _is_own(envelope: Payload, event: Payload, name: str) -> bool:
     app = event.get("app_id")
     if app and app == envelope.get("api_app_id"):
         return True
-    user = event.get("user")
-    # The app's own joining and leaving of a channel is taken.
-    return name not in _MEMBERSHIP and user is not None and user == _bot_user(envelope)
-
-
-def _bot_user(envelope: Payload) -> str | None:
     named = authorization_of(envelope)
-    return text_in(named.get("user_id")) if named.get("is_bot") is True else None
+    bot = text_in(named.get("user_id")) if named.get("is_bot") is True else None
+    # The app's own joining and leaving of a channel is taken.
+    return name not in _MEMBERSHIP and bot is not None and event.get("user") == bot
 
 
 def _reason_to_ignore_message(event: Payload, *, own: bool) -> str | None:
@@ -309,18 +306,6 @@ def _object(text: str) -> Json | Malformed:
     except NotJsonError as error:
         return Malformed(str(error))
     return parsed if isinstance(parsed.value, dict) else Malformed("not a JSON object")
-
-
-def _text(body: bytes) -> str:
-    # Slack's signature can be verified over UTF-8 only, so this replaces nothing that was signed.
-    return body.decode(errors="replace")
-
-
-def _form(body: bytes) -> dict[str, str] | Malformed:
-    try:
-        return dict(parse_qsl(_text(body), keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS))
-    except ValueError:
-        return Malformed("too many fields")
 
 
 KINDS = ("events_api", "slash_commands", "interactive")
@@ -366,7 +351,17 @@ def read_frame(text: str, subscriptions: Subscriptions) -> Frame:
     frame = parsed.value
     identity = frame.get("envelope_id")
     if isinstance(identity, str) and 0 < len(identity) <= MAX_ID:
-        return _delivered(identity, frame, subscriptions, altered=parsed.altered)
+        kind, payload, retry = frame.get("type"), frame.get("payload"), frame.get("retry_attempt")
+        content: Envelope = Malformed("an unknown type")
+        if known := kind in KINDS:
+            content = _content(kind, payload, subscriptions, altered=parsed.altered)
+        return Delivered(
+            identity,
+            str(kind) if known else "other",
+            content,
+            str(retry) if isinstance(retry, int) and 0 < retry < 1000 else None,
+            frame.get("accepts_response_payload") is True,
+        )
     match frame.get("type"):
         case "hello":
             count = frame.get("num_connections")
@@ -391,20 +386,6 @@ def acknowledgement(delivered: Delivered, answer: str | None) -> str:
 def word(value: object) -> str:
     """Return a name that Slack gave for a reason or an error; what is no such name becomes ``unknown``."""
     return value if isinstance(value, str) and _WORD.fullmatch(value) else "unknown"
-
-
-def _delivered(
-    identity: str, frame: Mapping[str, Any], subscriptions: Subscriptions, *, altered: bool
-) -> Delivered:
-    kind, payload, retry = frame.get("type"), frame.get("payload"), frame.get("retry_attempt")
-    known = kind in KINDS
-    return Delivered(
-        identity,
-        str(kind) if known else "other",
-        _content(kind, payload, subscriptions, altered=altered) if known else Malformed("an unknown type"),
-        str(retry) if isinstance(retry, int) and 0 < retry < 1000 else None,
-        frame.get("accepts_response_payload") is True,
-    )
 
 
 def _content(kind: object, payload: object, subscriptions: Subscriptions, *, altered: bool) -> Envelope:

@@ -14,7 +14,7 @@ import binascii
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -35,7 +35,7 @@ from surelane.encryption.keys import Keyring, SealedError
 from surelane.encryption.sealing import Sealing
 from surelane.errors import SettingsError, SurelaneError
 from surelane.slack import Payload, object_in, reporter_of
-from surelane_ingest.app import RETRY_AFTER, Answering, Drain, Refused
+from surelane_ingest.app import RETRY_AFTER, Answering, Refused
 from surelane_ingest.envelope import Removed
 from surelane_ingest.ingest_settings import IngestSettings
 from surelane_ingest.metrics import Metrics
@@ -79,12 +79,11 @@ class Person(NamedTuple):
 class States:
     """The states of installs: issued without a trace, valid for ten minutes."""
 
-    def __init__(self, keys: Keyring, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, keys: Keyring) -> None:
         self._keys = keys
-        self._clock = clock
 
     def issue(self, person: Person | None = None) -> str:
-        ends = int(self._clock()) + STATE_LIVES
+        ends = int(time.time()) + STATE_LIVES
         body = secrets.token_bytes(_NONCE) + ends.to_bytes(_TIME, "big") + ":".join(person or ()).encode()
         return base64.urlsafe_b64encode(body + self._keys.sign(body, _PURPOSE)).decode().rstrip("=")
 
@@ -103,9 +102,6 @@ class States:
             return None
         ends = datetime.fromtimestamp(int.from_bytes(name[_NONCE:], "big"), UTC)
         return name, ends, Person(*person.split(":")) if person else None
-
-    def is_over(self, ends: datetime) -> bool:
-        return self._clock() > ends.timestamp()
 
 
 class NotInstalledError(Exception):
@@ -128,7 +124,7 @@ class Installer:
         installations: Installations,
         sealing: Sealing,
         session: aiohttp.ClientSession,
-        drain: Drain,
+        drain: asyncio.Event,
         metrics: Metrics,
     ) -> None:
         self._client_id = settings.client_id or ""
@@ -168,7 +164,7 @@ class Installer:
         async def answering(request: web.Request) -> web.Response:
             try:
                 stopping = NotInstalledError("stopping", "This server is stopping. Try again.", status=503)
-                response = self._failed(stopping) if self._drain.started else await answer(request)
+                response = self._failed(stopping) if self._drain.is_set() else await answer(request)
             except NotInstalledError as error:
                 response = self._failed(error)
             self._metrics.answers[request.path, response.status] += 1
@@ -203,7 +199,7 @@ class Installer:
         if not self._cookies.is_valid_browser(state, headers):
             raise NotInstalledError("other_browser", "The install was started in another browser.")
         name, ends, person = issued
-        if self._states.is_over(ends):
+        if datetime.now(UTC) > ends:
             raise NotInstalledError("expired_state", "The install took longer than ten minutes.")
         code = query.get("code", "")
         if not code:

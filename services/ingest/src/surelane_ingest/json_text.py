@@ -7,9 +7,10 @@ A sender chooses every byte here. Each step therefore takes time in proportion t
 """
 
 import json
-import re
 from dataclasses import dataclass
 from typing import Any, NoReturn
+
+from surelane.json_text import mended
 
 MAX_DEPTH = 200
 """The deepest nesting of arrays and objects: far more than Slack sends, far less than parsers can follow."""
@@ -22,10 +23,6 @@ MAX_EXPONENT = 324
 
 MAX_ZEROS = 64 * 1024
 """The most digits that the exponents of one text may add, once ``jsonb`` writes its numbers out."""
-
-REPLACEMENT = "\\ufffd"
-_UNHOLDABLE = re.compile(r"(?:\\\\)+|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u(0000|[dD][89a-fA-F]..)")
-"""Escaped backslashes, which plain text may follow, a pair of surrogates, or in a group what is to be replaced."""
 
 
 class NotJsonError(ValueError):
@@ -49,15 +46,8 @@ def read_json(text: str) -> Json:
             has a number beyond a double's range, :data:`MAX_NUMBER` or :data:`MAX_ZEROS`.
     """
     value = _decode(text)
-    if "\\u0000" in text or "\\ud" in text or "\\uD" in text:
-        mended = _mended(text)
-        if mended != text:
-            return Json(mended, _decode(mended), altered=True)
-    return Json(text, value)
-
-
-def _mended(text: str) -> str:
-    return _UNHOLDABLE.sub(lambda found: REPLACEMENT if found[1] else found[0], text)
+    sound = mended(text)
+    return Json(text, value) if sound == text else Json(sound, _decode(sound), altered=True)
 
 
 class _Numbers:

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from aiohttp import web
@@ -21,9 +22,6 @@ RETRY = "X-Slack-Retry-Num"
 TIMESTAMP, SIGNATURE = "X-Slack-Request-Timestamp", "X-Slack-Signature"
 TOLERANCE = 300
 """Seconds by which a request's timestamp may differ from the clock: the bound in Slack's documentation."""
-
-EMPTY = "null"
-"""The answer of a handler that has nothing to say."""
 
 _TIMESTAMP = re.compile(r"\d{1,12}", re.ASCII)
 _SIGNATURE = re.compile(r"v0=[0-9a-f]{64}")
@@ -58,20 +56,16 @@ class Signatures:
     def valid(self, body: bytes, headers: Headers) -> bool:
         """Return whether one of the secrets signed the raw ``body`` within :data:`TOLERANCE` of now."""
         found = _signature(headers)
-        return found is not None and any(_valid(verifier, body, *found) for verifier in self._verifiers)
+        try:
+            return found is not None and any(each.is_valid(body, *found) for each in self._verifiers)
+        except (ValueError, TypeError, OverflowError):
+            # Hostile input: a timestamp that is no number or too large, a signature or a body that cannot be encoded.
+            return False
 
 
 def _signature(headers: Headers) -> tuple[str, str] | None:
     timestamps, signatures = headers.getall(TIMESTAMP, ()), headers.getall(SIGNATURE, ())
     return (timestamps[0], signatures[0]) if len(timestamps) == len(signatures) == 1 else None
-
-
-def _valid(verifier: SignatureVerifier, body: bytes, timestamp: str, signature: str) -> bool:
-    try:
-        return verifier.is_valid(body, timestamp, signature)
-    except (ValueError, TypeError, OverflowError):
-        # Hostile input: a timestamp that is no number or too large, a signature outside ASCII, a body outside UTF-8.
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,26 +88,22 @@ class SlackUrl:
         return SLACK if self.signatures.valid(body, request.headers) else ()
 
     async def take(self, request: web.Request, body: bytes, _: Sequence[str], arrived: float) -> web.Response:
-        """Store an event, or answer what else Slack sends. It raises what :meth:`Taker.take` does."""
+        """Store an event, or answer what else Slack sends. It raises what :meth:`Taker.take` does.
+
+        A handler's answer is returned as Slack takes it: an object as JSON, a text as plain text.
+        """
         envelope = self.read[request.content_type](body)
-        return _response(await self.taker.take(envelope, arrived, request.headers.get(RETRY)))
-
-
-def _response(answer: str | None) -> web.Response:
-    """Return a handler's answer, JSON text, as Slack takes it: an object as JSON, a text as plain text."""
-    if answer is None or answer == EMPTY:
-        return web.Response()
-    if answer.startswith('"'):
-        return web.Response(text=json.loads(answer))
-    return web.Response(text=answer, content_type=JSON)
+        answer = await self.taker.take(envelope, arrived, request.headers.get(RETRY))
+        if answer is None or answer == "null":  # the handler has nothing to say
+            return web.Response()
+        if answer.startswith('"'):
+            return web.Response(text=json.loads(answer))
+        return web.Response(text=answer, content_type=JSON)
 
 
 def slack_urls(signatures: Signatures, subscriptions: Subscriptions, taker: Taker) -> list[SlackUrl]:
     """Return the URL that takes all of Slack's requests, and the URLs of commands and interactions only."""
-
-    def read(body: bytes) -> Envelope:
-        return read_event(body, subscriptions)
-
-    forms = {FORM: read_form}
+    read: Callable[[bytes], Envelope] = partial(read_event, subscriptions=subscriptions)
+    forms: dict[str, Callable[[bytes], Envelope]] = {FORM: read_form}
     readers = {"/slack/events": {JSON: read, **forms}, "/slack/commands": forms, "/slack/interactions": forms}
     return [SlackUrl(path, readers[path], signatures, taker) for path in PATHS]

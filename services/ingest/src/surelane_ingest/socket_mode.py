@@ -18,7 +18,7 @@ from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane_ingest import envelope
-from surelane_ingest.app import Bodies, Drain, Refusals, Refused
+from surelane_ingest.app import Bodies, Refusals, Refused
 from surelane_ingest.ingest_settings import IngestSettings
 from surelane_ingest.taking import Taker
 from surelane_service.durations import jittered
@@ -78,7 +78,7 @@ class Links:
         self.open = 0
         self.pending = 0
         self.envelopes: Counter[tuple[str, str]] = Counter()
-        self._lost_at: float | None = None
+        self._lost_at = float("-inf")
         self._problem = "none is open yet"
         self._reported: dict[int, str] = {}
         meter = metrics.get_meter("surelane_ingest", schema_url=SCHEMA_URL)
@@ -112,12 +112,8 @@ class Links:
 
     def unready(self) -> str | None:
         """Return why Slack cannot send events here; ``None``: it can, or a connection ended just now."""
-        if self.open:
+        if self.open or asyncio.get_running_loop().time() - self._lost_at < UNREADY_AFTER:
             return None
-        if self._lost_at is not None:
-            for_seconds = asyncio.get_running_loop().time() - self._lost_at
-            if for_seconds < UNREADY_AFTER:
-                return None
         return f"there is no Socket Mode connection: {self._problem}"
 
 
@@ -130,7 +126,7 @@ class Shared:
     bodies: Bodies
     links: Links
     refusals: Refusals
-    drain: Drain
+    drain: asyncio.Event
 
 
 @dataclass(eq=False)
@@ -177,7 +173,7 @@ class Link:
 
     def _frame(self, text: str) -> bool:
         """Take a frame. Return whether Slack says that the connection will end."""
-        if self.shared.drain.started:
+        if self.shared.drain.is_set():
             return False  # Slack sends it again, to another connection
         frame = envelope.read_frame(text, self.shared.subscriptions)
         match frame:
@@ -262,7 +258,7 @@ class SocketMode:
         """Keep a place filled until cancelled."""
         loop = asyncio.get_running_loop()
         pause = FIRST_PAUSE
-        while not self._shared.drain.started:
+        while not self._shared.drain.is_set():
             try:
                 link = await self._open(place)
             except NotConnectedError as error:

@@ -120,7 +120,10 @@ class AnswerUrl:
 
     async def take(self, request: web.Request, body: bytes, senders: Sequence[str], _: float) -> web.Response:
         """Settle the event with the answer, if it waits for one of the senders."""
-        identity = _event_id(request.match_info["id"])
+        text, unknown = request.match_info["id"], Refused(404, "no event waits for this answer")
+        if not (text.isascii() and text.isdigit() and len(text) <= 18):
+            raise unknown
+        identity = int(text)
         result = await _encrypted(self.sealing, _json(body), Place(identity, RESULT))
         match await self.call(lambda intake: intake.answer_dispatch(identity, list(senders), result)):
             case "done":
@@ -130,7 +133,7 @@ class AnswerUrl:
                     409, "the event does not wait for its answer yet: try again", headers={"Retry-After": "1"}
                 )
             case _:
-                raise Refused(404, "no event waits for this answer")
+                raise unknown
 
 
 def _signers(request: web.Request, body: bytes, known: Secrets, names: Iterable[str]) -> list[str]:
@@ -155,9 +158,3 @@ def _json(body: bytes) -> Json:
         raise Refused(400, "not JSON") from None
     except NotJsonError as error:
         raise Refused(400, str(error)) from None
-
-
-def _event_id(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise Refused(404, "no event waits for this answer")
-    return int(text)

@@ -15,7 +15,7 @@ from surelane.calls import Pool
 from surelane.encryption.data_keys import DataKeys
 from surelane.encryption.sealing import Sealing
 from surelane_ingest.answers import PATIENCE, Answers, Patience
-from surelane_ingest.app import App, Bodies, Drain, Refusals, server_options, traced
+from surelane_ingest.app import App, Bodies, Refusals, server_options, traced
 from surelane_ingest.connections import Connections
 from surelane_ingest.envelope import Subscriptions
 from surelane_ingest.ingest_settings import IngestSettings
@@ -55,7 +55,7 @@ class Ingest:
     private_port: int
     writer: Writer
     bodies: Bodies
-    drain: Drain
+    drain: asyncio.Event
 
 
 async def main(stop: asyncio.Event) -> None:
@@ -92,7 +92,9 @@ async def running(
     Raises:
         SettingsError: a port is taken, or the database's URL is not one.
     """
-    bodies, drain = Bodies(settings.max_body, settings.body_memory), Drain()
+    bodies, drain = Bodies(settings.max_body, settings.body_memory), asyncio.Event()
+    url = settings.database_url.get_secret_value()
+    listener = Listener(url, service=SERVICE, within=settings.database_budget)
     links = None if settings.app_token is None else Links()
     subscriptions = Subscriptions(
         settings.event_types, merge_mentions=settings.merge_mentions, own=settings.own_events
@@ -103,10 +105,11 @@ async def running(
         _watching(settings) if measured else nullcontext(),
         _serving_private(settings, connections, drain, links) as private_port,
         Writer(connections, buffer=settings.buffer) as writer,
-        _sealing(settings) as sealing,
-        Answers(
-            _listener(settings), sealing, most=max(settings.connections // 2, 1), patience=patience
-        ) as answers,
+        _pool(settings, 1) as looks,
+        nullcontext(
+            Sealing(DataKeys(looks, settings.encryption_keys), on=settings.encrypt_events)
+        ) as sealing,
+        Answers(listener, sealing, most=max(settings.connections // 2, 1), patience=patience) as answers,
         _installer(settings, drain, writer, sealing) as installer,
         nullcontext(Taker(writer, answers, tracer, installer, sealing)) as taker,
         _serving_public(settings, bodies, connections, taker, subscriptions, drain) as port,
@@ -117,7 +120,7 @@ async def running(
         try:
             yield Ingest(port, private_port, writer, bodies, drain)
         finally:
-            drain.started = True
+            drain.set()
 
 
 def _pool(settings: IngestSettings, size: int) -> AbstractAsyncContextManager[Pool]:
@@ -126,19 +129,8 @@ def _pool(settings: IngestSettings, size: int) -> AbstractAsyncContextManager[Po
 
 
 @asynccontextmanager
-async def _sealing(settings: IngestSettings) -> AsyncIterator[Sealing]:
-    async with _pool(settings, 1) as pool:
-        yield Sealing(DataKeys(pool, settings.encryption_keys), on=settings.encrypt_events)
-
-
-def _listener(settings: IngestSettings) -> Listener:
-    dsn = settings.database_url.get_secret_value()
-    return Listener(dsn, service=SERVICE, within=settings.database_budget)
-
-
-@asynccontextmanager
 async def _installer(
-    settings: IngestSettings, drain: Drain, writer: Writer, sealing: Sealing
+    settings: IngestSettings, drain: asyncio.Event, writer: Writer, sealing: Sealing
 ) -> AsyncIterator[Installer | None]:
     """Yield what installs the app by OAuth, with connections of its own; ``None`` where installs are off."""
     keys = settings.encryption_keys
@@ -157,7 +149,7 @@ async def _watching(settings: IngestSettings) -> AsyncIterator[None]:
     async with opened_pool(
         settings.database_url, service=SERVICE, max_size=1, statement_timeout=patient
     ) as pool:
-        watch = Watch(Intake(pool))
+        watch = Watch(Intake(pool).figures)
         watch.publish()
         task = asyncio.create_task(watch.run())
         try:
@@ -168,10 +160,10 @@ async def _watching(settings: IngestSettings) -> AsyncIterator[None]:
 
 
 def _serving_private(
-    settings: IngestSettings, connections: Connections, drain: Drain, links: Links | None
+    settings: IngestSettings, connections: Connections, drain: asyncio.Event, links: Links | None
 ) -> AbstractAsyncContextManager[int]:
     async def unready() -> str | None:
-        if drain.started:
+        if drain.is_set():
             return "stopping"
         return await connections.unready() or (None if links is None else links.unready())
 
@@ -185,7 +177,7 @@ async def _serving_public(
     connections: Connections,
     taker: Taker,
     subscriptions: Subscriptions,
-    drain: Drain,
+    drain: asyncio.Event,
 ) -> AsyncIterator[int]:
     signed, metrics = settings.signing_secrets, taker.writer.metrics
     tracer, sealing, installer = taker.tracer, taker.sealing, taker.installer

@@ -104,16 +104,11 @@ class Lane:
             fresh = self._waiting[0].since + patience - loop.time()
             if patience and fresh > 0:
                 await asyncio.sleep(fresh)
-            else:
-                batch = self._pop()
-        return batch
-
-    def _pop(self) -> list[Pending]:
-        batch: list[Pending] = []
-        while self._waiting and len(batch) < self._limit:
-            pending = self._waiting.popleft()
-            if not pending.answer.done():  # otherwise its request has gone
-                batch.append(pending)
+                continue
+            while self._waiting and len(batch) < self._limit:
+                pending = self._waiting.popleft()
+                if not pending.answer.done():  # otherwise its request has gone
+                    batch.append(pending)
         return batch
 
 

@@ -112,11 +112,17 @@ class Worker:
         self._second = SecondClaims(self._connecting(introduce=self._session.join)) if listens else None
         self.announcer = Announcer(self._introduction, self._listener, self._renewals)
         self._splitter = CrowdSplitter(self._sweeps, settings.lease)
-        self.claimers = self._claimers()
+        outage = Outage(get_logger("surelane_worker.claiming.claimer"), "claims")
+        shared = self.position, self._splitter, self.observer, outage, self._sealing
+        beside = [self._second, None]  # for the ordinary events alone
+        self.claimers = [
+            Claimer(settings, self._listener, side, second, self._cursors, *shared)
+            for side, second in zip(sides, beside, strict=False)
+        ]
         """One per side."""
         self.scheduler = Scheduler(sealed(pools.looks), registered_in(self.registered).schedules(), metrics)
         self._poller = self._polling()
-        self.watch = Watch(self._poller)
+        self.watch = Watch(self._poller.figures)
         self._cancels = Cancels(self._settles, self._listener, self.leases, self._settler, listens)
 
     def duties(self) -> list[Duty]:
@@ -251,15 +257,6 @@ class Worker:
         self.position.lost()
         self._sides[0].wakeup.look_ahead()
         self.leases.renew_soon()
-
-    def _claimers(self) -> list[Claimer]:
-        outage = Outage(get_logger("surelane_worker.claiming.claimer"), "claims")
-        shared = self.position, self._splitter, self.observer, outage, self._sealing
-        beside = [self._second, None]  # for the ordinary events alone
-        return [
-            Claimer(self.settings, self._listener, side, second, self._cursors, *shared)
-            for side, second in zip(self._sides, beside, strict=False)
-        ]
 
     def _polling(self) -> Poller:
         return Poller(

@@ -74,34 +74,27 @@ class Scheduler:
 
     async def run(self) -> None:
         """Fire schedules until cancelled."""
+        clock = asyncio.get_running_loop().time
         while True:
             succeeded = await self._attempt()
             await asyncio.sleep(self.retry.total_seconds())
-            if succeeded:
-                await self._until_due()
+            while succeeded and (self._due is None or self._due > clock()):
+                self._changed.clear()
+                await sleep_unless(self._changed, None if self._due is None else self._due - clock())
 
     async def _attempt(self) -> bool:
         try:
             with excused(log, "schedules failed", self._outage):
-                await self._declare()
+                while self._declared:
+                    declared = self._declared[0]
+                    given = asdict(declared) | {"jitter": parse_duration(declared.jitter)}
+                    await self.engine.set_cron(**given, paused=None)
+                    self._declared.pop(0)
                 await self._fire_due()
                 return True
         except SealedError as error:
             log.error("schedules failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
         return False
-
-    async def _declare(self) -> None:
-        while self._declared:
-            declared = self._declared[0]
-            given = asdict(declared) | {"jitter": parse_duration(declared.jitter)}
-            await self.engine.set_cron(**given, paused=None)
-            self._declared.pop(0)
-
-    async def _until_due(self) -> None:
-        clock = asyncio.get_running_loop().time
-        while self._due is None or self._due > clock():
-            self._changed.clear()
-            await sleep_unless(self._changed, None if self._due is None else self._due - clock())
 
     async def _fire_due(self) -> None:
         self._changed.clear()
@@ -117,7 +110,11 @@ class Scheduler:
             cron = Cron(due.schedule, due.time_zone, due.jitter, due.name)
             times, following = due_times(cron, read_catch_up(due.catch_up), due.next_at, due.now)
         except ValueError as error:
-            self._report_unreadable(due, error)
+            # It was edited by hand into something unreadable, or lost its time zone. The log says so once.
+            known = (due.name, due.schedule, due.time_zone)
+            if known not in self._unreadable:
+                self._unreadable.add(known)
+                log.error("schedule cannot be read", schedule=due.name, reason=str(error))  # noqa: TRY400 - the reason says it
             return False
         fired = await self.engine.fire_cron(due.name, due.next_at, times, following)
         if fired:
@@ -125,20 +122,10 @@ class Scheduler:
             log.info("schedule fired", schedule=due.name, jobs=fired)
         return following <= due.now
 
-    def _report_unreadable(self, due: DueCron, error: ValueError) -> None:
-        """Log once that a schedule was edited by hand into something unreadable, or lost its time zone."""
-        known = (due.name, due.schedule, due.time_zone)
-        if known not in self._unreadable:
-            self._unreadable.add(known)
-            log.error("schedule cannot be read", schedule=due.name, reason=str(error))
-
 
 @dataclass(eq=False)
 class Upkeep(ABC):
-    """Does something for all workers in passes, where this worker leads. Others do every twentieth, in case it hangs.
-
-    Pauses have jitter: replicas do not act at the same time.
-    """
+    """Does something for all workers in passes where this worker leads. Others do every twentieth, in case it hangs."""
 
     what: ClassVar[str]
     """For the log."""
@@ -229,10 +216,9 @@ class Retention(Upkeep):
     what = "retention"
 
     older_than: timedelta
-    first: timedelta = FIRST
 
     async def run(self) -> None:
-        await self.repeat(HOURLY, self.first)
+        await self.repeat(HOURLY, FIRST)
 
     async def pass_once(self) -> bool:
         after: int | None = 0

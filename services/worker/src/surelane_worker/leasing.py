@@ -205,8 +205,6 @@ class Leases:
     metrics: Metrics
     capacity: Capacity
     """Freed when claims are dropped."""
-    limit: float = LIMIT
-    """Seconds that a heartbeat may take."""
 
     def __post_init__(self) -> None:
         self._pause = min(self.lease / 3, LONGEST_PAUSE).total_seconds()
@@ -280,7 +278,7 @@ class Leases:
 
     async def _extend(self, claims: Sequence[Claim]) -> None:
         ends = self.ends(asyncio.get_running_loop().time())
-        async with asyncio.timeout(min(self.limit, self._pause)):
+        async with asyncio.timeout(min(LIMIT, self._pause)):
             answers = await self.engine.extend_leases(
                 [(claim.event.id, claim.event.claim) for claim in claims], self.lease
             )

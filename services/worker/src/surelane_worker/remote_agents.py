@@ -74,22 +74,19 @@ class DispatchSettings(ServiceSettings):
 
     @model_validator(mode="after")
     def _dispatchable(self) -> Self:
+        schemes = {"https", "http"} if self.dispatch_private else {"https"}
         for name, url in self.dispatch_urls.items():
-            self._check_agent(name, url)
+            parsed = URL(url)
+            if parsed.scheme not in schemes or not parsed.host or parsed.user or parsed.fragment:
+                raise ValueError(
+                    f"SURELANE_DISPATCH_URLS: {name} needs a URL with https"
+                    " (http where SURELANE_DISPATCH_PRIVATE is set), a host, and no user"
+                )
+            if name not in self.dispatch_secrets:
+                raise ValueError(f"SURELANE_DISPATCH_SECRETS has no secret for {name}")
         if self.dispatch_urls and not self.public_url:
             raise ValueError("SURELANE_PUBLIC_URL is not set: remote agents would not know where to answer")
         return self
-
-    def _check_agent(self, name: str, url: str) -> None:
-        parsed = URL(url)
-        schemes = {"https", "http"} if self.dispatch_private else {"https"}
-        if parsed.scheme not in schemes or not parsed.host or parsed.user or parsed.fragment:
-            raise ValueError(
-                f"SURELANE_DISPATCH_URLS: {name} needs a URL with https"
-                " (http where SURELANE_DISPATCH_PRIVATE is set), a host, and no user"
-            )
-        if name not in self.dispatch_secrets:
-            raise ValueError(f"SURELANE_DISPATCH_SECRETS has no secret for {name}")
 
 
 LONGEST_NAME = 100

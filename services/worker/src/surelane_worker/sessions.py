@@ -19,7 +19,6 @@ from surelane.calls import Connection
 from surelane.errors import Conflict, DatabaseRefused, DatabaseUnavailable, TransientConflict
 from surelane_service.durations import jittered
 from surelane_service.engine import Engine
-from surelane_service.fleet import Sessions
 from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
 from surelane_service.pool import Listener
@@ -217,8 +216,9 @@ class SessionWatcher:
     async def _see(self) -> float:
         began = self.clock()
         sessions = await self.engine.watch_sessions(self.name)
-        if not self._continues(began, sessions):
-            self._lost.clear()
+        looked = self._looked_at
+        if looked is None or began - looked >= 2 * self._grace or sessions.server_since != self._server_since:
+            self._lost.clear()  # they could not have been replaced all the time since the last look
         self._looked_at, self._server_since = began, sessions.server_since
         now = self.clock()
         self._lost = {session: self._lost.get(session, now) for session in sessions.lost}
@@ -230,14 +230,6 @@ class SessionWatcher:
             return ALONE  # there is none to watch, until news of another one comes
         waiting = [since + grace - now for session, since in self._lost.items() if session not in self._dying]
         return max(0.0, min([self._pause, *waiting]))
-
-    def _continues(self, now: float, sessions: Sessions) -> bool:
-        """Return whether lost sessions could have been replaced all the time since the last look."""
-        return (
-            self._looked_at is not None
-            and now - self._looked_at < 2 * self._grace
-            and sessions.server_since == self._server_since
-        )
 
     async def _rescue_all(self) -> None:
         for (worker, key), lost_for in list(self._dying.items()):

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from time import time_ns
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict, blames_server
+from surelane.json_text import mended
 from surelane_service.engine import Engine, Settled
 from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
 from surelane_worker.handling.outcomes import COMPLETE, FanOut, Outcome, Release
-from surelane_worker.handling.records import message_of, storable
+from surelane_worker.handling.records import message_of
 from surelane_worker.leasing import Claim, Leases, is_slow, parts_of
 from surelane_worker.observing.readiness import Outage
 from surelane_worker.observing.tracing import Observer, Tracing
@@ -32,25 +33,19 @@ COALESCE = "coalesce"
 FAILURES = {"retry": "fail", "discard": "fail", "undone": "fail"}
 """Outcomes that the database records as failed attempts; the argument tells them apart."""
 
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
+"""Seconds before a busy outcome is sent again. The pause doubles each time."""
+GATHERING = 0.004
+"""Seconds, under load, for more outcomes: a round trip costs about the same for one and for many."""
+PATIENCE = 0.25
+"""Seconds for the answer to a batch before the next one is sent beside it."""
+LIMIT = 5.0
+"""Seconds for the answer, before the connection is cut, as it may be half-open. A batch is then sent in parts.
+
+A single outcome is sent again with twice the time, three times at most, as the server may be slow.
+"""
+
 log = get_logger("surelane_worker.settling")
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How long the settler waits, in seconds."""
-
-    first_pause: float = 0.02
-    """Before a busy outcome is sent again. The pause doubles each time."""
-    longest_pause: float = 1.0
-    gathering: float = 0.004
-    """Under load, for more outcomes: a round trip costs about the same for one and for many."""
-    patience: float = 0.25
-    """For the answer to a batch before the next one is sent beside it."""
-    limit: float = 5.0
-    """For the answer, before the connection is cut, as it may be half-open. A batch is then sent in parts.
-
-    A single outcome is sent again with twice the time, three times at most, as the server may be slow.
-    """
 
 
 @dataclass(eq=False)
@@ -60,13 +55,12 @@ class Settler:
     engine: Engine
     leases: Leases
     observer: Observer
-    pace: Pace = Pace()
 
     def __post_init__(self) -> None:
         self._outage = Outage(log, "settles")
         self._waiting: list[Claim] = []
         self._unsettled = 0
-        self._pause = self.pace.first_pause
+        self._pause = FIRST_PAUSE
         self._tries: dict[Claim, int] = {}
         """How often an outcome was answered busy, or took too long."""
         self._resent: set[Claim] = set()
@@ -121,7 +115,7 @@ class Settler:
                 if self._outage.on:
                     await asyncio.sleep(self._pause)
                 elif many:
-                    await sleep_unless(self._hurried, self.pace.gathering)
+                    await sleep_unless(self._hurried, GATHERING)
                 self._hurried.clear()
                 batch, self._waiting = self._waiting, []
                 many = len(batch) >= MANY
@@ -137,7 +131,7 @@ class Settler:
         task = asyncio.create_task(self._trip(batch))
         self._fresh.add(task)
         task.add_done_callback(self._fresh.discard)
-        await asyncio.wait((task,), timeout=self.pace.patience)
+        await asyncio.wait((task,), timeout=PATIENCE)
         while len(self._fresh) >= BESIDE:
             await asyncio.wait(self._fresh, return_when=asyncio.FIRST_COMPLETED)
 
@@ -165,13 +159,13 @@ class Settler:
                 self._outage.goes_on(error)
                 self._resent.update(batch)
                 asyncio.get_running_loop().call_later(self._pause, self._again, batch)
-                self._pause = min(self._pause * 2, self.pace.longest_pause)
+                self._pause = min(self._pause * 2, LONGEST_PAUSE)
             else:
                 self._refused(batch, error)
         else:
             if self._outage.on:
                 self._outage.is_over()
-                self._pause = self.pace.first_pause
+                self._pause = FIRST_PAUSE
             self._sort(batch, answers)
 
     def _slow(self, batch: Sequence[Claim], error: Exception) -> None:
@@ -208,14 +202,14 @@ class Settler:
             reason = "continuation_refused" if claim.outcome == FanOut.name else "outcome_refused"
             record = {"type": type(error).__name__, "message": message_of(error)}
             claim.outcome = "fail"
-            claim.argument = storable(json.dumps({"error": record, "final": True, "reason": reason}))
+            claim.argument = mended(json.dumps({"error": record, "final": True, "reason": reason}))
         self._again(batch)
 
     def _busy(self, batch: Sequence[Claim]) -> None:
         """Send the outcomes of locked events again, each after a pause that doubles."""
         for claim in batch:
             tries = self._tries[claim] = self._tries.get(claim, -1) + 1
-            pause = min(self.pace.first_pause * 2 ** min(tries, 10), self.pace.longest_pause)
+            pause = min(FIRST_PAUSE * 2 ** min(tries, 10), LONGEST_PAUSE)
             asyncio.get_running_loop().call_later(pause, self._again, [claim])
 
     def _again(self, batch: Sequence[Claim]) -> None:
@@ -240,7 +234,13 @@ class Settler:
                 continue
             settled.append(claim)
             if answer is Settled.STALE:
-                self._stale(claim)
+                if (
+                    claim in self._resent
+                ):  # not counted: an earlier try, whose answer was lost, may have settled it
+                    log.info("stale settle, sent twice", **claim.named)
+                else:
+                    self.observer.metrics.stale[claim.event.kind] += 1
+                    log.warning("stale settle", **claim.named, attempt=claim.event.attempts)
                 self._part(claim)
             elif claim in self._jobs:
                 self.observer.metrics.sent(self._jobs[claim])
@@ -260,13 +260,6 @@ class Settler:
             ended = (each for claim in claims for each in (claim, *claim.followers))
             attempts = [(each.event, each.span) for each in ended if each.span is not None]
             tracing.settled(attempts, since, outcome, answer)
-
-    def _stale(self, claim: Claim) -> None:
-        if claim in self._resent:  # not counted: an earlier try, whose answer was lost, may have settled it
-            log.info("stale settle, sent twice", **claim.named)
-            return
-        self.observer.metrics.stale[claim.event.kind] += 1
-        log.warning("stale settle", **claim.named, attempt=claim.event.attempts)
 
     def _part(self, claim: Claim) -> None:
         """Release the followers of a claim: they do not end with it."""
@@ -292,7 +285,7 @@ class Settler:
         began = asyncio.get_running_loop().time()
         doubled = min(self._tries.get(batch[0], -1) + 1, 3) if len(batch) == 1 else 0
         try:
-            return await self.engine.settle([_item(claim) for claim in batch], self.pace.limit * 2**doubled)
+            return await self.engine.settle([_item(claim) for claim in batch], LIMIT * 2**doubled)
         finally:
             self.observer.metrics.operation.add("settle", asyncio.get_running_loop().time() - began)
 

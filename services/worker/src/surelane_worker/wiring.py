@@ -76,7 +76,9 @@ async def main(stop: asyncio.Event) -> None:
         gc.freeze()
         gc.set_threshold(YOUNG)
         refresher = await _refresher(settings, slack, stack)
-        sealing = await _sealing(settings, stack)
+        # Its connection is its own: looks at data keys wait for nothing else.
+        looks = await _pool(settings, stack, 1, lock_timeout=LOCK_TIMEOUT)
+        sealing = Sealing(DataKeys(looks, settings.encryption_keys), on=settings.encrypt_events)
         observer = Observer(metrics, tracing)
         worker = Worker(settings, handlers, pools, slack, observer, refresher=refresher, sealing=sealing)
         await _serve(stop, worker, sealing)
@@ -92,12 +94,6 @@ async def _refresher(
     pool = await _pool(settings, stack, 2, lock_timeout=LOCK_TIMEOUT)
     secret = settings.client_secret.get_secret_value()
     return Refresher(Installations(pool, keys), slack.once, settings.client_id, secret)
-
-
-async def _sealing(settings: WorkerSettings, stack: AsyncExitStack) -> Sealing:
-    """Return what encrypts and decrypts. Its connection is its own: looks at data keys wait for nothing else."""
-    pool = await _pool(settings, stack, 1, lock_timeout=LOCK_TIMEOUT)
-    return Sealing(DataKeys(pool, settings.encryption_keys), on=settings.encrypt_events)
 
 
 async def _pools(settings: WorkerSettings, stack: AsyncExitStack) -> Pools:

@@ -1,10 +1,14 @@
 """Write values as the JSON text that SQL functions take."""
 
 import json
+import re
 from dataclasses import fields, is_dataclass
 from datetime import datetime
 
 from surelane.errors import InvalidInput
+
+_UNHOLDABLE = re.compile(r"(?:\\\\)+|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u(0000|[dD][89a-fA-F]..)")
+"""Escaped backslashes, which plain text may follow, a pair of surrogates, or in a group what is to be replaced."""
 
 
 def json_text(value: object) -> str:
@@ -35,6 +39,13 @@ def check_text(text: str) -> None:
         raise InvalidInput(
             "unsupported Unicode escape sequence: half of a surrogate pair cannot be stored"
         ) from None
+
+
+def mended(text: str) -> str:
+    """Replace what ``jsonb`` cannot hold in JSON text, U+0000 and halves of surrogate pairs, by U+FFFD."""
+    if "\\u0000" not in text and "\\ud" not in text and "\\uD" not in text:
+        return text
+    return _UNHOLDABLE.sub(lambda found: "\\ufffd" if found[1] else found[0], text)
 
 
 def _plain(value: object) -> object:

@@ -74,13 +74,17 @@ class Cron:
                 f"{self.time_zone!r} is not a time zone, or {self.schedule!r} not a schedule"
             ) from error
 
-    def next_after(self, moment: datetime) -> datetime:
-        """Return the first time after ``moment``, in UTC."""
-        return self._next(moment)
+    def next_after(self, moment: datetime, *, reverse: bool = False) -> datetime:
+        """Return the first time after ``moment``, in UTC; with ``reverse`` the last one before it."""
+        try:
+            found = next(CronSim(self.schedule, moment.astimezone(ZoneInfo(self.time_zone)), reverse=reverse))
+        except (CronSimError, StopIteration) as error:
+            raise ValueError(f"{self.schedule!r} is not a schedule, or has no next time") from error
+        return found.astimezone(UTC)
 
     def last_until(self, moment: datetime) -> datetime:
         """Return the last time up to ``moment``, in UTC."""
-        return self._next(moment.replace(microsecond=0) + timedelta(seconds=1), reverse=True)
+        return self.next_after(moment.replace(microsecond=0) + timedelta(seconds=1), reverse=True)
 
     def fires_at(self, time: datetime) -> datetime:
         """Return when one of its times fires: after its delay, and before the next time."""
@@ -93,13 +97,6 @@ class Cron:
     def next_firing(self, moment: datetime) -> datetime:
         """Return when the first time after ``moment`` fires."""
         return self.fires_at(self.next_after(moment))
-
-    def _next(self, moment: datetime, *, reverse: bool = False) -> datetime:
-        try:
-            found = next(CronSim(self.schedule, moment.astimezone(ZoneInfo(self.time_zone)), reverse=reverse))
-        except (CronSimError, StopIteration) as error:
-            raise ValueError(f"{self.schedule!r} is not a schedule, or has no next time") from error
-        return found.astimezone(UTC)
 
 
 def due_times(cron: Cron, catch_up: CatchUp, due: datetime, now: datetime) -> tuple[list[datetime], datetime]:

@@ -310,7 +310,7 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
     async def store_progress(self, identity: int, claim: int, text: str) -> Settled:
         """Store how far a claimed event is, in words."""
         stored = await self._sealed(json.dumps(text), step_place(identity, *PROGRESS))
-        return await self._open_step(identity, claim, *PROGRESS, stored, False)
+        return await self._fenced("open_step", identity, claim, *PROGRESS, stored, False)
 
     async def store_said(self, identity: int, claim: int, part: int, start: int, text: str) -> Settled:
         """Store what a claimed event says in a part, after ``start`` characters of it. At 0 the part begins anew."""
@@ -321,14 +321,12 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
         self, identity: int, claim: int, name: str, nth: int, token: str, in_order: bool = False
     ) -> Settled:
         """Let who has the token store a step of a claimed event, by ``agent.finish_step``."""
-        return await self._open_step(identity, claim, name, nth, json.dumps({"token": token}), in_order)
+        step = name, nth, json.dumps({"token": token}), in_order
+        return await self._fenced("open_step", identity, claim, *step)
 
     async def register_undo(self, identity: int, claim: int, name: str, nth: int) -> Settled:
         """Store that a claimed event has an undo, which is not run yet."""
-        return await self._open_step(identity, claim, name, nth, None)
-
-    async def _open_step(self, *step: object) -> Settled:
-        return await self._fenced("open_step", *step)
+        return await self._fenced("open_step", identity, claim, name, nth, None)
 
     async def sealed_step(
         self, _identity: int, _name: str, _nth: int, arguments: str | None, result: str | None

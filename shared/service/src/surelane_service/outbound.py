@@ -101,12 +101,12 @@ async def post(
         )
 
 
-async def bounded(response: aiohttp.ClientResponse) -> bytes | None:
-    """Return the body of an answer; ``None``: it is larger than :data:`LARGEST`, and the rest was not read."""
+async def bounded(response: aiohttp.ClientResponse, most: int = LARGEST) -> bytes | None:
+    """Return the body of an answer; ``None``: it has more than ``most`` bytes, and the rest was not read."""
     read = bytearray()
     async for chunk in response.content.iter_chunked(65536):
         read += chunk
-        if len(read) > LARGEST:
+        if len(read) > most:
             return None
     return bytes(read)
 

@@ -32,10 +32,6 @@ SERVER = "surelane"
 LARGEST_BODY = 4 * 1024 * 1024
 """The most bytes of a request's body: ten thousand subtasks fit."""
 
-Unready = Callable[[], Awaitable[str | None]]
-"""Returns why the service cannot take work now, or ``None`` when it can."""
-
-
 Protocols = Callable[[], asyncio.BaseProtocol]
 """Makes the protocol of a new connection."""
 
@@ -113,7 +109,10 @@ class ConnectionLimit:
                 return make()
             leaving = [each for each in connections if each not in self._trusted][:excess]
             for each in leaving:
-                _abort(each)
+                transport = each.transport
+                each.force_close()
+                if transport is not None:
+                    transport.abort()  # a client that reads nothing would keep the unwritten bytes in memory
             return make() if leaving else _Closed()
 
         return protocol
@@ -127,15 +126,8 @@ class _Closed(asyncio.Protocol):
             transport.abort()
 
 
-def _abort(connection: web.RequestHandler) -> None:
-    transport = connection.transport
-    connection.force_close()
-    if transport is not None:
-        transport.abort()  # a client that reads nothing would keep the unwritten bytes in memory
-
-
 def private_app(
-    unready: Unready,
+    unready: Callable[[], Awaitable[str | None]],
     routes: Iterable[web.AbstractRouteDef] = (),
     hosts: Collection[str] = (),
     middlewares: Sequence[Middleware] = (),
@@ -143,7 +135,7 @@ def private_app(
     """Make the application of the private port. ``/livez`` answers as long as the event loop runs.
 
     Args:
-        unready: answers ``/readyz``.
+        unready: answers ``/readyz``: why the service cannot take work now, or ``None`` when it can.
         routes: served beside the probes.
         hosts: names under which ``routes`` may be asked for, beside IP addresses and names of this machine or cluster.
         middlewares: stand behind the checks of the request's site and host.

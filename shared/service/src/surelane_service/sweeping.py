@@ -63,7 +63,6 @@ class Sweeping:
         return await self._database.call("sweep_events", *bounds)
 
     async def free_groups(self) -> None:
-        """Give another head to every group that waits behind an unclaimed one, in bounded steps."""
         await free_groups(self._database)
 
     async def drop_history(self, older_than: timedelta, after: int) -> Dropped:

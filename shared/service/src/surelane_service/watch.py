@@ -6,16 +6,15 @@ Every service runs one. The database measures the figures once for all replicas;
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
 from opentelemetry import metrics
 from opentelemetry.metrics import Observation
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, NotMeasured
 from surelane_service.figures import Figures, Holder, KindFigures, bounded
+from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
 from surelane_service.telemetry.setup import SCHEMA_URL, Observe
 
@@ -37,20 +36,12 @@ Observed = Callable[[Figures], Iterable[Observation]]
 log = get_logger("surelane_service.watch")
 
 
-class Source(Protocol):
-    """A source of figures: a client of the queue, or the poll, whose call returns them too."""
-
-    async def figures(self) -> Figures:
-        """Return the figures."""
-
-
 class Watch:
     """Read the figures every 15 seconds."""
 
-    def __init__(self, source: Source, warned_every: float = WARNED_EVERY) -> None:
-        """Read figures from ``source``. A warning that still holds is repeated after ``warned_every`` seconds."""
+    def __init__(self, source: Callable[[], Awaitable[Figures]]) -> None:
+        """``source`` returns them: the call of the queue's client, or of the poll, which brings them too."""
         self._source = source
-        self._warned_every = warned_every
         self._figures: Figures | None = None
         self._read_at = 0.0
         self._tried = asyncio.Event()
@@ -64,9 +55,7 @@ class Watch:
 
     async def clock_offset(self) -> timedelta | None:
         """Return this process's clock less the database's, as last compared; wait a second for the first comparison."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE):
-                await self._tried.wait()
+        await sleep_unless(self._tried, PATIENCE)
         return self._figures.clock_offset if self._figures else None
 
     async def run(self) -> None:
@@ -78,7 +67,7 @@ class Watch:
 
     async def read(self) -> None:
         try:
-            self._figures = await self._source.figures()
+            self._figures = await self._source()
         except (DatabaseUnavailable, NotMeasured):
             return  # the claimer and the writer log outages
         except DatabaseRefused as error:  # an older schema has no figures
@@ -98,7 +87,7 @@ class Watch:
         now = time.monotonic()
         if self._warned is not None:
             last, at = self._warned
-            if (last.pid, last.since) == (holder.pid, holder.since) and now - at < self._warned_every:
+            if (last.pid, last.since) == (holder.pid, holder.since) and now - at < WARNED_EVERY:
                 return
         self._warned = (holder, now)
         log.warning(

@@ -1,8 +1,4 @@
-"""Run the listeners of an ``AsyncApp`` on the worker's event loop.
-
-This module uses only public parts of slack-bolt. The request's context has our ``ack`` and ``respond``, and marks the
-client that Bolt makes for each request.
-"""
+"""Run the listeners of an ``AsyncApp`` on the worker's event loop, by public parts of slack-bolt alone."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -35,26 +31,22 @@ def handler_of(app: AsyncApp) -> Call:
 
     async def handle(event: Given, ctx: Context) -> object:
         point_at(app.client, ctx.settings.slack_api_url)
-        return await _run(app, cast("Event", event), ctx)
+        attempt = Attempt(cast("Event", event), ctx, threaded=False)
+        request = AsyncBoltRequest(body=dict(attempt.event.payload), mode="socket_mode")
+        attempt.take(request, _Context)
+        try:
+            with attempt.within():
+                response = await app.async_dispatch(request)
+            if (response.status < 300 or attempt.unmatched(response)) and not attempt.errors:
+                await attempt.acknowledge(response)
+            if attempt.lazies:
+                await asyncio.wait(attempt.lazies)
+        finally:
+            for ended in attempt.lazies:
+                ended.cancel()
+        return attempt.outcome(response, authorized=request.context.authorize_result is not None)
 
     return handle
-
-
-async def _run(app: AsyncApp, event: Event, ctx: Context) -> object:
-    attempt = Attempt(event, ctx, threaded=False)
-    request = AsyncBoltRequest(body=dict(event.payload), mode="socket_mode")
-    attempt.take(request, _Context)
-    try:
-        with attempt.within():
-            response = await app.async_dispatch(request)
-        if (response.status < 300 or attempt.unmatched(response)) and not attempt.errors:
-            await attempt.acknowledge(response)
-        if attempt.lazies:
-            await asyncio.wait(attempt.lazies)
-    finally:
-        for ended in attempt.lazies:
-            ended.cancel()
-    return attempt.outcome(response, authorized=request.context.authorize_result is not None)
 
 
 class _Lazy(AsyncioLazyListenerRunner):

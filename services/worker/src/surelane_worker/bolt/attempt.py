@@ -80,10 +80,6 @@ class Attempt:
         """Return a call for a listener that awaits it, or its result for one that runs in a thread."""
         return self.ctx.run(call) if self.threaded else call
 
-    @property
-    def part(self) -> int:
-        return _part.get()
-
     @contextmanager
     def within(self, part: int = LISTENER) -> Iterator[None]:
         attempt, running = current.set(self), _part.set(part)
@@ -233,13 +229,16 @@ class _Ack(Owned, Ack):
 
 
 class _Respond(Owned, Respond):
-    """``respond(…)`` of either sort: posts once, through the worker's client, which checks the URL."""
+    """``respond(text, …)`` or ``respond(message)``: posts once, through the worker's client, which checks the URL."""
 
     def __call__(self, *args: Any, **arguments: Any) -> Any:
         if self.response_url is None:
             return super().__call__(*args, **arguments)
-        message, attempt = _message_of(*args, **arguments), self._attempt
-        return attempt.waited(attempt.respond(self.response_url, message, attempt.part))
+        given: dict[str, Any] = dict(zip(RESPOND, args, strict=False)) | arguments
+        given = given["text"] if isinstance(given.get("text"), dict) else given  # a whole message
+        message = {name: value for name, value in given.items() if value is not None}
+        attempt = self._attempt
+        return attempt.waited(attempt.respond(self.response_url, message, _part.get()))
 
 
 def mark(client: Client, attempt: Attempt | None) -> None:
@@ -250,7 +249,7 @@ def mark(client: Client, attempt: Attempt | None) -> None:
         of = attempt or current.get()
         if of is None:
             return plain(api_method, **request)
-        sent = of.calls.send(of.part, client, api_method, request)
+        sent = of.calls.send(_part.get(), client, api_method, request)
         if isinstance(client, AsyncWebClient):
             return sent
         answer = of.ctx.run(sent)
@@ -268,11 +267,3 @@ def _body(response: BoltResponse) -> str | Mapping[str, object]:
             parsed: Mapping[str, object] = json.loads(text)
             return parsed
     return text
-
-
-def _message_of(*args: Any, **arguments: Any) -> dict[str, Any]:
-    """Return the message of a call ``respond(text, blocks, attachments, …)`` or ``respond(message)``."""
-    given = dict(zip(RESPOND, args, strict=False)) | arguments
-    whole = given.get("text")
-    message = whole if isinstance(whole, dict) else given
-    return {name: value for name, value in message.items() if value is not None}

@@ -9,7 +9,7 @@ from slack_bolt.async_app import AsyncApp
 from surelane_service.subscriptions import COMMAND
 from surelane_worker.bolt.internals import Registered, assistants, registered
 from surelane_worker.handling.handler import HandlersError
-from surelane_worker.handling.routes import command_kinds, event_kinds
+from surelane_worker.handling.routes import command_kinds, equal, event_kinds
 
 SETTING = "SURELANE_BOLT_KINDS"
 
@@ -72,12 +72,8 @@ def idle_listeners(app: App | AsyncApp, further: Iterable[str] = ()) -> Iterator
         elif isinstance(constraints, dict) and constraints.get("type") == "message":
             subtypes = constraints.get("subtype", "")
             wanted = [subtypes] if subtypes is None or isinstance(subtypes, str | re.Pattern) else subtypes
-            if not any(_takes(each or "", subtype) for each in wanted for subtype in TAKEN_SUBTYPES):
+            if not any(equal(each or "", subtype) for each in wanted for subtype in TAKEN_SUBTYPES):
                 yield listener.name, f"ingest takes no messages of subtype {subtypes}"
-
-
-def _takes(wanted: str | re.Pattern[str], subtype: str) -> bool:
-    return wanted == subtype if isinstance(wanted, str) else wanted.search(subtype) is not None
 
 
 def _kinds_of(listener: Registered) -> Iterator[str]:

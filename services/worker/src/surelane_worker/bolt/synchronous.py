@@ -38,22 +38,18 @@ def handler_of(app: App) -> Call:
 
     def handle(event: Given, ctx: Context) -> object:
         point_at(app.client, ctx.settings.slack_api_url)
-        return _run(app, cast("Event", event), ctx)
+        attempt = Attempt(cast("Event", event), ctx, threaded=True)
+        request = BoltRequest(body=dict(attempt.event.payload), mode="socket_mode")
+        attempt.take(request, _Context)
+        with attempt.within():
+            response = app.dispatch(request)
+        if (response.status < 300 or attempt.unmatched(response)) and not attempt.errors:
+            ctx.run(attempt.acknowledge(response))
+        for thread in attempt.lazies:
+            thread.join()
+        return attempt.outcome(response, authorized=request.context.authorize_result is not None)
 
     return threaded(handle)
-
-
-def _run(app: App, event: Event, ctx: Context) -> object:
-    attempt = Attempt(event, ctx, threaded=True)
-    request = BoltRequest(body=dict(event.payload), mode="socket_mode")
-    attempt.take(request, _Context)
-    with attempt.within():
-        response = app.dispatch(request)
-    if (response.status < 300 or attempt.unmatched(response)) and not attempt.errors:
-        ctx.run(attempt.acknowledge(response))
-    for thread in attempt.lazies:
-        thread.join()
-    return attempt.outcome(response, authorized=request.context.authorize_result is not None)
 
 
 @dataclass

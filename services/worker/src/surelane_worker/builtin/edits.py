@@ -4,8 +4,6 @@ Every worker with a bot token handles these kinds beside its own. A team's ``han
 come first.
 """
 
-from typing import Any
-
 from surelane.events import Event
 from surelane.slack import edit_of, edited_message, text_in
 from surelane_worker.builtin.questions import SOON
@@ -24,10 +22,14 @@ async def replace_turn(event: Event, ctx: Context) -> object:
     if ctx.settings.model is None or ctx.settings.model_edited == "ignore" or not message:
         return {"unhandled": "no turn"}
     user = text_in(message.get("user")) or "unknown"
+    # As if the message had been posted as it is now, at the time of the edit.
+    where = {
+        name: event.slack[name] for name in ("channel", "channel_type", "event_ts") if name in event.slack
+    }
     answers = {}
     for kind in ("app_mention", "message"):
         answers[kind] = await attempt_of(ctx).services.engine.replace_message(
-            _as_now(event, message, kind),
+            {**event.payload, "event": {**message, **where, "type": kind}},
             f"{event.key}:{kind}",
             TURN,  # other handlers are left alone
             restart=edit == "message_changed",
@@ -35,10 +37,3 @@ async def replace_turn(event: Event, ctx: Context) -> object:
             reason="edited in Slack" if edit == "message_changed" else "deleted in Slack",
         )
     return SOON if "busy" in answers.values() else answers
-
-
-def _as_now(event: Event, message: dict[str, Any], kind: str) -> dict[str, Any]:
-    """Return the event of the message as if it had been posted as it is now, at the time of the edit."""
-    edit = event.slack
-    where = {name: edit[name] for name in ("channel", "channel_type", "event_ts") if name in edit}
-    return {**event.payload, "event": {**message, **where, "type": kind}}

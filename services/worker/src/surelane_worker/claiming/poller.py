@@ -66,7 +66,6 @@ class Poller:
     """Gets, with each poll, whether an operator drained this worker."""
     on_slow: Callable[[], Coroutine[Any, Any, None]]
     """Called when a poll takes long: the network may have lost the claimer's connection, too."""
-    patience: float = PATIENCE
 
     def __post_init__(self) -> None:
         self._proving: asyncio.Task[None] | None = None
@@ -115,7 +114,7 @@ class Poller:
         if self._wanted is None:
             self._wanted = asyncio.get_running_loop().create_future()
         try:
-            async with asyncio.timeout(self.patience):
+            async with asyncio.timeout(PATIENCE):
                 return await asyncio.shield(self._wanted)
         except TimeoutError:
             return await self.engine.figures()

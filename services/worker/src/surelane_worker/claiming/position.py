@@ -8,9 +8,6 @@ A position is an advisory lock of the session that claims, so PostgreSQL frees i
 
 A worker that claims an event which was visible for a while knows that none answered: the responder hangs, or there is
 more to do than those who listen can. For some minutes it then listens and answers as well.
-
-What is heard wakes the claimer (:class:`Wakeup`). Claims also show whose backlog holds up other workspaces: it gets
-lanes of its own (:class:`CrowdSplitter`).
 """
 
 import asyncio

@@ -164,18 +164,14 @@ class Answers:
     async def _send_all(self) -> None:
         while self._waiting:
             batch, self._waiting = self._waiting, []
-            taken = await self._send(batch)
+            taken: set[int] = set()
+            asked = [(event.id, event.claim, text) for event, text, _ in batch]
+            try:
+                async with asyncio.timeout(SEND_WITHIN):
+                    taken = await self._engine.answer_requests(asked)
+            except (SurelaneError, TimeoutError, OSError) as error:
+                log.warning("could not answer Slack's requests", count=len(batch), error=type(error).__name__)
             for event, _, answer in batch:
                 if not answer.done():  # its handler may be cancelled
                     answer.set_result(event.id in taken)
                 taken.discard(event.id)  # of two answers in one call, one was taken
-
-    async def _send(self, batch: Sequence[tuple[Event, str, object]]) -> set[int]:
-        try:
-            async with asyncio.timeout(SEND_WITHIN):
-                return await self._engine.answer_requests(
-                    [(event.id, event.claim, text) for event, text, _ in batch]
-                )
-        except (SurelaneError, TimeoutError, OSError) as error:
-            log.warning("could not answer Slack's requests", count=len(batch), error=type(error).__name__)
-            return set()

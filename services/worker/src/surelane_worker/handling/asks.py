@@ -96,7 +96,11 @@ class Asks:
         question = block.question
         posted = await self._post(event, text, block, _elements(choices), asked, arguments)
         while True:
-            signal = await self._steps.signal(question, _remaining(timeout, posted["at"]), blocking=blocking)
+            left = None
+            if timeout is not None:
+                left = datetime.fromisoformat(posted["at"]) + duration(timeout) - datetime.now(UTC)
+                left = max(left, timedelta(0))
+            signal = await self._steps.signal(question, left, blocking=blocking)
             if signal is None:
                 await self._close(question, posted, "No answer came in time.")
                 return None
@@ -260,10 +264,3 @@ def button(text: str, action_id: str, value: str) -> dict[str, Any]:
 
 def plain(text: str) -> dict[str, str]:
     return {"type": "plain_text", "text": text}
-
-
-def _remaining(timeout: Pause | None, asked_at: str) -> timedelta | None:
-    if timeout is None:
-        return None
-    left = datetime.fromisoformat(asked_at) + duration(timeout) - datetime.now(UTC)
-    return max(left, timedelta(0))

@@ -36,19 +36,19 @@ class Services:
 
     queue: Queue
     engine: Engine
-    check_claim: "ClaimCheck"
+    check_claim: Callable[["Stoppable"], Awaitable[None]]
+    """Returns while a claim stands; otherwise cancels its handler."""
     settings: WorkerSettings
     slack: SlackClients
     answers: Answers
     log: Logger
     loop: asyncio.AbstractEventLoop
     step_retries: Backoff
-    """The pauses between the tries of one step."""
-    tokens: Tokens | None = None
+    tokens: Tokens | None
     """Those of installs; ``None``: there is one token for all events."""
-    installs: Refresher | None = None
-    sealing: Sealing | None = None
-    metrics: Metrics | None = None
+    installs: Refresher | None
+    sealing: Sealing
+    metrics: Metrics
 
 
 class Stoppable(Protocol):
@@ -57,10 +57,6 @@ class Stoppable(Protocol):
     @property
     def stopped(self) -> str | None:
         """Why it was stopped, or ``None``."""
-
-
-ClaimCheck = Callable[[Stoppable], Awaitable[None]]
-"""Returns while a claim stands; otherwise cancels its handler."""
 
 
 class Attempt:
@@ -102,7 +98,7 @@ class Attempt:
     async def prepare(self, events: Sequence[Event]) -> None:
         """Decrypt the events, and take the token of the first one's workspace, if that has installed the app."""
         sealing, tokens, first = self.services.sealing, self.services.tokens, self.events[0]
-        if sealing is not None and not sealing.entered(events):
+        if not sealing.entered(events):
             await sealing.enter(events)
         if tokens is not None:
             self._clients = tokens.kept(first.payload, self.began) or await tokens.clients_for(first)
@@ -166,7 +162,6 @@ class Attempt:
 
     @cached_property
     def log(self) -> Logger:
-        """A logger whose lines carry the event's id, kind and attempt."""
         first = self.events[0]
         return self.services.log.bind(event_id=first.key, kind=first.kind, attempt=first.attempts)
 
@@ -228,7 +223,6 @@ class Attempt:
 
     @property
     def attempts(self) -> int:
-        """The number of this attempt. It begins anew after an attempt that stored something new."""
         return 1 if self.waited and self.steps.progressed else max(event.attempts for event in self.events)
 
     def age(self) -> float:

@@ -28,7 +28,6 @@ class Fence:
     event: Event
     log: Logger
     check_claim: Callable[[], Awaitable[None]]
-    """Returns while the claim stands, or cancels the handler."""
 
     async def send(
         self,

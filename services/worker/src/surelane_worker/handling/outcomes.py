@@ -4,7 +4,7 @@ One value travels from the handler to ``agent.settle`` and, by its name, into th
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
@@ -190,24 +190,21 @@ def moment(until: object) -> datetime:
 
 
 JITTER = 0.1
+"""Events that failed together are spread over ±10 %."""
 LONGEST_BACKOFF = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """The pauses between attempts: ``base`` after the first, at most ``cap``.
-
-    ``spread`` draws from [0, 1): jitter spreads events that failed together over ±10 %.
-    """
+    """The pauses between attempts: ``base`` after the first, at most ``cap``."""
 
     base: timedelta
     cap: timedelta
-    spread: Callable[[], float] = random.random
 
     def pause(self, attempt: int) -> float:
         """Return the seconds until the attempt that follows number ``attempt``; 1 is the first."""
         wanted = self.base.total_seconds() * max(attempt, 1) ** 2
-        jittered = wanted * (1 - JITTER + 2 * JITTER * self.spread())
+        jittered = wanted * random.uniform(1 - JITTER, 1 + JITTER)  # noqa: S311 - no secret
         return min(jittered, self.cap.total_seconds())
 
 

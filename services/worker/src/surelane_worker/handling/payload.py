@@ -51,15 +51,10 @@ def _read(adapter: TypeAdapter[Any], event: Event) -> object:
     try:
         return adapter.validate_json(event.body)
     except ValidationError as error:
-        raise InvalidPayloadError(_problems(error)) from None
-
-
-def _problems(error: ValidationError) -> str:
-    """Name the fields and what is wrong with them, without the values."""
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    named = [
-        f"{'.'.join(map(str, problem['loc'])) or 'payload'}: {problem['msg']}"
-        for problem in found[:MOST_PROBLEMS]
-    ]
-    more = [f"and {len(found) - MOST_PROBLEMS} more"] if len(found) > MOST_PROBLEMS else []
-    return "; ".join([*named, *more])
+        found = error.errors(include_url=False, include_context=False, include_input=False)  # without values
+        named = [
+            f"{'.'.join(map(str, problem['loc'])) or 'payload'}: {problem['msg']}"
+            for problem in found[:MOST_PROBLEMS]
+        ]
+        more = [f"and {len(found) - MOST_PROBLEMS} more"] if len(found) > MOST_PROBLEMS else []
+        raise InvalidPayloadError("; ".join([*named, *more])) from None

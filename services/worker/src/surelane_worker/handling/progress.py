@@ -23,9 +23,8 @@ _NAME = re.compile(r"[\w.-]{1,40}", re.ASCII)
 class Progress:
     """The latest text about one event. Background tasks write it, so that the handler does not wait."""
 
-    def __init__(self, fence: Fence, between: float = BETWEEN) -> None:
+    def __init__(self, fence: Fence) -> None:
         self._fence = fence
-        self._between = between
         self._text = self._written = ""
         self._ending = asyncio.Event()
         self._writing: asyncio.Task[None] | None = None
@@ -50,7 +49,7 @@ class Progress:
                 await self._fence.send(self._fence.engine.store_progress, self._written)
             except (ClaimLostError, SurelaneError, SealedError) as error:
                 self._fence.log.warning("the progress was not stored", error=type(error).__name__)
-            await sleep_unless(self._ending, self._between)
+            await sleep_unless(self._ending, BETWEEN)
 
 
 class TagError(ValueError):
@@ -59,15 +58,12 @@ class TagError(ValueError):
 
 async def set_tags(fences: Iterable[Fence], tags: Mapping[str, object]) -> None:
     """Set tags of events; see :meth:`Context.tag`."""
-    checked = {_name(name): _value(name, value) for name, value in tags.items()}
+    for name in tags:
+        if not _NAME.fullmatch(name):
+            raise TagError(f"the name of a tag has 1 to 40 letters, digits, _, . and -: {name!r:.80}")
+    checked = {name: _value(name, value) for name, value in tags.items()}
     for fence in fences:
         await fence.send(fence.engine.store_tags, checked)
-
-
-def _name(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise TagError(f"the name of a tag has 1 to 40 letters, digits, _, . and -: {name!r:.80}")
-    return name
 
 
 def _value(name: str, value: object) -> str | None:

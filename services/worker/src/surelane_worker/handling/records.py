@@ -8,6 +8,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from surelane.events import Event
+from surelane.json_text import mended
 
 LONGEST_MESSAGE = 2000
 LONGEST_RESULT = 1_000_000
@@ -32,7 +33,7 @@ def result_text(result: object) -> str | None:
     if result is None:
         return None
     try:
-        text = storable(json.dumps(result, allow_nan=False))
+        text = mended(json.dumps(result, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise ResultError(f"the result is not JSON: {error}") from None
     if len(text) > LONGEST_RESULT:
@@ -48,7 +49,7 @@ def failure_record(raised: object, attempt: int, reason: str | None = None) -> d
         "at": datetime.now(UTC).isoformat(),
         "attempt": attempt,
     }
-    if isinstance(raised, BaseException) and (place := where(raised)):
+    if isinstance(raised, BaseException) and (place := line_in(raised.__traceback__)):
         record["where"] = place
     return record
 
@@ -76,11 +77,6 @@ def message_of(error: object) -> str:
         return f"({type(error).__name__} without text)"
 
 
-def where(error: BaseException) -> str | None:
-    """Return the file and line of a team's own code that raised an exception, or called what did; where known."""
-    return line_in(error.__traceback__)
-
-
 def line_in(found: TracebackType | None) -> str | None:
     """Return the last file and line of a team's own code in a traceback; ``None``: it has none.
 
@@ -105,23 +101,6 @@ def traceback_of(thread: int | None, outermost: FrameType | None = None) -> Trac
     return made
 
 
-def storable(text: str) -> str:
-    """Replace NUL and lone surrogates, which jsonb refuses, in JSON text."""
-    if "\\u0000" not in text and "\\ud" not in text:
-        return text
-    return json.dumps(_replaced(json.loads(text)), ensure_ascii=False)
-
-
 def plain(text: str) -> str:
     """Replace NUL and lone surrogates, which PostgreSQL refuses, by the replacement character."""
     return text.replace("\x00", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _replaced(value: object) -> object:
-    if isinstance(value, str):
-        return plain(value)
-    if isinstance(value, list):
-        return [_replaced(item) for item in value]
-    if isinstance(value, dict):
-        return {_replaced(key): _replaced(item) for key, item in value.items()}
-    return value

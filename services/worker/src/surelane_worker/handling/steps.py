@@ -26,7 +26,7 @@ from surelane_worker.handling.flow import Flow, Key
 from surelane_worker.handling.outcomes import Backoff, Pause, Wait, duration
 from surelane_worker.handling.past import PATCH, UNDO, Past, Tasks
 from surelane_worker.handling.records import failure_record
-from surelane_worker.handling.shapes import Call, Shape, StepMismatchError
+from surelane_worker.handling.shapes import Call, StepMismatchError
 from surelane_worker.handling.threads import Threads
 from surelane_worker.slack.limits import SlackBusyError
 from surelane_worker.slack.notes import ClaimLostError
@@ -93,11 +93,9 @@ class Steps:
     fence: Fence
     threads: Threads
     main: InitVar[asyncio.Task[Any] | None] = None
-    """The task that runs the handler; ``None`` if a thread runs it."""
     own: InitVar[Tasks] = frozenset()
     """The tasks whose steps come in the order of the handler's code."""
     grouped: bool = False
-    """Whether the handler takes several events. Then it has no steps."""
     retries: Backoff = RETRIES
     note_version: Callable[[], Awaitable[None]] | None = None
     """Awaited before something new is stored."""
@@ -186,7 +184,9 @@ class Steps:
             with self._asking(key):
                 stored = await self._given(key, "step", call.hashed)
                 if stored is not None and stored.ended:
-                    return _result(key, call.shape, stored)
+                    if not stored.done:
+                        raise _error(key, stored.tried["error"])
+                    return call.shape.read(key, stored.result or "null")
                 await self._stop()
                 await self.flow.turn(key)
                 await self.finalize(asyncio.current_task())
@@ -366,12 +366,6 @@ class Steps:
 
 _INSIDE: contextvars.ContextVar[str | None] = contextvars.ContextVar("step", default=None)
 """The step that runs."""
-
-
-def _result(key: Key, shape: Shape, stored: StoredStep) -> Any:
-    if not stored.done:
-        raise _error(key, stored.tried["error"])
-    return shape.read(key, stored.result or "null")
 
 
 def _error(key: Key, record: Mapping[str, Any]) -> StepError:

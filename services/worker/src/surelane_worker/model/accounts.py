@@ -5,10 +5,9 @@ the button was posted, and whether the turn goes on without it.
 """
 
 import asyncio
-from collections.abc import Coroutine
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlencode
 
 from slack_sdk.errors import SlackApiError
@@ -36,7 +35,6 @@ ASKED = {
     AGAIN: "Slack no longer accepts the account that you connected. Please connect it again. Only you see this.",
 }
 GONE = "I stop here: your Slack account is no longer connected. Please ask again."
-Result = TypeVar("Result")
 
 
 class Accounts:
@@ -64,11 +62,12 @@ class Accounts:
             was_refused = Key(f"{WAIT}{AGAIN} asked", 1) in await self._steps.past.all()
             if not was_refused and await self._find():
                 return Bearer(self._token or "")
+        # In tasks of their own: the run may have stored steps that come after this place.
         if not self._again:
             self._again = True
-            if await _aside(self._connected(AGAIN)) and await self._find():
+            if await asyncio.create_task(self._connected(AGAIN)) and await self._find():
                 return Bearer(self._token or "")
-        await _aside(self._lose())
+        await asyncio.create_task(self._lose())
         return None
 
     @property
@@ -141,11 +140,6 @@ class Accounts:
 
         if await self._ctx.step(f"{WAIT} lost", too_late):
             raise StoppedError(GONE)
-
-
-async def _aside(what: Coroutine[Any, Any, Result]) -> Result:
-    """Await it in a task of its own: the run may have stored steps that come after this place."""
-    return await asyncio.create_task(what)
 
 
 def _owners(event: Event, place: Place) -> list[Owner]:

@@ -29,7 +29,6 @@ class Limit(BaseModel, extra="forbid"):
     money: Money | None = None
 
     def is_used_up(self, spent: Spent) -> bool:
-        """Whether nothing is left."""
         tokens, money = self.tokens, self.money
         return (tokens is not None and spent.tokens >= tokens) or (money is not None and spent.cost >= money)
 

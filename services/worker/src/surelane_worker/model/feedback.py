@@ -11,7 +11,6 @@ from typing import Any
 from surelane.errors import SurelaneError
 from surelane.events import Event
 from surelane.slack import place_of
-from surelane_service.engine import StoredStep
 from surelane_worker.handling import asks
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.model.setup import NAME
@@ -61,7 +60,10 @@ async def take(
         return {"quiet": True}
     if block.question != FEEDBACK or rating is None or not isinstance(channel, str):
         return {"unhandled": "not a rating"}
-    model = _model(await fence.patiently(fence.engine.read_steps, block.identity))
+    steps = await fence.patiently(fence.engine.read_steps, block.identity)
+    said = [step.result for step in steps if step.name == "model" and step.done and step.result]
+    (response,) = json.loads(said[-1]) if said else ({},)
+    model = str((response.get("metadata") or {}).get(NAME) or "")
     rated = block.identity, (workspace, user, channel), rating, reason, model, event.id
     known = await fence.patiently(fence.engine.rate_turn, *rated)
     if known and name == RATE and rating == -1:
@@ -70,9 +72,3 @@ async def take(
     elif place.channel:
         await asks.tell(ctx.slack, asked_in, user, "Thank you." if known else "This answer is gone.")
     return {"rated": value if name == RATE else "reason"} if known else {"unhandled": "no such turn"}
-
-
-def _model(steps: Sequence[StoredStep]) -> str:
-    said = [step.result for step in steps if step.name == "model" and step.done and step.result]
-    (response,) = json.loads(said[-1]) if said else ({},)
-    return str((response.get("metadata") or {}).get(NAME) or "")

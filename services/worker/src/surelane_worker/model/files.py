@@ -14,6 +14,7 @@ from yarl import URL
 
 from surelane.events import Event
 from surelane.slack import object_in, text_in
+from surelane_service.outbound import bounded
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.model.errors import UnavailableError
 from surelane_worker.slack.client import is_at, origin_of
@@ -116,7 +117,7 @@ class Attached:
 
     async def _bytes(self, file: Reference) -> bytes | None:
         """Return a file's bytes; ``None``: the app may not read it, or it is too large."""
-        client, read = self.ctx.slack.client, bytearray()
+        client = self.ctx.slack.client
         assert client.session is not None  # noqa: S101 - slack_clients sets it
         headers = {"Authorization": f"Bearer {client.token}"}
         try:
@@ -128,13 +129,9 @@ class Attached:
                 # Without the right to read files, Slack shows a page to sign in.
                 if response.status != 200 or response.content_type == "text/html" != file["type"]:
                     return None
-                async for chunk in response.content.iter_chunked(65536):
-                    read += chunk
-                    if len(read) > LARGEST:
-                        return None
+                return await bounded(response, LARGEST)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise UnavailableError(f"a file cannot be read now: {type(error).__name__}") from None
-        return bytes(read)
 
 
 async def attach(run: RunContext[Context], name: str, text: str) -> str:

@@ -240,8 +240,7 @@ class Run:
         workspace, person = self._payer
         fence = attempt.steps.fence
         await fence.patiently(fence.engine.count_usage, workspace, person, used, token_hex(8))
-        if attempt.services.metrics is not None:
-            attempt.services.metrics.model_used(workspace, used)
+        attempt.services.metrics.model_used(workspace, used)
 
     @property
     def _payer(self) -> tuple[str, str]:

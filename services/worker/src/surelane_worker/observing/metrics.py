@@ -124,17 +124,15 @@ class Metrics(Collector):
         refused, model = counted(self._slack_refused, METHOD, **OURS), ("gen_ai.request.model", WORKSPACE)
         tokens = counted(self._model_tokens, *model, "gen_ai.token.type")
         costs = counted(self._model_cost, *model)
-        for name, description, observe in (
-            ("surelane.event.expired", "Events swept.", single(lambda: self.expired)),
-            ("surelane.slack.rate_limited", "Calls of Slack's Web API that its limits refused.", refused),
-            ("surelane.model.tokens", "Tokens that models used.", tokens),
-            ("surelane.model.cost", "What models cost by the team's prices.", costs),
+        blocked = single(lambda: self.loop_blocked)
+        for name, unit, description, observe in (
+            ("surelane.event.expired", "", "Events swept.", single(lambda: self.expired)),
+            ("surelane.slack.rate_limited", "", "Calls of Slack's Web API that its limits refused.", refused),
+            ("surelane.model.tokens", "", "Tokens that models used.", tokens),
+            ("surelane.model.cost", "", "What models cost by the team's prices.", costs),
+            ("surelane.loop.blocked", "s", "Time for which handlers blocked the event loop.", blocked),
         ):
-            meter.create_observable_counter(name, [observe], description=description)
-        told = "Time for which handlers blocked the event loop."
-        meter.create_observable_counter(
-            "surelane.loop.blocked", [single(lambda: self.loop_blocked)], "s", told
-        )
+            meter.create_observable_counter(name, [observe], unit, description)
         if not pushed:
             REGISTRY.register(self)
         else:

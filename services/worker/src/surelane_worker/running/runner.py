@@ -17,6 +17,7 @@ from surelane.encryption.data_keys import KeyDestroyedError, NoKeyError
 from surelane.encryption.envelopes import DamagedError
 from surelane.events import Event
 from surelane.jobs import job_text, jobs_text
+from surelane.json_text import mended
 from surelane.trace_context import traceparent_of
 from surelane_service.logs import get_logger, shown
 from surelane_service.telemetry.spans import failed, within
@@ -49,10 +50,9 @@ from surelane_worker.handling.records import (
     OutcomeError,
     ResultError,
     error_record,
+    line_in,
     message_of,
     result_text,
-    storable,
-    where,
 )
 from surelane_worker.handling.steps import StepError
 from surelane_worker.handling.undo import undo
@@ -104,7 +104,6 @@ class Runner:
         timeout = self._settings.handler_timeout
         self._timeout = None if timeout is None else timeout.total_seconds()
         self._coalescer = Coalescer(services, settler)
-        self._prepares = services.sealing is not None or services.tokens is not None
         self._anew: Counter[str] = Counter()
         self._anew_since = 0.0
 
@@ -119,7 +118,8 @@ class Runner:
             return await self._run_group(work)
         except Exception as error:
             log.exception("attempt crashed; its events are settled as failed", kind=work.handler.kinds[0])
-            self._fail_unsettled(work, error)
+            for claim in [claim for claim in work.claims if claim.outcome is None]:
+                self._put_failure(claim, Fail(error), self._backoff.pause(claim.event.attempts))
             return False
 
     async def _run_group(self, work: Work) -> bool:
@@ -217,8 +217,7 @@ class Runner:
         within: float | None = None
         limit: asyncio.Timeout | None = None
         try:
-            if self._prepares:
-                await attempt.prepare(events)
+            await attempt.prepare(events)
             attempt.main = work.task or asyncio.current_task()
             try:
                 handler = handler.for_event(events[0])
@@ -379,11 +378,15 @@ class Runner:
     def _fail(
         self, work: Work, claims: Sequence[Claim], outcome: Fail | Retry | Discard, attempt: Attempt
     ) -> bool:
-        if isinstance(outcome, Retry):
-            final, retry_in = None, duration(outcome.after).total_seconds()
-        else:
-            final = _final_reason(outcome.error) if isinstance(outcome, Fail) else message_of(outcome.reason)
-            retry_in = (work.handler.backoff or self._backoff).pause(attempt.attempts)
+        final, retry_in = None, (work.handler.backoff or self._backoff).pause(attempt.attempts)
+        match outcome:
+            case Retry(after):
+                retry_in = duration(after).total_seconds()
+            case Discard(reason):
+                final = message_of(reason)
+            case Fail(error):
+                reasons = (reason for sort, reason in FINAL.items() if isinstance(error, sort))
+                final = next(reasons, None) or final_reason(error)
         ended = True
         for claim in claims:
             again = final is None and self._goes_on(claim.event, attempt)
@@ -410,22 +413,22 @@ class Runner:
             "reason": final,
             "max_attempts": self._settings.max_attempts,
         }
-        self._settler.put(claim, outcome, storable(json.dumps(failure)))
+        self._settler.put(claim, outcome, mended(json.dumps(failure)))
 
     def _goes_on(self, event: Event, attempt: Attempt) -> bool:
         """Return whether attempts remain after this one."""
         return min(event.attempts, attempt.attempts) < (event.max_attempts or self._settings.max_attempts)
-
-    def _fail_unsettled(self, work: Work, error: Exception) -> None:
-        for claim in [claim for claim in work.claims if claim.outcome is None]:
-            self._put_failure(claim, Fail(error), self._backoff.pause(claim.event.attempts))
 
     @staticmethod
     def _log(attempt: Attempt, outcome: Fail | Retry | Discard, *, retried: bool) -> None:
         match outcome:
             case Fail(error):
                 # The message may quote a user's text. It is in the event's error record, not in the log.
-                failed = {"error": type(error).__name__, "where": where(error), "retried": retried}
+                failed = {
+                    "error": type(error).__name__,
+                    "where": line_in(error.__traceback__),
+                    "retried": retried,
+                }
                 attempt.log.error("handler failed", **failed, exc_info=shown(error))
             case Discard():
                 attempt.log.info("event discarded")
@@ -449,12 +452,6 @@ def _ended_by(
         # What cancelled the handler has passed through it: its traceback names the line that was awaited.
         return Fail(late.with_traceback((error.__cause__ or error).__traceback__))
     return Fail(error.__cause__ or error if isinstance(error, StepError) else error)
-
-
-def _final_reason(error: BaseException) -> str | None:
-    """Return the reason, for history, why no further attempt can succeed, or ``None`` if one may."""
-    reasons = (reason for sort, reason in FINAL.items() if isinstance(error, sort))
-    return next(reasons, None) or final_reason(error)
 
 
 def _uncancel() -> None:

@@ -217,7 +217,11 @@ async def slack_clients(
 ) -> AsyncIterator[SlackClients]:
     """Open the clients for the length of the block. Their calls wait for the limiter."""
     api = settings.slack_api_url
-    traces = [_trace_config(api)] if traced else []
+    traces: list[aiohttp.TraceConfig] = []
+    if traced:
+        from opentelemetry.instrumentation.aiohttp_client import create_trace_config  # noqa: PLC0415 - slow to import, for traces alone
+
+        traces.append(create_trace_config(url_filter=without_secrets(api)))
     middlewares = [] if limiter is None else [admitting(limiter, URL(api))]
     async with aiohttp.ClientSession(
         trace_configs=traces, timeout=TIMEOUT, middlewares=middlewares
@@ -233,12 +237,6 @@ async def slack_clients(
             yield SlackClients(client, once, responses)
         finally:
             await responses.close()
-
-
-def _trace_config(api: str) -> aiohttp.TraceConfig:
-    from opentelemetry.instrumentation.aiohttp_client import create_trace_config  # noqa: PLC0415 - slow to import, for traces alone
-
-    return create_trace_config(url_filter=without_secrets(api))
 
 
 def without_secrets(api: str) -> Callable[[URL], str]:

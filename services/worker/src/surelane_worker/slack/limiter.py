@@ -67,11 +67,9 @@ class Limiter:
     database: SlackLimits
     metrics: Metrics
     rules: Callable[[str], Sequence[Rule]] = rules_of
-    """Returns the rules of a method."""
-    away: float = AWAY
-    """Seconds without a statement after an outage."""
 
     def __post_init__(self) -> None:
+        self._clock = asyncio.get_running_loop().time
         self._limits: dict[str, Limit] = {}
         self._wanted: dict[str, Limit] = {}
         self._workers = WORKERS
@@ -93,8 +91,7 @@ class Limiter:
 
         ``workspace`` names an app in a workspace, such as a digest of its token.
         """
-        clock = asyncio.get_running_loop().time
-        began = clock()
+        began = self._clock()
         limits = self._limits_of(workspace, method, channel, began)
         callers: dict[Limit, Caller] = {}
         try:
@@ -102,7 +99,7 @@ class Limiter:
                 now = await self._turns_come(limits, callers)
         except BaseException as error:
             for limit, caller in callers.items():
-                limit.leave(caller, clock())
+                limit.leave(caller, self._clock())
             if isinstance(error, TimeoutError) and bound.expired():
                 raise SlackBusyError(LONGEST_WAIT) from None
             raise
@@ -112,9 +109,8 @@ class Limiter:
 
     async def _turns_come(self, limits: Sequence[Limit], callers: dict[Limit, Caller]) -> float:
         """Get a turn of each limit, all at once, and return at the time when all have come."""
-        clock = asyncio.get_running_loop().time
         while True:
-            now = clock()
+            now = self._clock()
             for limit in limits:
                 if limit not in callers or limit.is_void(callers[limit], now):
                     callers[limit] = limit.call(now)
@@ -134,7 +130,7 @@ class Limiter:
     def refused(self, workspace: str, method: str, channel: str | None, retry_after: float) -> None:
         """Tell all workers that Slack refused a call, and for how many seconds it will refuse others."""
         self.metrics.slack_refused(method)
-        now = asyncio.get_running_loop().time()
+        now = self._clock()
         limits = self._limits_of(workspace, method, channel, now)
         for limit in limits:
             # Slack does not say which limit it means. A channel's own never takes long.
@@ -174,31 +170,29 @@ class Limiter:
 
     async def _keep(self) -> None:
         """Ask the database for turns, as long as there are callers."""
-        clock = asyncio.get_running_loop().time
         while self._wanted:
             self._changed.clear()
-            due = [limit for limit in self._wanted.values() if limit.ask_at <= clock()][:MOST_AT_ONCE]
+            due = [limit for limit in self._wanted.values() if limit.ask_at <= self._clock()][:MOST_AT_ONCE]
             if due:
                 await self._serve(due)
             else:
                 soonest = min(limit.ask_at for limit in self._wanted.values())
-                await sleep_unless(self._changed, soonest - clock())
+                await sleep_unless(self._changed, soonest - self._clock())
             self._wanted = {name: limit for name, limit in self._wanted.items() if limit.is_wanted}
 
     async def _serve(self, limits: Sequence[Limit]) -> None:
         """Give the callers of some limits their turns: from the database, or from the worker's own share."""
-        clock = asyncio.get_running_loop().time
-        sent = clock()
+        sent = self._clock()
         asked = [limit.wanted(sent) for limit in limits]
         answers = await self._answers(limits, asked)
-        now = clock()
+        now = self._clock()
         for limit, leased, wanted in zip(limits, answers or [None] * len(limits), asked, strict=True):
             if leased is not None:
                 self._workers = max(1, leased.workers)
                 limit.lease(leased, wanted, sent, now)
             elif answers is None or limit.tries >= TRIES:
                 limit.tries = 0
-                limit.share(self._workers, now, self._away_until or now + self.away)
+                limit.share(self._workers, now, self._away_until or now + AWAY)
             else:
                 limit.tries += 1
                 limit.retry_at = now + PAUSE * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
@@ -207,11 +201,10 @@ class Limiter:
         self, limits: Sequence[Limit], asked: Sequence[LeaseWanted]
     ) -> list[Leased | None] | None:
         """Ask the database, and return its answers; ``None`` if it does not answer within two seconds."""
-        clock = asyncio.get_running_loop().time
         if self._question is not None and not self._question.done():
             # Turns are shared until then. With a time that is past, the keeper would try again without a pause.
-            self._away_until = max(self._away_until, clock() + self.away)
-        if clock() < self._away_until:
+            self._away_until = max(self._away_until, self._clock() + AWAY)
+        if self._clock() < self._away_until:
             return None
         self._question = asyncio.create_task(self._ask(limits, asked))
         # Do not cancel a slow statement: the cancellation would be slow as well.
@@ -226,19 +219,18 @@ class Limiter:
                 error=type(error).__name__,
                 share=f"1/{self._workers}",
             )
-        self._away_until = clock() + self.away
+        self._away_until = self._clock() + AWAY
         return None
 
     async def _ask(self, limits: Sequence[Limit], asked: Sequence[LeaseWanted]) -> list[Leased | None]:
-        clock = asyncio.get_running_loop().time
-        began = clock()
+        began = self._clock()
         for limit, wanted in zip(limits, asked, strict=True):
             if limit.delay_until is not None:
-                left = limit.delay_until - clock()
+                left = limit.delay_until - self._clock()
                 if left <= 0 or await self.database.delay_slack_calls(*wanted[:3], left):
                     limit.delay_until = None
         leased = await self.database.lease_slack_calls(asked, LONGEST_WAIT)
-        self.metrics.operation.add("lease", clock() - began)
+        self.metrics.operation.add("lease", self._clock() - began)
         return leased
 
 

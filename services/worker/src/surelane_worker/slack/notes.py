@@ -26,6 +26,7 @@ TRIES = 40
 PAUSE = 0.05
 """Seconds between two tries to note something on a row that another transaction has locked."""
 AWAY = 0.5
+"""Seconds between two tries while the database cannot be reached."""
 Ordinal = int | str
 """The number of a reply in an attempt; in a step, the step's name and the reply's number in it."""
 
@@ -48,9 +49,7 @@ class Notebook:
     the claim no longer stands.
     """
 
-    def __init__(self, engine: Engine, event: Event, log: Logger, *, away: float = AWAY) -> None:
-        """``away``: seconds between two tries while the database cannot be reached."""
-        self._away = away
+    def __init__(self, engine: Engine, event: Event, log: Logger) -> None:
         self._engine = engine
         self._event = event
         self._log = log
@@ -104,7 +103,6 @@ class Notebook:
         return made if isinstance(made, str) else None
 
     async def note_call(self, name: str, made: str, *, must: bool = False) -> None:
-        """Note what a call made."""
         self._part("calls")[name] = made
         await self._write(must=must)
 
@@ -139,7 +137,7 @@ class Notebook:
                     warned = True
                     if not (must and isinstance(error, DatabaseUnavailable | TransientConflict)):
                         return
-                    await asyncio.sleep(self._away)
+                    await asyncio.sleep(AWAY)
                     continue
                 if answer is Settled.DONE:
                     self._written = text

@@ -1,7 +1,6 @@
 """Reply in Slack once, even if the event is handled again.
 
-The event's row says which replies were sent (:mod:`surelane_worker.slack.notes`). An attempt looks in Slack only for a
-reply of an earlier attempt that was being sent when that attempt ended: Slack allows some apps one lookup per minute.
+The event's row says which were sent (:mod:`surelane_worker.slack.notes`): some apps may look once per minute.
 """
 
 import asyncio

@@ -46,7 +46,6 @@ class Begun:
 
     @property
     def noted(self) -> Mapping[str, Any]:
-        """The note of this or an earlier attempt."""
         return self.notebook.stream(self.name)
 
     async def earlier(self) -> str | None:
@@ -170,7 +169,8 @@ class Stream:
         self._interval = interval
         self._number = 0
         self._message = self._first = made(0)
-        self._whole = self._is_whole()
+        last = next(number for number in count() if not self._noted(number).get("goes_on"))
+        self._whole = bool(self._noted(last).get("stopped"))
         """Whether an earlier attempt finished the stream."""
         self._waiting: list[dict[str, Any]] = []
         self._next_at = 0.0
@@ -228,14 +228,7 @@ class Stream:
             await self._message.end(last, below)
 
     def _noted(self, number: int) -> Mapping[str, Any]:
-        """Return what an attempt noted about a message."""
         return self._made(number).begun.noted
-
-    def _is_whole(self) -> bool:
-        number = 0
-        while self._noted(number).get("goes_on"):
-            number += 1
-        return bool(self._noted(number).get("stopped"))
 
     def _pause(self) -> float:
         """Return the seconds until the next call may be made."""

@@ -1,7 +1,4 @@
-"""Find the token for an event: the one of the workspace or organization that installed the app.
-
-A lookup is kept for a minute, for a bounded number of installations. Many events of one workspace cause one lookup.
-"""
+"""Find the token for an event: the one of the workspace or organization that installed the app."""
 
 import asyncio
 import time

@@ -19,7 +19,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.metrics.view import DropAggregation, View
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import Event, ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import Event, ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.trace import Status
@@ -81,18 +81,14 @@ def configure_telemetry(service: str, version: str, *, statements: bool = False)
     tracer_provider.add_span_processor(processor)
     trace.set_tracer_provider(tracer_provider)
     if statements:
-        _trace_statements(resource, processor)
+        from opentelemetry.instrumentation.asyncpg import AsyncPGInstrumentor  # noqa: PLC0415 - slow to import, for traces alone
+
+        # Below a span only. A statement of a poll or a batch would otherwise start a trace of its own.
+        below = TracerProvider(ParentBased(ALWAYS_OFF), resource, shutdown_on_exit=False)
+        below.add_span_processor(processor)
+        AsyncPGInstrumentor().instrument(tracer_provider=below)  # type: ignore[no-untyped-call]
     tracer = Tracer(tracer_provider, tracer_provider.get_tracer("surelane", version, schema_url=SCHEMA_URL))
     return Telemetry(tracer_provider, tracer, meter_provider, pushed is not None)
-
-
-def _trace_statements(resource: Resource, processor: SpanProcessor) -> None:
-    """Trace statements below a span only. A statement of a poll or a batch would otherwise start a trace of its own."""
-    from opentelemetry.instrumentation.asyncpg import AsyncPGInstrumentor  # noqa: PLC0415 - slow to import, for traces alone
-
-    provider = TracerProvider(ParentBased(ALWAYS_OFF), resource, shutdown_on_exit=False)
-    provider.add_span_processor(processor)
-    AsyncPGInstrumentor().instrument(tracer_provider=provider)  # type: ignore[no-untyped-call]
 
 
 def messaging(operation: str, destination: str | None = None) -> dict[str, str]:
@@ -123,7 +119,9 @@ def _exporter(signal: str, known: Collection[str]) -> Any:  # noqa: ANN401 - of 
     if (name := _named(signal)) not in known:
         return None
     if name == "otlp":
-        name += "_proto_grpc" if _protocol(signal) == "grpc" else "_proto_http"
+        specific = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL")
+        protocol = specific or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
+        name += "_proto_grpc" if protocol == "grpc" else "_proto_http"
     (found,) = entry_points(group=f"opentelemetry_{signal}_exporter", name=name)
     return found.load()()
 
@@ -137,11 +135,6 @@ def _named(signal: str) -> str:
         return named.strip().lower()
     endpoints = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT")
     return "otlp" if any(os.environ.get(name) for name in endpoints) else "none"
-
-
-def _protocol(signal: str) -> str:
-    specific = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL")
-    return specific or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL") or "http/protobuf"
 
 
 URLS = ("http.url", "http.target", "url.full")
