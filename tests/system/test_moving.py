@@ -16,7 +16,7 @@ import pytest
 
 from surelane.calls import Connection
 from surelane.encryption.keys import new_key
-from surelane.errors import Conflict
+from surelane.errors import SurelaneError
 from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
 from surelane_operator.doctor import Level, verify
@@ -218,7 +218,7 @@ async def test_a_move_that_is_interrupted_after_any_statement_is_finished_by_the
     here, there = there, here
     uris.reverse()
     # All of the last ones, in which it leaves here and appears there; of those before, which only copy, a sample.
-    for after in (*range(0, sent - LAST, 7), *range(sent - LAST, sent)):
+    for after in (*range(0, sent - LAST, 14), *range(sent - LAST, sent)):
         assert await _sent(uris, after) == after
         left = {row["id"] for row in await here.fetch("select id from agent.event where kind <> 'event'")}
         came = {row["id"] for row in await there.fetch("select id from agent.event where kind <> 'event'")}
@@ -239,20 +239,38 @@ async def test_a_move_that_is_interrupted_after_any_statement_is_finished_by_the
     assert [each for each in await verify(there) if each.level is Level.PROBLEM] == []
 
 
-async def test_what_does_not_fit_is_refused_and_stays(both: list[Connection]) -> None:
+async def test_what_does_not_fit_is_refused_and_stays(uris: list[str], both: list[Connection]) -> None:
     source, target = both
     identity = await enqueue(source, "noted", {"team_id": TEAM})
+    sealed = "insert into agent.installation (enterprise_wide, owner_id, details, sealed) values (false, $1, '{}', $2)"
+    await source.execute(sealed, TEAM, b"\x01" + b"k" * 30)
 
-    async def moved() -> None:
-        await move(source, target, TEAM, lambda _: None)
+    async def refused(to: Connection, reason: str) -> None:
+        async with asyncio.timeout(30):
+            opened = [await asyncpg.connect(uris[0]), to]
+            with pytest.raises(SurelaneError, match=reason):
+                await move(opened[0], to, TEAM, lambda _: None)
+            await opened[0].close()
+            await target.execute("select pg_advisory_unlock_all()")
+        assert await source.fetchval("select array_agg(id) from agent.event") == [identity]
+        assert await target.fetchval("select count(*) from agent.event") == 0
 
-    async with asyncio.timeout(30):
-        await target.execute("select setval('agent.event_id_seq', 1, false)")
-        with pytest.raises(Conflict, match=f"event {identity} may be another one there"):
-            await moved()
-    assert await source.fetchval("select array_agg(id) from agent.event") == [identity]
+    await refused(source, "another move is under way, or both are one database")
+    await target.execute('create schema "move_T0MOVES"')
+    await target.execute("""comment on schema "move_T0MOVES" is '{"from": "elsewhere"}'""")
+    await refused(target, "a move from elsewhere is unfinished")
+    await target.execute('drop schema "move_T0MOVES"')
+    await target.execute(sealed, "T0OTHER", b"\x01" + b"o" * 30)
+    await refused(target, f"encrypted with the key {b'k'.hex() * 8}")
+    await target.execute("select setval('agent.event_id_seq', 1, false)")
+    await refused(target, f"event {identity} may be another one there")
+    await target.execute("update agent.version set version = '9.0.0'")
+    await refused(target, "the target's of 9.0.0")
+    with pytest.raises(SurelaneError, match="letters and digits"):
+        await move(source, target, "T0'", lambda _: None)
 
 
+@pytest.mark.chaos
 async def test_threads_under_traffic_keep_their_order_although_the_mover_is_killed(
     uris: list[str], tmp_path: Path
 ) -> None:

@@ -70,6 +70,7 @@ _LACKING = """with here as (
 ), came as (
     select substr(sealed, 2, 8) as id from {0}.installation union select substr(sealed, 2, 8) from {0}.data_key
 ) select encode(id, 'hex') from came where exists (select from here) and id not in (select id from here) limit 1"""
+_IDENTITY = "select current_database() || ' of server ' || system_identifier from pg_control_system()"
 _ROWS, _DELETE = "select * from agent.{} where {}", "delete from agent.{} where {}"
 _CHECKSUM = "select count(*), coalesce(sum(hashtextextended(moved::text, 0)), 0)::text from {} as moved"
 _PUBLISH = """
@@ -174,13 +175,14 @@ class _Move:
     async def once(self) -> None:
         """Move what is here now."""
         commit = await self._hold()
-        rows = {table: int((await self._checksum(self.source, table))[0]) for table in _TABLES}
-        noted = {"move": secrets.token_hex(16), "from": await self._identity(), "rows": rows}
         async with self.target.transaction():
             await self.target.execute(f"create schema {self.copies}")
-            for table in _TABLES:
-                await self._copy(table)
-            await self._check_keys()
+            rows = {table: await self._copy(table) for table in _TABLES}
+            noted = {"move": secrets.token_hex(16), "from": await self._identity(), "rows": rows}
+            if lacking := await self.target.fetchval(_LACKING.format(self.copies)):
+                raise InvalidInput(
+                    f"no row there is encrypted with the key {lacking}: give both the same {SETTING}"
+                )
             await self.target.execute(f"comment on schema {self.copies} is $json${json.dumps(noted)}$json$")
         async with self.target.transaction():
             await self.target.execute(_PUBLISH.format(self.copies))
@@ -223,42 +225,26 @@ class _Move:
             raise Conflict(f"event {used} may be another one there: set the installations' numbers apart")
         return transaction.commit
 
-    async def _copy(self, table: str) -> None:
-        """Copy a table's rows, and compare them."""
-        await self.target.execute(f"create table {self.copies}.{table} (like agent.{table})")
+    async def _copy(self, table: str) -> int:
+        """Copy a table's rows, compare them, and return how many there are."""
+        copied = f"{self.copies}.{table}"
+        rows = _ROWS.format(table, self._where(table))
+        await self.target.execute(f"create table {copied} (like agent.{table})")
         with TemporaryFile() as file:
-            rows = _ROWS.format(table, self._where(table))
             await self.source.copy_from_query(rows, output=file, format="binary", timeout=_WITHIN)
             file.seek(0)
+            schema = self.copies.strip('"')
             await self.target.copy_to_table(
-                table, schema_name=self.copies.strip('"'), source=file, format="binary", timeout=_WITHIN
+                table, schema_name=schema, source=file, format="binary", timeout=_WITHIN
             )
-        here, there = await self._checksum(self.source, table), await self._checksum(self.target, table)
+        (here,) = await self.source.fetch(_CHECKSUM.format(f"({rows})"))
+        (there,) = await self.target.fetch(_CHECKSUM.format(copied))
         if here != there:
-            raise DatabaseRefused(f"the copy of {table} is another one: {there} instead of {here}")
-
-    async def _check_keys(self) -> None:
-        lacking = await self.target.fetchval(_LACKING.format(self.copies))
-        if lacking:
-            raise InvalidInput(
-                f"nothing there is encrypted with the key {lacking}: use the same {SETTING}, and rotate"
-            )
-
-    async def _checksum(self, connection: Connection, table: str) -> tuple[int, str]:
-        rows = (
-            f"({_ROWS.format(table, self._where(table))})"
-            if connection is self.source
-            else f"{self.copies}.{table}"
-        )
-        count, checksum = (await connection.fetch(_CHECKSUM.format(rows)))[0]
-        return count, checksum
+            raise DatabaseRefused(f"the copy of {table} differs: {list(there)} instead of {list(here)}")
+        return int(here[0])
 
     def _where(self, table: str) -> str:
         return _TABLES[table].format(self.team)
 
     async def _identity(self) -> str:
-        return str(
-            await self.source.fetchval(
-                "select current_database() || ' of server ' || system_identifier from pg_control_system()"
-            )
-        )
+        return str(await self.source.fetchval(_IDENTITY))
