@@ -1,0 +1,299 @@
+"""Run the services on this machine with a part of the load, and measure what the primary's work costs here."""
+
+import asyncio
+import json
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import asyncpg
+from slack_sdk.signature import SignatureVerifier
+
+from benchmarks import consumer, figures
+from benchmarks.bench import Bench, at_rest
+from benchmarks.fill import KIND
+from benchmarks.measures import ingest
+from benchmarks.programs.ingest_load import SECRET
+from benchmarks.server import SETTINGS, Server, connected, migrated_template, running_server
+from benchmarks.shards.shape import PAUSES, Blast, Post, Shape
+from benchmarks.shards.shard import Costs, Figures, Outage, Shard
+from surelane_dev.accounts import create_roles
+from surelane_dev.postgres import embedded
+
+WORKERS, SLOTS = 8, 5
+SHRINK = 60.0
+"""Pauses between Slack's retries, and within threads, are so many times as short."""
+SHAPE = Shape(200, 20.0, 1.0, Blast(9, 15.0, 10.0, 100.0), shrink=10.0)
+CALM, SECONDS, QUIET = 80.0, 110.0, 10.0
+"""When the server stops, when the last post comes, and when the waits after the blast count no longer as beside it."""
+AWAY = 5.0
+SMALL = 50
+"""Workspaces from this rank on are small."""
+GIVEN_UP = 60.0
+FLOOD, CLAIMS, CLAIMERS = 20_000, 4_000, 4
+
+
+@dataclass
+class Sent:
+    """What Slack would know."""
+
+    began: float
+    figures: Figures = field(default_factory=Figures)
+    statuses: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """Slack's answers, by the number of the retry."""
+
+    async def post(self, session: aiohttp.ClientSession, url: str, post: Post) -> None:
+        """Send a post at its time, and again as Slack does."""
+        await asyncio.sleep(self.began + post.at - time.time())
+        for retry, pause in enumerate((*PAUSES, None)):
+            status = await _answered(session, url, post, self.began)
+            self.statuses[retry, status] += 1
+            if status == 200:
+                self.figures.stored += 1
+                self.figures.retried += retry > 0
+                return
+            if pause is not None:
+                await asyncio.sleep(pause / SHRINK)
+        self.figures.lost += 1
+
+
+async def _answered(session: aiohttp.ClientSession, url: str, post: Post, began: float) -> int:
+    thread = f"{int(began)}.{post.thread % 1_000_000:06d}"
+    at = f"{began + post.at:.6f}"
+    event = {
+        "type": "app_mention",
+        "user": "U0LAN0Z89",
+        "text": f"{post.seconds:.3f}",
+        "channel": f"C{post.workspace}",
+        "ts": at,
+        "event_ts": at,
+        "thread_ts": thread,
+    }
+    envelope = {
+        "type": "event_callback",
+        "team_id": f"T{post.workspace}",
+        "api_app_id": "A0",
+        "event_id": f"Ev{post.at:.6f}.{post.thread}",
+        "event_time": int(began + post.at),
+        "event": event,
+    }
+    body, now = json.dumps(envelope), str(int(time.time()))
+    headers = {
+        "Content-Type": "application/json",
+        "X-Slack-Request-Timestamp": now,
+        "X-Slack-Signature": SignatureVerifier(SECRET).generate_signature(timestamp=now, body=body) or "",
+    }
+    async with session.post(url, data=body, headers=headers) as response:
+        return response.status
+
+
+def named(stored: float, workspace: int) -> tuple[str, str]:
+    """Return under what the wait of an event counts."""
+    assert SHAPE.blast is not None
+    beside = SHAPE.blast.begins <= stored < CALM - QUIET
+    when = "beside" if beside else "before" if stored < SHAPE.blast.begins else "after"
+    return (
+        when,
+        "blasting" if workspace == SHAPE.blast.workspace else "small" if workspace >= SMALL else "others",
+    )
+
+
+async def check(seed: int) -> None:
+    """Run the services, then simulate the same, and print both."""
+    shape = Shape(**{**SHAPE.__dict__, "seed": seed})
+    posts = list(shape.posts(SECONDS))
+    found, outage, connections = await _run(posts)
+    simulated = Shard(
+        WORKERS,
+        SLOTS,
+        costs=Costs(),
+        outage=outage,
+        named=named,
+        seed=seed,
+        pauses=lambda retry, **_: PAUSES[retry] / SHRINK if retry < len(PAUSES) else None,
+    ).run(posts)
+    print(
+        f"{len(posts)} posts; the server was away for {outage.lasts:.1f} s; {connections} connections at most"
+    )
+    print(f"{'':24}{'simulated':>28}{'measured':>28}")
+    for name in ("stored", "retried", "lost", "repeated", "recovered"):
+        print(f"{name:24}{getattr(simulated, name):>28,.4g}{getattr(found, name):>28,.4g}")
+    print(f"{'claims, first minute':24}{simulated.claims[0]:>28,}{found.claims[0]:>28,}")
+    for key in sorted(found.waits):
+        print(f"{' '.join(key):24}{_times(simulated.waits[key]):>28}{_times(found.waits[key]):>28}")
+
+
+def _times(waits: Sequence[float]) -> str:
+    shown = (f"{figures.percentile(waits, share) * 1000:,.0f}" for share in (0.5, 0.99, 1)) if waits else "-"
+    return f"{' / '.join(shown)} ms ({len(waits)})"
+
+
+async def _run(posts: Sequence[Post]) -> tuple[Figures, Outage, int]:
+    """Post all, and stop the server once. Return what happened, when the server was away, and its connections."""
+    async with _server() as (server, restart), migrated_template(server) as template:
+        bench = Bench(server, template, quick=False, rounds=1)
+        async with bench.database() as database, AsyncExitStack() as stack:
+            uri = server.uri(database.name, "surelane_ingest")
+            service = await stack.enter_async_context(ingest.running_service(ingest.STORING, uri, {}))
+            for _ in range(WORKERS):
+                await stack.enter_async_context(consumer.worker(database.worker, "shaped", concurrency=SLOTS))
+            async with asyncio.timeout(60), connected(database.admin) as connection:
+                while await connection.fetchval("select count(*) from agent.worker") < WORKERS:  # noqa: ASYNC110
+                    await asyncio.sleep(0.2)
+            connections = asyncio.create_task(_connections(database.admin))
+            claims = asyncio.create_task(_claims_until(database.admin, 61))
+            sent, outage = await _post_all(posts, f"http://127.0.0.1:{service.port}/slack/events", restart)
+            found = sent.figures
+            async with connected(database.admin) as connection:
+                await _read(connection, sent, outage)
+            found.claims[0] = await claims
+            return found, outage, await connections
+
+
+@asynccontextmanager
+async def _server() -> AsyncIterator[tuple[Server, "Restart"]]:
+    """Run a server that can be stopped and started again."""
+    with tempfile.TemporaryDirectory(prefix="surelane-bench-") as directory:
+        restart = Restart(Path(directory))
+        try:
+            admin = await restart.start()
+            async with connected(admin) as connection:
+                await create_roles(connection)
+            yield Server(admin), restart
+        finally:
+            await restart.stack.aclose()
+
+
+@dataclass
+class Restart:
+    """Stops a server, and starts it again."""
+
+    directory: Path
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    async def start(self) -> str:
+        """Start it; return the administrator's URI."""
+        running = embedded(
+            self.directory, on_line=lambda _: None, settings={**SETTINGS, "track_functions": "pl"}
+        )
+        postgres = await self.stack.enter_async_context(running)
+        self._child = postgres.child
+        return postgres.uri
+
+    async def outage(self, seconds: float) -> None:
+        """Keep it away for so long."""
+        self._child.process.send_signal(signal.SIGINT)
+        await self.stack.aclose()
+        await asyncio.sleep(seconds)
+        await self.start()
+
+
+async def _post_all(posts: Sequence[Post], url: str, restart: Restart) -> tuple[Sent, Outage]:
+    sent = Sent(time.time() + 1)
+
+    async def break_once() -> Outage:
+        await asyncio.sleep(sent.began + CALM - time.time())
+        stopped = time.time()
+        await restart.outage(AWAY)
+        return Outage(stopped - sent.began, time.time() - stopped)
+
+    async with (
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
+        asyncio.TaskGroup() as group,
+    ):
+        breaking = group.create_task(break_once())
+        for post in posts:
+            group.create_task(sent.post(session, url, post))
+    return sent, breaking.result()
+
+
+async def _connections(admin: str) -> int:
+    """Return the most connections of the services, looked at once per second until the server stops."""
+    most = 0
+    try:
+        async with connected(admin) as connection:
+            while True:
+                found = "select count(*) from pg_stat_activity where usename in ('surelane_ingest', 'surelane_worker')"
+                most = max(most, await connection.fetchval(found))
+                await asyncio.sleep(1)
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+        return most
+
+
+async def _claims_until(admin: str, seconds: float) -> int:
+    """Return how often workers have claimed after so many seconds."""
+    await asyncio.sleep(seconds)
+    async with connected(admin) as connection:
+        found = "select calls from pg_stat_user_functions where funcname = 'claim_events'"
+        return int(await connection.fetchval(found) or 0)
+
+
+async def _read(connection: asyncpg.Connection, sent: Sent, outage: Outage) -> None:
+    """Wait until every event has ended, and read the waits from history."""
+    async with asyncio.timeout(GIVEN_UP):
+        while await connection.fetchval("select count(*) from agent.event"):  # noqa: ASYNC110
+            await asyncio.sleep(0.5)
+    rows = await connection.fetch(
+        "select extract(epoch from enqueued_at)::float8 as stored, group_key, event ->> 'team_id' as team, attempts"
+        ", (result ->> 'began')::float8 as began, (result ->> 'ended')::float8 as ended"
+        " from agent.event_hist where outcome = 'completed' order by began"
+    )
+    if len(rows) < sent.figures.stored:
+        raise RuntimeError(f"{len(rows)} of {sent.figures.stored} events completed")
+    print(f"{len(rows)} events completed, {sent.figures.stored} were answered 200; statuses {sent.statuses}")
+    free: dict[str, float] = {}
+    for row in rows:
+        waited = row["began"] - max(row["stored"], free.get(row["group_key"], 0.0))
+        free[row["group_key"]] = row["ended"]
+        key = named(row["stored"] - sent.began, int(row["team"][1:]))
+        sent.figures.waits[key].append(waited)
+        sent.figures.repeated += row["attempts"] > 1
+        if waited > 3 and row["began"] > sent.began + outage.ends:
+            sent.figures.recovered = row["began"] - sent.began - outage.ends
+
+
+async def measure() -> None:
+    """Print what the primary carries from insert to history, and what a claim costs that finds nothing."""
+    async with running_server() as server, migrated_template(server) as template:
+        bench = Bench(server, template, quick=False, rounds=1)
+        async with bench.database() as database, at_rest(database) as connection:
+            uri = server.uri(database.name, "surelane_ingest")
+            each, took = await _claims(database.worker)
+            print(f"a claim that finds nothing: {each * 1e6:.0f} µs of {took * 1e3:.2f} ms")
+            async with (
+                ingest.running_service(ingest.STORING, uri, {}) as service,
+                consumer.worker(database.worker, "shaped", concurrency=100),
+            ):
+                paced = await ingest.load(service.port, 400, 20)
+                print(f"an insert: p50 {figures.milliseconds(paced['p50'])}")
+                began = time.monotonic()
+                told = await ingest.load(service.port, FLOOD)
+                stored = time.monotonic() - began
+                while await connection.fetchval("select count(*) from agent.event"):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+                seconds = time.monotonic() - began
+            print(
+                f"{FLOOD / seconds:,.0f} events/s to history; {told['rate']:,.0f}/s stored, in {stored:.1f} s"
+            )
+
+
+async def _claims(uri: str) -> tuple[float, float]:
+    """Return seconds per claim, of several at once and of one alone."""
+
+    async def claim(count: int) -> None:
+        async with connected(uri) as connection:
+            for _ in range(count):
+                await connection.fetch("select * from agent.claim_events($1, $2)", [KIND], SLOTS)
+
+    times = []
+    for claimers in (CLAIMERS, 1):
+        began = time.monotonic()
+        await asyncio.gather(*(claim(CLAIMS // claimers) for _ in range(claimers)))
+        times.append((time.monotonic() - began) / CLAIMS)
+    return times[0], times[1]
