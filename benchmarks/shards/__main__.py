@@ -19,17 +19,19 @@ from benchmarks.shards import real
 from benchmarks.shards.shape import CEILING, DISABLES, HOUR, Blast, Post, Shape, spread
 from benchmarks.shards.shard import Costs, Figures, Outage, Shard
 
-BLAST = Blast(workspace=9, begins=600.0, lasts=300.0, rate=CEILING / 300.0)
+BLAST = Blast(workspace=9, begins=900.0, lasts=300.0, rate=CEILING / 300.0)
 """The tenth largest workspace uses Slack's ceiling of an hour up in five minutes."""
 AFTERMATH = 600.0
 """Seconds from the blast's beginning on in which waits count as beside it."""
-OUTAGE = Outage(1800.0, HOUR)
-SECONDS = 9600.0
+OUTAGE = Outage(2100.0, HOUR)
+SECONDS = 9900.0
 """Until Slack has sent again, with *Delayed Events*, what it posted in the outage."""
+WARM = 300.0
+"""Seconds until waits count: at first the workers in reserve have found nothing yet."""
 SMALL = 0.5
 """Workspaces of the smaller half are the small ones."""
 SMALL_ONES, LARGE_ONES, BLASTING = "small", "others", "blasting"
-BEFORE, BESIDE, AFTER = "before", "beside the blast", "after the outage"
+EARLY, BEFORE, BESIDE, AFTER = "early", "before", "beside the blast", "after the outage"
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,8 @@ class Fleet:
 
         def named(stored: float, workspace: int) -> tuple[str, str]:
             beside = BLAST.begins <= stored < BLAST.begins + AFTERMATH
-            when = BESIDE if beside else BEFORE if stored < OUTAGE.begins else AFTER
+            calm = BEFORE if stored >= WARM else EARLY
+            when = BESIDE if beside else calm if stored < OUTAGE.begins else AFTER
             whose = SMALL_ONES if workspace >= small else LARGE_ONES
             return when, BLASTING if workspace == BLAST.workspace else whose
 
@@ -154,7 +157,7 @@ def _row(
 ) -> dict[str, str]:
     broken = all_[0]
     slots = 60 * fleet.each.workers * fleet.concurrency
-    calm = range(5, int(BLAST.begins // 60))
+    calm = range(int(WARM // 60), int(BLAST.begins // 60))
     p99 = [figures.percentile(each.waits[BESIDE, SMALL_ONES], 0.99) for each in (blasted, quiet)]
     failed = worst_hour(all_)
     return {
@@ -163,12 +166,14 @@ def _row(
         "connections a primary": f"{fleet.connections}",
         "events stored": f"{sum(each.stored for each in all_):,}",
         "wait before: small": _times(all_, BEFORE, SMALL_ONES),
+        "wait before: others": _times(all_, BEFORE, LARGE_ONES),
         "beside the blast: small": _times([blasted], BESIDE, SMALL_ONES),
         "others": _times([blasted], BESIDE, LARGE_ONES),
         "blasting": _times([blasted], BESIDE, BLASTING),
         "small, without the blast": _times([quiet], BESIDE, SMALL_ONES),
         "p99, ratio": f"{p99[0] / p99[1]:.2f}",
         "after the outage: small": _times([broken], AFTER, SMALL_ONES),
+        "after the outage: others": _times([broken], AFTER, LARGE_ONES),
         "waits over 3 s end after": f"{broken.recovered:,.0f} s",
         "lost at Slack": f"{sum(each.lost for each in all_):,}",
         "stored by a retry": f"{broken.retried:,}",
@@ -178,6 +183,7 @@ def _row(
         "primary busy: before": f"{_share(all_[0].primary, calm, 60):.1%}",
         "busiest minute": f"{max(max(each.primary.values()) for each in all_) / 60:.1%}",
         "claims/s: before": f"{sum(broken.claims[minute] for minute in calm) / len(calm) / 60:.0f}",
+        "events/s": f"{sum(broken.answers[True][minute] for minute in calm) / len(calm) / 60:.0f}",
         "busiest minute's": f"{max(max(each.claims.values()) for each in all_) / 60:.0f}",
         "slots busy: before": f"{_share(all_[0].slots, calm, slots):.0%}",
     }

@@ -7,8 +7,8 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import aiohttp
@@ -22,21 +22,49 @@ from benchmarks.measures import ingest
 from benchmarks.programs.ingest_load import SECRET
 from benchmarks.server import SETTINGS, Server, connected, migrated_template, running_server
 from benchmarks.shards.shape import PAUSES, Blast, Post, Shape
-from benchmarks.shards.shard import Costs, Figures, Outage, Shard
+from benchmarks.shards.shard import Figures, Outage, Shard
 from surelane_dev.accounts import create_roles
 from surelane_dev.postgres import embedded
 
-WORKERS, SLOTS = 8, 5
 SHRINK = 60.0
-"""Pauses between Slack's retries, and within threads, are so many times as short."""
-SHAPE = Shape(200, 20.0, 1.0, Blast(9, 15.0, 10.0, 100.0), shrink=10.0)
-CALM, SECONDS, QUIET = 80.0, 110.0, 10.0
-"""When the server stops, when the last post comes, and when the waits after the blast count no longer as beside it."""
+"""Pauses between Slack's retries are so many times as short. Threads are followed up ten times as fast."""
+AFTERWARDS = 45.0
+"""Seconds after the blast's end in which waits count as beside it."""
 AWAY = 5.0
 SMALL = 50
 """Workspaces from this rank on are small."""
 GIVEN_UP = 60.0
 FLOOD, CLAIMS, CLAIMERS = 20_000, 4_000, 4
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A fleet and its load on this machine."""
+
+    workers: int
+    slots: int
+    shape: Shape
+    seconds: float
+    stops: float | None = None
+    """When the server stops, for :data:`AWAY` seconds."""
+
+    def named(self, stored: float, workspace: int) -> tuple[str, str]:
+        """Return under what the wait of an event counts."""
+        blast = self.shape.blast
+        whose = "small" if workspace >= SMALL else "others"
+        if blast is None:
+            return "steady", whose
+        when = (
+            "before" if stored < blast.begins else "beside" if stored < blast.ends + AFTERWARDS else "after"
+        )
+        return when, "blasting" if workspace == blast.workspace else whose
+
+
+BLAST = Blast(9, 15.0, 10.0, 100.0)
+SCENES = {
+    "a blast and an outage": Scene(8, 5, Shape(200, 20.0, 1.0, BLAST, shrink=10.0), 110.0, 80.0),
+    "half of the slots busy": Scene(16, 5, Shape(200, 40.0, 1.0, shrink=10.0), 122.0),
+}
 
 
 @dataclass
@@ -93,40 +121,29 @@ async def _answered(session: aiohttp.ClientSession, url: str, post: Post, began:
         return response.status
 
 
-def named(stored: float, workspace: int) -> tuple[str, str]:
-    """Return under what the wait of an event counts."""
-    assert SHAPE.blast is not None
-    beside = SHAPE.blast.begins <= stored < CALM - QUIET
-    when = "beside" if beside else "before" if stored < SHAPE.blast.begins else "after"
-    return (
-        when,
-        "blasting" if workspace == SHAPE.blast.workspace else "small" if workspace >= SMALL else "others",
-    )
-
-
 async def check(seed: int) -> None:
     """Run the services, then simulate the same, and print both."""
-    shape = Shape(**{**SHAPE.__dict__, "seed": seed})
-    posts = list(shape.posts(SECONDS))
-    found, outage, connections = await _run(posts)
-    simulated = Shard(
-        WORKERS,
-        SLOTS,
-        costs=Costs(),
-        outage=outage,
-        named=named,
-        seed=seed,
-        pauses=lambda retry, **_: PAUSES[retry] / SHRINK if retry < len(PAUSES) else None,
-    ).run(posts)
-    print(
-        f"{len(posts)} posts; the server was away for {outage.lasts:.1f} s; {connections} connections at most"
-    )
-    print(f"{'':24}{'simulated':>28}{'measured':>28}")
-    for name in ("stored", "retried", "lost", "repeated", "recovered"):
-        print(f"{name:24}{getattr(simulated, name):>28,.4g}{getattr(found, name):>28,.4g}")
-    print(f"{'claims, first minute':24}{simulated.claims[0]:>28,}{found.claims[0]:>28,}")
-    for key in sorted(found.waits):
-        print(f"{' '.join(key):24}{_times(simulated.waits[key]):>28}{_times(found.waits[key]):>28}")
+    for name, usual in SCENES.items():
+        scene = replace(usual, shape=replace(usual.shape, seed=seed))
+        posts = list(scene.shape.posts(scene.seconds))
+        found, outage, connections = await _run(scene, posts)
+        simulated = Shard(
+            scene.workers,
+            scene.slots,
+            outage=outage,
+            named=scene.named,
+            seed=seed,
+            pauses=lambda retry, **_: PAUSES[retry] / SHRINK if retry < len(PAUSES) else None,
+        ).run(posts)
+        away = f"; the server was away for {outage.lasts:.1f} s" if outage else ""
+        print(f"{name}: {len(posts)} posts, {connections} connections at most{away}")
+        print(f"{'':24}{'simulated':>32}{'measured':>32}")
+        for part in ("stored", "retried", "lost", "repeated", "recovered"):
+            print(f"{part:24}{getattr(simulated, part):>32,.4g}{getattr(found, part):>32,.4g}")
+        for minute, count in found.claims.items():
+            print(f"{f'claims, minute {minute + 1}':24}{simulated.claims[minute]:>32,}{count:>32,}")
+        for key in sorted(found.waits):
+            print(f"{' '.join(key):24}{_times(simulated.waits[key]):>32}{_times(found.waits[key]):>32}")
 
 
 def _times(waits: Sequence[float]) -> str:
@@ -134,26 +151,30 @@ def _times(waits: Sequence[float]) -> str:
     return f"{' / '.join(shown)} ms ({len(waits)})"
 
 
-async def _run(posts: Sequence[Post]) -> tuple[Figures, Outage, int]:
-    """Post all, and stop the server once. Return what happened, when the server was away, and its connections."""
+async def _run(scene: Scene, posts: Sequence[Post]) -> tuple[Figures, Outage | None, int]:
+    """Run a scene. Return what happened, when the server was away, and how many connections it had at most."""
     async with _server() as (server, restart), migrated_template(server) as template:
         bench = Bench(server, template, quick=False, rounds=1)
         async with bench.database() as database, AsyncExitStack() as stack:
             uri = server.uri(database.name, "surelane_ingest")
             service = await stack.enter_async_context(ingest.running_service(ingest.STORING, uri, {}))
-            for _ in range(WORKERS):
-                await stack.enter_async_context(consumer.worker(database.worker, "shaped", concurrency=SLOTS))
+            for _ in range(scene.workers):
+                await stack.enter_async_context(
+                    consumer.worker(database.worker, "shaped", concurrency=scene.slots)
+                )
             async with asyncio.timeout(60), connected(database.admin) as connection:
-                while await connection.fetchval("select count(*) from agent.worker") < WORKERS:  # noqa: ASYNC110
+                while await connection.fetchval("select count(*) from agent.worker") < scene.workers:  # noqa: ASYNC110
                     await asyncio.sleep(0.2)
-            connections = asyncio.create_task(_connections(database.admin))
-            claims = asyncio.create_task(_claims_until(database.admin, 61))
-            sent, outage = await _post_all(posts, f"http://127.0.0.1:{service.port}/slack/events", restart)
-            found = sent.figures
+            most = [0]
+            connections = asyncio.create_task(_connections(database.admin, most))
+            url, sent = f"http://127.0.0.1:{service.port}/slack/events", Sent(time.time() + 1)
+            claims = asyncio.create_task(_claims_by_minute(database.admin, sent, scene.seconds))
+            outage = await _post_all(scene, posts, url, sent, restart)
             async with connected(database.admin) as connection:
-                await _read(connection, sent, outage)
-            found.claims[0] = await claims
-            return found, outage, await connections
+                await _read(connection, scene, sent, outage)
+            await claims
+            connections.cancel()
+            return sent.figures, outage, most[0]
 
 
 @asynccontextmanager
@@ -194,11 +215,13 @@ class Restart:
         await self.start()
 
 
-async def _post_all(posts: Sequence[Post], url: str, restart: Restart) -> tuple[Sent, Outage]:
-    sent = Sent(time.time() + 1)
-
-    async def break_once() -> Outage:
-        await asyncio.sleep(sent.began + CALM - time.time())
+async def _post_all(
+    scene: Scene, posts: Sequence[Post], url: str, sent: Sent, restart: Restart
+) -> Outage | None:
+    async def break_once() -> Outage | None:
+        if scene.stops is None:
+            return None
+        await asyncio.sleep(sent.began + scene.stops - time.time())
         stopped = time.time()
         await restart.outage(AWAY)
         return Outage(stopped - sent.began, time.time() - stopped)
@@ -210,31 +233,32 @@ async def _post_all(posts: Sequence[Post], url: str, restart: Restart) -> tuple[
         breaking = group.create_task(break_once())
         for post in posts:
             group.create_task(sent.post(session, url, post))
-    return sent, breaking.result()
+    return breaking.result()
 
 
-async def _connections(admin: str) -> int:
-    """Return the most connections of the services, looked at once per second until the server stops."""
-    most = 0
-    try:
+async def _connections(admin: str, most: list[int]) -> None:
+    """Note the most connections of the services, once per second until the server stops."""
+    found = "select count(*) from pg_stat_activity where usename in ('surelane_ingest', 'surelane_worker')"
+    with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
         async with connected(admin) as connection:
             while True:
-                found = "select count(*) from pg_stat_activity where usename in ('surelane_ingest', 'surelane_worker')"
-                most = max(most, await connection.fetchval(found))
+                most[0] = max(most[0], await connection.fetchval(found))
                 await asyncio.sleep(1)
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
-        return most
 
 
-async def _claims_until(admin: str, seconds: float) -> int:
-    """Return how often workers have claimed after so many seconds."""
-    await asyncio.sleep(seconds)
-    async with connected(admin) as connection:
-        found = "select calls from pg_stat_user_functions where funcname = 'claim_events'"
-        return int(await connection.fetchval(found) or 0)
+async def _claims_by_minute(admin: str, sent: Sent, seconds: float) -> None:
+    """Count the workers' claims, until the server stops."""
+    counted = 0
+    with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+        async with connected(admin) as connection:
+            for minute in range(int(seconds // 60)):
+                await asyncio.sleep(sent.began + 60 * (minute + 1) - time.time())
+                found = "select calls from pg_stat_user_functions where funcname = 'claim_events'"
+                calls = int(await connection.fetchval(found) or 0)
+                sent.figures.claims[minute], counted = calls - counted, calls
 
 
-async def _read(connection: asyncpg.Connection, sent: Sent, outage: Outage) -> None:
+async def _read(connection: asyncpg.Connection, scene: Scene, sent: Sent, outage: Outage | None) -> None:
     """Wait until every event has ended, and read the waits from history."""
     async with asyncio.timeout(GIVEN_UP):
         while await connection.fetchval("select count(*) from agent.event"):  # noqa: ASYNC110
@@ -246,15 +270,14 @@ async def _read(connection: asyncpg.Connection, sent: Sent, outage: Outage) -> N
     )
     if len(rows) < sent.figures.stored:
         raise RuntimeError(f"{len(rows)} of {sent.figures.stored} events completed")
-    print(f"{len(rows)} events completed, {sent.figures.stored} were answered 200; statuses {sent.statuses}")
     free: dict[str, float] = {}
     for row in rows:
         waited = row["began"] - max(row["stored"], free.get(row["group_key"], 0.0))
         free[row["group_key"]] = row["ended"]
-        key = named(row["stored"] - sent.began, int(row["team"][1:]))
+        key = scene.named(row["stored"] - sent.began, int(row["team"][1:]))
         sent.figures.waits[key].append(waited)
         sent.figures.repeated += row["attempts"] > 1
-        if waited > 3 and row["began"] > sent.began + outage.ends:
+        if waited > 3 and outage is not None and row["began"] > sent.began + outage.ends:
             sent.figures.recovered = row["began"] - sent.began - outage.ends
 
 
@@ -289,7 +312,7 @@ async def _claims(uri: str) -> tuple[float, float]:
     async def claim(count: int) -> None:
         async with connected(uri) as connection:
             for _ in range(count):
-                await connection.fetch("select * from agent.claim_events($1, $2)", [KIND], SLOTS)
+                await connection.fetch("select * from agent.claim_events($1, $2)", [KIND], 10)
 
     times = []
     for claimers in (CLAIMERS, 1):

@@ -247,35 +247,40 @@ class Shard:
         """Wake the workers that answer: the responder, and those who are attentive."""
         if not self.workers[0].free:
             self._pass_on()
-        self._wake(self.workers[0])
-        if self._attentive:
-            self._attentive = [each for each in self._attentive if each.attentive_until > self.now]
-            for worker in self._attentive:
-                self._wake(worker)
+        self._attentive = [each for each in self._attentive if each.attentive_until > self.now]
+        self._wake(self.workers[0], *self._attentive)
 
     def _pass_on(self) -> None:
         if self.now - self._passed_on_at >= PASS_ON_PAUSE:
             self._passed_on_at = self.now
-            for worker in {*self.workers[1:2], *self._attentive}:
+            for worker in self.workers[1:2]:
                 self._attend(worker, PASSED_ON)
-                self._wake(worker)
+            self._wake(*self._attentive)
 
     def _attend(self, worker: Worker, seconds: float) -> None:
         if worker not in self._attentive:
             self._attentive.append(worker)
         worker.attentive_until = max(worker.attentive_until, self.now + seconds)
 
-    def _wake(self, worker: Worker) -> None:
-        if worker.asleep:
-            worker.asleep = False
-            self._claim(worker)
-        else:
-            worker.again = True
+    def _wake(self, *workers: Worker) -> None:
+        """Let sleeping workers claim. More of them than events wait find nothing: that is charged, not played."""
+        waiting = self.queue.heads
+        for worker in workers:
+            if not worker.asleep:
+                worker.again = True
+            elif waiting:
+                waiting -= 1
+                self._claim(worker)
+            else:
+                self._charge()
+
+    def _charge(self) -> float:
+        self.figures.claims[int(self.now // 60)] += 1
+        return self._use(self._costs.claim)
 
     def _claim(self, worker: Worker) -> None:
-        worker.again = False
-        self.figures.claims[int(self.now // 60)] += 1
-        self._at(self._use(self._costs.claim) + self._costs.trip, self._claimed, worker)
+        worker.again = worker.asleep = False
+        self._at(self._charge() + self._costs.trip, self._claimed, worker)
 
     def _claimed(self, worker: Worker) -> None:
         if self._down:
@@ -296,13 +301,14 @@ class Shard:
             if oldest > LONG and not self._sharing:
                 self._sharing = True
                 self._at(self.now, self._share)
-        if worker.free and (works or worker.again):
-            if works and not worker.looking:
-                worker.looking = True
-                self._at(self.now + PEEK, self._look, worker)
-            self._claim(worker)
-        elif worker.free:
-            worker.asleep = True
+        if not worker.free:
+            return
+        if works and not worker.looking:
+            worker.looking = True
+            self._at(self.now + PEEK, self._look, worker)
+        worker.asleep = True
+        if works or worker.again:
+            self._wake(worker)
 
     def _begin(self, worker: Worker, work: Work) -> None:
         event = work.events[work.nth]
@@ -332,7 +338,8 @@ class Shard:
         elif self.queue.settle(work.group, self.now):
             self._notify()
         if was_full and not worker.asleep:
-            self._claim(worker)
+            worker.asleep = True
+            self._wake(worker)
 
     def _poll(self, worker: Worker) -> None:
         turns = min(max((len(self.workers) - 2) / RESERVE, 1), MOST_INTERVALS)
