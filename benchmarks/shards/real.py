@@ -53,7 +53,7 @@ class Scene:
         blast = self.shape.blast
         whose = "small" if workspace >= SMALL else "others"
         if blast is None:
-            return "steady", whose
+            return "first minute" if stored < 60 else "second minute", whose
         when = (
             "before" if stored < blast.begins else "beside" if stored < blast.ends + AFTERWARDS else "after"
         )
