@@ -22,7 +22,7 @@ from benchmarks.measures import ingest
 from benchmarks.programs.ingest_load import SECRET
 from benchmarks.server import SETTINGS, Server, connected, migrated_template, running_server
 from benchmarks.shards.shape import PAUSES, Blast, Post, Shape
-from benchmarks.shards.shard import Figures, Outage, Shard
+from benchmarks.shards.shard import LATE, Figures, Outage, Shard
 from surelane_dev.accounts import create_roles
 from surelane_dev.postgres import embedded
 
@@ -138,8 +138,11 @@ async def check(seed: int) -> None:
         away = f"; the server was away for {outage.lasts:.1f} s" if outage else ""
         print(f"{name}: {len(posts)} posts, {connections} connections at most{away}")
         print(f"{'':24}{'simulated':>32}{'measured':>32}")
-        for part in ("stored", "retried", "lost", "repeated", "recovered"):
+        for part in ("stored", "retried", "lost", "repeated"):
             print(f"{part:24}{getattr(simulated, part):>32,.4g}{getattr(found, part):>32,.4g}")
+        for minute in sorted(found.begun):
+            late = f"waited over {LATE:g} s, minute {minute + 1}"
+            print(f"{late:24}{simulated.late[minute]:>32,}{found.late[minute]:>32,}")
         for minute, count in found.claims.items():
             print(f"{f'claims, minute {minute + 1}':24}{simulated.claims[minute]:>32,}{count:>32,}")
         for key in sorted(found.waits):
@@ -171,7 +174,7 @@ async def _run(scene: Scene, posts: Sequence[Post]) -> tuple[Figures, Outage | N
             claims = asyncio.create_task(_claims_by_minute(database.admin, sent, scene.seconds))
             outage = await _post_all(scene, posts, url, sent, restart)
             async with connected(database.admin) as connection:
-                await _read(connection, scene, sent, outage)
+                await _read(connection, scene, sent)
             await claims
             connections.cancel()
             return sent.figures, outage, most[0]
@@ -258,7 +261,7 @@ async def _claims_by_minute(admin: str, sent: Sent, seconds: float) -> None:
                 sent.figures.claims[minute], counted = calls - counted, calls
 
 
-async def _read(connection: asyncpg.Connection, scene: Scene, sent: Sent, outage: Outage | None) -> None:
+async def _read(connection: asyncpg.Connection, scene: Scene, sent: Sent) -> None:
     """Wait until every event has ended, and read the waits from history."""
     async with asyncio.timeout(GIVEN_UP):
         while await connection.fetchval("select count(*) from agent.event"):  # noqa: ASYNC110
@@ -277,8 +280,9 @@ async def _read(connection: asyncpg.Connection, scene: Scene, sent: Sent, outage
         key = scene.named(row["stored"] - sent.began, int(row["team"][1:]))
         sent.figures.waits[key].append(waited)
         sent.figures.repeated += row["attempts"] > 1
-        if waited > 3 and outage is not None and row["began"] > sent.began + outage.ends:
-            sent.figures.recovered = row["began"] - sent.began - outage.ends
+        minute = int((row["began"] - sent.began) // 60)
+        sent.figures.begun[minute] += 1
+        sent.figures.late[minute] += waited > LATE
 
 
 async def measure() -> None:

@@ -29,6 +29,7 @@ RESERVE, MOST_INTERVALS, LONGEST = 6, 8, 40.0
 """Workers in reserve take turns in polling."""
 OVERDUE, ATTENTION, PASSED_ON, PASS_ON_PAUSE = 1.0, 300.0, 2.0, 1.0
 """Which workers answer notifications, as in ``claiming/position.py``."""
+LATE = 3.0
 MOST = 600
 """Events per claim, at most."""
 STANDS = 300.0
@@ -104,8 +105,9 @@ class Figures:
     """Most seconds from a post until it was stored."""
     repeated: int = 0
     """Events that ran again, because their claims did not outlive the outage."""
-    recovered: float = 0.0
-    """Seconds after the outage when the last event began that had waited for more than 3 s."""
+    begun: Counter[int] = field(default_factory=Counter)
+    late: Counter[int] = field(default_factory=Counter)
+    """Events that began, and those of them that had waited for more than :data:`LATE` seconds, by the minute."""
     answers: dict[bool, Counter[int]] = field(default_factory=lambda: {True: Counter(), False: Counter()})
     """Requests that were answered 200, and others, by the minute."""
     primary: dict[int, float] = field(default_factory=lambda: defaultdict(float))
@@ -115,6 +117,13 @@ class Figures:
     """Claims by the minute."""
     finished: float = 0.0
     """When the last event ended."""
+
+    def recovered(self, since: float) -> float:
+        """Return seconds until a minute begins in which at most one event in a hundred waited long."""
+        minute = int(since // 60)
+        while self.late[minute] > self.begun[minute] / 100:
+            minute += 1
+        return max(minute * 60 - since, 0.0)
 
 
 class Shard:
@@ -316,8 +325,8 @@ class Shard:
             event.tried = True
             waited = self.now - max(event.stored, work.group.free_since)
             self.figures.waits[self._named(event.stored, event.post.workspace)].append(waited)
-            if waited > 3 and self._outage is not None and self.now > self._outage.ends:
-                self.figures.recovered = self.now - self._outage.ends
+            self.figures.begun[int(self.now // 60)] += 1
+            self.figures.late[int(self.now // 60)] += waited > LATE
         work.group.free_since = self.now + event.post.seconds
         self.figures.slots[int(self.now // 60)] += event.post.seconds
         self._at(work.group.free_since, self._ended, (worker, work))

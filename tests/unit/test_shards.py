@@ -43,10 +43,10 @@ def test_a_claim_takes_no_more_groups_than_it_asks_for() -> None:
 
 
 def test_a_threads_events_run_one_after_another_though_slots_are_free() -> None:
-    posts = [Post(0.0, 0, 7, 10.0), Post(1.0, 0, 7, 10.0), Post(1.0, 0, 8, 10.0)]
-    assert run(posts, concurrency=3).finished == pytest.approx(20.0)
-    other = [*posts[:1], *(post._replace(thread=9) for post in posts[1:2]), posts[2]]
-    assert run(other, concurrency=3).finished == pytest.approx(11.0)
+    posts = [Post(float(nth), 0, 7, 10.0) for nth in range(3)]
+    assert run(posts, concurrency=3).finished == pytest.approx(30.0), "the last two come in one claim"
+    apart = [post._replace(thread=nth) for nth, post in enumerate(posts)]
+    assert run(apart, concurrency=3).finished == pytest.approx(12.0)
 
 
 def test_slots_bound_what_runs_at_once() -> None:
@@ -64,6 +64,15 @@ def beside_a_blast(*, fair: bool) -> float:
 
 def test_a_blast_of_one_workspace_does_not_hold_up_the_others() -> None:
     assert beside_a_blast(fair=True) < 10 < 100 < beside_a_blast(fair=False)
+
+
+def test_claims_take_a_crowds_events_last_except_for_one_in_eight() -> None:
+    queue = queue_of(Post(0.0, CROWD, nth, 1.0) for nth in range(1000))
+    assert queue.share(10.0)
+    for nth in range(1000, 1800):
+        queue.add(Event(Post(10.0, SMALL, nth, 1.0), 10.0), 10.0)
+    first = Counter(queue.claim(1)[0][0].workspace for _ in range(800))
+    assert 20 < first[CROWD] < 100, "one in eight begins with a random band"
 
 
 def test_few_waiting_events_are_no_crowd() -> None:
