@@ -68,6 +68,7 @@ BLAST = Blast(9, 15.0, 10.0, 100.0)
 SCENES = {
     "a blast and an outage": Scene(8, 5, Shape(200, 20.0, 1.0, BLAST, shrink=10.0), 110.0, 80.0),
     "half of the slots busy": Scene(16, 5, Shape(200, 40.0, 1.0, shrink=10.0), 122.0),
+    "the same slots in two workers": Scene(2, 40, Shape(200, 40.0, 1.0, shrink=10.0), 122.0),
 }
 
 
