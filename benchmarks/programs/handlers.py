@@ -30,6 +30,7 @@ busy = Handlers()
 answering = Handlers()
 durable = Handlers()
 returning = Handlers()
+shaped = Handlers()
 _tally = tally.Tally()
 
 
@@ -113,6 +114,14 @@ async def clicked(event: Event, ctx: Context) -> str | None:
 async def ordinary(event: Event, ctx: Context) -> None:  # noqa: ARG001
     """Take a while for each event of a backlog, and less for others."""
     await asyncio.sleep(NAP * random.uniform(0.5, 1.5) if event.kind == "bench" else SHORT_NAP)
+
+
+@shaped.on("slack.app_mention")
+async def last(event: Event, ctx: Context) -> dict[str, float]:  # noqa: ARG001
+    """Wait for as many seconds as the message says; return when that began and ended, by the clock."""
+    text, began = event.slack["text"], time.time()
+    await asyncio.sleep(float(text) if text[0].isdigit() else 0)
+    return {"began": began, "ended": time.time()}
 
 
 @durable.on("bench")

@@ -1,0 +1,1 @@
+"""Simulate thousands of workspaces on shards, and run the services on a part of them (``python -m``)."""
