@@ -34,7 +34,9 @@ SHARE = "SHARE"
 STORING = (
     "settle",
     "store_step",
-    "_open_step",
+    "offer_step",
+    "register_undo",
+    "store_progress",
     "store_tags",
     "take_signal",
     "run_child",
