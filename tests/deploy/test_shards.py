@@ -115,6 +115,7 @@ def shards(images: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> 
             files = ("-f", "compose.yaml", "-f", "examples/shards/shard.yaml")
             nowhere = {"SLACK_API_URL": "http://127.0.0.1:9/api/", "SURELANE_EVENT_TYPES": "app_mention"}
             running = stack.enter_context(project(*files, env=SECRETS | more | nowhere))
+            stack.callback(running.compose, "kill", check=False)  # its workers would wait for their handlers
             running.compose("up", "--detach", "--wait", "--wait-timeout=120", "ingest", "worker")
             made.installations[shard] = running
         yield made
