@@ -48,6 +48,7 @@ async def vanish(fleet: "Fleet", _: Fault) -> None:
     fleet.ill(name, float("inf"))
     fleet.vanished.add(name)
     await fleet.members.pop(name).host.die(noticed=10_000)
+    fleet.note_spare()
 
 
 async def deploy(fleet: "Fleet", fault: Fault) -> None:
@@ -64,6 +65,8 @@ async def cut_off(fleet: "Fleet", fault: Fault) -> None:
     host.cut_off = True
     fleet.ill(name, seconds + ILL)
     fleet.loop.call_later(seconds, setattr, host, "cut_off", False)
+    fleet.loop.call_later(seconds, fleet.note_spare)
+    fleet.note_spare()
     fleet.disturb(seconds)
 
 
@@ -85,6 +88,8 @@ async def freeze(fleet: "Fleet", fault: Fault) -> None:
     host.frozen = True
     fleet.ill(name, seconds + ILL)
     fleet.loop.call_later(seconds, host.thaw)
+    fleet.loop.call_later(seconds, fleet.note_spare)
+    fleet.note_spare()
     fleet.disturb(seconds)
 
 
@@ -164,7 +169,8 @@ async def pause(fleet: "Fleet", fault: Fault) -> None:
 
     A kind that fails is paused as its retries wait, if some do within 20 seconds.
     """
-    kind = ("flaky", "flaky", "plain", "few")[int(4 * fault.pick)]
+    kinds = [kind for kind in ("flaky", "flaky", "plain", "few") if kind in fleet.plan.kinds]
+    kind = kinds[int(len(kinds) * fault.pick)]
     for _ in range(40):
         if kind == "flaky" and not any(fleet.witness.retrying.values()):
             await asyncio.sleep(0.5)
