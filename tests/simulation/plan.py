@@ -121,7 +121,7 @@ class Plan:
 
     @classmethod
     def of(cls, seed: int) -> "Plan":
-        """Return the plan of a seed. Each has a few sorts of faults, and of events: where all come, some hide others."""
+        """Return the plan of a seed. Each has a few sorts of faults and of events: where all come, some hide others."""
         random = Random(seed)
         names = random.sample(FAULTS, random.randint(1, 5))
         kinds = {*random.sample(sorted(set(KINDS)), random.randint(3, 7))}

@@ -60,7 +60,7 @@ class Client(AsyncWebClient):
         super().__init__("xoxb-simulated")
         self._slack, self._host = slack, host
 
-    async def api_call(self, api_method: str, **given: Any) -> AsyncSlackResponse:  # type: ignore[override]
+    async def api_call(self, api_method: str, **given: Any) -> AsyncSlackResponse:
         net, loop = self._slack.net, self._slack.net.database.loop
         until = loop.now + WITHIN
         await asyncio.sleep(net.delay())

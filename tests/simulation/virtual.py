@@ -66,7 +66,7 @@ class _Later(asyncio.TimerHandle):
 
     def again(self) -> None:
         """Do it now, unless the process stands still."""
-        self._loop.call_soon(self, context=self._within)
+        asyncio.get_running_loop().call_soon(self, context=self._within)
 
 
 class _Selector(selectors.DefaultSelector):
