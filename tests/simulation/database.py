@@ -42,7 +42,8 @@ do $$
 declare _source text;
 begin
     for _source in select replace(pg_get_functiondef(oid), 'pg_notify(', 'agent.tell(') from pg_proc
-        where pronamespace = 'agent'::regnamespace and prosrc like '%pg_notify(%' loop
+        where pronamespace = 'agent'::regnamespace
+        and case when prokind = 'f' then pg_get_functiondef(oid) end like '%pg_notify(%' loop
         execute _source;
     end loop;
 end $$

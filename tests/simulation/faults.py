@@ -167,7 +167,8 @@ async def stop_locked(fleet: "Fleet", fault: Fault) -> None:
 async def pause(fleet: "Fleet", fault: Fault) -> None:
     """Let an operator pause a kind for a while. Jobs of each group are due meanwhile, or after it.
 
-    A kind that fails is paused as its retries wait, if some do within 20 seconds.
+    A kind that fails is paused as its retries wait, if some do within 20 seconds. The last of the jobs is of their
+    group, and due soon after the pause.
     """
     kinds = [kind for kind in ("flaky", "flaky", "plain", "few") if kind in fleet.plan.kinds]
     kind = kinds[int(len(kinds) * fault.pick)]
@@ -175,8 +176,9 @@ async def pause(fleet: "Fleet", fault: Fault) -> None:
         if kind == "flaky" and not any(fleet.witness.retrying.values()):
             await asyncio.sleep(0.5)
     seconds = 0.2 + 20 * fault.size**3
-    for nth, group in enumerate(GROUPS):
-        await fleet.schedule(f"later-{group}-{fault.at:.3f}", group, 1 + nth * seconds)
+    due = 1.0, 1 + 2 * seconds, 2.5 + seconds
+    for group, after in zip(sorted(GROUPS, key=fleet.retries), due, strict=True):
+        await fleet.schedule(f"later-{group}-{fault.at:.3f}", group, after)
     fleet.log(f"{kind} is paused")
     since, began, excused = fleet.server_now(), fleet.loop.now, fleet.witness.excused[kind]
     nth = len(excused)

@@ -276,7 +276,7 @@ class Fleet:
 
     async def schedule(self, key: str, group: str | None, seconds: float) -> None:
         """Enqueue a job of a group for later."""
-        group_key = None if group is None else f"T1:C1:{_thread(group)}"
+        group_key = None if group is None else _group_key(group)
         job = Job("later", run_at=self._in(seconds), group_key=group_key, item_key=key)
 
         def send(queue: Queue) -> Awaitable[list[Inserted]]:
@@ -285,6 +285,10 @@ class Fleet:
 
         await self._again(send)
         self.acknowledged.add(key)
+
+    def retries(self, group: str) -> bool:
+        """Return whether an event of a group waits for its next attempt."""
+        return bool(self.witness.retrying.get(_group_key(group)))
 
     def _in(self, seconds: float) -> datetime:
         return datetime.fromtimestamp(EPOCH + self.server_now() + seconds, UTC)
@@ -477,6 +481,10 @@ def _first(group: ExceptionGroup[Any]) -> BaseException:
     """Return the promise that was broken, if one was, else the first error."""
     errors = [_first(each) if isinstance(each, ExceptionGroup) else each for each in group.exceptions]
     return next((error for error in errors if isinstance(error, BrokenError)), errors[0])
+
+
+def _group_key(group: str) -> str:
+    return f"T1:C1:{_thread(group)}"
 
 
 def _thread(group: str) -> str:
