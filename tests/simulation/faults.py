@@ -188,7 +188,8 @@ async def pause(fleet: "Fleet", fault: Fault) -> None:
     while await fleet.database.see("select from agent.kind where kind = $1 and paused", f"slack.{kind}"):
         await fleet.database.see("select agent.resume_kind($1)", f"slack.{kind}")
         fleet.log(f"{kind} is resumed")
-        await asyncio.sleep(LAG)  # a standby that takes over may not know it: the operator looks again
+        if any(each.name == "failover" for each in fleet.plan.faults):
+            await asyncio.sleep(LAG)  # a standby that takes over may not know it: the operator looks again
     # The server's clock may have gone back meanwhile.
     excused[nth] = since, max(fleet.server_now(), since + fleet.loop.now - began)
     fleet.disturb()

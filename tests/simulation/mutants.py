@@ -89,7 +89,7 @@ async def _repeated_questions(_: Connection) -> None:
     async def look(*_: object) -> dict[Ordinal, str]:
         return {}
 
-    SentReplies.look = look  # type: ignore[method-assign]
+    SentReplies.look = look  # type: ignore[assignment]
 
 
 MUTANTS: dict[str, Mutant] = {
