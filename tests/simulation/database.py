@@ -82,7 +82,10 @@ and relname not in ('version', 'migration') order by relname
 SEQUENCES = """
 select oid::regclass::text from pg_class where relnamespace = 'agent'::regnamespace and relkind = 'S' order by relname
 """
-USED = "select name from unnest($1::text[]) as name where pg_relation_size(name::regclass) > 0"
+USED = """
+select name from unnest($1::text[]) as name join pg_class as c on c.oid = name::regclass
+where c.relhassubclass or pg_relation_size(c.oid) > 0
+"""
 COLUMNS = """
 select attrelid::regclass::text as table, string_agg(quote_ident(attname), ', ') as columns from pg_attribute
 where attrelid = any($1::text[]::regclass[]) and attnum > 0 and not attisdropped and attgenerated = '' group by attrelid
