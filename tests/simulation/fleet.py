@@ -76,7 +76,7 @@ SETTINGS = {
     "SURELANE_DRAIN_TIMEOUT": "10s",
     "SURELANE_MAX_VT_AGE": "1d",
 }
-cancels.LONG = 1.0  # nobody cancels anything, and a look each 0.2 seconds takes a tenth of a seed's time
+cancels.LONG = 1.0  # no event is cancelled here, and a look each 0.2 seconds took a tenth of the time
 EVENTS = """
 select e.id, e.kind, e.item_key, e.claimed_by, array_upper(e.claimed, 1) as claim, w.died_at is not null as taken
 , extract(epoch from e.heartbeat_at)::float8 as beat, e.claimed_by is not null and e.vt > agent.clock() as held

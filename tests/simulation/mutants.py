@@ -1,4 +1,4 @@
-"""Defects that the project once had, each as a change of today's code. The simulation has to find them all."""
+"""Defects, most of which the project once had, as changes of today's code. The simulation has to find them all."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

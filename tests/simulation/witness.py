@@ -234,7 +234,7 @@ class Witness:
             self._breaks("a question is posted once", key)
 
     def _learns(self, host: Host, key: str, choice: str) -> None:
-        """Note what a handler is told. Each of its attempts must be told the same, whoever clicks meanwhile."""
+        """Note what a handler is told. Later clicks must not change it for its next attempts."""
         if key not in self.asked or choice not in CHOICES:
             self._breaks("a question is posted, and answered", f"{key} got {choice!r}")
         if host.alive and self.answers.setdefault(key, choice) != choice:
