@@ -7,8 +7,10 @@ import argparse
 import asyncio
 import os
 import sys
+import tempfile
 
-from tests.databases import migrated_template, running_server
+from tests.conftest import MEMORY, memory_is_free
+from tests.databases import Server, migrated_template, running_server
 from tests.simulation.mutants import MUTANTS
 
 PROCESSES = os.cpu_count() or 1
@@ -30,24 +32,24 @@ def main() -> int:
     given = parser.parse_args()
     more = [f"--{each}" for each in ("verbose", "trace", "shrink") if getattr(given, each)]
     more += ["--mutant", given.mutant] if given.mutant else []
+    if "TMPDIR" not in os.environ and memory_is_free():
+        os.environ["TMPDIR"], tempfile.tempdir = str(MEMORY), None
     return asyncio.run(_share(range(given.first, given.first + given.seeds), more))
 
 
 async def _share(seeds: range, more: list[str]) -> int:
-    """Let several processes run the seeds, whose clocks are the simulation's."""
-    parts = [seeds[nth::PROCESSES] for nth in range(min(PROCESSES, len(seeds)))]
-    return max(await asyncio.gather(*(_run(part, more) for part in parts)))
-
-
-async def _run(seeds: range, more: list[str]) -> int:
-    """Run seeds with a server of their own: all databases of a server share the lock of what is notified of."""
+    """Let several processes run the seeds, whose clocks are the simulation's. Each has a database of its own."""
     async with running_server() as server, migrated_template(server) as template:
-        own = [server.admin, template, *map(str, seeds), *more]
-        command = [sys.executable, "-m", "tests.simulation.process", *own]
-        # Sets have the same order in every run.
-        environment = {**os.environ, "PYTHONHASHSEED": "0"}
-        process = await asyncio.create_subprocess_exec(*command, env=environment)
-        return await process.wait()
+        parts = [seeds[nth::PROCESSES] for nth in range(min(PROCESSES, len(seeds)))]
+        return max(await asyncio.gather(*(_run(server, template, part, more) for part in parts)))
+
+
+async def _run(server: Server, template: str, seeds: range, more: list[str]) -> int:
+    own = [server.admin, template, *map(str, seeds), *more]
+    command = [sys.executable, "-m", "tests.simulation.process", *own]
+    # Sets have the same order in every run.
+    process = await asyncio.create_subprocess_exec(*command, env={**os.environ, "PYTHONHASHSEED": "0"})
+    return await process.wait()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import Context
+from functools import cache
 from random import Random
 from typing import Any, Protocol
 
@@ -12,7 +13,6 @@ import asyncpg
 from surelane_dev.accounts import uri_of
 from tests.simulation.virtual import EPOCH, VirtualLoop
 
-CHANNELS = ("agent_event", "agent_cancel")
 SETTINGS = {
     # What another transaction has locked stays locked while a statement waits: they take turns.
     "lock_timeout": "2ms",
@@ -30,6 +30,27 @@ begin
 end
 $$;
 grant execute on function agent.clock_is to public;
+"""
+TELL = """
+create function agent.tell(_channel text, _payload text) returns void language plpgsql volatile as $$
+begin
+    raise info 'notified % %', _channel, _payload;
+end
+$$;
+grant execute on function agent.tell to public;
+do $$
+declare _source text;
+begin
+    for _source in select replace(pg_get_functiondef(oid), 'pg_notify(', 'agent.tell(') from pg_proc
+        where pronamespace = 'agent'::regnamespace
+        and case when prokind = 'f' then pg_get_functiondef(oid) end like '%pg_notify(%' loop
+        execute _source;
+    end loop;
+end $$
+"""
+"""Tell of a notification in the answer of its statement: an observer would need a statement of its own to hear of it.
+
+What a subtransaction that is rolled back notifies of is told, too: a wake-up too many.
 """
 OURS = """
 do $$
@@ -61,17 +82,16 @@ and relname not in ('version', 'migration') order by relname
 SEQUENCES = """
 select oid::regclass::text from pg_class where relnamespace = 'agent'::regnamespace and relkind = 'S' order by relname
 """
+USED = """
+select name from unnest($1::text[]) as name join pg_class as c on c.oid = name::regclass
+where c.relhassubclass or pg_relation_size(c.oid) > 0
+"""
 COLUMNS = """
 select attrelid::regclass::text as table, string_agg(quote_ident(attname), ', ') as columns from pg_attribute
 where attrelid = any($1::text[]::regclass[]) and attnum > 0 and not attisdropped and attgenerated = '' group by attrelid
 """
-FUNCTIONS = """
-select proname, pg_get_functiondef(oid) as source from pg_proc
-where pronamespace = 'agent'::regnamespace and prokind = 'f'
-"""
-NOTIFIES = re.compile(r"pg_notify|(insert into|delete from) agent\.event\b")
-CALL = re.compile(r"select (\* from )?agent\.\w+\([^()]*\)")
-NAMES = re.compile(r"agent\.(\w+)")
+TOLD = "notified "
+CHANGES = re.compile(r"\b(insert into|update agent|delete from)\b")
 REAL = re.compile(r'"dead_rows": \d+|"holder": (null|\{[^}]*\})|"at": "[^"]*"')
 """What statements tell of the machine's own work and time."""
 
@@ -106,11 +126,14 @@ class Database:
         self._idle: dict[str, list[Any]] = {}
         self._lent: dict[Any, str] = {}
         self._shared: dict[str, Any] = {}
-        self._empty = ""
-        self._telling: frozenset[str] = frozenset()
+        self._restart = ""
+        self._told: list[str] = []
+        """What the statement under way has notified of."""
         self.tables: list[str] = []
         self.sequences: list[str] = []
         self._ids: list[int] = []
+        self._copied: list[str] = []
+        """The tables that the standby has rows of."""
         self._columns: dict[str, str] = {}
         """Of each table, those that are stored as they are given."""
 
@@ -122,6 +145,7 @@ class Database:
             await admin.execute(OURS)
             if mutant is not None:
                 await mutant(admin)
+            await admin.execute(TELL)
             await admin.execute(QUICK)
             tables, sequences = [
                 [row[0] for row in await admin.fetch(query)] for query in (TABLES, SEQUENCES)
@@ -130,20 +154,14 @@ class Database:
                 await admin.execute(f"alter table {table} set (autovacuum_enabled = false)")
             await admin.execute("create schema standby")
             for table in tables:
-                await admin.execute(f"create table standby.{table.removeprefix('agent.')} (like {table})")
+                await admin.execute(f"create table {_copy(table)} (like {table})")
             self._columns = {row["table"]: row["columns"] for row in await admin.fetch(COLUMNS, tables)}
-            restart = "".join(f"select setval('{each}', 1, false);" for each in sequences)
-            self._empty = (
-                f"truncate {', '.join(tables)}; insert into agent.measurement default values; {restart}"
-            )
+            self._restart = "".join(f"select setval('{each}', 1, false);" for each in sequences)
             self.tables, self.sequences = tables, sequences
-            self._telling = _telling(await admin.fetch(FUNCTIONS))
             await admin.execute(f"alter database {self.name} set simulation.now = '{EPOCH}'")
             await admin.close()
-            self._observer = await _connect(self.admin, database=self.name, server_settings=SETTINGS)
-            for channel in CHANNELS:
-                await self._observer.add_listener(channel, self._notified)
-            self._anchor = await _connect(self.admin, database=self.name)
+            self._observer = await self._connected(self.admin)
+            self._anchor = await self._connected(self.admin)
 
     async def begin(self, seed: int) -> None:
         """Begin anew: nothing of an earlier seed is left."""
@@ -158,8 +176,16 @@ class Database:
         self._shared = {}
         with self.loop.real():
             await self._anchor.execute("rollback")
-            await self._observer.execute(self._empty)
+            used = await self._used([*self.tables, *map(_copy, self.tables)])
+            # Only these, as to empty all takes longer than a seed.
+            await self._observer.execute(
+                f"truncate {', '.join(used)}; insert into agent.measurement default values; {self._restart}"
+            )
             await self._anchor.execute("begin isolation level repeatable read; select")
+
+    async def _used(self, tables: list[str]) -> list[str]:
+        """Return those of the tables that have had rows."""
+        return [row[0] for row in await self._observer.fetch(USED, tables)]
 
     async def close(self) -> None:
         with self.loop.real():
@@ -171,30 +197,32 @@ class Database:
         """Copy all rows, as they reach a standby."""
         with self.loop.real():
             async with self._turn:
-                self._ids = [
-                    await self._observer.fetchval(f"select last_value from {each}") for each in self.sequences
+                values = ", ".join(f"(select last_value from {each})" for each in self.sequences)
+                self._ids = list(await self._observer.fetchrow(f"select {values}"))
+                self._copied = await self._used(self.tables)
+                copies = [
+                    f"delete from {_copy(each)}; insert into {_copy(each)} select * from {each}"
+                    for each in self._copied
                 ]
-                for table in self.tables:
-                    copy = f"standby.{table.removeprefix('agent.')}"
-                    await self._observer.execute(f"truncate {copy}; insert into {copy} select * from {table}")
+                await self._observer.execute("; ".join(copies))
 
     async def take_over(self) -> None:
         """Go back to the copied rows. Sequences are a little ahead of them, as those of a standby are."""
-        rows = "".join(
-            f"insert into {table} ({columns}) overriding system value"
-            f" select {columns} from standby.{table.removeprefix('agent.')};"
-            for table, columns in self._columns.items()
-        )
+        await self.end_transactions()
         ahead = "".join(
             f"select setval('{each}', {last + 32});"
             for each, last in zip(self.sequences, self._ids, strict=True)
         )
-        await self.end_transactions()
         with self.loop.real():
             async with self._turn:
+                emptied = "".join(f"delete from {each};" for each in await self._used(self.tables))
+                rows = "".join(
+                    f"insert into {each} ({self._columns[each]}) overriding system value"
+                    f" select {self._columns[each]} from {_copy(each)};"
+                    for each in self._copied
+                )
                 await self._observer.execute(
-                    f"begin; set local session_replication_role = replica; truncate {', '.join(self.tables)};"
-                    f"{rows} {ahead} commit"
+                    f"begin; set local session_replication_role = replica; {emptied} {rows} {ahead} commit"
                 )
 
     async def end_transactions(self) -> None:
@@ -224,7 +252,7 @@ class Database:
                     made = idle.pop()
                 else:
                     uri = uri_of(self.admin, role=role, database=self.name)
-                    made = await _connect(uri, server_settings=SETTINGS)
+                    made = await self._connected(uri)
                 self._lent[made] = role
                 await made.execute(f"select pg_catalog.setseed({self.random.random()})")
                 return made
@@ -255,11 +283,8 @@ class Database:
             async with self._turn:
                 now = str(EPOCH + self.loop.now + self.jump)
                 arguments = tuple(arguments)
-                if CALL.fullmatch(query):
-                    query, arguments = (
-                        f"{query} where agent.clock_is(${len(arguments) + 1})",
-                        (*arguments, now),
-                    )
+                if (timed := _timed(query, len(arguments) + 1)) is not None:
+                    query, arguments = timed, (*arguments, now)
                 else:
                     await connection.execute(f"set simulation.now = '{now}'")
                 answer: Any = None
@@ -267,29 +292,43 @@ class Database:
                     answer = await getattr(connection, method)(query, *arguments)
                 except Exception as error:
                     answer = repr(error)
+                    self._told.clear()
                     raise
                 else:
                     return answer
                 finally:
                     if self.trace is not None:
                         self.trace(REAL.sub("", f"{self.loop.now!r} {method} {query} {arguments} {answer}"))
-                    if not self._telling.isdisjoint(NAMES.findall(query)):
-                        await self._observer.execute("select")
+                    if self._told:
+                        self._hand_on()
 
-    def _notified(self, _: object, __: object, channel: str, payload: str) -> None:
-        for hearer in self.hearers:
-            hearer.hear(channel, payload)
+    def _hand_on(self) -> None:
+        told, self._told = dict.fromkeys(self._told), []
+        for each in told:
+            channel, payload = each.split(" ", 1)
+            for hearer in self.hearers:
+                hearer.hear(channel, payload)
+
+    async def _connected(self, uri: str) -> Any:
+        made = await _connect(
+            uri, database=self.name, server_settings=SETTINGS, max_cached_statement_lifetime=0
+        )
+        made.add_log_listener(self._hear)
+        return made
+
+    def _hear(self, _: object, message: Any) -> None:
+        if message.message.startswith(TOLD):
+            self._told.append(message.message.removeprefix(TOLD))
 
 
-def _telling(functions: Iterable[Any]) -> frozenset[str]:
-    """Return the names of the functions that may notify, by themselves, by a trigger or by another function."""
-    sources: dict[str, str] = {}
-    for name, source in functions:
-        sources[name] = sources.get(name, "") + source
-    telling = {name for name, source in sources.items() if NOTIFIES.search(source)}
-    while (
-        more := {name for name, source in sources.items() if not telling.isdisjoint(NAMES.findall(source))}
-        - telling
-    ):
-        telling |= more
-    return frozenset(telling | {"event"})
+def _copy(table: str) -> str:
+    """Return the name of the standby's table."""
+    return table.replace("agent.", "standby.", 1)
+
+
+@cache
+def _timed(query: str, nth: int) -> str | None:
+    """Return a query that sets the clock before all else, by an argument, unless it cannot be part of another one."""
+    if query.lstrip().startswith(("select", "with")) and not CHANGES.search(query):
+        return f"select * from ({query}) as _ where agent.clock_is(${nth})"
+    return None

@@ -48,6 +48,7 @@ async def vanish(fleet: "Fleet", _: Fault) -> None:
     fleet.ill(name, float("inf"))
     fleet.vanished.add(name)
     await fleet.members.pop(name).host.die(noticed=10_000)
+    fleet.note_spare()
 
 
 async def deploy(fleet: "Fleet", fault: Fault) -> None:
@@ -64,6 +65,8 @@ async def cut_off(fleet: "Fleet", fault: Fault) -> None:
     host.cut_off = True
     fleet.ill(name, seconds + ILL)
     fleet.loop.call_later(seconds, setattr, host, "cut_off", False)
+    fleet.loop.call_later(seconds, fleet.note_spare)
+    fleet.note_spare()
     fleet.disturb(seconds)
 
 
@@ -85,6 +88,8 @@ async def freeze(fleet: "Fleet", fault: Fault) -> None:
     host.frozen = True
     fleet.ill(name, seconds + ILL)
     fleet.loop.call_later(seconds, host.thaw)
+    fleet.loop.call_later(seconds, fleet.note_spare)
+    fleet.note_spare()
     fleet.disturb(seconds)
 
 
@@ -162,15 +167,18 @@ async def stop_locked(fleet: "Fleet", fault: Fault) -> None:
 async def pause(fleet: "Fleet", fault: Fault) -> None:
     """Let an operator pause a kind for a while. Jobs of each group are due meanwhile, or after it.
 
-    A kind that fails is paused as its retries wait, if some do within 20 seconds.
+    A kind that fails is paused as its retries wait, if some do within 20 seconds. The last of the jobs is of their
+    group, and due soon after the pause.
     """
-    kind = ("flaky", "flaky", "plain", "few")[int(4 * fault.pick)]
+    kinds = [kind for kind in ("flaky", "flaky", "plain", "few") if kind in fleet.plan.kinds]
+    kind = kinds[int(len(kinds) * fault.pick)]
     for _ in range(40):
         if kind == "flaky" and not any(fleet.witness.retrying.values()):
             await asyncio.sleep(0.5)
     seconds = 0.2 + 20 * fault.size**3
-    for nth, group in enumerate(GROUPS):
-        await fleet.schedule(f"later-{group}-{fault.at:.3f}", group, 1 + nth * seconds)
+    due = 1.0, 1 + 2 * seconds, 2.5 + seconds
+    for group, after in zip(sorted(GROUPS, key=fleet.retries), due, strict=True):
+        await fleet.schedule(f"later-{group}-{fault.at:.3f}", group, after)
     fleet.log(f"{kind} is paused")
     since, began, excused = fleet.server_now(), fleet.loop.now, fleet.witness.excused[kind]
     nth = len(excused)
@@ -180,7 +188,8 @@ async def pause(fleet: "Fleet", fault: Fault) -> None:
     while await fleet.database.see("select from agent.kind where kind = $1 and paused", f"slack.{kind}"):
         await fleet.database.see("select agent.resume_kind($1)", f"slack.{kind}")
         fleet.log(f"{kind} is resumed")
-        await asyncio.sleep(LAG)  # a standby that takes over may not know it: the operator looks again
+        if any(each.name == "failover" for each in fleet.plan.faults):
+            await asyncio.sleep(LAG)  # a standby that takes over may not know it: the operator looks again
     # The server's clock may have gone back meanwhile.
     excused[nth] = since, max(fleet.server_now(), since + fleet.loop.now - began)
     fleet.disturb()

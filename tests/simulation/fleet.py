@@ -7,6 +7,7 @@ What must hold for every seed:
   before all that waits. No two of its handlers run at once on hosts whose network and process were well.
 - A limit is never exceeded, by handlers that run at once on such hosts nor by claims in a period.
 - A step whose result was stored is not run again. What is suspended wakes.
+- A question to people is posted, by hosts that were well only once, and the first click that counts stays its answer.
 - Once a disturbance is over, no claim stands without a hand for longer than :data:`RESCUED` seconds.
   Where a machine vanished, that is :data:`SWEPT` seconds after five minutes without a heartbeat.
 - Once it is over, and while connections are half-open, no event waits for longer than :data:`IDLE` seconds beside idle
@@ -39,13 +40,17 @@ from surelane_service.engine import DEAD_FOR
 from surelane_service.pool import GRACE
 from surelane_worker import assembly
 from surelane_worker.assembly import STATEMENT_TIMEOUT, Pools, Worker
-from surelane_worker.duties import beside
+from surelane_worker.duties import Duty, beside
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.tracing import Observer
+from surelane_worker.running import cancels
+from surelane_worker.running.watchdog import Watchdog
+from surelane_worker.slack.client import SlackClients
 from surelane_worker.worker_settings import WorkerSettings
 from tests.simulation.database import Database
 from tests.simulation.faults import BY_NAME
 from tests.simulation.plan import GROUPS, TROUBLE, Fault, Network, Plan, Post, Version
+from tests.simulation.slack import Client, Slack
 from tests.simulation.virtual import EPOCH, HERE, VirtualLoop
 from tests.simulation.wire import Host, Net, Wire, with_host
 from tests.simulation.witness import PERIOD, RATE, BrokenError, Witness
@@ -71,13 +76,12 @@ SETTINGS = {
     "SURELANE_DRAIN_TIMEOUT": "10s",
     "SURELANE_MAX_VT_AGE": "1d",
 }
-CLAIMS = """select e.id, array_upper(e.claimed, 1) as claim, e.claimed_by, e.item_key, w.died_at is not null as taken
-, extract(epoch from e.heartbeat_at)::float8 as beat
-from agent.event as e left join agent.worker as w on w.name = e.claimed_by
-where e.claimed_by is not null and e.vt > agent.clock()
-"""
-WAITING = """select e.id, e.kind from agent.event as e join agent.kind as k using (kind)
-where e.head and e.claimed_by is null and e.vt <= agent.clock() and not k.paused
+cancels.LONG = 1.0  # no event is cancelled here, and a look each 0.2 seconds took a tenth of the time
+EVENTS = """
+select e.id, e.kind, e.item_key, e.claimed_by, array_upper(e.claimed, 1) as claim, w.died_at is not null as taken
+, extract(epoch from e.heartbeat_at)::float8 as beat, e.claimed_by is not null and e.vt > agent.clock() as held
+, e.head and e.claimed_by is null and e.vt <= agent.clock() and not k.paused as waits
+from agent.event as e join agent.kind as k using (kind) left join agent.worker as w on w.name = e.claimed_by
 """
 LIMITED = {"slack.few", "slack.paced", "keyed"}
 PACED = "select id, claimed from agent.event_hist where kind = 'slack.paced'"
@@ -142,14 +146,16 @@ class Fleet:
         """
         try:
             async with self.ingest() as store, asyncio.TaskGroup() as group:
+                self.slack = Slack(self.net, self.witness, partial(self._clicked, store))
                 for version in self.plan.workers:
                     group.create_task(self._at(self.plan.starts, self._start, version))
-                for post in self.plan.posts:
-                    group.create_task(self._at(post.at, self.post, store, post))
+                posts = [
+                    group.create_task(self._at(post.at, self.post, store, post)) for post in self.plan.posts
+                ]
                 faults = [
                     group.create_task(self._at(each.at, self._break, each)) for each in self.plan.faults
                 ]
-                group.create_task(self._at(0, self._trouble, faults))
+                group.create_task(self._at(0, self._trouble, posts, faults))
             await self.check()
         except ExceptionGroup as error:
             raise _first(error) from None
@@ -168,7 +174,7 @@ class Fleet:
                 self.disturb()
             await BY_NAME[fault.name](self, fault)
 
-    async def _trouble(self, faults: list[asyncio.Task[None]]) -> None:
+    async def _trouble(self, posts: list[asyncio.Task[None]], faults: list[asyncio.Task[None]]) -> None:
         while self.loop.now < TROUBLE or not all(fault.done() for fault in faults):
             self.net.faults = Network() if self.loop.now < self.hushed else self.plan.network
             if self.net.faults == Network():
@@ -182,20 +188,20 @@ class Fleet:
             self.start_worker(Version())
         if self.plan.network != Network():
             self.disturb()
-        await self._calm()
+        await self._calm(posts)
 
-    async def _calm(self) -> None:
+    async def _calm(self, posts: list[asyncio.Task[None]]) -> None:
         """Wait until everything has ended."""
         ends = max(TROUBLE, self.disturbed) + BOUND + max(0.0, max(self.jumps, default=0.0))
-        last = max((post.at for post in self.plan.posts), default=0.0) + 30
-        while self.loop.now < last or await self.database.see("select from agent.event"):
+        while not (await self.look() and all(post.done() for post in posts)):
             if self.loop.now > ends:
                 rows = await self.database.see(
                     "select item_key, kind, attempts, vt - agent.clock() as due, claimed_by, group_key from agent.event"
                 )
                 raise BrokenError("everything ends", f"{[dict(row) for row in rows]}")
-            await self.look()
-            await asyncio.sleep(2 if self.loop.now < self.disturbed + 2 * IDLE else 15)
+            await asyncio.sleep(2 if self.loop.now < self.disturbed + 2 * IDLE else 5)
+        for person in self.slack.people:
+            person.cancel()
 
     def disturb(self, seconds: float = 0.0) -> None:
         """Note that something is out of order for some seconds: what takes its time begins to count after that."""
@@ -256,6 +262,9 @@ class Fleet:
             await asyncio.sleep(20 * post.size)
             await self.signal(post.key)
 
+    async def _clicked(self, store: Callable[[str, str], Any], key: str, click: dict[str, Any]) -> None:
+        await self._deliver(store, key, json.dumps(click))
+
     async def _deliver(self, store: Callable[[str, str], Any], key: str, text: str) -> None:
         """Post an event as Slack does: again and again until it is acknowledged."""
         for _ in range(200):
@@ -267,7 +276,7 @@ class Fleet:
 
     async def schedule(self, key: str, group: str | None, seconds: float) -> None:
         """Enqueue a job of a group for later."""
-        group_key = None if group is None else f"T1:C1:{_thread(group)}"
+        group_key = None if group is None else _group_key(group)
         job = Job("later", run_at=self._in(seconds), group_key=group_key, item_key=key)
 
         def send(queue: Queue) -> Awaitable[list[Inserted]]:
@@ -276,6 +285,10 @@ class Fleet:
 
         await self._again(send)
         self.acknowledged.add(key)
+
+    def retries(self, group: str) -> bool:
+        """Return whether an event of a group waits for its next attempt."""
+        return bool(self.witness.retrying.get(_group_key(group)))
 
     def _in(self, seconds: float) -> datetime:
         return datetime.fromtimestamp(EPOCH + self.server_now() + seconds, UTC)
@@ -318,18 +331,24 @@ class Fleet:
             await asyncio.sleep(1)
         raise BrokenError("everything is stored", "a program's call")
 
-    async def look(self) -> None:
-        """Check that each claim is in the hand of a worker that lives, and that nothing waits beside idle workers."""
+    async def look(self) -> bool:
+        """Check that each claim is in the hand of a worker that lives, and that nothing waits beside idle workers.
+
+        Return whether nothing is left.
+        """
         if self.witness.broken:
             raise self.witness.broken[0]
-        if not self.database.down:
-            now = self.loop.now
-            lonely = await self._hands(now)
-            await self._waits(now, lonely)
+        if self.database.down:
+            return False
+        now = self.loop.now
+        rows = await self.database.see(EVENTS)
+        lonely = self._hands(now, [row for row in rows if row["held"]])
+        self._waits(now, {row["id"]: row["kind"] for row in rows if row["waits"]}, lonely)
+        return not rows
 
-    async def _hands(self, now: float) -> bool:
+    def _hands(self, now: float, rows: list[Any]) -> bool:
         lonely = {}
-        for row in await self.database.see(CLAIMS):
+        for row in rows:
             claim, name = (row["id"], row["claim"]), row["claimed_by"]
             member = self.members.get(name)
             if member is None or member.worker is None or claim not in member.worker.leases.known():
@@ -345,8 +364,7 @@ class Fleet:
         self._lonely = lonely
         return bool(lonely)
 
-    async def _waits(self, now: float, lonely: bool) -> None:
-        waiting = {row["id"]: row["kind"] for row in await self.database.see(WAITING)}
+    def _waits(self, now: float, waiting: dict[int, str], lonely: bool) -> None:
         self._idle = {each: self._idle.get(each, now) for each in waiting}
         able = [
             name
@@ -399,7 +417,7 @@ class Fleet:
         context.run(HERE.set, host)
         task = self.loop.create_task(self._work(host, stop), context=context)
         self.members[host.name] = Member(host, version, stop, task)
-        self._note_spare()
+        self.note_spare()
 
     def drain(self, name: str) -> None:
         """Stop a worker as SIGTERM does."""
@@ -407,11 +425,14 @@ class Fleet:
         member = self.members[name]
         member.stop.set()
         member.task.add_done_callback(lambda _: self.members.pop(name, None))
-        self._note_spare()
+        self.note_spare()
 
-    def _note_spare(self) -> None:
+    def note_spare(self) -> None:
         """Note when no worker handles the kind ``spare``. For 90 seconds after the last one it holds up others."""
-        handled = any(member.version.spare and not member.stop.is_set() for member in self.members.values())
+        handled = any(
+            member.version.spare and not (member.stop.is_set() or member.host.frozen or member.host.cut_off)
+            for member in self.members.values()
+        )
         if not handled and self._sparing is None:
             self._sparing = self.server_now()
             self.witness.excused["spare"].append((self._sparing, float("inf")))
@@ -429,12 +450,14 @@ class Fleet:
 
         member, soon = self.members[host.name], assembly.CLAIM_TIMEOUT
         pools = Pools(pool(), pool(soon, 0), pool(soon), pool(), pool())
-        handlers = self.witness.handlers(host, member.version)
-        worker = member.worker = Worker(settings, handlers, pools, cast("Any", None), observer)
+        handlers = self.witness.handlers(host, member.version, self.plan.kinds)
+        client = Client(self.slack, host)
+        slack = SlackClients(client, client, cast("Any", None))
+        worker = member.worker = Worker(settings, handlers, pools, slack, observer)
         async with AsyncExitStack() as stack:
             stack.push_async_callback(worker.announcer.retire)
             stack.push_async_callback(worker.hang_up)
-            async with beside(*worker.duties()):
+            async with beside(*(duty for duty in worker.duties() if not _watches(duty))):
                 await worker.claim(stop)
                 await worker.position.resign()
                 await worker.drain(settings.drain_timeout.total_seconds())
@@ -445,6 +468,11 @@ def _settings() -> WorkerSettings:
     return WorkerSettings(**cast("Any", SETTINGS))
 
 
+def _watches(duty: Duty) -> bool:
+    """Return whether a duty is the watchdog's, whose thread would look at real time."""
+    return isinstance(getattr(duty, "__self__", None), Watchdog)
+
+
 async def _replace(job: Job, queue: Queue) -> list[Inserted]:
     return await queue.enqueue_many([job], on_duplicate="replace")
 
@@ -453,6 +481,10 @@ def _first(group: ExceptionGroup[Any]) -> BaseException:
     """Return the promise that was broken, if one was, else the first error."""
     errors = [_first(each) if isinstance(each, ExceptionGroup) else each for each in group.exceptions]
     return next((error for error in errors if isinstance(error, BrokenError)), errors[0])
+
+
+def _group_key(group: str) -> str:
+    return f"T1:C1:{_thread(group)}"
 
 
 def _thread(group: str) -> str:

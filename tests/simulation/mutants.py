@@ -1,4 +1,4 @@
-"""Defects that the project once had, each as a change of today's code. The simulation has to find them all."""
+"""Defects, most of which the project once had, as changes of today's code. The simulation has to find them all."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,6 +15,7 @@ from surelane_service.pool import Listener
 from surelane_worker import assembly
 from surelane_worker.duties import Sweeper
 from surelane_worker.sessions import Introduction
+from surelane_worker.slack.notes import Ordinal, SentReplies
 
 Mutant = Callable[[Connection], Awaitable[None]]
 
@@ -82,6 +83,15 @@ async def _blind_idlers(_: Connection) -> None:
     Listener.prove = prove  # type: ignore[method-assign]
 
 
+async def _repeated_questions(_: Connection) -> None:
+    """Never find in Slack what was posted already."""
+
+    async def look(*_: object) -> dict[Ordinal, str]:
+        return {}
+
+    SentReplies.look = look  # type: ignore[assignment]
+
+
 MUTANTS: dict[str, Mutant] = {
     "skipped-members": _sql("take_members", "if _followed then", "if false then"),
     "late-limits": _late_limits,
@@ -96,5 +106,10 @@ MUTANTS: dict[str, Mutant] = {
     "refused-settles": _refused_settles,
     "rare-rescues": _rare_rescues,
     "blind-idlers": _blind_idlers,
+    "repeated-questions": _repeated_questions,
+    "changed-answers": _both(
+        _sql("send_signal", "if _once then", "if false then"),
+        _sql("take_signal", "_now, _now + _timeout, _now)", "_now, _now + _timeout, null)"),
+    ),
 }
-"""By name. Each undoes one mend, and nothing else."""
+"""By name. Each undoes one mend, and nothing else. The last two were never there: they break what questions promise."""

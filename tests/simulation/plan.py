@@ -33,6 +33,7 @@ KINDS = (
     "steps",
     "waits",
     "asks",
+    "questions",
     "paced",
     "spare",
     "keyed",
@@ -109,6 +110,8 @@ class Plan:
     """A whole run."""
 
     seed: int
+    kinds: frozenset[str]
+    """What the workers handle."""
     starts: float
     """When the workers do. What came before them waits."""
     workers: tuple[Version, ...]
@@ -118,9 +121,12 @@ class Plan:
 
     @classmethod
     def of(cls, seed: int) -> "Plan":
-        """Return the plan of a seed. Each has a few sorts of faults: where all come at once, some hide others."""
+        """Return the plan of a seed. Each has a few sorts of faults and of events: where all come, some hide others."""
         random = Random(seed)
         names = random.sample(FAULTS, random.randint(1, 5))
+        kinds = {*random.sample(sorted(set(KINDS)), random.randint(3, 7))}
+        if "pause" in names:
+            kinds |= {"flaky", "later"}
         pause = random.choice((4.0, 8.0, 16.0))
         workers = tuple(_version(random) for _ in range(random.randint(1, 3)))
         network = Network(*(random.choice((0, 0, 0.01, 0.05)) for _ in range(3)))
@@ -128,7 +134,7 @@ class Plan:
             Post(
                 at,
                 number,
-                random.choice(KINDS),
+                random.choice([kind for kind in KINDS if kind in kinds]),
                 random.choice((*GROUPS, *GROUPS, None)),
                 random.random() < 0.2,
                 random.random(),
@@ -142,7 +148,7 @@ class Plan:
                 faults.append(fault)
         starts = random.choice((0.0, 0.0, 15.0))
         workers = (replace(workers[0], spare=True), *workers[1:])
-        return cls(seed, starts, workers, tuple(posts), tuple(faults), network)
+        return cls(seed, frozenset(kinds), starts, workers, tuple(posts), tuple(faults), network)
 
     def __str__(self) -> str:
         timed: list[Post | Fault] = [*self.posts, *self.faults]

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import gc
 import logging
 import secrets
 import sys
@@ -57,8 +58,12 @@ async def _run(given: argparse.Namespace, loop: VirtualLoop) -> int:
 
 
 async def _try(database: Any, given: argparse.Namespace) -> int:
-    from tests.simulation.plan import Plan, shrunk  # noqa: PLC0415 - after the clocks are the simulation's
+    from surelane_worker.wiring import YOUNG  # noqa: PLC0415 - after the clocks are the simulation's
+    from tests.simulation.plan import Plan, shrunk  # noqa: PLC0415 - likewise
 
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG)
     log: Callable[[str], None] = print if given.verbose else _ignore
     broken = []
     for seed in given.seeds:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
+from functools import partial
+from heapq import heappop, heappush
 from itertools import count
 from math import floor
 from typing import Any
@@ -29,9 +31,9 @@ class Process:
         self.skew = skew
         """Seconds by which its clock is ahead."""
         self.frozen = False
-        self._held: list[_Held] = []
+        self._held: list[_Later] = []
 
-    def hold(self, held: "_Held") -> None:
+    def hold(self, held: "_Later") -> None:
         """Keep what it would do now until :meth:`thaw`."""
         self._held.append(held)
 
@@ -47,43 +49,24 @@ HERE: ContextVar[Process] = ContextVar("here")
 """The process that the current task belongs to."""
 
 
-class _Held:
-    """A callback of a process, which waits while that is frozen."""
+class _Later(asyncio.TimerHandle):
+    """A callback that waits: for its time, or for its process to go on."""
 
-    __slots__ = ("arguments", "callback", "context", "handle", "loop", "process")
+    __slots__ = ("_act", "_within")
 
     def __init__(
-        self, loop: "VirtualLoop", process: Process, callback: Callable[..., object], arguments: Any
+        self, when: float, callback: Callable[..., object], args: Any, loop: "VirtualLoop", context: Context
     ) -> None:
-        self.loop, self.process, self.callback, self.arguments = loop, process, callback, arguments
-        self.handle: Any = None
-        self.context: Context | None = None
+        super().__init__(when, callback, args, loop, context)
+        self._act, self._within = partial(callback, *args), context
 
     def __call__(self) -> None:
-        if self.process.frozen:
-            self.process.hold(self)
-        else:
-            self.callback(*self.arguments)
+        if not self.cancelled():
+            self._act()
 
     def again(self) -> None:
-        self.loop.call_soon(self._unless_cancelled, context=self.context)
-
-    def _unless_cancelled(self) -> None:
-        if not self.handle.cancelled():
-            self.callback(*self.arguments)
-
-
-class _When(float):
-    """When a timer is due. Timers of the same time run in the order in which they were set.
-
-    Otherwise their order would depend on the other timers, and so on earlier seeds.
-    """
-
-    __slots__ = ("number",)
-    number: int
-
-    def __lt__(self, other: Any) -> bool:
-        return (float(self), self.number) < (float(other), other.number)
+        """Do it now, unless the process stands still."""
+        asyncio.get_running_loop().call_soon(self, context=self._within)
 
 
 class _Selector(selectors.DefaultSelector):
@@ -101,8 +84,7 @@ class _Selector(selectors.DefaultSelector):
                 raise DeadlockError(f"the database was silent for {PATIENCE:g} s")
             return found
         if timeout is None:
-            raise DeadlockError("every task waits for another one")
-        loop.now = round(loop.now + timeout, DIGITS)
+            loop.advance()
         return []
 
 
@@ -115,36 +97,50 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.now = 0.0
         self.outside = 0
         self._numbers = count()
+        self._timers: list[tuple[float, int, _Later]] = []
+        """The loop's own would compare their times in Python."""
         super().__init__(selector)
 
     def time(self) -> float:
         return self.now
+
+    def advance(self) -> None:
+        """Go on to the next timers. Those of the same time run in the order in which they were set.
+
+        Otherwise their order would depend on the other timers, and so on earlier seeds.
+
+        Raises:
+            DeadlockError: there is none.
+        """
+        timers = self._timers
+        while timers and timers[0][2].cancelled():
+            heappop(timers)
+        if not timers:
+            raise DeadlockError("every task waits for another one")
+        self.now = timers[0][0]
+        while timers and timers[0][0] <= self.now:
+            timer = heappop(timers)[2]
+            if not timer.cancelled():
+                timer.again()
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         context = copy_context() if context is None else context
         process = context.get(HERE)
-        if process is None:
+        if process is None or not process.frozen:
             return super().call_soon(callback, *args, context=context)
-        held = _Held(self, process, callback, args)
-        held.context = context
-        held.handle = super().call_soon(held, context=context)
-        return held.handle  # type: ignore[no-any-return]
+        held = _Later(self.now, callback, args, self, context)
+        process.hold(held)
+        return held
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        when = _When(round(floor(when * 10**DIGITS + 1) / 10**DIGITS, DIGITS))
-        when.number = next(self._numbers)
-        context = copy_context() if context is None else context
-        process = context.get(HERE)
-        if process is None:
-            return super().call_at(when, callback, *args, context=context)
-        held = _Held(self, process, callback, args)
-        held.context = context
-        held.handle = super().call_at(when, held, context=context)
-        return held.handle  # type: ignore[no-any-return]
+        when = round(floor(when * 10**DIGITS + 1) / 10**DIGITS, DIGITS)
+        timer = _Later(when, callback, args, self, copy_context() if context is None else context)
+        heappush(self._timers, (when, next(self._numbers), timer))
+        return timer
 
     @contextmanager
     def real(self) -> Iterator[None]:

@@ -1,15 +1,17 @@
 """What handlers do in a simulation, and what they see of each other, from outside of the queue."""
 
 import asyncio
-from collections import defaultdict
-from collections.abc import AsyncIterator, Callable
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import combinations
 from random import Random
+from typing import Any
 
 from surelane.events import Event
+from surelane_worker.builtin import questions
 from surelane_worker.handling.bounds import Limit
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.registry import Handlers
@@ -19,6 +21,8 @@ from tests.simulation.wire import Host
 
 RATE, PERIOD = 2, timedelta(seconds=5)
 """How many events of the kind ``paced`` may begin in a period."""
+CHOICES = ("yes", "no", "later")
+"""How questions can be answered."""
 Run = tuple[str, str]
 """A host, and the key of the event that it runs."""
 
@@ -67,6 +71,12 @@ class Witness:
         """The events of each group that wait for their next attempt, with the last one."""
         self.stored: set[tuple[str, str]] = set()
         """The steps whose results came back to their handlers, by the event's key and the step's name."""
+        self.asked: set[str] = set()
+        """The events whose questions were posted."""
+        self.posted = Counter[str]()
+        """How often each question was posted by hosts that were well."""
+        self.answers: dict[str, str] = {}
+        """What each question's handler was told."""
         self.locked: set[int] = set()
         """Events that another transaction has locked: claims pass over them."""
         self.backwards: list[float] = []
@@ -83,18 +93,24 @@ class Witness:
         """Return for how many seconds a host has run no handler."""
         return 0.0 if self.busy[host] else self.now() - self.ended.get(host, 0.0)
 
-    def handlers(self, host: Host, version: Version) -> Handlers:  # noqa: C901 - one after another
+    def handlers(self, host: Host, version: Version, kinds: Collection[str]) -> Handlers:  # noqa: C901 - one after another
         """Return the handlers of a worker."""
         handlers = Handlers()
+        if "questions" in kinds:
+            handlers.include(questions.handlers)
         random = Random(f"{host.name} {self.seed}")
 
-        @handlers.on("slack.plain")
-        @handlers.on("later")
+        def on(kind: str, **bounds: Any) -> Callable[[Any], Any]:
+            handled = kind.removeprefix("slack.") in kinds
+            return handlers.on(kind, **bounds) if handled else lambda handler: handler
+
+        @on("slack.plain")
+        @on("later")
         async def plain(event: Event, _: Context) -> None:
             async with self._seen(host, event):
                 await _work(random)
 
-        @handlers.on("slack.flaky")
+        @on("slack.flaky")
         async def flaky(event: Event, _: Context) -> None:
             async with self._seen(host, event):
                 await _work(random)
@@ -103,35 +119,35 @@ class Witness:
                         self.retrying[event.group_key][event.key] = self._begin(event)
                     raise ValueError("flaky")
 
-        @handlers.on("slack.few", limit=Limit(concurrency=version.few))
+        @on("slack.few", limit=Limit(concurrency=version.few))
         async def few(event: Event, _: Context) -> None:
             async with self._seen(host, event), self._counted(host, event, "few", None):
                 await _work(random)
 
-        @handlers.on("keyed", limit=Limit(concurrency=1, per=lambda payload: payload["lane"]))
+        @on("keyed", limit=Limit(concurrency=1, per=lambda payload: payload["lane"]))
         async def keyed(event: Event, _: Context) -> None:
             async with self._seen(host, event), self._counted(host, event, event.payload["lane"], 1):
                 await asyncio.sleep(random.uniform(1, 8))
 
-        @handlers.on("slack.paced", limit=Limit(rate=f"{RATE}/{PERIOD.total_seconds():g}s"))
+        @on("slack.paced", limit=Limit(rate=f"{RATE}/{PERIOD.total_seconds():g}s"))
         async def paced(event: Event, _: Context) -> None:
             async with self._seen(host, event):
                 await _work(random)
 
-        @handlers.on("slack.steps")
+        @on("slack.steps")
         async def steps(event: Event, ctx: Context) -> None:
             async with self._seen(host, event):
                 for nth in range(3):
                     await self._step(host, event, ctx, f"step {nth}", random)
 
-        @handlers.on("slack.waits")
+        @on("slack.waits")
         async def waits(event: Event, ctx: Context) -> None:
             async with self._seen(host, event):
                 await self._step(host, event, ctx, "before", random)
                 await ctx.sleep(f"{random.randint(1, 20)}s", blocking=random.random() < 0.5)
                 await self._step(host, event, ctx, "after", random)
 
-        @handlers.on("slack.asks")
+        @on("slack.asks")
         async def asks(event: Event, ctx: Context) -> None:
             async with self._seen(host, event):
                 await self._step(host, event, ctx, "before", random)
@@ -139,9 +155,16 @@ class Witness:
                     self._breaks("a wait gets what was sent to it", event.key)
                 await self._step(host, event, ctx, "after", random)
 
+        @on("slack.questions")
+        async def asks_people(event: Event, ctx: Context) -> None:
+            async with self._seen(host, event):
+                answer = await ctx.ask(event, "Which?", CHOICES, channel="C1")
+                self._learns(host, event.key, "" if answer is None else answer.choice)
+                await self._step(host, event, ctx, "after", random)
+
         if version.spare:
 
-            @handlers.on("slack.spare")
+            @on("slack.spare")
             async def spare(event: Event, _: Context) -> None:
                 async with self._seen(host, event):
                     await _work(random)
@@ -151,6 +174,8 @@ class Witness:
     def took_over(self, stored: set[tuple[str, str]]) -> None:
         """Forget what a standby that took over may not know."""
         self.stored &= stored
+        self.posted.clear()
+        self.answers.clear()
         self.retrying.clear()
 
     def check(self) -> None:
@@ -199,6 +224,21 @@ class Witness:
         await ctx.step(name, stepped)
         if host.alive:
             self.stored.add((event.key, name))
+
+    def asks(self, host: Host, key: str) -> None:
+        """Note that a host posts a question."""
+        self.log(f"{host.name} posts the question of {key}")
+        self.asked.add(key)
+        self.posted[key] += self.is_well(host.name)
+        if self.posted[key] > 1:
+            self._breaks("a question is posted once", key)
+
+    def _learns(self, host: Host, key: str, choice: str) -> None:
+        """Note what a handler is told. Later clicks must not change it for its next attempts."""
+        if key not in self.asked or choice not in CHOICES:
+            self._breaks("a question is posted, and answered", f"{key} got {choice!r}")
+        if host.alive and self.answers.setdefault(key, choice) != choice:
+            self._breaks("an answer stays", f"{key} got {self.answers[key]!r}, then {choice!r}")
 
     @asynccontextmanager
     async def _seen(self, host: Host, event: Event) -> AsyncIterator[None]:
