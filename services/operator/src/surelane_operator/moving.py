@@ -1,9 +1,10 @@
 """``surelane workspaces move``: move a workspace to another installation.
 
-What is live moves, with its steps, and so does what ended within the last hour: it tells repeated events. A schema of
-the target's own gets copies first. Then one transaction publishes them there, and one deletes them here. The latter
-notes the move and commits first. By that note, the repetition of a move that was interrupted knows what to do with the
-copies: publish them if they left here, else drop them. Until then no claim of either installation sees them twice.
+Its live events move with their steps. So does what ended within the last hour, because by it an event that comes again
+is recognized. First, a schema of its own in the target gets copies. Then one transaction publishes them there, and
+another one deletes the rows here. The second commits first, and notes the move. If the move is interrupted, its
+repetition reads the note: it publishes the copies if the rows are gone here, and drops them otherwise. So an event can
+never be claimed in both installations.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ BLOCK = 1_000_000_000_000
 _PAUSE = 1.0
 """Seconds between looks at events that run."""
 _WITHIN = 600.0
-"""Seconds for one table's copy."""
+"""Seconds for a statement that takes all rows."""
 _LIVE = """with recursive own as (
     select id from agent.event where agent.event_workspace(event) = $1
     union select child.id from own join agent.event as child on child.continuation_id = own.id
@@ -162,7 +163,7 @@ class _Move:
             noted["move"],
         ):
             async with self.target.transaction():
-                await self.target.execute(_PUBLISH.format(self.copies))
+                await self.target.execute(_PUBLISH.format(self.copies), timeout=_WITHIN)
             self.moved.update(noted["rows"])
         else:
             await self.target.execute(f"drop schema {self.copies} cascade")
@@ -185,9 +186,9 @@ class _Move:
                 )
             await self.target.execute(f"comment on schema {self.copies} is $json${json.dumps(noted)}$json$")
         async with self.target.transaction():
-            await self.target.execute(_PUBLISH.format(self.copies))
+            await self.target.execute(_PUBLISH.format(self.copies), timeout=_WITHIN)
             for table in _TABLES.keys() - _KEPT:
-                await self.source.execute(_DELETE.format(table, self._where(table)))
+                await self.source.execute(_DELETE.format(table, self._where(table)), timeout=_WITHIN)
             await self.source.execute(
                 _NOTE, current_actor().name, f"workspace {self.team}", json.dumps(noted), json.dumps(rows)
             )
