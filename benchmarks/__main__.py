@@ -76,6 +76,11 @@ def _arguments() -> argparse.Namespace:
         "--history", type=int, help="events of history behind `console` (default 1,000,000; quick: 20,000)"
     )
     parser.add_argument(
+        "--weeks",
+        type=int,
+        help="how far that goes back, in chunks of TimescaleDB (default: 90 days in a table)",
+    )
+    parser.add_argument(
         "--minutes", type=float, help="how long `pages` keeps its pages open (default 10; quick: 0.2)"
     )
     arguments = parser.parse_args()
@@ -91,8 +96,8 @@ async def _run(names: Sequence[str], arguments: argparse.Namespace) -> int:
     results: dict[str, Result] = {}
     async with running_server() as server, migrated_template(server) as template:
         where = await report.circumstances(server)
-        given = (arguments.quick, arguments.rounds, arguments.history, arguments.minutes)
-        bench = Bench(server, template, *given)
+        given = (arguments.quick, arguments.rounds, arguments.history, arguments.weeks)
+        bench = Bench(server, template, *given, minutes=arguments.minutes)
         for name in names:
             print(name, file=sys.stderr, flush=True)
             try:

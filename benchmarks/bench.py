@@ -37,6 +37,9 @@ class Bench:
     history: int | None = None
     """Events of history behind the operator's page, where the run names a number."""
 
+    weeks: int | None = None
+    """Over how many weeks that history goes, in a chunk of TimescaleDB's for each; ``None``: 90 days, in one table."""
+
     minutes: float | None = None
     """How long the operator's pages stay open, where the run names a number."""
 

@@ -44,7 +44,7 @@ _HISTORY = f"""
     , 'worker-' || n % 10
     , case when n % 500 between 1 and 40 then n / 500 * 500 end, case when n % 500 = 0 then 0 end
     from generate_series($1::int8, $2::int8) as n
-    cross join lateral (select now() - interval '90 days' * (1 - n / $3::float8)) as moment (t)
+    cross join lateral (select now() - $4 * interval '1 day' * (1 - n / $3::float8)) as moment (t)
     {_SPREAD}
 """
 _STEPS = """
@@ -89,14 +89,17 @@ _INDEXES = (
 )
 
 
-async def operate(admin: Connection, history: int, live: int, say: Callable[[str], None]) -> None:
+async def operate(
+    admin: Connection, history: int, live: int, say: Callable[[str], None], days: int = 90
+) -> None:
     """Fill a migrated database. The indexes of history are made after its rows, which takes a third of the time.
 
     Args:
         admin: a superuser's connection.
-        history: events that ended, in the last 90 days.
+        history: events that ended, in the last ``days``.
         live: events of the queue.
         say: takes a line about the progress.
+        days: how far history goes back.
     """
     # Without the triggers: their speed is not measured here.
     await admin.execute("set session_replication_role = replica; set synchronous_commit = off; set jit = off")
@@ -108,7 +111,7 @@ async def operate(admin: Connection, history: int, live: int, say: Callable[[str
     for name, _ in indexes:
         await admin.execute(f"drop index agent.{name}")
     for first in range(1, history + 1, STEP):
-        await admin.execute(_HISTORY, first, min(first + STEP - 1, history), history)
+        await admin.execute(_HISTORY, first, min(first + STEP - 1, history), history, days)
         if (first + STEP - 1) % 1_000_000 == 0:
             say(f"{first + STEP - 1:,} events of history")
     await admin.execute("set maintenance_work_mem = '256MB'")

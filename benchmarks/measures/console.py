@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
@@ -14,6 +14,7 @@ from aiohttp import web
 
 from benchmarks import figures
 from benchmarks.bench import Bench, Database, at_rest
+from benchmarks.measures.history import on_timescaledb
 from benchmarks.operated import operate
 from benchmarks.result import Bars, Result, Table, Verdict
 from surelane.calls import Connection
@@ -60,16 +61,21 @@ async def measure(bench: Bench) -> Result:
     """Fill a database, serve the page, and request every screen in turn."""
     history = bench.history or bench.size(1_000_000, 20_000)
     live = bench.size(LIVE, 5_000)
-    async with bench.database() as database:
+    span = "90 days" if bench.weeks is None else f"{bench.weeks} weeks, each in a chunk of its own"
+    async with AsyncExitStack() as stack:
+        if bench.weeks is not None:
+            bench, version = await stack.enter_async_context(on_timescaledb(bench))
+            span += f" ({version})"
+        database = await stack.enter_async_context(bench.database())
         async with at_rest(database) as admin:
-            await operate(admin, history, live, bench.say)
+            await operate(admin, history, live, bench.say, 7 * bench.weeks if bench.weeks else 90)
         async with at_rest(database) as admin:
             screens = await screens_of(admin, history)
             await admin.execute("select pg_stat_reset()")
         async with at_rest(database) as admin:
             times = await times_of(database, admin, screens)
             scanned = await _scans(admin)
-    return result_of(times, scanned, history, live)
+    return result_of(times, scanned, history, live, span)
 
 
 async def times_of(database: Database, admin: Connection, screens: Mapping[str, str]) -> dict[str, Times]:
@@ -184,7 +190,9 @@ def _processor(pids: Sequence[int]) -> float:
     return float(sum(each.user + each.system for each in spent))
 
 
-def result_of(times: Mapping[str, Times], scanned: Sequence[str], history: int, live: int) -> Result:
+def result_of(
+    times: Mapping[str, Times], scanned: Sequence[str], history: int, live: int, span: str
+) -> Result:
     """Write the result."""
     slow = {name: figures.percentile(each.seconds, 0.95) for name, each in times.items()}
     worst = max(slow, key=lambda name: slow[name])
@@ -200,7 +208,7 @@ def result_of(times: Mapping[str, Times], scanned: Sequence[str], history: int, 
     return Result(
         title="The operator's page behind a long history",
         how=f"""
-            A database has {history:,} events of history of the last 90 days and {live:,} live ones, 200 of
+            A database has {history:,} events of history of the last {span}, and {live:,} live ones, 200 of
             which run on ten workers; 500 wait for people. Each screen is requested {REQUESTS} times in
             turn, over HTTP, whole, after one request that makes the plans. The page has two connections.
         """,

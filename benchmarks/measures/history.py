@@ -85,7 +85,7 @@ async def measure(bench: Bench) -> Result:
     chunks = (1, 53, 260) if not bench.quick else (1, 3, 6)
     rounds = bench.size(400, 12)
     async with AsyncExitStack() as stack:
-        there, version = await stack.enter_async_context(_on_timescaledb(bench))
+        there, version = await stack.enter_async_context(on_timescaledb(bench))
         histories = {count: await _history(there, stack, count) for count in chunks}
         for number in range(-rounds // 10, rounds):
             if number == 0:  # before, plans and caches were made
@@ -97,8 +97,8 @@ async def measure(bench: Bench) -> Result:
 
 
 @asynccontextmanager
-async def _on_timescaledb(bench: Bench) -> AsyncIterator[tuple[Bench, str]]:
-    """The same run on a server with TimescaleDB, which is a container's where the run's has none; its versions."""
+async def on_timescaledb(bench: Bench) -> AsyncIterator[tuple[Bench, str]]:
+    """Yield the same run on a server with TimescaleDB, a container's where the run's has none, and its versions."""
     async with AsyncExitStack() as stack:
         server = bench.server
         if not await _versions(server):
