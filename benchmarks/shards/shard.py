@@ -22,7 +22,7 @@ from benchmarks.shards.shape import Post, pause
 BUDGET = 2.0
 """Seconds until ingest answers 503."""
 BATCH, BUFFER = 500, 2000
-"""Events per insert, and those that wait for one, at most."""
+"""How many events one insert stores at most, and how many may wait for the next insert."""
 POLL, PEEK = 5.0, 0.25
 """Seconds between polls, and until a worker that goes to sleep looks once more."""
 RESERVE, MOST_INTERVALS, LONGEST = 6, 8, 40.0
@@ -43,7 +43,7 @@ class Costs:
     insert: float = 0.0004
     """Per event: its share of an insert."""
     claim: float = 0.00028
-    """Per claim, also of one that finds nothing, and per poll."""
+    """Seconds that a claim or a poll costs, whether it finds an event or not."""
     event: float = 0.0004
     """Per event that is claimed and settled."""
     trip: float = 0.003

@@ -209,12 +209,14 @@ class _Move:
             refreshing = await self.source.fetchval(_REFRESHING, self.team)
             if not busy and not refreshing:
                 break
-            tokens = " Its tokens are refreshed." if refreshing else ""
-            self.told(f"{busy} of its events run, wait behind one that runs, or are locked.{tokens}")
+            tokens = " Its tokens are being refreshed." if refreshing else ""
+            self.told(
+                f"waiting for {busy} events: they run, stand behind one that runs, or are locked.{tokens}"
+            )
             await asyncio.sleep(_PAUSE)
         await self.source.execute(_KEEP_TOKENS.format(self.team))
         if await self.source.fetchval(_REFRESHING, self.team):
-            raise Conflict("its tokens are refreshed now: repeat the command")
+            raise Conflict("its tokens are being refreshed: repeat the command")
         if parent := await self.source.fetchval(_PARENT, live):
             raise InvalidInput(
                 f"event {parent} waits for this workspace's, and names no workspace: cancel it"

@@ -15,8 +15,7 @@ ALL = "all"
 def run_each(named: str) -> int:
     """Run this process's command for the installations of these names, separated by commas.
 
-    ``SURELANE_SHARDS`` holds NAME=URI, separated by spaces. One that is away does not keep others from answering. The
-    greatest exit code is returned.
+    If an installation is away, the command still runs for the others. Return the greatest exit code.
     """
     uris = known()
     names = list(uris) if named == ALL else named.split(",")
