@@ -2,9 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from math import inf
 from typing import TYPE_CHECKING
 
-from tests.simulation.plan import GROUPS, Fault
+import asyncpg
+
+from tests.simulation.plan import GROUPS, Fault, thread_key
 
 if TYPE_CHECKING:
     from tests.simulation.fleet import Fleet
@@ -26,6 +29,10 @@ LOCKS = (
     "select 0 as id from agent.worker for update skip locked",
     "select 0 as id from agent.kind for update skip locked",
 )
+ALONE = """
+select group_key from agent.event where group_key is not null
+group by group_key having count(*) = 1 and bool_and(retrying and vt > agent.clock() + interval '3 seconds')
+"""
 RUNNING_ON = "select id from agent.event where claimed_by = $1 and vt > agent.clock() for update skip locked"
 
 
@@ -33,7 +40,7 @@ async def kill(fleet: "Fleet", fault: Fault) -> None:
     """Kill a worker with everything that it runs, and start another."""
     name = fleet.pick(fault)
     fleet.log(f"{name} is killed")
-    fleet.ill(name, float("inf"))
+    fleet.ill(name, inf)
     await fleet.members.pop(name).host.die()
     fleet.start_worker(fault.version)
 
@@ -45,7 +52,7 @@ async def vanish(fleet: "Fleet", _: Fault) -> None:
         return
     fleet.log(f"{name} vanishes")
     fleet.disturb()
-    fleet.ill(name, float("inf"))
+    fleet.ill(name, inf)
     fleet.vanished.add(name)
     await fleet.members.pop(name).host.die(noticed=10_000)
     fleet.note_spare()
@@ -167,32 +174,45 @@ async def stop_locked(fleet: "Fleet", fault: Fault) -> None:
 async def pause(fleet: "Fleet", fault: Fault) -> None:
     """Let an operator pause a kind for a while. Jobs of each group are due meanwhile, or after it.
 
-    A kind that fails is paused as its retries wait, if some do within 20 seconds. The last of the jobs is of their
-    group, and due soon after the pause.
+    A kind that fails is paused as one of its retries waits alone in its group, if one does within 20 seconds. The last
+    of the jobs is of that group, and due soon after the pause.
     """
     kinds = [kind for kind in ("flaky", "flaky", "plain", "few") if kind in fleet.plan.kinds]
     kind = kinds[int(len(kinds) * fault.pick)]
+    alone: set[str] = set()
     for _ in range(40):
-        if kind == "flaky" and not any(fleet.witness.retrying.values()):
+        if kind == "flaky" and not alone:
             await asyncio.sleep(0.5)
-    seconds = 0.2 + 20 * fault.size**3
-    due = 1.0, 1 + 2 * seconds, 2.5 + seconds
-    for group, after in zip(sorted(GROUPS, key=fleet.retries), due, strict=True):
+            alone = {row[0] for row in await fleet.database.see(ALONE)}
+    seconds = 0.2 + 20 * fault.size**4
+    due = 1.0, 1 + 2 * seconds, 1.5 + seconds
+    for group, after in zip(sorted(GROUPS, key=lambda each: thread_key(each) in alone), due, strict=True):
         await fleet.schedule(f"later-{group}-{fault.at:.3f}", group, after)
     fleet.log(f"{kind} is paused")
     since, began, excused = fleet.server_now(), fleet.loop.now, fleet.witness.excused[kind]
     nth = len(excused)
-    excused.append((since, float("inf")))
-    await fleet.database.see("select agent.pause_kind($1)", f"slack.{kind}")
+    excused.append((since, inf))
+    await _decide(fleet, "select agent.pause_kind($1)", kind)
     await asyncio.sleep(seconds)
     while await fleet.database.see("select from agent.kind where kind = $1 and paused", f"slack.{kind}"):
-        await fleet.database.see("select agent.resume_kind($1)", f"slack.{kind}")
+        await _decide(fleet, "select agent.resume_kind($1)", kind)
         fleet.log(f"{kind} is resumed")
         if any(each.name == "failover" for each in fleet.plan.faults):
             await asyncio.sleep(LAG)  # a standby that takes over may not know it: the operator looks again
     # The server's clock may have gone back meanwhile.
-    excused[nth] = since, max(fleet.server_now(), since + fleet.loop.now - began)
+    excused[nth] = excused[nth][0], max(fleet.server_now(), since + fleet.loop.now - began)
     fleet.disturb()
+
+
+async def _decide(fleet: "Fleet", query: str, kind: str) -> None:
+    """Do as an operator does, who tries again where another transaction has the kind locked."""
+    while True:
+        try:
+            await fleet.database.see(query, f"slack.{kind}")
+        except asyncpg.LockNotAvailableError:
+            await asyncio.sleep(1)
+        else:
+            return
 
 
 async def _away(fleet: "Fleet", seconds: float) -> None:
@@ -222,7 +242,7 @@ async def _hold(fleet: "Fleet", query: str, arguments: tuple[object, ...], secon
 
 def _set_clock(fleet: "Fleet", to: float) -> None:
     if to < fleet.database.jump:
-        fleet.witness.backwards.append(fleet.loop.now)
+        fleet.witness.went_back(fleet.loop.now + to)
     fleet.database.jump = to
     fleet.log(f"the server's clock is off by {to:.1f} s")
     fleet.disturb()

@@ -25,6 +25,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
+from math import inf
 from random import Random
 from typing import Any, cast
 
@@ -49,7 +50,7 @@ from surelane_worker.slack.client import SlackClients
 from surelane_worker.worker_settings import WorkerSettings
 from tests.simulation.database import Database
 from tests.simulation.faults import BY_NAME
-from tests.simulation.plan import GROUPS, TROUBLE, Fault, Network, Plan, Post, Version
+from tests.simulation.plan import TROUBLE, Fault, Network, Plan, Post, Version, thread_key, thread_of
 from tests.simulation.slack import Client, Slack
 from tests.simulation.virtual import EPOCH, HERE, VirtualLoop
 from tests.simulation.wire import Host, Net, Wire, with_host
@@ -132,7 +133,7 @@ class Fleet:
         """Since when each event waits."""
         self._limited_until = 0.0
         """Until when runs could hold the places of limits, for which events then wait by right."""
-        self._sparing: float | None = None
+        self._sparing = False
 
     def log(self, text: str) -> None:
         """Say what happens, and when."""
@@ -276,7 +277,7 @@ class Fleet:
 
     async def schedule(self, key: str, group: str | None, seconds: float) -> None:
         """Enqueue a job of a group for later."""
-        group_key = None if group is None else _group_key(group)
+        group_key = None if group is None else thread_key(group)
         job = Job("later", run_at=self._in(seconds), group_key=group_key, item_key=key)
 
         def send(queue: Queue) -> Awaitable[list[Inserted]]:
@@ -285,10 +286,6 @@ class Fleet:
 
         await self._again(send)
         self.acknowledged.add(key)
-
-    def retries(self, group: str) -> bool:
-        """Return whether an event of a group waits for its next attempt."""
-        return bool(self.witness.retrying.get(_group_key(group)))
 
     def _in(self, seconds: float) -> datetime:
         return datetime.fromtimestamp(EPOCH + self.server_now() + seconds, UTC)
@@ -354,7 +351,9 @@ class Fleet:
             if member is None or member.worker is None or claim not in member.worker.leases.known():
                 since = lonely[claim] = self._lonely.get(claim, now)
                 # Who took the worker for dead, and met a locked event, may have stopped before the lock ended.
-                silent = name in self.vanished or (row["taken"] and row["id"] in self.witness.locked)
+                # So may a worker whose claim's answer was lost, if the server's clock went back meanwhile.
+                stopped = row["taken"] or self.witness.backwards
+                silent = name in self.vanished or (stopped and row["id"] in self.witness.locked)
                 seen = max(
                     row["beat"] - EPOCH - self.database.jump + DEAD_FOR.total_seconds(), self.disturbed
                 )
@@ -433,12 +432,12 @@ class Fleet:
             member.version.spare and not (member.stop.is_set() or member.host.frozen or member.host.cut_off)
             for member in self.members.values()
         )
-        if not handled and self._sparing is None:
-            self._sparing = self.server_now()
-            self.witness.excused["spare"].append((self._sparing, float("inf")))
-        if handled and self._sparing is not None:
-            self.witness.excused["spare"][-1] = self._sparing, self.server_now() + 5
-            self._sparing = None
+        if not handled and not self._sparing:
+            self._sparing = True
+            self.witness.excused["spare"].append((self.server_now(), inf))
+        if handled and self._sparing:
+            self.witness.excused["spare"][-1] = self.witness.excused["spare"][-1][0], self.server_now() + 5
+            self._sparing = False
 
     async def _work(self, host: Host, stop: asyncio.Event) -> None:
         settings = _settings().model_copy(update={"name": host.name})
@@ -483,18 +482,10 @@ def _first(group: ExceptionGroup[Any]) -> BaseException:
     return next((error for error in errors if isinstance(error, BrokenError)), errors[0])
 
 
-def _group_key(group: str) -> str:
-    return f"T1:C1:{_thread(group)}"
-
-
-def _thread(group: str) -> str:
-    return f"{EPOCH + 1 + GROUPS.index(group):.6f}"
-
-
 def _envelope(post: Post, at: float, key: str = "") -> dict[str, Any]:
     inner: dict[str, Any] = {"type": post.kind, "event_ts": f"{at:.6f}"}
     if post.group is not None:
-        inner |= {"channel": "C1", "ts": f"{EPOCH + 1:.6f}", "thread_ts": _thread(post.group)}
+        inner |= {"channel": "C1", "ts": f"{EPOCH + 1:.6f}", "thread_ts": thread_of(post.group)}
     return {
         "type": "event_callback",
         "team_id": "T1",

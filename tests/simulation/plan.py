@@ -5,7 +5,9 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, cast
 
-TROUBLE = 90.0
+from tests.simulation.virtual import EPOCH
+
+TROUBLE = 40.0
 """Seconds for which things break."""
 GROUPS = ("red", "green", "blue")
 FAULTS = (
@@ -127,7 +129,7 @@ class Plan:
         kinds = {*random.sample(sorted(set(KINDS)), random.randint(3, 7))}
         if "pause" in names:
             kinds |= {"flaky", "later"}
-        pause = random.choice((4.0, 8.0, 16.0))
+        pause = random.choice((3.0, 6.0, 12.0))
         workers = tuple(_version(random) for _ in range(random.randint(1, 3)))
         network = Network(*(random.choice((0, 0, 0.01, 0.05)) for _ in range(3)))
         posts = [
@@ -139,7 +141,7 @@ class Plan:
                 random.random() < 0.2,
                 random.random(),
             )
-            for number, at in enumerate(_times(random, random.choice((1.5, 2.5, 5.0)), TROUBLE + 20))
+            for number, at in enumerate(_times(random, random.choice((1.5, 2.5, 5.0)), TROUBLE + 10))
         ]
         faults: list[Fault] = []
         for at in _times(random, pause, TROUBLE):
@@ -156,6 +158,16 @@ class Plan:
         if self.network != Network():
             parts.append(self.network)
         return "\n".join(f"  {part}" for part in parts)
+
+
+def thread_key(group: str) -> str:
+    """Return the group key of events in a thread."""
+    return f"T1:C1:{thread_of(group)}"
+
+
+def thread_of(group: str) -> str:
+    """Return the timestamp of the message that began a thread."""
+    return f"{EPOCH + 1 + GROUPS.index(group):.6f}"
 
 
 def _version(random: Random) -> Version:

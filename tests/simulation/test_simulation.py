@@ -14,21 +14,21 @@ from tests.simulation.plan import Network, Plan, shrunk
 pytestmark = pytest.mark.simulation
 
 KNOWN = {
-    "skipped-members": 1,
-    "late-limits": 4,
+    "skipped-members": 4,
+    "late-limits": 8,
     "kept-claims": 4,
     "kept-keys": 4,
-    "idle-heads": 1,
-    "early-retirement": 29,
-    "future-starts": 75,
-    "rare-rescues": 6,
-    "refused-settles": 33,
-    "blind-idlers": 3,
-    "repeated-questions": 23,
-    "changed-answers": 126,
+    "idle-heads": 19,
+    "early-retirement": 11,
+    "future-starts": 45,
+    "rare-rescues": 106,
+    "refused-settles": 12,
+    "blind-idlers": 1,
+    "repeated-questions": 4,
+    "changed-answers": 8,
 }
 """Each mutant, with a seed that finds it. ``make simulate MUTANT=NAME SEEDS=200`` looks for one."""
-FIXED = range(1, 31)
+FIXED = range(1, 61)
 FRESH = int(os.environ.get("SURELANE_SIMULATION_SEED", 1000 * datetime.now(UTC).date().toordinal()))
 """The first of the seeds that no run had before. The day decides, unless the variable does."""
 
@@ -60,7 +60,7 @@ async def test_seeds_hold(server: Server, template: str, first: int) -> None:
 
 @pytest.mark.timeout(1200)
 @pytest.mark.xfail(reason="what a new seed finds was there before this commit: look at it, and mend it")
-@pytest.mark.parametrize("first", [FRESH, FRESH + 10])
+@pytest.mark.parametrize("first", [FRESH, FRESH + 10, FRESH + 20])
 async def test_seeds_that_no_run_had_before_hold(server: Server, template: str, first: int) -> None:
     await _hold(server, template, first)
 
@@ -82,7 +82,7 @@ async def test_a_seed_repeats_the_same_run_after_another_seed(server: Server, te
     first, other, again = (
         re.findall(r"^ +\d+\.\d{3} .*|^statement .*", each, re.MULTILINE) for each in (first, other, again)
     )
-    assert len(first) > 1000
+    assert len(first) > 500
     assert other != first
     assert next((pair for pair in zip(first, again, strict=False) if pair[0] != pair[1]), None) is None
     assert len(again) == len(first)

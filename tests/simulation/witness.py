@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import combinations
+from math import inf
 from random import Random
 from typing import Any
 
@@ -69,6 +70,8 @@ class Witness:
         """The events of each group, as their handlers began."""
         self.retrying: dict[str, dict[str, Begin]] = defaultdict(dict)
         """The events of each group that wait for their next attempt, with the last one."""
+        self.blocked: dict[str, float] = {}
+        """When, by the server's clock, each event was claimed that sleeps and then still leads its group."""
         self.stored: set[tuple[str, str]] = set()
         """The steps whose results came back to their handlers, by the event's key and the step's name."""
         self.asked: set[str] = set()
@@ -83,6 +86,10 @@ class Witness:
         """When the server's clock went back."""
         self.excused: dict[str, list[tuple[float, float]]] = defaultdict(list)
         """When, by the server's clock, each kind held up no other kind: it was paused, or had no worker."""
+        self.handled = Counter[str]()
+        """How many handlers run each event."""
+        self.split: set[str] = set()
+        """The events that ran as a standby took over: it may give the same claims to other hosts."""
         self.broken: list[BrokenError] = []
         """The promises that are broken."""
 
@@ -144,7 +151,10 @@ class Witness:
         async def waits(event: Event, ctx: Context) -> None:
             async with self._seen(host, event):
                 await self._step(host, event, ctx, "before", random)
-                await ctx.sleep(f"{random.randint(1, 20)}s", blocking=random.random() < 0.5)
+                seconds, blocking = random.randint(1, 20), random.random() < 0.5
+                if blocking:
+                    self.blocked.setdefault(event.key, self._begin(event).claimed)
+                await ctx.sleep(f"{seconds}s", blocking=blocking)
                 await self._step(host, event, ctx, "after", random)
 
         @on("slack.asks")
@@ -174,9 +184,16 @@ class Witness:
     def took_over(self, stored: set[tuple[str, str]]) -> None:
         """Forget what a standby that took over may not know."""
         self.stored &= stored
+        self.split |= set(+self.handled)
         self.posted.clear()
         self.answers.clear()
         self.retrying.clear()
+
+    def went_back(self, to: float) -> None:
+        """Note that the server's clock goes back."""
+        self.backwards.append(self.now())
+        for spans in self.excused.values():
+            spans[:] = [(min(since, to) if ends == inf else since, ends) for since, ends in spans]
 
     def check(self) -> None:
         """Check the order of each group, and raise what was broken.
@@ -217,7 +234,7 @@ class Witness:
 
     async def _step(self, host: Host, event: Event, ctx: Context, name: str, random: Random) -> None:
         async def stepped() -> None:
-            if (event.key, name) in self.stored:
+            if (event.key, name) in self.stored and event.key not in self.split:
                 self._breaks("a stored step is not run again", f"{name} of {event.key}")
             await _work(random)
 
@@ -246,6 +263,7 @@ class Witness:
         group, me = event.group_key, (host.name, event.key)
         self.log(f"{host.name} begins {event.id} {event.key} of {group}, attempt {event.attempts}")
         self.busy[host.name] += 1
+        self.handled[event.key] += 1
         try:
             if group is None:
                 yield
@@ -258,6 +276,7 @@ class Witness:
                 self.running[group].discard(me)
         finally:
             self.busy[host.name] -= 1
+            self.handled[event.key] -= 1
             self.ended[host.name] = self.now()
 
     def _begins(self, host: Host, event: Event, group: str) -> None:
@@ -269,7 +288,7 @@ class Witness:
         self.retrying[group].pop(event.key, None)
         for retry in self.retrying[group].values():
             later = retry.happened < begin.happened and self.is_well(host.name)
-            if later and not self._excuses(retry, begin, begin.claimed):
+            if later and not self._excuses(retry, begin, self.blocked.get(begin.key, begin.claimed)):
                 self._breaks("a retry comes first", f"{event.key} began before {retry.key} in {group}")
         if "later" not in event.key:
             self.began[group].append(begin)
