@@ -13,6 +13,7 @@
 --   lane_in, lane_for: the lane of a row; inserts, elections
 --   band_of, priority_of: what a lane says; sweeps, views
 --   use_band: records a band; lane_for, share_kind, sweeps
+--   claim_stands: the fence of claims; settles, history, answers, steps
 
 -- A key short enough to index: long ones are replaced by their hash.
 create or replace function agent.bounded_key(_key text) returns text
@@ -232,3 +233,9 @@ begin
     end if;
 end
 $$;
+
+-- Whether a claim stands: by its number and, where the session names one (surelane.worker), by its
+-- worker: a standby that took over without a claim may give its number to another worker.
+create or replace function agent.claim_stands(_claimed_by text, _claimed timestamptz[], _claim int4) returns boolean
+language sql stable parallel safe
+return array_upper(_claimed, 1) = _claim and _claimed_by = coalesce(nullif(current_setting('surelane.worker', true), ''), _claimed_by);

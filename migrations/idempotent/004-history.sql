@@ -72,7 +72,7 @@ begin
         -- One probe an item: a join would walk the whole index where the table was last seen empty.
         cross join lateral (
             select * from agent.event
-            where id = item.id and (_claims is null or claimed_by is not null and array_upper(claimed, 1) = item.claim
+            where id = item.id and (_claims is null or agent.claim_stands(claimed_by, claimed, item.claim)
             and (cancelled_by is null or vt > _now)
             and (group_key is null or group_key = any(_groups)) and (continuation_id is null or continuation_id = any(_continuations)))
             for update skip locked

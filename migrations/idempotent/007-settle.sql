@@ -44,10 +44,8 @@ begin
         -- One probe an item: a join would walk the whole index if the table was last seen empty.
         select e.id from (select id, max(claim) as claim from unnest(_ids, _claims) as given (id, claim) group by id order by id) as item
         cross join lateral (
-            select id from agent.event where id = item.id and claimed_by is not null and array_upper(claimed, 1) = item.claim
-            and (group_key is null or group_key = any(_groups))
-            for update skip locked
-        ) as e);
+            select id from agent.event where id = item.id and agent.claim_stands(claimed_by, claimed, item.claim)
+            and (group_key is null or group_key = any(_groups)) for update skip locked) as e);
 end
 $$;
 
@@ -123,7 +121,7 @@ begin
     return query
     select item.nth::int4
     , case when item.id = any(_held) and item.nth = first_value(item.nth) over (partition by item.id order by item.claim desc, item.nth) then 'done'
-           when exists (select from agent.event as e where e.id = item.id and e.claimed_by is not null and array_upper(e.claimed, 1) = item.claim)
+           when exists (select from agent.event as e where e.id = item.id and agent.claim_stands(e.claimed_by, e.claimed, item.claim))
            and item.id <> all(_held) then 'busy'
            else 'stale' end
     from unnest(_ids, _claims) with ordinality as item (id, claim, nth);
@@ -169,9 +167,7 @@ declare
     _late int8[] := array(
         select e.id from unnest(_ids, _claims) as given (id, claim)
         cross join lateral (
-            select id from agent.event where id = given.id and claimed_by is not null and array_upper(claimed, 1) = given.claim
-            and cancelled_by is not null and vt <= _now
-        ) as e);
+            select id from agent.event where id = given.id and agent.claim_stands(claimed_by, claimed, given.claim) and cancelled_by is not null and vt <= _now) as e);
 begin
     if _late <> '{}' then
         _late := agent.lock_for_sweep(_late);

@@ -117,9 +117,8 @@ $$;
 -- Goes over groups in the order of their keys, after _after, and elects another head where one is
 -- needed: of a group without one, which the rules exclude; and of an idle head of a kind that no
 -- worker claims, while members of other kinds wait; ahead of a retry whose kind no worker claimed
--- before; or visible later than a member of a claimed kind, and no retry. One bounded step: it ends
--- after _limit of them, or 20 times as many groups. Returns where the next one begins (null: none),
--- and how many it freed. Waits for none.
+-- before; or visible later than a member of a claimed kind, and no retry. Ends after _limit of
+-- them, or 20 times as many groups. Returns where to go on (null: at the end), and how many.
 create or replace function agent.free_groups(_after text default '', _limit int4 default 1000, out next text, out freed int4)
 language plpgsql volatile security definer
 set enable_seqscan = off

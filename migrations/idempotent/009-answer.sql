@@ -79,7 +79,7 @@ begin
         join agent.request as r on r.event_id = given.id
         where r.answer is null and r.waits_until > agent.clock()
         and case when exists (select from agent.event as e where e.id = given.id)
-            then exists (select from agent.event as e where e.id = given.id and e.claimed_by is not null and array_upper(e.claimed, 1) = given.claim)
+            then exists (select from agent.event as e where e.id = given.id and agent.claim_stands(e.claimed_by, e.claimed, given.claim))
             else given.answer = 'null' end
         for update of r skip locked
     ), answered as (

@@ -26,7 +26,7 @@ as $$
 declare
     _held agent.event;
 begin
-    select * into _held from agent.event where id = _id and claimed_by is not null and array_upper(claimed, 1) = _claim
+    select * into _held from agent.event where id = _id and agent.claim_stands(claimed_by, claimed, _claim)
     for no key update skip locked;
     return _held;
 end
@@ -36,7 +36,7 @@ $$;
 create or replace function agent.unheld(_id int8, _claim int4) returns text
 language sql volatile security definer
 set enable_seqscan = off
-return case when exists (select from agent.event where id = _id and claimed_by is not null and array_upper(claimed, 1) = _claim)
+return case when exists (select from agent.event where id = _id and agent.claim_stands(claimed_by, claimed, _claim))
     then 'busy' else 'stale' end;
 
 -- Stores a step of a running handler, fenced by its claim: its result and the errors of failed
@@ -375,9 +375,7 @@ language sql stable security definer
 set enable_seqscan = off
 as $$
     select e.id from unnest(_ids, _claims) as given (id, claim)
-    cross join lateral (
-        select id from agent.event where id = given.id and claimed_by is not null and array_upper(claimed, 1) = given.claim and cancelled_by is not null
-    ) as e
+    cross join lateral (select id from agent.event where id = given.id and agent.claim_stands(claimed_by, claimed, given.claim) and cancelled_by is not null) as e
 $$;
 
 -- Notes which followers the run of a claimed event gets, in a step of number 0. The first run

@@ -23,9 +23,10 @@ CLOCK = """
 create or replace function agent.clock() returns timestamptz language sql volatile parallel safe
 return pg_catalog.to_timestamp(pg_catalog.current_setting('simulation.now')::float8);
 -- Called stable, as a condition without a column then holds before anything else of its query runs.
-create function agent.clock_is(_now text) returns boolean language plpgsql stable as $$
+create function agent.clock_is(_now text, _worker text) returns boolean language plpgsql stable as $$
 begin
     perform pg_catalog.set_config('simulation.now', _now, false);
+    perform pg_catalog.set_config('surelane.worker', _worker, false);
     return true;
 end
 $$;
@@ -277,16 +278,20 @@ class Database:
                     await connection.execute("reset all; select pg_catalog.pg_advisory_unlock_all()")
                     self._idle[role].append(connection)
 
-    async def run(self, connection: Any, method: str, query: str, arguments: Iterable[object] = ()) -> Any:
-        """Run a statement, and hand on what it notifies of."""
+    async def run(
+        self, connection: Any, method: str, query: str, arguments: Iterable[object] = (), worker: str = ""
+    ) -> Any:
+        """Run a statement, of a connection that names a worker perhaps, and hand on what it notifies of."""
         with self.loop.real():
             async with self._turn:
                 now = str(EPOCH + self.loop.now + self.jump)
                 arguments = tuple(arguments)
                 if (timed := _timed(query, len(arguments) + 1)) is not None:
-                    query, arguments = timed, (*arguments, now)
+                    query, arguments = timed, (*arguments, now, worker)
                 else:
-                    await connection.execute(f"set simulation.now = '{now}'")
+                    await connection.execute(
+                        f"set simulation.now = '{now}'; set surelane.worker = '{worker}'"
+                    )
                 answer: Any = None
                 try:
                     answer = await getattr(connection, method)(query, *arguments)
@@ -330,5 +335,5 @@ def _copy(table: str) -> str:
 def _timed(query: str, nth: int) -> str | None:
     """Return a query that sets the clock before all else, by an argument, unless it cannot be part of another one."""
     if query.lstrip().startswith(("select", "with")) and not CHANGES.search(query):
-        return f"select * from ({query}) as _ where agent.clock_is(${nth})"
+        return f"select * from ({query}) as _ where agent.clock_is(${nth}, ${nth + 1})"
     return None

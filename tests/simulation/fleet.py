@@ -443,12 +443,12 @@ class Fleet:
         settings = _settings().model_copy(update={"name": host.name})
         observer = Observer(Metrics())
 
-        def pool(bound: timedelta = STATEMENT_TIMEOUT, grace: float = GRACE) -> Any:
+        def pool(bound: timedelta = STATEMENT_TIMEOUT, grace: float = GRACE, name: str = "") -> Any:
             within = bound.total_seconds() + grace
-            return Wire(self.net, host, "surelane_worker", within=within, kept=True)
+            return Wire(self.net, host, "surelane_worker", within=within, kept=True, worker=name)
 
         member, soon = self.members[host.name], assembly.CLAIM_TIMEOUT
-        pools = Pools(pool(), pool(soon, 0), pool(soon), pool(), pool())
+        pools = Pools(pool(name=host.name), pool(soon, 0, host.name), pool(soon), pool(), pool())
         handlers = self.witness.handlers(host, member.version, self.plan.kinds)
         client = Client(self.slack, host)
         slack = SlackClients(client, client, cast("Any", None))

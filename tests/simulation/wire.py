@@ -95,11 +95,13 @@ def with_host(loop: VirtualLoop, what: Coroutine[Any, Any, Any], **given: Any) -
 class Wire(Connection):
     """A connection of a simulated host. It opens itself again if it stands for a pool (``kept``)."""
 
-    def __init__(self, net: Net, host: Host, role: str, *, within: float, kept: bool) -> None:
+    def __init__(
+        self, net: Net, host: Host, role: str, *, within: float, kept: bool, worker: str = ""
+    ) -> None:
         self.net, self.host, self.half_open = net, host, False
         self._database = net.database
         self._heard: dict[str, Any] = {}
-        self._role, self._within, self._kept = role, within, kept
+        self._role, self._within, self._kept, self._worker = role, within, kept, worker
         self._real: Any = None
         self._closed = False
         self._busy = asyncio.Lock()
@@ -234,7 +236,7 @@ class Wire(Connection):
             raise asyncpg.ReadOnlySQLTransactionError("cannot execute in a read-only transaction")
         restarts = database.restarts
         # The server goes on with a statement whose client is gone.
-        serving = database.run(self._real, method, query, arguments)
+        serving = database.run(self._real, method, query, arguments, self._worker)
         running = database.loop.create_task(serving, context=Context())
         running.add_done_callback(_retrieve)
         try:

@@ -86,10 +86,6 @@ class Witness:
         """When the server's clock went back."""
         self.excused: dict[str, list[tuple[float, float]]] = defaultdict(list)
         """When, by the server's clock, each kind held up no other kind: it was paused, or had no worker."""
-        self.handled = Counter[str]()
-        """How many handlers run each event."""
-        self.split: set[str] = set()
-        """The events that ran as a standby took over: it may give the same claims to other hosts."""
         self.broken: list[BrokenError] = []
         """The promises that are broken."""
 
@@ -184,7 +180,6 @@ class Witness:
     def took_over(self, stored: set[tuple[str, str]]) -> None:
         """Forget what a standby that took over may not know."""
         self.stored &= stored
-        self.split |= set(+self.handled)
         self.posted.clear()
         self.answers.clear()
         self.retrying.clear()
@@ -234,7 +229,7 @@ class Witness:
 
     async def _step(self, host: Host, event: Event, ctx: Context, name: str, random: Random) -> None:
         async def stepped() -> None:
-            if (event.key, name) in self.stored and event.key not in self.split:
+            if (event.key, name) in self.stored:
                 self._breaks("a stored step is not run again", f"{name} of {event.key}")
             await _work(random)
 
@@ -263,7 +258,6 @@ class Witness:
         group, me = event.group_key, (host.name, event.key)
         self.log(f"{host.name} begins {event.id} {event.key} of {group}, attempt {event.attempts}")
         self.busy[host.name] += 1
-        self.handled[event.key] += 1
         try:
             if group is None:
                 yield
@@ -276,7 +270,6 @@ class Witness:
                 self.running[group].discard(me)
         finally:
             self.busy[host.name] -= 1
-            self.handled[event.key] -= 1
             self.ended[host.name] = self.now()
 
     def _begins(self, host: Host, event: Event, group: str) -> None:

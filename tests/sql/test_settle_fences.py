@@ -85,6 +85,19 @@ async def test_a_claim_that_another_followed_is_stale(queue: Connection, settle:
 
 
 @settles
+async def test_a_claim_of_another_worker_with_the_same_number_is_stale(
+    queue: Connection, settle: Settle
+) -> None:
+    """A standby that took over may have lost a claim, and given its number again. A session may name its worker."""
+    await enqueue(queue)
+    (row,) = await claim(queue, worker="w2")
+    await queue.execute("set surelane.worker = 'w1'")
+    assert await unchanged_by(queue, row["id"], settle, pair(row)) == ["stale"]
+    await queue.execute("set surelane.worker = 'w2'")
+    assert await settle(queue, pair(row)) == ["done"]
+
+
+@settles
 @pytest.mark.parametrize("ending_settle", ENDING.values(), ids=ENDING)
 async def test_a_claim_that_ended_is_stale(queue: Connection, settle: Settle, ending_settle: Settle) -> None:
     """This holds after a failure or a release too, when the number of claims is still the same."""

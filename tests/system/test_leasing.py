@@ -3,6 +3,8 @@
 import json
 from datetime import timedelta
 
+import pytest
+
 from surelane.calls import Connection
 from tests.processes import until
 from tests.scenario import eventually
@@ -10,6 +12,12 @@ from tests.system.worker import claimed, ended, enqueue, live, worker
 
 LEASE = "3s"
 """Short, but long enough for a worker on a busy machine to renew it."""
+TAKE = "update agent.event set {} claimed_by = 'another', vt = now() + interval '1h'"
+TAKEN = {
+    "by the next claim": TAKE.format("claimed = claimed || now(),"),
+    "after a failover that lost the claim": TAKE.format(""),
+}
+"""How another worker gets an event."""
 
 
 async def test_leases_of_an_event_and_of_a_whole_group_are_renewed_while_their_handlers_run(
@@ -27,28 +35,28 @@ async def test_leases_of_an_event_and_of_a_whole_group_are_renewed_while_their_h
         await eventually(lambda: connection.fetchval(renewed), expected=True, within=60)
 
 
+@pytest.mark.parametrize("taken", TAKEN.values(), ids=TAKEN)
 async def test_lost_lease_cancels_the_handler_and_leaves_the_event_to_its_holder(
-    database: str, connection: Connection
+    database: str, connection: Connection, taken: str
 ) -> None:
     async with worker(database, SURELANE_LEASE=LEASE) as running:
         identity = await enqueue(connection, "sleep", {"seconds": 60})
         await claimed(connection, identity)
-        await connection.execute(
-            "update agent.event set claimed = claimed || now(), claimed_by = 'another', vt = now() + interval '1h'"
-        )
+        await connection.execute(taken)
         await until(lambda: any("lease lost" in line for line in running.output), what="the loss")
         await ended(connection, await enqueue(connection, "echo"))
     row = await live(connection, identity)
     assert (row["claimed_by"], row["attempts"]) == ("another", 1)
 
 
-async def test_stale_settle_changes_nothing_and_is_logged(database: str, connection: Connection) -> None:
+@pytest.mark.parametrize("taken", TAKEN.values(), ids=TAKEN)
+async def test_stale_settle_changes_nothing_and_is_logged(
+    database: str, connection: Connection, taken: str
+) -> None:
     async with worker(database) as running:
         identity = await enqueue(connection, "sleep", {"seconds": 3})
         await claimed(connection, identity)
-        await connection.execute(
-            "update agent.event set claimed = claimed || now(), claimed_by = 'another', vt = now() + interval '1h'"
-        )
+        await connection.execute(taken)
         await until(lambda: any("stale settle" in line for line in running.output), what="the stale settle")
     assert (await live(connection, identity))["claimed_by"] == "another"
 

@@ -98,8 +98,10 @@ async def _refresher(
 
 async def _pools(settings: WorkerSettings, stack: AsyncExitStack) -> Pools:
     return Pools(
-        leases=await _pool(settings, stack, 1, lock_timeout=LOCK_TIMEOUT),
-        settles=await _pool(settings, stack, 3, lock_timeout=LOCK_TIMEOUT, within=CLAIM_TIMEOUT),
+        leases=await _pool(settings, stack, 1, lock_timeout=LOCK_TIMEOUT, worker=settings.name),
+        settles=await _pool(
+            settings, stack, 3, lock_timeout=LOCK_TIMEOUT, within=CLAIM_TIMEOUT, worker=settings.name
+        ),
         looks=await _pool(settings, stack, 2, statement_timeout=CLAIM_TIMEOUT),
         sweeps=await _pool(settings, stack, 1),
         handlers=await _pool(settings, stack, 3),

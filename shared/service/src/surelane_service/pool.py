@@ -120,6 +120,7 @@ async def create_pool(
     prepared: bool = True,
     lock_timeout: float | None = None,
     within: timedelta | None = None,
+    worker: str = "",
 ) -> Pool:
     """Make a pool. It connects on first use, so the database need not be there yet.
 
@@ -131,12 +132,14 @@ async def create_pool(
         within: the client gives up on a statement after it, sooner than the server: the connection may be half-open.
         lock_timeout: seconds that a statement waits for a lock; as long as the statement may take where ``None``.
         prepared: false behind a transaction pooler, where the next connection lacks a prepared statement.
+        worker: whose claims its statements may change; not checked where empty, or behind a transaction pooler.
     """
     if within is None and statement_timeout is not None:
         within = statement_timeout + timedelta(seconds=GRACE)
     server_settings = {"application_name": service}
     if statement_timeout is not None and prepared:  # poolers refuse settings at the start of a session
         server_settings |= bounds_of(statement_timeout.total_seconds(), lock_timeout)
+        server_settings["surelane.worker"] = worker
     pool: Pool = await asyncpg.create_pool(  # type: ignore[call-overload]  # its stubs ask for every option by name
         dsn,
         connect=connect,
