@@ -139,7 +139,8 @@ async def create_pool(
     server_settings = {"application_name": service}
     if statement_timeout is not None and prepared:  # poolers refuse settings at the start of a session
         server_settings |= bounds_of(statement_timeout.total_seconds(), lock_timeout)
-        server_settings["surelane.worker"] = worker
+        if worker:
+            server_settings["surelane.worker"] = worker
     pool: Pool = await asyncpg.create_pool(  # type: ignore[call-overload]  # its stubs ask for every option by name
         dsn,
         connect=connect,
