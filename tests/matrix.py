@@ -1,8 +1,8 @@
 """Run ``make test`` on each supported PostgreSQL and Python that this machine has: ``make matrix``.
 
 The first Python runs it on every server, the others on the embedded one. Each Python gets a clone of the commit, so
-what is not committed is not tested. The last lines are a table for ``docs/installing.md``. It takes about six minutes
-a row.
+what is not committed is not tested. The last lines are a table for ``docs/development.md``. It takes about eight
+minutes a row.
 """
 
 import argparse
