@@ -234,8 +234,8 @@ begin
 end
 $$;
 
--- Whether a claim stands: by its number and, where the session names one (surelane.worker), by its
--- worker: a standby that took over without a claim may give its number to another worker.
-create or replace function agent.claim_stands(_claimed_by text, _claimed timestamptz[], _claim int4) returns boolean
+-- Whether a claim stands: by its number and, where the session names one, by its worker: a standby
+-- that took over without a claim may give its number to another worker.
+create or replace function agent.claim_stands(_claimed_by text, _claimed timestamptz[], _claim int4, _worker text default nullif(current_setting('surelane.worker', true), '')) returns boolean
 language sql stable parallel safe
-return array_upper(_claimed, 1) = _claim and _claimed_by = coalesce(nullif(current_setting('surelane.worker', true), ''), _claimed_by);
+return array_upper(_claimed, 1) = _claim and _claimed_by = coalesce(_worker, _claimed_by);

@@ -57,6 +57,7 @@ set enable_seqscan = off
 as $$
 declare
     _now timestamptz := agent.clock();
+    _worker text := nullif(current_setting('surelane.worker', true), ''); -- once, not for each event
     _freed text[];
 begin
     with moved as (
@@ -72,8 +73,7 @@ begin
         -- One probe an item: a join would walk the whole index where the table was last seen empty.
         cross join lateral (
             select * from agent.event
-            where id = item.id and (_claims is null or agent.claim_stands(claimed_by, claimed, item.claim)
-            and (cancelled_by is null or vt > _now)
+            where id = item.id and (_claims is null or agent.claim_stands(claimed_by, claimed, item.claim, _worker) and (cancelled_by is null or vt > _now)
             and (group_key is null or group_key = any(_groups)) and (continuation_id is null or continuation_id = any(_continuations)))
             for update skip locked
         ) as e
