@@ -57,7 +57,7 @@ set enable_seqscan = off
 as $$
 declare
     _now timestamptz := agent.clock();
-    _worker text := nullif(current_setting('surelane.worker', true), ''); -- once, not for each event
+    _worker text := nullif(current_setting('surelane.worker', true), ''); -- once a batch
     _freed text[];
 begin
     with moved as (
