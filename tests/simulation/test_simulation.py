@@ -29,6 +29,8 @@ KNOWN = {
 }
 """Each mutant, with a seed that finds it. ``make simulate MUTANT=NAME SEEDS=200`` looks for one."""
 FIXED = range(1, 61)
+FOUND = 96, 565, 651
+"""Others that broke a promise once."""
 FRESH = int(os.environ.get("SURELANE_SIMULATION_SEED", 1000 * datetime.now(UTC).date().toordinal()))
 """The first of the seeds that no run had before. The day decides, unless the variable does."""
 
@@ -56,6 +58,12 @@ async def _hold(server: Server, template: str, first: int) -> None:
 @pytest.mark.parametrize("first", FIXED[::10])
 async def test_seeds_hold(server: Server, template: str, first: int) -> None:
     await _hold(server, template, first)
+
+
+@pytest.mark.timeout(1200)
+async def test_seeds_that_once_broke_a_promise_hold(server: Server, template: str) -> None:
+    code, output = await _run(server, template, *FOUND)
+    assert code == 0, output
 
 
 @pytest.mark.timeout(1200)
