@@ -129,11 +129,10 @@ def _result(
         how=f"""
             {workers} workers are flooded for {seconds} s with events of two kinds: one may begin
             {RATED} times in {PERIOD} s, the other may run {SEVERAL} at once. Handlers note when
-            they begin and end. Then one worker drains a queue of events that do nothing, without a
-            limit and with one that is never reached, for the kind and for each of {SPACES}
-            workspaces, in turn, {bench.rounds} rounds. Each event was stored by a transaction of
-            its own, under the limit; in the last queue the limit came afterwards, so that every row
-            was moved once.
+            they begin and end. Then one worker drains three sorts of queues in turn, in {bench.rounds} rounds:
+            without a limit; with a limit for the kind that is never reached; and with such a limit for each of
+            {SPACES} workspaces. A transaction of its own stores each event, after the limit. In a fourth queue
+            the limit comes after the events, so every row is moved once. The handlers of all four do nothing.
         """,
         table=Table(
             ("what", "measured", "limit"),

@@ -118,7 +118,7 @@ $$;
 -- needed: of a group without one, which the rules exclude; and of an idle head of a kind that no
 -- worker claims, while members of other kinds wait; ahead of a retry whose kind no worker claimed
 -- before; or visible later than a member of a claimed kind, and no retry. Ends after _limit of
--- them, or 20 times as many groups. Returns where to go on (null: at the end), and how many.
+-- them, or 20 times as many groups. Returns where to go on (null: the end), and how many it freed.
 create or replace function agent.free_groups(_after text default '', _limit int4 default 1000, out next text, out freed int4)
 language plpgsql volatile security definer
 set enable_seqscan = off
