@@ -13,6 +13,7 @@ from benchmarks.meter import usage
 from benchmarks.result import Lines, Result, Table, Verdict
 from benchmarks.server import connected
 from surelane.calls import Connection
+from surelane_worker.claiming.position import PATIENCE
 
 FLEETS = (1, 5, 20, 50)
 QUICK_FLEETS = (1, 3)
@@ -20,6 +21,10 @@ RATES = (1, 5, 100)
 """Events a second."""
 SETTLING = 15.0
 """Seconds until every worker has its position and has warmed its connections."""
+WARMING, WARMING_RATE = PATIENCE + 50, 50
+"""Events, and how many a second, after which the workers in reserve listen no longer."""
+STATISTICS = 15.0
+"""Seconds in which servers report the transactions of the warming."""
 STARTED_WITHIN = 300.0
 MOST_TIMES_ONE = 1.5
 P50_LIMIT, P99_LIMIT = 0.003, 0.015
@@ -60,6 +65,8 @@ async def _fleet(bench: Bench, count: int, seconds: int) -> Fleet:
         AsyncExitStack() as stack,
     ):
         workers = await _start(stack, database, connection, count)
+        await _trickle(workers, connection, WARMING_RATE, bench.size(WARMING, WARMING_RATE) // WARMING_RATE)
+        await asyncio.sleep(STATISTICS)
         before, began = await usage(connection), loop.time()
         await asyncio.sleep(seconds)
         idle = await usage(connection) - before
@@ -120,7 +127,9 @@ def _result(fleets: dict[int, Fleet], seconds: int) -> Result:
             {seconds} s each; the handlers do nothing. All workers and the sender share the machine.
             Transactions are those that PostgreSQL counts for the database: the insert, claims,
             settles, the processing of notifications, polls, announcements and all other duties. A
-            fleet without events was counted for {seconds} s, too.
+            fleet without events was counted for {seconds} s, too. At first workers in reserve listen
+            until they have heard {PATIENCE:,} notifications, each a transaction: so many are sent
+            before.
         """,
         table=_table(fleets),
         verdicts=[

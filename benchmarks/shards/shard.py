@@ -25,10 +25,11 @@ BATCH, BUFFER = 500, 2000
 """How many events one insert stores at most, and how many may wait for the next insert."""
 POLL, PEEK = 5.0, 0.25
 """Seconds between polls, and until a worker that goes to sleep looks once more."""
-RESERVE, MOST_INTERVALS, LONGEST = 6, 8, 40.0
+POSITIONS, RESERVE, MOST_INTERVALS, LONGEST = 2, 6, 8, 40.0
 """Workers in reserve take turns in polling."""
-OVERDUE, ATTENTION, PASSED_ON, PASS_ON_PAUSE = 1.0, 300.0, 2.0, 1.0
-"""Which workers answer notifications, as in ``claiming/position.py``."""
+OVERDUE, ATTENTION, PASSED_ON, PASS_ON_PAUSE = 0.5, 300.0, 2.0, 1.0
+PAUSE, DEPUTYS_PAUSE, PATIENCE = 0.5, 0.05, 1000
+"""Which workers answer notifications, and when, as in ``claiming/position.py``."""
 LATE = 3.0
 MOST = 600
 """Events per claim, at most."""
@@ -48,6 +49,8 @@ class Costs:
     """Per event that is claimed and settled."""
     trip: float = 0.003
     """Of an insert's or a claim's way there and back, while the primary does other things."""
+    notice: float = 0.00003
+    """Per session that listens, for a notification."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,19 @@ class Worker:
     looking: bool = False
     """It will look once more."""
     attentive_until: float = -inf
+    patience: int = PATIENCE
+    """How many notifications it will hear without answering."""
+    pauses_until: float = -inf
+    postponed: bool = False
+    """It will answer when its pause is over."""
+
+    @property
+    def has_position(self) -> bool:
+        return self.number < POSITIONS
+
+    def listens(self, now: float) -> bool:
+        """Return whether it hears notifications."""
+        return self.has_position or self.patience > 0 or self.attentive_until > now
 
 
 @dataclass(eq=False, slots=True)
@@ -156,7 +172,6 @@ class Shard:
         self._down = self._flushing = False
         self._incoming: deque[tuple[Post, int, float]] = deque()
         self._unsettled: list[Work] = []
-        self._attentive: list[Worker] = []
         self._passed_on_at = -inf
         self._sharing = False
 
@@ -253,35 +268,58 @@ class Shard:
     # Workers
 
     def _notify(self) -> None:
-        """Wake the workers that answer: the responder, and those who are attentive."""
-        if not self.workers[0].free:
+        """Wake the responder and those who answer beside it."""
+        responder = self.workers[0]
+        if not responder.free:
             self._pass_on()
-        self._attentive = [each for each in self._attentive if each.attentive_until > self.now]
-        self._wake(self.workers[0], *self._attentive)
+        self._wake(responder)
+        for worker in self._listeners():
+            if worker.attentive_until > self.now:
+                self._answer(worker)
+            elif not worker.has_position:
+                worker.patience -= 1
 
     def _pass_on(self) -> None:
         if self.now - self._passed_on_at >= PASS_ON_PAUSE:
             self._passed_on_at = self.now
-            for worker in self.workers[1:2]:
+            for worker in self._listeners():
                 self._attend(worker, PASSED_ON)
-            self._wake(*self._attentive)
+                self._answer(worker)
+
+    def _listeners(self) -> list[Worker]:
+        """Notify all that listen. Return those beside the responder."""
+        listeners = [worker for worker in self.workers[1:] if worker.listens(self.now)]
+        self._use(self._costs.notice * len(listeners))
+        return listeners
 
     def _attend(self, worker: Worker, seconds: float) -> None:
-        if worker not in self._attentive:
-            self._attentive.append(worker)
         worker.attentive_until = max(worker.attentive_until, self.now + seconds)
+        worker.patience = PATIENCE
 
-    def _wake(self, *workers: Worker) -> None:
-        """Let sleeping workers claim. More of them than events wait find nothing: that is charged, not played."""
-        waiting = self.queue.heads
-        for worker in workers:
-            if not worker.asleep:
-                worker.again = True
-            elif waiting:
-                waiting -= 1
-                self._claim(worker)
-            else:
-                self._charge()
+    def _answer(self, worker: Worker) -> None:
+        """Claim now, or after the pause since its last answer."""
+        if not worker.free or not worker.asleep:
+            return
+        if self.now >= worker.pauses_until:
+            longest = DEPUTYS_PAUSE if worker.has_position else PAUSE
+            worker.pauses_until = self.now + self.random.uniform(0, longest)
+            self._wake(worker)
+        elif not worker.postponed:
+            worker.postponed = True
+            self._at(worker.pauses_until, self._answer_late, worker)
+
+    def _answer_late(self, worker: Worker) -> None:
+        worker.postponed = False
+        self._answer(worker)
+
+    def _wake(self, worker: Worker) -> None:
+        """Let a sleeping worker claim. That it finds nothing is charged, not played."""
+        if not worker.asleep:
+            worker.again = True
+        elif self.queue.heads:
+            self._claim(worker)
+        else:
+            self._charge()
 
     def _charge(self) -> float:
         self.figures.claims[int(self.now // 60)] += 1
@@ -351,9 +389,8 @@ class Shard:
             self._wake(worker)
 
     def _poll(self, worker: Worker) -> None:
-        turns = min(max((len(self.workers) - 2) / RESERVE, 1), MOST_INTERVALS)
-        watches = worker.number < 2 or worker.attentive_until > self.now
-        period = POLL if watches else max(POLL, min(POLL * turns, LONGEST))
+        turns = min(max((len(self.workers) - POSITIONS) / RESERVE, 1), MOST_INTERVALS)
+        period = POLL if worker.has_position else max(POLL, min(POLL * turns, LONGEST))
         self._at(self.now + period * self.random.uniform(1, 1.5), self._poll, worker)
         if not self._down:
             self._use(self._costs.claim)

@@ -3,11 +3,25 @@
 import asyncio
 import signal
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+from unittest.mock import Mock
+
+import asyncpg
+import pytest
 
 from surelane.calls import Connection
-from surelane_worker.claiming.position import PASS_ON_PAUSE
+from surelane_service.pool import CHANNEL, Listener
+from surelane_worker.claiming import position
+from surelane_worker.claiming.position import PASS_ON_PAUSE, Position, Side, Wakeup
+from tests.databases import as_role
 from tests.processes import Service, until
 from tests.system.worker import claimed, claims, ended, enqueue, worker
+
+if TYPE_CHECKING:
+    from surelane.events import Event
+    from surelane_worker.running.slots import Slots
 
 NEVER = "1h"
 POLL = "1s"
@@ -61,6 +75,62 @@ async def test_a_full_worker_passes_on_and_a_stopping_one_hands_over_at_once(
         assert first.child.exit_code is None, "it still drains"
         first.child.kill()
         await first.child.wait()
+
+
+async def test_a_worker_in_reserve_answers_for_full_ones(database: str, connection: Connection) -> None:
+    settings = {"SURELANE_POLL_INTERVAL": NEVER, "SURELANE_CONCURRENCY": "1", "SURELANE_DRAIN_TIMEOUT": "1s"}
+    async with AsyncExitStack() as stack:
+        for number, name in enumerate(("responder", "deputy")):
+            each = await stack.enter_async_context(worker(database, **_named(name), **settings))
+            await _takes(each, number)
+            await claimed(connection, await enqueue(connection, "sleep", {"seconds": 60}))
+        await stack.enter_async_context(worker(database, **_named("reserve"), **settings))
+        for _ in range(3):
+            await asyncio.sleep(PASS_ON_PAUSE)  # longer than a worker looks for more after a claim
+            assert await _handled_by(connection, "echo") == "reserve"
+
+
+async def test_a_worker_in_reserve_stops_to_listen_until_it_finds_an_overdue_event(
+    database: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(position, "PATIENCE", 3)
+    side = Side(Wakeup(), cast("Slots", SimpleNamespace(let_overtake=Mock(), full=Mock(return_value=False))))
+    listener = Listener(as_role(database, "surelane_worker"), service="test", within=timedelta(seconds=10))
+    other = await asyncpg.connect(database)
+    for number, holder in enumerate((connection, other)):
+        assert await holder.fetchval("select agent.take_position('{echo}', null)") == number
+    reserve = Position([side], 600.0, True, listener, ["echo"])
+    reserve.seek()
+    running = asyncio.create_task(reserve.run())
+    try:
+        await until(lambda: listener.hears(CHANNEL), what="listening")
+        for _ in range(3):
+            await connection.execute("select pg_notify('agent_event', '')")
+        await until(lambda: not listener.hears(CHANNEL), what="the end of listening")
+        assert not reserve.answers()
+        now = datetime.now(UTC)
+        overdue = SimpleNamespace(vt=now + timedelta(seconds=601), prior_vt=now)
+        reserve.claimed(side, [cast("Event", overdue)], 5)
+        await until(lambda: listener.hears(CHANNEL), what="listening again")
+        assert reserve.answers()
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+        await listener.close()
+        await other.close()
+
+
+async def test_those_who_answer_together_pause_between_two_answers() -> None:
+    wake = Mock()
+    side = Side(
+        cast("Wakeup", SimpleNamespace(wake=wake)), cast("Slots", SimpleNamespace(let_overtake=Mock()))
+    )
+    for _ in range(100):
+        side.answer(0.5)
+    assert wake.call_count == 1
+    await until(lambda: wake.call_count > 1, what="the answer after the pause")
+    await asyncio.sleep(0.6)  # longer than the next pause
+    assert wake.call_count == 2, "the others had their answer"
 
 
 async def test_a_worker_that_hangs_is_stood_in_for(database: str, connection: Connection) -> None:

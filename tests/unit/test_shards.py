@@ -8,9 +8,9 @@ import pytest
 from benchmarks.shards.__main__ import worst_hour
 from benchmarks.shards.queue import Event, Queue
 from benchmarks.shards.shape import CEILING, HOUR, Blast, Post, Shape, pause, spread
-from benchmarks.shards.shard import BUDGET, Costs, Figures, Outage, Shard
+from benchmarks.shards.shard import BUDGET, PATIENCE, Costs, Figures, Outage, Shard
 
-FREE = Costs(0.0, 0.0, 0.0, 0.0)
+FREE = Costs(0.0, 0.0, 0.0, 0.0, 0.0)
 CROWD, SMALL = 0, 1
 
 
@@ -52,6 +52,20 @@ def test_a_threads_events_run_one_after_another_though_slots_are_free() -> None:
 def test_slots_bound_what_runs_at_once() -> None:
     posts = [Post(0.0, 0, nth, 10.0) for nth in range(6)]
     assert [run(posts, concurrency=slots).finished for slots in (1, 2, 6)] == pytest.approx([60, 30, 10])
+
+
+def test_a_burst_finds_the_free_slots_of_all_workers_at_once() -> None:
+    posts = [Post(60.0 + nth / 100, 0, nth, 5.0) for nth in range(60)]
+    (waits,) = run(posts, workers=16, concurrency=5).waits.values()
+    assert max(waits) < 0.5
+
+
+def test_workers_in_reserve_hear_no_more_once_the_responder_has_long_answered_alone() -> None:
+    posts = [Post(float(nth), 0, nth, 0.1) for nth in range(PATIENCE)]
+    shard = Shard(5, 5, costs=FREE)
+    figures = shard.run(posts)
+    assert [worker.listens(shard.now) for worker in shard.workers] == [True, True, False, False, False]
+    assert figures.claims.total() < 3 * len(posts), "they never answered"
 
 
 def beside_a_blast(*, fair: bool) -> float:

@@ -41,10 +41,7 @@ _STYLES = {
 }
 
 
-def doctor(
-    database: Database,
-    as_json: Json = False,
-) -> None:
+def doctor(database: Database, as_json: Json = False) -> None:
     """Check schema, roles, notifications, clocks, vacuum, indexes, workers and backlog; it exits with 1 on a problem.
 
     Every service's role may run it. It reports what the role may not see as unknown.

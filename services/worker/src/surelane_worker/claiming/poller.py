@@ -104,7 +104,7 @@ class Poller:
     def _period(self) -> timedelta:
         """The pause between two polls, without jitter."""
         interval = self.interval
-        if not self.position.watches():
+        if not self.position.stands_by():
             turns = min(max((self._workers - POSITIONS) / RESERVE, 1.0), MOST_INTERVALS)
             interval = max(interval, min(interval * turns, LONGEST_RESERVE))
         return max(interval, self._slow)

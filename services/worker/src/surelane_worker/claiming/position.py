@@ -1,16 +1,20 @@
-"""Positions: two of the workers that handle the same kinds listen to notifications, and one answers them.
+"""Positions: one of the workers that handle the same kinds answers notifications, and all do while it is full.
 
 A position is an advisory lock of the session that claims, so PostgreSQL frees it when its worker dies:
 
 - 0, the responder, answers every notification: it claims.
-- 1, the deputy, answers while the responder has no free slot.
-- Every other worker is in reserve. It does not listen, and takes turns in polling until a position is free.
+- 1, the deputy, answers while the responder has no free slot, and takes its position when it ends.
+- Every other worker is in reserve. It answers as the deputy does, and takes turns in polling. It stops to listen when
+  it has heard many notifications and the responder had slots for all.
 
-A worker that claims an event which was visible for a while knows that none answered: the responder hangs, or there is
-more to do than those who listen can. For some minutes it then listens and answers as well.
+Those who answer beside the responder let a random pause go by between two answers, so that few of them claim at once.
+
+A worker that claims an event which was visible for a while knows that none answered: the responder hangs, or those
+who listen are full. It then listens again, and answers for some minutes.
 """
 
 import asyncio
+import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -29,14 +33,18 @@ FULL, FREE, TAKEN = "full", "free", "taken"
 """Payloads of notifications: the responder has no free slot; a position is free; a worker without one took one."""
 INTERACTIVE = "interactive"
 """The payload where a person waits for a command or an interaction. All others say that there may be another event."""
-OVERDUE = 1.0
+OVERDUE = 0.5
 """Seconds after which no worker has answered for an event that is still visible."""
 ATTENTION = 300.0
-"""Seconds for which a worker listens and answers after it found an overdue event."""
+"""Seconds for which a worker answers after it found an overdue event."""
 PASSED_ON = 2.0
 """Seconds for which listeners answer after the responder passed a notification on."""
 PASS_ON_PAUSE = 1.0
 """Seconds between two of those."""
+PAUSE, DEPUTYS_PAUSE = 0.5, 0.05
+"""The most seconds between two answers of a worker in reserve, and of the deputy."""
+PATIENCE = 1000
+"""How many notifications in a row a worker in reserve hears without answering. Then it listens no longer."""
 CHECKED = 300.0
 """Seconds between two statements that check an idle connection which listens."""
 RETRY = 1.0
@@ -98,7 +106,7 @@ class Wakeup:
             self._timer = asyncio.get_running_loop().call_later(due_in, on_due)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class Side:
     """Slots for one sort of events, and what wakes the claimer that fills them.
 
@@ -108,10 +116,27 @@ class Side:
     wakeup: Wakeup
     slots: Slots
 
+    def __post_init__(self) -> None:
+        self._pause: asyncio.TimerHandle | None = None
+        self._again = False
+
     def wake(self) -> None:
         """Claim because of a notification. If no slot is free, the event may overtake the waiting ones."""
         self.slots.let_overtake()
         self.wakeup.wake()
+
+    def answer(self, pause: float) -> None:
+        """Do so beside others: at once, or when the pause since the last answer, at most ``pause`` seconds, is over."""
+        self._again = self._pause is not None
+        if not self._again:
+            self.wake()
+            seconds = random.uniform(0, pause)  # noqa: S311 - no secret
+            self._pause = asyncio.get_running_loop().call_later(seconds, self._go_on, pause)
+
+    def _go_on(self, pause: float) -> None:
+        self._pause = None
+        if self._again:
+            self.answer(pause)
 
 
 @dataclass(eq=False)
@@ -130,8 +155,8 @@ class Position:
     def __post_init__(self) -> None:
         self.listener.hear(CHANNEL, self.heard)
         self.number: int | None = None
-        self._attentive_until = float("-inf")
-        self._passed_on_at = float("-inf")
+        self._attentive_until = self._passed_on_at = float("-inf")
+        self._patience = PATIENCE
         self._logged: int | None = None
         self._resigned = self._passes_on = False
         self._seeks = self.notifications
@@ -142,22 +167,15 @@ class Position:
         return self.number == 0 or not self.notifications
 
     def stands_by(self) -> bool:
-        """Return whether this worker does what two may do for all."""
+        """Return whether this worker does what two may do for all: it polls at every poll interval."""
         return not self.notifications or self.number is not None
 
     def answers(self) -> bool:
         """Return whether this worker claims when it is notified, and when an event is due."""
-        return self.leads() or self._is_attentive()
-
-    def watches(self) -> bool:
-        """Return whether this worker polls at every poll interval."""
-        return self.stands_by() or self._is_attentive()
+        return self.leads() or asyncio.get_running_loop().time() < self._attentive_until
 
     def _listens(self) -> bool:
-        return self.notifications and not self._resigned and self.watches()
-
-    def _is_attentive(self) -> bool:
-        return asyncio.get_running_loop().time() < self._attentive_until
+        return self.notifications and not self._resigned and (self._patience > 0 or self.stands_by())
 
     @property
     def wanted(self) -> int:
@@ -170,13 +188,16 @@ class Position:
         """Answer a notification, or leave it to others."""
         if payload == TAKEN:
             self._news.set()
+        if payload == TAKEN or (payload == FULL and self.number == 0):
             return
         if payload == FULL:
-            if self.number == 0:
-                return
             self._attend(PASSED_ON)
         elif payload == FREE:
             self.seek()
+        elif not self.answers():
+            self._patience -= 1
+            if self._patience == 0:
+                self._changed.set()
         if self.answers():
             if payload != INTERACTIVE:
                 self._answer(self.sides[:1])
@@ -189,6 +210,9 @@ class Position:
 
     def _answer(self, sides: Sequence[Side]) -> None:
         for side in sides:
+            if not self.leads():
+                side.answer(DEPUTYS_PAUSE if self.number == 1 else PAUSE)
+                continue
             if self.number == 0 and side.slots.full():
                 self._pass_on()
             side.wake()
@@ -200,24 +224,17 @@ class Position:
 
     def claimed(self, side: Side, events: Sequence[Event], limit: int) -> None:
         """Note a claim's events: whether they were overdue, and whether there may be more than slots."""
-        first = events[0]
-        if first.prior_vt is not None:
-            age = (first.vt - first.prior_vt).total_seconds() - self.lease
-            if age > OVERDUE and not self.leads():
-                self._attend(ATTENTION)
+        vt, before = events[0].vt, events[0].prior_vt
+        if before is not None and (vt - before).total_seconds() - self.lease > OVERDUE and not self.leads():
+            self._attend(ATTENTION)
         if self.number == 0 and len(events) >= limit and side.slots.full():
             self._pass_on()
 
     def _attend(self, seconds: float) -> None:
-        if not self._is_attentive():
+        if self._patience <= 0:
             self._changed.set()
+        self._patience = PATIENCE
         self._attentive_until = max(self._attentive_until, asyncio.get_running_loop().time() + seconds)
-
-    def _pause(self) -> float | None:
-        """Return for how long nothing is to be done unless something changes; ``None``: without end."""
-        if not self._listens():
-            return None
-        return CHECKED if self.stands_by() else self._attentive_until - asyncio.get_running_loop().time()
 
     def _pass_on(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -258,7 +275,7 @@ class Position:
     async def run(self) -> None:
         """Keep the position until cancelled. A worker that listens checks its connection, too."""
         while True:
-            if not await sleep_unless(self._changed, self._pause()) and self.stands_by():
+            if not await sleep_unless(self._changed, CHECKED if self._listens() else None):
                 self._seeks = True
             with excused(log, "position not taken"):
                 await self._keep()

@@ -291,12 +291,7 @@ class Context:
         self._attempt.progress.say(text)
 
     async def transaction(
-        self,
-        name: str,
-        connection: object,
-        function: Callable[..., Any],
-        *arguments: Any,
-        **named: Any,
+        self, name: str, connection: object, function: Callable[..., Any], *arguments: Any, **named: Any
     ) -> Any:
         """Call a function in a transaction of yours, which also stores its result: its writes are done exactly once.
 

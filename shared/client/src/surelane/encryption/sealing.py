@@ -307,7 +307,7 @@ def _open_event(event: Event, sealed: bytes, keys: Mapping[bytes, DataKey]) -> N
     elif (key := keys.get(key_id_of(sealed))) is not None:
         try:
             opened = key.open(sealed, EVENT)
-            if _has_added(event.body):
+            if any(f'"{name}"' in event.body for name in _ADDED):
                 opened = json.dumps(_with_added(json.loads(opened), event.payload))
             event.body, event.workspace = opened, key.workspace
         except DamagedError:
@@ -334,8 +334,3 @@ def _with_added(opened: Any, stored: Mapping[str, Any]) -> Any:  # noqa: ANN401 
     """Return a decrypted payload with what SQL added beside the encrypted one."""
     added = {name: stored[name] for name in _ADDED if name in stored}
     return {**opened, **added} if added and isinstance(opened, dict) else opened
-
-
-def _has_added(body: str) -> bool:
-    """Return whether the JSON text of a stored event may have what SQL added."""
-    return '"scheduled_at"' in body or '"failure"' in body
