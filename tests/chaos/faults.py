@@ -39,11 +39,15 @@ PAUSED = 10
 
 
 LOCK_WAITING = f"""
-with locked as materialized (select id from agent.event where claimed_by is null for update)
+with locked as materialized (select id from agent.event where claimed_by is null for update skip locked)
 , counted as materialized (select count(*) as events from locked)
 select events, case when events > 0 then pg_sleep({HELD}) end from counted
 """
-"""Locks the waiting events, if there are any, and keeps the transaction open."""
+"""Locks the waiting events, if there are any, and keeps the transaction open.
+
+Without ``skip locked`` it would wait for an event that is just being claimed, and then keep its lock though the event
+no longer waits. No lease outlives that.
+"""
 
 BUSY = """
 select split_part(claimed_by, ':', 1) from agent.event

@@ -106,7 +106,7 @@ class Stage:
             f"{former} to {primary}: promoted after {promoted - ended:.1f} s, taken {taken - promoted:.1f} s and"
             f" claimed {claimed - promoted:.1f} s after that; {len(stories)} events, {len(seen.lost)} lost,"
             f" {seen.repeats} repeated replies, {unheld} claims unheld after {RESCUED} s,"
-            f" {await repeated(self.cluster, began)} claimed again"
+            f" {await repeated(self.cluster, began)} run again"
         )
         assert flows < FLOWS * SLOWER
         assert unheld == 0

@@ -40,7 +40,8 @@ RERUN = """
 select coalesce(extract(epoch from max(claimed[array_upper(claimed, 1)])), 0) from agent.event_hist
 where changes @> '[{"action": "rescued"}]' and finished_at > to_timestamp(%s)
 """
-REPEATED = "select count(*) from agent.event_hist where array_length(claimed, 1) > 1 and finished_at > to_timestamp(%s)"
+REPEATED = "select count(*) from agent.event_hist where attempts > 1 and finished_at > to_timestamp(%s)"
+"""A claim whose answer was lost is released: it never ran, and is no attempt."""
 
 
 async def watch(project: Project) -> None:
@@ -64,7 +65,7 @@ async def rescued_within(project: Project, since: float) -> float:
 
 
 async def repeated(project: Project, since: float) -> int:
-    """Events that ended after ``since`` with more than one claim."""
+    """Events that ended after ``since`` with more than one attempt."""
     return int(await asyncio.to_thread(project.query, REPEATED % since))
 
 
