@@ -4,7 +4,7 @@ A position is an advisory lock of the session that claims, so PostgreSQL frees i
 
 - 0, the responder, answers every notification: it claims.
 - 1, the deputy, answers while the responder has no free slot, and takes its position when it ends.
-- Every other worker is in reserve. It answers as the deputy does, and takes turns in polling. It stops to listen when
+- Every other worker is in reserve. It answers as the deputy does, and takes turns in polling. It stops listening when
   it has heard many notifications and the responder had slots for all.
 
 Those who answer beside the responder let a random pause go by between two answers, so that few of them claim at once.
