@@ -90,7 +90,7 @@ async def test_a_worker_in_reserve_answers_for_full_ones(database: str, connecti
             assert await _handled_by(connection, "echo") == "reserve"
 
 
-async def test_a_worker_in_reserve_stops_to_listen_until_it_finds_an_overdue_event(
+async def test_a_worker_in_reserve_stops_listening_until_it_finds_an_overdue_event(
     database: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(position, "PATIENCE", 3)

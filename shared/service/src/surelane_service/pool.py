@@ -275,7 +275,7 @@ class Listener:
         return channel in self._channels and self._connection is not None and not self._connection.is_closed()
 
     async def listen(self, *, wanted: bool, channel: str = CHANNEL) -> bool:
-        """Begin or stop to listen to a channel. Return whether it began: notifications before that are missed."""
+        """Begin or stop listening to a channel. Return whether it began: notifications before that are missed."""
         async with self.connection() as connection:
             listens = channel in self._channels
             with translating():
