@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PACKAGES := shared/client shared/service services/ingest services/worker services/operator migrations dev
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' shared/client/pyproject.toml)
-TESTS ?= tests/system tests/testing tests/docs tests/sql tests/interleavings tests/specification tests/security tests/deploy tests/unit # the longest first
+TESTS ?= tests/system dev/tests tests/docs tests/sql tests/interleavings tests/specification tests/security tests/deploy tests/unit # the longest first
 # Compiled modules are kept: every worker of a run, and every program that it starts, imports hundreds of ours.
 unexport PYTHONDONTWRITEBYTECODE
 # Tests mostly wait, so run more of them at once than there are cores.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.system.up import Up, up
+from dev.tests.system.up import Up, up
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dev.tests.system.up import Up, up
 from surelane.encryption.keys import new_key
 from surelane_service.service_settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET
-from tests.system.up import Up, up
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser

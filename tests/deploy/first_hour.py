@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dev.tests.system.up import Up
 from surelane_dev.simulator.client import SimulatorClient
 from tests.deploy.commands import run
 from tests.processes import until
-from tests.system.up import Up
 
 HANDLERS = '''"""A first hour's handlers."""
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from dev.tests.system.up import up
 from surelane_dev.processes import Child
 from surelane_dev.simulator.client import SimulatorClient
 from tests.deploy.commands import ROOT, run, version
 from tests.deploy.first_hour import first_hour
-from tests.system.up import up
 
 SOURCES = {
     "surelane": "shared/client",

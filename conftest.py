@@ -1,0 +1,113 @@
+"""Give each session a server, and each test a fresh database."""
+
+import gc
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Generator
+from contextlib import aclosing
+from pathlib import Path
+
+import asyncpg
+import pytest
+from hypothesis import settings
+from tests.databases import Databases, Server, migrated_template, running_server
+from tests.needs import unlisted
+
+from surelane.calls import Connection
+
+MEMORY = Path("/dev/shm")
+ENOUGH = 2 * 2**30
+"""Bytes, more than the servers of a run write."""
+
+
+def memory_is_free() -> bool:
+    """Return whether the tests' files fit into memory, where copying a database takes a tenth of the time."""
+    if not os.access(MEMORY, os.W_OK):
+        return False
+    status = os.statvfs(MEMORY)
+    return status.f_bavail * status.f_frsize >= ENOUGH and not status.f_flag & os.ST_NOEXEC
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Turn SIGTERM into an interruption, so that a killed run still removes its containers and directories.
+
+    Make Hypothesis try the same examples in every run, on slow machines too. Put ``tmp_path`` below a directory of this
+    run. By default all runs share a directory, and each new run closes it to other users. Run as root, our PostgreSQL
+    servers are another user and would lose their data directories.
+    """
+    if "TMPDIR" not in os.environ and memory_is_free():
+        os.environ["TMPDIR"], tempfile.tempdir = str(MEMORY), None
+    if not config.option.basetemp and not hasattr(config, "workerinput"):
+        config.option.basetemp = tempfile.mkdtemp(prefix="surelane-pytest-")
+        config.add_cleanup(lambda: shutil.rmtree(config.option.basetemp, ignore_errors=True))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    settings.load_profile("ci")
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from here on alone: collecting the tests makes a million objects that all live to the end."""
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail a test that skips for a reason which is not listed."""
+    report = yield
+    if why := unlisted(report):
+        report.outcome, report.longrepr = "failed", why
+    return report
+
+
+@pytest.fixture(scope="session")
+async def server() -> AsyncIterator[Server]:
+    """Run the session's PostgreSQL server, with our roles."""
+    async with running_server() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+async def template(server: Server) -> AsyncIterator[str]:
+    """Migrate a database from which others are copied; return its name."""
+    async with migrated_template(server) as name:
+        yield name
+
+
+@pytest.fixture
+async def empty_database(server: Server) -> AsyncIterator[str]:
+    """Make an empty database; return its URI as its owner ``surelane``."""
+    async with server.fresh() as name:
+        yield server.uri(name)
+
+
+@pytest.fixture(scope="session")
+async def databases(server: Server, template: str) -> AsyncIterator[Databases]:
+    """Keep migrated databases, and lend each to one test at a time."""
+    async with aclosing(Databases(server, template)) as kept:
+        yield kept
+
+
+@pytest.fixture
+async def database(server: Server, databases: Databases) -> AsyncIterator[str]:
+    """Make a migrated database; return its URI as its owner ``surelane``."""
+    async with databases.lent() as name:
+        yield server.uri(name)
+
+
+@pytest.fixture(scope="module")
+async def shared_database(server: Server, databases: Databases) -> AsyncIterator[str]:
+    """Return the URI of a migrated database that the tests of a module share, and empty if necessary."""
+    async with databases.lent() as name:
+        yield server.uri(name)
+
+
+@pytest.fixture
+async def connection(database: str) -> AsyncIterator[Connection]:
+    """Connect to ``database``."""
+    connected = await asyncpg.connect(database)
+    yield connected
+    await connected.close()
