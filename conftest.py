@@ -1,4 +1,8 @@
-"""Give each session a server, and each test a fresh database."""
+"""Give a run of the tests one server, and each test a fresh database.
+
+The processes of a run (``-n 2``) share the server and the migrated database that is copied: each takes seconds of
+processor time.
+"""
 
 import gc
 import os
@@ -6,28 +10,26 @@ import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Generator
-from contextlib import aclosing
-from pathlib import Path
+from contextlib import ExitStack, aclosing
+from typing import Any
 
 import asyncpg
 import pytest
+from anyio.from_thread import start_blocking_portal
 from hypothesis import settings
-from tests.databases import Databases, Server, migrated_template, running_server
-from tests.needs import unlisted
 
 from surelane.calls import Connection
-
-MEMORY = Path("/dev/shm")
-ENOUGH = 2 * 2**30
-"""Bytes, more than the servers of a run write."""
-
-
-def memory_is_free() -> bool:
-    """Return whether the tests' files fit into memory, where copying a database takes a tenth of the time."""
-    if not os.access(MEMORY, os.W_OK):
-        return False
-    status = os.statvfs(MEMORY)
-    return status.f_bavail * status.f_frsize >= ENOUGH and not status.f_flag & os.ST_NOEXEC
+from tests.databases import (
+    MEMORY,
+    SERVER,
+    TEMPLATE,
+    Databases,
+    Server,
+    memory_is_free,
+    migrated_template,
+    running_server,
+)
+from tests.needs import unlisted
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -43,9 +45,35 @@ def pytest_configure(config: pytest.Config) -> None:
     if not config.option.basetemp and not hasattr(config, "workerinput"):
         config.option.basetemp = tempfile.mkdtemp(prefix="surelane-pytest-")
         config.add_cleanup(lambda: shutil.rmtree(config.option.basetemp, ignore_errors=True))
+    if hasattr(config, "workerinput"):
+        os.environ |= config.workerinput["surelane"]
+    else:
+        config.pluginmanager.register(SharedServer())
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     settings.load_profile("ci")
     gc.disable()
+
+
+class SharedServer:
+    """Runs in the process that distributes the tests. Starts the server before the first process that runs them."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._shared: dict[str, str] = {}
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tell a process of the run, as xdist makes it, where the server is."""
+        if not self._shared:
+            portal = self._stack.enter_context(start_blocking_portal())
+            server = self._stack.enter_context(portal.wrap_async_context_manager(running_server()))
+            template = self._stack.enter_context(portal.wrap_async_context_manager(migrated_template(server)))
+            self._shared = {SERVER: server.admin, TEMPLATE: template}
+        node.workerinput["surelane"] = self._shared
+
+    def pytest_unconfigure(self) -> None:
+        """Stop the server."""
+        self._stack.close()
 
 
 def pytest_collection_finish() -> None:
@@ -72,7 +100,10 @@ async def server() -> AsyncIterator[Server]:
 
 @pytest.fixture(scope="session")
 async def template(server: Server) -> AsyncIterator[str]:
-    """Migrate a database from which others are copied; return its name."""
+    """Migrate a database from which others are copied, unless the run has one; return its name."""
+    if shared := os.environ.get(TEMPLATE):
+        yield shared
+        return
     async with migrated_template(server) as name:
         yield name
 

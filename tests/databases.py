@@ -19,7 +19,8 @@ import pytest
 from surelane.calls import Connection
 from surelane_dev.accounts import OWNER, create_roles, uri_of
 from surelane_dev.postgres import embedded
-from tests import forked
+from surelane_migrations.files import PACKAGED, discover
+from surelane_migrations.runner import Migration
 from tests.needs import engine_answers
 from tests.old_postgres import oldest_postgres
 
@@ -27,13 +28,32 @@ os.environ.setdefault(
     "TESTCONTAINERS_RYUK_DISABLED", "true"
 )  # we remove our containers ourselves, and its image may be unreachable
 
+SERVER = "SURELANE_TEST_DATABASE_URL"
+"""Names a server to use, as a superuser."""
+TEMPLATE = "SURELANE_TEST_TEMPLATE"
+"""Names a migrated database of that server, in the processes of one run."""
+
 IMAGE = "timescale/timescaledb:2.19.3-pg17"
+MEMORY = Path("/dev/shm")
+ENOUGH = 2 * 2**30
+"""Bytes, more than the servers of a run write."""
+
+
+def memory_is_free() -> bool:
+    """Return whether the tests' files fit into memory, where copying a database takes a tenth of the time."""
+    if not os.access(MEMORY, os.W_OK):
+        return False
+    status = os.statvfs(MEMORY)
+    return status.f_bavail * status.f_frsize >= ENOUGH and not status.f_flag & os.ST_NOEXEC
+
+
 UNSAFE = {
     "fsync": "off",
     "synchronous_commit": "off",
     "full_page_writes": "off",
     "max_wal_size": "256MB",
     "autovacuum_naptime": "5s",
+    "max_connections": "300",
 }
 """A test's data need not survive a crash, and waiting for the disk would take most of a test's time."""
 
@@ -45,7 +65,6 @@ QUICK_LOGIN = "scram_iterations"
 
 CONTAINER_SETTINGS = {
     **UNSAFE,
-    "max_connections": "200",
     "shared_buffers": "128MB",
     "timescaledb.max_background_workers": "0",
     QUICK_LOGIN: "1",
@@ -213,7 +232,7 @@ def as_role(uri: str, role: str) -> str:
 async def running_server() -> AsyncIterator[Server]:
     """Run or find the server for this session, with our roles."""
     async with AsyncExitStack() as stack:
-        admin = os.environ.get("SURELANE_TEST_DATABASE_URL")
+        admin = os.environ.get(SERVER)
         if not admin:
             admin = await stack.enter_async_context(_forced_or_found()())
         connection = await asyncpg.connect(admin)
@@ -275,16 +294,12 @@ async def migrated_template(server: Server) -> AsyncIterator[str]:
 
 
 async def migrate(uri: str) -> None:
-    """Run ``python -m surelane_migrations apply`` on a database.
+    """Migrate a database to this release.
 
     Raises:
-        AssertionError: it failed; the message is its output.
+        MigrationError: it failed.
     """
-    process = await forked.start("surelane_migrations", "apply", env={**os.environ, "DATABASE_URL": uri})
-    output, _ = await process.communicate()
-    assert process.returncode == 0, (
-        f"the migrations failed with code {process.returncode}:\n{output.decode()}"
-    )
+    await Migration(discover(PACKAGED)).apply(uri)
 
 
 def _show(line: str) -> None:

@@ -9,8 +9,7 @@ import os
 import sys
 import tempfile
 
-from tests.conftest import MEMORY, memory_is_free
-from tests.databases import Server, migrated_template, running_server
+from tests.databases import MEMORY, Server, memory_is_free, migrated_template, running_server
 from tests.simulation.mutants import MUTANTS
 
 PROCESSES = os.cpu_count() or 1

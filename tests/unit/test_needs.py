@@ -72,7 +72,7 @@ def test_a_skip_for_a_reason_that_is_not_listed_fails(tmp_path: Path) -> None:
         "-m",
         "pytest",
         "-p",
-        "tests.conftest",
+        "conftest",
         f"--config-file={ROOT / 'pyproject.toml'}",
     ]
     environment = {name: value for name, value in os.environ.items() if name != "CI"}
