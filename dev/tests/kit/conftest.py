@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from anyio.from_thread import start_blocking_portal
-from tests.databases import Server
 
 from dev.tests.kit import handlers as bots
 from surelane_dev.testing.bolt import in_place_of_slack
@@ -12,6 +11,7 @@ from surelane_dev.testing.bot import running_slack
 from surelane_dev.testing.database import CLOCK, connected
 from surelane_dev.testing.database import Server as TestServer
 from surelane_worker import Handlers
+from tests.databases import Server
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.databases import Server
 
 from surelane_dev.new import write_project
+from tests.databases import Server
 
 
 @pytest.mark.parametrize(("kind", "tests"), [("", 4), ("agent", 4), ("bolt", 3)])

@@ -5,10 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from surelane_dev.new import write_project
 from tests.databases import Server
 from tests.docs.blocks import blocks
-
-from surelane_dev.new import write_project
 
 
 def write(project: Path) -> None:

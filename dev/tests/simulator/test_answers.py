@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from slack_sdk.errors import SlackApiError
-from tests.system.slack_app import Pair, simulated
 
 from dev.tests.simulator.test_strictness import call
+from tests.system.slack_app import Pair, simulated
 
 ADA = "U0ADA00001"
 CELL = {"type": "raw_text", "text": "x"}

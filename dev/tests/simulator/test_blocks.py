@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from slack_sdk.errors import SlackApiError
 from slack_sdk.models.blocks import Block, BlockElement, InteractiveElement
-from tests.system.slack_app import Pair, simulated
 
 from surelane_dev.simulator.workspace.block_kit import BLOCKS, ELEMENTS, Kind
+from tests.system.slack_app import Pair, simulated
 
 JSON = dict[str, Any]
 ROOM = "C0GENERAL1"

@@ -2,6 +2,7 @@
 
 import aiohttp
 import pytest
+
 from tests.system.slack_app import simulated
 
 JSON = {"Content-Type": "application/json"}

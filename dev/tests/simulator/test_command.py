@@ -5,11 +5,11 @@ import socket
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.processes import free_port, service
-from tests.system.slack_app import Answer, Pair, simulated
 from typer.testing import CliRunner, Result
 
 from surelane_dev.simulator.command import app
+from tests.processes import free_port, service
+from tests.system.slack_app import Answer, Pair, simulated
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.system.slack_app import simulated
 
 from surelane_dev.simulator.client import SimulatorClient, SimulatorError
+from tests.system.slack_app import simulated
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from datetime import timedelta
 from urllib.parse import parse_qsl
 
 import pytest
-from tests.system.slack_app import Answer, Pair, simulated
 
 from surelane_dev.simulator.client import SimulatorError
+from tests.system.slack_app import Answer, Pair, simulated
 
 
 async def only_event(pair: Pair, **fields: object) -> str:

@@ -5,11 +5,11 @@ import time
 from typing import Any
 
 from pydantic import SecretStr
-from tests.system.slack_app import Pair, simulated
 
 from surelane.calls import Connection
 from surelane.queue import Queue
 from surelane_service.engine import Engine
+from tests.system.slack_app import Pair, simulated
 
 
 async def job(pair: Pair, event_id: str, status: str) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from slack_sdk.errors import SlackApiError
 from slack_sdk.web.async_client import AsyncWebClient
-from tests.system.slack_app import Pair, simulated
 
 from surelane_dev.simulator.client import SimulatorError
+from tests.system.slack_app import Pair, simulated
 
 ROOM, LOUNGE, ADA, BOT = "C0GENERAL1", "C0LOUNGE01", "U0ADA00001", "U0SURELANE"
 EVENTS = frozenset({"app_mention", "message.channels", "message.im", "function_executed"})

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from slack_sdk.errors import SlackApiError
 from slack_sdk.webhook.async_client import AsyncWebhookClient
-from tests.system.slack_app import Answer, Pair, simulated
 
 from surelane_dev.simulator.app_answers import TROUBLE
 from surelane_dev.simulator.client import SimulatorError
+from tests.system.slack_app import Answer, Pair, simulated
 
 View = dict[str, Any]
 

@@ -13,6 +13,7 @@ from slack_sdk.models.blocks import SectionBlock
 from slack_sdk.models.metadata import Metadata
 from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.webhook.async_client import AsyncWebhookClient
+
 from tests.system.slack_app import TOKEN, Answer, Pair, simulated
 
 GENERAL, ADA = "C0GENERAL1", "U0ADA00001"

@@ -14,13 +14,13 @@ from slack_sdk.socket_mode.async_client import AsyncBaseSocketModeClient
 from slack_sdk.socket_mode.request import SocketModeRequest
 from slack_sdk.socket_mode.response import SocketModeResponse
 from slack_sdk.web.async_client import AsyncWebClient
-from tests.processes import free_port, until
 
 from surelane_dev.simulator.client import SimulatorClient
 from surelane_dev.simulator.server import serving_simulator
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.simulator_settings import SimulatorSettings
 from surelane_service.service_settings import load_settings
+from tests.processes import free_port, until
 
 TOKEN = "xapp-1-A1-2-0a1b2c"
 

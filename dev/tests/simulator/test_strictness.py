@@ -6,6 +6,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+
 from tests.system.slack_app import Pair, simulated
 
 BEARER = {"Authorization": "Bearer xoxb-any"}

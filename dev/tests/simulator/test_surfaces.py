@@ -7,9 +7,9 @@ from typing import Any
 import aiohttp
 import pytest
 from slack_sdk.errors import SlackApiError
-from tests.system.slack_app import Answer, Pair, simulated
 
 from surelane_dev.simulator.client import SimulatorError
+from tests.system.slack_app import Answer, Pair, simulated
 
 ADA = "U0ADA00001"
 ALL = frozenset({"app_home_opened", "agent_session_stopped", "app_context_changed", "message.im"})

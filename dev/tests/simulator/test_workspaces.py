@@ -9,7 +9,6 @@ from urllib.parse import parse_qsl
 
 import aiohttp
 import pytest
-from tests.processes import free_port
 
 from surelane_dev.simulator.installs import Asked
 from surelane_dev.simulator.server import serving_simulator
@@ -17,6 +16,7 @@ from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.simulator_settings import SimulatorSettings
 from surelane_dev.simulator.workspace.demo import GRID, SHARED
 from surelane_service.service_settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET, load_settings
+from tests.processes import free_port
 
 EAST, WEST, BAKERY = "T0ACMEEAST", "T0ACMEWEST", "T0BAKERY01"
 APP = {"client_id": DEMO_CLIENT_ID, "client_secret": DEMO_CLIENT_SECRET}

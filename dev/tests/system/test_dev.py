@@ -9,12 +9,12 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 import pytest
-from tests.deploy.commands import run
-from tests.processes import until
 
 from dev.tests.system.up import Up, up
 from surelane_dev.new import write_project
 from surelane_dev.simulator.client import SimulatorClient
+from tests.deploy.commands import run
+from tests.processes import until
 
 SLOW = """
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import aiohttp
-from tests.deploy.commands import run
-from tests.processes import until
 
 from dev.tests.system.up import Up, up
 from surelane_dev.new import write_project
 from surelane_dev.simulator.client import SimulatorClient
+from tests.deploy.commands import run
+from tests.processes import until
 
 BAKERY = "T0BAKERY01"
 BROKEN = "raise SystemExit('no key for the shop')\n"

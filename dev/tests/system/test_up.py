@@ -11,11 +11,11 @@ from pathlib import Path
 import aiohttp
 import asyncpg
 import psutil  # type: ignore[import-untyped]
-from tests.processes import until
-from tests.scenario import answered_once
 
 from dev.tests.system.up import Up, leftovers, up
 from surelane_dev.simulator.client import SimulatorClient
+from tests.processes import until
+from tests.scenario import answered_once
 
 BOLT = Path(__file__).parents[3] / "examples/bolt"
 

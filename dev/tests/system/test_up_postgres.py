@@ -6,12 +6,12 @@ from pathlib import Path
 
 import asyncpg
 import pytest
-from tests.databases import CRASHABLE
-from tests.processes import until
 
 from surelane_dev.data_directory import MAJOR, PostgresError, program, server_user, status
 from surelane_dev.postgres import embedded
 from surelane_dev.processes import Child
+from tests.databases import CRASHABLE
+from tests.processes import until
 
 
 def names(directory: Path) -> list[str]:

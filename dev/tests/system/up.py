@@ -11,10 +11,10 @@ from pathlib import Path
 
 import asyncpg
 import psutil  # type: ignore[import-untyped]
-from tests.processes import clean_environment, free_port, until
-from tests.scenario import System
 
 from surelane_dev.processes import Child
+from tests.processes import clean_environment, free_port, until
+from tests.scenario import System
 
 PORTS = tuple(
     f"SURELANE_{name}PORT" for name in ("", "PRIVATE_", "OPERATOR_", "WORKER_PRIVATE_", "SIMULATOR_")

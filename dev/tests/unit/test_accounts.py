@@ -1,9 +1,9 @@
 """The URIs of the database's accounts are right for every form of URI."""
 
 import pytest
-from tests.databases import as_role
 
 from surelane_dev.accounts import uri_of
+from tests.databases import as_role
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-from tests.processes import free_port
 
 from surelane.errors import SettingsError
 from surelane_dev.ports import Wanted, choose
+from tests.processes import free_port
 
 HOST = "127.0.0.1"
 

@@ -5,9 +5,9 @@ import signal
 import sys
 
 import psutil  # type: ignore[import-untyped]
-from tests.processes import until
 
 from surelane_dev.processes import LONGEST_LINE, Child
+from tests.processes import until
 
 DEAF = """
 import signal, time

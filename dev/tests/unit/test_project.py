@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import typer
 import yaml
-from tests.deploy.commands import ROOT
 from typer.testing import CliRunner
 
 from surelane import __version__
@@ -16,6 +15,7 @@ from surelane_dev.command import new
 from surelane_dev.new import NewError, write_project
 from surelane_dev.project import Project, find_project
 from surelane_dev.simulator.manifest import manifest_of
+from tests.deploy.commands import ROOT
 
 
 def test_a_new_project_is_found_from_a_directory_below_it(tmp_path: Path) -> None:
