@@ -1,19 +1,20 @@
-"""Connections between simulated hosts and the real database, with a network that a seed makes slow or broken."""
+"""Connections between simulated hosts and the real database, with a network that may be slow or broken."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from contextvars import Context
+from dataclasses import dataclass, field
+from functools import partialmethod
 from itertools import count
 from random import Random
-from typing import Any
+from typing import Any, NoReturn, cast
 
 import asyncpg
 
 from surelane.calls import Connection
-from tests.simulation.database import Database
-from tests.simulation.plan import Network
-from tests.simulation.virtual import HERE, Process, VirtualLoop
+from surelane_dev.testing.fleets.database import Database
+from surelane_dev.testing.fleets.virtual import HERE, Process, VirtualLoop
 
 NOTICED = 30.0
 """Seconds after which the server notices that the other end of a connection is gone."""
@@ -21,19 +22,54 @@ LOCKED = 0.5
 """Seconds that a statement waits for another transaction's lock before it fails."""
 
 
+@dataclass(frozen=True)
+class Faults:
+    """How often a statement meets each fault, from 0 to 1."""
+
+    lost_request: float = 0.0
+    """The connection breaks before the server gets the statement."""
+    lost_answer: float = 0.0
+    """It breaks after the server has carried the statement out."""
+    slow: float = 0.0
+    """The statement, or its answer, takes seconds."""
+
+
+@dataclass(eq=False)
 class Net:
     """The network between all hosts and the database."""
 
-    def __init__(self, database: Database, random: Random, log: Callable[[str], None]) -> None:
-        self.database = database
-        self.random = random
-        self.log = log
-        self.faults = Network()
+    database: Database
+    random: Random
+    log: Callable[[str], object] = lambda _: None
+    faults: Faults = Faults()
+    hosts: "list[Host]" = field(default_factory=list)
 
     def delay(self) -> float:
         """Return how long something takes on the network."""
         usual = self.random.uniform(0.0005, 0.01)
         return self.random.uniform(0.2, 4.0) if self.random.random() < self.faults.slow else usual
+
+    async def connect(self, _: str, **given: Any) -> "Wire":
+        """Connect the host of the current task, in place of :func:`asyncpg.connect`."""
+        within = given["timeout"]
+        wire = Wire(self, cast("Host", HERE.get()), "surelane_worker", within=within, kept=False)
+        await wire.open()
+        return wire
+
+    async def restart(self, seconds: float) -> None:
+        """Restart the database, which is away for some seconds. All connections break."""
+        self.database.down = True
+        self.lose_connections()
+        await self.database.end_transactions()
+        await asyncio.sleep(seconds)
+        self.database.down = False
+
+    def lose_connections(self) -> None:
+        """Break all connections."""
+        self.database.restarts += 1
+        for host in self.hosts:
+            for wire in host.wires:
+                wire.end()
 
 
 class Host(Process):
@@ -50,7 +86,7 @@ class Host(Process):
         self.numbers = count()
         """Of its tasks."""
 
-    def lose_connections(self) -> None:
+    def half_open(self) -> None:
         """Let all open connections become half-open: all that they carry vanishes, and nothing closes them."""
         for wire in self.wires:
             wire.half_open = wire.is_open()
@@ -108,20 +144,11 @@ class Wire(Connection):
         self._on_end: list[Callable[[Any], None]] = []
         host.wires = [wire for wire in host.wires if not wire.is_closed()]
         host.wires.append(self)
+        net.hosts = [each for each in net.hosts if each.alive]
+        if host not in net.hosts:
+            net.hosts.append(host)
 
     def __del__(self) -> None: ...
-
-    async def fetch(self, query: str, *args: object, timeout: float | None = None, **_: Any) -> Any:
-        return await self._ask("fetch", query, args, timeout)
-
-    async def fetchrow(self, query: str, *args: object, timeout: float | None = None, **_: Any) -> Any:
-        return await self._ask("fetchrow", query, args, timeout)
-
-    async def fetchval(self, query: str, *args: object, timeout: float | None = None, **_: Any) -> Any:
-        return await self._ask("fetchval", query, args, timeout)
-
-    async def execute(self, query: str, *args: object, timeout: float | None = None) -> Any:
-        return await self._ask("execute", query, args, timeout)
 
     def is_closed(self) -> bool:
         return self._closed
@@ -140,13 +167,13 @@ class Wire(Connection):
             self._on_end.remove(callback)
 
     async def add_listener(self, channel: str, callback: Any) -> None:
-        await self._ask("execute", "select", (), None)
+        await self.execute("select")
         self._heard[channel] = callback
         if self not in self._database.hearers:
             self._database.hearers.append(self)
 
     async def remove_listener(self, channel: str, _: Any) -> None:
-        await self._ask("execute", "select", (), None)
+        await self.execute("select")
         self._heard.pop(channel, None)
 
     def hear(self, channel: str, payload: str) -> None:
@@ -171,9 +198,7 @@ class Wire(Connection):
         if self._database.down or not self.host.alive:
             raise ConnectionRefusedError("the server is away")
         opening = self._database.shared if self._kept else self._database.lend
-        real = await asyncio.shield(
-            asyncio.get_running_loop().create_task(opening(self._role), context=Context())
-        )
+        real = await asyncio.shield(self._database.serve(opening(self._role)))
         if self._closed:
             self._real = real
             self.end()
@@ -210,7 +235,7 @@ class Wire(Connection):
             await asyncio.sleep(0.5)
 
     async def _ask(
-        self, method: str, query: str, arguments: tuple[object, ...], timeout: float | None
+        self, method: str, query: str, *arguments: object, timeout: float | None = None, **_: Any
     ) -> Any:
         within = min(timeout or self._within, self._within)
         try:
@@ -221,23 +246,25 @@ class Wire(Connection):
             self.end()
             raise
 
+    fetch = partialmethod(_ask, "fetch")
+    fetchrow = partialmethod(_ask, "fetchrow")
+    fetchval = partialmethod(_ask, "fetchval")
+    execute = partialmethod(_ask, "execute")
+
     async def _answered(self, method: str, query: str, arguments: tuple[object, ...], within: float) -> Any:
         database, faults, random = self._database, self.net.faults, self.net.random
         if self._closed or not self.host.alive:
             raise asyncpg.InterfaceError("connection is closed")
-        if database.trace is not None:
-            database.trace(f"{database.loop.now!r} {self.host.name} asks {query}")
         if self._real is None:
             await self.open()
         await self._travel(within)
         if database.down or self._real is None or random.random() < faults.lost_request:
-            return self._break()
+            self._break()
         if database.read_only and "agent." in query:
             raise asyncpg.ReadOnlySQLTransactionError("cannot execute in a read-only transaction")
         restarts = database.restarts
         # The server goes on with a statement whose client is gone.
-        serving = database.run(self._real, method, query, arguments, self._worker)
-        running = database.loop.create_task(serving, context=Context())
+        running = database.serve(database.run(self._real, method, query, arguments, self._worker))
         running.add_done_callback(_retrieve)
         try:
             answer = await asyncio.shield(running)
@@ -246,13 +273,13 @@ class Wire(Connection):
             raise
         if random.random() < faults.lost_answer:
             self.net.log(f"{self.host.name}: the answer is lost of: {query[:70]}")
-            return self._break()
+            self._break()
         await self._travel(within)
         if database.restarts > restarts or (self._real is None and not self._kept):
-            return self._break()
+            self._break()
         return answer
 
-    def _break(self) -> None:
+    def _break(self) -> NoReturn:
         self.end()
         raise asyncpg.ConnectionDoesNotExistError("connection was closed in the middle of operation")
 
