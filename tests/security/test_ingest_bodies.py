@@ -1,10 +1,9 @@
 """Bodies of clients without the secret shut no other client out, and a signed body costs no more than its size."""
 
-import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 
 import asyncpg
 import pytest
@@ -25,7 +24,7 @@ from surelane_ingest.json_text import NotJsonError, read_json
 from tests.databases import Server, as_role
 from tests.processes import until
 from tests.system.ingest_client import Served, mention, served, signed
-from tests.system.raw_http import raw, statuses
+from tests.system.raw_http import connected, raw, statuses
 
 MiB = 1024 * 1024
 AHEAD = "400 seconds ahead of the clock"
@@ -67,14 +66,13 @@ def head(length: int, path: str = "/slack/events", **headers: str) -> bytes:
 
 async def test_announcing_bodies_takes_no_room(ingest: Served) -> None:
     """200 heads announce 200 MiB, more than the 64 MiB for bodies."""
-    opened = [await asyncio.open_connection("127.0.0.1", ingest.ingest.port) for _ in range(200)]
-    for _, writer in opened:
-        writer.write(head(MiB) + b"{")
-    await until(lambda: ingest.ingest.bodies.held_bytes >= 200, what="200 bodies being read")
-    assert ingest.ingest.bodies.held_bytes == 200
-    assert (await ingest.slack.event(mention())).status == 200
-    for _, writer in opened:
-        writer.close()
+    async with AsyncExitStack() as stack:
+        for _ in range(200):
+            _, writer = await stack.enter_async_context(connected(ingest.ingest.port))
+            writer.write(head(MiB) + b"{")
+        await until(lambda: ingest.ingest.bodies.held_bytes >= 200, what="200 bodies being read")
+        assert ingest.ingest.bodies.held_bytes == 200
+        assert (await ingest.slack.event(mention())).status == 200
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Claims, settles, lookups and sweeps read as much at 20,000 events as at 1,000, whenever the tables were analyzed.
+"""Calls read as much at 20,000 events as at 1,000, whenever the tables were analyzed.
 
 No analyze comes by itself here: each state of the statistics is made.
 """
@@ -88,8 +88,8 @@ STATEMENTS = {
     "batch into a crowded group": """select agent.enqueue_jobs('[{"kind": "job", "group_key": "crowd"}]')""",
     "jobs again": "select agent.requeue_events(array[90000007])",
     "jobs of a group": "select agent.group_jobs('crowd', 50)",
-    "jobs of a message": """select agent.message_jobs(array['crowd'], null, extract(epoch from event_ts)::numeric(16, 6), null)
-        from agent.event where group_key = 'crowd' and head""",
+    "jobs of a message": """select agent.message_jobs(array['crowd'], null, moment::numeric(16, 6), null)
+        from agent.event cross join extract(epoch from event_ts) as moment where group_key = 'crowd' and head""",
     "peek": "select agent.peek_lanes(array['job', 'parked', 'other'], '2 days', null, null)",
     "retention": "select * from agent.drop_history('3 days', 0, 50)",
     "erasing from the queue": """select agent.preview_erasure('{"user": "U1"}', null, 50)""",
