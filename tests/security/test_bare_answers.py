@@ -37,11 +37,7 @@ async def ports(shared_database: str) -> AsyncIterator[dict[str, int]]:
     ):
         simulator = int(slack.url.rpartition(":")[2])
         yield dict(
-            zip(
-                PORTS,
-                (ingest.ingest.port, ingest.ingest.private_port, simulator, broken_port),
-                strict=True,
-            )
+            zip(PORTS, (ingest.ingest.port, ingest.ingest.private_port, simulator, broken_port), strict=True)
         )
 
 

@@ -13,13 +13,7 @@ from hypothesis import strategies as st
 
 from surelane.calls import Connection
 from surelane_ingest.app import SMALL, Bodies
-from surelane_ingest.envelope import (
-    Malformed,
-    Subscriptions,
-    Take,
-    read_event,
-    read_form,
-)
+from surelane_ingest.envelope import Malformed, Subscriptions, Take, read_event, read_form
 from surelane_ingest.json_text import NotJsonError, read_json
 from tests.databases import Server, as_role
 from tests.processes import until

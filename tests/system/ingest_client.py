@@ -113,12 +113,7 @@ class Slack:
 
 def settings(database: str, **others: str) -> dict[str, str]:
     """Return the environment of an ingest service for tests."""
-    return {
-        "DATABASE_URL": database,
-        "SLACK_SIGNING_SECRET": SECRET,
-        "LOG_LEVEL": "debug",
-        **others,
-    }
+    return {"DATABASE_URL": database, "SLACK_SIGNING_SECRET": SECRET, "LOG_LEVEL": "debug", **others}
 
 
 @dataclass(frozen=True)

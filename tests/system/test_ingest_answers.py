@@ -231,11 +231,7 @@ async def test_other_content_types_and_compressed_bodies_are_refused(
 ) -> None:
     body = json.dumps(mention()).encode()
     bomb = gzip.compress(b"[" * 50_000_000)
-    for content_type in (
-        "text/plain",
-        "multipart/form-data; boundary=x",
-        "",
-    ):
+    for content_type in ("text/plain", "multipart/form-data; boundary=x", ""):
         assert refused(await slack.post("/slack/events", body, content_type), 415)
     assert refused(await slack.post("/slack/commands", b"command=/x", "application/json"), 415)
     for packed in (gzip.compress(body), bomb):

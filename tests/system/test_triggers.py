@@ -109,12 +109,7 @@ async def test_what_is_not_a_sound_webhook_is_refused_and_stored_nowhere(
 
 @pytest.mark.parametrize(
     ("body", "stored"),
-    [
-        (b"[1]", [1]),
-        (b'"text"', "text"),
-        (b"null", None),
-        (rb'{"a": "\u0000\ud800"}', {"a": "\ufffd\ufffd"}),
-    ],
+    [(b"[1]", [1]), (b'"text"', "text"), (b"null", None), (rb'{"a": "\u0000\ud800"}', {"a": "\ufffd\ufffd"})],
 )
 async def test_any_json_is_stored_as_far_as_the_database_can_hold_it(
     ingest: Served, connection: Connection, body: bytes, stored: Any
@@ -151,9 +146,7 @@ async def test_a_webhook_whose_duplicate_is_held_by_a_long_transaction_is_refuse
 ) -> None:
     async with server.fresh(template) as name:
         holder = await asyncpg.connect(server.uri(name))
-        async with (
-            served(server.uri(name), trigger_secrets=SECRETS, database_budget="3s") as ingest,
-        ):
+        async with served(server.uri(name), trigger_secrets=SECRETS, database_budget="3s") as ingest:
             assert (await post(ingest, identity="msg_0")).status == 200
             transaction = holder.transaction()
             await transaction.start()
