@@ -12,7 +12,8 @@ from aiohttp import web
 from surelane_operator.audit import current_actor
 from surelane_operator.console.access.guard import Guard
 from surelane_operator.console.access.sessions import LASTS, NotKnown, Sessions, Signer, Used
-from surelane_operator.console.access.viewer import Role, Viewer, viewer_of
+from surelane_operator.console.access.sign_in import LARGEST_FORM, SIGN_IN, SignIn
+from surelane_operator.console.access.viewer import Role, Tokens, Viewer, viewer_of
 from surelane_service.probes import private_app, serving
 
 KEY = "a-key-of-the-page-0123456789"
@@ -193,3 +194,16 @@ def test_the_cookie_is_for_this_host_and_for_https_where_the_page_is() -> None:
         "Lax",
         "/",
     )
+
+
+async def test_a_strangers_form_is_read_up_to_its_bound(sessions: Sessions) -> None:
+    async def unready() -> str | None:
+        return None
+
+    way_in = SignIn(sessions, lambda values: str(values["error"]), {}, tokens=Tokens({"operator": "right"}))
+    app = private_app(unready, way_in.routes())
+    async with serving(app, 0, setting="none", host="127.0.0.1") as port, aiohttp.ClientSession() as session:
+        for size, status in ((LARGEST_FORM // 2, 403), (2 * LARGEST_FORM, 413)):
+            form = {"token": "x" * size}
+            async with session.post(f"http://127.0.0.1:{port}{SIGN_IN}", data=form) as response:
+                assert response.status == status

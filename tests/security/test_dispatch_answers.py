@@ -5,7 +5,6 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
 
-import asyncpg
 import pytest
 from aiohttp import ClientSession, web
 from examples.dispatch.agent import Agent
@@ -17,9 +16,9 @@ from surelane_service.service_settings import load_settings
 from surelane_service.webhooks import ID, answer_id, sign, task_id
 from surelane_worker.remote_agents import Accepted, send
 from surelane_worker.worker_settings import WorkerSettings
-from tests.databases import Server, as_role
+from tests.databases import Server
 from tests.sql.queue_steps import await_answer, claim, ended, pair
-from tests.system.ingest_client import Served, served
+from tests.system.ingest_client import Served, served_alone
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 SECRETS = ",".join(
@@ -32,12 +31,8 @@ LATER = timedelta(minutes=10)
 
 @pytest.fixture(scope="module")
 async def system(server: Server, template: str) -> AsyncIterator[tuple[Served, Connection]]:
-    async with server.fresh(template) as name:
-        uri = server.uri(name)
-        connection = await asyncpg.connect(uri)
-        async with served(as_role(uri, "surelane_ingest"), dispatch_secrets=SECRETS) as ingest:
-            yield ingest, connection
-        await connection.close()
+    async with served_alone(server, template, dispatch_secrets=SECRETS) as both:
+        yield both
 
 
 @pytest.fixture

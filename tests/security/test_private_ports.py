@@ -1,12 +1,15 @@
 """A web page in a browser that reaches a private port can read and change nothing there."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
 
 import aiohttp
 import pytest
 from aiohttp import web
 
-from surelane_service.probes import is_private_name, private_app, serving
+from surelane_service.probes import ConnectionLimit, is_private_name, private_app, serving
+from tests.system.raw_http import connected, statuses
 
 
 @pytest.fixture(scope="module")
@@ -16,11 +19,13 @@ async def url() -> AsyncIterator[str]:
     async def unready() -> str | None:
         return None
 
-    async def jobs(_: web.Request) -> web.Response:
+    async def jobs(request: web.Request) -> web.Response:
+        await request.read()
         return web.json_response({})
 
     app = private_app(unready, [web.route("*", "/v1/jobs", jobs)], {"queue.example.com"})
-    async with serving(app, 0, setting="none", host="127.0.0.1") as port:
+    limit = ConnectionLimit(64, unfinished=50_000)
+    async with serving(app, 0, setting="none", host="127.0.0.1", limit=limit) as port:
         yield f"http://127.0.0.1:{port}"
 
 
@@ -110,3 +115,27 @@ async def test_the_operators_own_pages_are_answered(url: str) -> None:
     link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
     assert await status("GET", url + "/v1/jobs", link) == 200
     assert await status("POST", url + "/v1/jobs", link) == 403
+
+
+async def test_unfinished_headers_of_all_connections_are_bounded(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The largest go first: no one is shut out by others' headers, nor for the size of a body."""
+    port = int(url.rpartition(":")[2])
+    head = b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\n"
+    async with AsyncExitStack() as stack:
+        small, body = [await stack.enter_async_context(connected(port)) for _ in range(2)]
+        small[1].write(head + b"x: 1\r\n")
+        body[1].write(head + b"Content-Length: 100000\r\n\r\n" + bytes(60_000))
+        for _ in range(3):
+            large = [await stack.enter_async_context(connected(port)) for _ in range(10)]
+            for _, writer in large:
+                writer.write(
+                    head + b"".join(b"x-%d: %s\r\n" % (nth, bytes(1_000).hex().encode()) for nth in range(4))
+                )
+            closed = asyncio.as_completed([reader.read() for reader, _ in large], timeout=60)
+            assert [await next(closed) for _ in range(4)] == [b""] * 4
+        small[1].write(b"\r\n")
+        body[1].write(bytes(40_000))
+        assert [statuses(await reader.readline()) for reader, _ in (small, body)] == [[200], [200]]
+    assert capsys.readouterr().out.count("connections closed: too many bytes of unfinished headers") == 1

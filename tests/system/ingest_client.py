@@ -13,11 +13,14 @@ from typing import Any
 from urllib.parse import urlencode
 
 import aiohttp
+import asyncpg
 
+from surelane.calls import Connection
 from surelane_ingest.answers import PATIENCE, Patience
 from surelane_ingest.ingest_settings import IngestSettings
 from surelane_ingest.wiring import Ingest, running
 from surelane_service.service_settings import load_settings
+from tests.databases import Server, as_role
 
 SECRET = "test-signing-secret-0123456789abcdef"
 TEAM, CHANNEL, BOT, APP = "T1", "C1", "UBOT", "A1"
@@ -113,12 +116,7 @@ class Slack:
 
 def settings(database: str, **others: str) -> dict[str, str]:
     """Return the environment of an ingest service for tests."""
-    return {
-        "DATABASE_URL": database,
-        "SLACK_SIGNING_SECRET": SECRET,
-        "LOG_LEVEL": "debug",
-        **others,
-    }
+    return {"DATABASE_URL": database, "SLACK_SIGNING_SECRET": SECRET, "LOG_LEVEL": "debug", **others}
 
 
 @dataclass(frozen=True)
@@ -142,16 +140,22 @@ class Served:
 @asynccontextmanager
 async def served(database: str, *, patience: Patience = PATIENCE, **others: Any) -> AsyncIterator[Served]:
     """Run the service in this process, on free ports, for the length of the block."""
-    chosen = load_settings(
-        IngestSettings,
-        **{
-            "database_url": database,
-            "signing_secret": SECRET,
-            "host": "127.0.0.1",
-            "port": 0,
-            "private_port": 0,
-            **others,
-        },
-    )
+    own = {"signing_secret": SECRET, "host": "127.0.0.1", "port": 0, "private_port": 0}
+    chosen = load_settings(IngestSettings, **{"database_url": database, **own, **others})
     async with running(chosen, patience=patience) as ingest, aiohttp.ClientSession() as session:
         yield Served(ingest, Slack(session, f"http://127.0.0.1:{ingest.port}"))
+
+
+@asynccontextmanager
+async def served_alone(
+    server: Server, template: str, **others: Any
+) -> AsyncIterator[tuple[Served, Connection]]:
+    """Run the service in this process on a database of its own. Yield it with its owner's connection."""
+    async with server.fresh(template) as name:
+        uri = server.uri(name)
+        connection = await asyncpg.connect(uri)
+        try:
+            async with served(as_role(uri, "surelane_ingest"), **others) as ingest:
+                yield ingest, connection
+        finally:
+            await connection.close()

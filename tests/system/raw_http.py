@@ -2,12 +2,26 @@
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 import aiohttp
 
 from tests.system.ingest_client import Slack, signed
 
 PLAIN = b"Host: ingest\r\nContent-Type: application/json\r\n"
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Connect to the service for the length of the block."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
 
 
 async def raw(port: int, request: bytes, *, answers: int = 0, quiet: float = 0.5) -> bytes:

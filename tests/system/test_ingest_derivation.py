@@ -15,12 +15,7 @@ import pytest
 
 from surelane.calls import Connection
 from surelane.slack import MAX_KEY
-from surelane_ingest.envelope import (
-    Subscriptions,
-    Take,
-    read_event,
-    read_form,
-)
+from surelane_ingest.envelope import Subscriptions, Take, read_event, read_form
 from surelane_service import subscriptions
 from surelane_worker.handling import routes
 
@@ -46,10 +41,7 @@ def around(**event: Any) -> dict[str, Any]:
     return {"type": "event_callback", "team_id": "T1", "event_id": "Ev1", "event": event}
 
 
-SHARED = {
-    **around(type="reaction_added", item={"channel": "C1", "ts": "1.1"}),
-    "is_ext_shared_channel": True,
-}
+SHARED = {**around(type="reaction_added", item={"channel": "C1", "ts": "1.1"}), "is_ext_shared_channel": True}
 EVENTS: list[tuple[Payload, str, str | None, str | None]] = [
     (around(type="app_mention", channel="C1", ts="1.1"), "slack.app_mention", "Ev1", "T1:C1:1.1"),
     (around(type="app_mention", channel="C1", **REPLY), "slack.app_mention", "Ev1", "T1:C1:1.1"),

@@ -124,11 +124,7 @@ async def test_each_workspace_is_answered_with_its_own_token_once_it_has_the_app
         await slack.install(EAST, wide=True)
         stored = [
             (await slack.mention(team, text, wide=wide))[0]
-            for team, text, wide in (
-                (BAKERY, "bread", False),
-                (EAST, "east", True),
-                (WEST, "west", True),
-            )
+            for team, text, wide in ((BAKERY, "bread", False), (EAST, "east", True), (WEST, "west", True))
         ]
         first, ts = await slack.mention(WEST, "one")
         second, _ = await slack.mention(WEST, "two", ts)

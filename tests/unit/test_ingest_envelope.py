@@ -227,6 +227,13 @@ def test_what_postgresql_cannot_hold_is_replaced_in_the_key_too() -> None:
     assert "\\u0000" not in taken.body
 
 
+def test_of_a_repeated_key_the_last_counts() -> None:
+    body = json.dumps(around(MENTION))[:-1] + ', "event_id": "EvLast"}'
+    taken = read_event(body.encode(), Subscriptions(DEFAULT))
+    assert isinstance(taken, Take)
+    assert (taken.key, taken.body) == ("EvLast", body)
+
+
 def test_the_url_is_verified_with_the_challenge() -> None:
     assert read({"type": "url_verification", "challenge": "abc"}) == Challenge("abc")
     assert read({"type": "url_verification", "challenge": 1}) == Malformed("no challenge")
