@@ -1,4 +1,4 @@
-"""Every listener of Slack's public samples runs: a person does what it waits for, and Slack shows what it did."""
+"""The listeners of Slack's public samples run: a person does what each waits for, and Slack shows what it did."""
 
 import importlib
 import json
@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from surelane.testing import Bot, Message, Sent, Slack, assert_replied
+from surelane.testing import Bot, Message, Sent, Slack
 from surelane_dev.simulator.workspace.model import Channel
 from surelane_dev.testing.bot import running_bot
 from surelane_dev.testing.database import Server
@@ -36,8 +36,8 @@ async def bot(surelane_server: Server, sample: ModuleType, tmp_path: Path) -> As
     assert refused <= sample.REFUSED
 
 
-def general(slack: Slack) -> Channel:
-    channel = slack.simulator.workspace.channel("general")
+def room(slack: Slack, name: str) -> Channel:
+    channel = slack.simulator.workspace.channel(name)
     assert channel is not None
     return channel
 
@@ -51,97 +51,48 @@ def texts(sent: Sent) -> list[str]:
     return [message.text for message in sent.replies if message.visible_to is None]
 
 
-def newest(channel: Channel) -> Message:
-    return list(channel.messages.values())[-1]
+def tasks(answer: Message) -> list[tuple[str, str]]:
+    return [(task["title"], task["status"]) for task in answer.tasks]
 
 
-async def rated(slack: Slack, sent: Sent, value: str) -> str:
-    """Press a feedback button of an answer. Return what the person alone sees then."""
-    answer = next(message for message in sent.replies if message.blocks)
-    await slack.click(answer, "rate", value=value)
-    told = newest(sent.channel)
-    assert told.visible_to is not None
-    return told.text
-
-
-async def test_starter(slack: Slack) -> None:
-    said = await slack.message("a very good morning")
-    assert newest(general(slack)).text == "good morning to you"
-    assert_replied(await slack.command("/parrot", "hello"), "You wrote hello")
-    await slack.open_app()
-    assert [block["text"]["text"][:5] for block in slack.home()["blocks"]] == ["Hello", "<http"]
-    await slack.shortcut("wish")
-    await slack.click(slack.modal(), "more")
-    assert [block["type"] for block in slack.modal()["blocks"]] == ["section", "image", "input", "input"]
-    await slack.submit({"wish": "rain", "place": general(slack).id})
-    assert said.message is not None
-    assert newest(general(slack)).text == f"<@{said.message.user}> wishes for rain"
-
-
-async def test_assistant(slack: Slack) -> None:
+async def test_assistant_streams_asks_for_feedback_and_answers_commands(slack: Slack) -> None:
     await slack.open_app("messages")
     root, greeting = direct(slack).messages.values()
     assert greeting.text == "What is it?"
     assert texts(await slack.direct_message("why not", thread=root)) == ["You asked: whynot"]
     steps = await slack.direct_message("Show me the steps", thread=root)
     assert texts(steps) == ["Well. That is all."]
-    (answer,) = steps.replies
-    assert [(task["title"], task["status"]) for task in answer.tasks] == [
-        ("Look", "complete"),
-        ("Leap", "complete"),
-    ]
+    assert tasks(steps.replies[0]) == [("Look", "complete"), ("Leap", "complete")]
     sent = await slack.mention("why")
-    assert texts(sent)[0].endswith("why")
-    assert await rated(slack, sent, "good") == "Thank you."
-    assert await rated(slack, sent, "bad") == "A new chat may help."
-
-
-@pytest.mark.filterwarnings("ignore:The top-level `text`:UserWarning")  # the sample gives none
-async def test_chatbot(slack: Slack, sample: ModuleType) -> None:
-    sample.chosen.clear()
-    await slack.open_app()
-    menu = slack.home()["blocks"][-1]["elements"][0]
-    assert menu["initial_option"]["value"] == "null"
-    await slack.click(slack.home(), "choose", value="large")
-    await slack.open_app()
-    assert slack.home()["blocks"][-1]["elements"][0]["initial_option"]["value"] == "large"
-
-    sent = await slack.mention("why")
-    assert texts(sent) == ["large: why (1)"]
-    assert texts(await slack.mention("how", thread=sent)) == ["large: how (3)"]
-    written = await slack.direct_message("hello")
-    assert texts(written) == ["large: hello (0)"]
-    assert texts(await slack.message("among people")) == []
-
+    assert texts(sent) == ["You asked: why"]
+    for value in ("good", "bad"):
+        answer = next(message for message in sent.replies if message.blocks)
+        await slack.click(answer, "rate", value=value)
+        told = list(sent.channel.messages.values())[-1]
+        assert (told.visible_to, told.text) == (direct(slack).peer, f"You found it {value}.")
+    await slack.message("a very good morning")
+    assert list(room(slack, "general").messages.values())[-1].text == "good morning to you"
     assert [reply.text for reply in (await slack.command("/ask-it")).replies] == ["Ask something."]
     (answer,) = (await slack.command("/ask-it", "when")).replies
-    quote, section = answer.blocks[0]["elements"]
-    assert [quote["elements"][0]["text"], section["elements"][0]["text"]] == ["when", "large: when (0)"]
+    assert answer.blocks[0]["elements"][0]["elements"][0]["text"] == "when"
 
-    person = {"id": slack.simulator.workspace.people()[0].id, "secret": "x"}
-    run = await slack.run("sum_up", {"user_context": person, "channel_id": general(slack).id})
-    outputs = {"user_context": person, "response": "large: Sum up the channel (2)"}
+
+async def test_assistant_reads_the_channel_that_a_person_looks_at_or_a_workflow_names(slack: Slack) -> None:
+    workspace, lounge = slack.simulator.workspace, room(slack, "lounge")
+    workspace.post(lounge, workspace.people()[0].id, "The tea is hot")
+    await slack.look("lounge")
+    await slack.open_app("messages")
+    root, _ = direct(slack).messages.values()
+    assert texts(await slack.direct_message("Sum up the channel", thread=root)) == ["The tea is hot"]
+    assert workspace.bot.id in lounge.members
+
+    person = {"id": workspace.people()[0].id, "secret": "x"}
+    run = await slack.run("sum_up", {"user_context": person, "channel_id": lounge.id})
+    outputs = {"user_context": person, "response": "The tea is hot"}
     assert run.answer == {"state": "completed", "outputs": outputs, "error": None}
     failed = await slack.run("sum_up", {"user_context": person, "channel_id": "C0NONE"})
     assert failed.answer["state"] == "failed"
     assert "channel_not_found" in failed.answer["error"]
-
-
-async def test_chatbot_as_an_assistant(slack: Slack, sample: ModuleType) -> None:
-    sample.chosen.clear()
-    workspace = slack.simulator.workspace
-    lounge = workspace.channel("lounge")
-    assert lounge is not None
-    workspace.post(lounge, workspace.people()[0].id, "The tea is hot")
-    await slack.look("lounge")
-    await slack.open_app("messages")
-    root, greeting = direct(slack).messages.values()
-    assert greeting.text == "How can I help?"
-    assert texts(await slack.direct_message("which", thread=root)) == ["none: which (3)"]
-    assert texts(await slack.direct_message("Sum up the channel", thread=root)) == [
-        "none: The tea is hot (0)"
-    ]
-    assert workspace.bot.id in lounge.members
 
 
 async def test_support(slack: Slack, sample: ModuleType) -> None:
@@ -150,20 +101,22 @@ async def test_support(slack: Slack, sample: ModuleType) -> None:
     sent = await slack.mention("no network")
     assert texts(sent) == ["Solved: no network"]
     assert sent.message is not None
-    assert set(sent.message.reactions) == {"eyes", "white_check_mark"}
-    (answer,) = sent.replies
-    assert [(task["title"], task["status"]) for task in answer.tasks] == [("Marking as solved", "complete")]
+    assert set(sent.message.reactions) == {"white_check_mark"}
+    assert tasks(sent.replies[0]) == [("Marking as solved", "complete")]
     assert texts(await slack.message("still none", thread=sent)) == ["Once more: still none"]
     assert texts(await slack.message("among people")) == []
     assert texts(await slack.direct_message("hello")) == ["Solved: hello"]
-    assert await rated(slack, sent, "good") == "You found it good."
 
     await slack.open_app("messages")
     await slack.open_app()
+    assert [block["type"] for block in slack.home()["blocks"]] == ["header", "actions", "context"]
     await slack.click(slack.home(), "connect")
     await slack.click(slack.home(), "topic_access")
-    topic = slack.modal()["blocks"][0]["element"]["initial_option"]["value"]
-    await slack.submit({"topic": topic, "text": "the door"})
-    said, solved = list(direct(slack).messages.values())[-2:]
+    chosen = slack.modal()["blocks"][1]["element"]["initial_option"]["value"]
+    await slack.click(slack.modal(), "more")
+    assert slack.modal()["blocks"][1]["element"]["initial_option"]["value"] == "Something else"
+    support = room(slack, "support")
+    await slack.submit({"topic": chosen, "text": "the door", "place": support.id})
+    said, solved = support.messages.values()
     assert (said.text, solved.text) == ("*Access*: the door", "Solved: the door")
     assert (set(said.reactions), solved.thread_ts) == ({"eyes"}, said.ts)

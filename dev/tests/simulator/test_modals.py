@@ -1,21 +1,17 @@
 """The simulated Slack opens, pushes, updates, submits and closes modals as Slack does."""
 
-from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 import pytest
-from slack_sdk.errors import SlackApiError
 from slack_sdk.webhook.async_client import AsyncWebhookClient
 
+from dev.tests.simulator.calls import ADA, failing, plain
 from surelane_dev.simulator.app_answers import TROUBLE
 from surelane_dev.simulator.client import SimulatorError
 from tests.system.slack_app import Answer, Pair, simulated
 
 View = dict[str, Any]
-
-
-def plain(text: str) -> dict[str, str]:
-    return {"type": "plain_text", "text": text}
+FILLED = {"values": {"b": {"what": "it"}}}
 
 
 def asking(name: str, **fields: Any) -> View:
@@ -24,15 +20,6 @@ def asking(name: str, **fields: Any) -> View:
     block = {"type": "input", "block_id": "b", "label": plain("What"), "element": element}
     view = {"type": "modal", "callback_id": name, "title": plain(name), "submit": plain("Go")}
     return {**view, "blocks": [block], **fields}
-
-
-FILLED = {"values": {"b": {"what": "it"}}}
-
-
-@pytest.fixture
-async def pair() -> AsyncIterator[Pair]:
-    async with simulated() as running:
-        yield running
 
 
 async def triggered(pair: Pair) -> str:
@@ -54,58 +41,49 @@ async def submit(pair: Pair, view_id: str, body: View | None = None) -> dict[str
 async def shown(pair: Pair) -> list[str]:
     """Return the modals that Ada sees, the lowest first, by their ``callback_id``."""
     state = await pair.control.request("GET", "/control/state")
-    (hers,) = [views for views in state["views"] if views["user"] == "U0ADA00001"]
+    (hers,) = [views for views in state["views"] if views["user"] == ADA]
     return [view["callback_id"] for view in hers["modals"]]
 
 
-async def failing(call: Awaitable[object]) -> str:
-    with pytest.raises(SlackApiError) as caught:
-        await call
-    return str(caught.value.response["error"])
-
-
-async def test_an_empty_answer_closes_the_modal(pair: Pair) -> None:
-    view_id = await opened(pair)
+async def test_the_client_asks_the_app_only_when_all_is_filled_in_and_an_empty_answer_closes_it(
+    pair: Pair,
+) -> None:
+    trigger = await triggered(pair)
+    view_id = (await pair.web.views_open(trigger_id=trigger, view=asking("one")))["view"]["id"]
+    again = pair.web.views_open(trigger_id=trigger, view=asking("one"))
+    assert await failing(again) == "exchanged_trigger_id"
+    unknown = pair.web.views_open(trigger_id="1.2.3", view=asking("one"))
+    assert await failing(unknown) == "invalid_trigger_id"
+    before = len(pair.app.received)
+    done = await submit(pair, view_id, {"values": {}})
+    assert done["errors"] == {"b": "Please complete this required field."}
+    assert len(pair.app.received) == before
     done = await submit(pair, view_id)
     assert (done["status"], done["errors"], done["message"]) == (200, {}, None)
     payload = pair.app.received[-1].payload
-    assert payload["type"] == "view_submission"
+    assert (payload["type"], pair.app.received[-1].genuine) == ("view_submission", True)
     assert payload["view"]["state"]["values"]["b"]["what"] == {"type": "plain_text_input", "value": "it"}
     assert await shown(pair) == []
     assert await failing(pair.web.views_update(view_id=view_id, view=asking("late"))) == "not_found"
 
 
-async def test_errors_leave_the_modal_open(pair: Pair) -> None:
+async def test_errors_leave_it_open_update_replaces_push_covers_and_clear_closes_all(pair: Pair) -> None:
     view_id = await opened(pair)
-    pair.app.answer({"response_action": "errors", "errors": {"b": "Not this."}})
-    assert (await submit(pair, view_id))["errors"] == {"b": "Not this."}
-    assert await shown(pair) == ["one"]
+    errors = {"response_action": "errors", "errors": {"b": "Not this."}}
+    for answer, left in (
+        (errors, ["one"]),
+        ({"response_action": "update", "view": asking("two")}, ["two"]),
+        ({"response_action": "push", "view": asking("over")}, ["two", "over"]),
+        ({"response_action": "clear"}, []),
+    ):
+        pair.app.answer(answer)
+        assert (await submit(pair, view_id))["errors"] == answer.get("errors", {})
+        assert await shown(pair) == left
 
 
-async def test_the_client_asks_the_app_only_when_all_is_filled_in(pair: Pair) -> None:
+async def test_an_answer_that_slack_cannot_use_is_shown_as_trouble(pair: Pair) -> None:
     view_id = await opened(pair)
-    before = len(pair.app.received)
-    done = await submit(pair, view_id, {"values": {}})
-    assert done["errors"] == {"b": "Please complete this required field."}
-    assert len(pair.app.received) == before
-
-
-async def test_update_replaces_push_covers_and_clear_closes_all(pair: Pair) -> None:
-    view_id = await opened(pair)
-    pair.app.answer({"response_action": "update", "view": asking("two")})
-    await submit(pair, view_id)
-    assert await shown(pair) == ["two"]
-    pair.app.answer({"response_action": "push", "view": asking("over")})
-    await submit(pair, view_id)
-    assert await shown(pair) == ["two", "over"]
-    pair.app.answer({"response_action": "clear"})
-    await submit(pair, view_id)
-    assert await shown(pair) == []
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
+    for answer in (
         Answer(500),
         Answer(body="ok"),
         Answer(body='{"ok": true}'),
@@ -115,25 +93,23 @@ async def test_update_replaces_push_covers_and_clear_closes_all(pair: Pair) -> N
         Answer(body='{"response_action": "update", "view": {"type": "home", "blocks": []}}'),
         Answer(body='{"response_action": "close"}'),
         Answer(body="[]"),
-    ],
-    ids=lambda answer: answer.body or str(answer.status),
-)
-async def test_an_answer_that_slack_cannot_use_is_shown_as_trouble(pair: Pair, answer: Answer) -> None:
-    view_id = await opened(pair)
-    pair.app.answers.append(answer)
-    done = await submit(pair, view_id)
-    assert (done["message"], done["errors"], await shown(pair)) == (TROUBLE, {}, ["one"])
+    ):
+        pair.app.answers.append(answer)
+        done = await submit(pair, view_id)
+        assert (done["message"], done["errors"], await shown(pair)) == (TROUBLE, {}, ["one"]), answer
 
 
 async def test_an_answer_that_comes_too_late_is_trouble() -> None:
     async with simulated(timeout="300ms") as pair:
         view_id = await opened(pair)
-        pair.app.answers.append(Answer(after=30))
+        pair.app.answers.append(Answer(after=300))
         done = await submit(pair, view_id)
         assert (done["problem"], done["message"]) == ("http_timeout", TROUBLE)
 
 
-async def test_three_modals_at_most_lie_over_each_other(pair: Pair) -> None:
+async def test_three_modals_at_most_lie_over_each_other_and_none_over_nothing(pair: Pair) -> None:
+    nothing = pair.web.views_push(trigger_id=await triggered(pair), view=asking("x"))
+    assert await failing(nothing) == "not_found"
     view_id = await opened(pair)
     for name in ("two", "three"):
         trigger = await triggered(pair)
@@ -150,49 +126,23 @@ async def test_three_modals_at_most_lie_over_each_other(pair: Pair) -> None:
     assert await shown(pair) == ["one", "two"]
 
 
-async def test_nothing_is_pushed_over_nothing(pair: Pair) -> None:
-    trigger = await triggered(pair)
-    assert await failing(pair.web.views_push(trigger_id=trigger, view=asking("x"))) == "not_found"
-
-
-async def test_an_old_hash_conflicts_and_a_new_one_comes_with_each_update(pair: Pair) -> None:
-    answer = await pair.web.views_open(
-        trigger_id=await triggered(pair), view=asking("one", external_id="mine")
-    )
+async def test_an_old_hash_conflicts_and_an_external_id_is_used_once(pair: Pair) -> None:
+    named = asking("one", external_id="mine")
+    answer = await pair.web.views_open(trigger_id=await triggered(pair), view=named)
     first = answer["view"]["hash"]
     second = await pair.web.views_update(external_id="mine", hash=first, view=asking("two"))
     assert second["view"]["hash"] != first
     again = pair.web.views_update(view_id=answer["view"]["id"], hash=first, view=asking("three"))
     assert await failing(again) == "hash_conflict"
     assert await shown(pair) == ["two"]
+    await opened(pair, asking("three", external_id="other"))
+    twice = pair.web.views_open(trigger_id=await triggered(pair), view=asking("x", external_id="other"))
+    assert await failing(twice) == "duplicate_external_id"
 
 
-async def test_an_external_id_is_used_once(pair: Pair) -> None:
-    await opened(pair, asking("one", external_id="mine"))
-    trigger = await triggered(pair)
-    again = pair.web.views_open(trigger_id=trigger, view=asking("two", external_id="mine"))
-    assert await failing(again) == "duplicate_external_id"
-
-
-@pytest.mark.parametrize(
-    ("fields", "error", "message"),
-    [
-        ({"private_metadata": "x" * 3001}, "invalid_arguments", "3001"),
-        ({"title": plain("x" * 25)}, "invalid_arguments", "less than 25"),
-        ({"submit": None}, "invalid_arguments", "must define `submit`"),
-        ({"blocks": [{"type": "divider"}] * 101}, "invalid_arguments", "no more than 100"),
-        ({"blocks": [{"type": "divider", "block_id": "d"}] * 2}, "invalid_arguments", "already exists"),
-        ({"blocks": [{"type": "input"}]}, "invalid_arguments", "element"),
-        ({"type": "home"}, "invalid_arguments", "type modal"),
-        ({"blocks": [{"type": "markdown", "text": "x" * 250_000}]}, "view_too_large", ""),
-    ],
-)
-async def test_a_view_that_slack_refuses(pair: Pair, fields: View, error: str, message: str) -> None:
-    with pytest.raises(SlackApiError) as caught:
-        await opened(pair, asking("one", **fields))
-    answer = caught.value.response
-    assert answer["error"] == error
-    assert message in str(answer.get("response_metadata"))
+async def test_a_view_has_a_bound(pair: Pair) -> None:
+    blocks = [{"type": "markdown", "text": "x" * 250_000}]
+    assert await failing(opened(pair, asking("one", blocks=blocks))) == "view_too_large"
     assert await shown(pair) == []
 
 

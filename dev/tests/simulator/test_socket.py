@@ -59,12 +59,12 @@ class Slack:
 
 
 @pytest.fixture
-async def slack() -> AsyncIterator[Slack]:
+async def slack(request: pytest.FixtureRequest) -> AsyncIterator[Slack]:
     settings = load_settings(
         SimulatorSettings,
         port=0,
         ingest_url=f"http://127.0.0.1:{free_port()}",
-        timeout="500ms",
+        timeout=getattr(request, "param", "60s"),
         retry_delays=("0s", "0s"),
     )
     async with (
@@ -84,11 +84,12 @@ async def test_an_event_is_delivered_once_it_is_acknowledged(slack: Slack) -> No
     assert said["events"][0]["state"] == "delivered"
 
 
+@pytest.mark.parametrize("slack", ["500ms"], indirect=True)
 async def test_an_event_without_an_acknowledgement_is_sent_again(slack: Slack) -> None:
     slack.answers = False
     async with slack.app():
         await slack.control.say("hello", mention=True)
-        await until(lambda: len(slack.requests) == 3)
+        await until(lambda: len(slack.requests) == 3, within=60)
     assert [request.retry_attempt for request in slack.requests] == [0, 1, 2]
     assert len({request.payload["event_id"] for request in slack.requests}) == 1
 
@@ -117,7 +118,7 @@ async def test_a_disconnected_app_comes_back(slack: Slack, reason: str | None) -
         body = {"reason": reason}
         assert await slack.control.request("POST", "/control/sockets/disconnect", body) == {"disconnected": 1}
         await slack.control.say("hello", mention=True)
-        await until(lambda: slack.requests)
+        await until(lambda: slack.requests, within=60)
         assert await client.session_id() != first
 
 

@@ -8,14 +8,19 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import asyncpg
 import psutil  # type: ignore[import-untyped]
 
 from surelane_dev.processes import Child
+from surelane_dev.simulator.client import SimulatorClient
 from tests.processes import clean_environment, free_port, until
 from tests.scenario import System
 
+LONG = 300
+"""Seconds, a hundred times what most of these signals take on a quiet machine."""
 PORTS = tuple(
     f"SURELANE_{name}PORT" for name in ("", "PRIVATE_", "OPERATOR_", "WORKER_PRIVATE_", "SIMULATOR_")
 )
@@ -76,17 +81,34 @@ class Up:
         """Wait until it says that it is up."""
         await until(
             lambda: "Surelane is up" in self.shown or self.child.exit_code is not None,
-            within=120,
+            within=LONG,
             what="`surelane dev`",
         )
         assert self.child.exit_code is None, f"it ended with {self.child.exit_code}:\n{self.shown}"
-        await until(lambda: re.search(r"^ +database +\S", self.shown, re.MULTILINE), what="the last line")
+        await self.shows(r"^ +database +\S")
         itself = psutil.Process(self.child.process.pid)
         self.family = [itself, *itself.children(recursive=True)]
 
     async def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal; return the exit code."""
-        return await self.child.stop(number, within=90)
+        return await self.child.stop(number, within=LONG)
+
+    async def shows(self, pattern: str, times: int = 1) -> None:
+        """Wait until its output has a match of the pattern, or as many."""
+        await until(
+            lambda: len(re.findall(pattern, self.shown, re.MULTILINE)) >= times, within=LONG, what=pattern
+        )
+
+    async def gone(self) -> None:
+        """Wait until none of its processes runs."""
+        await until(lambda: not any(map(alive, self.family)), within=LONG, what="the end of every process")
+
+
+def alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 @asynccontextmanager
@@ -122,6 +144,23 @@ async def up(
         for process in running.family:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
+
+
+async def say(slack: SimulatorClient, text: str) -> dict[str, Any]:
+    """Mention the bot in #general; return the message."""
+    message: dict[str, Any] = (await slack.say(text, mention=True))["message"]
+    return message
+
+
+async def answer_to(slack: SimulatorClient, said: str | dict[str, Any]) -> str:
+    """Return the bot's answer to a message, or to a new one with a text."""
+    message = await say(slack, said) if isinstance(said, str) else said
+    return str((await slack.reply(message, LONG))["text"])
+
+
+async def status(url: str) -> int:
+    async with aiohttp.request("GET", url) as response:
+        return response.status
 
 
 def leftovers(data: Path) -> list[str]:
