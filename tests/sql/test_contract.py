@@ -12,12 +12,10 @@ from surelane.calls import Connection
 
 DOCUMENTED = {
     "insert_event": ["_event jsonb"],
-    "claim_event": [
-        "_max_attempts integer DEFAULT 3, _invisible_for interval DEFAULT '00:10:00'::interval",
-    ],
+    "claim_event": ["_max_attempts integer DEFAULT 3, _invisible_for interval DEFAULT '00:10:00'::interval"],
     "delete_event": ["_id bigint"],
     "delete_expired_events": [
-        "_max_attempts integer DEFAULT 3, _max_vt_age interval DEFAULT '01:00:00'::interval",
+        "_max_attempts integer DEFAULT 3, _max_vt_age interval DEFAULT '01:00:00'::interval"
     ],
     "to_timestamptz": ["_ts numeric", "_ts text"],
     "from_timestamptz": ["_ts timestamp with time zone"],

@@ -127,10 +127,7 @@ async def test_each_finds_its_duplicate_wherever_that_is(queue: Connection) -> N
     running = await insert(queue, envelope("Ev2"))
     assert await claim_one(queue) is not None
     waiting = await insert(queue, envelope("Ev3"))
-    answers = await insert_batch(
-        queue,
-        *(envelope(f"Ev{number}") for number in (4, 1, 2, 3, 4, 1, 5)),
-    )
+    answers = await insert_batch(queue, *(envelope(f"Ev{number}") for number in (4, 1, 2, 3, 4, 1, 5)))
     new, other = answers[0][0], answers[-1][0]
     assert answers == [
         (new, False),
@@ -210,45 +207,6 @@ async def test_batches_that_race_with_the_move_to_history_store_nothing_twice(
         busy = [pair(row) for row, answer in zip(rows, answers, strict=True) if answer == "busy"]
         assert not busy or set(await complete(queue, *busy)) == {"done"}
     assert await queue.fetchval("select count(*) from agent.event") == 0
-
-
-@pytest.mark.usefixtures("patient")
-async def test_two_batches_with_first_events_of_a_group_make_one_head(
-    queue: Connection, connect: Connect
-) -> None:
-    other = await connect()
-    async with other.transaction():
-        ((first, _),) = await insert_batch(other, in_thread("Ev1", "D1"))
-        batch = asyncio.create_task(insert_batch(queue, in_thread("Ev2", "D1"), in_thread("Ev3", "D1")))
-        await waits_for_lock(other, queue)
-    (second, _), (third, _) = await batch
-    assert await heads(queue, "T1:D1") == [first]
-    assert {row["id"] for row in await claim(queue, KIND)} == {first, second, third}
-
-
-@pytest.mark.usefixtures("patient")
-async def test_a_batch_that_finds_a_head_leaving_makes_the_next_one(
-    queue: Connection, connect: Connect
-) -> None:
-    head = await insert(queue, in_thread("Ev1", "D1"))
-    other = await connect()
-    async with other.transaction():
-        await other.execute("select agent.delete_event($1)", head)
-        batch = asyncio.create_task(insert_batch(queue, in_thread("Ev2", "D1"), envelope("Ev3")))
-        await waits_for_lock(other, queue)
-    (second, _), _ = await batch
-    assert await heads(queue, "T1:D1") == [second]
-
-
-async def test_a_head_cannot_vanish_under_a_batch(queue: Connection, connect: Connect) -> None:
-    head = await insert(queue, in_thread("Ev1", "D1"))
-    other = await connect()
-    async with other.transaction():
-        ((newcomer, _),) = await insert_batch(other, in_thread("Ev2", "D1"))
-        removal = asyncio.create_task(queue.execute("select agent.delete_event($1)", head))
-        await waits_for_lock(other, queue)
-    await removal
-    assert await heads(queue, "T1:D1") == [newcomer]
 
 
 @pytest.mark.usefixtures("patient")

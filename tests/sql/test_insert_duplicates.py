@@ -13,6 +13,7 @@ from tests.sql.queue_steps import (
     all_done,
     claim,
     claim_one,
+    claim_single,
     complete,
     ended,
     ending,
@@ -32,29 +33,10 @@ BY_HAND = (
 async def finished(queue: Connection, event: str) -> int:
     """Insert an event, claim it and complete it."""
     identity = await insert(queue, event)
-    claimed = await claim_one(queue)
-    assert claimed is not None
+    claimed = await claim_single(queue)
     assert claimed["id"] == identity
     assert await complete(queue, (identity, len(claimed["claimed"]))) == ["done"]
     return identity
-
-
-async def test_a_duplicate_finds_the_waiting_event(queue: Connection) -> None:
-    assert await insert(queue, envelope("Ev1")) == await insert(queue, envelope("Ev1", text="again"))
-    assert await queue.fetchval("select count(*) from agent.event") == 1
-
-
-async def test_a_duplicate_finds_the_running_event(queue: Connection) -> None:
-    identity = await insert(queue, envelope("Ev1"))
-    assert await claim_one(queue) is not None
-    assert await insert(queue, envelope("Ev1")) == identity
-    assert await claim_one(queue) is None
-
-
-async def test_a_duplicate_finds_the_event_in_history(queue: Connection) -> None:
-    identity = await finished(queue, envelope("Ev1"))
-    assert await insert(queue, envelope("Ev1")) == identity
-    assert await queue.fetchval("select count(*) from agent.event") == 0
 
 
 @pytest.mark.parametrize("event_ts", ["soon", None])
@@ -71,8 +53,7 @@ async def test_a_group_keeps_its_head_when_a_newcomer_turns_out_to_be_a_duplicat
     identity = await finished(queue, envelope("Ev1", **thread))
     waiting = await insert(queue, envelope("Ev2", **thread))
     assert await insert(queue, envelope("Ev1", **thread)) == identity
-    claimed = await claim_one(queue)
-    assert claimed is not None
+    claimed = await claim_single(queue)
     assert claimed["id"] == waiting
 
 
@@ -103,21 +84,6 @@ async def test_a_duplicate_waits_for_the_move_to_history_and_finds_the_event_the
         await waits_for_lock(other, queue)
     assert await duplicate == identity
     assert await ending(queue, identity) == ("completed", None)
-    assert await queue.fetchval("select count(*) from agent.event") == 0
-
-
-async def test_a_duplicate_that_races_with_the_move_to_history_is_stored_once(
-    queue: Connection, connect: Connect
-) -> None:
-    others = [await connect() for _ in range(4)]
-    for number in range(12):
-        event = envelope(f"Ev{number}")
-        identity = await insert(queue, event)
-        (claimed,) = await claim(queue, "slack.app_mention")
-        answers, *found = await all_done(
-            complete(queue, (identity, claimed["claim"])), *(insert(other, event) for other in others)
-        )
-        assert (answers, set(found)) == (["done"], {identity})
     assert await queue.fetchval("select count(*) from agent.event") == 0
 
 
@@ -170,8 +136,7 @@ async def test_batches_in_any_order_do_not_deadlock(queue: Connection, connect: 
 async def test_an_event_moved_back_by_hand_is_processed_again(queue: Connection) -> None:
     identity = await finished(queue, envelope("Ev1"))
     await queue.execute(BY_HAND, identity)
-    claimed = await claim_one(queue)
-    assert claimed is not None
+    claimed = await claim_single(queue)
     assert (claimed["id"], claimed["attempts"], len(claimed["claimed"])) == (identity, 1, 2)
     assert await complete(queue, (identity, 1)) == ["stale"]
     assert await complete(queue, (identity, 2)) == ["done"]

@@ -190,10 +190,7 @@ async def test_a_deadlock_with_a_service_begins_the_migration_anew(
 ) -> None:
     write_scripts(
         tmp_path,
-        incremental={
-            "000-once.sql": "select 1",
-            "001-two.sql": "lock table public.a; lock table public.b",
-        },
+        incremental={"000-once.sql": "select 1", "001-two.sql": "lock table public.a; lock table public.b"},
     )
     async with connected(empty_database) as observer:
         await observer.execute("create table public.a (); create table public.b ()")

@@ -11,7 +11,18 @@ from surelane.calls import Connection
 from surelane_operator.changes import Changes
 from surelane_service.engine import DEAD_FOR, DEFAULT_MAX_ATTEMPTS, Engine
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import advance, claim, claim_one, ending, enqueue, fail, live, pair, sweep
+from tests.sql.queue_steps import (
+    advance,
+    claim,
+    claim_one,
+    claim_single,
+    ending,
+    enqueue,
+    fail,
+    live,
+    pair,
+    sweep,
+)
 
 HOUR = timedelta(hours=1)
 LEASE = timedelta(minutes=10)
@@ -36,8 +47,7 @@ async def test_another_teams_sweep_leaves_an_event_its_attempts(queue: Connectio
     for number in range(4):
         (row,) = await claim(queue, "patient", max_attempts=10)
         assert (row["attempts"], row["max_attempts"]) == (number + 1, 10)
-        single = await claim_one(queue, 10)
-        assert single is not None
+        single = await claim_single(queue, 10)
         assert single["id"] == plain
         await advance(queue, LEASE)
     assert await Engine(queue).sweep_events(kinds=["quick"]) == 0

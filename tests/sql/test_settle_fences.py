@@ -13,14 +13,15 @@ from tests.sql.queue_steps import (
     Pair,
     advance,
     claim,
-    claim_one,
+    claim_single,
     complete,
     ended,
+    ended_row,
     ending,
     enqueue,
     extend,
     fail,
-    live,
+    live_row,
     pair,
     release,
     snooze,
@@ -55,13 +56,6 @@ async def unchanged_by(queue: Connection, identity: int, settle: Settle, item: P
         await ended(queue, identity),
     )
     return answers
-
-
-@settles
-async def test_the_claim_that_stands_settles(queue: Connection, settle: Settle) -> None:
-    await enqueue(queue)
-    (row,) = await claim(queue)
-    assert await settle(queue, pair(row)) == ["done"]
 
 
 @settles
@@ -168,8 +162,7 @@ async def test_of_two_claims_of_one_event_in_a_batch_the_later_one_settles(
     items = [(pair(first), '"old"', "stale"), (pair(second), '"new"', "done")][::order]
     pairs, results, answers = zip(*items, strict=True)
     assert await complete(queue, *pairs, results=results) == list(answers)
-    row = await ended(queue, identity)
-    assert row is not None
+    row = await ended_row(queue, identity)
     assert row["result"] == '"new"'
 
 
@@ -183,8 +176,7 @@ async def test_of_two_failures_of_one_event_in_a_batch_the_later_one_counts(
     (second,) = await claim(queue)
     pairs = [pair(first), pair(second)][::order]
     assert await fail(queue, *pairs) == ["stale", "done"][::order]
-    row = await live(queue, identity)
-    assert row is not None
+    row = await live_row(queue, identity)
     assert json.loads(row["errors"]) == [{"message": "attempt with claim 2"}]
 
 
@@ -205,8 +197,7 @@ async def test_an_extended_lease_counts_from_now_and_beats(queue: Connection) ->
     assert await extend(queue, pair(row), lease=timedelta(minutes=20)) == ["done"]
     await advance(queue, timedelta(minutes=19))
     assert await claim(queue) == []
-    stored = await live(queue, row["id"])
-    assert stored is not None
+    stored = await live_row(queue, row["id"])
     assert stored["vt"] - stored["heartbeat_at"] == timedelta(minutes=20)
 
 
@@ -262,8 +253,7 @@ async def test_the_moments_of_claims_are_bounded_and_claims_keep_their_numbers(q
         assert row["claim"] == number
         assert await complete(queue, (identity, number - 1)) == ["stale"]
         assert await release(queue, pair(row)) == ["done"]
-    one = await claim_one(queue)
-    assert one is not None
+    await claim_single(queue)
     facts = await queue.fetchrow(
         "select cardinality(claimed) as kept, array_upper(claimed, 1) as claim"
         ", claimed[array_upper(claimed, 1)] = (select max(at) from unnest(claimed) as at) as last_is_last"
