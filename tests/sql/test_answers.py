@@ -12,7 +12,7 @@ from surelane_service.intake import Intake
 from surelane_service.subscriptions import INTERACTIONS
 from surelane_worker.handling.routes import is_interactive
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import advance
+from tests.sql.queue_steps import advance, only_row
 
 CHANNEL = "agent_request_test"
 WAIT = timedelta(minutes=1)
@@ -160,8 +160,7 @@ async def test_answer_being_ended_is_refused_without_waiting(queue: Connection, 
 
 async def test_question_of_a_menu_has_one_attempt_and_a_deadline(queue: Connection) -> None:
     identity, _ = await ask(queue, json.dumps({"type": "block_suggestion", "action_id": "a"}))
-    row = await queue.fetchrow("select max_attempts, deadline - enqueued_at as lives from agent.event")
-    assert row is not None
+    row = await only_row(queue, "select max_attempts, deadline - enqueued_at as lives from agent.event")
     assert row["max_attempts"] == 1
     assert abs(row["lives"] - WAIT) < timedelta(seconds=10)
     await queue.execute("update agent.event set deadline = agent.clock() - interval '1 s'")

@@ -7,17 +7,16 @@ from typing import Any
 from surelane.calls import Connection
 from surelane.jobs import Job, job_text
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import Row, claim, complete, enqueue, fail, pair, waits_for_lock
+from tests.sql.queue_steps import Row, claim, complete, enqueue, fail, only_row, pair, waits_for_lock
 
 WAIT = "child part:1"
 
 
 async def started(queue: Connection, row: Row) -> tuple[str, Any]:
     """Call ``agent.run_child`` for a claim; return the answer, and what the signal says of the child."""
-    taken = await queue.fetchrow(
-        "select * from agent.run_child($1, $2, $3, null, $4)", *pair(row), WAIT, job_text(Job("part"))
+    taken = await only_row(
+        queue, "select * from agent.run_child($1, $2, $3, null, $4)", *pair(row), WAIT, job_text(Job("part"))
     )
-    assert taken is not None
     return taken["answer"], None if taken["signal"] is None else json.loads(taken["signal"])["value"]
 
 

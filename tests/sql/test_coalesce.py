@@ -15,11 +15,12 @@ from tests.sql.queue_steps import (
     advance,
     claim,
     continue_with,
-    ended,
     ending,
     enqueue,
     heads,
+    history_of,
     live,
+    only_row,
     pair,
 )
 
@@ -53,8 +54,7 @@ async def test_group_waits_behind_an_event_that_is_put_back(queue: Connection) -
     second = await enqueue(queue, group_key=GROUP)
     assert await claim(queue) == []
     assert await heads(queue, GROUP) == [first["id"]]
-    why = await queue.fetchrow("select * from agent.why_waiting($1)", first["id"])
-    assert why is not None
+    why = await only_row(queue, "select * from agent.why_waiting($1)", first["id"])
     assert (why["reason"], why["detail"].split(" until ")[0]) == ("debounced", "waits for more of its group")
     await advance(queue, timedelta(minutes=1))
     rows = await claim(queue)
@@ -102,8 +102,7 @@ async def test_followers_end_with_the_head_and_say_so(queue: Connection) -> None
     rows = await burst(queue)
     behind = await enqueue(queue, group_key=GROUP)
     assert await coalesce(queue, rows, argument={"ok": 1}) is Settled.DONE
-    head = await ended(queue, rows[0]["id"])
-    assert head is not None
+    head = await history_of(queue, rows[0]["id"])
     assert (head["outcome"], head["reason"], json.loads(head["result"])) == ("completed", None, {"ok": 1})
     told = f"coalesced into {rows[0]['id']}"
     assert [await ending(queue, row["id"]) for row in rows[1:]] == [("completed", told)] * 2

@@ -12,7 +12,7 @@ from surelane.errors import InvalidInput
 from surelane_service.engine import Engine
 from surelane_service.intake import Intake
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import all_done, claim, complete, enqueue, pair, release
+from tests.sql.queue_steps import all_done, claim, complete, enqueue, only_row, pair, release
 
 HOUR = timedelta(hours=1)
 
@@ -39,11 +39,7 @@ async def test_of_all_workers_that_try_one_fires(queue: Connection, connect: Con
     )
     assert sorted(fired) == [0, 0, 0, 0, 1]
     (row,) = await claim(queue, "tick")
-    assert json.loads(row["event"]) == {
-        "n": 1,
-        "cron": "nightly",
-        "scheduled_at": due.isoformat(),
-    }
+    assert json.loads(row["event"]) == {"n": 1, "cron": "nightly", "scheduled_at": due.isoformat()}
     assert row["item_key"] == f"cron:nightly:{due.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
@@ -127,8 +123,7 @@ async def test_a_service_of_the_previous_release_keeps_a_schedules_newer_setting
     await queue.execute(
         "select agent.set_cron('c', 'tick', '* * * * *', $1, '{}', 'UTC', 'one', null, 1)", due
     )
-    row = await queue.fetchrow("select overlap, jitter from agent.cron")
-    assert row is not None
+    row = await only_row(queue, "select overlap, jitter from agent.cron")
     assert tuple(row) == ("skip", HOUR)
 
 

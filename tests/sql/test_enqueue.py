@@ -22,6 +22,7 @@ from tests.sql.queue_steps import (
     ending,
     enqueue,
     envelope,
+    event_of,
     fail,
     insert,
     live,
@@ -58,8 +59,7 @@ async def test_a_job_keeps_what_it_was_given(queue: Connection) -> None:
         deadline=at + timedelta(hours=1),
         traceparent="00-aa",
     )
-    row = await live(queue, identity)
-    assert row is not None
+    row = await event_of(queue, identity)
     assert (row["kind"], json.loads(row["event"]), row["dedupe_key"]) == (
         "agent-turn",
         {"userId": 1},
@@ -252,8 +252,7 @@ async def test_the_changes_of_an_event_are_bounded(queue: Connection) -> None:
     )
     for number in range(3):
         await enqueue(queue, item_key="k", on_duplicate="replace", enqueued_by=f"p{number}")
-    row = await live(queue, identity)
-    assert row is not None
+    row = await event_of(queue, identity)
     changes = json.loads(row["changes"])
     assert [change.get("nth") for change in changes[:10]] == list(range(1, 11))
     assert (changes[10]["action"], changes[10]["count"]) == ("dropped", 500 + 3 - 50)
@@ -295,8 +294,7 @@ async def test_what_lapsed_can_be_rescheduled(queue: Connection) -> None:
     await advance(queue, TEN_MINUTES)
     assert await reschedule(queue, "welcome:1", "1 hour") == "rescheduled"
     assert await complete(queue, pair(row)) == ["stale"]
-    stored = await live(queue, row["id"])
-    assert stored is not None
+    stored = await event_of(queue, row["id"])
     assert (stored["claimed_by"], stored["attempts"]) == (None, 1)
 
 

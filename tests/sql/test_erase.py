@@ -27,6 +27,7 @@ from tests.sql.queue_steps import (
     finish,
     insert,
     live,
+    only_row,
     pair,
 )
 from tests.sql.test_installations import installation
@@ -47,8 +48,7 @@ async def traces(queue: Connection, *words: str) -> list[str]:
     for table, column in await queue.fetch(TEXTS):
         for word in words:
             count = await queue.fetchval(
-                f"select count(*) from agent.{table} where strpos({column}::text, $1) > 0",
-                word,
+                f"select count(*) from agent.{table} where strpos({column}::text, $1) > 0", word
             )
             if count:
                 found.append(f"{table}.{column}")
@@ -58,11 +58,9 @@ async def traces(queue: Connection, *words: str) -> list[str]:
 async def erase(queue: Connection, limit: int = 500, **names: str) -> dict[str, int]:
     """Erase as the command does; return the counts."""
     given = json.dumps(names)
-    begun = await queue.fetchrow("select * from agent.begin_erasure($1, 'ann')", given)
-    assert begun is not None
+    begun = await only_row(queue, "select * from agent.begin_erasure($1, 'ann')", given)
     while True:
-        step = await queue.fetchrow("select * from agent.erase_step($1, $2, $3)", begun["id"], given, limit)
-        assert step is not None
+        step = await only_row(queue, "select * from agent.erase_step($1, $2, $3)", begun["id"], given, limit)
         if step["place"] == "done":
             counts: dict[str, int] = json.loads(step["counts"])
             return {name: count for name, count in counts.items() if count}
@@ -175,15 +173,13 @@ async def test_an_erasure_that_stopped_goes_on_and_ends_with_one_receipt(queue: 
     for number in range(6):
         await finish(queue, f"Ev{number}", number)
     given = '{"user": "U1"}'
-    begun = await queue.fetchrow("select * from agent.begin_erasure($1, 'ann')", given)
-    assert begun is not None
+    begun = await only_row(queue, "select * from agent.begin_erasure($1, 'ann')", given)
     while await queue.fetchval("select count(*) from agent.event_hist") == 6:
         await queue.execute("select agent.erase_step($1, $2, 2)", begun["id"], given)
     assert await queue.fetchval("select count(*) from agent.event_hist") > 0
     with pytest.raises(asyncpg.InvalidParameterValueError, match="no unfinished erasure"):
         await queue.execute("""select agent.erase_step($1, '{"user": "U2"}')""", begun["id"])
-    again = await queue.fetchrow("select * from agent.begin_erasure($1, 'ann')", given)
-    assert again is not None
+    again = await only_row(queue, "select * from agent.begin_erasure($1, 'ann')", given)
     assert (again["id"], again["goes_on"], again["key"]) == (begun["id"], True, begun["key"])
     assert await erase(queue, user="U1") == {"event_hist": 6}
     (receipt,) = await queue.fetch("select * from agent.list_erasures()")
@@ -292,9 +288,7 @@ async def test_only_operators_erase(connect: Connect) -> None:
             await preview(await connect(role), user="U1")
 
 
-async def test_the_data_key_of_a_workspace_is_destroyed_with_all_that_it_encrypted(
-    queue: Connection,
-) -> None:
+async def test_the_data_key_of_a_workspace_is_destroyed_with_all_that_it_encrypted(queue: Connection) -> None:
     keys = Keyring([new_key()])
 
     async def sealed(event_id: str) -> str:
@@ -304,10 +298,8 @@ async def test_the_data_key_of_a_workspace_is_destroyed_with_all_that_it_encrypt
     before = await sealed("Ev1")
     await queue.fetchval("select agent.insert_event($1)", before)
     given = json.dumps({"team": "T1"})
-    begun = await queue.fetchrow("select * from agent.begin_erasure($1, 'ann')", given)
-    assert begun is not None
-    step = await queue.fetchrow("select * from agent.erase_step($1, $2)", begun["id"], given)
-    assert step is not None
+    begun = await only_row(queue, "select * from agent.begin_erasure($1, 'ann')", given)
+    step = await only_row(queue, "select * from agent.erase_step($1, $2)", begun["id"], given)
     assert (step["place"], step["waiting"]) == ("key", 1)
     # A process that keeps the key stores an event after all: it is erased, too.
     await queue.fetchval("select agent.insert_event($1)", before.replace("Ev1", "Ev9"))

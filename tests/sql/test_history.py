@@ -6,7 +6,18 @@ from datetime import timedelta
 from surelane.calls import Connection
 from tests.needs import lacking
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import advance, claim, complete, enqueue, envelope, finish, insert, live, pair
+from tests.sql.queue_steps import (
+    advance,
+    claim,
+    complete,
+    enqueue,
+    envelope,
+    event_of,
+    finish,
+    insert,
+    only_row,
+    pair,
+)
 
 
 async def timescale(connection: Connection) -> bool:
@@ -26,11 +37,9 @@ async def test_an_event_in_history_keeps_everything_it_had(queue: Connection) ->
         queue, item_key="i", dedupe_key="d", group_key="g", traceparent="00-a", enqueued_by="me"
     )
     (row,) = await claim(queue)
-    before = await live(queue, identity)
-    assert before is not None
+    before = await event_of(queue, identity)
     await complete(queue, pair(row), results=['{"ok": true}'])
-    after = await queue.fetchrow("select * from agent.event_hist where id = $1", identity)
-    assert after is not None
+    after = await only_row(queue, "select * from agent.event_hist where id = $1", identity)
     columns = await queue.fetch(
         "select attname from pg_attribute where attrelid = 'agent.event'::regclass and attnum > 0 and not attisdropped"
     )

@@ -21,6 +21,7 @@ from tests.sql.queue_steps import (
     extend,
     fail,
     insert,
+    only_row,
     pair,
     release,
     snooze,
@@ -39,8 +40,7 @@ async def declare(queue: Connection, kind: str = "job", **limit: Any) -> None:
 
 
 async def why(queue: Connection, identity: int) -> tuple[str, str]:
-    row = await queue.fetchrow("select * from agent.why_waiting($1)", identity)
-    assert row is not None
+    row = await only_row(queue, "select * from agent.why_waiting($1)", identity)
     return row["reason"], row["detail"]
 
 
@@ -58,8 +58,7 @@ async def test_so_many_run_at_once(queue: Connection) -> None:
     assert await claim(queue) == []
     reason, detail = await why(queue, ids[2])
     assert (reason, detail[:35]) == ("limited", "2 of 2 run at once for kind:; the n")
-    row = await queue.fetchrow("select attempts, claimed_by from agent.event where id = $1", ids[2])
-    assert row is not None
+    row = await only_row(queue, "select attempts, claimed_by from agent.event where id = $1", ids[2])
     assert tuple(row) == (0, None)
     await complete(queue, pair(first[0]))
     assert [row["id"] for row in await claim(queue)] == [ids[2]]
@@ -436,8 +435,7 @@ async def test_parked_events_are_counted_listed_cancelled_and_expired(queue: Con
     await declare(queue, concurrency=1)
     ids = [await enqueue(queue, item_key=f"k{nth}") for nth in range(4)]
     await claim(queue)
-    row = await queue.fetchrow("select pending, running from agent.queue_stats() where kind = 'job'")
-    assert row is not None
+    row = await only_row(queue, "select pending, running from agent.queue_stats() where kind = 'job'")
     assert tuple(row) == (3, 1)
     assert await queue.fetchval("select pending from agent.count_heads('job', agent.clock())") == 3
     assert await queue.fetchval("select count(*) from agent.list_jobs(array['pending'])") == 3

@@ -34,11 +34,7 @@ async def test_a_kind_shows_its_counts_and_who_paused_it(queue: Connection) -> N
     for _ in range(3):
         await enqueue(queue, "mail", max_attempts=1)
     (failed,) = await claim(queue, "mail", limit=1)
-    await queue.execute(
-        "select agent.settle($1, $2, '{fail}')",
-        [failed["id"]],
-        [failed["claim"]],
-    )
+    await queue.execute("select agent.settle($1, $2, '{fail}')", [failed["id"]], [failed["claim"]])
     await claim(queue, "mail", limit=1)
     await enqueue(queue, "note")
     await Changes(queue).pause("note")

@@ -11,18 +11,18 @@ from surelane.calls import Connection
 from surelane.queue import Queue
 from surelane_service.engine import LANES, Engine
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import claim, claim_one, complete, enqueue, fail, pair, release, snooze
+from tests.sql.queue_steps import claim, claim_one, complete, enqueue, fail, only_row, pair, release, snooze
 
 PRIORITIES = "select array_agg(agent.priority_of(lane)) from agent.event where id = any($1)"
 
 
 async def priority_of(queue: Connection, identity: int) -> tuple[int, int]:
     """The priority of an event, and how many lanes of its band there are."""
-    row = await queue.fetchrow(
+    row = await only_row(
+        queue,
         "select agent.priority_of(lane) as priority, agent.band_of(lane) as band from agent.event where id = $1",
         identity,
     )
-    assert row is not None
     return row["priority"], row["band"]
 
 

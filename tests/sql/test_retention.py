@@ -7,7 +7,7 @@ import pytest
 
 from surelane.calls import Connection
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import claim, drop_history, enqueue, envelope, finish, insert, live
+from tests.sql.queue_steps import claim, drop_history, enqueue, envelope, finish, insert, live, only_row
 from tests.sql.test_queue_foreign_locks import stays_open
 
 HANGS_ON = """
@@ -52,8 +52,7 @@ async def test_old_history_goes_with_its_steps_and_signals_and_young_history_sta
 async def test_it_goes_in_steps_of_a_bounded_size(queue: Connection) -> None:
     for number in range(7):
         await finish(queue, f"Ev{number}", 100 + 10 * number)
-    rows = await queue.fetchrow("select * from agent.drop_history('90 days', 0, 3)")
-    assert rows is not None
+    rows = await only_row(queue, "select * from agent.drop_history('90 days', 0, 3)")
     assert rows["dropped"] <= 3
     assert rows["next"] is not None
     assert await queue.fetchval("select not exists (select from agent.retention)")

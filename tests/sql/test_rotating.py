@@ -84,10 +84,7 @@ async def test_keys_that_a_wrong_list_left_open_with_the_right_one(
     assert second.id != first.id
     assert (await rotate(f"{NEW},{OLD}")).exit_code == 0
     keys = DataKeys(service, Keyring([NEW]))
-    assert {key.raw for key in (await keys.by_ids([first.id, second.id])).values()} == {
-        first.raw,
-        second.raw,
-    }
+    assert {key.raw for key in (await keys.by_ids([first.id, second.id])).values()} == {first.raw, second.raw}
     assert await keys.current("T1") == second
 
 

@@ -12,7 +12,7 @@ from surelane.queue import Queue
 from surelane_operator.changes import Changes
 from surelane_operator.reads.timeline import story_of
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import claim, complete, expire, fail, live, pair
+from tests.sql.queue_steps import claim, complete, event_of, expire, fail, pair
 
 HOUR = timedelta(hours=1)
 
@@ -116,8 +116,7 @@ async def test_what_runs_is_neither_moved_nor_replaced_and_gets_no_further_attem
     assert await client.reschedule("k", await now(queue) + HOUR) == "running"
     assert await client.enqueue("mail", {"n": 2}, item_key="k", on_duplicate="replace") == identity
     assert await client.cancel("k") == "running"
-    stored = await live(queue, identity)
-    assert stored is not None
+    stored = await event_of(queue, identity)
     assert json.loads(stored["event"]) == {"n": 1}
     await fail(queue, pair(row))
     job = await Changes(queue).get(identity)
@@ -156,8 +155,7 @@ async def test_a_pending_duplicate_takes_what_the_mode_says(
     again = await client.enqueue(
         "mail", {"n": 2}, dedupe_key="d", run_at=base + at * HOUR, on_duplicate=on_duplicate
     )
-    stored = await live(queue, first)
-    assert stored is not None
+    stored = await event_of(queue, first)
     assert again == first
     assert (round((stored["vt"] - base) / HOUR), json.loads(stored["event"])["n"]) == expected
 

@@ -151,10 +151,7 @@ async def test_claimed_events_are_remembered_as_long_as_they_are_held(
 
 
 async def test_a_rotation_touches_no_event_and_goes_on_while_events_come(
-    queue: Connection,
-    service: Connection,
-    queue_database: str,
-    monkeypatch: pytest.MonkeyPatch,
+    queue: Connection, service: Connection, queue_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = sealing(service, OLD)
     text, _ = await old.event(json.dumps(PAYLOADS[0]), None)
@@ -231,12 +228,7 @@ async def test_jobs_results_errors_steps_and_signals_are_stored_sealed_and_read_
         failed.done,
         failed.tried["error"]["type"],
         failed.tried["error"]["message"],
-    ) == (
-        True,
-        False,
-        "ValueError",
-        SECRET,
-    )
+    ) == (True, False, "ValueError", SECRET)
     failure = {"error": error, "retry_in": 1, "final": True, "reason": SECRET, "max_attempts": 1}
     await engine.settle(
         [
@@ -548,9 +540,7 @@ async def test_replays_open_the_steps_and_signals_that_they_keep_and_no_others(
         await engine.read_steps(other.id)
 
 
-async def test_a_failed_step_that_is_offered_again_is_read_after_a_crash(
-    service: Connection,
-) -> None:
+async def test_a_failed_step_that_is_offered_again_is_read_after_a_crash(service: Connection) -> None:
     seal = sealing(service)
     engine = SealedEngine(service, seal)
     run, _ = await two_runs(service, seal)

@@ -8,7 +8,7 @@ import pytest
 from surelane.calls import Connection
 from surelane_service.engine import Engine
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import Pair, claim, complete, ending, enqueue, fail, live, pair
+from tests.sql.queue_steps import Pair, claim, complete, ending, enqueue, event_of, fail, pair
 
 
 async def announce(queue: Connection, name: str, *kinds: str) -> None:
@@ -89,8 +89,7 @@ async def test_run_of_version_1_waits_for_a_live_worker_that_names_none(queue: C
     identity = await enqueue(queue, "order")
     (row,) = await claim(queue, "order")
     assert await passed_on(queue, pair(row)) == "done"
-    stored = await live(queue, identity)
-    assert stored is not None
+    stored = await event_of(queue, identity)
     assert (stored["kind"], stored["notes"]) == ("order", None)
     assert stored["vt"] > row["vt"] - timedelta(minutes=10)
 

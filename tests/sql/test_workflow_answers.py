@@ -7,16 +7,7 @@ from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
 from surelane_service.intake import Intake
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import (
-    advance,
-    await_answer,
-    claim,
-    ended,
-    ending,
-    enqueue,
-    pair,
-    sweep,
-)
+from tests.sql.queue_steps import advance, await_answer, claim, ending, enqueue, history_of, pair, sweep
 
 
 async def test_an_answer_ends_what_awaits_it_once_and_before_its_deadline(queue: Connection) -> None:
@@ -62,8 +53,7 @@ async def test_a_remote_agent_answers_only_what_was_dispatched_to_it(queue: Conn
     assert await Intake(queue).answer_dispatch(dispatched["id"], ["critic"], "1") == "unknown"
     assert await Intake(queue).answer_dispatch(asked["id"], ["scribe"], "1") == "unknown"
     assert await Intake(queue).answer_dispatch(dispatched["id"], ["critic", "scribe"], "1") == "done"
-    answered = await ended(queue, dispatched["id"])
-    assert answered is not None
+    answered = await history_of(queue, dispatched["id"])
     assert answered["result"] == "1"
 
 

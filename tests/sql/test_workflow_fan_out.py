@@ -19,9 +19,9 @@ from tests.sql.queue_steps import (
     continue_with,
     ending,
     enqueue,
+    event_of,
     fail,
     heads,
-    live,
     pair,
     snooze,
     sweep,
@@ -182,6 +182,5 @@ async def test_a_child_may_be_snoozed_and_retried_before_it_ends(queue: Connecti
     await fail(queue, pair(row))
     assert await claim(queue, "then") == []
     await complete(queue, pair((await claim(queue, "child"))[0]))
-    stored = await live(queue, identity)
-    assert stored is not None
+    stored = await event_of(queue, identity)
     assert stored["waits_for"] == 0

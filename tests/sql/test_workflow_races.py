@@ -11,17 +11,7 @@ from surelane.calls import Connection
 from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import (
-    Pair,
-    Row,
-    all_done,
-    claim,
-    complete,
-    continue_with,
-    fail,
-    pair,
-    sweep,
-)
+from tests.sql.queue_steps import Pair, Row, all_done, claim, complete, continue_with, fail, pair, sweep
 
 
 def jobs(count: int, **fields: Any) -> list[Job]:
