@@ -20,6 +20,7 @@ from tests.sql.queue_steps import (
     heads,
     history_of,
     live,
+    locked,
     only_row,
     pair,
 )
@@ -121,9 +122,8 @@ async def test_follower_whose_claim_no_longer_stands_is_passed_over(queue: Conne
 
 
 async def test_nothing_is_settled_while_a_follower_is_locked(queue: Connection, connect: Connect) -> None:
-    rows, other = await burst(queue), await connect()
-    async with other.transaction():
-        await other.execute("select from agent.event where id = $1 for update", rows[2]["id"])
+    rows = await burst(queue)
+    async with locked(await connect(), rows[2]["id"]):
         assert await coalesce(queue, rows) is Settled.BUSY
         assert await live(queue, rows[0]["id"]) is not None
     assert await coalesce(queue, rows) is Settled.DONE
