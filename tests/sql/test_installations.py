@@ -154,6 +154,7 @@ async def test_a_row_copied_from_another_workspace_does_not_open(
 async def test_dump_log_of_writes_and_values_hold_no_plain_token(
     server: Server, queue: Connection, service: Connection, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    began = await queue.fetchval("select pg_current_wal_lsn()::text")
     await store(service).async_save(installation())
     row = next(iter((await kept(service).find(Owner("T1"))).values()))
     await service.execute("select agent.use_oauth_state($1, now())", b"state")
@@ -164,11 +165,13 @@ async def test_dump_log_of_writes_and_values_hold_no_plain_token(
         dumped = str(await admin.fetch("select to_jsonb(i) from agent.installation as i"))
         held = await admin.fetch(
             "with files as (select pg_read_binary_file('pg_wal/' || name) as content from pg_ls_waldir()"
+            " where name between pg_walfile_name($3::text::pg_lsn) and pg_walfile_name(pg_current_wal_lsn())"
             " union all select pg_read_binary_file(pg_relation_filepath('agent.installation')))"
             " select secret, kind from unnest($1::text[], $2::text[]) as s (secret, kind)"
             " where exists (select from files where position(convert_to(secret, 'UTF8') in content) > 0)",
             [*SECRETS, "Acme"],
             [*(["secret"] * len(SECRETS)), "found"],
+            began,
         )
     finally:
         await admin.close()
@@ -181,9 +184,10 @@ async def test_dump_log_of_writes_and_values_hold_no_plain_token(
 async def test_each_role_may_do_with_tokens_what_it_needs(queue: Connection) -> None:
     rows = await queue.fetch(
         "select rolname, array_agg(proname::text) as may from pg_proc, pg_roles"
-        " where pronamespace = 'agent'::regnamespace and proname = any($1) and rolname like 'agent%'"
+        " where pronamespace = 'agent'::regnamespace and proname = any($1) and rolname = any($2::text[])"
         " and has_function_privilege(rolname, pg_proc.oid, 'execute') group by rolname",
         INSTALLING | REFRESHING | ROTATING,
+        ["agent_ingest", "agent_worker", "agent_operator", "agent_producer"],
     )
     assert {row["rolname"]: set(row["may"]) for row in rows} == {
         "agent_ingest": INSTALLING,
