@@ -73,7 +73,12 @@ async def test_many_events_are_estimated_by_their_ids_however_they_come(queue: C
 async def test_depths_are_kept_each_five_minutes_for_a_day(queue: Connection) -> None:
     for kind in ("mail", "mail", "note"):
         await enqueue(queue, kind)
-    for _ in range(600):  # each second one comes too soon
+    a_day = (
+        "select jsonb_agg(jsonb_build_array(extract(epoch from agent.clock())::int8 - 300 * n, '{}'::jsonb))"
+    )
+    a_day += " from (select n from generate_series(286, 1, -1) as n) as earlier"
+    await queue.execute(f"update agent.measurement set trail = ({a_day})")
+    for _ in range(8):  # each second one comes too soon
         await queue.execute("update agent.test_clock set shift = shift + interval '150 seconds'")
         await Engine(queue).figures()
     await enqueue(queue, "note")
