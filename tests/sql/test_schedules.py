@@ -121,7 +121,7 @@ async def test_what_runs_is_not_moved_nor_replaced_nor_tried_again_once_cancelle
 
 @pytest.mark.parametrize("on_duplicate", ["replace", "earliest"])
 async def test_a_job_whose_duplicate_of_both_keys_runs_is_told(queue: Connection, on_duplicate: Any) -> None:
-    keys = {"item_key": "i", "dedupe_key": "d"}
+    keys: Any = {"item_key": "i", "dedupe_key": "d"}
     identity = await Queue(queue).enqueue("mail", **keys)
     await claim(queue, "mail")
     async with asyncio.timeout(60):
