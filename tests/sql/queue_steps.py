@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -256,6 +257,35 @@ async def ending(queue: Connection, identity: int) -> tuple[str, str | None]:
     assert await live(queue, identity) is None
     row = await ended_row(queue, identity)
     return row["outcome"], row["reason"]
+
+
+async def only_row(queue: Connection, statement: str, *arguments: Any) -> Row:
+    """Return the first row of a statement, which has one."""
+    row = await queue.fetchrow(statement, *arguments)
+    assert row is not None
+    return row
+
+
+async def event_of(queue: Connection, identity: int) -> Row:
+    """Return the row of an event that is in the queue."""
+    row = await live(queue, identity)
+    assert row is not None
+    return row
+
+
+async def history_of(queue: Connection, identity: int) -> Row:
+    """Return the row of an event that is in history."""
+    row = await ended(queue, identity)
+    assert row is not None
+    return row
+
+
+@asynccontextmanager
+async def locked(connection: Connection, identity: int) -> AsyncIterator[None]:
+    """Lock an event's row by a transaction of another session."""
+    async with connection.transaction():
+        await connection.execute("select from agent.event where id = $1 for update", identity)
+        yield
 
 
 async def heads(queue: Connection, group_key: str) -> list[int]:
