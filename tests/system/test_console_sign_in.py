@@ -457,12 +457,3 @@ async def test_a_proxy_signs_in_by_its_headers(shared_database: str) -> None:
         someone.headers = ada
         for path in ("/console/", "/v1/stats"):
             assert (await someone.get(path))[0] == 403
-
-
-async def test_a_page_that_is_off_says_how_to_switch_it_on(shared_database: str) -> None:
-    for settings in ({}, {"SURELANE_API_TOKEN": TOKEN}):
-        async with page(shared_database, **settings) as url, person(url) as someone:
-            for path in ("/console", "/console/", "/console/sign-in", "/console/events"):
-                status, text = await someone.get(path)
-                assert status == 404
-                assert "SURELANE_CONSOLE_SIGN_IN" in text

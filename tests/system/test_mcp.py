@@ -328,13 +328,6 @@ async def test_without_the_setting_for_changes_there_are_none(desk: Desk) -> Non
                 await client.call_tool(tool, {"id": desk.scenes.failed})
 
 
-@pytest.mark.parametrize("settings", [TOKENS, {"SURELANE_MCP": "read"}])
-async def test_it_is_off_unless_it_is_set_and_there_is_a_token(desk: Desk, settings: dict[str, str]) -> None:
-    async with page(desk.database, **settings) as url, post(url, OPERATOR) as response:
-        assert response.status == 404
-        assert "SURELANE_MCP" in await response.text()
-
-
 def test_sign_in_without_a_token_that_assistants_can_send_is_refused() -> None:
     proxy = {
         "SURELANE_CONSOLE_SIGN_IN": "proxy",
