@@ -77,12 +77,11 @@ async def emptied(database: str) -> AsyncIterator[Connection]:
         await connected.close()
 
 
-async def fail(connection: Connection, identity: int, message: str) -> None:
+async def fail(connection: Connection, identity: int, message: str, worker: str = "w") -> None:
     """Fail an event at its last attempt; no other one of its kind waits."""
-    await connection.execute(
-        "select agent.claim_events(array[kind], _limit => 1) from agent.event where id = $1", identity
-    )
-    error = {"type": "ValueError", "message": message, "at": "2026-01-01T00:00:00Z", "worker": "w"}
+    claim = "select agent.claim_events(array[kind], _limit => 1, _claimed_by => $2) from agent.event where id = $1"
+    await connection.execute(claim, identity, worker)
+    error = {"type": "ValueError", "message": message, "at": "2026-01-01T00:00:00Z", "worker": worker}
     await connection.execute(
         "select agent.settle(array[$1::int8], '{1}', '{fail}', array[$2::jsonb])",
         identity,
