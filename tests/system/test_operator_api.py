@@ -47,7 +47,8 @@ class Api:
         return answer
 
     async def post(self, path: str, body: object = None) -> tuple[int, Any]:
-        return await self.call("POST", path, **({} if body is None else {"json": body}))
+        options: dict[str, Any] = {} if body is None else {"json": body}
+        return await self.call("POST", path, **options)
 
     async def changed(self, body: object) -> dict[str, Any]:
         """Change many events; return the action when it is over."""
