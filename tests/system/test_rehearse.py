@@ -10,7 +10,9 @@ import pytest
 from surelane.calls import Connection
 from surelane_dev.accounts import uri_of
 from surelane_operator.rehearsing import SCENES
+from tests import forked
 from tests.databases import Server, as_role
+from tests.processes import clean_environment
 from tests.system.test_cli import Command, Done
 from tests.system.worker import worker
 
@@ -43,21 +45,28 @@ async def workers(stack: AsyncExitStack, database: str) -> None:
 
 @pytest.mark.timeout(400)
 async def test_a_fleet_keeps_its_promises_while_its_connections_are_cut(
-    database: str, connection: Connection, rehearser: str, monkeypatch: pytest.MonkeyPatch
+    database: str, connection: Connection, rehearser: str
 ) -> None:
-    patient = {scene: (fault, within * 5) for scene, (fault, within) in SCENES.items()}
-    monkeypatch.setattr("surelane_operator.rehearsing.SCENES", patient)
+    env = {**clean_environment(), "DATABASE_URL": rehearser}
+    arguments = ("rehearse", "--staging", name_of(database), "--json")
     async with AsyncExitStack() as stack:
         await workers(stack, database)
-        done = await rehearse(rehearser, name_of(database))
+        # The workers' lines would get into the output of a command in this process.
+        process = await forked.start("surelane_operator.cli", *arguments, env=env, stderr=True)
+        out, err = await process.communicate()
         newest = await connection.fetchval("select min(session) from agent.worker")
         assert newest > 2, "a worker did not have to open another session"
-    said = json.loads(done.out or "{}")
-    assert (done.code, said["healthy"]) == (0, True), done
-    for scene, (_, within) in patient.items():
-        found = [each["found"] for each in said["findings"] if each["check"] == scene]
-        assert found[:3] == ["300 of 300 events ended", "0 ended twice", "5 groups ended in their order"]
-        assert f"promised: {within:g} s" in found[3]
+    said = json.loads(out or b"{}")
+    late = set()
+    for scene, (_, within) in SCENES.items():
+        found = [each for each in said["findings"] if each["check"] == scene]
+        kept = ["300 of 300 events ended", "0 ended twice", "5 groups ended in their order"]
+        assert [each["found"] for each in found[:3]] == kept, err
+        assert f"promised: {within:g} s" in found[3]["found"]
+        late.add(found[3]["level"])  # on a busy machine
+    others = [each["level"] for each in said["findings"] if each["check"] not in SCENES]
+    assert "problem" not in others
+    assert (process.returncode, said["healthy"]) == ((1, False) if "problem" in late else (0, True)), err
     assert {"group heads", "claims", "timeline"} <= {each["check"] for each in said["findings"]}
     kept = await connection.fetch("select action, target, via from agent.operator_action")
     assert [tuple(each) for each in kept] == [("rehearse", "kind analytics-write", "command")]
