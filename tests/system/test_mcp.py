@@ -17,7 +17,6 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.types import TextContent
 
 from surelane.calls import Connection
-from surelane_operator.console.access.access_settings import AccessSettings
 from surelane_service.pool import close_pool, create_pool
 from tests.browser.console_scenes import CHANNEL, Scenes, Stage, mention, seed, ts_of
 from tests.databases import as_role
@@ -326,19 +325,6 @@ async def test_without_the_setting_for_changes_there_are_none(desk: Desk) -> Non
         for tool in CHANGES:
             with pytest.raises(MCPError, match=f"{tool} is off: set SURELANE_MCP=change"):
                 await client.call_tool(tool, {"id": desk.scenes.failed})
-
-
-def test_sign_in_without_a_token_that_assistants_can_send_is_refused() -> None:
-    proxy = {
-        "SURELANE_CONSOLE_SIGN_IN": "proxy",
-        "SURELANE_CONSOLE_KEY": "a-key-of-the-page-0123456789",
-        "SURELANE_CONSOLE_VIEWER_GROUPS": "*",
-        "SURELANE_CONSOLE_PROXY_USER_HEADER": "X-User",
-        "SURELANE_CONSOLE_PROXY_ADDRESSES": "10.0.0.7",
-    }
-    AccessSettings.model_validate({"DATABASE_URL": "postgresql://", **proxy})
-    with pytest.raises(ValueError, match="needs SURELANE_API_TOKEN or SURELANE_API_VIEWER_TOKEN for"):
-        AccessSettings.model_validate({"DATABASE_URL": "postgresql://", **proxy, "SURELANE_MCP": "read"})
 
 
 @pytest.mark.parametrize("token", [None, "", "wrong", "ein-schlüssel"])
