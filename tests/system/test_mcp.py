@@ -18,7 +18,7 @@ from mcp.types import TextContent
 
 from surelane.calls import Connection
 from surelane_service.pool import close_pool, create_pool
-from tests.browser.console_scenes import CHANNEL, Scenes, Stage, mention, seed, ts_of
+from tests.browser.console_scenes import CAUSES, CHANNEL, Scenes, Stage, link_to, mention, seed, ts_of
 from tests.databases import as_role
 from tests.system.operators import page
 
@@ -87,12 +87,6 @@ async def said(client: Client, tool: str, *, error: bool = True, **arguments: An
     return content.text
 
 
-def link_to(ts: str, thread: str | None = None) -> str:
-    """Return a link to a message, as Slack copies it."""
-    link = f"https://team.slack.com/archives/{CHANNEL}/p{ts.replace('.', '')}"
-    return link if thread is None else f"{link}?thread_ts={thread}&cid={CHANNEL}"
-
-
 def post(url: str, token: str | None, body: Any = b"{}", headers: Mapping[str, str] | None = None) -> Any:
     """Send a request without the SDK."""
     sent = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
@@ -100,17 +94,6 @@ def post(url: str, token: str | None, body: Any = b"{}", headers: Mapping[str, s
     if token is not None:
         sent["Authorization"] = f"Bearer {token}"
     return aiohttp.request("POST", f"{url}/mcp", data=body, headers=sent)
-
-
-CAUSES = {
-    "failed": "It failed after 3 attempts: all its attempts were used. LookupError",
-    "paused": "It waits because its kind is paused",
-    "unhandled": "no running worker handles kind slack.reaction_added",
-    "behind": "It waits behind another event of its thread",
-    "asks": "waits for approve deploy:1",
-    "died": "worker worker-b died at",
-    "expired": "It expired after no attempt: it waited for a worker for so long",
-}
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
