@@ -48,17 +48,6 @@ async def test_a_message_is_answered_and_the_queue_says_done(slack: "SlackPage")
     await slack.expect(slack.thread.locator(".message.app")).to_have_count(1)
 
 
-async def test_a_server_error_is_switched_on_and_the_answer_comes_after_a_retry(slack: "SlackPage") -> None:
-    await slack.switch_on("500", "chat.postMessage")
-    await slack.say("once more")
-    await slack.open_tools("Calls")
-    calls = slack.tools.get_by_role("listitem").filter(has_text="chat.postMessage")
-    await slack.expect(calls.filter(has_text="internal_error")).to_have_count(1)
-    await slack.message("once more").get_by_role("button", name="1 reply").click()
-    await slack.expect(slack.thread.locator(".message.app")).to_have_count(1)
-    await slack.expect(slack.thread.locator(".delivery")).to_contain_text("queue: done")
-
-
 async def test_a_refused_token_ends_the_event_and_the_page_says_why(slack: "SlackPage") -> None:
     await slack.switch_on("the token is refused", "chat.postMessage")
     await slack.say("no luck")
@@ -89,11 +78,6 @@ async def test_a_modal_gets_its_options_and_its_errors_from_the_handlers(slack: 
     await slack.expect(slack.modal).to_contain_text("Somebody in Bergen looks at it.")
     await slack.page.keyboard.press("Escape")
     await slack.expect(slack.modal).to_have_count(0)
-
-
-async def test_a_command_is_answered_in_the_response(slack: "SlackPage") -> None:
-    await slack.say("/status now")
-    await slack.expect(slack.channel).to_contain_text("All is well.")
 
 
 async def test_a_handler_that_fails_leaves_its_event_and_slack_without_a_warning(slack: "SlackPage") -> None:

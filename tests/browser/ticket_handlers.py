@@ -67,12 +67,6 @@ async def filed(event: Event, ctx: Context) -> None:
         await ctx.ack(response_action="update", view=thanking(city))
 
 
-@handlers.command("/status", answers=True)
-async def status(_: Event, ctx: Context) -> None:
-    """Answer at once."""
-    await ctx.ack(text="All is well.", response_type="in_channel")
-
-
 @handlers.command("/fail", answers=True)
 async def fail(_: Event, __: Context) -> None:
     """Fail before any answer."""

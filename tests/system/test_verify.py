@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import asyncpg
@@ -12,9 +11,8 @@ import pytest
 from surelane.calls import Connection
 from surelane_operator.doctor import Finding, Level, verify
 from surelane_operator.doctor.invariants import CHECKS, look
-from tests import forked
 from tests.databases import Server, as_role
-from tests.processes import clean_environment
+from tests.system.test_cli import Command
 from tests.system.worker import ended, enqueue, worker
 
 
@@ -30,12 +28,6 @@ async def operator(database: str) -> AsyncIterator[Connection]:
 @pytest.fixture
 async def connection(server: Server, database: str) -> AsyncIterator[Connection]:
     """Connect as an administrator who goes past every trigger."""
-    async with hand(server, database) as connected:
-        yield connected
-
-
-@asynccontextmanager
-async def hand(server: Server, database: str) -> AsyncIterator[Connection]:
     name = database.partition("?")[0].rpartition("/")[2]
     connected = await asyncpg.connect(server.admin, database=name)
     try:
@@ -66,7 +58,6 @@ async def claim(connection: Connection, name: str, *kinds: str, limit: int = 10)
 
 async def in_history(connection: Connection, key: str) -> int:
     """Store a Slack event under a key, and end it."""
-    payload = {"type": "event_callback", "team_id": "T1", "event_id": key}
     inner = {
         "type": "app_mention",
         "user": "U1",
@@ -74,23 +65,26 @@ async def in_history(connection: Connection, key: str) -> int:
         "text": "hi",
         "event_ts": "1700000000.000100",
     }
-    identity: int = await connection.fetchval(
-        "select agent.insert_event($1)", json.dumps(payload | {"event": inner})
-    )
+    payload = {"type": "event_callback", "team_id": "T1", "event_id": key, "event": inner}
+    identity: int = await connection.fetchval("select agent.insert_event($1)", json.dumps(payload))
     await connection.execute("select agent.delete_event($1)", identity)
     return identity
 
 
-async def no_head(connection: Connection) -> str:
-    await enqueue(connection, "job", group_key="g")
-    await enqueue(connection, "job", group_key="g")
-    await past_triggers(connection, "delete from agent.event where head")
+async def of_a_pair(connection: Connection, *statements: str) -> str:
+    """Store two events of a group, the second behind the first, and change them."""
+    for _ in range(2):
+        await enqueue(connection, "job", group_key="g")
+    await past_triggers(connection, *statements)
     return "group g"
 
 
+async def no_head(connection: Connection) -> str:
+    return await of_a_pair(connection, "delete from agent.event where head")
+
+
 async def two_hands(connection: Connection) -> str:
-    await enqueue(connection, "job", group_key="g")
-    await enqueue(connection, "job", group_key="g")
+    await of_a_pair(connection)
     await claim(connection, "w1", "job", limit=1)
     held = "claimed_by = 'w2', claimed = '{now}', attempts = 1, vt = now() + '1 min'"
     await past_triggers(connection, f"update agent.event set {held} where not head")
@@ -104,19 +98,12 @@ async def held_behind_a_free_head(connection: Connection) -> str:
 
 
 async def late_head(connection: Connection) -> str:
-    await enqueue(connection, "job", group_key="g")
-    await enqueue(connection, "job", group_key="g")
-    await past_triggers(
-        connection, "update agent.event set vt = now() + case when head then '1 h' else interval '-1 min' end"
-    )
-    return "group g"
+    later = "update agent.event set vt = now() + case when head then '1 h' else interval '-1 min' end"
+    return await of_a_pair(connection, later)
 
 
 async def retry_behind(connection: Connection) -> str:
-    await enqueue(connection, "job", group_key="g")
-    await enqueue(connection, "job", group_key="g")
-    await past_triggers(connection, "update agent.event set retrying = true where not head")
-    return "group g"
+    return await of_a_pair(connection, "update agent.event set retrying = true where not head")
 
 
 async def dead_hand(connection: Connection) -> str:
@@ -140,8 +127,8 @@ async def silent_hand(connection: Connection) -> str:
     return f"event {identity}, claim 1 of w1"
 
 
-async def limited(connection: Connection, at_once: int = 2) -> int:
-    limits = {"job": {"per": "kind", "concurrency": at_once}}
+async def limited(connection: Connection) -> int:
+    limits = {"job": {"per": "kind", "concurrency": 2}}
     await connection.execute("select agent.announce_worker('w1', '{job}', '1')")
     await connection.fetchval("select agent.declare_limits('w1', '{job}', $1)", json.dumps(limits))
     return await enqueue(connection, "job")
@@ -270,28 +257,19 @@ def test_every_check_but_that_of_timescaledb_has_a_break() -> None:
     assert {check.name for check in CHECKS} - set(BREAKS.values()) == {"partitions"}
 
 
-async def command(database: str, *arguments: str, role: str = "surelane_operator") -> tuple[int, str]:
-    """Run the command as a process; return its exit code and what it printed."""
-    env = {**clean_environment(), "COLUMNS": "200", "DATABASE_URL": as_role(database, role)}
-    process = await forked.start("surelane_operator.cli", *arguments, env=env)
-    async with asyncio.timeout(90):
-        out, _ = await process.communicate()
-    return process.returncode or 0, out.decode()
-
-
 async def test_the_command_tells_by_its_exit_code_and_the_doctor_has_the_quick_checks(
     database: str, connection: Connection
 ) -> None:
-    assert (await command(database, "verify"))[0] == 0
+    surelane = Command(as_role(database, "surelane_operator"))
+    assert (await surelane("verify")).code == 0
     named = await two_hands(connection)
-    code, out = await command(database, "verify", "--json")
-    said = json.loads(out)
+    verified, examined, wrong = await surelane.each("verify --json", "doctor", "verify --rows 0")
+    said = json.loads(verified.out)
     bad = [each for each in said["findings"] if each["level"] == "problem"]
-    assert (code, said["healthy"], [each["check"] for each in bad]) == (1, False, ["group heads"])
+    assert (verified.code, said["healthy"], [each["check"] for each in bad]) == (1, False, ["group heads"])
     assert named in bad[0]["found"]
-    code, out = await command(database, "doctor")
-    assert (code, "problem  group heads: 1 of 1: groups without a head" in out) == (1, True), out
-    assert (await command(database, "verify", "--rows", "0"))[0] == 2
+    assert "problem  group heads: 1 of 1: groups without a head" in examined.out
+    assert (examined.code, wrong.code) == (1, 2)
 
 
 async def test_a_sample_is_stated_and_names_are_few(connection: Connection, operator: Connection) -> None:
@@ -343,9 +321,9 @@ async def test_it_only_reads(operator: Connection) -> None:
 
 
 async def test_a_role_that_may_not_look_is_told_which_may(database: str) -> None:
-    code, out = await command(database, "verify", role="surelane_ingest")
-    assert (code, "unknown  claims: this role may not see it" in out) == (0, True), out
-    assert "connect as a member of agent_operator" in out
+    done = await Command(as_role(database, "surelane_ingest"))("verify")
+    assert (done.code, "unknown  claims: this role may not see it" in done.out) == (0, True), done
+    assert "connect as a member of agent_operator" in done.out
 
 
 async def test_a_busy_healthy_queue_has_no_finding(
@@ -355,7 +333,7 @@ async def test_a_busy_healthy_queue_has_no_finding(
     kinds = ("nothing", "raise-once", "one-at-a-time", "together", "step", "ordered", "sleep")
     stored: list[int] = []
     async with worker(database) as first, worker(database):
-        for turn in range(5):
+        for turn in range(3):
             for nth in range(35):
                 kind, group = kinds[nth % len(kinds)], f"g{nth % 6}" if nth % 4 else None
                 stored.append(await enqueue(connection, kind, {"seconds": 0.05}, group_key=group))
@@ -363,7 +341,7 @@ async def test_a_busy_healthy_queue_has_no_finding(
                 'select agent.fan_out(\'[{"kind": "nothing"}, {"kind": "sleep"}]\', \'{"kind": "nothing"}\')'
             )
             assert await wrong(operator) == {}
-            if turn == 2:
+            if turn == 1:
                 first.process.kill()
         for identity in stored:
             await ended(connection, identity, within=120)
