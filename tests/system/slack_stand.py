@@ -8,15 +8,19 @@ from typing import Any
 
 from surelane.calls import Connection
 from surelane.queue import Queue
+from surelane_dev.simulator.app_answers import settle_submission
 from surelane_dev.simulator.faults import Fault
+from surelane_dev.simulator.posting.delivery import Attempt
 from surelane_dev.simulator.posting.events import envelope, events_of
 from surelane_dev.simulator.posting.payloads import action_payload, command_form, view_payload
 from surelane_dev.simulator.server import simulator_app
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.simulator_settings import SimulatorSettings
+from surelane_dev.simulator.views import View
 from surelane_dev.simulator.workspace.model import Channel, Message, Posted, User
 from surelane_service.probes import serving
 from surelane_service.service_settings import load_settings
+from tests.system.ingest_client import Slack
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,15 @@ class Stand:
         kind = "view_closed" if values is None else "view_submission"
         view = view if values is None else view | {"state": {"values": values}}
         return view_payload(simulator.workspace, simulator.interactions, kind=kind, view=view, user=user)
+
+    async def submit(self, ingest: Slack, view: View, values: Any) -> dict[str, str]:
+        """Send a modal to ingest, let the simulated Slack act on the answer, and return the errors that it shows."""
+        payload = self.submission(view.content, values, view.user)
+        answer = await ingest.form("/slack/events", {"payload": json.dumps(payload)})
+        attempt = Attempt(0.0, 0.0, 0, None, answer.status, None, answer=answer.body)
+        workspace, views = self.simulator.workspace, self.simulator.interactions.views
+        settled = settle_submission(workspace, views, view, attempt)
+        return {"": settled.message} if settled.message else settled.errors
 
     def shortcut(self, callback_id: str, sort: str = "shortcut") -> dict[str, Any]:
         """Return what Slack posts for Ada's shortcut."""
