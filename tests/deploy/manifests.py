@@ -97,6 +97,20 @@ def containers(workload: Manifest) -> list[Manifest]:
     return [*pod(workload).get("initContainers", []), *pod(workload)["containers"]]
 
 
+def all_containers(manifests: tuple[Manifest, ...]) -> Iterator[tuple[Manifest, Manifest]]:
+    """Return each workload with each of its containers."""
+    for workload in workloads(manifests):
+        for container in containers(workload):
+            yield workload, container
+
+
+def main_container(manifests: tuple[Manifest, ...], deployment: str) -> Manifest:
+    """Return the only container of a deployment that is no init container."""
+    (found,) = pod(named(manifests, "Deployment", deployment))["containers"]
+    container: Manifest = found
+    return container
+
+
 def environment(manifests: tuple[Manifest, ...], container: Manifest) -> dict[str, str | None]:
     """Return a container's variables, with the values that the manifests have."""
     found: dict[str, str | None] = {}

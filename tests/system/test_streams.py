@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,11 +22,10 @@ from surelane_operator.console.access.guard import Guard
 from surelane_operator.console.access.viewer import Tokens
 from surelane_service.probes import serving
 from tests.databases import as_role
-from tests.processes import service
-from tests.system.model_server import ModelServer, calls, model_server, says, settings
+from tests.processes import Service, service
+from tests.system.model_server import ModelServer, Reply, calls, model_server, says, settings
 from tests.system.operators import page, person
 from tests.system.slack_stand import slack_stand
-from tests.system.test_asks import replies
 from tests.system.worker import ended, worker
 
 TOKEN, VIEWER = "an-operators-token-0123456789", "a-viewers-token-0123456789"
@@ -38,15 +37,37 @@ TOOLS = {
 }
 
 
+@dataclass(frozen=True)
+class System:
+    """A database, and the model of its workers."""
+
+    database: str
+    connection: Connection
+    model: ModelServer
+
+    @property
+    def role(self) -> str:
+        return as_role(self.database, "surelane_operator")
+
+    def worker(self, **more: str) -> AbstractAsyncContextManager[Service]:
+        return worker(self.database, **settings(self.model, **TOOLS, **more))
+
+    async def turn(self, plan: str, *answers: Reply | list[Reply], **more: Any) -> int:
+        self.model.plans[plan] = list(answers)
+        return await Queue(self.connection).enqueue(
+            "agent-turn", {"text": f"plan:{plan}", "stream": True, **more}
+        )
+
+
 @pytest.fixture
-async def model() -> AsyncIterator[ModelServer]:
+async def system(database: str, connection: Connection) -> AsyncIterator[System]:
     async with model_server() as server:
-        yield server
+        yield System(database, connection, server)
 
 
 @pytest.fixture
-async def url(database: str) -> AsyncIterator[str]:
-    async with page(as_role(database, "surelane_operator"), **ON) as address:
+async def url(system: System) -> AsyncIterator[str]:
+    async with page(system.role, **ON) as address:
         yield address
 
 
@@ -98,21 +119,12 @@ class Reader:
                 self.end = json.loads(fields["data"])
 
 
-async def turn(connection: Connection, plan: str, **more: Any) -> int:
-    return await Queue(connection).enqueue("agent-turn", {"text": f"plan:{plan}", "stream": True, **more})
-
-
-async def test_a_page_reads_live_and_goes_on_exactly_where_it_was(
-    database: str, connection: Connection, model: ModelServer, url: str
-) -> None:
+async def test_a_page_reads_live_and_goes_on_exactly_where_it_was(system: System, url: str) -> None:
     pause = asyncio.Event()
-    model.plans["live"] = [
-        calls(("note", {"log": "/dev/null", "text": "x"}), text=["Let me see. "]),
-        says("Blue, ", "of course.", pause=pause),
-    ]
-    identity = await turn(connection, "live")
-    reader, again, late = Reader(), Reader(), Reader()
-    async with worker(database, **settings(model, **TOOLS)):
+    look = calls(("note", {"log": "/dev/null", "text": "x"}), text=["Let me see. "])
+    identity = await system.turn("live", look, says("Blue, ", "of course.", pause=pause))
+    reader, late = Reader(), Reader()
+    async with system.worker():
         await reader.follow(url, identity, until="Let me see. |Blue, ")
         assert reader.end is None
         pause.set()
@@ -137,30 +149,25 @@ async def test_a_page_reads_live_and_goes_on_exactly_where_it_was(
 
 @pytest.mark.parametrize("keys", [{}, KEYS], ids=["plain", "sealed"])
 async def test_a_killed_worker_tells_its_part_anew_and_no_character_twice(
-    database: str, connection: Connection, model: ModelServer, keys: dict[str, str]
+    system: System, keys: dict[str, str]
 ) -> None:
-    hang, role = asyncio.Event(), as_role(database, "surelane_operator")
-    model.plans["kill"] = [[says("I think it is ", "lost", pause=hang), says("It is ", "green.")]]
-    reader, other, given = (
-        Reader(),
-        Reader(),
-        settings(model, **TOOLS, SURELANE_WORKER_NAME="mortal", SURELANE_SESSION_GRACE="200ms", **keys),
-    )
-    identity = await turn(connection, "kill")
-    async with page(role, **ON, **keys) as url:
-        async with worker(database, **given) as dying:
+    hang, reader, other = asyncio.Event(), Reader(), Reader()
+    given = {"SURELANE_WORKER_NAME": "mortal", "SURELANE_SESSION_GRACE": "200ms", **keys}
+    answers = [says("I think it is ", "lost", pause=hang), says("It is ", "green.")]
+    identity = await system.turn("kill", answers)
+    async with page(system.role, **ON, **keys) as url:
+        async with system.worker(**given) as dying:
             await reader.follow(url, identity, until="I think it is ")
             dying.child.kill()
             await dying.child.wait()
-        stored = await connection.fetchval(
+        stored = await system.connection.fetchval(
             "select string_agg(s::text, ' ') from agent.step as s where event_id = $1", identity
         )
         assert ("I think" in stored) == (not keys)
         assert "I think" in stored or "surelane.sealed" in stored
-    async with service(
-        "surelane_operator", {"DATABASE_URL": role, **ON, **keys}
-    ) as operator:  # another operator
-        async with worker(database, **given):
+    another = {"DATABASE_URL": system.role, **ON, **keys}
+    async with service("surelane_operator", another) as operator:
+        async with system.worker(**given):
             await reader.follow(operator.private_url, identity)
         await other.follow(operator.private_url, identity)
     assert reader.text == other.text == "It is green."
@@ -169,14 +176,11 @@ async def test_a_killed_worker_tells_its_part_anew_and_no_character_twice(
     hang.set()
 
 
-async def test_streams_end_with_the_operator_and_go_on_with_the_next(
-    database: str, connection: Connection, model: ModelServer
-) -> None:
-    pause, role = asyncio.Event(), as_role(database, "surelane_operator")
-    model.plans["restart"] = [says("One, ", "two.", pause=pause)]
-    identity, reader = await turn(connection, "restart"), Reader()
-    async with worker(database, **settings(model, **TOOLS)):
-        async with page(role, **ON) as url:
+async def test_streams_end_with_the_operator_and_go_on_with_the_next(system: System) -> None:
+    pause, reader = asyncio.Event(), Reader()
+    identity = await system.turn("restart", says("One, ", "two.", pause=pause))
+    async with system.worker():
+        async with page(system.role, **ON) as url:
             await reader.follow(url, identity, until="One, ")
             reader.connected.clear()
             reading = asyncio.create_task(reader.follow(url, identity))
@@ -184,26 +188,26 @@ async def test_streams_end_with_the_operator_and_go_on_with_the_next(
         await reading
         assert (reader.text, reader.end) == ("One, ", None)
         pause.set()
-        async with page(role, **ON) as url:
+        async with page(system.role, **ON) as url:
             await reader.follow(url, identity)
     assert reader.text == "One, two."
     assert reader.end is not None
 
 
 async def test_only_a_turn_that_asks_for_it_is_kept_and_slack_gets_it_as_well(
-    database: str, connection: Connection, model: ModelServer, url: str
+    system: System, url: str
 ) -> None:
-    model.plans["both"] = [says("Hello.")]
     async with (
-        slack_stand(connection) as slack,
-        worker(database, **settings(model, SLACK_API_URL=slack.api, SLACK_BOT_TOKEN="xoxb-any", **TOOLS)),
+        slack_stand(system.connection) as slack,
+        system.worker(SLACK_API_URL=slack.api, SLACK_BOT_TOKEN="xoxb-any"),
     ):
+        system.model.plans["both"] = [says("Hello.")]
         mentioned, asked = await slack.mention("plan:both")
-        await ended(connection, mentioned)
+        await ended(system.connection, mentioned)
         place = {"channel": asked.channel, "thread_ts": asked.ts, "team": "T1"}
-        both = await turn(connection, "both", **place)
-        await ended(connection, both)
-        assert [message.text for message in replies(slack, asked)] == ["Hello.", "Hello."]
+        both = await system.turn("both", says("Hello."), **place)
+        await ended(system.connection, both)
+        assert [message.text for message in slack.replies(asked)] == ["Hello.", "Hello."]
     for identity, told in ((mentioned, ""), (both, "Hello.")):
         reader = Reader()
         await reader.follow(url, identity)
@@ -212,24 +216,22 @@ async def test_only_a_turn_that_asks_for_it_is_kept_and_slack_gets_it_as_well(
         assert reader.end["result"]["answer"] == "Hello."
 
 
-async def test_an_event_that_runs_again_is_told_anew_with_higher_numbers(
-    database: str, connection: Connection, model: ModelServer, url: str
-) -> None:
-    model.plans["again"] = [[says("First."), says("Second.")]]
-    identity, reader = await turn(connection, "again"), Reader()
-    async with worker(database, **settings(model, **TOOLS)):
+async def test_an_event_that_runs_again_is_told_anew_with_higher_numbers(system: System, url: str) -> None:
+    identity, reader = await system.turn("again", [says("First."), says("Second.")]), Reader()
+    async with system.worker():
         await reader.follow(url, identity)
         assert reader.text == "First."
         reader.end = None
-        await connection.execute("select agent.rerun_events(array[$1::int8])", identity)
+        await system.connection.execute("select agent.rerun_events(array[$1::int8])", identity)
         await reader.follow(url, identity)
     assert (reader.text, reader.begun) == ("Second.", [1, 1])
     assert reader.ids == sorted(set(reader.ids))
 
 
-async def test_who_may_not_read_and_what_is_unknown(connection: Connection, url: str) -> None:
-    silent = await Queue(connection).enqueue("unhandled")
-    await Queue(connection).cancel(str(silent))
+async def test_who_may_not_read_and_what_is_unknown(system: System, url: str) -> None:
+    queue = Queue(system.connection)
+    silent = await queue.enqueue("unhandled")
+    await queue.cancel(str(silent))
     path = f"/v1/jobs/{silent}/stream"
     async with person(url) as somebody:
         assert (await somebody.get(path))[0] == 401
@@ -250,7 +252,7 @@ async def test_who_may_not_read_and_what_is_unknown(connection: Connection, url:
 
 
 @asynccontextmanager
-async def serve(database: str, **bounds: Any) -> AsyncIterator[tuple[str, asyncpg.Pool]]:
+async def serve(database: str, **bounds: Any) -> AsyncIterator[str]:
     """Serve the endpoint alone, with bounds of a test's."""
     pool = await asyncpg.create_pool(database, min_size=1, max_size=2)
     api = StreamApi(Changes(pool), **bounds)
@@ -258,10 +260,19 @@ async def serve(database: str, **bounds: Any) -> AsyncIterator[tuple[str, asyncp
     app.add_routes([web.get(each.path, each.answer) for each in api.endpoints()])
     try:
         async with serving(app, 0, setting="none", host="127.0.0.1") as port:
-            yield f"http://127.0.0.1:{port}", pool
+            yield f"http://127.0.0.1:{port}"
             api.close()
     finally:
         pool.terminate()
+
+
+async def has_place(session: aiohttp.ClientSession, address: str) -> None:
+    """Wait until one more may follow."""
+    async with asyncio.timeout(30):
+        while True:
+            async with session.get(address) as place:
+                if place.status == 200:
+                    return
 
 
 async def test_streams_are_few_end_after_a_spell_and_show_that_they_live(
@@ -270,7 +281,7 @@ async def test_streams_are_few_end_after_a_spell_and_show_that_they_live(
     monkeypatch.setattr(stream, "HEARTBEAT", 0.0)
     identity = await Queue(connection).enqueue("unhandled")
     headers = {"Authorization": f"Bearer {VIEWER}"}
-    async with serve(database, most=2) as (url, _), AsyncExitStack() as stack:
+    async with serve(database, most=2) as url, AsyncExitStack() as stack:
         session = await stack.enter_async_context(aiohttp.ClientSession(headers=headers))
         address = f"{url}/v1/jobs/{identity}/stream"
         followed = [await stack.enter_async_context(session.get(address)) for _ in range(2)]
@@ -279,13 +290,9 @@ async def test_streams_are_few_end_after_a_spell_and_show_that_they_live(
         async with session.get(address) as refused:
             assert (refused.status, refused.headers["Retry-After"]) == (503, "5")
         followed[1].close()
-        async with asyncio.timeout(30):
-            while True:
-                async with session.get(address) as place:
-                    if place.status == 200:
-                        break
+        await has_place(session, address)
     async with (
-        serve(database, spell=0.0) as (url, _),
+        serve(database, spell=0.0) as url,
         aiohttp.ClientSession(headers=headers) as session,
         session.get(f"{url}/v1/jobs/{identity}/stream") as short,
     ):
@@ -305,7 +312,7 @@ async def test_a_reader_that_does_not_read_is_cut(
         " from generate_series(1, 200) as n",
         identity,
     )
-    async with serve(database, most=1) as (url, _):
+    async with serve(database, most=1) as url:
         host, _, port = url.removeprefix("http://").partition(":")
         reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
         writer.write(
@@ -313,9 +320,5 @@ async def test_a_reader_that_does_not_read_is_cut(
         )
         await reader.readuntil(b"\r\n\r\n")
         async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {VIEWER}"}) as session:
-            async with asyncio.timeout(30):  # the place is free again once it is cut
-                while True:
-                    async with session.get(f"{url}/v1/jobs/{identity}/stream") as other:
-                        if other.status == 200:
-                            break
+            await has_place(session, f"{url}/v1/jobs/{identity}/stream")  # it is free again once it is cut
         writer.close()

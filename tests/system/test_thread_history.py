@@ -31,9 +31,7 @@ class Thread:
         """The calls of Slack that read messages or ask who the bot is. Each look begins anew."""
         found = [each["method"] for each in self.calls]
         self.calls.clear()
-        return sum(
-            method in ("conversations.replies", "conversations.history", "auth.test") for method in found
-        )
+        return sum(each in ("conversations.replies", "conversations.history", "auth.test") for each in found)
 
     async def say(self, text: str) -> Message:
         """Let Ada write something that needs no answer."""
@@ -41,6 +39,12 @@ class Thread:
         self.root = self.root or message
         await self.all_ended()
         return message
+
+    def grace(self, text: str) -> Message:
+        """Let Grace write into the thread."""
+        assert self.root is not None
+        workspace, grace = self.talk.slack.simulator.workspace, self.talk.slack.user("grace")
+        return workspace.post(self.channel, grace.id, text, thread_ts=self.root.ts)
 
     async def ask(self, question: str, *answers: Reply) -> tuple[Message, list[str]]:
         """Let Ada ask, and return her message and the earlier messages that the model got."""
@@ -57,10 +61,7 @@ class Thread:
     def in_slack(self) -> list[str]:
         """Return the thread as Slack has it, without the last question and its answer."""
         assert self.root is not None
-        found = [
-            self.root,
-            *self.talk.slack.simulator.workspace.channels[self.channel.id].replies(self.root.ts),
-        ]
+        found = [self.root, *self.talk.slack.replies(self.root)]
         return [f"bot: {each.text}" if each.by_app else f"<@{each.user}>: {each.text}" for each in found[:-2]]
 
 
@@ -96,14 +97,9 @@ async def test_a_thread_of_a_channel_whose_messages_the_app_takes_costs_no_call(
         thread = Thread(talk, connection)
         thread.channel = talk.general
         await thread.ask("0")
-        grace = talk.slack.simulator.workspace.user("grace")
-        assert grace is not None
-        assert thread.root is not None
         for number in range(16):
             with talk.heard() as reported:
-                talk.slack.simulator.workspace.post(
-                    talk.general, grace.id, f"Grace {number}", thread_ts=thread.root.ts
-                )
+                thread.grace(f"Grace {number}")
             await talk.report(reported)
             _, got = await thread.ask(f"{number + 1}")
             assert got == thread.in_slack()
@@ -116,17 +112,14 @@ async def test_where_the_app_takes_mentions_alone_slack_is_asked_from_the_last_t
 ) -> None:
     async with talking(database, connection) as talk:
         thread = Thread(talk, connection)
-        thread.channel, workspace = talk.general, talk.slack.simulator.workspace
-        grace = workspace.user("grace")
-        assert grace is not None
+        thread.channel = talk.general
         await thread.ask("0")
-        assert thread.root is not None
-        early = workspace.post(talk.general, grace.id, "Early.", thread_ts=thread.root.ts)
+        early = thread.grace("Early.")
         _, got = await thread.ask("1")
         assert (got, thread.reads) == (thread.in_slack(), 1)
         before = thread.in_slack()
-        workspace.delete(early)  # this app does not hear of it
-        workspace.post(talk.general, grace.id, "Late.", thread_ts=thread.root.ts)
+        talk.slack.simulator.workspace.delete(early)  # this app does not hear of it
+        thread.grace("Late.")
         _, got = await thread.ask("2")
         assert (got, thread.reads) == ([*before, *thread.in_slack()[2:]], 1)
 

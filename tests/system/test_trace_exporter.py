@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import pytest
 
 from surelane_service.telemetry.setup import FLUSH
-from tests.otlp import GRPC, HTTP, PROTOCOLS
+from tests.otlp import HTTP, PROTOCOLS
 from tests.processes import Service, free_port, until
 from tests.scenario import Mention, eventually, new_mention, outcomes, send
 from tests.system.traced import INGEST, WORKER, traced
@@ -34,14 +34,19 @@ async def away() -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def hanging() -> AsyncIterator[int]:
-    """Accept every connection and never answer."""
+async def accepting(answer: bytes) -> AsyncIterator[int]:
+    """Accept every connection, and give this answer or none."""
     held: list[asyncio.StreamWriter] = []
 
-    async def hold(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         held.append(writer)
+        if answer:
+            await reader.read(1024)
+            writer.write(answer)
+            await writer.drain()
+            writer.close()
 
-    server = await asyncio.start_server(hold, "127.0.0.1", 0)
+    server = await asyncio.start_server(take, "127.0.0.1", 0)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
@@ -50,21 +55,12 @@ async def hanging() -> AsyncIterator[int]:
             writer.transport.abort()
 
 
-@asynccontextmanager
-async def failing() -> AsyncIterator[int]:
-    """Answer every request with an error."""
+def hanging() -> AbstractAsyncContextManager[int]:
+    return accepting(b"")
 
-    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(1024)
-        writer.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-        await writer.drain()
-        writer.close()
 
-    server = await asyncio.start_server(refuse, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
+def failing() -> AbstractAsyncContextManager[int]:
+    return accepting(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 
 
 def complaints(service: Service) -> list[str]:
@@ -80,11 +76,8 @@ async def answered(running: Whole, mention: Mention) -> float:
     return time.monotonic() - began
 
 
-@pytest.mark.parametrize(
-    ("collector", "protocol"),
-    [(away, HTTP), (away, GRPC), (hanging, HTTP), (hanging, GRPC), (failing, HTTP), (failing, GRPC)],
-    ids=lambda given: getattr(given, "__name__", given),
-)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("collector", [away, hanging, failing])
 async def test_bad_collector_costs_no_event_and_no_time_but_a_line_a_minute(
     database: str, collector: Callable[[], AbstractAsyncContextManager[int]], protocol: str
 ) -> None:

@@ -42,18 +42,13 @@ def about(span: Received, *names: str) -> dict[str, object]:
 def assert_messaging(span: Received, operation: str, destination: str) -> None:
     assert span.name == f"{operation} {destination}"
     assert span.schema == SCHEMA_URL
-    assert about(
-        span,
-        "messaging.system",
-        "messaging.operation.name",
-        "messaging.operation.type",
-        "messaging.destination.name",
-    ) == {
+    expected = {
         "messaging.system": "surelane",
         "messaging.operation.name": operation,
         "messaging.operation.type": operation,
         "messaging.destination.name": destination,
     }
+    assert expected.items() <= span.attributes.items()
 
 
 async def test_first_try(system: Traced) -> None:

@@ -101,36 +101,27 @@ async def test_an_agent_may_answer_at_once(answer: Answer, outcome: object) -> N
 
 
 @pytest.mark.parametrize(
-    ("answer", "error"),
+    ("status", "body", "headers", "error"),
     [
-        (answering(302, Location="http://127.0.0.1:9/"), RefusedError),
-        (answering(400), RefusedError),
-        (answering(401), RefusedError),
-        (answering(200, b"not json"), RefusedError),
-        (answering(200, b"1" * (LARGEST + 1)), RefusedError),
-        (answering(200, b"[" * 100_000), RefusedError),
-        (answering(200, b"x", **{"Content-Encoding": "gzip"}), RefusedError),
-        (answering(408), RemoteAgentError),
-        (answering(429), RemoteAgentError),
-        (answering(500), RemoteAgentError),
-        (answering(503), RemoteAgentError),
-        (answering(503, b"x" * (LARGEST + 1)), RemoteAgentError),
+        (302, b"", {"Location": "http://127.0.0.1:9/"}, RefusedError),
+        *((status, b"", {}, RefusedError) for status in (400, 401)),
+        *((200, body, {}, RefusedError) for body in (b"not json", b"1" * (LARGEST + 1), b"[" * 100_000)),
+        (200, b"x", {"Content-Encoding": "gzip"}, RefusedError),
+        *((status, b"", {}, RemoteAgentError) for status in (408, 429, 500, 503)),
+        (503, b"x" * (LARGEST + 1), {}, RemoteAgentError),
     ],
 )
 async def test_what_another_attempt_may_mend_is_told_from_what_it_cannot(
-    answer: Answer, error: type[Exception]
+    status: int, body: bytes, headers: dict[str, str], error: type[Exception]
 ) -> None:
-    async with agent(answer) as remote:
+    async with agent(answering(status, body, **headers)) as remote:
         with pytest.raises(error, match="scribe answered"):
             await send(remote, "scribe", 1, None, DEADLINE)
 
 
-async def test_an_agent_that_is_away_may_come_back() -> None:
+async def test_an_agent_that_is_away_may_come_back_and_is_sent_no_task_that_is_too_large() -> None:
     with pytest.raises(RemoteAgentError, match="scribe: Client"):
         await send(agents(f"http://127.0.0.1:{free_port()}/tasks"), "scribe", 1, None, DEADLINE)
-
-
-async def test_a_task_that_is_too_large_is_not_sent() -> None:
     async with agent(answering(202)) as remote:
         with pytest.raises(RefusedError, match="at most"):
             await send(remote, "scribe", 1, "x" * LARGEST, DEADLINE)

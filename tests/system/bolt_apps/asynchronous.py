@@ -2,34 +2,20 @@
 
 import asyncio
 import os
-import signal
-from pathlib import Path
 from typing import Any
 
 from slack_bolt.async_app import AsyncApp
 from slack_sdk import WebClient
 from slack_sdk.errors import SlackApiError
 
-FOLDER = Path(os.environ.get("SURELANE_TEST_FOLDER", "."))
+from tests.system.bolt_apps.failing import FOLDER, fail_at_once
 
 app = AsyncApp(token=os.environ["SLACK_BOT_TOKEN"])
 
 
-def first(what: str) -> bool:
-    """Return whether this is the first time that something happens, in any process."""
-    try:
-        (FOLDER / what).touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    return True
-
-
 async def fail(text: str, where: str) -> None:
     """Fail or die here if the text says so, once."""
-    if f"fail-{where}" in text and first(f"fail-{where}"):
-        raise RuntimeError(where)
-    if f"die-{where}" in text and first(f"die-{where}"):
-        os.kill(os.getpid(), signal.SIGKILL)
+    fail_at_once(text, where)
     if "slow" in text:
         await asyncio.sleep(0.2)  # a listener that works
     if f"wait-{where}" in text:
