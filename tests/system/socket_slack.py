@@ -22,11 +22,18 @@ class Wire:
         self.acknowledged: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.ended = asyncio.Event()
 
-    async def send(self, payload: object, kind: str = "events_api", **fields: Any) -> str:
+    async def send(self, payload: object, kind: str | None = "events_api", **fields: Any) -> str:
         """Send an envelope; return its id."""
         identity = str(uuid4())
         await self.socket.send_json({"envelope_id": identity, "type": kind, "payload": payload, **fields})
         return identity
+
+    async def take(self, payload: object, kind: str | None = "events_api", **fields: Any) -> dict[str, Any]:
+        """Send an envelope; return its acknowledgement without its id."""
+        sent = await self.send(payload, kind, **fields)
+        told = await self.acknowledgement()
+        assert told.pop("envelope_id") == sent
+        return told
 
     async def acknowledgement(self) -> dict[str, Any]:
         """Return the next acknowledgement."""
