@@ -23,7 +23,6 @@ class Wire:
         self.ended = asyncio.Event()
 
     async def send(self, payload: object, kind: str | None = "events_api", **fields: Any) -> str:
-        """Send an envelope; return its id."""
         identity = str(uuid4())
         await self.socket.send_json({"envelope_id": identity, "type": kind, "payload": payload, **fields})
         return identity
@@ -36,7 +35,6 @@ class Wire:
         return told
 
     async def acknowledgement(self) -> dict[str, Any]:
-        """Return the next acknowledgement."""
         return await asyncio.wait_for(self.acknowledged.get(), 60)
 
     async def disconnect(self, reason: str) -> None:
@@ -91,7 +89,6 @@ class SocketSlack:
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator["SocketSlack"]:
-        """Serve for the length of the block."""
         app = web.Application()
         app.add_routes([web.post("/api/apps.connections.open", self._open), web.get("/link", self._link)])
         async with serving(app, 0, setting="", host="127.0.0.1") as port:

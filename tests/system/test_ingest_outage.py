@@ -29,7 +29,6 @@ async def server() -> AsyncIterator[Restartable]:
 
 @pytest.fixture
 async def postgres(server: Restartable) -> AsyncIterator[Restartable]:
-    """Return the server with an empty queue."""
     yield server
     async with server.connected() as connection:
         await connection.execute("delete from agent.event; delete from agent.kind")
@@ -68,7 +67,6 @@ class Sender:
 
     @asynccontextmanager
     async def last_retries_wait(self) -> AsyncIterator[None]:
-        """Delay the last retries for the length of the block."""
         self._last_retries.clear()
         yield
         self._last_retries.set()

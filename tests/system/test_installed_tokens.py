@@ -49,7 +49,6 @@ class Stand:
     installations: Installations
 
     async def install(self, team: str, *, wide: bool = False) -> Owner:
-        """Install the app as ingest does."""
         workspace = self.simulator.installs.workspaces[team]
         asked = Asked("http://127.0.0.1/", "chat:write,reactions:write,channels:history")
         code = self.simulator.installs.approve(asked, workspace, wide=wide)
@@ -73,7 +72,6 @@ class Stand:
         return stored, message.ts
 
     def said(self, team: str) -> list[str]:
-        """Return what the bot has said in a workspace."""
         workspace = self.simulator.installs.workspaces[team]
         return [
             message.text
@@ -83,7 +81,6 @@ class Stand:
         ]
 
     def refreshers(self, count: int, session: aiohttp.ClientSession, pool: Pool) -> list[Refresher]:
-        """Return the refreshers of several workers."""
         installations = Installations(pool, Keyring([KEY]))
         client = AsyncWebClient(None, f"{self.url}/api/", session=session, retry_handlers=[])
         return [Refresher(installations, client, DEMO_CLIENT_ID, DEMO_CLIENT_SECRET) for _ in range(count)]

@@ -54,7 +54,6 @@ class Shared:
         return [tuple(row) for row in rows]
 
     def answers(self, message: Message) -> list[tuple[str | None, str]]:
-        """Return whose bot answered a message, and what."""
         channel = self.slack.simulator.installs.workspaces[EAST].channels[SHARED]
         return [(each.team, each.text.split()[-1]) for each in channel.replies(message.ts) if each.by_app]
 
