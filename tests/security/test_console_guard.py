@@ -10,9 +10,9 @@ import pytest
 from aiohttp import web
 
 from surelane_operator.audit import current_actor
-from surelane_operator.console.access.guard import Guard
+from surelane_operator.console.access.guard import SIGN_IN, Guard
 from surelane_operator.console.access.sessions import LASTS, NotKnown, Sessions, Signer, Used
-from surelane_operator.console.access.sign_in import LARGEST_FORM, SIGN_IN, SignIn
+from surelane_operator.console.access.sign_in import LARGEST_FORM, SignIn
 from surelane_operator.console.access.viewer import Role, Tokens, Viewer, viewer_of
 from surelane_service.probes import private_app, serving
 
