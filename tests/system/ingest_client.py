@@ -138,6 +138,7 @@ async def served(
 ) -> AsyncIterator[Served]:
     """Run the service in this process, on free ports, for the length of the block."""
     own = {"signing_secret": SECRET, "host": "127.0.0.1", "port": 0, "private_port": 0}
+    own["database_budget"] = "30s"  # for a busy machine: Slack's three seconds are the tests' of outages
     chosen = load_settings(IngestSettings, **{"database_url": database, **own, **others})
     async with running(chosen, tracer, patience=patience) as ingest, aiohttp.ClientSession() as session:
         yield Served(ingest, Slack(session, f"http://127.0.0.1:{ingest.port}"))

@@ -101,7 +101,7 @@ async def test_a_database_that_turned_read_only_is_left_for_one_that_takes_event
 async def test_the_buffer_is_bounded_and_what_is_beyond_it_is_refused_at_once(
     database: str, connection: Connection
 ) -> None:
-    async with served(as_role(database, "surelane_ingest"), buffer=5, database_budget="1500ms") as running:
+    async with served(as_role(database, "surelane_ingest"), buffer=5, database_budget="5s") as running:
         async with connection.transaction():
             await connection.execute("lock table agent.event in access exclusive mode")
             async with asyncio.timeout(60):

@@ -116,6 +116,7 @@ async def stand(database: str, connection: Connection, **others: Any) -> AsyncIt
             "client_secret": DEMO_CLIENT_SECRET,
             "encryption_keys": KEY,
             "port": ingest_port,
+            "database_budget": "2s",
         }
         async with served(database, **(settings | others)) as ingest:
             ingest.slack.secret = DEMO_SIGNING_SECRET
