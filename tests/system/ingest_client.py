@@ -20,6 +20,7 @@ from surelane_ingest.answers import PATIENCE, Patience
 from surelane_ingest.ingest_settings import IngestSettings
 from surelane_ingest.wiring import Ingest, running
 from surelane_service.service_settings import load_settings
+from surelane_service.telemetry.spans import Tracer
 from tests.databases import Server, as_role
 
 SECRET = "test-signing-secret-0123456789abcdef"
@@ -92,22 +93,18 @@ class Slack:
         self.secret = secret
 
     async def event(self, payload: object, **headers: str) -> Answer:
-        """Post a request of the Events API."""
         return await self.post("/slack/events", json.dumps(payload).encode(), "application/json", **headers)
 
     async def form(self, path: str, fields: Mapping[str, str]) -> Answer:
-        """Post a signed form."""
         return await self.post(path, urlencode(fields).encode(), "application/x-www-form-urlencoded")
 
     async def post(
         self, path: str, body: bytes, content_type: str = "application/json", **headers: str
     ) -> Answer:
-        """Post a raw body with its signature."""
         sent = {"Content-Type": content_type, **signed(body, self.secret), **headers}
         return await self.send("POST", path, body, sent)
 
     async def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
-        """Send a request unchanged."""
         async with self.session.request(
             method, self.url + path, data=BytesIO(body), headers=headers
         ) as response:
@@ -128,21 +125,22 @@ class Served:
 
     @property
     def url(self) -> str:
-        """The URL of its public port."""
         return self.slack.url
 
     @property
     def private_url(self) -> str:
-        """The URL of its private port."""
         return f"http://127.0.0.1:{self.ingest.private_port}"
 
 
 @asynccontextmanager
-async def served(database: str, *, patience: Patience = PATIENCE, **others: Any) -> AsyncIterator[Served]:
+async def served(
+    database: str, *, patience: Patience = PATIENCE, tracer: Tracer | None = None, **others: Any
+) -> AsyncIterator[Served]:
     """Run the service in this process, on free ports, for the length of the block."""
     own = {"signing_secret": SECRET, "host": "127.0.0.1", "port": 0, "private_port": 0}
+    own["database_budget"] = "30s"  # for a busy machine: Slack's three seconds are the tests' of outages
     chosen = load_settings(IngestSettings, **{"database_url": database, **own, **others})
-    async with running(chosen, patience=patience) as ingest, aiohttp.ClientSession() as session:
+    async with running(chosen, tracer, patience=patience) as ingest, aiohttp.ClientSession() as session:
         yield Served(ingest, Slack(session, f"http://127.0.0.1:{ingest.port}"))
 
 

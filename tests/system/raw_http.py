@@ -14,7 +14,6 @@ PLAIN = b"Host: ingest\r\nContent-Type: application/json\r\n"
 
 @asynccontextmanager
 async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Connect to the service for the length of the block."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         yield reader, writer
@@ -46,12 +45,10 @@ async def raw(port: int, request: bytes, *, answers: int = 0, quiet: float = 0.5
 
 
 def statuses(answer: bytes) -> list[int]:
-    """Return the status of each answer on a connection."""
     return [int(status) for status in re.findall(rb"HTTP/1\.[01] (\d{3})", answer)]
 
 
 def post(body: bytes, headers: bytes = PLAIN) -> bytes:
-    """Return a signed request as bytes."""
     lines = b"".join(f"{name}: {value}\r\n".encode() for name, value in signed(body).items())
     return b"POST /slack/events HTTP/1.1\r\n" + headers + lines
 

@@ -65,7 +65,6 @@ class Browser:
         return await self.decide(authorize, team, decision)
 
     async def install(self, team: str) -> tuple[int, str, str]:
-        """Install the app in a workspace."""
         return await self.get(await self.decided(team))
 
 
@@ -87,7 +86,6 @@ class Stand:
 
     @asynccontextmanager
     async def locked(self, tables: str) -> AsyncIterator[None]:
-        """Lock tables for the length of the block."""
         async with self.database.transaction():
             await self.database.execute(f"lock table {tables}")
             yield
@@ -100,7 +98,6 @@ class Stand:
         return [tuple(row) for row in rows]
 
     async def owners(self) -> list[tuple[str, str]]:
-        """Return the owner and the person of each stored row."""
         rows = await self.database.fetch("select owner_id, user_id from agent.installation order by 1, 2")
         return [(row["owner_id"], row["user_id"]) for row in rows]
 
@@ -119,6 +116,7 @@ async def stand(database: str, connection: Connection, **others: Any) -> AsyncIt
             "client_secret": DEMO_CLIENT_SECRET,
             "encryption_keys": KEY,
             "port": ingest_port,
+            "database_budget": "2s",
         }
         async with served(database, **(settings | others)) as ingest:
             ingest.slack.secret = DEMO_SIGNING_SECRET
