@@ -1,14 +1,12 @@
 """The listeners of Slack's public samples run: a person does what each waits for, and Slack shows what it did."""
 
-import importlib
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from surelane.testing import Bot, Message, Sent, Slack
+from surelane.testing import Bot, Sent, Slack, assert_replied
 from surelane_dev.simulator.workspace.model import Channel
 from surelane_dev.testing.bot import running_bot
 from surelane_dev.testing.database import Server
@@ -17,23 +15,18 @@ pytest.importorskip("slack_bolt")
 
 
 @pytest.fixture
-def sample(request: pytest.FixtureRequest, surelane_slack: str) -> ModuleType:  # noqa: ARG001 - an App calls it
-    """Return the app's module, with which the test's name begins."""
-    name = request.node.name.removeprefix("test_").partition("_")[0]
-    return importlib.import_module(f"dev.tests.kit.samples.{name}")
+async def bot(surelane_server: Server, surelane_slack: str, tmp_path: Path) -> AsyncIterator[Bot]:  # noqa: ARG001
+    """Run the app with the events and scopes of its manifest, and no others."""
+    from dev.tests.kit import sample_app  # noqa: PLC0415 - it calls `surelane_slack`
 
-
-@pytest.fixture
-async def bot(surelane_server: Server, sample: ModuleType, tmp_path: Path) -> AsyncIterator[Bot]:
-    """Run the sample with the events and scopes of its manifest, and no others."""
     manifest = tmp_path / "manifest.json"
-    manifest.write_text(json.dumps(sample.MANIFEST))
-    async with running_bot(surelane_server, sample.app, manifest) as running:
+    manifest.write_text(json.dumps(sample_app.MANIFEST))
+    async with running_bot(surelane_server, sample_app.app, manifest) as running:
         yield running
         events = running.events
     assert [str(event) for event in events if event.state != "completed"] == []
     refused = {(call["method"], call["error"]) for call in running.slack.simulator.api.calls if call["error"]}
-    assert refused <= sample.REFUSED
+    assert refused <= sample_app.REFUSED
 
 
 def room(slack: Slack, name: str) -> Channel:
@@ -42,81 +35,55 @@ def room(slack: Slack, name: str) -> Channel:
     return channel
 
 
-def direct(slack: Slack) -> Channel:
-    return slack.simulator.workspace.direct_messages(slack.simulator.workspace.people()[0].id)
-
-
 def texts(sent: Sent) -> list[str]:
     """Return what the bot replied for all to see."""
     return [message.text for message in sent.replies if message.visible_to is None]
 
 
-def tasks(answer: Message) -> list[tuple[str, str]]:
-    return [(task["title"], task["status"]) for task in answer.tasks]
-
-
-async def test_assistant_streams_asks_for_feedback_and_answers_commands(slack: Slack) -> None:
+async def test_an_assistant_answers_about_the_channel_that_a_person_looks_at(slack: Slack) -> None:
+    workspace, lounge = slack.simulator.workspace, room(slack, "lounge")
+    ada = workspace.people()[0].id
+    workspace.post(lounge, ada, "The tea is hot")
+    await slack.look("lounge")
     await slack.open_app("messages")
-    root, greeting = direct(slack).messages.values()
-    assert greeting.text == "What is it?"
-    assert texts(await slack.direct_message("why not", thread=root)) == ["You asked: whynot"]
+    root, greeting = workspace.direct_messages(ada).messages.values()
+    assert greeting.text == f"You look at {lounge.id}"
+    assert texts(await slack.direct_message("Sum up the channel", thread=root)) == ["The tea is hot"]
+    assert workspace.bot.id in lounge.members
     steps = await slack.direct_message("Show me the steps", thread=root)
     assert texts(steps) == ["Well. That is all."]
-    assert tasks(steps.replies[0]) == [("Look", "complete"), ("Leap", "complete")]
-    sent = await slack.mention("why")
-    assert texts(sent) == ["You asked: why"]
+    assert [(task["title"], task["status"]) for task in steps.replies[0].tasks] == [("Look", "complete")]
+
+
+async def test_a_mention_is_answered_by_a_stream_with_feedback_buttons(slack: Slack) -> None:
+    sent = await slack.mention("network")
+    assert texts(sent) == ["Solved: network"]
+    assert sent.message is not None
+    assert set(sent.message.reactions) == {"eyes"}
     for value in ("good", "bad"):
         answer = next(message for message in sent.replies if message.blocks)
         await slack.click(answer, "rate", value=value)
         told = list(sent.channel.messages.values())[-1]
-        assert (told.visible_to, told.text) == (direct(slack).peer, f"You found it {value}.")
+        assert (told.visible_to, told.text) == (sent.message.user, f"You found it {value}.")
     await slack.message("a very good morning")
-    assert list(room(slack, "general").messages.values())[-1].text == "good morning to you"
-    assert [reply.text for reply in (await slack.command("/ask-it")).replies] == ["Ask something."]
-    (answer,) = (await slack.command("/ask-it", "when")).replies
-    assert answer.blocks[0]["elements"][0]["elements"][0]["text"] == "when"
+    assert list(sent.channel.messages.values())[-1].text == "good morning to you"
 
 
-async def test_assistant_reads_the_channel_that_a_person_looks_at_or_a_workflow_names(slack: Slack) -> None:
-    workspace, lounge = slack.simulator.workspace, room(slack, "lounge")
-    workspace.post(lounge, workspace.people()[0].id, "The tea is hot")
-    await slack.look("lounge")
-    await slack.open_app("messages")
-    root, _ = direct(slack).messages.values()
-    assert texts(await slack.direct_message("Sum up the channel", thread=root)) == ["The tea is hot"]
-    assert workspace.bot.id in lounge.members
+async def test_a_button_on_home_opens_a_form_that_can_change(slack: Slack) -> None:
+    await slack.open_app()
+    assert [block["type"] for block in slack.home()["blocks"]] == ["header", "actions"]
+    await slack.click(slack.home(), "topic")
+    await slack.click(slack.modal(), "more")
+    assert slack.modal()["blocks"][1]["label"]["text"] == "What else?"
+    assert_replied(await slack.submit({"text": "the door"}), "Reported: the door")
 
-    person = {"id": workspace.people()[0].id, "secret": "x"}
-    run = await slack.run("sum_up", {"user_context": person, "channel_id": lounge.id})
-    outputs = {"user_context": person, "response": "The tea is hot"}
+
+async def test_a_function_completes_or_fails_in_a_workflow(slack: Slack) -> None:
+    await slack.message("The tea is hot")
+    person = {"id": slack.simulator.workspace.people()[0].id, "secret": "x"}
+    run = await slack.run("sum_up", {"user": person, "channel_id": room(slack, "general").id})
+    outputs = {"user": person, "response": "The tea is hot"}
     assert run.answer == {"state": "completed", "outputs": outputs, "error": None}
-    failed = await slack.run("sum_up", {"user_context": person, "channel_id": "C0NONE"})
+    failed = await slack.run("sum_up", {"user": person, "channel_id": "C0NONE"})
     assert failed.answer["state"] == "failed"
     assert "channel_not_found" in failed.answer["error"]
-
-
-async def test_support(slack: Slack, sample: ModuleType) -> None:
-    sample.sessions.clear()
-    assert texts(await slack.mention("")) == ["What is wrong?"]
-    sent = await slack.mention("no network")
-    assert texts(sent) == ["Solved: no network"]
-    assert sent.message is not None
-    assert set(sent.message.reactions) == {"white_check_mark"}
-    assert tasks(sent.replies[0]) == [("Marking as solved", "complete")]
-    assert texts(await slack.message("still none", thread=sent)) == ["Once more: still none"]
-    assert texts(await slack.message("among people")) == []
-    assert texts(await slack.direct_message("hello")) == ["Solved: hello"]
-
-    await slack.open_app("messages")
-    await slack.open_app()
-    assert [block["type"] for block in slack.home()["blocks"]] == ["header", "actions", "context"]
-    await slack.click(slack.home(), "connect")
-    await slack.click(slack.home(), "topic_access")
-    chosen = slack.modal()["blocks"][1]["element"]["initial_option"]["value"]
-    await slack.click(slack.modal(), "more")
-    assert slack.modal()["blocks"][1]["element"]["initial_option"]["value"] == "Something else"
-    support = room(slack, "support")
-    await slack.submit({"topic": chosen, "text": "the door", "place": support.id})
-    said, solved = support.messages.values()
-    assert (said.text, solved.text) == ("*Access*: the door", "Solved: the door")
-    assert (set(said.reactions), solved.thread_ts) == ({"eyes"}, said.ts)
