@@ -16,8 +16,12 @@ MEAL = {"type": "select", "name": "meal", "label": "Meal", "options": MEALS}
 NAME = {"type": "text", "name": "name", "label": "Your name", "max_length": 10}
 NOTE = {"type": "textarea", "name": "note", "label": "Note", "optional": True}
 DIALOG: dict[str, Any] = {
-    "callback_id": "lunch", "title": "Lunch", "submit_label": "Order", "state": "today",
-    "notify_on_cancel": True, "elements": [MEAL, NAME, NOTE],
+    "callback_id": "lunch",
+    "title": "Lunch",
+    "submit_label": "Order",
+    "state": "today",
+    "notify_on_cancel": True,
+    "elements": [MEAL, NAME, NOTE],
 }
 
 
