@@ -101,6 +101,35 @@ async def report(_: Event, ctx: Context) -> None:
     await ctx.slack.client.chat_postMessage(channel="C0GENERAL1", text="the report")
 
 
+@handlers.on("slack.app_home_opened")
+async def opened(event: Event, ctx: Context) -> None:
+    button = {"type": "button", "action_id": "open", "text": {"type": "plain_text", "text": "Form"}}
+    view = {"type": "home", "blocks": [{"type": "actions", "elements": [button]}]}
+    await ctx.slack.client.views_publish(user_id=event.slack["user"], view=view)
+
+
+@handlers.on("slack.assistant_thread_started", "slack.assistant_thread_context_changed")
+async def looked(event: Event, ctx: Context) -> None:
+    thread = event.slack["assistant_thread"]
+    channel, ts = thread["channel_id"], thread["thread_ts"]
+    prompts = [{"title": "A summary", "message": "Sum up the channel"}]
+    await ctx.slack.client.assistant_threads_setSuggestedPrompts(
+        channel_id=channel, thread_ts=ts, prompts=prompts
+    )
+    about = thread["context"].get("channel_id", "nothing")
+    await ctx.slack.client.chat_postMessage(channel=channel, thread_ts=ts, text=f"about {about}")
+
+
+@handlers.on("slack.function_executed")
+async def ran(event: Event, ctx: Context) -> None:
+    run, inputs = event.slack["function_execution_id"], event.slack["inputs"]
+    if "error" in inputs:
+        await ctx.slack.client.functions_completeError(function_execution_id=run, error=inputs["error"])
+    else:
+        await ctx.slack.client.functions_completeSuccess(function_execution_id=run, outputs=inputs)
+
+
+@handlers.action("open")
 @handlers.command("/form")
 async def form(event: Event, ctx: Context) -> None:
     title = {"type": "plain_text", "text": "Form"}
@@ -108,7 +137,8 @@ async def form(event: Event, ctx: Context) -> None:
     block = {"type": "input", "block_id": "b", "label": title, "element": element}
     view = {"type": "modal", "callback_id": "form", "title": title, "submit": title, "blocks": [block]}
     await ctx.slack.client.views_open(trigger_id=event.payload["trigger_id"], view=view)
-    await ctx.slack.reply(event, "fill it in")
+    if "command" in event.payload:
+        await ctx.slack.reply(event, "fill it in")
 
 
 @handlers.view("form")

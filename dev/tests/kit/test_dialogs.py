@@ -1,10 +1,9 @@
-"""Legacy dialogs: a Bolt app opens one, a person fills it in, and Slack refuses what Slack refuses."""
+"""Legacy dialogs: an asynchronous Bolt app opens one, a person fills it in, and Slack refuses what Slack refuses."""
 
 from typing import Any
 
 import pytest
-from slack_bolt import Ack, App
-from slack_sdk import WebClient
+from slack_bolt.async_app import AsyncAck, AsyncApp
 from slack_sdk.errors import SlackApiError
 from slack_sdk.web.async_client import AsyncWebClient
 
@@ -26,28 +25,28 @@ DIALOG: dict[str, Any] = {
 
 
 @pytest.fixture
-def handlers(surelane_slack: str) -> App:  # noqa: ARG001 - the app calls it
-    app = App(token="xoxb-any")
+def handlers(surelane_slack: str) -> AsyncApp:  # noqa: ARG001 - the app calls it
+    app = AsyncApp(token="xoxb-any")
 
     @app.command("/lunch")
-    def lunch(ack: Ack, command: dict[str, Any], client: WebClient) -> None:
-        ack()
-        client.dialog_open(trigger_id=command["trigger_id"], dialog=DIALOG)
+    async def lunch(ack: AsyncAck, command: dict[str, Any], client: AsyncWebClient) -> None:
+        await ack()
+        await client.dialog_open(trigger_id=command["trigger_id"], dialog=DIALOG)
 
     @app.action({"type": "dialog_submission", "callback_id": "lunch"})
-    def ordered(ack: Ack, body: dict[str, Any], client: WebClient) -> None:
+    async def ordered(ack: AsyncAck, body: dict[str, Any], client: AsyncWebClient) -> None:
         submitted = body["submission"]
         if submitted["name"] == "nobody":
-            ack({"errors": [{"name": "name", "error": "Somebody, please"}]})
+            await ack({"errors": [{"name": "name", "error": "Somebody, please"}]})
             return
-        ack()
+        await ack()
         text = f"{submitted['name']} has {submitted['meal']} {body['state']}, {submitted['note']}"
-        client.chat_postMessage(channel=body["channel"]["id"], text=text)
+        await client.chat_postMessage(channel=body["channel"]["id"], text=text)
 
     @app.action({"type": "dialog_cancellation", "callback_id": "lunch"})
-    def cancelled(ack: Ack, body: dict[str, Any], client: WebClient) -> None:
-        ack()
-        client.chat_postMessage(channel=body["channel"]["id"], text=f"no lunch {body['state']}")
+    async def cancelled(ack: AsyncAck, body: dict[str, Any], client: AsyncWebClient) -> None:
+        await ack()
+        await client.chat_postMessage(channel=body["channel"]["id"], text=f"no lunch {body['state']}")
 
     return app
 

@@ -100,8 +100,11 @@ def test_the_envelope_has_slacks_fields_and_an_id_of_its_own() -> None:
     assert outer.items() <= first.items()
     assert first["event_time"] == int(float(first["event"]["event_ts"]))
     assert first["authorizations"][0] == {
-        "enterprise_id": None, "team_id": "T0SURELANE", "user_id": "U0SURELANE",
-        "is_bot": True, "is_enterprise_install": False,
+        "enterprise_id": None,
+        "team_id": "T0SURELANE",
+        "user_id": "U0SURELANE",
+        "is_bot": True,
+        "is_enterprise_install": False,
     }
     context = json.loads(base64.b64decode(first["event_context"].removeprefix("4-")))
     assert context == {"et": "app_mention", "tid": "T0SURELANE", "aid": "A0SURELANE", "cid": "C0GENERAL1"}
