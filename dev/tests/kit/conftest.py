@@ -1,11 +1,13 @@
 """Test the plugin on the session's server, with the handlers of a small bot."""
 
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 
 import pytest
 from anyio.from_thread import start_blocking_portal
 
 from dev.tests.kit import handlers as bots
+from surelane_dev.simulator import interactions
 from surelane_dev.testing.bolt import in_place_of_slack
 from surelane_dev.testing.bot import running_slack
 from surelane_dev.testing.database import CLOCK, connected
@@ -34,3 +36,9 @@ def surelane_slack(surelane_server: TestServer) -> Iterator[str]:
 def handlers() -> Handlers:
     bots.calls.clear()
     return bots.handlers
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a trigger be valid for longer than Slack does: a busy machine may take seconds to use it."""
+    monkeypatch.setattr(interactions, "TRIGGER_LASTS", timedelta(minutes=5))

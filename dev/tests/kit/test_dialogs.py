@@ -1,10 +1,9 @@
-"""Legacy dialogs: a Bolt app opens one, a person fills it in, and Slack refuses what Slack refuses."""
+"""Legacy dialogs: an asynchronous Bolt app opens one, a person fills it in, and Slack refuses what Slack refuses."""
 
 from typing import Any
 
 import pytest
-from slack_bolt import Ack, App
-from slack_sdk import WebClient
+from slack_bolt.async_app import AsyncAck, AsyncApp
 from slack_sdk.errors import SlackApiError
 from slack_sdk.web.async_client import AsyncWebClient
 
@@ -26,28 +25,28 @@ DIALOG: dict[str, Any] = {
 
 
 @pytest.fixture
-def handlers(surelane_slack: str) -> App:  # noqa: ARG001 - the app calls it
-    app = App(token="xoxb-any")
+def handlers(surelane_slack: str) -> AsyncApp:  # noqa: ARG001 - the app calls it
+    app = AsyncApp(token="xoxb-any")
 
     @app.command("/lunch")
-    def lunch(ack: Ack, command: dict[str, Any], client: WebClient) -> None:
-        ack()
-        client.dialog_open(trigger_id=command["trigger_id"], dialog=DIALOG)
+    async def lunch(ack: AsyncAck, command: dict[str, Any], client: AsyncWebClient) -> None:
+        await ack()
+        await client.dialog_open(trigger_id=command["trigger_id"], dialog=DIALOG)
 
     @app.action({"type": "dialog_submission", "callback_id": "lunch"})
-    def ordered(ack: Ack, body: dict[str, Any], client: WebClient) -> None:
+    async def ordered(ack: AsyncAck, body: dict[str, Any], client: AsyncWebClient) -> None:
         submitted = body["submission"]
         if submitted["name"] == "nobody":
-            ack({"errors": [{"name": "name", "error": "Somebody, please"}]})
+            await ack({"errors": [{"name": "name", "error": "Somebody, please"}]})
             return
-        ack()
+        await ack()
         text = f"{submitted['name']} has {submitted['meal']} {body['state']}, {submitted['note']}"
-        client.chat_postMessage(channel=body["channel"]["id"], text=text)
+        await client.chat_postMessage(channel=body["channel"]["id"], text=text)
 
     @app.action({"type": "dialog_cancellation", "callback_id": "lunch"})
-    def cancelled(ack: Ack, body: dict[str, Any], client: WebClient) -> None:
-        ack()
-        client.chat_postMessage(channel=body["channel"]["id"], text=f"no lunch {body['state']}")
+    async def cancelled(ack: AsyncAck, body: dict[str, Any], client: AsyncWebClient) -> None:
+        await ack()
+        await client.chat_postMessage(channel=body["channel"]["id"], text=f"no lunch {body['state']}")
 
     return app
 
@@ -65,18 +64,19 @@ async def test_a_dialog_is_submitted_refused_and_cancelled(slack: Slack) -> None
     assert_replied(await slack.close(), "no lunch today")
 
 
+def longest(number: int) -> str:
+    return f"cannot be longer than {number} characters"
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"title": "x" * 25}, "The field `title` cannot be longer than 24 characters"),
+        ({"title": "x" * 25}, f"The field `title` {longest(24)}"),
         ({"callback_id": None}, "The field `callback_id` must be a text"),
         ({"submit_label": "Order now"}, "The field `submit_label` can only be one word"),
         ({"elements": []}, "A dialog must have between 1 and 10 elements"),
         ({"elements": [NAME] * 11}, "A dialog must have between 1 and 10 elements"),
-        (
-            {"elements": [NAME | {"label": "x" * 49}]},
-            "Element 0 field `label` cannot be longer than 48 characters",
-        ),
+        ({"elements": [NAME | {"label": "x" * 49}]}, f"Element 0 field `label` {longest(48)}"),
         (
             {"elements": [NAME | {"max_length": 151}]},
             "Element 0 fields `min_length` and `max_length` must be between 0 and 150",
@@ -88,7 +88,7 @@ async def test_a_dialog_is_submitted_refused_and_cancelled(slack: Slack) -> None
         ({"elements": [MEAL | {"options": []}]}, "Element 0 must have between 1 and 100 options"),
         (
             {"elements": [MEAL | {"options": [{"label": "x" * 76, "value": "x"}]}]},
-            "Element 0 option field `label` cannot be longer than 75 characters",
+            f"Element 0 option field `label` {longest(75)}",
         ),
     ],
 )
@@ -99,19 +99,20 @@ def test_dialogs_that_slack_refuses(change: dict[str, Any], problem: str) -> Non
 async def test_triggers_of_dialogs(slack: Slack) -> None:
     interactions = slack.simulator.interactions
     web = AsyncWebClient(token="xoxb-any", base_url=f"{interactions.public_url}/api/")
-
-    async def error(trigger: str, **change: Any) -> str:
-        with pytest.raises(SlackApiError) as caught:
-            await web.dialog_open(trigger_id=trigger, dialog=DIALOG | change)
-        answer = caught.value.response
-        return " ".join([answer["error"], *answer.get("response_metadata", {}).get("messages", [])])
-
-    ada = slack.simulator.workspace.people()[0].id
-    trigger = interactions.new_trigger(ada)
+    trigger = interactions.new_trigger(slack.simulator.workspace.people()[0].id)
     assert (await web.dialog_open(trigger_id=trigger, dialog=DIALOG))["ok"]
-    assert await error(trigger) == "trigger_exchanged"
-    assert await error("1.2.3") == "invalid_trigger"
-    assert (
-        await error("x", elements=[])
-        == "validation_errors [ERROR] A dialog must have between 1 and 10 elements"
-    )
+    for wrong, change, error, messages in (
+        (trigger, {}, "trigger_exchanged", None),
+        ("1.2.3", {}, "invalid_trigger", None),
+        (
+            "x",
+            {"elements": []},
+            "validation_errors",
+            ["[ERROR] A dialog must have between 1 and 10 elements"],
+        ),
+    ):
+        with pytest.raises(SlackApiError) as caught:
+            await web.dialog_open(trigger_id=wrong, dialog=DIALOG | change)
+        answer = caught.value.response
+        assert answer["error"] == error
+        assert answer.get("response_metadata", {}).get("messages") == messages

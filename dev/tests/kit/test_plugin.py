@@ -29,6 +29,26 @@ async def test_each_way_to_talk_is_answered(bot: Bot, slack: Slack) -> None:
     assert (await slack.message("to people")).replies == []
 
 
+async def test_home_and_an_assistants_thread_are_opened(slack: Slack) -> None:
+    await slack.open_app()
+    assert [block["type"] for block in slack.home()["blocks"]] == ["actions"]
+    await slack.click(slack.home(), "open")
+    assert_replied(await slack.submit({"name": "Ada"}), "Hello Ada")
+    begun = await slack.open_app("messages")
+    assert [reply.text for reply in begun.replies] == ["New Assistant Thread", "about nothing"]
+    lounge = slack.simulator.workspace.channel("lounge")
+    assert lounge is not None
+    assert_replied(await slack.look("lounge"), f"about {lounge.id}")
+
+
+async def test_a_function_completes_or_fails_in_a_workflow(slack: Slack) -> None:
+    run = await slack.run("greet", {"user": {"id": "U1", "secret": "x"}})
+    outputs = {"user": {"id": "U1", "secret": "x"}}
+    assert run.answer == {"state": "completed", "outputs": outputs, "error": None}
+    failed = await slack.run("greet", {"error": "no such user"})
+    assert (failed.answer["state"], failed.answer["error"]) == ("failed", "no such user")
+
+
 async def test_click_answers_a_question(slack: Slack) -> None:
     sent = await slack.mention("ask sure")
     await slack.click(sent, user="grace")

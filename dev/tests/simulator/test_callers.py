@@ -15,24 +15,21 @@ async def test_only_programs_and_its_own_page_are_answered() -> None:
         port = slack.url.rpartition(":")[2]
 
         async def ask(method: str, path: str, **headers: str) -> int:
-            async with session.request(
-                method,
-                slack.url + path,
-                headers={name.replace("_", "-"): value for name, value in headers.items()},
-                data=b'{"text": "forged"}' if method == "POST" else None,
-            ) as response:
+            given = {name.replace("_", "-"): value for name, value in headers.items()}
+            data = b'{"text": "forged"}' if method == "POST" else None
+            async with session.request(method, slack.url + path, headers=given, data=data) as response:
                 return response.status
 
         said = "/control/messages"
         for path in ("/", "/control/state", "/control/feed", "/page/app.js", "/api/api.test", "/livez"):
             for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "", "[::1"):
                 assert await ask("GET", path, Host=host) == 403, (path, host)
-        for method, path in (("POST", said), ("POST", "/api/chat.postMessage"), ("POST", "/response/key")):
-            assert await ask(method, path, Host="evil.example", **JSON) == 403
+        for path in (said, "/api/chat.postMessage", "/response/key"):
+            assert await ask("POST", path, Host="evil.example", **JSON) == 403
             for origin in ("https://evil.example", "null", "http://127.0.0.1", f"http://127.0.0.1:{port}1"):
-                assert await ask(method, path, Origin=origin, **FORM) == 403, (path, origin)
-            assert await ask(method, path, Sec_Fetch_Site="cross-site", **FORM) == 403
-            assert await ask(method, path, Sec_Fetch_Site="same-site", **FORM) == 403
+                assert await ask("POST", path, Origin=origin, **FORM) == 403, (path, origin)
+            for site in ("cross-site", "same-site"):
+                assert await ask("POST", path, Sec_Fetch_Site=site, **FORM) == 403
         assert slack.app.received == []
 
         for host in (f"localhost:{port}", "127.0.0.1", f"[::1]:{port}", "10.1.2.3:80", "box:8090", "BOX"):
@@ -42,19 +39,16 @@ async def test_only_programs_and_its_own_page_are_answered() -> None:
         assert await ask("POST", "/api/api.test", **JSON) == 200
 
 
-async def test_where_the_app_is_a_real_one_nothing_is_posted(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("posting", [True, False])
+async def test_the_environment_s_secret_is_never_used(monkeypatch: pytest.MonkeyPatch, posting: bool) -> None:
     monkeypatch.setenv("SLACK_SIGNING_SECRET", "real")
-    async with simulated(posting=False) as slack:
-        assert (await slack.control.request("GET", "/control/state"))["posting"] is False
-        answer = await slack.control.say("hello", mention=True, wait=True)
-        delivery = await slack.settled(answer["events"][0]["id"], "failed")
-        assert [attempt["problem"] for attempt in delivery["attempts"]] == ["posting_is_off"]
-        assert slack.app.received == []
-
-
-async def test_the_environment_s_secret_is_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLACK_SIGNING_SECRET", "real")
-    async with simulated() as slack:
-        await slack.said()
-        (received,) = await slack.app.arrive(1)
-        assert received.genuine, "it is signed with the demonstration's secret"
+    async with simulated(posting=posting) as slack:
+        assert (await slack.control.request("GET", "/control/state"))["posting"] is posting
+        (event,) = (await slack.control.say("hello", mention=True, wait=True))["events"]
+        if posting:
+            (received,) = await slack.app.arrive(1)
+            assert received.genuine, "it is signed with the demonstration's secret"
+        else:
+            delivery = await slack.settled(event["id"], "failed")
+            assert [attempt["problem"] for attempt in delivery["attempts"]] == ["posting_is_off"]
+            assert slack.app.received == []

@@ -146,7 +146,7 @@ async def test_a_streamed_reply_grows_and_ends_with_metadata(pair: Pair) -> None
     stream = await pair.web.chat_stream(**thread, **person, buffer_size=4)
     for part in ("some ", "words ", "at a time"):
         await stream.append(markdown_text=part)
-    growing = {"channel": GENERAL, "ts": str(stream.ts)}
+    growing: dict[str, Any] = {"channel": GENERAL, "ts": str(stream.ts)}
     assert await failing(pair.web.chat_update(**growing, text="x")) == "streaming_state_conflict"
     ended = await stream.stop(metadata=Metadata("surelane_reply", {"event_id": "Ev2"}))
     assert ended["message"]["text"] == "some words at a time"

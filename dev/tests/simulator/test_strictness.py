@@ -212,7 +212,7 @@ async def test_streamed_message_has_its_blocks_in_order_and_one_table(pair: Pair
     wrong_mode = pair.web.chat_startStream(**thread, task_display_mode="list")
     assert await failing(wrong_mode) == "invalid_arguments"
     shown = [{"type": "blocks", "blocks": [TABLE]}]
-    chunks = [
+    chunks: list[dict[str, Any]] = [
         {"type": "plan_update", "title": "Steps"},
         {"type": "task_update", "id": "1", "title": "Look", "status": "in_progress"},
         {"type": "markdown_text", "text": "Before"},
@@ -239,8 +239,8 @@ async def test_search_takes_the_token_of_a_persons_message() -> None:
         await pair.settled(said["events"][0]["id"], "delivered")
         event = pair.app.events[-1]["event"]
 
-        async def search(**given: str) -> dict[str, Any]:
-            return dict((await pair.web.api_call("assistant.search.context", json=given)).data)
+        async def search(**given: str) -> Any:
+            return await pair.web.api_call("assistant.search.context", json=given)
 
         found = await search(query=event["text"], action_token=event["action_token"])
         (message,) = found["results"]["messages"]

@@ -12,7 +12,7 @@ from surelane_dev.simulator.client import SimulatorError
 from tests.system.slack_app import Answer, Pair, simulated
 
 SUBSCRIPTIONS = frozenset({"app_home_opened", "agent_session_stopped", "app_context_changed", "message.im"})
-STREAMED = {"recipient_team_id": "T", "recipient_user_id": ADA}
+STREAMED: dict[str, Any] = {"recipient_team_id": "T", "recipient_user_id": ADA}
 
 
 async def post(pair: Pair, path: str, **body: Any) -> dict[str, Any]:

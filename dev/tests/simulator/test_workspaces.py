@@ -36,6 +36,11 @@ class Slack:
             answer: dict[str, Any] = await response.json()
             return answer
 
+    async def control(self, method: str, path: str, **body: str) -> dict[str, Any]:
+        async with self.session.request(method, f"{self.url}/control/{path}", json=body) as response:
+            answer: dict[str, Any] = await response.json()
+            return answer
+
     async def install(self, team: str, *, wide: bool = False, scopes: str = "chat:write") -> dict[str, Any]:
         installs = self.simulator.installs
         code = installs.approve(Asked("http://127.0.0.1/", scopes), installs.workspaces[team], wide=wide)
@@ -122,38 +127,28 @@ async def test_removed_tokens_are_refused_and_the_app_is_told(slack: Slack) -> N
 
 
 async def test_people_write_in_a_workspace_and_remove_the_app(slack: Slack) -> None:
-    async def control(method: str, path: str, **more: Any) -> dict[str, Any]:
-        async with slack.session.request(method, f"{slack.url}/control/workspaces{path}", **more) as response:
-            answer: dict[str, Any] = await response.json()
-            return answer
-
-    said = await control("POST", f"/{BAKERY}/messages", json={"text": "hello"})
+    messages = f"workspaces/{BAKERY}/messages"
+    said = await slack.control("POST", messages, text="hello")
     assert said["events"] == []  # the workspace does not have the app
     await slack.install(BAKERY)
-    said = await control("POST", f"/{BAKERY}/messages", json={"text": "hello"})
+    said = await slack.control("POST", messages, text="hello")
     assert [event["kind"] for event in said["events"]] == ["app_mention"]
-    assert len((await control("GET", f"/{BAKERY}/messages"))["messages"]) == 2
-    found = (await control("GET", ""))["workspaces"]
+    assert len((await slack.control("GET", messages))["messages"]) == 2
+    found = (await slack.control("GET", "workspaces"))["workspaces"]
     assert {each["id"] for each in found if each["installed"]} == {"T0SURELANE", BAKERY}
-    assert (await control("DELETE", f"/{BAKERY}"))["tokens"] == 1
-    assert "error" in await control("GET", "/T0NOTHERE1/messages")
+    assert (await slack.control("DELETE", f"workspaces/{BAKERY}"))["tokens"] == 1
+    assert "error" in await slack.control("GET", "workspaces/T0NOTHERE1/messages")
 
 
 async def test_the_control_api_lets_people_use_each_workspace(slack: Slack) -> None:
-    async def control(path: str, team: str, **body: str) -> dict[str, Any]:
-        where = f"{slack.url}/control/{path}?team={team}"
-        async with slack.session.post(where, json=body) as response:
-            answer: dict[str, Any] = await response.json()
-            return answer
-
-    said = await control("messages", WEST, text="hello", user="emma")
+    said = await slack.control("POST", f"messages?team={WEST}", text="hello", user="emma")
     assert (said["message"]["user"], said["message"]["team_id"]) == ("U2ACMEWEST", WEST)
-    refused = await control("commands", WEST, command="/deploy")
+    refused = await slack.control("POST", f"commands?team={WEST}", command="/deploy")
     assert refused["error"] == "Acme West has not installed the app"
     await slack.install(EAST, wide=True)
-    await control("commands", WEST, command="/deploy")
-    await control("shortcuts", WEST, callback_id="ask")
-    await control("home", WEST, tab="home")
+    await slack.control("POST", f"commands?team={WEST}", command="/deploy")
+    await slack.control("POST", f"shortcuts?team={WEST}", callback_id="ask")
+    await slack.control("POST", f"home?team={WEST}", tab="home")
     command, shortcut, home = slack.simulator.sender.deliveries.values()
     assert {each.team_id for each in (command, shortcut, home)} == {WEST}
     form = dict(parse_qsl(command.body.decode()))
@@ -164,9 +159,8 @@ async def test_the_control_api_lets_people_use_each_workspace(slack: Slack) -> N
     opened = json.loads(home.body)
     assert (opened["event"]["user"], opened["event"]["channel"]) == ("U0ACMEWEST", "D0ACMEWEST")
     assert opened["authorizations"][0]["is_enterprise_install"]
-    assert (await control("messages", "T0NOTHERE1", text="hello"))[
-        "error"
-    ] == "there is no workspace T0NOTHERE1"
+    nowhere = await slack.control("POST", "messages?team=T0NOTHERE1", text="hello")
+    assert nowhere["error"] == "there is no workspace T0NOTHERE1"
 
 
 async def test_with_a_client_id_the_demo_workspace_installs_the_app_too() -> None:

@@ -14,10 +14,6 @@ from tests.databases import CRASHABLE
 from tests.processes import until
 
 
-def names(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir())
-
-
 async def answers(uri: str) -> bool:
     connection = await asyncpg.connect(uri)
     try:
@@ -44,7 +40,7 @@ async def test_a_server_left_running_is_stopped_first(made: Path) -> None:
     leftover = await Child.start(
         "leftover", program("postgres"), "-D", data, *options, on_line=print, user=server_user(made)
     )
-    await until(lambda: status(data) == "ready", what="the server to be left over")
+    await until(lambda: status(data) == "ready", within=300, what="the server to be left over")
     async with embedded(made, on_line=print, settings=CRASHABLE) as server:
         await leftover.wait()  # its exit code may be lost: the process that stopped it may have read it first
         assert await answers(server.uri)
@@ -56,13 +52,13 @@ async def test_a_pid_that_is_another_program_s_by_now_is_left_alone(made: Path) 
         (data / name).write_text(f"{os.getpid()}\n{data}\n")
     async with embedded(made, on_line=print, settings=CRASHABLE) as server:
         assert await answers(server.uri)
+        with pytest.raises(PostgresError, match="in use by another `surelane dev`"):
+            async with embedded(made, on_line=print):
+                pass
 
 
-def test_a_directory_half_made_was_made_again(made: Path) -> None:
-    assert names(made) == [MAJOR]
-
-
-def test_only_the_server_s_user_may_enter_its_data(made: Path) -> None:
+def test_a_directory_half_made_was_made_again_and_only_the_server_s_user_may_enter_it(made: Path) -> None:
+    assert [path.name for path in made.iterdir()] == [MAJOR]
     assert stat.S_IMODE((made / MAJOR).stat().st_mode) == 0o700
 
 

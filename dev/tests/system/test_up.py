@@ -6,6 +6,7 @@ import signal
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import aiohttp
@@ -13,7 +14,7 @@ import asyncpg
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from dev.tests.system.up import LONG, Up, alive, answer_to, leftovers, status, up
+from dev.tests.system.up import LONG, Up, alive, answer_to, leftovers, say, status, up
 from surelane_dev.data_directory import MAJOR
 from surelane_dev.new import write_project
 from surelane_dev.simulator.client import SimulatorClient
@@ -75,7 +76,7 @@ async def test_messages_are_kept_over_crashes_and_nothing_survives_when_it_is_ki
     async with up(data, env, project=BOLT) as second:
         await second.ready()
         await assert_history_has(second, 2)
-        await assert_the_example_s_bolt_app_answers_without_any_secret(second)
+        first = await assert_the_example_s_bolt_app_answers_without_any_secret(second)
         await assert_history_has(second, 3)
         second.member("/bin/postgres").kill()
         assert await second.child.wait() == 1
@@ -86,7 +87,8 @@ async def test_messages_are_kept_over_crashes_and_nothing_survives_when_it_is_ki
         await killed.ready()
         await answered_once(killed.system)
         await assert_history_has(killed, 4)
-        async with SimulatorClient(killed.page, BAKERY) as bakery:
+        async with SimulatorClient(killed.page) as slack, SimulatorClient(killed.page, BAKERY) as bakery:
+            assert await answer_to(slack, first) == f"Hello <@{first['user']}>!", "conversations are kept"
             assert "still there" in await answer_to(bakery, "still there"), "the key of its token is kept"
         killed.child.process.kill()
         await killed.gone()
@@ -177,8 +179,10 @@ async def install(running: Up, team: str) -> None:
             assert "The app is installed in Bakery" in await ended.text()
 
 
-async def assert_the_example_s_bolt_app_answers_without_any_secret(running: Up) -> None:
+async def assert_the_example_s_bolt_app_answers_without_any_secret(running: Up) -> dict[str, Any]:
     """The app reads SLACK_BOT_TOKEN when it is imported, and the real one is not given to it."""
     assert running.found("handlers +(.+)$") == "app:app"
     async with SimulatorClient(running.page) as slack:
-        assert await answer_to(slack, "hello") == "Hello <@U0ADA00001>!"
+        message = await say(slack, "hello")
+        assert await answer_to(slack, message) == f"Hello <@{message['user']}>!"
+    return message

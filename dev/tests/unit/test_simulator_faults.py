@@ -13,6 +13,8 @@ from surelane_dev.simulator.posting.signing import signed_headers
 from surelane_dev.simulator.simulator_settings import SimulatorSettings
 from surelane_service.service_settings import load_settings
 
+WRONG: tuple[dict[str, object], ...] = ({"delay": "soon"}, {"count": 0}, {"x": 1})
+
 
 def test_a_fault_meets_its_method_as_often_as_it_says() -> None:
     faults = Faults()
@@ -35,12 +37,7 @@ def test_a_fault_without_a_count_stays_until_it_is_taken_away() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [
-        {"kind": "explode"},
-        {"kind": "slow", "delay": "soon"},
-        {"kind": "slow", "count": 0},
-        {"kind": "slow", "x": 1},
-    ],
+    [{"kind": kind} | more for kind, more in (("explode", {}), *(("slow", each) for each in WRONG))],
 )
 def test_a_fault_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):

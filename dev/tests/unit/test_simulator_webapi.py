@@ -12,33 +12,12 @@ from surelane_dev.simulator.workspace.demo import demo_workspace
 
 GENERAL, ADA = "C0GENERAL1", "U0ADA00001"
 NAMES = (
-    *(
-        "channel",
-        "channel_id",
-        "text",
-        "markdown_text",
-        "thread_ts",
-        "ts",
-        "timestamp",
-        "blocks",
-        "attachments",
-    ),
-    *(
-        "metadata",
-        "chunks",
-        "user",
-        "users",
-        "name",
-        "limit",
-        "cursor",
-        "oldest",
-        "latest",
-        "types",
-        "status",
-    ),
-    *("title", "prompts", "trigger_id", "view", "view_id", "recipient_team_id", "recipient_user_id", "error"),
-    *("user_id", "hash", "external_id", "files", "filename", "length", "initial_comment", "session_status"),
-    *("post_at", "scheduled_message_id", "message_ts", "email", "bot", "function_execution_id", "outputs"),
+    *("attachments", "blocks", "bot", "channel", "channel_id", "chunks", "cursor", "email", "error"),
+    *("external_id", "filename", "files", "function_execution_id", "hash", "initial_comment", "latest"),
+    *("length", "limit", "markdown_text", "message_ts", "metadata", "name", "oldest", "outputs", "post_at"),
+    *("prompts", "recipient_team_id", "recipient_user_id", "scheduled_message_id", "session_status"),
+    *("status", "text", "thread_ts", "timestamp", "title", "trigger_id", "ts", "types", "user", "user_id"),
+    *("users", "view", "view_id"),
 )
 ODD: tuple[object, ...] = (
     *(None, 7, -1.5, True, "", " ", "[[]]", "{}", "\ud800", [], [1], ["x"], [{}], {}, {"type": 1}),
@@ -73,15 +52,9 @@ def test_whatever_the_arguments_are_a_call_ends_as_slacks_do(method: str) -> Non
     workspace = demo_workspace()
     asked = workspace.post(workspace.channels[GENERAL], ADA, "hello")
     slack = Slack(workspace, Interactions("http://slack.example"))
-    good: dict[str, object] = {
-        "channel": GENERAL,
-        "channel_id": GENERAL,
-        "text": "x",
-        "name": "eyes",
-        "user": ADA,
-    }
+    good: dict[str, object] = {"channel": GENERAL, "channel_id": GENERAL, "text": "x", "name": "eyes"}
     good |= dict.fromkeys(("ts", "thread_ts", "timestamp"), asked.ts)
-    good |= {"recipient_team_id": "T", "recipient_user_id": ADA, "users": ADA, "user_id": ADA}
+    good |= {"recipient_team_id": "T", "recipient_user_id": ADA, "user": ADA, "users": ADA, "user_id": ADA}
     good |= {"filename": "x", "length": "1", "files": [{"id": "F1"}], "external_id": "mine"}
     for name in NAMES:
         for odd in ODD:
