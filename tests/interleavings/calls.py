@@ -103,23 +103,6 @@ class Oracle(DurableMachine):
         """Choose by id, not by place."""
         return self.model.live.get(number)
 
-    def pause(self, paused: bool) -> None:
-        """Pause or resume a kind, whether it is paused or not."""
-        verb = "pause" if paused else "resume"
-        self.run(self.queue.execute(f"select agent.{verb}_kind('slack.parked')"))
-        if paused or self.model.paused:
-            self.model.paused = {"slack.parked"} if paused else set()
-            self.model.free_groups()
-
-    def rescue_worker(self) -> None:
-        dead = [e for e in self.model.live.values() if e.held and e.worker == "w1" and e.vt > self.model.now]
-        for event in dead:
-            event.vt = self.model.now
-        rescued = self.value("select rescued from agent.rescue_worker('w1', 0, '5 s', 'w2')")
-        assert rescued == len(dead)
-        if dead:
-            self.model.sweep_after_rescue()
-
 
 class Call(NamedTuple):
     """Something that a worker, ingest, a program or a person asks of the queue, in one transaction."""
@@ -217,16 +200,29 @@ CALLS: dict[str, Call] = {
 }
 """By name."""
 
+
+def _entering(do: Callable[[Oracle], object]) -> Call:
+    """A call that enters a group at once: it takes the locks that others take at their commit, and keeps them."""
+
+    def entered(o: Oracle) -> None:
+        do(o)
+        o.run(o.queue.execute("set constraints agent.member_joins immediate"))
+
+    return Call(entered)
+
+
 IDLE: dict[str, Call] = {
     "claim": Call(lambda o: o.claim_all("all"), again=True),
-    "enqueue w": Call(lambda o: o.enqueue_a_job(CALM, "w", "i", None, 0, None)),
-    "insert_events w": Call(lambda o: o.insert_a_batch_of_slack_events([(1, CALM, "w"), (2, CALM, "v")])),
+    "enqueue w": _entering(lambda o: o.enqueue_a_job(CALM, "w", "i", None, 0, None)),
+    "insert_events w": _entering(
+        lambda o: o.insert_a_batch_of_slack_events([(1, CALM, "w"), (2, CALM, "v")])
+    ),
     "delete w1": Call(lambda o: o.delete_an_event(o.known["w1"])),
     "delete w1 by hand": _plain("delete from agent.event where id = :w1;"),
     "delete w2 by hand": _plain("delete from agent.event where id = :w2;"),
     "cancel w1": Call(lambda o: o.cancel_an_event(o.known["w1"])),
-    "enqueue v": Call(lambda o: o.enqueue_a_job(CALM, "v", "j", None, 0, None)),
-    "enqueue v soon": Call(lambda o: o.enqueue_a_job(CALM, "v", None, None, 3600, None)),
+    "enqueue v": _entering(lambda o: o.enqueue_a_job(CALM, "v", "j", None, 0, None)),
+    "enqueue v soon": _entering(lambda o: o.enqueue_a_job(CALM, "v", None, None, 3600, None)),
     "delete v1": Call(lambda o: o.delete_an_event(o.known["v1"])),
     "delete v1 by hand": _plain("delete from agent.event where id = :v1;"),
 }

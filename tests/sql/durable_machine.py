@@ -13,7 +13,7 @@ import pytest
 from surelane.calls import Connection
 from surelane.jobs import Job, job_text
 from tests.sql.machine import NUMBERS, Machine, at, rule
-from tests.sql.model import CANCEL_GRACE, HOOKED, Event, Step, is_child
+from tests.sql.model import HOOKED, Event, Step, is_child
 
 EMPTY = "delete from agent.step; delete from agent.signal"
 HOOK = "insert into agent.kind (kind) select 'surelane.failed:' || kind from unnest($1::text[]) as kind"
@@ -271,23 +271,6 @@ class DurableMachine(Machine):
         for each in ended:
             if each.event.id in self.model.live:
                 self.model.keep_for_rerun(each, self.model.live[each.event.id])
-
-    def cancel_an_event(self, number: int) -> None:
-        event = self.some(number)
-        if event is None:
-            return
-        tree = self.model.tree(event)
-        running = [each for each in tree if each.held and each.vt > self.model.now]
-        waiting = [each for each in tree if each not in running]
-        answer = self.value("select agent.cancel_job($1)", event.id)
-        assert answer == ("running" if event in running else "cancelled")
-        for each in running:
-            if not each.cancelled and self.model.is_head(each):
-                each.vt = min(each.vt, self.model.now + CANCEL_GRACE)
-            each.cancelled = True
-        for each in waiting:
-            self.model.fence_behind(each)
-        self.model.archive(waiting, "cancelled", "cancelled by surelane")
 
     def step_beside_an_open_insert(self, number: int, kind: str, group: str, commits: bool, how: str) -> None:
         """Parents in groups that another transaction has entered are busy: no model knows that."""

@@ -200,23 +200,12 @@ class Machine:
         priority: int = 1,
     ) -> None:
         vt = self.model.now + wait
-        duplicates = [
-            event.id for event in self.model.live.values() if key is not None and event.item_key == key
-        ] + [
-            event.id
-            for event in self.model.live.values()
-            if dedupe is not None and event.dedupe_key == dedupe and event.claims == 0
-        ]
-        identity = self.value(
-            "select agent.enqueue($1, '{}', $2::int4, $3, $4, $5, $6, $7)",
-            kind,
-            priority,
-            dedupe,
-            at(vt),
-            attempts,
-            group,
-            key,
-        )
+        duplicates = [] if key is None else self.live_under(key)
+        if dedupe is not None:
+            waiting = (event for event in self.model.live.values() if event.claims == 0)
+            duplicates += [event.id for event in waiting if event.dedupe_key == dedupe]
+        call = "select agent.enqueue($1, '{}', $2::int4, $3, $4, $5, $6, $7)"
+        identity = self.value(call, kind, priority, dedupe, at(vt), attempts, group, key)
         if duplicates:
             assert identity == duplicates[0]
         else:
@@ -314,9 +303,8 @@ class Machine:
         late = event is not None and how == "complete" and event.cancelled and event.vt <= self.model.now
         lapsed = event is not None and event.vt <= self.model.now
         busy = event is not None and how == "extend" and lapsed and event.kind in LIMITS
-        assert self.run(self.settled(how, item, timedelta(seconds=pause))) == [
-            "stale" if event is None or late else "busy" if busy else "done"
-        ]
+        expected = "stale" if event is None or late else "busy" if busy else "done"
+        assert self.run(self.settled(how, item, timedelta(seconds=pause))) in (expected, [expected])
         if busy:
             return
         if event is not None and late:
@@ -325,18 +313,12 @@ class Machine:
         elif event is not None:
             self.model_settles(how, event, pause)
 
-    async def settled(self, how: str, item: tuple[int, int], pause: timedelta) -> list[str]:
-        match how:
-            case "complete":
-                return await complete(self.queue, item)
-            case "fail":
-                return await fail(self.queue, item, retry_in=pause)
-            case "release":
-                return await release(self.queue, item)
-            case "snooze":
-                return [await snooze(self.queue, item, pause)]
-            case _:
-                return await extend(self.queue, item)
+    async def settled(self, how: str, item: tuple[int, int], pause: timedelta) -> object:
+        if how == "fail":
+            return await fail(self.queue, item, retry_in=pause)
+        if how == "snooze":
+            return await snooze(self.queue, item, pause)
+        return await {"complete": complete, "release": release, "extend": extend}[how](self.queue, item)
 
     def model_settles(self, how: str, event: Event, pause: int) -> None:
         event.errors += how == "fail"
@@ -365,9 +347,8 @@ class Machine:
     def step_beside_an_open_insert(self, number: int, kind: str, group: str, commits: bool, how: str) -> None:
         """Do a step beside an open transaction that has entered a group, which changes nothing before its commit."""
         if how not in ("claim", "single") and not self.standing():
-            self.claim_something(
-                "all"
-            )  # choose now: the step may enqueue, and would wait for a transaction that gives "g" its head
+            # Choose now: the step may enqueue, and would wait for a transaction that gives "g" its head.
+            self.claim_something("all")
         transaction = self.other.transaction()
         self.run(transaction.start())
         identity = self.run(self.other.fetchval("select agent.enqueue($1, _group_key => $2)", kind, group))
@@ -391,22 +372,25 @@ class Machine:
         self.run(self.queue.execute("select agent.delete_event($1)", event.id if event else -1))
         if event:
             self.model.fence_behind(event)
-        self.model.archive([event] if event else [], "completed", None)
+            self.model.archive([event], "completed", None)
 
     @rule(3, number=NUMBERS)
     def cancel_an_event(self, number: int) -> None:
         event = self.some(number)
         if event is None:
             return
+        tree = self.model.tree(event)
+        running = [each for each in tree if each.held and each.vt > self.model.now]
+        waiting = [each for each in tree if each not in running]
         answer = self.value("select agent.cancel_job($1)", event.id)
-        running = event.held and event.vt > self.model.now
-        assert answer == ("running" if running else "cancelled")
-        if running and not event.cancelled and self.model.is_head(event):
-            event.vt = min(event.vt, self.model.now + CANCEL_GRACE)
-        event.cancelled = event.cancelled or running
-        if answer == "cancelled":
-            self.model.fence_behind(event)
-            self.model.archive([event], "cancelled", "cancelled by surelane")
+        assert answer == ("running" if event in running else "cancelled")
+        for each in running:
+            if not each.cancelled and self.model.is_head(each):
+                each.vt = min(each.vt, self.model.now + CANCEL_GRACE)
+            each.cancelled = True
+        for each in waiting:
+            self.model.fence_behind(each)
+        self.model.archive(waiting, "cancelled", "cancelled by surelane")
 
     @rule(2, key=["i", "j"], wait=PAUSES)
     def reschedule_a_job(self, key: str, wait: int) -> None:
@@ -443,49 +427,45 @@ class Machine:
 
     @rule(2)
     def rescue(self) -> None:
-        dead = [
-            event
-            for event in self.model.live.values()
-            if event.vt > self.model.now
-            and event.heartbeat is not None
-            and event.heartbeat < self.model.now - DEAD_FOR
-        ]
-        for event in dead:
-            event.vt = self.model.now
-        assert self.value("select agent.rescue_events()") == len(dead)
-        if dead:
-            self.model.sweep_after_rescue()
+        silent = self.model.now - DEAD_FOR
+        self.rescues(
+            lambda event: event.heartbeat is not None and event.heartbeat < silent, "agent.rescue_events()"
+        )
 
     @rule(2)
     def let_the_worker_die(self) -> None:
         """Its session, which no lock has, is gone; the claims of the single claim are not its own."""
-        dead = [
-            event
-            for event in self.model.live.values()
-            if event.held and event.worker == "w1" and event.vt > self.model.now
-        ]
-        for event in dead:
-            event.vt = self.model.now
-        self.run(
-            self.queue.execute(
-                "insert into agent.worker (name, kinds, version, session) values ('w1', $1, '', 0)", KINDS
-            )
-        )
-        rescued = self.value("select rescued from agent.rescue_worker('w1', 0, '5 s', 'w2')")
+        introduced = "insert into agent.worker (name, kinds, version, session) values ('w1', $1, '', 0)"
+        self.run(self.queue.execute(introduced, KINDS))
+        self.rescue_worker()
         self.run(self.queue.execute("delete from agent.worker"))
-        assert rescued == len(dead)
-        if dead:
+
+    def rescue_worker(self) -> None:
+        self.rescues(
+            lambda event: event.held and event.worker == "w1",
+            "rescued from agent.rescue_worker('w1', 0, '5 s', 'w2')",
+        )
+
+    def rescues(self, dead: Callable[[Event], bool], call: str) -> None:
+        """Rescue the claims that stand and are dead."""
+        rescued = [event for event in self.model.live.values() if event.vt > self.model.now and dead(event)]
+        for event in rescued:
+            event.vt = self.model.now
+        assert self.value(f"select {call}") == len(rescued)
+        if rescued:
             self.model.sweep_after_rescue()
 
     @rule(3)
     def pause_or_resume(self) -> None:
-        self.run(
-            self.queue.execute(
-                f"select agent.{'resume' if self.model.paused else 'pause'}_kind('slack.parked')"
-            )
-        )
-        self.model.paused = set() if self.model.paused else {"slack.parked"}
-        self.model.free_groups()
+        self.pause(not self.model.paused)
+
+    def pause(self, paused: bool) -> None:
+        """Pause or resume a kind, whether it is paused or not."""
+        verb = "pause" if paused else "resume"
+        self.run(self.queue.execute(f"select agent.{verb}_kind('slack.parked')"))
+        if paused or self.model.paused:
+            self.model.paused = {"slack.parked"} if paused else set()
+            self.model.free_groups()
 
     def both_are_the_same(self) -> None:
         rows = {row["id"]: tuple(row)[1:] for row in self.run(self.queue.fetch(LIVE))}
@@ -493,16 +473,9 @@ class Machine:
             self.adopt(identity)
         assert rows == {identity: self.expected(event) for identity, event in self.model.live.items()}
         assert {tuple(row) for row in self.run(self.queue.fetch(ENDED))} == {
-            (
-                ended.event.id,
-                ended.outcome,
-                ended.reason,
-                ended.event.attempts,
-                ended.event.claims,
-                ended.event.errors,
-                ended.event.priority,
-            )
+            (e.id, ended.outcome, ended.reason, e.attempts, e.claims, e.errors, e.priority)
             for ended in self.model.history.values()
+            for e in [ended.event]
         }
         assert not self.model.live.keys() & self.model.history.keys()
         assert all(event.attempts <= event.max_attempts for event in self.model.live.values())

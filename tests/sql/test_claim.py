@@ -11,7 +11,6 @@ import pytest
 from surelane.calls import Connection
 from surelane.events import Event
 from surelane_service.engine import Engine
-from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     TEN_MINUTES,
     advance,
@@ -108,36 +107,6 @@ async def test_no_event_is_tried_more_often_than_the_maximum(queue: Connection) 
     assert await claim_one(queue, 3) is not None
 
 
-async def test_an_events_own_maximum_goes_before_the_claimants(queue: Connection) -> None:
-    await enqueue(queue, max_attempts=1)
-    assert len(await claim(queue, max_attempts=5)) == 1
-    await advance(queue, TEN_MINUTES)
-    assert await claim(queue, max_attempts=5) == []
-
-
-async def test_a_scheduled_event_is_not_claimed_before_its_time(queue: Connection) -> None:
-    await enqueue(queue, run_at=await queue.fetchval("select agent.clock() + interval '1 minute'"))
-    assert await claim(queue) == []
-    assert await claim_one(queue) is None
-    await advance(queue, timedelta(minutes=1))
-    assert len(await claim(queue)) == 1
-
-
-async def test_only_the_kinds_asked_for_are_claimed(queue: Connection) -> None:
-    wanted = await enqueue(queue, "wanted")
-    await enqueue(queue, "other")
-    assert [row["id"] for row in await claim(queue, "wanted", "never seen")] == [wanted]
-
-
-async def test_a_paused_kind_waits_until_it_is_resumed(queue: Connection) -> None:
-    await enqueue(queue, "parked")
-    await queue.execute("select agent.pause_kind('parked')")
-    assert await claim_one(queue) is None
-    assert await claim(queue, "parked") == []
-    await queue.execute("select agent.resume_kind('parked')")
-    assert len(await claim(queue, "parked")) == 1
-
-
 async def test_the_oldest_of_a_lane_comes_first(queue: Connection) -> None:
     now = await queue.fetchval("select agent.clock()")
     await queue.execute("select agent.enqueue('job') from generate_series(1, 50)")
@@ -184,19 +153,16 @@ async def test_exhausted_events_do_not_keep_others_from_being_claimed(queue: Con
     assert await queue.fetchval("select count(*) from agent.event_hist where outcome = 'expired'") == 250
 
 
-async def test_a_locked_event_is_passed_over(queue: Connection, connect: Connect) -> None:
+async def test_a_locked_event_is_passed_over(queue: Connection, other: Connection) -> None:
     first = await enqueue(queue)
     second = await enqueue(queue)
-    other = await connect()
     async with other.transaction():
         await other.execute("select from agent.event where id = $1 for update", first)
         assert [row["id"] for row in await claim(queue)] == [second]
     assert [row["id"] for row in await claim(queue)] == [first]
 
 
-async def test_events_are_spread_evenly_over_the_lanes_and_single_claims_draw_evenly_from_them(
-    queue: Connection,
-) -> None:
+async def test_lanes_fill_evenly_and_single_claims_draw_evenly_from_them(queue: Connection) -> None:
     await queue.execute("select agent.enqueue('job') from generate_series(1, 1600)")
     for drawn in (
         "select lane from agent.event",

@@ -245,7 +245,7 @@ async def test_a_crowd_loses_nothing_shares_nothing_and_keeps_the_rules_of_group
             assert ids == sorted(ids, key=happened.__getitem__)
 
 
-async def test_settling_a_batch_in_pieces_from_many_connections_loses_nobody(
+async def test_settling_in_pieces_from_many_connections_loses_nobody(
     queue: Connection, connect: Connect
 ) -> None:
     connections = [await connect() for _ in range(4)]

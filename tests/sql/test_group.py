@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from surelane.calls import Connection
-from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     TEN_MINUTES,
     advance,
@@ -130,11 +129,10 @@ async def test_a_group_that_lost_its_head_is_healed_by_the_sweep(queue: Connecti
     assert await ids(queue) == group
 
 
-async def test_a_busy_head_makes_its_members_settle_later(queue: Connection, connect: Connect) -> None:
+async def test_a_busy_head_makes_its_members_settle_later(queue: Connection, other: Connection) -> None:
     """While an insert into a group commits, the group's settles answer busy, keep their claims and are sent again."""
     await three(queue)
     rows = [pair(row) for row in await claim(queue)]
-    other = await connect()
     async with other.transaction():
         newcomer = await enqueue(other, group_key="g")
         await other.execute("set constraints agent.member_joins immediate")

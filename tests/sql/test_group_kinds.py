@@ -5,7 +5,6 @@ from datetime import timedelta
 
 from surelane.calls import Connection
 from surelane_operator.changes import Changes
-from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     advance,
     await_answer,
@@ -70,9 +69,7 @@ async def test_a_kind_that_gets_a_worker_is_handed_over_in_order_again(queue: Co
     assert [row["id"] for row in await claim(queue, HANDLED, UNHANDLED)] == [unhandled, mention]
 
 
-async def test_a_worker_that_announces_itself_frees_what_waited_behind_unhandled_heads(
-    queue: Connection,
-) -> None:
+async def test_a_worker_that_comes_frees_what_waited_behind_unhandled_heads(queue: Connection) -> None:
     await add(queue, UNHANDLED)
     mention = await add(queue, HANDLED)
     assert await handled(queue) == [], "no worker has announced its kinds yet"
@@ -144,12 +141,9 @@ async def test_a_kind_whose_workers_retired_gives_way_in_the_end(queue: Connecti
     assert await handled(queue) == [mention]
 
 
-async def test_a_retiring_worker_does_not_wait_for_a_pause_under_way(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_a_retiring_worker_waits_for_no_pause_under_way(queue: Connection, other: Connection) -> None:
     await announce(queue, HANDLED)
     await add(queue, HANDLED)
-    other = await connect()
     async with asyncio.timeout(60), other.transaction():
         await other.execute("select agent.pause_kind($1)", HANDLED)
         await queue.execute("select agent.retire_worker('w1')")

@@ -60,7 +60,7 @@ async def handed_over(queue: Connection) -> list[int]:
 
 
 @pytest.mark.parametrize("arrived", [IN_ORDER, IN_ORDER[::-1]], ids=["in order", "in reverse"])
-async def test_a_batch_of_events_begins_with_the_one_that_happened_first(
+async def test_a_batch_of_events_begins_with_what_happened_first(
     queue: Connection, arrived: list[str]
 ) -> None:
     ids = dict(zip(arrived, await insert_batch(queue, *map(in_thread, arrived)), strict=True))
@@ -135,11 +135,10 @@ async def test_children_of_a_group_run_in_the_order_given(queue: Connection) -> 
 
 
 async def test_a_batch_of_jobs_begins_with_its_first_where_the_head_left_meanwhile(
-    queue: Connection, connect: Connect
+    queue: Connection, other: Connection
 ) -> None:
     """Its jobs join as members, and find no head as they commit."""
     head = await enqueue(queue, group_key="g")
-    other = await connect()
     async with other.transaction():
         await other.execute("select agent.delete_event($1)", head)
         jobs = [{"kind": "job", "group_key": "g", "item_key": name} for name in "cadb"]
@@ -157,15 +156,12 @@ async def test_a_batch_of_jobs_begins_with_its_first_where_the_head_is_scheduled
     assert await handed_over(queue) == ids
 
 
-async def test_a_sweep_leaves_a_group_alone_while_its_retry_is_locked(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_a_sweep_leaves_a_group_whose_retry_is_locked(queue: Connection, other: Connection) -> None:
     first, second, _ = [await enqueue(queue, group_key="g") for _ in range(3)]
     one, _, _ = await claim(queue)
     assert await fail(queue, pair(one), retry_in=timedelta(hours=1)) == ["done"]
     await queue.execute("update agent.event set attempts = 3 where id = $1", second)
     await advance(queue, timedelta(minutes=11))
-    other = await connect()
     async with other.transaction():
         await other.execute("select from agent.event where id = $1 for update", first)
         assert await sweep(queue) == 0

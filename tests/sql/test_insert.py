@@ -41,25 +41,13 @@ async def test_what_is_no_object_is_a_clear_error(queue: Connection, event: str)
         await insert(queue, event)
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        None,
-        "",
-        "soon",
-        "1e9",
-        "-1",
-        "0",
-        "1.2.3",
-        "NaN",
-        "infinity",
-        "99999999999",
-        "1000000000",
-        "9" * 400,
-        {},
-        [],
-    ],
+ABSURD: tuple[Any, ...] = (
+    *(None, "", "soon", "1e9", "-1", "0", "1.2.3", "NaN", "infinity"),
+    *("99999999999", "1000000000", "9" * 400, {}, []),
 )
+
+
+@pytest.mark.parametrize("given", ABSURD)
 async def test_an_absurd_time_is_replaced_by_the_envelopes(queue: Connection, given: Any) -> None:
     event = json.loads(envelope("Ev1", event_ts=given)) | {"event_time": 1700000000}
     row = await live_row(queue, await insert(queue, json.dumps(event)))
@@ -97,9 +85,7 @@ async def test_a_time_just_ahead_is_slacks_own(queue: Connection) -> None:
         ({"type": "x" * 300}, "slack." + "x" * 194),
     ],
 )
-async def test_events_are_called_what_slack_calls_them(
-    queue: Connection, event: dict[str, Any], kind: str
-) -> None:
+async def test_events_are_called_as_by_slack(queue: Connection, event: dict[str, Any], kind: str) -> None:
     row = await live_row(queue, await insert(queue, json.dumps(event)))
     assert row["kind"] == kind
     assert await queue.fetchval("select array_agg(kind) from agent.kind") == [kind]
@@ -123,9 +109,7 @@ async def test_events_are_called_what_slack_calls_them(
         ({"channel": "C" * 300, "ts": "1.1"}, "sha256:"),
     ],
 )
-async def test_events_belong_to_their_thread(
-    queue: Connection, inner: dict[str, Any], group_key: str | None
-) -> None:
+async def test_events_go_to_threads(queue: Connection, inner: dict[str, Any], group_key: str | None) -> None:
     row = await live_row(queue, await insert(queue, envelope("Ev1", **inner)))
     assert row["head"]
     assert row["group_key"] == group_key or row["group_key"].startswith("sha256:")

@@ -40,7 +40,7 @@ async def finished(queue: Connection, event: str) -> int:
 
 
 @pytest.mark.parametrize("event_ts", ["soon", None])
-async def test_a_duplicate_without_a_time_of_its_own_finds_history_for_a_day(
+async def test_a_duplicate_without_a_time_finds_history_for_a_day(
     queue: Connection, event_ts: str | None
 ) -> None:
     identity = await finished(queue, envelope("Ev1", event_ts=event_ts))
@@ -48,20 +48,8 @@ async def test_a_duplicate_without_a_time_of_its_own_finds_history_for_a_day(
     assert await insert(queue, envelope("Ev1", event_ts=event_ts)) == identity
 
 
-async def test_a_group_keeps_its_head_when_a_newcomer_turns_out_to_be_a_duplicate(queue: Connection) -> None:
-    thread = {"channel": "C1", "ts": "1.1", "thread_ts": "1.1"}
-    identity = await finished(queue, envelope("Ev1", **thread))
-    waiting = await insert(queue, envelope("Ev2", **thread))
-    assert await insert(queue, envelope("Ev1", **thread)) == identity
-    claimed = await claim_single(queue)
-    assert claimed["id"] == waiting
-
-
 @pytest.mark.parametrize("kept", [True, False], ids=["committed", "rolled back"])
-async def test_a_duplicate_waits_for_an_insert_under_way(
-    queue: Connection, connect: Connect, kept: bool
-) -> None:
-    other = await connect()
+async def test_a_duplicate_waits_for_an_open_insert(queue: Connection, other: Connection, kept: bool) -> None:
     transaction = other.transaction()
     await transaction.start()
     first = await insert(other, envelope("Ev1"))
@@ -72,12 +60,9 @@ async def test_a_duplicate_waits_for_an_insert_under_way(
     assert await queue.fetchval("select count(*) from agent.event") == 1
 
 
-async def test_a_duplicate_waits_for_the_move_to_history_and_finds_the_event_there(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_a_duplicate_waits_for_the_move_to_history(queue: Connection, other: Connection) -> None:
     identity = await insert(queue, envelope("Ev1"))
     (claimed,) = await claim(queue, "slack.app_mention")
-    other = await connect()
     async with other.transaction():
         assert await complete(other, (identity, claimed["claim"])) == ["done"]
         duplicate = asyncio.create_task(insert(queue, envelope("Ev1")))
@@ -95,10 +80,9 @@ async def test_inserting_above_read_committed_is_refused(queue: Connection, isol
             await queue.fetchval("select agent.insert_event($1)", envelope("Ev1"))
 
 
-async def test_a_batch_gives_up_soon_on_a_blocked_event_and_stores_nothing(
-    queue: Connection, connect: Connect
+async def test_a_batch_gives_up_on_a_blocked_event_and_stores_nothing(
+    queue: Connection, other: Connection
 ) -> None:
-    other = await connect()
     async with other.transaction():
         await insert(other, envelope("Ev2"))
         with pytest.raises(asyncpg.LockNotAvailableError):

@@ -22,6 +22,8 @@ from tests.sql.migrations import (
     write_scripts,
 )
 
+pytestmark = pytest.mark.slow
+
 GATE = "select pg_advisory_xact_lock_shared(1);"
 AT_COMMIT = f"""
 create function agent.gate() returns trigger language plpgsql
@@ -62,9 +64,7 @@ async def closed_gate(dsn: str, step: str) -> AsyncIterator[Connection]:
 
 
 @pytest.mark.parametrize("step", STEPS)
-async def test_a_killed_runner_leaves_nothing_and_its_session_ends(
-    empty_database: str, tmp_path: Path, step: str
-) -> None:
+async def test_a_killed_runner_leaves_nothing_behind(empty_database: str, tmp_path: Path, step: str) -> None:
     scripts_blocking_at(tmp_path, step)
     before = await state(empty_database)
     async with closed_gate(empty_database, step) as observer:

@@ -7,7 +7,6 @@ import asyncpg
 import pytest
 
 from surelane.calls import Connection
-from tests.sql.conftest import Connect
 from tests.sql.queue_steps import Pair, claim, ended_row, ending, enqueue, live, live_row, pair
 
 
@@ -59,7 +58,9 @@ async def test_every_outcome_in_one_batch(queue: Connection) -> None:
     assert (row["attempts"], row["visible_in"].total_seconds() > 20) == (0, True)
     assert await ending(queue, fanned[0]) == ("completed", None)
     assert await queue.fetchval("select waits_for from agent.event where kind = 'next'") == 1
-    parked = await queue.fetch("select deadline from agent.event where id = $1 and claimed_by is null", awaiting[0])
+    parked = await queue.fetch(
+        "select deadline from agent.event where id = $1 and claimed_by is null", awaiting[0]
+    )
     assert [row["deadline"].year for row in parked] == [2999]
     assert await queue.fetchval("select agent.answer_event($1, '1')", awaiting[0]) == "done"
     assert await live(queue, lost[0]) is not None
@@ -88,9 +89,7 @@ async def test_a_claim_settles_once(queue: Connection) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["complete", "fail", "release", "snooze", "await", "fan_out"])
-async def test_a_locked_event_is_busy_and_delays_no_other(
-    queue: Connection, connect: Connect, outcome: str
-) -> None:
+async def test_a_locked_event_is_busy_alone(queue: Connection, other: Connection, outcome: str) -> None:
     arguments: dict[str, Any] = {
         "fail": {"error": {}, "retry_in": 0},
         "snooze": {"pause": 1},
@@ -99,19 +98,15 @@ async def test_a_locked_event_is_busy_and_delays_no_other(
     }
     locked, free = await claimed(queue, 2)
     items = [(locked, outcome, arguments.get(outcome)), (free, outcome, arguments.get(outcome))]
-    other = await connect()
     async with other.transaction():
         await other.execute("select from agent.event where id = $1 for update", locked[0])
         assert await settle(queue, *items) == ["busy", "done"]
     assert await settle(queue, *items) == ["done", "stale"]
 
 
-async def test_a_fan_out_that_must_wait_is_busy_and_delays_no_other(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_a_fan_out_that_must_wait_is_busy_alone(queue: Connection, other: Connection) -> None:
     waits, free = await claimed(queue, 2)
     fan = {"children": [{"kind": "child", "item_key": "taken"}], "continuation": {"kind": "next"}}
-    other = await connect()
     transaction = other.transaction()
     await transaction.start()
     await enqueue(other, item_key="taken")

@@ -4,7 +4,6 @@ import json
 from datetime import timedelta
 
 from surelane.calls import Connection
-from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     advance,
     claim,
@@ -106,11 +105,10 @@ async def test_a_sweep_is_bounded_and_repeats_until_nothing_is_left(queue: Conne
     assert await expire(queue) == 2500
 
 
-async def test_sweeps_step_over_each_others_events(queue: Connection, connect: Connect) -> None:
+async def test_sweeps_step_over_each_others_events(queue: Connection, other: Connection) -> None:
     first = await enqueue(queue)
     await enqueue(queue)
     await advance(queue, HOUR * 2)
-    other = await connect()
     async with other.transaction():
         await other.execute("select from agent.event where id = $1 for update", first)
         assert await sweep(queue) == 1
