@@ -35,11 +35,8 @@ def test_a_group_is_claimed_once_at_a_time_and_in_slacks_order() -> None:
     assert queue.settle(group, 4.0), "the next event waits now"
     ((_, events),) = queue.claim(1)
     assert [event.post.at for event in events] == [3.0]
-
-
-def test_a_claim_takes_no_more_groups_than_it_asks_for() -> None:
     queue = queue_of(Post(float(nth), 0, nth, 1.0) for nth in range(20))
-    assert [len(queue.claim(limit)) for limit in (5, 10, 10)] == [5, 10, 5]
+    assert [len(queue.claim(limit)) for limit in (5, 10, 10)] == [5, 10, 5], "as many groups as it asks for"
 
 
 def test_a_threads_events_run_one_after_another_though_slots_are_free() -> None:

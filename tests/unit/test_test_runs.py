@@ -4,11 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.deploy.commands import ROOT
 
 TAKE = "from tests.processes import free_port; print(*(free_port() for _ in range(300))); input()"
 
 
+@pytest.mark.slow
 def test_processes_are_given_different_ports_while_they_run() -> None:
     command = [sys.executable, "-c", TAKE]
     running = [
