@@ -125,9 +125,7 @@ def test_only_slack_bolts_apps_and_their_subclasses_are_apps() -> None:
         (lambda app: app.action({"type": "workflow_step_edit", "callback_id": "s"}), True),
     ],
 )
-def test_listeners_that_can_never_run_are_seen(
-    make: Make, register: Callable[[Any], Any], idle: bool
-) -> None:
+def test_listeners_that_never_run_are_seen(make: Make, register: Callable[[Any], Any], idle: bool) -> None:
     app = make()
     register(app)(listen)
     assert [name for name, _ in idle_listeners(app)] == (["listen"] if idle else [])

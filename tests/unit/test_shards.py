@@ -112,9 +112,7 @@ def test_slack_sends_again_at_once_after_a_minute_and_after_five() -> None:
         (369.0, True, 0, 4 * BUDGET + 360.0 + HOUR),
     ],
 )
-def test_slack_gives_up_what_an_outage_outlives(
-    lasts: float, delayed: bool, lost: int, latest: float
-) -> None:
+def test_slack_gives_up_what_outages_outlive(lasts: float, delayed: bool, lost: int, latest: float) -> None:
     figures = run([Post(10.0, 0, 1, 1.0)], outage=Outage(10.0, lasts), delayed=delayed)
     assert (figures.lost, figures.stored) == (lost, 1 - lost)
     assert figures.finished == pytest.approx(0.0 if lost else 11.0 + latest, abs=6.0)

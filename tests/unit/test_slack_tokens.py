@@ -176,9 +176,7 @@ async def test_tokens_are_looked_up_again_after_a_while(monkeypatch: pytest.Monk
     assert await tokens.clients_of(Owner("T1")) is None
 
 
-async def test_an_installation_keeps_its_clients_until_its_token_changes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_installation_keeps_its_clients_until_a_new_token(monkeypatch: pytest.MonkeyPatch) -> None:
     store, made = Store(), list[str]()
 
     def make(token: str) -> SlackClients:
