@@ -32,7 +32,7 @@ async def test_an_action_is_kept_with_who_what_and_the_result(queue: Connection,
     assert kept["result"] == {"answer": "cancelled"}
     assert kept["finished_at"] is not None
     assert await ending(queue, identity) == ("cancelled", "cancelled by ada: asked for")
-    # A program that names nobody acts as its role. A refused change changes nothing.
+    # A program that names no person acts as its role. A refused change changes nothing.
     await operator.pause("job")
     with pytest.raises(InvalidInput):
         await operator.set_limit("job", concurrency=-1)

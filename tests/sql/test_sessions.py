@@ -149,7 +149,7 @@ async def test_a_worker_taken_for_dead_lives_when_it_is_back(queue: Connection, 
 
 
 async def test_neither_a_locked_event_nor_a_worker_stops_rescue(queue: Connection, connect: Connect) -> None:
-    """Whoever looks next ends a claim that was locked: who found the death may have stopped meanwhile."""
+    """A later look ends a claim that was locked: who found the death may have stopped meanwhile."""
     held, free = [await enqueue(queue, "mail") for _ in range(2)]
     owner, key = await connect(), await dead(queue, connect)
     async with locked(owner, held):
