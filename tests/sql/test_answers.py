@@ -152,9 +152,7 @@ async def test_question_of_a_menu_has_one_attempt_and_a_deadline(queue: Connecti
 
 
 @pytest.mark.parametrize("batch", [False, True])
-async def test_interactions_have_no_group_unless_their_kind_is_ordered(
-    queue: Connection, batch: bool
-) -> None:
+async def test_interactions_have_no_group_unless_a_kind_is_ordered(queue: Connection, batch: bool) -> None:
     async def stored(number: int) -> str | None:
         if batch:
             await Intake(queue).insert_events([click(number)])
@@ -191,7 +189,7 @@ async def test_interactions_alone_wake_interactive_slots(queue: Connection, conn
     ("event", "refused"),
     [({"command": "/nobody"}, True), ({"type": "view_submission"}, True), ({"type": "shortcut"}, False)],
 )
-async def test_what_none_handles_is_refused_if_any_lives(
+async def test_what_none_handles_is_refused_if_one_lives(
     queue: Connection, event: Any, refused: bool
 ) -> None:
     """Where none lives, one may start in a moment: the event waits for it."""

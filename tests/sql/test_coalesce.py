@@ -2,6 +2,7 @@
 
 import json
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -41,10 +42,10 @@ async def put_back(queue: Connection, row: Row, pause: float) -> None:
 
 
 async def coalesce(
-    queue: Connection, rows: list[Row], outcome: str = "complete", argument: object = None
+    queue: Connection, rows: list[Row], how: str = "complete", argument: Any = None
 ) -> Settled:
     """Settle a head with its followers."""
-    given = {"outcome": outcome, "argument": argument, "followers": [pair(row) for row in rows[1:]]}
+    given = {"outcome": how, "argument": argument, "followers": [pair(row) for row in rows[1:]]}
     (answer,) = await Engine(queue).settle([(*pair(rows[0]), "coalesce", json.dumps(given))])
     return answer
 

@@ -83,9 +83,7 @@ async def test_a_lost_claim_begins_no_successor_and_a_second_settle_is_stale(que
     assert await queue.fetchval("select count(*) from agent.event") == 1
 
 
-async def test_whoever_stores_the_key_meanwhile_finds_a_successor(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_who_stores_the_key_meanwhile_finds_a_successor(queue: Connection, connect: Connect) -> None:
     await enqueue(queue, "job", item_key="k")
     (row,) = await claim(queue)
     other = await connect()

@@ -226,9 +226,7 @@ async def test_what_is_requeued_meanwhile_is_found(queue: Connection) -> None:
 
 
 @pytest.mark.parametrize("place", ["event", "event_hist"])
-async def test_a_foreign_transaction_delays_what_it_locks_alone(
-    queue: Connection, connect: Connect, place: str
-) -> None:
+async def test_a_transaction_delays_its_rows_alone(queue: Connection, connect: Connect, place: str) -> None:
     locked = await (written(queue, 1) if place == "event" else finish(queue, "Ev1", 1))
     await written(queue, 2)
     given = '{"team": "T1"}'

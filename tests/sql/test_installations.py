@@ -138,9 +138,7 @@ async def test_a_synchronous_store_calls_the_other_one(service: Connection) -> N
     assert (bot.bot_token, person.user_token, gone) == (SECRETS[0], SECRETS[2], None)
 
 
-async def test_a_row_copied_from_another_workspace_does_not_open(
-    queue: Connection, service: Connection
-) -> None:
+async def test_a_row_copied_from_another_workspace_stays_shut(queue: Connection, service: Connection) -> None:
     await store(service).async_save(installation("T1"))
     await store(service).async_save(installation("T2"))
     await queue.execute(
@@ -199,9 +197,7 @@ async def test_each_role_may_do_with_tokens_what_it_needs(queue: Connection) -> 
     assert await queue.fetchval(f"{hidden} {tables}") is False
 
 
-async def test_a_state_is_used_once_and_forgotten_long_after_its_end(
-    queue: Connection, service: Connection
-) -> None:
+async def test_a_state_is_used_once_and_forgotten_in_the_end(queue: Connection, service: Connection) -> None:
     use = "select agent.use_oauth_state($1, now() + $2::text::interval)"
     assert [await service.fetchval(use, b"a", "10 minutes") for _ in range(2)] == [True, False]
     assert await service.fetchval(use, b"b", "-2 hours")
@@ -302,9 +298,7 @@ async def waiting_event(queue: Connection, service: Connection, team: str, nth: 
     return event
 
 
-async def test_an_install_shows_what_waits_for_it_and_wakes_workers(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_an_install_shows_what_waits_and_wakes_workers(queue: Connection, connect: Connect) -> None:
     worker = await connect("surelane_worker")
     mine, others = [await waiting_event(queue, worker, team, 1) for team in ("T1", "T2")]
     held = await waiting_event(queue, worker, "T1", 2)
@@ -362,9 +356,7 @@ async def test_reports_of_events_that_have_ended_are_forgotten(queue: Connection
     assert await queue.fetchval(noted) == [live, live]
 
 
-async def test_a_connected_account_wakes_that_persons_turns_alone(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_a_connected_account_wakes_its_persons_turns_alone(queue: Connection, connect: Connect) -> None:
     worker, ingest = await connect("surelane_worker"), await connect("surelane_ingest")
     foreign = await connect()
     turns = {}

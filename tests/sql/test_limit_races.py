@@ -133,9 +133,7 @@ async def one_runs_and_one_waits(queue: Connection) -> Row:
     return row
 
 
-async def test_a_heartbeat_that_waits_for_rows_renews_no_lost_run(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_a_heartbeat_that_waits_renews_no_lost_run(queue: Connection, connect: Connect) -> None:
     lapsed = await one_runs_and_one_waits(queue)
     beats = await connect()
     await beats.execute(f"begin; {SLOW}")
@@ -153,7 +151,7 @@ async def test_a_heartbeat_that_waits_for_rows_renews_no_lost_run(
 
 
 @pytest.mark.parametrize("late", [1.1, 20])
-async def test_a_run_that_a_heartbeat_renews_keeps_its_slot(
+async def test_a_run_that_is_being_renewed_has_a_slot(
     queue: Connection, connect: Connect, late: float
 ) -> None:
     """Also where the heartbeat commits minutes after the lease ended."""

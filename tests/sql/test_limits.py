@@ -281,7 +281,7 @@ async def test_an_older_event_that_comes_while_no_slot_is_free_is_claimed_later(
     assert [row["id"] for row in await claim(queue)] == [older]
 
 
-async def test_the_sweep_finds_what_was_stored_while_a_limit_came_and_keys_without_a_note(
+async def test_the_sweep_finds_what_claims_of_a_limit_passed_over(
     queue: Connection, connect: Connect
 ) -> None:
     other = await connect()
@@ -459,9 +459,7 @@ async def test_a_clock_that_jumped_ahead_and_back_stops_no_rate(queue: Connectio
         ("workspace", {"payload": {"team_id": "T1"}}, {"payload": {"team_id": "T2"}}),
     ],
 )
-async def test_a_replaced_job_counts_by_its_new_key(
-    queue: Connection, per: str, one: Any, other: Any
-) -> None:
+async def test_a_replaced_job_counts_by_a_new_key(queue: Connection, per: str, one: Any, other: Any) -> None:
     async def store(**job: Any) -> None:
         jobs = json.dumps([{"kind": "job", **job}])
         await queue.execute("select agent.enqueue_jobs($1, 'replace')", jobs)
@@ -528,9 +526,7 @@ async def test_a_settle_far_from_the_limit_notes_nothing(queue: Connection) -> N
     assert await queue.fetch("select * from agent.limit_note") == notes
 
 
-async def test_a_slot_freed_while_a_claim_counts_its_run_is_found(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_a_slot_freed_while_a_claim_counts_it_is_found(queue: Connection, connect: Connect) -> None:
     """The settle began before an event waited, so it left no note. It is found soon, without a sweep."""
     await declare(queue, concurrency=1)
     await enqueue(queue)

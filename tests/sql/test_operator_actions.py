@@ -32,7 +32,7 @@ async def test_an_action_is_kept_with_who_what_and_the_result(queue: Connection,
     assert kept["result"] == {"answer": "cancelled"}
     assert kept["finished_at"] is not None
     assert await ending(queue, identity) == ("cancelled", "cancelled by ada: asked for")
-    # A program that names nobody acts as its role. A refused change changes nothing.
+    # A program that names no person acts as its role. A refused change changes nothing.
     await operator.pause("job")
     with pytest.raises(InvalidInput):
         await operator.set_limit("job", concurrency=-1)
@@ -156,9 +156,7 @@ async def test_a_schedule_is_paused_resumed_and_run_at_once(queue: Connection, o
         assert not await change("none")
 
 
-async def test_actions_are_listed_by_pages_and_by_target_and_old_ones_go(
-    queue: Connection, operator: Changes
-) -> None:
+async def test_actions_come_by_page_and_target_and_old_ones_go(queue: Connection, operator: Changes) -> None:
     for kind in ("a", "b", "a"):
         await operator.pause(kind)
     page = await operator.audit.list_actions(2)

@@ -78,12 +78,10 @@ async def test_an_event_keeps_its_priority(queue: Connection, priority: int) -> 
     assert await claim_one(queue) is not None
 
 
-@pytest.mark.parametrize(("on_duplicate", "priority"), [("skip", 3), ("earliest", 3), ("replace", 0)])
-async def test_a_replaced_job_takes_a_new_priority(
-    queue: Connection, on_duplicate: str, priority: int
-) -> None:
+@pytest.mark.parametrize(("mode", "priority"), [("skip", 3), ("earliest", 3), ("replace", 0)])
+async def test_a_replaced_job_takes_a_new_priority(queue: Connection, mode: str, priority: int) -> None:
     first = await enqueue(queue, dedupe_key="d", priority=3)
-    assert await enqueue(queue, dedupe_key="d", priority=0, on_duplicate=on_duplicate) == first
+    assert await enqueue(queue, dedupe_key="d", priority=0, on_duplicate=mode) == first
     assert await priority_of(queue, first) == (priority, max(priority, 1))
     assert [row["id"] for row in await claim(queue)] == [first]
 

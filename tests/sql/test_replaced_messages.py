@@ -39,9 +39,7 @@ async def live(queue: Connection) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["one workspace", "Slack Connect"])
-async def test_a_waiting_message_is_replaced_once_by_whoever_reports_it(
-    queue: Connection, shared: bool
-) -> None:
+async def test_a_waiting_message_is_replaced_once_by_any_reporter(queue: Connection, shared: bool) -> None:
     first = await store(queue, envelope(shared=shared))
     edit = envelope(at="1700000009.000100", team="T2" if shared else "T1", text="bye", shared=shared)
     assert await replace(queue, edit) == "cancelled"
@@ -71,9 +69,7 @@ async def test_what_a_handler_without_turns_has_begun_goes_on(queue: Connection)
     assert await replace(queue, edit) is None  # it is cancelled already
 
 
-async def test_a_locked_message_is_busy_and_a_deleted_one_leaves_no_event(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_a_locked_message_is_busy_and_a_deleted_one_ends(queue: Connection, connect: Connect) -> None:
     identity = await store(queue, envelope())
     async with locked(await connect(), identity):
         assert await replace(queue, envelope(at="1700000009.000100", text="bye")) == "busy"

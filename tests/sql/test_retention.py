@@ -99,9 +99,7 @@ async def test_one_worker_drops_at_a_time_by_the_shortest_age(queue: Connection,
 @pytest.mark.parametrize(
     "statement", ["lock table agent.event_hist in share mode", "select from agent.event_hist for update"]
 )
-async def test_a_foreign_open_transaction_keeps_nobody_waiting(
-    queue: Connection, connect: Connect, statement: str
-) -> None:
+async def test_an_open_transaction_stops_nobody(queue: Connection, connect: Connect, statement: str) -> None:
     locked = await finish(queue, "Ev1", 200)
     async with stays_open(await connect(), statement):
         with suppress(asyncpg.LockNotAvailableError):  # the worker tries again

@@ -44,9 +44,7 @@ def rotate(queue_database: str, monkeypatch: pytest.MonkeyPatch) -> Rotate:
     return run
 
 
-async def test_what_no_key_opens_is_named_and_left(
-    queue: Connection, service: Connection, rotate: Rotate
-) -> None:
+async def test_what_no_key_opens_is_named(queue: Connection, service: Connection, rotate: Rotate) -> None:
     keys = Keyring([NEW])
     sound = await DataKeys(service, Keyring([OLD])).current("T1")
     ours = b"\x01" + keys.current_id + bytes(40)

@@ -138,7 +138,7 @@ async def test_a_job_whose_duplicate_of_both_keys_runs_is_told(queue: Connection
         ("earliest", 3, (2, 1)),
     ],
 )
-async def test_a_pending_duplicate_takes_its_modes_part(
+async def test_a_pending_duplicate_obeys_its_mode(
     queue: Connection, mode: Any, at: int, expected: Any
 ) -> None:
     client, base = Queue(queue), await now(queue)

@@ -215,9 +215,7 @@ async def test_what_cannot_be_opened_says_why(service: Connection, queue: Connec
         await sealing(service).opened(value)
 
 
-async def test_a_retired_key_is_unused_and_destroyed_in_the_end(
-    queue: Connection, service: Connection
-) -> None:
+async def test_a_retired_key_is_unused_and_then_destroyed(queue: Connection, service: Connection) -> None:
     before = sealing(service)
     text, _ = await before.event(json.dumps(PAYLOADS[0]), None)
     assert await queue.fetchval("select agent.retire_data_key('T2')") is None

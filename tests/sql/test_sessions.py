@@ -28,11 +28,9 @@ async def lose(queue: Connection, connection: Connection) -> None:
         pass
 
 
-async def session(
-    queue: Connection, connection: Connection, name: str, *kinds: str, starts: bool = True
-) -> int:
+async def session(queue: Connection, own: Connection, name: str, *kinds: str, starts: bool = True) -> int:
     """Open a worker's session on a connection and announce the worker; return the session's key."""
-    engine = Engine(connection)
+    engine = Engine(own)
     await engine.open_session(name, "1.0.0", starts=starts)
     await engine.announce_worker(name, kinds, "1.0.0")
     return int(await queue.fetchval("select session from agent.worker where name = $1", name))
@@ -64,9 +62,7 @@ async def rescue(queue: Connection, worker: str, key: int, gone: timedelta = GON
     return await Engine(queue).rescue_worker(worker, key, lost_for=gone, by="w2")
 
 
-async def test_a_worker_with_claims_is_taken_for_dead_not_retired(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_a_worker_with_claims_is_never_retired_but_dead(queue: Connection, connect: Connect) -> None:
     stopping, other = await connect("surelane_worker"), await connect("surelane_worker")
     key = await session(queue, stopping, "w1", "mail")
     await session(queue, other, "w2", "mail")
@@ -153,7 +149,7 @@ async def test_a_worker_taken_for_dead_lives_when_it_is_back(queue: Connection, 
 
 
 async def test_neither_a_locked_event_nor_a_worker_stops_rescue(queue: Connection, connect: Connect) -> None:
-    """Whoever looks next ends a claim that was locked: who found the death may have stopped meanwhile."""
+    """A later look ends a claim that was locked: who found the death may have stopped meanwhile."""
     held, free = [await enqueue(queue, "mail") for _ in range(2)]
     owner, key = await connect(), await dead(queue, connect)
     async with locked(owner, held):
@@ -242,9 +238,7 @@ async def test_a_claim_without_heartbeats_is_named_and_its_rescue_told(queue: Co
 
 
 @pytest.mark.parametrize("dies", ["before the worker starts", "while it sweeps"])
-async def test_a_worker_rescues_as_it_starts_and_sweeps(
-    queue: Connection, connect: Connect, dies: str
-) -> None:
+async def test_a_worker_rescues_at_start_and_later(queue: Connection, connect: Connect, dies: str) -> None:
     interval = timedelta(hours=1) if dies.startswith("before") else timedelta(seconds=0.1)
     settings = SimpleNamespace(sweep_interval=interval, max_vt_age=timedelta(hours=1))
     other, nobody = Engine(await connect("surelane_worker")), cast("Any", None)
@@ -270,9 +264,7 @@ async def test_a_worker_rescues_as_it_starts_and_sweeps(
 
 
 @pytest.mark.parametrize("dies", ["session", "heartbeats"])
-async def test_an_event_that_a_death_exhausts_frees_its_group(
-    queue: Connection, connect: Connect, dies: str
-) -> None:
+async def test_a_death_exhausts_an_event_of_a_group(queue: Connection, connect: Connect, dies: str) -> None:
     dying = await connect("surelane_worker")
     key = await session(queue, dying, "w1", "mail")
     identity = await enqueue(queue, "mail", group_key="g", max_attempts=1)
@@ -288,15 +280,13 @@ async def test_an_event_that_a_death_exhausts_frees_its_group(
     assert [row["id"] for row in await claim(queue, "mail", worker="w2")] == [following]
 
 
-@pytest.mark.parametrize("first_ends_first", [True, False])
-async def test_a_session_is_gone_with_its_last_connection(
-    queue: Connection, connect: Connect, *, first_ends_first: bool
-) -> None:
+@pytest.mark.parametrize("order", [1, -1])
+async def test_a_session_ends_with_its_last_one(queue: Connection, connect: Connect, order: int) -> None:
     """Whichever ends first: until then the worker may still claim over the other one."""
     first, second = await connect("surelane_worker"), await connect("surelane_worker")
     key = await session(queue, first, "w1", "a")
     assert await Engine(second).join_session(key)
-    one, other = (first, second) if first_ends_first else (second, first)
+    one, other = (first, second)[::order]
     identity = await enqueue(queue, "a")
     await claim(other, "a", worker="w1")
     await lose(queue, one)

@@ -11,9 +11,7 @@ from surelane_worker.slack.limits import Leased, LeaseWanted, SlackLimits
 from tests.sql.conftest import Connect
 
 
-def wants(
-    wanted: int, calls: int = 3, window: float = 100.0, spare: int = 0, name: str = "T/x"
-) -> LeaseWanted:
+def wants(wanted: int, calls: int = 3, window: float = 100, spare: int = 0, name: str = "T/x") -> LeaseWanted:
     return LeaseWanted(name, calls, window, wanted, spare, 5.0)
 
 
@@ -71,9 +69,7 @@ async def test_calls_are_at_hand_while_a_quarter_of_the_limit_is_free(queue: Con
     assert await waits(queue, wants(6, calls=8)) == [0, 0, 0, 2, 2, 2], "and a window beyond its last moment"
 
 
-async def test_workers_lease_limits_without_waiting_for_each_other(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_workers_lease_limits_at_once_without_any_wait(queue: Connection, connect: Connect) -> None:
     workers = [SlackLimits(await connect("surelane_worker")) for _ in range(4)]
     names = [f"T/{number}" for number in range(6)]
     await lease(queue, *(wants(0, name=name) for name in names))

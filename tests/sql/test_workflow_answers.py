@@ -48,9 +48,7 @@ async def test_a_remote_agent_answers_only_what_was_dispatched_to_it(queue: Conn
     assert answered["result"] == "1"
 
 
-async def test_a_handler_may_answer_what_awaits_it_unless_it_was_cancelled(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_a_handler_may_answer_what_was_not_cancelled(queue: Connection, connect: Connect) -> None:
     """One event's handler ends another event, as for an approval by a button."""
     client = Queue(await connect("surelane_worker"))
     deadline = await queue.fetchval("select agent.clock() + interval '5 minutes'")

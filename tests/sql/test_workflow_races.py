@@ -19,7 +19,7 @@ def jobs(count: int, **fields: Any) -> list[Job]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 5])
-async def test_the_last_children_race_and_the_continuation_runs_once(
+async def test_last_children_race_for_one_continuation(
     queue: Connection, connect: Connect, batch: int
 ) -> None:
     """Several batches settle children of the same two continuations at the same moment, in any order."""

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from conftest import EVERYDAY, TOOLS
 
 from tests.deploy.commands import ROOT
@@ -39,6 +40,7 @@ def test_the_makefile_and_pytest_agree_on_the_everyday_suite() -> None:
     assert set(made["TOOLS"].split(" or ")) == TOOLS
 
 
+@pytest.mark.slow
 def test_processes_are_given_different_ports_while_they_run() -> None:
     command = [sys.executable, "-c", TAKE]
     running = [
