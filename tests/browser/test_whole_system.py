@@ -24,7 +24,6 @@ async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Up]:
         "SURELANE_BACKOFF_BASE": "0.2s",
         "SURELANE_POLL_INTERVAL": "0.2s",
         "SURELANE_HANDLERS": "tests.browser.ticket_handlers:handlers",
-        "SURELANE_EVENT_TYPES": "app_mention,message.im,app_home_opened",
     }
     async with up(data / "pg", settings) as running:
         await running.ready()
@@ -57,12 +56,6 @@ async def test_a_refused_token_ends_the_event_and_the_page_says_why(slack: "Slac
     await slack.expect(delivery).to_contain_text("invalid_auth")
 
 
-async def test_a_command_that_nothing_handles_is_refused_at_once(slack: "SlackPage") -> None:
-    await slack.say("/unknown home")
-    await slack.open_tools("Deliveries")
-    await slack.expect(slack.tools.locator(".delivery", has_text="/unknown")).to_contain_text("404 error")
-
-
 async def test_a_modal_gets_its_options_and_its_errors_from_the_handlers(slack: "SlackPage") -> None:
     await slack.use_shortcut("Ask")
     await slack.page.get_by_label("What is wrong?").fill("the window")
@@ -78,18 +71,3 @@ async def test_a_modal_gets_its_options_and_its_errors_from_the_handlers(slack: 
     await slack.expect(slack.modal).to_contain_text("Somebody in Bergen looks at it.")
     await slack.page.keyboard.press("Escape")
     await slack.expect(slack.modal).to_have_count(0)
-
-
-async def test_a_handler_that_fails_leaves_its_event_and_slack_without_a_warning(slack: "SlackPage") -> None:
-    await slack.say("/fail")
-    await slack.open_tools("Deliveries")
-    failed = slack.tools.locator(".delivery", has_text="/fail")
-    await slack.expect(failed).to_contain_text("200 in")
-    await slack.expect(failed).to_contain_text("queue: failed")
-    await slack.expect(slack.channel).not_to_contain_text("/fail failed")
-
-
-async def test_home_is_published_when_it_is_opened(slack: "SlackPage") -> None:
-    await slack.open_channel("Surelane")
-    await slack.page.get_by_role("tab", name="Home").click()
-    await slack.expect(slack.page.get_by_role("tabpanel", name="Home")).to_contain_text("Hello @ada")

@@ -111,23 +111,33 @@ async def test_figures_that_are_just_being_measured_are_not_guessed(
     assert (unknown.level, "first time" in unknown.found) == (Level.UNKNOWN, True)
 
 
-async def test_rights_that_are_missing_or_too_many_are_found(
-    connection: Connection, findings: Examine
+async def test_wrong_rights_clocks_settings_and_indexes_are_found(
+    connection: Connection, database: str, server: Server, findings: Examine
 ) -> None:
-    await connection.execute("revoke execute on all functions in schema agent from agent_worker")
-    await connection.execute("grant execute on function agent.rerun_events(int8[]) to public")
-    missing, open_to_all = await findings("roles", role="surelane")
+    for statement in (
+        "revoke execute on all functions in schema agent from agent_worker",
+        "grant execute on function agent.rerun_events(int8[]) to public",
+        "select agent.announce_worker('fast', '{}', '0.1.0', '3 s')",
+        "select agent.announce_worker('slow', '{}', '0.1.0', '-1 min')",
+        "alter table agent.event set (autovacuum_enabled = off)",
+    ):
+        await connection.execute(statement)
+    admin = await asyncpg.connect(server.admin, database=database.partition("?")[0].rpartition("/")[2])
+    invalid = "update pg_index set indisvalid = false where indexrelid = 'agent.event_claim'::regclass"
+    await admin.execute(invalid)
+    await admin.close()
+    found: dict[str, list[Finding]] = {}
+    for finding in await findings(role="surelane"):
+        found.setdefault(finding.check, []).append(finding)
+    missing, open_to_all = found["roles"]
     assert (missing.level, "agent_worker" in missing.found) == (Level.PROBLEM, True)
     assert (open_to_all.level, "rerun_events" in open_to_all.found) == (Level.WARNING, True)
     assert missing.advice == open_to_all.advice == "run: python -m surelane_migrations apply --again"
-
-
-async def test_clocks_that_differ_are_found(connection: Connection, findings: Examine) -> None:
-    await connection.execute("select agent.announce_worker('fast', '{}', '0.1.0', '3 s')")
-    await connection.execute("select agent.announce_worker('slow', '{}', '0.1.0', '-1 min')")
-    ours, fast, slow = await findings("clock")
-    assert [finding.level for finding in (ours, fast, slow)] == [Level.OK, Level.WARNING, Level.PROBLEM]
-    assert "fast is 3 s ahead of" in fast.found
+    assert [each.level for each in found["clock"]] == [Level.OK, Level.WARNING, Level.PROBLEM]
+    assert "fast is 3 s ahead of" in found["clock"][1].found
+    assert [each.level for each in found["dead rows"]].count(Level.PROBLEM) == 1
+    (index,) = found["indexes"]
+    assert (index.level, index.advice) == (Level.PROBLEM, "reindex index concurrently agent.event_claim")
 
 
 async def test_notices_that_a_pooler_swallows_are_a_problem(database: str) -> None:
@@ -138,45 +148,24 @@ async def test_notices_that_a_pooler_swallows_are_a_problem(database: str) -> No
     assert "SURELANE_NOTIFICATIONS=off" in problem["advice"]
 
 
-async def test_vacuum_that_is_off_is_a_problem(connection: Connection, findings: Examine) -> None:
-    await connection.execute("alter table agent.event set (autovacuum_enabled = off)")
-    assert [finding.level for finding in await findings("dead rows")].count(Level.PROBLEM) == 1
+HOLDERS: list[tuple[dict[str, object], str, str]] = [
+    (
+        {"holder": "session", "pid": 7},
+        "session 'x', pid 7, active, has held back vacuum",
+        "pg_terminate_backend(7)",
+    ),
+    ({"holder": "session", "pid": 7, "state": None}, "hidden", "grant pg_read_all_stats"),
+    ({"holder": "prepared", "application": "two phase"}, "'two phase'", "rollback prepared 'two phase'"),
+    ({"holder": "slot", "application": "standby"}, "'standby'", "pg_drop_replication_slot('standby')"),
+]
 
 
-async def test_an_invalid_index_is_a_problem(database: str, server: Server, findings: Examine) -> None:
-    admin = await asyncpg.connect(server.admin, database=database.partition("?")[0].rpartition("/")[2])
-    await admin.execute(
-        "update pg_index set indisvalid = false where indexrelid = 'agent.event_claim'::regclass"
-    )
-    await admin.close()
-    (finding,) = await findings("indexes")
-    assert (finding.level, finding.advice) == (
-        Level.PROBLEM,
-        "reindex index concurrently agent.event_claim",
-    )
-
-
-@pytest.mark.parametrize(
-    ("holder", "found", "advice"),
-    [
-        (
-            {"holder": "session", "pid": 7},
-            "session 'x', pid 7, active, has held back vacuum",
-            "pg_terminate_backend(7)",
-        ),
-        ({"holder": "session", "pid": 7, "state": None}, "hidden", "grant pg_read_all_stats"),
-        ({"holder": "prepared", "application": "two phase"}, "'two phase'", "rollback prepared 'two phase'"),
-        ({"holder": "slot", "application": "standby"}, "'standby'", "pg_drop_replication_slot('standby')"),
-    ],
-)
-async def test_a_holder_of_vacuum_is_named_with_advice(
-    connection: Connection, findings: Examine, holder: dict[str, object], found: str, advice: str
-) -> None:
-    await hold_vacuum(connection, **holder)
-    (finding,) = await findings("vacuum")
-    assert finding.level is Level.PROBLEM
-    assert found in finding.found
-    assert advice in (finding.advice or "")
+async def test_a_holder_of_vacuum_is_named_with_advice(connection: Connection, findings: Examine) -> None:
+    for holder, found, advice in HOLDERS:
+        await hold_vacuum(connection, **holder)
+        (finding,) = await findings("vacuum")
+        assert (finding.level, found in finding.found) == (Level.PROBLEM, True), holder
+        assert advice in (finding.advice or "")
 
 
 async def test_events_without_a_worker_are_a_problem(connection: Connection, findings: Examine) -> None:
