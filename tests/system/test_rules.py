@@ -322,7 +322,7 @@ async def test_a_rule_is_stored_once_though_the_worker_is_killed(
                 async with asyncio.timeout(30):
                     while not await connection.fetchval("select count(*) from agent.rule"):  # noqa: ASYNC110
                         await asyncio.sleep(0.02)
-            mortal.process.kill()
+            mortal.child.kill()
             await mortal.child.wait()
             assert await connection.fetchval("select count(*) from agent.rule") == stored
             for each in (holding,) if stored else (holding, held):

@@ -1,9 +1,5 @@
-"""The whole tree of spans of one event, over both services and both of OTLP's protocols.
+"""The whole tree of spans of one event. Ingest and two workers run as processes and export to one receiver."""
 
-Ingest and two workers run as processes and export to one receiver.
-"""
-
-import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
@@ -13,25 +9,24 @@ import pytest
 from surelane.calls import Connection
 from surelane_service.engine import Engine
 from surelane_service.telemetry.setup import SCHEMA_URL
-from tests.databases import Server
-from tests.otlp import HTTP, PROTOCOLS, Received
+from tests.otlp import GRPC, HTTP, Received
 from tests.processes import until
 from tests.scenario import new_mention, send
 from tests.system.traced import INGEST, WORKER, Traced, direct_message, named, traced
+from tests.system.worker import claimed
 
 DUE = datetime.now(UTC).replace(microsecond=0) - timedelta(minutes=1)
 """The time of the schedule's only job, before the workers start, so that they fire it at once."""
 CRON_KEY = f"cron:nightly:{DUE:%Y-%m-%dT%H:%M:%SZ}"
 
 
-@pytest.fixture(scope="module", params=PROTOCOLS)
-async def system(request: pytest.FixtureRequest, server: Server, template: str) -> AsyncIterator[Traced]:
-    async with server.fresh(template) as name:
-        connection = await asyncpg.connect(server.uri(name))
-        await Engine(connection).set_cron("nightly", kind="echo", schedule="0 0 1 1 *", next_at=DUE)
-        await connection.close()
-        async with traced(server.uri(name), request.param) as running:
-            yield running
+@pytest.fixture(scope="module")
+async def system(shared_database: str) -> AsyncIterator[Traced]:
+    connection = await asyncpg.connect(shared_database)
+    await Engine(connection).set_cron("nightly", kind="echo", schedule="0 0 1 1 *", next_at=DUE)
+    await connection.close()
+    async with traced(shared_database, GRPC) as running:
+        yield running
 
 
 def about(span: Received, *names: str) -> dict[str, object]:
@@ -170,15 +165,9 @@ async def test_group_of_three_is_one_span_linked_to_each_send(system: Traced) ->
     await system.query("select agent.resume_kind('slack.message.im')")
     await system.ended(*messages)
     sends = [(await system.spans(message.event_id, send=1))[0] for message in messages]
-    await until(
-        lambda: (
-            system.receiver.named("settle slack.message.im")
-            and system.receiver.named("process slack.message.im")
-        ),
-        what="the group's spans",
-    )
-    (processed,) = system.receiver.named("process slack.message.im")
-    (settled,) = system.receiver.named("settle slack.message.im")
+    kinds = [f"{operation} slack.message.im" for operation in ("process", "settle")]
+    await until(lambda: all(map(system.receiver.named, kinds)), what="the group's spans")
+    (processed,), (settled,) = map(system.receiver.named, kinds)
     assert_messaging(processed, "process", "slack.message.im")
     assert (processed.parent, processed.links) == ("", {span.id for span in sends})
     assert about(processed, "messaging.batch.message_count", "messaging.message.conversation_id") == {
@@ -226,8 +215,7 @@ async def test_slacks_retry_is_a_second_send_that_says_so(system: Traced) -> Non
     first, second = named(spans, "send")
     (processed,) = named(spans, "process")
     names = ("surelane.duplicate", "surelane.slack.retry_num")
-    assert list(about(first, *names).values()) == [False, None]
-    assert list(about(second, *names).values()) == [True, 1]
+    assert [list(about(span, *names).values()) for span in (first, second)] == [[False, None], [True, 1]]
     assert processed.parent == first.id
 
 
@@ -242,10 +230,10 @@ async def test_event_of_a_killed_worker_goes_on_in_its_trace(database: str) -> N
     assert processed.attributes["surelane.attempt"] == 2
 
 
-async def test_attempt_whose_lease_is_lost_fails(database: str) -> None:
+async def test_attempt_whose_lease_is_lost_fails(database: str, connection: Connection) -> None:
     async with traced(database, HTTP, workers=1, SURELANE_LEASE="3s") as system:
         identity = await system.query("""select agent.enqueue('sleep', '{"seconds": 60}')""")
-        await asyncio.wait_for(_claimed(system, identity), 30)
+        await claimed(connection, int(identity))
         await system.query(
             "update agent.event set claimed = claimed || now(), claimed_by = 'another', vt = now() + interval '1h'"
             " returning id"
@@ -256,11 +244,6 @@ async def test_attempt_whose_lease_is_lost_fails(database: str) -> None:
         "error.type": "lease_lost",
         "surelane.outcome": "release",
     }
-
-
-async def _claimed(system: Traced, identity: str) -> None:
-    while await system.query(f"select claimed_by from agent.event where id = {identity}") == "None":  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
 
 
 async def test_event_that_is_not_stored_is_a_send_that_failed(database: str, connection: Connection) -> None:

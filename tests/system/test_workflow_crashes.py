@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import signal
 
 from surelane.calls import Connection
 from surelane.jobs import Continuation, Job
@@ -35,7 +33,7 @@ async def test_a_nested_workflow_survives_the_death_of_its_workers(
                 " and exists (select from agent.event where claimed_by is not null)"
             ):
                 await asyncio.sleep(0.005)
-        os.kill(first.process.pid, signal.SIGKILL)
+        first.child.kill()
         row = await ended(connection, identity, within=60)
         assert survivor.child.exit_code is None
 
@@ -43,11 +41,8 @@ async def test_a_nested_workflow_survives_the_death_of_its_workers(
     counts = await connection.fetch(
         "select kind, count(*) from agent.event_hist where kind in ('branch', 'part', 'sum') group by kind"
     )
-    assert dict(map(tuple, counts)) == {
-        "branch": BRANCHES,
-        "part": BRANCHES * LEAVES,
-        "sum": BRANCHES + 1,
-    }
+    wanted = {"branch": BRANCHES, "part": BRANCHES * LEAVES, "sum": BRANCHES + 1}
+    assert dict(map(tuple, counts)) == wanted
     live = "select count(*) from agent.event where kind in ('branch', 'part', 'sum')"
     assert await connection.fetchval(live) == 0
     assert await connection.fetchval("select count(*) from agent.worker") == 1, (
@@ -67,16 +62,14 @@ async def test_an_endless_event_goes_on_once_after_its_workers_died(
             async with asyncio.timeout(60):
                 while not await connection.fetchval(far, stop):
                     assert await connection.fetchval("select count(*) from agent.event") == 1
-            os.kill(first.process.pid, signal.SIGKILL)
-            while first.child.exit_code is None:  # noqa: ASYNC110 - nothing to listen to
-                await asyncio.sleep(0.01)
+            first.child.kill()
+            await first.child.wait()
     async with worker(database, **SETTINGS) as last:
         await becomes(connection, f"select count(*) = {rounds + 1} from agent.event_hist", within=120)
         assert "continues as a new one again and again" in "\n".join(last.output)
     left = await connection.fetch(
         "select event ->> 'left' as left, item_key from agent.event_hist order by id"
     )
-    assert [(int(row["left"]), row["item_key"]) for row in left] == [
-        (n, "chain") for n in range(rounds, -1, -1)
-    ]
+    expected = [(n, "chain") for n in range(rounds, -1, -1)]
+    assert [(int(row["left"]), row["item_key"]) for row in left] == expected
     assert await connection.fetchval("select count(*) from agent.event") == 0

@@ -14,6 +14,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
         "SLACK_BOT_TOKEN",
         "SLACK_API_URL",
+        "SURELANE_HISTORY_RETENTION",
         "SURELANE_LEASE",
         "SURELANE_CONCURRENCY",
         "SURELANE_WORKER_NAME",
@@ -39,6 +40,23 @@ def test_data_is_kept_after_an_uninstall_unless_told(monkeypatch: pytest.MonkeyP
     for given, kept in (("off", None), ("30d", timedelta(days=30))):
         monkeypatch.setenv("SURELANE_ERASE_UNINSTALLED_AFTER", given)
         assert load_settings(WorkerSettings).erase_uninstalled_after == kept
+
+
+@pytest.mark.parametrize(("given", "days"), [("", 90), ("30d", 30), ("off", None), ("OFF", None), ("3d", 3)])
+def test_history_is_kept_for_ninety_days_unless_told(
+    monkeypatch: pytest.MonkeyPatch, given: str, days: int | None
+) -> None:
+    if given:
+        monkeypatch.setenv("SURELANE_HISTORY_RETENTION", given)
+    kept = load_settings(WorkerSettings).history_retention
+    assert kept == (None if days is None else timedelta(days=days))
+
+
+@pytest.mark.parametrize("given", ["0", "1d", "for ever"])
+def test_an_age_in_which_duplicates_come_is_refused(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv("SURELANE_HISTORY_RETENTION", given)
+    with pytest.raises(SettingsError, match=r"at least 3d|not a duration"):
+        load_settings(WorkerSettings)
 
 
 def test_each_process_has_its_own_name() -> None:
