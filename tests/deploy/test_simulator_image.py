@@ -2,11 +2,10 @@
 
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
-from tests.deploy.commands import ROOT
+from tests.deploy.commands import ROOT, run
 
 
 def test_the_simulator_imports_nothing_that_its_image_lacks(tmp_path: Path) -> None:
@@ -30,14 +29,6 @@ for name in names:
         importlib.import_module(name)
 print(surelane_dev.__file__, len(names))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    file, count = done.stdout.split()
+    file, count = run(sys.executable, "-c", code, env={"PYTHONPATH": str(tmp_path)}).stdout.split()
     assert Path(file).is_relative_to(tmp_path)
     assert int(count) > 20

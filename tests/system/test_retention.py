@@ -59,10 +59,8 @@ async def test_the_leading_worker_drops_what_is_older_and_the_doctor_says_so(
     worker = await asyncpg.connect(as_role(database, "surelane_worker"))
     await old(owner, 1, 20, 200)
     assert (await finding(database)).startswith("ok: no worker has dropped old history yet")
-    retentions = [
-        Retention(Engine(worker), leads, timedelta(days=90)) for leads in (lambda: False, lambda: True)
-    ]
-    runs = [asyncio.create_task(duty.run()) for duty in retentions]
+    ages, leading = timedelta(days=90), (lambda: False, lambda: True)
+    runs = [asyncio.create_task(Retention(Engine(worker), leads, ages).run()) for leads in leading]
     async with asyncio.timeout(60):
         while await owner.fetchval(UNDONE):  # noqa: ASYNC110 - a table has no event
             await asyncio.sleep(0.02)

@@ -29,21 +29,16 @@ async def system(shared_database: str) -> AsyncIterator[Traced]:
         yield running
 
 
-def about(span: Received, *names: str) -> dict[str, object]:
-    """Return some of a span's attributes."""
-    return {name: span.attributes.get(name) for name in names}
+def assert_about(span: Received, expected: dict[str, object]) -> None:
+    """Check some of a span's attributes. ``None``: it lacks one."""
+    assert {name: span.attributes.get(name) for name in expected} == expected
 
 
 def assert_messaging(span: Received, operation: str, destination: str) -> None:
-    assert span.name == f"{operation} {destination}"
-    assert span.schema == SCHEMA_URL
-    expected = {
-        "messaging.system": "surelane",
-        "messaging.operation.name": operation,
-        "messaging.operation.type": operation,
-        "messaging.destination.name": destination,
-    }
-    assert expected.items() <= span.attributes.items()
+    assert (span.name, span.schema) == (f"{operation} {destination}", SCHEMA_URL)
+    kinds: dict[str, object] = {f"messaging.operation.{part}": operation for part in ("name", "type")}
+    about = {"messaging.system": "surelane", "messaging.destination.name": destination}
+    assert_about(span, kinds | about)
 
 
 async def test_first_try(system: Traced) -> None:
@@ -69,16 +64,15 @@ async def test_first_try(system: Traced) -> None:
     assert settled.parent == processed.id
     assert (call.kind, call.service, call.parent, call.name) == ("client", WORKER, processed.id, "POST")
     assert call.attributes["http.url"].endswith("/api/chat.postMessage")
-    assert about(processed, "surelane.attempt", "surelane.outcome") == {
-        "surelane.attempt": 1,
-        "surelane.outcome": "complete",
-    }
-    group_key = f"T0SURELANE:C0GENERAL1:{mention.thread_ts}"
-    assert processed.attributes["messaging.message.conversation_id"] == group_key
-    assert about(settled, "surelane.settle", "surelane.answer") == {
-        "surelane.settle": "complete",
-        "surelane.answer": "done",
-    }
+    assert_about(
+        processed,
+        {
+            "surelane.attempt": 1,
+            "surelane.outcome": "complete",
+            "messaging.message.conversation_id": f"T0SURELANE:C0GENERAL1:{mention.thread_ts}",
+        },
+    )
+    assert_about(settled, {"surelane.settle": "complete", "surelane.answer": "done"})
 
 
 async def test_event_that_runs_again_as_a_new_one_has_a_trace_of_its_own_linked_to_the_first(
@@ -147,10 +141,7 @@ async def test_retry_after_a_failure_is_a_span_linked_to_the_one_before(system: 
     assert first.parent == second.parent == sent.id
     assert (first.links, second.links) == (set(), {first.id})
     assert first.failed
-    assert about(first, "error.type", "surelane.outcome") == {
-        "error.type": "RuntimeError",
-        "surelane.outcome": "fail",
-    }
+    assert_about(first, {"error.type": "RuntimeError", "surelane.outcome": "fail"})
     assert not second.failed
     assert [span.attributes["surelane.attempt"] for span in (first, second)] == [1, 2]
     assert [span.attributes["surelane.settle"] for span in (failure, completion)] == ["fail", "complete"]
@@ -170,10 +161,10 @@ async def test_group_of_three_is_one_span_linked_to_each_send(system: Traced) ->
     (processed,), (settled,) = map(system.receiver.named, kinds)
     assert_messaging(processed, "process", "slack.message.im")
     assert (processed.parent, processed.links) == ("", {span.id for span in sends})
-    assert about(processed, "messaging.batch.message_count", "messaging.message.conversation_id") == {
-        "messaging.batch.message_count": 3,
-        "messaging.message.conversation_id": "T0SURELANE:D0TOGETHER",
-    }
+    assert_about(
+        processed,
+        {"messaging.batch.message_count": 3, "messaging.message.conversation_id": "T0SURELANE:D0TOGETHER"},
+    )
     assert settled.parent == processed.id
     assert settled.attributes["messaging.batch.message_count"] == 3
 
@@ -214,8 +205,8 @@ async def test_slacks_retry_is_a_second_send_that_says_so(system: Traced) -> Non
     spans = await system.spans(mention.event_id, send=2, process=1)
     first, second = named(spans, "send")
     (processed,) = named(spans, "process")
-    names = ("surelane.duplicate", "surelane.slack.retry_num")
-    assert [list(about(span, *names).values()) for span in (first, second)] == [[False, None], [True, 1]]
+    assert_about(first, {"surelane.duplicate": False, "surelane.slack.retry_num": None})
+    assert_about(second, {"surelane.duplicate": True, "surelane.slack.retry_num": 1})
     assert processed.parent == first.id
 
 
@@ -240,10 +231,7 @@ async def test_attempt_whose_lease_is_lost_fails(database: str, connection: Conn
         )
         (processed,) = await system.spans(identity, process=1)
     assert processed.failed
-    assert about(processed, "error.type", "surelane.outcome") == {
-        "error.type": "lease_lost",
-        "surelane.outcome": "release",
-    }
+    assert_about(processed, {"error.type": "lease_lost", "surelane.outcome": "release"})
 
 
 async def test_event_that_is_not_stored_is_a_send_that_failed(database: str, connection: Connection) -> None:
