@@ -18,19 +18,14 @@ import time
 from surelane_worker import Context, Event, Handlers
 
 handlers = Handlers()
+ENTRY = {"type": "plain_text_input", "action_id": "text"}
+LABEL = {"type": "plain_text", "text": "What"}
 FORM = {
     "type": "modal",
     "callback_id": "order",
     "title": {"type": "plain_text", "text": "Order"},
     "submit": {"type": "plain_text", "text": "Send"},
-    "blocks": [
-        {
-            "type": "input",
-            "block_id": "what",
-            "label": {"type": "plain_text", "text": "What"},
-            "element": {"type": "plain_text_input", "action_id": "text"},
-        }
-    ],
+    "blocks": [{"type": "input", "block_id": "what", "label": LABEL, "element": ENTRY}],
 }
 
 

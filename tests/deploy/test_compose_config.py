@@ -82,11 +82,6 @@ def test_a_router_finds_the_ingest_of_each_shard() -> None:
     assert "beta-ingest:8080" in (ROOT / "examples/shards/shards.conf").read_text()
 
 
-def test_every_secret_is_demanded() -> None:
-    demanded = {secret["source"] for secret in production()["settings"]["secrets"]}
-    assert demanded == set(SECRETS) - {"SLACK_SIGNING_SECRET"}, "SLACK_APP_TOKEN is enough"
-
-
 @pytest.mark.parametrize("name", ["db", "migrate", "ingest", "worker", "operator", "simulator"])
 def test_containers_are_hardened(name: str) -> None:
     service = demonstration()[name]
@@ -219,7 +214,9 @@ def test_the_demonstration_s_worker_runs_its_handlers_unless_the_image_names_oth
         assert f"SURELANE_HANDLERS={expected}" in run("sh", "-c", shown, env=own).stdout.splitlines()
 
 
-def test_no_service_gets_anothers_password() -> None:
+def test_every_secret_is_demanded_and_no_service_gets_anothers() -> None:
+    demanded = {secret["source"] for secret in production()["settings"]["secrets"]}
+    assert demanded == set(SECRETS) - {"SLACK_SIGNING_SECRET"}, "SLACK_APP_TOKEN is enough"
     for name in ("ingest", "worker", "operator", "migrate"):
         given = production()[name]["environment"].values()
         assert len([value for value in given if value in SECRETS.values()]) <= 2, name

@@ -122,17 +122,7 @@ def test_the_production_file_alone_refuses_to_start_with_an_empty_secret() -> No
 
 def _refusal(refused: Project, *arguments: str) -> str:
     """Return why Compose refuses a command."""
-    command = (
-        "docker",
-        "compose",
-        "-f",
-        PRODUCTION,
-        "--env-file",
-        "/dev/null",
-        "-p",
-        refused.name,
-        *arguments,
-    )
-    done = run(*command, env=refused.env, within=60, check=False)
+    given = ("-f", PRODUCTION, "--env-file", "/dev/null", "-p", refused.name, *arguments)
+    done = run("docker", "compose", *given, env=refused.env, within=60, check=False)
     assert done.returncode != 0
     return done.stderr

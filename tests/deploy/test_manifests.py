@@ -15,6 +15,7 @@ from tests.deploy.manifests import (
     OBSERVED,
     PRODUCTION,
     Manifest,
+    Manifests,
     all_containers,
     containers,
     environment,
@@ -31,7 +32,6 @@ from tests.deploy.manifests import (
 from tests.deploy.settings import SECRET, default_ports, is_read
 
 POD_LABEL = "app.kubernetes.io/name"
-PATHS = {"/livez", "/readyz"}
 OURS = "surelane-"
 TAGS = {
     "grafana/grafana": "12.1.1",
@@ -44,7 +44,7 @@ TAGS = {
 
 
 @pytest.fixture(params=[OBSERVED, PRODUCTION], ids=["demonstration", "production"])
-def manifests(request: pytest.FixtureRequest) -> tuple[Manifest, ...]:
+def manifests(request: pytest.FixtureRequest) -> Manifests:
     directory: Path = request.param
     return rendered(directory)
 
@@ -67,9 +67,7 @@ def secrets_of(container: Manifest) -> dict[str, Manifest]:
 SERVICES = ("ingest", "worker", "operator")
 
 
-def test_every_pod_is_hardened_and_has_an_account_of_its_own_without_a_token(
-    manifests: tuple[Manifest, ...],
-) -> None:
+def test_every_pod_is_hardened_and_has_an_account_of_its_own_without_a_token(manifests: Manifests) -> None:
     accounts = [pod(workload)["serviceAccountName"] for workload in workloads(manifests)]
     assert len(set(accounts)) == len(accounts)
     for account in accounts:
@@ -85,7 +83,7 @@ def test_every_pod_is_hardened_and_has_an_account_of_its_own_without_a_token(
 
 
 def test_every_container_is_hardened_asks_for_what_it_needs_and_is_of_this_version(
-    manifests: tuple[Manifest, ...],
+    manifests: Manifests,
 ) -> None:
     for _, container in all_containers(manifests):
         assert container["securityContext"] == {
@@ -106,7 +104,7 @@ def test_images_that_are_not_ours_are_the_ones_that_compose_runs() -> None:
         assert f"    image: {name}:{tag}" in compose
 
 
-def test_the_jobs_name_carries_the_images_tag(manifests: tuple[Manifest, ...]) -> None:
+def test_the_jobs_name_carries_the_images_tag(manifests: Manifests) -> None:
     (job,) = of_kind(manifests, "Job")
     assert job["metadata"]["name"] == f"migrate-{version()}"
     assert job["spec"]["ttlSecondsAfterFinished"] > 0
@@ -124,7 +122,7 @@ def test_the_job_can_be_applied_again_unchanged_when_a_setting_or_secret_changes
         assert "value" in variable or variable["valueFrom"]["secretKeyRef"]["name"] == "migrate"
 
 
-def test_selectors_select_the_pods_they_are_meant_for(manifests: tuple[Manifest, ...]) -> None:
+def test_selectors_select_the_pods_they_are_meant_for(manifests: Manifests) -> None:
     pods = {workload["metadata"]["name"]: labels(workload) for workload in workloads(manifests)}
     for workload in some(manifests, "Deployment", "StatefulSet"):
         assert workload["spec"]["selector"]["matchLabels"].items() <= labels(workload).items()
@@ -146,23 +144,26 @@ def test_selectors_select_the_pods_they_are_meant_for(manifests: tuple[Manifest,
         assert spread["labelSelector"]["matchLabels"].items() <= pods[name].items()
 
 
-def test_ports_are_the_ones_the_code_listens_on(manifests: tuple[Manifest, ...]) -> None:
+def test_ports_are_the_ones_the_code_listens_on_and_each_service_has_all_three_probes(
+    manifests: Manifests,
+) -> None:
     public, private = default_ports()
-    expected = {
-        "ingest": {"public": public, "private": private},
-        "worker": {"private": private},
-        "operator": {"private": private},
-    }
-    for name, ports in expected.items():
+    for name in SERVICES:
         container = main_container(manifests, name)
+        ports = {"private": private, **({"public": public} if name == "ingest" else {})}
         assert {port["name"]: port["containerPort"] for port in container["ports"]} == ports
         for _, probe in probes(container):
             assert probe["httpGet"]["port"] == "private"
-            assert probe["httpGet"]["path"] in PATHS
+            assert probe["httpGet"]["path"] in {"/livez", "/readyz"}
+        assert container["livenessProbe"]["httpGet"]["path"] == "/livez", "a database outage restarts no pod"
+        assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    for deployment in some(manifests, "Deployment"):
+        for container in pod(deployment)["containers"]:
+            assert len(list(probes(container))) == 3, container["name"]
 
 
-def test_the_public_service_has_the_public_port_alone_and_what_is_scraped_is_found_ready_or_not(
-    manifests: tuple[Manifest, ...],
+def test_the_public_port_alone_is_public_and_what_is_scraped_is_found_ready_or_not(
+    manifests: Manifests,
 ) -> None:
     (port,) = named(manifests, "Service", "ingest")["spec"]["ports"]
     assert port["targetPort"] == "public"
@@ -171,17 +172,7 @@ def test_the_public_service_has_the_public_port_alone_and_what_is_scraped_is_fou
         assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
 
 
-def test_each_service_has_all_three_probes(manifests: tuple[Manifest, ...]) -> None:
-    for deployment in some(manifests, "Deployment"):
-        for container in pod(deployment)["containers"]:
-            assert len(list(probes(container))) == 3, container["name"]
-    for name in SERVICES:
-        container = main_container(manifests, name)
-        assert container["livenessProbe"]["httpGet"]["path"] == "/livez", "a database outage restarts no pod"
-        assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
-
-
-def test_every_variable_is_read_by_the_code(manifests: tuple[Manifest, ...]) -> None:
+def test_every_variable_is_read_by_the_code(manifests: Manifests) -> None:
     for _, container in all_containers(manifests):
         image = image_of(container)
         if image in {*SERVICES, "migrations"}:
@@ -193,18 +184,14 @@ def test_every_variable_is_read_by_the_code(manifests: tuple[Manifest, ...]) -> 
 
 def test_every_secret_that_is_demanded_is_there_with_its_key() -> None:
     manifests = rendered(DEMONSTRATION)
-    demanded = [
-        reference
-        for _, container in all_containers(manifests)
-        for reference in secrets_of(container).values()
-        if not reference.get("optional")
-    ]
+    found = [each for _, container in all_containers(manifests) for each in secrets_of(container).values()]
+    demanded = [reference for reference in found if not reference.get("optional")]
     assert demanded
     for reference in demanded:
         assert reference["key"] in named(manifests, "Secret", reference["name"])["data"]
 
 
-def test_every_secret_setting_can_come_from_a_secret(manifests: tuple[Manifest, ...]) -> None:
+def test_every_secret_setting_can_come_from_a_secret(manifests: Manifests) -> None:
     for name in SERVICES:
         container = main_container(manifests, name)
         references = secrets_of(container)
@@ -218,30 +205,20 @@ def test_every_secret_setting_can_come_from_a_secret(manifests: tuple[Manifest, 
         assert optional == set(references) & may_lack
 
 
-def test_services_wait_for_the_schema(manifests: tuple[Manifest, ...]) -> None:
+def test_services_wait_for_the_schema_and_are_given_longer_than_they_drain(manifests: Manifests) -> None:
     for name in SERVICES:
-        (waiting,) = pod(named(manifests, "Deployment", name))["initContainers"]
-        assert image_of(waiting) == "migrations"
-        assert waiting["args"] == ["wait"]
-
-
-def test_services_are_given_longer_than_they_drain(manifests: tuple[Manifest, ...]) -> None:
-    worker, ingest = (main_container(manifests, name) for name in ("worker", "ingest"))
-    drains = [
-        parse_duration(environment(manifests, each).get("SURELANE_DRAIN_TIMEOUT") or "30s").total_seconds()
-        for each in (worker, ingest)
-    ]
-    graces = [
-        pod(named(manifests, "Deployment", name))["terminationGracePeriodSeconds"]
-        for name in ("worker", "ingest")
-    ]
-    assert graces[0] > drains[0] + 10
-    assert graces[1] > drains[1] + 5, "ingest first pauses"
-    command = ingest["lifecycle"]["preStop"]["exec"]["command"]
+        spec, container = pod(named(manifests, "Deployment", name)), main_container(manifests, name)
+        (waiting,) = spec["initContainers"]
+        assert (image_of(waiting), waiting["args"]) == ("migrations", ["wait"])
+        drain = parse_duration(environment(manifests, container).get("SURELANE_DRAIN_TIMEOUT") or "30s")
+        beyond = {"ingest": 5, "worker": 10}.get(name)  # ingest first pauses
+        if beyond is not None:
+            assert spec["terminationGracePeriodSeconds"] > drain.total_seconds() + beyond
+    command = main_container(manifests, "ingest")["lifecycle"]["preStop"]["exec"]["command"]
     assert command == ["python", "-c", "import time; time.sleep(5)"], "the image needs no shell"
 
 
-def test_who_is_scaled_has_no_replicas_of_its_own() -> None:
+def test_what_is_scaled_has_no_replicas_of_its_own() -> None:
     for manifests in map(rendered, (DEMONSTRATION, PRODUCTION)):
         assert "replicas" not in named(manifests, "Deployment", "ingest")["spec"]
         assert named(manifests, "HorizontalPodAutoscaler", "ingest")["spec"]["minReplicas"] >= 2
@@ -250,7 +227,7 @@ def test_who_is_scaled_has_no_replicas_of_its_own() -> None:
     assert named(rendered(DEMONSTRATION), "Deployment", "worker")["spec"]["replicas"] == 2
 
 
-def test_traffic_is_denied_unless_named(manifests: tuple[Manifest, ...]) -> None:
+def test_traffic_is_denied_unless_named(manifests: Manifests) -> None:
     policies = of_kind(manifests, "NetworkPolicy")
     everything = named(manifests, "NetworkPolicy", "deny-all")["spec"]
     assert everything == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}

@@ -179,7 +179,10 @@ async def test_events_of_a_worker_that_hangs_go_to_another_and_the_first_one_cha
 async def test_a_restart_of_the_database_costs_no_running_event_its_attempt(
     postgres: Restartable, tmp_path: Path
 ) -> None:
-    payload, grace = {"log": str(tmp_path / "log")}, {"SURELANE_SESSION_GRACE": "2m"}  # a slow machine needs more
+    payload, grace = (
+        {"log": str(tmp_path / "log")},
+        {"SURELANE_SESSION_GRACE": "2m"},
+    )  # a slow machine needs more
     async with working(postgres.uri(), **grace), working(postgres.uri(), **grace):
         async with postgres.connected() as connection:
             running = [await enqueue(connection, "hold", payload) for _ in range(6)]

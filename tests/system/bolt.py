@@ -61,12 +61,9 @@ class Bolt:
 
     async def asks(self, payload: dict[str, Any], attempts: int = 1) -> Any:
         """Store a command or an interaction whose request waits. Return the answer once the event has ended."""
+        waiting: dict[str, Any] = {"waits": [timedelta(seconds=60)], "channel": "test"}
         ((stored, _),) = await Intake(self.connection).insert_requests(
-            [json.dumps(payload)],
-            traceparents=[None],
-            item_keys=[None],
-            waits=[timedelta(seconds=60)],
-            channel="test",
+            [json.dumps(payload)], traceparents=[None], item_keys=[None], **waiting
         )
         await self.completed(stored.id, attempts)
         text = await self.connection.fetchval(

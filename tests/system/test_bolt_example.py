@@ -1,16 +1,12 @@
 """A real worker runs the example's Bolt app, as it is, against a simulated Slack."""
 
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from surelane_dev.simulator.webapi.view_content import placed
-from tests.databases import as_role
 from tests.system.bolt import Bolt, bolt
-from tests.system.ingest_client import served
 
 ERRORS = {"response_action": "errors", "errors": {"days": "A number, please"}}
 EXAMPLE = Path(__file__).parents[2] / "examples/bolt"
@@ -95,18 +91,6 @@ async def test_assistant_greets_and_answers(app: Bolt) -> None:
     await app.completed(await app.happens(_message(app, "good day") | place))
     answers = [reply.text for reply in room.replies(first.ts) if reply.user != ada]
     assert answers == ["How can I help?", "You said: good day"]
-
-
-async def test_answers_travel_in_the_http_response(app: Bolt, shared_database: str) -> None:
-    view = placed(app.slack.simulator.workspace, {"type": "modal", "callback_id": "booking", "blocks": []})
-    submission = app.slack.submission(view, {"days": {"days": {"value": "many"}}})
-    async with served(as_role(shared_database, "surelane_ingest")) as ingest:
-        answer = await ingest.slack.form("/slack/events", app.slack.command("/deploy", "web"))
-        assert (answer.status, answer.body.decode()) == (200, "Deploying web…")
-        answer = await ingest.slack.form("/slack/events", {"payload": json.dumps(submission)})
-        assert json.loads(answer.body) == ERRORS
-        answer = await ingest.slack.form("/slack/events", {"payload": json.dumps(_suggestion(app, "Bre"))})
-        assert [option["value"] for option in json.loads(answer.body)["options"]] == ["Bremen"]
 
 
 def _suggestion(app: Bolt, value: str) -> dict[str, Any]:

@@ -143,24 +143,15 @@ async def test_clicks_that_name_no_turn_of_their_channel_store_nothing(desk: Des
     turn, asked, answer = await answered(desk)
     ada, (block, element) = Person(desk.slack, "ada"), thumbs(answer)
     elsewhere, _, _ = await answered(desk, channel="support")
-    for number, (named, value) in enumerate(
-        (
-            (block, "excellent"),
-            (block, None),
-            (block, ["good"]),
-            (f"surelane:{turn}:1", "good"),
-            ("surelane::feedback", "good"),
-            (f"surelane:{'9' * 200}:feedback", "good"),
-            (f"surelane:{'9' * 18}:feedback", "good"),
-            ("surelane:0:feedback", "good"),
-            (f"surelane:-{turn}:feedback", "good"),
-            (f"surelane:{elsewhere}:feedback", "good"),
-            ("", "good"),
-        )
-    ):
+    values: list[Any] = [(block, "excellent"), (block, None), (block, ["good"]), ("", "good")]
+    others = (f"{turn}:1", ":feedback", f"{'9' * 200}:feedback", f"{'9' * 18}:feedback", "0:feedback")
+    values += [
+        (f"surelane:{other}", "good") for other in (*others, f"-{turn}:feedback", f"{elsewhere}:feedback")
+    ]
+    for named, value in values:
         click = await ada.click(answer, element, named, value=value)
         told = await result(desk, click)
-        assert "unhandled" in told, (number, told)
+        assert "unhandled" in told, (named, value, told)
     assert [await stored(desk.connection, each) for each in (turn, elsewhere)] == [{}, {}]
     assert set(private(desk.slack, asked)) == {"This answer is gone."}
 

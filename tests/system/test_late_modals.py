@@ -142,23 +142,15 @@ async def test_modal_whose_handler_answers_late_shows_the_answer_unless_it_was_c
         assert person.sees(view) == ([] if closed else REFUSED)
 
 
-async def test_modal_of_a_handler_without_answers_closes_when_it_is_claimed(
-    person: Person, connection: Connection
+@pytest.mark.parametrize(("callback_id", "errors"), [("unanswered", {}), ("unknown", {"": TROUBLE})])
+async def test_modal_without_an_answer_closes_when_it_is_claimed_and_stays_open_where_no_route_takes_it(
+    person: Person, connection: Connection, callback_id: str, errors: dict[str, str]
 ) -> None:
+    """Slack then says that it had trouble connecting."""
     async with ingest(person.database, LONG) as served, person.working():
-        view = person.open(callback_id="unanswered")
-        await asyncio.wait_for(person.submit(served.slack, view), 25)
-        assert person.sees(view) == []
-        assert (await ended(connection, 1))["outcome"] == "completed"
-
-
-async def test_modal_that_no_route_takes_stays_open_with_its_input(
-    person: Person, connection: Connection
-) -> None:
-    """Slack says that it had trouble connecting."""
-    async with ingest(person.database, LONG) as served, person.working():
-        errors = await person.submit(served.slack, person.open(callback_id="unknown"))
-        assert errors == {"": TROUBLE}
+        view = person.open(callback_id=callback_id)
+        assert await asyncio.wait_for(person.submit(served.slack, view), 25) == errors
+        assert bool(person.sees(view)) == bool(errors)
         assert (await ended(connection, 1))["outcome"] == "completed"
 
 

@@ -14,19 +14,12 @@ from tests.system.slack_stand import Stand
 from tests.system.worker import ended, worker
 
 pytestmark = pytest.mark.usefixtures("running")
-connection, stand = shared_connection, shared_slack
-
-
-@pytest.fixture
-def slack(stand: Stand) -> Stand:
-    """Return the simulated Slack, without the calls of earlier tests."""
-    stand.simulator.api.calls.clear()
-    return stand
+connection, slack = shared_connection, shared_slack
 
 
 @pytest.fixture(scope="module")
-async def running(shared_database: str, stand: Stand) -> AsyncIterator[Service]:
-    async with worker(shared_database, SLACK_API_URL=stand.api) as started:
+async def running(shared_database: str, slack: Stand) -> AsyncIterator[Service]:
+    async with worker(shared_database, SLACK_API_URL=slack.api) as started:
         yield started
 
 
@@ -44,14 +37,6 @@ async def test_reply_goes_into_the_thread_and_the_timeline(slack: Stand, connect
     assert job is not None
     told = [step.detail for step in story_of(job) if step.what == "replied"]
     assert told == [f"message {reply.ts} in {message.channel}" for reply in (first, second)]
-
-
-async def test_no_attempt_looks_for_earlier_replies(slack: Stand, connection: Connection) -> None:
-    mentions = [await slack.mention(text) for text in ["twice fail-first", "twice fail-after-first"] * 10]
-    for identity, message in mentions:
-        assert (await ended(connection, identity))["attempts"] == 2
-        assert slack.answers(message) == ["first answer", "second answer"]
-    assert slack.calls() == ["chat.postMessage"] * 40
 
 
 @pytest.mark.parametrize("kind", ["answer_lost", "server_error"])
@@ -81,16 +66,3 @@ async def test_reactions_may_be_repeated(slack: Stand, connection: Connection) -
     identity, message = await slack.mention("react status")
     assert (await ended(connection, identity))["outcome"] == "completed"
     assert list(message.reactions) == ["eyes"]
-
-
-@pytest.mark.parametrize("expired", [False, True])
-async def test_slash_command_is_answered_also_after_its_response_url_expired(
-    slack: Stand, connection: Connection, expired: bool
-) -> None:
-    general, form = slack.room(), slack.command("/hello")
-    if expired:
-        slack.simulator.interactions.responses[form["response_url"].rpartition("/")[2]].until = 0
-    before = len(general.messages)
-    row = await ended(connection, await slack.store(form))
-    assert (row["outcome"], row["attempts"]) == ("completed", 1)
-    assert [message.text for message in list(general.messages.values())[before:]] == ["hello yourself"]

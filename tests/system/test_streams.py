@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,10 +23,11 @@ from surelane_operator.console.access.viewer import Tokens
 from surelane_service.probes import serving
 from tests.databases import as_role
 from tests.processes import Service, service
-from tests.system.model_server import ModelServer, Reply, calls, model_server, says, settings
+from tests.system.model_server import Desk, ModelServer, calls, says, settings
 from tests.system.operators import page, person
-from tests.system.slack_stand import slack_stand
-from tests.system.worker import ended, worker
+from tests.system.shared import shared_connection, shared_model, shared_slack
+from tests.system.slack_stand import Stand
+from tests.system.worker import worker
 
 TOKEN, VIEWER = "an-operators-token-0123456789", "a-viewers-token-0123456789"
 ON = {"SURELANE_API_TOKEN": TOKEN, "SURELANE_API_VIEWER_TOKEN": VIEWER}
@@ -37,37 +38,23 @@ TOOLS = {
 }
 
 
-@dataclass(frozen=True)
-class System:
-    """A database, and the model of its workers."""
-
-    database: str
-    connection: Connection
-    model: ModelServer
-
-    @property
-    def role(self) -> str:
-        return as_role(self.database, "surelane_operator")
-
-    def worker(self, **more: str) -> AbstractAsyncContextManager[Service]:
-        return worker(self.database, **settings(self.model, **TOOLS, **more))
-
-    async def turn(self, plan: str, *answers: Reply | list[Reply], **more: Any) -> int:
-        self.model.plans[plan] = list(answers)
-        return await Queue(self.connection).enqueue(
-            "agent-turn", {"text": f"plan:{plan}", "stream": True, **more}
-        )
+connection, slack, model = shared_connection, shared_slack, shared_model
 
 
-@pytest.fixture
-async def system(database: str, connection: Connection) -> AsyncIterator[System]:
-    async with model_server() as server:
-        yield System(database, connection, server)
+@pytest.fixture(scope="module")
+async def running(shared_database: str, model: ModelServer, slack: Stand) -> AsyncIterator[Service]:
+    async with worker(shared_database, **settings(model, slack, **TOOLS)) as started:
+        yield started
 
 
-@pytest.fixture
-async def url(system: System) -> AsyncIterator[str]:
-    async with page(system.role, **ON) as address:
+@pytest.fixture(scope="module")
+async def desk(slack: Stand, model: ModelServer, connection: Connection, running: Service) -> Desk:  # noqa: ARG001
+    return Desk(slack, model, connection)
+
+
+@pytest.fixture(scope="module")
+async def url(shared_database: str) -> AsyncIterator[str]:
+    async with page(as_role(shared_database, "surelane_operator"), **ON) as address:
         yield address
 
 
@@ -119,16 +106,16 @@ class Reader:
                 self.end = json.loads(fields["data"])
 
 
-async def test_a_page_reads_live_and_goes_on_exactly_where_it_was(system: System, url: str) -> None:
+async def test_a_page_reads_live_and_goes_on_exactly_where_it_was(desk: Desk, url: str) -> None:
     pause = asyncio.Event()
     look = calls(("note", {"log": "/dev/null", "text": "x"}), text=["Let me see. "])
-    identity = await system.turn("live", look, says("Blue, ", "of course.", pause=pause))
+    answers = look, says("Blue, ", "of course.", pause=pause)
+    identity = await desk.job("live", *answers, stream=True)
     reader, late = Reader(), Reader()
-    async with system.worker():
-        await reader.follow(url, identity, until="Let me see. |Blue, ")
-        assert reader.end is None
-        pause.set()
-        await reader.follow(url, identity)
+    await reader.follow(url, identity, until="Let me see. |Blue, ")
+    assert reader.end is None
+    pause.set()
+    await reader.follow(url, identity)
     assert reader.text == "Let me see. |Blue, of course."
     assert reader.end is not None
     assert (reader.end["status"], reader.end["result"]["answer"]) == ("completed", "Blue, of course.")
@@ -149,65 +136,61 @@ async def test_a_page_reads_live_and_goes_on_exactly_where_it_was(system: System
 
 @pytest.mark.parametrize("keys", [{}, KEYS], ids=["plain", "sealed"])
 async def test_a_killed_worker_tells_its_part_anew_and_no_character_twice(
-    system: System, keys: dict[str, str]
+    database: str, model: ModelServer, slack: Stand, keys: dict[str, str]
 ) -> None:
-    hang, reader, other = asyncio.Event(), Reader(), Reader()
-    given = {"SURELANE_WORKER_NAME": "mortal", "SURELANE_SESSION_GRACE": "200ms", **keys}
+    hang, reader, other, role = asyncio.Event(), Reader(), Reader(), as_role(database, "surelane_operator")
+    given = {"SURELANE_WORKER_NAME": "mortal", "SURELANE_SESSION_GRACE": "200ms", **TOOLS, **keys}
+    given = settings(model, slack, **given)
+    own = await asyncpg.connect(database)
     answers = [says("I think it is ", "lost", pause=hang), says("It is ", "green.")]
-    identity = await system.turn("kill", answers)
-    async with page(system.role, **ON, **keys) as url:
-        async with system.worker(**given) as dying:
+    identity = await Desk(slack, model, own).job("kill", answers, stream=True)
+    async with page(role, **ON, **keys) as url:
+        async with worker(database, **given) as dying:
             await reader.follow(url, identity, until="I think it is ")
             dying.child.kill()
             await dying.child.wait()
-        stored = await system.connection.fetchval(
+        stored = await own.fetchval(
             "select string_agg(s::text, ' ') from agent.step as s where event_id = $1", identity
         )
         assert ("I think" in stored) == (not keys)
         assert "I think" in stored or "surelane.sealed" in stored
-    another = {"DATABASE_URL": system.role, **ON, **keys}
+    another = {"DATABASE_URL": role, **ON, **keys}
     async with service("surelane_operator", another) as operator:
-        async with system.worker(**given):
+        async with worker(database, **given):
             await reader.follow(operator.private_url, identity)
         await other.follow(operator.private_url, identity)
     assert reader.text == other.text == "It is green."
     assert (reader.begun, other.begun) == ([1, 1], [1])  # what was said before went
     assert reader.ids == sorted(set(reader.ids))
     hang.set()
+    await own.close()
 
 
-async def test_streams_end_with_the_operator_and_go_on_with_the_next(system: System) -> None:
-    pause, reader = asyncio.Event(), Reader()
-    identity = await system.turn("restart", says("One, ", "two.", pause=pause))
-    async with system.worker():
-        async with page(system.role, **ON) as url:
-            await reader.follow(url, identity, until="One, ")
-            reader.connected.clear()
-            reading = asyncio.create_task(reader.follow(url, identity))
-            await reader.connected.wait()
-        await reading
-        assert (reader.text, reader.end) == ("One, ", None)
-        pause.set()
-        async with page(system.role, **ON) as url:
-            await reader.follow(url, identity)
+async def test_streams_end_with_the_operator_and_go_on_with_the_next(
+    desk: Desk, shared_database: str
+) -> None:
+    pause, reader, role = asyncio.Event(), Reader(), as_role(shared_database, "surelane_operator")
+    identity = await desk.job("restart", says("One, ", "two.", pause=pause), stream=True)
+    async with page(role, **ON) as url:
+        await reader.follow(url, identity, until="One, ")
+        reader.connected.clear()
+        reading = asyncio.create_task(reader.follow(url, identity))
+        await reader.connected.wait()
+    await reading
+    assert (reader.text, reader.end) == ("One, ", None)
+    pause.set()
+    async with page(role, **ON) as url:
+        await reader.follow(url, identity)
     assert reader.text == "One, two."
     assert reader.end is not None
 
 
-async def test_only_a_turn_that_asks_for_it_is_kept_and_slack_gets_it_as_well(
-    system: System, url: str
-) -> None:
-    async with (
-        slack_stand(system.connection) as slack,
-        system.worker(SLACK_API_URL=slack.api, SLACK_BOT_TOKEN="xoxb-any"),
-    ):
-        system.model.plans["both"] = [says("Hello.")]
-        mentioned, asked = await slack.mention("plan:both")
-        await ended(system.connection, mentioned)
-        place = {"channel": asked.channel, "thread_ts": asked.ts, "team": "T1"}
-        both = await system.turn("both", says("Hello."), **place)
-        await ended(system.connection, both)
-        assert [message.text for message in slack.replies(asked)] == ["Hello.", "Hello."]
+async def test_only_a_turn_that_asks_for_it_is_kept_and_slack_gets_it_as_well(desk: Desk, url: str) -> None:
+    mentioned, asked = await desk.ask("both", says("Hello."))
+    await desk.result(mentioned)
+    both = await desk.job("both", channel=asked.channel, thread_ts=asked.ts, team="T1", stream=True)
+    await desk.result(both)
+    assert desk.said(asked) == ["Hello.", "Hello."]
     for identity, told in ((mentioned, ""), (both, "Hello.")):
         reader = Reader()
         await reader.follow(url, identity)
@@ -216,20 +199,20 @@ async def test_only_a_turn_that_asks_for_it_is_kept_and_slack_gets_it_as_well(
         assert reader.end["result"]["answer"] == "Hello."
 
 
-async def test_an_event_that_runs_again_is_told_anew_with_higher_numbers(system: System, url: str) -> None:
-    identity, reader = await system.turn("again", [says("First."), says("Second.")]), Reader()
-    async with system.worker():
-        await reader.follow(url, identity)
-        assert reader.text == "First."
-        reader.end = None
-        await system.connection.execute("select agent.rerun_events(array[$1::int8])", identity)
-        await reader.follow(url, identity)
+async def test_an_event_that_runs_again_is_told_anew_with_higher_numbers(desk: Desk, url: str) -> None:
+    identity = await desk.job("again", [says("First."), says("Second.")], stream=True)
+    reader = Reader()
+    await reader.follow(url, identity)
+    assert reader.text == "First."
+    reader.end = None
+    await desk.connection.execute("select agent.rerun_events(array[$1::int8])", identity)
+    await reader.follow(url, identity)
     assert (reader.text, reader.begun) == ("Second.", [1, 1])
     assert reader.ids == sorted(set(reader.ids))
 
 
-async def test_who_may_not_read_and_what_is_unknown(system: System, url: str) -> None:
-    queue = Queue(system.connection)
+async def test_who_may_not_read_and_what_is_unknown(connection: Connection, url: str) -> None:
+    queue = Queue(connection)
     silent = await queue.enqueue("unhandled")
     await queue.cancel(str(silent))
     path = f"/v1/jobs/{silent}/stream"
@@ -276,12 +259,12 @@ async def has_place(session: aiohttp.ClientSession, address: str) -> None:
 
 
 async def test_streams_are_few_end_after_a_spell_and_show_that_they_live(
-    database: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    shared_database: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "HEARTBEAT", 0.0)
     identity = await Queue(connection).enqueue("unhandled")
     headers = {"Authorization": f"Bearer {VIEWER}"}
-    async with serve(database, most=2) as url, AsyncExitStack() as stack:
+    async with serve(shared_database, most=2) as url, AsyncExitStack() as stack:
         session = await stack.enter_async_context(aiohttp.ClientSession(headers=headers))
         address = f"{url}/v1/jobs/{identity}/stream"
         followed = [await stack.enter_async_context(session.get(address)) for _ in range(2)]
@@ -292,7 +275,7 @@ async def test_streams_are_few_end_after_a_spell_and_show_that_they_live(
         followed[1].close()
         await has_place(session, address)
     async with (
-        serve(database, spell=0.0) as url,
+        serve(shared_database, spell=0.0) as url,
         aiohttp.ClientSession(headers=headers) as session,
         session.get(f"{url}/v1/jobs/{identity}/stream") as short,
     ):
@@ -300,7 +283,7 @@ async def test_streams_are_few_end_after_a_spell_and_show_that_they_live(
 
 
 async def test_a_reader_that_does_not_read_is_cut(
-    database: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    shared_database: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "SLOWEST", 0.2)
     identity = await Queue(connection).enqueue("unhandled")
@@ -312,7 +295,7 @@ async def test_a_reader_that_does_not_read_is_cut(
         " from generate_series(1, 200) as n",
         identity,
     )
-    async with serve(database, most=1) as url:
+    async with serve(shared_database, most=1) as url:
         host, _, port = url.removeprefix("http://").partition(":")
         reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
         writer.write(

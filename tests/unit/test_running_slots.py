@@ -101,7 +101,7 @@ async def busy(
     slots = slots_of(Endless(leases), leases, capacity, CONCURRENCY)
     count = 1 + CONCURRENCY + waiting
     first, *events = [Event(n, "a", NOW, 1, 1, NOW, "{}", lane=n % 16) for n in range(count)]
-    with patch("surelane_worker.running.slots.perf_counter", side_effect=chain([0.0], repeat(seconds))):
+    with patch("surelane_worker.running.slots.time.perf_counter", side_effect=chain([0.0], repeat(seconds))):
         slots.accept([first], asyncio.get_running_loop().time())
         assert await capacity.freed(within=30)
     slots.accept(events, asyncio.get_running_loop().time())

@@ -11,7 +11,7 @@ from surelane_worker.worker_settings import WorkerSettings
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SLACK_BOT_TOKEN", "SLACK_API_URL"):
+    for name in ("SLACK_BOT_TOKEN", "SLACK_API_URL", "SURELANE_HISTORY_RETENTION"):
         monkeypatch.delenv(name, raising=False)
     for name in ("SURELANE_LEASE", "SURELANE_CONCURRENCY", "SURELANE_WORKER_NAME"):
         monkeypatch.delenv(name, raising=False)
@@ -35,6 +35,23 @@ def test_data_is_kept_after_an_uninstall_unless_told() -> None:
     for given, kept in (("off", None), ("30d", timedelta(days=30))):
         settings = load_settings(WorkerSettings, SURELANE_ERASE_UNINSTALLED_AFTER=given)
         assert settings.erase_uninstalled_after == kept
+
+
+@pytest.mark.parametrize(("given", "days"), [("", 90), ("30d", 30), ("off", None), ("OFF", None), ("3d", 3)])
+def test_history_is_kept_for_ninety_days_unless_told(
+    monkeypatch: pytest.MonkeyPatch, given: str, days: int | None
+) -> None:
+    if given:
+        monkeypatch.setenv("SURELANE_HISTORY_RETENTION", given)
+    kept = load_settings(WorkerSettings).history_retention
+    assert kept == (None if days is None else timedelta(days=days))
+
+
+@pytest.mark.parametrize("given", ["0", "1d", "for ever"])
+def test_an_age_in_which_duplicates_come_is_refused(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv("SURELANE_HISTORY_RETENTION", given)
+    with pytest.raises(SettingsError, match=r"at least 3d|not a duration"):
+        load_settings(WorkerSettings)
 
 
 @pytest.mark.parametrize(

@@ -194,7 +194,7 @@ class Database:
         self.serve(ended())
 
     def serve(self, what: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Do something as the server does, whatever becomes of its clients."""
+        """Do something as the server does, also after its clients are gone."""
         task = self.loop.create_task(what, context=Context())
         self.serving.add(task)
         task.add_done_callback(self.serving.discard)
