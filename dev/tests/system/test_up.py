@@ -54,6 +54,7 @@ async def test_a_new_project_answers_a_message_and_a_stop_leaves_nothing_behind(
     assert not exists(socket_directory)
 
 
+@pytest.mark.slow
 async def test_messages_are_kept_over_crashes_and_nothing_survives_when_it_is_killed(tmp_path: Path) -> None:
     data = tmp_path / ("a" * 60) / ("b" * 60)
     async with up(
@@ -95,6 +96,7 @@ async def test_messages_are_kept_over_crashes_and_nothing_survives_when_it_is_ki
     assert leftovers(tmp_path) == []
 
 
+@pytest.mark.slow
 async def test_an_agent_answers_on_a_given_database_and_a_second_ctrl_c_ends_it_at_once(
     tmp_path: Path, empty_database: str
 ) -> None:
