@@ -369,6 +369,17 @@ async def test_a_running_handler_is_cancelled_by_whom_and_why_unless_it_complete
 
 
 @virtual
+async def test_a_running_handler_is_cancelled_without_notifications(virtual_database: Any) -> None:
+    said: list[str] = []
+    settings = {"SURELANE_NOTIFICATIONS": "false", "SURELANE_POLL_INTERVAL": "1s"}
+    async with fleet(hanging(said), database=virtual_database, settings=settings) as f:
+        event = await f.enqueue("hang")
+        await f.until(lambda: said)
+        await f.cancel(event)
+        assert (await f.until(event.ended, "10s"))["outcome"] == "cancelled"
+
+
+@virtual
 async def test_a_waiting_member_of_a_group_is_cancelled_and_its_head_goes_on(virtual_database: Any) -> None:
     said: list[str] = []
     async with fleet(hanging(said), database=virtual_database, workers=0) as f:

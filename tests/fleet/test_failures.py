@@ -345,10 +345,9 @@ async def test_handler_has_attempts_and_pauses_of_its_own_from_the_first_claim_o
         locking = await f.database.lend("surelane")
         await f.database.run(locking, "execute", "begin; lock table agent.worker in exclusive mode")
         f.start()
-        for each in some:
-            await f.until(lambda each=each: at or each.ended(), "20s")
+        rows = [await f.until(each.ended, "20s") for each in some]
+        assert await f.sql("select from agent.worker where max_attempts is not null") == []
         f.database.end(locking)
-        rows = [await f.until(each.ended) for each in some]
         assert {(row["outcome"], len(row["errors"])) for row in rows} == {("failed", 1)}
         event = await f.enqueue("fails-often")
         assert await event.errors() == [f"RuntimeError: attempt {number}" for number in range(1, 6)]
