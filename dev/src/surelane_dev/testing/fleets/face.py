@@ -18,8 +18,11 @@ from unittest.mock import patch
 import asyncpg
 
 from surelane.calls import Pool
+from surelane.encryption.data_keys import DataKeys
+from surelane.encryption.sealing import Sealing
 from surelane.events import Event, Inserted
 from surelane.queue import Queue
+from surelane_dev.accounts import OWNER
 from surelane_dev.testing.crash import Crashes
 from surelane_dev.testing.fleets.database import Database
 from surelane_dev.testing.fleets.slack import Answering, MessagesInMemory, clients
@@ -30,8 +33,8 @@ from surelane_ingest.connections import Connections
 from surelane_ingest.writer import Writer
 from surelane_service.engine import Engine
 from surelane_service.pool import GRACE
-from surelane_worker import Call, Context, Given, Handlers
-from surelane_worker.assembly import CLAIM_TIMEOUT, STATEMENT_TIMEOUT, Pools, Worker
+from surelane_worker import Call, Context, Given, Handlers, assembly
+from surelane_worker.assembly import STATEMENT_TIMEOUT, Pools, Worker
 from surelane_worker.duties import Duty, beside
 from surelane_worker.handling.outcomes import Pause, duration
 from surelane_worker.observing.metrics import Metrics
@@ -104,17 +107,18 @@ class Member:
         engine: Callable[[Pool], Engine] | None = None,
     ) -> None:
         """Work as the process ``surelane_worker`` does, until ``stop`` is set."""
-        name = self.host.name
+        name, soon = self.host.name, assembly.CLAIM_TIMEOUT
 
         def pool(bound: timedelta = STATEMENT_TIMEOUT, grace: float = GRACE, worker: str = "") -> Any:
             within = bound.total_seconds() + grace
             return Wire(net, self.host, "surelane_worker", within=within, kept=True, worker=worker)
 
-        pools = Pools(pool(worker=name), pool(CLAIM_TIMEOUT, 0, name), pool(CLAIM_TIMEOUT), pool(), pool())
+        pools = Pools(pool(worker=name), pool(soon, 0, name), pool(soon), pool(), pool())
         settings = settings.model_copy(update={"name": name})
-        observer = Observer(Metrics())
+        sealing = Sealing(DataKeys(pools.looks, settings.encryption_keys), on=settings.encrypt_events)
+        slack_clients, observer = clients(slack, net, self.host), Observer(Metrics())
         worker = self.worker = Worker(
-            settings, handlers, pools, clients(slack, net, self.host), observer, engine=engine
+            settings, handlers, pools, slack_clients, observer, engine=engine, sealing=sealing
         )
         async with AsyncExitStack() as stack:
             stack.push_async_callback(worker.announcer.retire)
@@ -160,6 +164,13 @@ class Stored:
         ((steps,),) = await self.fleet.sql("select agent.list_steps($1)", self.id)
         return cast("list[dict[str, Any]]", json.loads(steps or "[]"))
 
+    async def children(self) -> list["Stored"]:
+        """Return the children that it runs or ran, in the order in which they were started."""
+        found = await self.fleet.sql(
+            "select id from agent.job where continuation_id = $1 order by id", self.id
+        )
+        return [await self.fleet.stored(row["id"]) for row in found]
+
     async def result(self, within: Pause = BOUND) -> Any:
         """Wait until it has completed, and return its result."""
         row = await self.fleet.until(self.ended, within)
@@ -180,9 +191,12 @@ class Fleet:
         self.slack = MessagesInMemory(net)
         self.workers: list[Member] = []
         """Those that were started, and were neither killed nor drained."""
-        self.queue = Queue(Wire(net, Host("program"), "surelane_worker", within=2, kept=True))
+        self.connection = Wire(net, Host("program"), OWNER, within=2, kept=True)
+        """A program's connection, as the owner."""
+        self.queue = Queue(self.connection)
         """The queue as a program sees it."""
-        self._handlers, self._settings = handlers, settings
+        self.handlers, self._settings = handlers, settings
+        """``handlers``: what workers are started with by default."""
         self._crashes = Crashes(self._crash)
         self._tracebacks: dict[int, str] = {}
         self._names = 0
@@ -200,11 +214,12 @@ class Fleet:
         given = WorkerSettings(**cast("Any", {**SETTINGS, **self._settings, **settings}))
         around = Handlers()
         around.middleware(self._observe)
-        around.include(with_answers(self._handlers if handlers is None else handlers, given))
+        around.include(with_answers(self.handlers if handlers is None else handlers, given))
         member = Member(Host(f"worker-{self._names}"))
         variables = copy_context()
         variables.run(HERE.set, member.host)
-        work = member.work(self.net, given, around, self.slack, self._crashes.engine)
+        engine = None if given.encrypt_events else self._crashes.engine
+        work = member.work(self.net, given, around, self.slack, engine)
         member.task = self.loop.create_task(work, context=variables)
         self.workers.append(member)
         return member
@@ -260,7 +275,7 @@ class Fleet:
         """Enqueue a job as a program does, with the fields of :class:`surelane.Job`."""
         if run_in is not None:
             job["run_at"] = datetime.fromtimestamp(EPOCH + self.now, UTC) + duration(run_in)
-        return await self._stored(await self.queue.enqueue(kind, payload, **job), {})
+        return await self.stored(await self.queue.enqueue(kind, payload, **job))
 
     async def mention(
         self, text: str, *, user: str = "U1", channel: str = "C1", thread: Stored | None = None
@@ -276,7 +291,12 @@ class Fleet:
         """Let Slack post something to ingest: an event's envelope, a command, or an interaction."""
         answer = await self.writer.store(json.dumps(payload), None)
         assert isinstance(answer, Inserted), answer
-        return await self._stored(answer.id, payload)
+        return await self.stored(answer.id, payload)
+
+    async def stored(self, identity: int, payload: Mapping[str, Any] | None = None) -> Stored:
+        """Return the event with an id."""
+        ((row,),) = await self.sql(ROW, identity)
+        return Stored(self, identity, json.loads(row)["item_key"] or str(identity), payload or {})
 
     async def signal(self, event: Stored, name: str, value: object = None) -> str | None:
         """Send a value to an event that waits for it."""
@@ -285,6 +305,13 @@ class Fleet:
     async def cancel(self, event: Stored, **why: Any) -> str | None:
         """Cancel an event."""
         return await self.queue.cancel(str(event.id), **why)
+
+    async def rerun(self, event: Stored, from_step: str | None = None, payload: object = None) -> Stored:
+        """Run an ended event again as a new one, which keeps the steps before ``from_step``."""
+        text = None if payload is None else json.dumps(payload)
+        query = "select rerun from agent.rerun_as_new($1, $2, $3)"
+        ((identity,),) = await self.sql(query, event.id, from_step, text)
+        return await self.stored(identity, event.payload)
 
     async def sleep(self, pause: Pause) -> None:
         """Let time pass."""
@@ -325,10 +352,6 @@ class Fleet:
         return await self.database.see(query, *arguments)
 
     fetch = sql
-
-    async def _stored(self, identity: int, payload: Mapping[str, Any]) -> Stored:
-        ((row,),) = await self.sql(ROW, identity)
-        return Stored(self, identity, json.loads(row)["item_key"] or str(identity), payload)
 
     def _later(self, pause: Pause, act: Callable[..., object], *given: Any) -> None:
         self.loop.call_later(duration(pause).total_seconds(), act, *given, context=Variables())

@@ -5,9 +5,10 @@ from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from contextvars import Context
 from dataclasses import dataclass, field
-from functools import partialmethod
+from functools import partial, partialmethod
 from itertools import count
 from random import Random
+from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import asyncpg
@@ -158,6 +159,10 @@ class Wire(Connection):
 
     def is_in_transaction(self) -> bool:
         return False
+
+    def transaction(self) -> Any:
+        assert not self._kept, "all pools of a role share a connection"
+        return SimpleNamespace(start=partial(self.execute, "begin"), commit=partial(self.execute, "commit"))
 
     def add_termination_listener(self, callback: Any) -> None:
         self._on_end.append(callback)

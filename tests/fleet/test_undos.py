@@ -1,0 +1,408 @@
+"""Durable handlers: undos run in reverse order when an event fails for good, expires or is cancelled."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from surelane.encryption.keys import new_key
+from surelane.testing import fleet, virtual
+from surelane_operator.reads.events import Reads
+from surelane_operator.reads.timeline import story_of
+from surelane_worker import Context, Event, Handlers
+
+PARTS = ("flight", "hotel", "car")
+SOON = {"SURELANE_SESSION_GRACE": "100ms", "SURELANE_SWEEP_INTERVAL": "1s"}
+"""Settings with which a dead worker's events are soon another one's."""
+
+
+def booked(*parts: str) -> list[str]:
+    return [f"booked {part}" for part in parts]
+
+
+def undid(*parts: str) -> list[str]:
+    return [f"undid {part}" for part in parts]
+
+
+UNDONE = undid("car", "hotel", "flight")
+WHOLE = booked(*PARTS) + UNDONE
+
+
+class Agency:
+    """Books trips as the payloads say, and notes what it does."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.died: list[str] = []
+        self.fleet: Any = None
+        self.handlers = Handlers()
+        for kind, bounds in (
+            ("trip", {}),
+            ("trip-once", {"max_attempts": 1}),
+            ("trip-timed", {"max_attempts": 1, "timeout": "5s"}),
+        ):
+            self.handlers.on(kind, backoff="1ms", **bounds)(self.trip)
+        self.handlers.on_failure("trip", "trip-once")(self.failed)
+
+    @property
+    def effects(self) -> list[str]:
+        """What was booked, undone and paid, in order."""
+        return [line for line in self.log if line.startswith(("booked", "undid", "paid"))]
+
+    async def failed(self, event: Event, _: Context) -> None:
+        self.log.append(f"hook {event.payload['failure']['outcome']}")
+
+    async def trip(self, event: Event, ctx: Context) -> Any:  # noqa: C901 - it dies between any two lines
+        """Book three parts, each with its undo. Die where the payload says so, and end as it says."""
+        payload = event.payload
+
+        async def die(where: str) -> None:
+            if where in payload.get("dies", ()) and where not in self.died:
+                self.died.append(where)
+                await self.fleet.die()
+
+        async def book(part: str) -> str:
+            await die(f"in {part}")
+            self.log.append(f"booked {part}")
+            return f"{part} 1"
+
+        async def undo(part: str) -> None:
+            await die(f"in undo {part}")
+            self.log.append(f"undoes {part}")
+            if self.log.count(f"undoes {part}") <= payload.get("fails", {}).get(part, 0):
+                raise LookupError(f"no {part}")
+            if part in payload.get("hangs", ()):
+                await asyncio.sleep(600)
+            self.log.append(f"undid {part}")
+
+        for part in PARTS:
+            await die(f"before {part}")
+            await ctx.undo(part, undo, part, **payload.get("bounds", {}))
+            await die(f"with undo {part}")
+            await ctx.step(part, book, part)
+            await die(f"after {part}")
+        match payload.get("how"):
+            case "fail":
+                raise RuntimeError("no visa")
+            case "wait":
+                await ctx.wait_for("answer")
+                await ctx.step("pay", self.log.append, "paid")
+            case "hang":
+                self.log.append("hangs")
+                await asyncio.sleep(600)
+        return "booked"
+
+
+# --- Who fails, is cancelled or expires, undoes
+
+
+@virtual
+async def test_failed_event_undoes_in_reverse_order_and_keeps_its_end(virtual_database: Any) -> None:
+    agency = Agency()
+    async with fleet(agency.handlers, database=virtual_database) as f:
+        event = await f.enqueue("trip", {"how": "fail"})
+        assert await event.errors() == ["RuntimeError: no visa"] * 3
+        row = await event.row()
+        assert (row["outcome"], row["reason"], row["attempts"]) == ("failed", "attempts_exhausted", 3)
+        assert agency.effects == WHOLE
+        await f.until(lambda: agency.log[-1] == "hook failed")
+        job = await Reads(f.connection).get(event.id)
+        assert job is not None
+        story = [(step.what, (step.detail or "").split(":")[0]) for step in story_of(job)]
+        undos = ["undo car", "undo hotel", "undo flight"]
+        assert [name for what, name in story if what == "step"] == [*PARTS, *undos]
+        assert [what for what, _ in story if what == "undoing"] == ["undoing"]
+
+        # Undone, it begins anew when it runs again, also as a new event.
+        await f.sql("select agent.rerun_events($1)", [event.id])
+        assert await event.steps() == []
+        assert (await f.until(event.ended))["outcome"] == "failed"
+        assert agency.effects == WHOLE * 2
+        await f.until((await f.rerun(event, "car")).ended)
+        assert agency.effects == WHOLE * 3
+
+
+@virtual
+async def test_completed_event_undoes_nothing_until_it_fails_from_a_step_on(virtual_database: Any) -> None:
+    agency = Agency()
+    async with fleet(agency.handlers, database=virtual_database) as f:
+        event = await f.enqueue("trip")
+        assert await event.result() == "booked"
+        assert agency.effects == booked(*PARTS)
+        rerun = await f.rerun(event, "car", {"how": "fail"})
+        assert (await f.until(rerun.ended))["outcome"] == "failed"
+        assert agency.effects == [*booked(*PARTS, "car"), *UNDONE]
+
+
+@virtual
+async def test_cancelled_and_expired_events_undo_before_they_end(virtual_database: Any) -> None:
+    agency = Agency()
+    async with fleet(agency.handlers, database=virtual_database, settings=SOON) as f:
+        for how, reason in (("wait", "cancelled by U1"), ("hang", "cancelled while running by U1")):
+            event = await f.enqueue("trip", {"how": how})
+            await f.until(event.suspended if how == "wait" else lambda: "hangs" in agency.log)
+            assert await f.cancel(event, by="U1", reason="no money") == "running"
+            row = await f.until(event.ended)
+            assert (row["outcome"], row["reason"]) == ("cancelled", f"{reason}: no money")
+            assert (row["cancelled_by"], agency.effects) == ("U1" if how == "hang" else None, WHOLE)
+            agency.log.clear()
+        event = await f.enqueue("trip", {"how": "wait"})
+        await f.until(event.suspended)
+        await f.sql("update agent.event set deadline = agent.clock() where id = $1", event.id)
+        row = await f.until(event.ended)
+        assert (row["outcome"], row["reason"]) == ("expired", "deadline_passed")
+        assert agency.effects == WHOLE
+
+
+@virtual
+async def test_many_events_that_are_cancelled_together_undo_each(virtual_database: Any) -> None:
+    agency = Agency()
+    async with fleet(agency.handlers, database=virtual_database) as f:
+        events = [await f.enqueue("trip", {"how": "wait"}, group_key="g") for _ in range(5)]
+        for event in events:
+            await f.until(event.suspended)
+        plain = await f.enqueue("trip", run_in="1h")
+        ids = [event.id for event in events]
+        answers = dict(await f.sql("select id, answer from agent.cancel_jobs($1)", [*ids, plain.id]))
+        assert answers == {**dict.fromkeys(ids, "running"), plain.id: "cancelled"}
+        for event in events:
+            assert (await f.until(event.ended))["outcome"] == "cancelled"
+        assert sorted(agency.effects) == sorted(WHOLE * 5)
+
+
+@virtual
+async def test_parent_and_child_that_are_cancelled_undo_both(virtual_database: Any) -> None:
+    agency = Agency()
+
+    @agency.handlers.on("parent")
+    async def parent(event: Event, ctx: Context) -> Any:
+        await ctx.undo("parent", agency.log.append, "undid parent")
+        return await ctx.run("trip", event.payload)
+
+    async with fleet(agency.handlers, database=virtual_database) as f:
+        event = await f.enqueue("parent", {"how": "wait"})
+        (child,) = await f.until(event.children)
+        await f.until(event.suspended)
+        await f.until(child.suspended)
+        await f.cancel(event)
+        assert (await f.until(event.ended))["outcome"] == "cancelled"
+        assert (await f.until(child.ended))["outcome"] == "cancelled"
+        assert sorted(agency.effects) == sorted([*WHOLE, "undid parent"])
+
+
+@virtual
+async def test_every_form_of_handler_undoes(virtual_database: Any) -> None:
+    handlers, log = Handlers(), list[str]()
+
+    @handlers.on("in-thread", max_attempts=1)
+    def in_thread(_: Event, ctx: Context) -> None:
+        for part in PARTS:
+            ctx.run(ctx.undo(part, log.append, f"undid {part}"))
+            ctx.run(ctx.step(part, log.append, f"booked {part}"))
+        raise RuntimeError("no visa")
+
+    @handlers.on("at-once", max_attempts=1)
+    async def at_once(_: Event, ctx: Context) -> None:
+        async def part(name: str) -> None:
+            await ctx.undo(name, log.append, f"undid {name}")
+            await ctx.step(name, log.append, f"booked {name}")
+            if name != "flight":
+                await ctx.wait_for(name)
+
+        await asyncio.gather(*map(part, PARTS))
+
+    async with fleet(handlers, database=virtual_database) as f:
+        await f.until((await f.enqueue("in-thread")).ended)
+        assert log == WHOLE
+        log.clear()
+        event = await f.enqueue("at-once")
+        await f.until(event.suspended)
+        await f.cancel(event)
+        await f.until(event.ended)
+        assert log[3:] == UNDONE
+
+
+# --- Undos that fail
+
+
+@virtual
+async def test_undo_that_fails_is_tried_again_before_earlier_ones_or_named(virtual_database: Any) -> None:
+    agency = Agency()
+    async with fleet(agency.handlers, database=virtual_database) as f:
+        event = await f.enqueue("trip-once", {"how": "fail", "fails": {"hotel": 2}})
+        errors = ["RuntimeError: no visa", "LookupError: no hotel", "LookupError: no hotel"]
+        assert await event.errors() == errors
+        row = await event.row()
+        assert (row["outcome"], row["attempts"], row["max_attempts"]) == ("failed", 1, None)
+        assert agency.effects == WHOLE
+        agency.log.clear()
+        event = await f.enqueue("trip", {"how": "fail", "fails": {"hotel": 99}})
+        assert (await event.errors())[-1] == "UndoError: not undone: undo hotel"
+        assert (await event.row())["outcome"] == "failed"
+        assert agency.effects == booked(*PARTS) + undid("car", "flight")
+        agency.log.clear()
+        event = await f.enqueue("trip-timed", {"how": "fail", "hangs": ["flight"]})
+        types = [error.partition(":")[0] for error in await event.errors()]
+        assert types == ["RuntimeError", *["HandlerTimeoutError"] * 3, "UndoError"]
+        assert agency.effects == booked(*PARTS) + undid("car", "hotel")
+
+
+@virtual
+async def test_undo_with_long_pauses_is_suspended_between_its_tries(virtual_database: Any) -> None:
+    agency = Agency()
+    async with fleet(agency.handlers, database=virtual_database) as f:
+        bounds = {"retries": 1, "backoff": "30s"}
+        event = await f.enqueue("trip-once", {"how": "fail", "fails": {"car": 1}, "bounds": bounds})
+        await f.until(event.suspended)
+        assert await f.cancel(event) == "running"
+        assert len(await event.errors()) == 1
+        assert (await event.row())["outcome"] == "failed"
+        assert agency.effects == WHOLE
+        assert f.now > 15
+
+
+@virtual
+async def test_undo_that_the_handler_forgot_is_named_and_the_others_run(virtual_database: Any) -> None:
+    handlers, log = Handlers(), list[str]()
+
+    @handlers.on("changed", max_attempts=1)
+    async def changed(event: Event, ctx: Context) -> None:
+        await ctx.undo("kept", log.append, "undid kept")
+        if event.claim == 1:
+            await ctx.undo("forgotten", log.append, "undid forgotten")
+        raise RuntimeError("no visa")
+
+    async with fleet(handlers, database=virtual_database) as f:
+        assert (await (await f.enqueue("changed")).errors())[-1] == "UndoError: not undone: undo forgotten"
+        assert log == ["undid kept"]
+
+
+@virtual
+async def test_undos_that_no_worker_runs_end_if_an_operator_expires_the_event(virtual_database: Any) -> None:
+    agency = Agency()
+    async with fleet(agency.handlers, database=virtual_database) as f:
+        event = await f.enqueue("trip", {"how": "hang"})
+        await f.until(lambda: "hangs" in agency.log)
+        f.workers[0].host.frozen = True
+        assert await f.cancel(event, by="U1") == "running"
+        await f.sleep("1m")
+        assert await f.cancel(event, by="U2") == "running"
+        ((answer,),) = await f.sql("select answer from agent.expire_jobs($1, 'gone')", [event.id])
+        assert answer == "expired"
+        row = await event.row()
+        assert (row["outcome"], row["reason"]) == ("cancelled", "cancelled while running by U1")
+        missed = "not undone: undo car, undo hotel, undo flight"
+        assert [error["message"] for error in row["errors"]] == [missed]
+
+
+# --- Killed workers
+
+EVERYWHERE = [
+    f"{where} {part}" for part in PARTS for where in ("before", "with undo", "in", "after", "in undo")
+]
+
+
+@virtual
+async def test_killed_at_every_boundary_each_part_is_booked_and_undone_once(virtual_database: Any) -> None:
+    for how, outcome in (("fail", "failed"), ("wait", "cancelled")):
+        agency = Agency()
+        async with fleet(agency.handlers, database=virtual_database, settings=SOON) as agency.fleet:
+            event = await agency.fleet.enqueue("trip", {"how": how, "dies": EVERYWHERE}, max_attempts=9)
+            if how == "wait":
+                await agency.fleet.until(event.suspended)
+                await agency.fleet.cancel(event)
+            row = await agency.fleet.until(event.ended)
+            assert (row["outcome"], len(agency.died)) == (outcome, len(EVERYWHERE))
+            assert agency.effects == WHOLE
+
+
+@pytest.mark.parametrize(
+    ("dies", "did", "undone"),
+    [
+        ("before flight", (), ()),
+        ("with undo flight", (), ("flight",)),
+        ("in hotel", ("flight",), ("hotel", "flight")),
+        # What comes right after the last stored step may be an undo of that step, so it is registered, too.
+        ("after hotel", ("flight", "hotel"), ("car", "hotel", "flight")),
+        ("after car", PARTS, ("car", "hotel", "flight")),
+    ],
+)
+@virtual
+async def test_event_whose_worker_died_in_its_last_attempt_undoes_what_was_registered(
+    virtual_database: Any, dies: str, did: tuple[str, ...], undone: tuple[str, ...]
+) -> None:
+    agency = Agency()
+    async with fleet(agency.handlers, database=virtual_database, settings=SOON) as f:
+        agency.fleet = f
+        event = await f.enqueue("trip-once", {"how": "fail", "dies": [dies, "in undo flight"]})
+        row = await f.until(event.ended)
+        assert (row["outcome"], row["reason"]) == ("expired", "attempts_exhausted")
+        assert len(agency.died) == (2 if undone else 1)
+        assert agency.effects == [*booked(*did), *undid(*undone)]
+
+
+@virtual
+async def test_undo_that_kills_its_worker_each_time_ends(virtual_database: Any) -> None:
+    handlers, died = Handlers(), list[str]()
+
+    @handlers.on("killing", max_attempts=1)
+    async def killing(_: Event, ctx: Context) -> None:
+        async def deadly() -> None:
+            died.append("deadly")
+            await f.die()
+
+        await ctx.undo("deadly", deadly)
+        raise RuntimeError("no visa")
+
+    async with fleet(handlers, database=virtual_database, settings=SOON) as f:
+        event = await f.enqueue("killing")
+        assert (await event.errors())[-1] == "UndoError: not undone: undo deadly"
+        assert ((await event.row())["outcome"], len(died)) == ("failed", 3)
+
+
+@virtual
+async def test_an_undo_after_its_step_and_no_reply_come_after_a_death_between_them(
+    virtual_database: Any,
+) -> None:
+    handlers, log = Handlers(), list[str]()
+
+    @handlers.on("after", max_attempts=1)
+    async def after(_: Event, ctx: Context) -> None:
+        for part in PARTS:
+            booking = await ctx.step(part, lambda part=part: log.append(f"booked {part}") or f"{part} 17")
+            if part == "hotel" and "died" not in log:
+                log.append("died")
+                await f.die()
+            await ctx.undo(part, log.append, f"undid {booking}")
+
+    @handlers.on("telling", max_attempts=1)
+    async def telling(event: Event, ctx: Context) -> None:
+        await ctx.undo("told", log.append, "undid told")
+        if "died" not in log:
+            log.append("died")
+            await f.die()
+        await ctx.slack.reply(event, "done", channel="C1")
+
+    async with fleet(handlers, database=virtual_database, settings=SOON) as f:
+        assert (await f.until((await f.enqueue("after")).ended))["outcome"] == "expired"
+        assert log == [*booked("flight", "hotel"), "died", *undid("hotel 17", "flight 17")]
+        log.clear()
+        event = await f.enqueue("telling")
+        row = await f.until(event.ended)
+        assert (row["outcome"], log) == ("expired", ["died", "undid told"])
+        assert "replies" not in row["notes"]  # one is noted before it is sent
+        assert f.slack.messages == []
+
+
+@virtual
+async def test_encrypted_event_undoes_and_keeps_its_errors_encrypted(virtual_database: Any) -> None:
+    agency = Agency()
+    encryption = {"SURELANE_ENCRYPTION_KEYS": new_key(), "SURELANE_ENCRYPT_EVENTS": "true"}
+    async with fleet(agency.handlers, database=virtual_database, settings=encryption) as f:
+        event = await f.enqueue("trip-once", {"how": "fail", "fails": {"hotel": 99}})
+        errors = await event.errors()
+        assert agency.effects == booked(*PARTS) + undid("car", "flight")
+        assert "no visa" not in str(errors)
+        assert "no hotel" not in str(errors)
+        assert errors[0].startswith("RuntimeError")
+        assert errors[-1] == "UndoError: not undone: undo hotel"
