@@ -1,11 +1,12 @@
 -- The settings that all functions share, and who may call what. No functions are made here.
 
 -- No function states these settings. A function that runs as its owner pins its search path: a
--- caller's brings nothing in. Where bitmap scans are off, sequential scans are off, too. Where sorts
--- are off, the index that has the rows in order is read, and only as far as needed: statistics from
--- before a backlog would prefer another index of the group or the lane, read all of it and sort. A
--- pinned plan is not compiled: an unavoidable scan or sort has a huge estimated cost then, and JIT
--- would take 100 ms per call. A function that no role may call runs with its caller's.
+-- caller's brings nothing in. Where bitmap scans are off, sequential scans are off, too. Where
+-- sorts are off, the index that has the rows in order is read, and only as far as needed:
+-- statistics from before a backlog would prefer another index of the group or the lane, read all of
+-- it and sort. A pinned plan is not compiled: an unavoidable scan or sort has a huge estimated cost
+-- then, and JIT would take 100 ms per call. A function that no role may call runs with its
+-- caller's.
 do $$
 declare
     _function record;

@@ -131,24 +131,6 @@ async def test_a_button_is_pressed(slack: "SlackPage", pair: Pair) -> None:
     assert (payload["type"], payload["actions"][0]["action_id"]) == ("block_actions", "approve")
 
 
-async def test_a_command_opens_a_form_that_is_filled_in(slack: "SlackPage", pair: Pair) -> None:
-    await slack.say("/ticket the door is stuck")
-    (command,) = await pair.app.arrive(1)
-    form = parse_qs(command.body.decode())
-    element = {"type": "plain_text_input", "action_id": "what"}
-    label = {"type": "plain_text", "text": "What is wrong?"}
-    block = {"type": "input", "block_id": "ticket", "label": label, "element": element}
-    title = {"type": "plain_text", "text": "Open a ticket"}
-    submit = {"type": "plain_text", "text": "Submit"}
-    view = {"type": "modal", "title": title, "submit": submit, "blocks": [block]}
-    await pair.web.views_open(trigger_id=form["trigger_id"][0], view=view)
-    await slack.page.get_by_label("What is wrong?").fill(form["text"][0])
-    await slack.page.get_by_role("button", name="Submit").click()
-    payload = json.loads(parse_qs((await pair.app.arrive(2))[1].body.decode())["payload"][0])
-    assert payload["type"] == "view_submission"
-    assert payload["view"]["state"]["values"]["ticket"]["what"]["value"] == "the door is stuck"
-
-
 async def test_what_people_write_is_shown_as_text(slack: "SlackPage") -> None:
     await slack.say("quiet <img src=x onerror=alert(1)> & *bold*")
     await slack.expect(slack.channel).to_contain_text("quiet <img src=x onerror=alert(1)> & bold")

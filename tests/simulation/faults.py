@@ -81,7 +81,7 @@ async def half_open(fleet: "Fleet", _: Fault) -> None:
     """Let the open connections of all workers carry nothing. New ones do. No host is told."""
     fleet.log("all connections are half-open")
     for name, member in fleet.members.items():
-        member.host.lose_connections()
+        member.host.half_open()
         fleet.ill(name, ILL)
     fleet.disturb()
     fleet.hushed = fleet.loop.now + HUSH
@@ -118,7 +118,7 @@ async def failover(fleet: "Fleet", fault: Fault) -> None:
     fleet.log(f"a standby takes over and has nothing of the last {lag:.1f} s")
     fleet.all_ill(lag + 5 + ILL)
     fleet.database.down = True
-    fleet.lose_connections()
+    fleet.net.lose_connections()
     await fleet.database.take_over()
     there = {row[0] for row in await fleet.database.see(fleet.KEYS)}
     fleet.acknowledged -= {key for key in fleet.acknowledged if key not in known and key not in there}
@@ -216,11 +216,7 @@ async def _decide(fleet: "Fleet", query: str, kind: str) -> None:
 
 
 async def _away(fleet: "Fleet", seconds: float) -> None:
-    fleet.database.down = True
-    fleet.lose_connections()
-    await fleet.database.end_transactions()
-    await asyncio.sleep(seconds)
-    fleet.database.down = False
+    await fleet.net.restart(seconds)
     fleet.disturb()
 
 

@@ -17,43 +17,33 @@ What must hold for every seed:
 
 import asyncio
 import json
-import random as standard_random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from contextvars import copy_context
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from math import inf
-from random import Random
 from typing import Any, cast
-
-import asyncpg
 
 from surelane.errors import SurelaneError
 from surelane.events import Inserted
 from surelane.jobs import Job
 from surelane.queue import Queue
+from surelane_dev.testing.fleets import face
+from surelane_dev.testing.fleets.face import simulated
+from surelane_dev.testing.fleets.virtual import EPOCH, HERE
+from surelane_dev.testing.fleets.wire import Faults, Host, Net, Wire
 from surelane_ingest.connections import Connections
 from surelane_ingest.writer import Writer
 from surelane_service.engine import DEAD_FOR
-from surelane_service.pool import GRACE
-from surelane_worker import assembly
-from surelane_worker.assembly import STATEMENT_TIMEOUT, Pools, Worker
-from surelane_worker.duties import Duty, beside
-from surelane_worker.observing.metrics import Metrics
-from surelane_worker.observing.tracing import Observer
 from surelane_worker.running import cancels
-from surelane_worker.running.watchdog import Watchdog
-from surelane_worker.slack.client import SlackClients
 from surelane_worker.worker_settings import WorkerSettings
 from tests.simulation.database import Database
 from tests.simulation.faults import BY_NAME
-from tests.simulation.plan import TROUBLE, Fault, Network, Plan, Post, Version, thread_key, thread_of
-from tests.simulation.slack import Client, Slack
-from tests.simulation.virtual import EPOCH, HERE, VirtualLoop
-from tests.simulation.wire import Host, Net, Wire, with_host
+from tests.simulation.plan import TROUBLE, Fault, Plan, Post, Version, thread_key, thread_of
+from tests.simulation.slack import Slack
 from tests.simulation.witness import PERIOD, RATE, BrokenError, Witness
 
 BOUND = 900.0
@@ -89,14 +79,10 @@ PACED = "select id, claimed from agent.event_hist where kind = 'slack.paced'"
 
 
 @dataclass(eq=False)
-class Member:
+class Member(face.Member):
     """A worker of the fleet."""
 
-    host: Host
-    version: Version
-    stop: asyncio.Event
-    task: asyncio.Task[None]
-    worker: Worker | None = None
+    version: Version = field(default_factory=Version)
 
 
 class Fleet:
@@ -107,11 +93,11 @@ class Fleet:
     union select coalesce(item_key, id::text) from agent.event_hist
     """
 
-    def __init__(self, plan: Plan, loop: VirtualLoop, database: Database, log: Callable[[str], None]) -> None:
-        self.plan, self.loop, self.database = plan, loop, database
+    def __init__(self, plan: Plan, net: Net, log: Callable[[str], None]) -> None:
+        self.plan, self.loop, self.database = plan, net.database.loop, cast("Database", net.database)
         self._say = log
-        self.net = Net(database, Random(f"network {plan.seed}"), self.log)
-        self.witness = Witness(plan.seed, loop.time, self.log)
+        self.net, net.log = net, self.log
+        self.witness = Witness(plan.seed, self.loop.time, self.log)
         self.witness.lease = LEASE
         self.witness.versions = lambda: [member.version for member in self.members.values()]
         self.acknowledged: set[str] = set()
@@ -177,17 +163,17 @@ class Fleet:
 
     async def _trouble(self, posts: list[asyncio.Task[None]], faults: list[asyncio.Task[None]]) -> None:
         while self.loop.now < TROUBLE or not all(fault.done() for fault in faults):
-            self.net.faults = Network() if self.loop.now < self.hushed else self.plan.network
-            if self.net.faults == Network():
+            self.net.faults = Faults() if self.loop.now < self.hushed else self.plan.network
+            if self.net.faults == Faults():
                 await self.look()
             await asyncio.sleep(2)
-        self.net.faults = Network()
+        self.net.faults = Faults()
         if self.database.jump < 0:
             self.database.jump = 0.0
         self.log("the trouble is over")
         if not any(member.version.spare and not member.stop.is_set() for member in self.members.values()):
             self.start_worker(Version())
-        if self.plan.network != Network():
+        if self.plan.network != Faults():
             self.disturb()
         await self._calm(posts)
 
@@ -227,13 +213,6 @@ class Fleet:
     def all_ill(self, seconds: float) -> None:
         for name in self.members:
             self.ill(name, seconds)
-
-    def lose_connections(self) -> None:
-        """Break all connections."""
-        self.database.restarts += 1
-        for host in (self.door, self.program, *(member.host for member in self.members.values())):
-            for wire in host.wires:
-                wire.end()
 
     @asynccontextmanager
     async def ingest(self) -> AsyncIterator[Callable[[str, str], Any]]:
@@ -409,13 +388,15 @@ class Fleet:
 
     def start_worker(self, version: Version) -> None:
         self._names += 1
-        host, stop = Host(f"worker-{self._names}", version.skew), asyncio.Event()
+        host = Host(f"worker-{self._names}", version.skew)
         self.log(f"{host.name} starts: {version}")
         self.witness.ended[host.name] = self.loop.now
+        member = self.members[host.name] = Member(host, version=version)
+        handlers = self.witness.handlers(host, version, self.plan.kinds)
         context = copy_context()
         context.run(HERE.set, host)
-        task = self.loop.create_task(self._work(host, stop), context=context)
-        self.members[host.name] = Member(host, version, stop, task)
+        work = member.work(self.net, _settings(), handlers, self.slack)
+        member.task = self.loop.create_task(work, context=context)
         self.note_spare()
 
     def drain(self, name: str) -> None:
@@ -439,37 +420,10 @@ class Fleet:
             self.witness.excused["spare"][-1] = self.witness.excused["spare"][-1][0], self.server_now() + 5
             self._sparing = False
 
-    async def _work(self, host: Host, stop: asyncio.Event) -> None:
-        settings = _settings().model_copy(update={"name": host.name})
-        observer = Observer(Metrics())
-
-        def pool(bound: timedelta = STATEMENT_TIMEOUT, grace: float = GRACE, name: str = "") -> Any:
-            within = bound.total_seconds() + grace
-            return Wire(self.net, host, "surelane_worker", within=within, kept=True, worker=name)
-
-        member, soon = self.members[host.name], assembly.CLAIM_TIMEOUT
-        pools = Pools(pool(name=host.name), pool(soon, 0, host.name), pool(soon), pool(), pool())
-        handlers = self.witness.handlers(host, member.version, self.plan.kinds)
-        client = Client(self.slack, host)
-        slack = SlackClients(client, client, cast("Any", None))
-        worker = member.worker = Worker(settings, handlers, pools, slack, observer)
-        async with AsyncExitStack() as stack:
-            stack.push_async_callback(worker.announcer.retire)
-            stack.push_async_callback(worker.hang_up)
-            async with beside(*(duty for duty in worker.duties() if not _watches(duty))):
-                await worker.claim(stop)
-                await worker.position.resign()
-                await worker.drain(settings.drain_timeout.total_seconds())
-
 
 @cache
 def _settings() -> WorkerSettings:
     return WorkerSettings(**cast("Any", SETTINGS))
-
-
-def _watches(duty: Duty) -> bool:
-    """Return whether a duty is the watchdog's, whose thread would look at real time."""
-    return isinstance(getattr(duty, "__self__", None), Watchdog)
 
 
 async def _replace(job: Job, queue: Queue) -> list[Inserted]:
@@ -501,34 +455,5 @@ async def simulate(plan: Plan, database: Database, log: Callable[[str], None]) -
     Raises:
         BrokenError: a promise was broken.
     """
-    loop = cast("VirtualLoop", asyncio.get_running_loop())
-    loop.now = 0.0
-    loop.set_task_factory(cast("Any", with_host))
-    standard_random.seed(plan.seed)
-    await database.begin(plan.seed)
-    fleet = Fleet(plan, loop, database, log)
-
-    async def connect(_: str, **given: Any) -> Wire:
-        wire = Wire(
-            fleet.net, cast("Host", HERE.get()), "surelane_worker", within=given["timeout"], kept=False
-        )
-        await wire.open()
-        return wire
-
-    real, asyncpg.connect = asyncpg.connect, cast("Any", connect)
-    try:
-        await fleet.run()
-    finally:
-        asyncpg.connect = real
-        await _end_all()
-
-
-async def _end_all() -> None:
-    """Let nothing of this run reach the next one."""
-    for _ in range(2):
-        left = asyncio.all_tasks() - {cast("Any", asyncio.current_task())}
-        for task in left:
-            task.cancel()
-        if left:
-            await asyncio.wait(left, timeout=100)
-        await asyncio.sleep(100_000)  # every timer has passed
+    async with simulated(database, plan.seed) as net:
+        await Fleet(plan, net, log).run()

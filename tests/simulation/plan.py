@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, cast
 
-from tests.simulation.virtual import EPOCH
+from surelane_dev.testing.fleets.virtual import EPOCH
+from surelane_dev.testing.fleets.wire import Faults
 
 TROUBLE = 40.0
 """Seconds for which things break."""
@@ -96,18 +97,6 @@ class Fault:
 
 
 @dataclass(frozen=True)
-class Network:
-    """How often a statement meets each fault, from 0 to 1."""
-
-    lost_request: float = 0.0
-    """The connection breaks before the server gets the statement."""
-    lost_answer: float = 0.0
-    """It breaks after the server has carried the statement out."""
-    slow: float = 0.0
-    """The statement, or its answer, takes seconds."""
-
-
-@dataclass(frozen=True)
 class Plan:
     """A whole run."""
 
@@ -119,7 +108,7 @@ class Plan:
     workers: tuple[Version, ...]
     posts: tuple[Post, ...]
     faults: tuple[Fault, ...]
-    network: Network
+    network: Faults
 
     @classmethod
     def of(cls, seed: int) -> "Plan":
@@ -131,7 +120,7 @@ class Plan:
             kinds |= {"flaky", "later"}
         pause = random.choice((3.0, 6.0, 12.0))
         workers = tuple(_version(random) for _ in range(random.randint(1, 3)))
-        network = Network(*(random.choice((0, 0, 0.01, 0.05)) for _ in range(3)))
+        network = Faults(*(random.choice((0, 0, 0.01, 0.05)) for _ in range(3)))
         posts = [
             Post(
                 at,
@@ -155,7 +144,7 @@ class Plan:
     def __str__(self) -> str:
         timed: list[Post | Fault] = [*self.posts, *self.faults]
         parts: list[object] = [*self.workers, *sorted(timed, key=lambda each: each.at)]
-        if self.network != Network():
+        if self.network != Faults():
             parts.append(self.network)
         return "\n".join(f"  {part}" for part in parts)
 
@@ -193,7 +182,7 @@ async def shrunk(plan: Plan, fails: Callable[[Plan], Awaitable[bool]], tries: in
         left -= 1
         return left >= 0 and await fails(smaller)
 
-    if await tried(calm := replace(plan, network=Network())):
+    if await tried(calm := replace(plan, network=Faults())):
         plan = calm
     for field in ("faults", "posts", "workers"):
         plan = await _without(plan, field, tried)

@@ -4,13 +4,19 @@ import argparse
 import asyncio
 import gc
 import logging
-import secrets
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any
 
-from tests.simulation.virtual import RUNNING, DeadlockError, VirtualLoop, use_virtual_time
+import structlog
+
+from surelane_dev.testing.fleets.virtual import DeadlockError, VirtualLoop, virtual_time
+from surelane_worker.wiring import YOUNG
+from tests.simulation.database import Database
+from tests.simulation.fleet import simulate
+from tests.simulation.mutants import MUTANTS
+from tests.simulation.plan import Plan, shrunk
+from tests.simulation.witness import BrokenError
 
 
 def main() -> int:
@@ -24,43 +30,21 @@ def main() -> int:
     parser.add_argument("--shrink", action="store_true")
     parser.add_argument("--mutant")
     given = parser.parse_args()
-    use_virtual_time()
-    import structlog  # noqa: PLC0415 - after the clocks are the simulation's
-
     level = logging.INFO if given.verbose else logging.CRITICAL
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
     loop = VirtualLoop()
-    RUNNING[:] = [loop]
-    with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        return runner.run(_run(given, loop))
+    with virtual_time(loop), asyncio.Runner(loop_factory=lambda: loop) as runner:
+        return runner.run(_run(given))
 
 
-async def _run(given: argparse.Namespace, loop: VirtualLoop) -> int:
-    from surelane_dev.accounts import OWNER  # noqa: PLC0415 - after the clocks are the simulation's
-    from tests.databases import Server  # noqa: PLC0415 - likewise
-    from tests.simulation.database import Database  # noqa: PLC0415 - likewise
-    from tests.simulation.mutants import MUTANTS  # noqa: PLC0415 - likewise
-
-    server, name = Server(given.server), f"surelane_simulation_{secrets.token_hex(6)}"
-    with loop.real():
-        await server.execute(
-            f"create database {name} owner {OWNER} template {given.template} strategy file_copy"
-        )
-    database = Database(given.server, name, loop)
-    database.trace = _trace if given.trace else None
-    try:
-        await database.open(MUTANTS[given.mutant] if given.mutant else None)
+async def _run(given: argparse.Namespace) -> int:
+    mutant = MUTANTS[given.mutant] if given.mutant else None
+    async with Database.opened(given.server, given.template, mutant) as database:
+        database.trace = _trace if given.trace else None
         return await _try(database, given)
-    finally:
-        await database.close()
-        with loop.real():
-            await server.execute(f"drop database if exists {name} with (force)")
 
 
-async def _try(database: Any, given: argparse.Namespace) -> int:
-    from surelane_worker.wiring import YOUNG  # noqa: PLC0415 - after the clocks are the simulation's
-    from tests.simulation.plan import Plan, shrunk  # noqa: PLC0415 - likewise
-
+async def _try(database: Database, given: argparse.Namespace) -> int:
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG)
@@ -84,11 +68,10 @@ async def _try(database: Any, given: argparse.Namespace) -> int:
     return 1 if broken else 0
 
 
-async def _broken(plan: Any, database: Any, log: Callable[[str], None], *, quiet: bool = False) -> str | None:
+async def _broken(
+    plan: Plan, database: Database, log: Callable[[str], None], *, quiet: bool = False
+) -> str | None:
     """Return the promise that a plan breaks, if it does."""
-    from tests.simulation.fleet import simulate  # noqa: PLC0415 - after the clocks are the simulation's
-    from tests.simulation.witness import BrokenError  # noqa: PLC0415 - likewise
-
     say: Callable[[str], object] = _ignore if quiet else sys.stdout.write
     try:
         await simulate(plan, database, log)

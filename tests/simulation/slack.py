@@ -7,19 +7,12 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from slack_sdk.web.async_client import AsyncWebClient
-from slack_sdk.web.async_slack_response import AsyncSlackResponse
-
-from tests.simulation.virtual import EPOCH
-from tests.simulation.wire import Host, Net
+from surelane_dev.testing.fleets.virtual import EPOCH
+from surelane_dev.testing.fleets.wire import Host, Net
 from tests.simulation.witness import CHOICES, Witness
 
-WITHIN = 10.0
-"""Seconds in which Slack answers, or never does."""
 PATIENCE = 30.0
 """Seconds for which a person waits before another click, after the first ones. Each wait is longer."""
-LOST = 4
-"""How many times as often as those of the database answers of Slack get lost: there are few."""
 
 
 @dataclass
@@ -50,37 +43,10 @@ class Slack:
             if nth != 1 or self.net.random.random() < 0.5:
                 if not await self.net.database.see("select from agent.event where item_key = $1", key):
                     return
-                await self.click(f"click-{nth}-{message['ts']}", _click(message, nth % len(CHOICES)))
+                await self.click(f"click-{nth}-{message['ts']}", click_on(message, nth % len(CHOICES)))
 
 
-class Client(AsyncWebClient):
-    """Slack's Web API as a worker reaches it."""
-
-    def __init__(self, slack: Slack, host: Host) -> None:
-        super().__init__("xoxb-simulated")
-        self._slack, self._host = slack, host
-
-    async def api_call(self, api_method: str, **given: Any) -> AsyncSlackResponse:
-        net, loop = self._slack.net, self._slack.net.database.loop
-        until = loop.now + WITHIN
-        await asyncio.sleep(net.delay())
-        while self._host.cut_off:
-            if loop.now > until:
-                raise TimeoutError
-            await asyncio.sleep(0.5)
-        data = self._slack.take(
-            self._host, api_method, {**(given.get("params") or {}), **(given.get("json") or {})}
-        )
-        if net.random.random() < LOST * net.faults.lost_answer:
-            net.log(f"{self._host.name}: Slack's answer is lost")
-            raise TimeoutError
-        await asyncio.sleep(net.delay())
-        return AsyncSlackResponse(
-            client=self, http_verb="POST", api_url="", req_args={}, data=data, headers={}, status_code=200
-        )
-
-
-def _click(message: dict[str, Any], number: int) -> dict[str, Any]:
+def click_on(message: dict[str, Any], number: int) -> dict[str, Any]:
     """Return what Slack posts for a click on a button."""
     block = next(block for block in message["blocks"] if block["type"] == "actions")
     return {

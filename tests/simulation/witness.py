@@ -12,13 +12,13 @@ from random import Random
 from typing import Any
 
 from surelane.events import Event
+from surelane_dev.testing.fleets.virtual import EPOCH
+from surelane_dev.testing.fleets.wire import Host
 from surelane_worker.builtin import questions
 from surelane_worker.handling.bounds import Limit
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.registry import Handlers
 from tests.simulation.plan import Version
-from tests.simulation.virtual import EPOCH
-from tests.simulation.wire import Host
 
 RATE, PERIOD = 2, timedelta(seconds=5)
 """How many events of the kind ``paced`` may begin in a period."""

@@ -149,3 +149,9 @@ async def queue(connect: Connect) -> Connection:
     connection = await connect()
     await connection.execute(f"{EMPTY} update agent.test_clock set shift = '0'")
     return connection
+
+
+@pytest.fixture
+async def other(connect: Connect) -> Connection:
+    """Connect to the queue a second time."""
+    return await connect()

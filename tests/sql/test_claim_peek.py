@@ -4,7 +4,6 @@ from datetime import datetime, timedelta
 
 from surelane.calls import Connection
 from surelane_service.engine import Engine, Peek
-from tests.sql.conftest import Connect
 from tests.sql.queue_steps import claim, enqueue, pair, release
 from tests.sql.test_claim import LANES
 
@@ -65,9 +64,8 @@ async def test_what_is_left_to_the_sweep_is_not_worth_a_claim(queue: Connection)
     assert found(await peek(queue)) == {}
 
 
-async def test_a_peek_neither_takes_nor_waits_for_a_lock(queue: Connection, connect: Connect) -> None:
+async def test_a_peek_neither_takes_nor_waits_for_a_lock(queue: Connection, other: Connection) -> None:
     vt = await enqueue_in(queue, 3)
-    other = await connect()
     async with other.transaction():
         await other.execute("select from agent.event for update")
         async with queue.transaction():

@@ -2,6 +2,7 @@
 
 import json
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -15,11 +16,13 @@ from tests.sql.queue_steps import (
     advance,
     claim,
     continue_with,
-    ended,
     ending,
     enqueue,
     heads,
+    history_of,
     live,
+    locked,
+    only_row,
     pair,
 )
 
@@ -39,10 +42,10 @@ async def put_back(queue: Connection, row: Row, pause: float) -> None:
 
 
 async def coalesce(
-    queue: Connection, rows: list[Row], outcome: str = "complete", argument: object = None
+    queue: Connection, rows: list[Row], how: str = "complete", argument: Any = None
 ) -> Settled:
     """Settle a head with its followers."""
-    given = {"outcome": outcome, "argument": argument, "followers": [pair(row) for row in rows[1:]]}
+    given = {"outcome": how, "argument": argument, "followers": [pair(row) for row in rows[1:]]}
     (answer,) = await Engine(queue).settle([(*pair(rows[0]), "coalesce", json.dumps(given))])
     return answer
 
@@ -53,8 +56,7 @@ async def test_group_waits_behind_an_event_that_is_put_back(queue: Connection) -
     second = await enqueue(queue, group_key=GROUP)
     assert await claim(queue) == []
     assert await heads(queue, GROUP) == [first["id"]]
-    why = await queue.fetchrow("select * from agent.why_waiting($1)", first["id"])
-    assert why is not None
+    why = await only_row(queue, "select * from agent.why_waiting($1)", first["id"])
     assert (why["reason"], why["detail"].split(" until ")[0]) == ("debounced", "waits for more of its group")
     await advance(queue, timedelta(minutes=1))
     rows = await claim(queue)
@@ -102,8 +104,7 @@ async def test_followers_end_with_the_head_and_say_so(queue: Connection) -> None
     rows = await burst(queue)
     behind = await enqueue(queue, group_key=GROUP)
     assert await coalesce(queue, rows, argument={"ok": 1}) is Settled.DONE
-    head = await ended(queue, rows[0]["id"])
-    assert head is not None
+    head = await history_of(queue, rows[0]["id"])
     assert (head["outcome"], head["reason"], json.loads(head["result"])) == ("completed", None, {"ok": 1})
     told = f"coalesced into {rows[0]['id']}"
     assert [await ending(queue, row["id"]) for row in rows[1:]] == [("completed", told)] * 2
@@ -122,9 +123,8 @@ async def test_follower_whose_claim_no_longer_stands_is_passed_over(queue: Conne
 
 
 async def test_nothing_is_settled_while_a_follower_is_locked(queue: Connection, connect: Connect) -> None:
-    rows, other = await burst(queue), await connect()
-    async with other.transaction():
-        await other.execute("select from agent.event where id = $1 for update", rows[2]["id"])
+    rows = await burst(queue)
+    async with locked(await connect(), rows[2]["id"]):
         assert await coalesce(queue, rows) is Settled.BUSY
         assert await live(queue, rows[0]["id"]) is not None
     assert await coalesce(queue, rows) is Settled.DONE

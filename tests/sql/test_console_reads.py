@@ -87,26 +87,24 @@ async def filled(server: Server, name: str, events: int) -> Connection:
 
 
 @pytest.fixture(scope="module")
-async def queues(server: Server, template: str) -> AsyncIterator[tuple[Connection, Connection]]:
+async def queues(server: Server, template: str) -> AsyncIterator[list[Connection]]:
     """Fill a database with few events and one with many."""
     async with server.fresh(template) as small, server.fresh(template) as large:
-        both = await filled(server, small, SMALL), await filled(server, large, LARGE)
+        both = [await filled(server, name, events) for name, events in ((small, SMALL), (large, LARGE))]
         yield both
         for queue in both:
             await queue.close()
 
 
 @pytest.mark.parametrize("statement", READS.values(), ids=READS)
-async def test_a_read_scans_nothing_and_does_not_grow(
-    queues: tuple[Connection, Connection], statement: str
-) -> None:
+async def test_a_read_scans_nothing_and_does_not_grow(queues: list[Connection], statement: str) -> None:
     small, large = queues
     assert await pages_read(large, statement) <= 2 * await pages_read(small, statement) + 400
     assert await scanned(large, statement) == []
 
 
 @pytest.mark.parametrize("statement", BOUNDED.values(), ids=BOUNDED)
-async def test_a_bounded_read_scans_nothing(queues: tuple[Connection, Connection], statement: str) -> None:
+async def test_a_bounded_read_scans_nothing(queues: list[Connection], statement: str) -> None:
     assert await scanned(queues[1], statement) == []
 
 

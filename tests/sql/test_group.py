@@ -6,26 +6,19 @@ from typing import Any
 import pytest
 
 from surelane.calls import Connection
-from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     TEN_MINUTES,
     advance,
     claim,
     claim_one,
+    claim_single,
     complete,
     ending,
     enqueue,
-    extend,
-    fail,
     heads,
-    live,
     pair,
-    release,
-    snooze,
     sweep,
 )
-
-MINUTE = timedelta(minutes=1)
 
 
 async def three(queue: Connection, **named: Any) -> list[int]:
@@ -77,102 +70,13 @@ async def test_of_several_groups_as_many_come_as_fit(queue: Connection) -> None:
     assert await queue.fetchval("select count(*) from agent.event where claimed_by is not null") == 13
 
 
-async def test_members_come_in_the_order_of_their_events_not_of_their_arrival(queue: Connection) -> None:
-    group = await three(queue)
-    await queue.execute("update agent.event set event_ts = event_ts - id * interval '1 minute'")
-    assert await ids(queue) == group[::-1]
-
-
 async def test_the_single_claim_takes_the_head_alone_and_blocks_its_group(queue: Connection) -> None:
     for expected in await three(queue):
-        claimed = await claim_one(queue)
-        assert claimed is not None
+        claimed = await claim_single(queue)
         assert claimed["id"] == expected
         assert await ids(queue) == []
         assert await claim_one(queue) is None
         await queue.execute("select agent.delete_event($1)", expected)
-
-
-async def test_extending_one_extends_the_whole_batch(queue: Connection) -> None:
-    first, second, third = await three(queue)
-    rows = {row["id"]: row for row in await claim(queue)}
-    waiting = await enqueue(queue, group_key="g")
-    await complete(queue, pair(rows[first]))
-    await advance(queue, timedelta(minutes=9))
-    assert await extend(queue, pair(rows[third])) == ["done"]
-    await advance(queue, timedelta(minutes=9))
-    assert await ids(queue) == []
-    assert await complete(queue, pair(rows[second]), pair(rows[third])) == ["done", "done"]
-    assert await ids(queue) == [waiting]
-
-
-@pytest.mark.parametrize("position", [0, 1, 2])
-async def test_a_group_is_held_until_its_last_claim_ends(queue: Connection, position: int) -> None:
-    group = await three(queue)
-    rows = {row["id"]: row for row in await claim(queue)}
-    waiting = await enqueue(queue, group_key="g")
-    last = group.pop(position)
-    for identity in group:
-        assert await complete(queue, pair(rows[identity])) == ["done"]
-        assert await ids(queue) == []
-        assert len(await heads(queue, "g")) == 1
-    assert await complete(queue, pair(rows[last])) == ["done"]
-    assert await ids(queue) == [waiting]
-
-
-async def test_a_retry_blocks_its_group_until_it_is_over(queue: Connection) -> None:
-    first, second, third = await three(queue)
-    rows = {row["id"]: row for row in await claim(queue)}
-    await complete(queue, pair(rows[first]))
-    await fail(queue, pair(rows[second]), retry_in=MINUTE)
-    await complete(queue, pair(rows[third]))
-    waiting = await enqueue(queue, group_key="g")
-    assert await ids(queue) == []
-    assert await heads(queue, "g") == [second]
-    await advance(queue, MINUTE)
-    assert await ids(queue) == [second, waiting]
-
-
-@pytest.mark.parametrize("pause", ["snooze", "reschedule", "schedule"])
-async def test_what_was_put_off_does_not_block_its_group(queue: Connection, pause: str) -> None:
-    away = await enqueue(
-        queue,
-        group_key="g",
-        item_key="away",
-        run_at=await later(queue, timedelta(hours=1)) if pause == "schedule" else None,
-    )
-    if pause == "snooze":
-        (row,) = await claim(queue)
-        await snooze(queue, pair(row), timedelta(hours=1))
-    elif pause == "reschedule":
-        await queue.execute(
-            "select agent.reschedule_event('away', $1)", await later(queue, timedelta(hours=1))
-        )
-    others = [await enqueue(queue, group_key="g") for _ in range(2)]
-    rows = await claim(queue)
-    assert [row["id"] for row in rows] == others
-    await complete(queue, *map(pair, rows))
-    assert await ids(queue) == []
-    await advance(queue, timedelta(hours=1))
-    assert await ids(queue) == [away]
-
-
-async def test_a_future_head_yields_to_an_earlier_arrival_and_comes_back(queue: Connection) -> None:
-    far = await enqueue(queue, group_key="g", run_at=await later(queue, timedelta(hours=2)))
-    near = await enqueue(queue, group_key="g", run_at=await later(queue, timedelta(hours=1)))
-    assert await heads(queue, "g") == [near]
-    now = await enqueue(queue, group_key="g")
-    assert await heads(queue, "g") == [now]
-    (row,) = await claim(queue)
-    nearest = await enqueue(queue, group_key="g", run_at=await later(queue, MINUTE))
-    assert await heads(queue, "g") == [now], "a held head never yields"
-    await complete(queue, pair(row))
-    for identity, wait in ((nearest, MINUTE), (near, timedelta(hours=1)), (far, timedelta(hours=1))):
-        assert await heads(queue, "g") == [identity]
-        await advance(queue, wait)
-        (row,) = await claim(queue)
-        assert row["id"] == identity
-        await complete(queue, pair(row))
 
 
 async def test_a_lapsed_group_is_tried_head_alone(queue: Connection) -> None:
@@ -191,69 +95,6 @@ async def test_a_lapsed_group_is_tried_head_alone(queue: Connection) -> None:
     assert await ending(queue, poison) == ("expired", "attempts_exhausted")
     rows = await claim(queue)
     assert [(row["id"], row["attempts"]) for row in rows] == [(identity, 1) for identity in others]
-
-
-async def test_a_lapsed_batch_does_not_exhaust_whom_it_held(queue: Connection) -> None:
-    """When a batch lapses, members at their last attempt may run again, before a sweep can expire them."""
-    poison, *others = await three(queue, max_attempts=1)
-    assert len(await claim(queue)) == 3
-    await advance(queue, TEN_MINUTES)
-    assert await sweep(queue) == 1
-    assert await ending(queue, poison) == ("expired", "attempts_exhausted")
-    assert await ids(queue) == others
-
-
-async def test_the_single_claim_fences_a_lapsed_group_too(queue: Connection) -> None:
-    first, *others = await three(queue)
-    rows = await claim(queue)
-    await advance(queue, TEN_MINUTES)
-    claimed = await claim_one(queue)
-    assert claimed is not None
-    assert (claimed["id"], claimed["attempts"]) == (first, 2)
-    assert await complete(queue, *map(pair, rows)) == ["stale"] * 3
-    assert await complete(queue, (first, 2)) == ["done"]
-    assert await ids(queue) == others
-
-
-@pytest.mark.parametrize("position", [0, 1, 2])
-async def test_cancelling_leaves_a_sound_group(queue: Connection, position: int) -> None:
-    group = [await enqueue(queue, group_key="g", item_key=f"i{number}") for number in range(3)]
-    assert await queue.fetchval("select agent.cancel_event($1)", f"i{position}") == "cancelled"
-    del group[position]
-    assert await ids(queue) == group
-
-
-async def test_cancelling_a_held_member_ends_it_with_its_attempt(queue: Connection) -> None:
-    group = [await enqueue(queue, group_key="g", item_key=f"i{number}") for number in range(3)]
-    rows = await claim(queue)
-    assert await queue.fetchval("select agent.cancel_event('i1')") == "running"
-    assert await release(queue, *map(pair, rows)) == ["done"] * 3
-    assert await ending(queue, group[1]) == ("cancelled", "cancelled while running")
-    assert await ids(queue) == [group[0], group[2]]
-
-
-async def test_a_held_member_that_was_cancelled_is_not_tried_again_after_a_lapse(queue: Connection) -> None:
-    group = [await enqueue(queue, group_key="g", item_key=f"i{number}") for number in range(3)]
-    await claim(queue)
-    await queue.execute("select agent.cancel_event('i1')")
-    await advance(queue, TEN_MINUTES)
-    (head,) = await claim(queue)
-    await complete(queue, pair(head))
-    assert await sweep(queue) == 1
-    assert await ending(queue, group[1]) == ("cancelled", "cancelled while running")
-    assert await ids(queue) == [group[2]]
-
-
-async def test_the_sweep_by_age_takes_what_is_old_and_leaves_a_sound_group(queue: Connection) -> None:
-    old = await three(queue)
-    future = await enqueue(queue, group_key="g", run_at=await later(queue, timedelta(hours=3)))
-    await advance(queue, timedelta(hours=2))
-    young = await enqueue(queue, group_key="g")
-    assert await sweep(queue) == 3
-    for identity in old:
-        assert await ending(queue, identity) == ("expired", "too_old")
-    assert await ids(queue) == [young]
-    assert await live(queue, future) is not None
 
 
 async def test_an_old_group_larger_than_a_sweep_goes_all_the_same(queue: Connection) -> None:
@@ -288,11 +129,10 @@ async def test_a_group_that_lost_its_head_is_healed_by_the_sweep(queue: Connecti
     assert await ids(queue) == group
 
 
-async def test_a_busy_head_makes_its_members_settle_later(queue: Connection, connect: Connect) -> None:
+async def test_a_busy_head_makes_its_members_settle_later(queue: Connection, other: Connection) -> None:
     """While an insert into a group commits, the group's settles answer busy, keep their claims and are sent again."""
     await three(queue)
     rows = [pair(row) for row in await claim(queue)]
-    other = await connect()
     async with other.transaction():
         newcomer = await enqueue(other, group_key="g")
         await other.execute("set constraints agent.member_joins immediate")
@@ -301,6 +141,7 @@ async def test_a_busy_head_makes_its_members_settle_later(queue: Connection, con
     assert await ids(queue) == [newcomer]
 
 
+@pytest.mark.slow
 async def test_a_claim_reads_the_members_that_it_holds_alone(queue: Connection) -> None:
     """Also where statistics know of no members, as before the first analyze after a burst."""
     await queue.execute("select agent.enqueue('other') from generate_series(1, 5000)")

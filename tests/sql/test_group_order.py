@@ -12,7 +12,6 @@ from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
-    TEN_MINUTES,
     advance,
     claim,
     claim_one,
@@ -21,7 +20,6 @@ from tests.sql.queue_steps import (
     fail,
     heads,
     pair,
-    release,
     sweep,
     waits_for_lock,
 )
@@ -62,7 +60,7 @@ async def handed_over(queue: Connection) -> list[int]:
 
 
 @pytest.mark.parametrize("arrived", [IN_ORDER, IN_ORDER[::-1]], ids=["in order", "in reverse"])
-async def test_a_batch_of_events_begins_with_the_one_that_happened_first(
+async def test_a_batch_of_events_begins_with_what_happened_first(
     queue: Connection, arrived: list[str]
 ) -> None:
     ids = dict(zip(arrived, await insert_batch(queue, *map(in_thread, arrived)), strict=True))
@@ -136,37 +134,11 @@ async def test_children_of_a_group_run_in_the_order_given(queue: Connection) -> 
     assert names == list("cadb")
 
 
-@pytest.mark.parametrize("single", [False, True], ids=["batch", "one"])
-async def test_a_retry_comes_before_what_its_worker_did_not_report(queue: Connection, single: bool) -> None:
-    """The worker failed the first event, and died before it released the second, which it had not begun."""
-    first, second = [await enqueue(queue, group_key="g") for _ in range(2)]
-    one, two = await claim(queue, max_attempts=2)
-    assert await fail(queue, pair(one), retry_in=timedelta(hours=1), max_attempts=2) == ["done"]
-    await advance(queue, timedelta(minutes=11))
-    for _ in range(2):
-        assert await (claim_one(queue, 2) if single else claim(queue, max_attempts=2)) in (None, [])
-    assert await release(queue, pair(two)) == ["stale"]
-    await advance(queue, timedelta(hours=1))
-    rows = await claim(queue, max_attempts=2)
-    assert [(row["id"], row["attempts"]) for row in rows] == [(first, 2), (second, 1)]
-
-
-async def test_a_sweep_ends_no_event_that_a_retry_holds_back(queue: Connection) -> None:
-    first, second = [await enqueue(queue, group_key="g") for _ in range(2)]
-    one, _ = await claim(queue)
-    assert await fail(queue, pair(one), retry_in=timedelta(hours=1)) == ["done"]
-    await queue.execute("update agent.event set attempts = 3 where id = $1", second)
-    await advance(queue, timedelta(minutes=11))
-    assert await sweep(queue) == 0
-    assert await heads(queue, "g") == [first]
-
-
 async def test_a_batch_of_jobs_begins_with_its_first_where_the_head_left_meanwhile(
-    queue: Connection, connect: Connect
+    queue: Connection, other: Connection
 ) -> None:
     """Its jobs join as members, and find no head as they commit."""
     head = await enqueue(queue, group_key="g")
-    other = await connect()
     async with other.transaction():
         await other.execute("select agent.delete_event($1)", head)
         jobs = [{"kind": "job", "group_key": "g", "item_key": name} for name in "cadb"]
@@ -184,15 +156,12 @@ async def test_a_batch_of_jobs_begins_with_its_first_where_the_head_is_scheduled
     assert await handed_over(queue) == ids
 
 
-async def test_a_sweep_leaves_a_group_alone_while_its_retry_is_locked(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_a_sweep_leaves_a_group_whose_retry_is_locked(queue: Connection, other: Connection) -> None:
     first, second, _ = [await enqueue(queue, group_key="g") for _ in range(3)]
     one, _, _ = await claim(queue)
     assert await fail(queue, pair(one), retry_in=timedelta(hours=1)) == ["done"]
     await queue.execute("update agent.event set attempts = 3 where id = $1", second)
     await advance(queue, timedelta(minutes=11))
-    other = await connect()
     async with other.transaction():
         await other.execute("select from agent.event where id = $1 for update", first)
         assert await sweep(queue) == 0
@@ -200,13 +169,3 @@ async def test_a_sweep_leaves_a_group_alone_while_its_retry_is_locked(
         assert await claim_one(queue) is None
     assert await sweep(queue) == 0
     assert await heads(queue, "g") == [first]
-
-
-async def test_a_lapsed_member_does_not_overtake_what_was_released_before_it(queue: Connection) -> None:
-    """A worker releases the first event of a claim, and dies before it releases the second."""
-    first, second = [await enqueue(queue, group_key="g") for _ in range(2)]
-    rows = await claim(queue)
-    assert await release(queue, pair(rows[0])) == ["done"]
-    await advance(queue, TEN_MINUTES)
-    claimed = [row["id"] for _ in range(2) for row in await claim(queue)]
-    assert claimed == [first, second]

@@ -112,9 +112,7 @@ async def test_one_statement_stores_all_that_is_new(queue: Connection) -> None:
     assert await store_at_once(queue, *batch) == [1, 2, 3, 4]
 
 
-async def test_events_of_one_group_in_one_batch_make_one_head_and_are_handed_over_in_order(
-    queue: Connection,
-) -> None:
+async def test_a_group_in_one_batch_has_one_head_and_is_handed_over_in_order(queue: Connection) -> None:
     events = [in_thread(f"Ev{number}", "D1", event_ts=f"{1700000000 - number}.0") for number in range(9)]
     answers = await insert_batch(queue, *events)
     assert [duplicate for _, duplicate in answers] == [False] * 9
@@ -127,10 +125,7 @@ async def test_each_finds_its_duplicate_wherever_that_is(queue: Connection) -> N
     running = await insert(queue, envelope("Ev2"))
     assert await claim_one(queue) is not None
     waiting = await insert(queue, envelope("Ev3"))
-    answers = await insert_batch(
-        queue,
-        *(envelope(f"Ev{number}") for number in (4, 1, 2, 3, 4, 1, 5)),
-    )
+    answers = await insert_batch(queue, *(envelope(f"Ev{number}") for number in (4, 1, 2, 3, 4, 1, 5)))
     new, other = answers[0][0], answers[-1][0]
     assert answers == [
         (new, False),
@@ -179,12 +174,9 @@ async def test_a_batch_above_read_committed_is_refused(queue: Connection) -> Non
 
 
 @pytest.mark.usefixtures("patient")
-async def test_a_batch_waits_for_a_duplicates_move_to_history_and_finds_it_there(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_a_batch_waits_for_a_duplicates_move_to_history(queue: Connection, other: Connection) -> None:
     identity = await insert(queue, envelope("Ev2"))
     (row,) = await claim(queue, KIND)
-    other = await connect()
     async with other.transaction():
         assert await complete(other, pair(row)) == ["done"]
         batch = asyncio.create_task(insert_batch(queue, *(envelope(f"Ev{number}") for number in (1, 2, 3))))
@@ -195,7 +187,7 @@ async def test_a_batch_waits_for_a_duplicates_move_to_history_and_finds_it_there
 
 
 @pytest.mark.usefixtures("patient")
-async def test_batches_that_race_with_the_move_to_history_store_nothing_twice(
+async def test_batches_beside_moves_to_history_store_nothing_twice(
     queue: Connection, connect: Connect
 ) -> None:
     others = [await connect() for _ in range(3)]
@@ -213,53 +205,13 @@ async def test_batches_that_race_with_the_move_to_history_store_nothing_twice(
 
 
 @pytest.mark.usefixtures("patient")
-async def test_two_batches_with_first_events_of_a_group_make_one_head(
-    queue: Connection, connect: Connect
-) -> None:
-    other = await connect()
-    async with other.transaction():
-        ((first, _),) = await insert_batch(other, in_thread("Ev1", "D1"))
-        batch = asyncio.create_task(insert_batch(queue, in_thread("Ev2", "D1"), in_thread("Ev3", "D1")))
-        await waits_for_lock(other, queue)
-    (second, _), (third, _) = await batch
-    assert await heads(queue, "T1:D1") == [first]
-    assert {row["id"] for row in await claim(queue, KIND)} == {first, second, third}
-
-
-@pytest.mark.usefixtures("patient")
-async def test_a_batch_that_finds_a_head_leaving_makes_the_next_one(
-    queue: Connection, connect: Connect
-) -> None:
-    head = await insert(queue, in_thread("Ev1", "D1"))
-    other = await connect()
-    async with other.transaction():
-        await other.execute("select agent.delete_event($1)", head)
-        batch = asyncio.create_task(insert_batch(queue, in_thread("Ev2", "D1"), envelope("Ev3")))
-        await waits_for_lock(other, queue)
-    (second, _), _ = await batch
-    assert await heads(queue, "T1:D1") == [second]
-
-
-async def test_a_head_cannot_vanish_under_a_batch(queue: Connection, connect: Connect) -> None:
-    head = await insert(queue, in_thread("Ev1", "D1"))
-    other = await connect()
-    async with other.transaction():
-        ((newcomer, _),) = await insert_batch(other, in_thread("Ev2", "D1"))
-        removal = asyncio.create_task(queue.execute("select agent.delete_event($1)", head))
-        await waits_for_lock(other, queue)
-    await removal
-    assert await heads(queue, "T1:D1") == [newcomer]
-
-
-@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("scheduled", [False, True], ids=["waiting head", "head that yields"])
 async def test_a_batch_holds_nothing_of_later_groups_while_it_waits_for_one(
-    queue: Connection, connect: Connect, scheduled: bool
+    queue: Connection, other: Connection, scheduled: bool
 ) -> None:
     """Otherwise it would deadlock with a transaction that has locked this group and waits for a later one."""
     later = await queue.fetchval("select agent.clock() + interval '1 day'")
     head = await enqueue(queue, group_key="T1:D1", run_at=later if scheduled else None)
-    other = await connect()
     async with asyncio.timeout(60):
         async with other.transaction():
             if scheduled:

@@ -13,6 +13,7 @@ from tests.sql.queue_steps import (
     all_done,
     claim,
     claim_one,
+    claim_single,
     complete,
     ended,
     ending,
@@ -32,33 +33,14 @@ BY_HAND = (
 async def finished(queue: Connection, event: str) -> int:
     """Insert an event, claim it and complete it."""
     identity = await insert(queue, event)
-    claimed = await claim_one(queue)
-    assert claimed is not None
+    claimed = await claim_single(queue)
     assert claimed["id"] == identity
     assert await complete(queue, (identity, len(claimed["claimed"]))) == ["done"]
     return identity
 
 
-async def test_a_duplicate_finds_the_waiting_event(queue: Connection) -> None:
-    assert await insert(queue, envelope("Ev1")) == await insert(queue, envelope("Ev1", text="again"))
-    assert await queue.fetchval("select count(*) from agent.event") == 1
-
-
-async def test_a_duplicate_finds_the_running_event(queue: Connection) -> None:
-    identity = await insert(queue, envelope("Ev1"))
-    assert await claim_one(queue) is not None
-    assert await insert(queue, envelope("Ev1")) == identity
-    assert await claim_one(queue) is None
-
-
-async def test_a_duplicate_finds_the_event_in_history(queue: Connection) -> None:
-    identity = await finished(queue, envelope("Ev1"))
-    assert await insert(queue, envelope("Ev1")) == identity
-    assert await queue.fetchval("select count(*) from agent.event") == 0
-
-
 @pytest.mark.parametrize("event_ts", ["soon", None])
-async def test_a_duplicate_without_a_time_of_its_own_finds_history_for_a_day(
+async def test_a_duplicate_without_a_time_finds_history_for_a_day(
     queue: Connection, event_ts: str | None
 ) -> None:
     identity = await finished(queue, envelope("Ev1", event_ts=event_ts))
@@ -66,21 +48,8 @@ async def test_a_duplicate_without_a_time_of_its_own_finds_history_for_a_day(
     assert await insert(queue, envelope("Ev1", event_ts=event_ts)) == identity
 
 
-async def test_a_group_keeps_its_head_when_a_newcomer_turns_out_to_be_a_duplicate(queue: Connection) -> None:
-    thread = {"channel": "C1", "ts": "1.1", "thread_ts": "1.1"}
-    identity = await finished(queue, envelope("Ev1", **thread))
-    waiting = await insert(queue, envelope("Ev2", **thread))
-    assert await insert(queue, envelope("Ev1", **thread)) == identity
-    claimed = await claim_one(queue)
-    assert claimed is not None
-    assert claimed["id"] == waiting
-
-
 @pytest.mark.parametrize("kept", [True, False], ids=["committed", "rolled back"])
-async def test_a_duplicate_waits_for_an_insert_under_way(
-    queue: Connection, connect: Connect, kept: bool
-) -> None:
-    other = await connect()
+async def test_a_duplicate_waits_for_an_open_insert(queue: Connection, other: Connection, kept: bool) -> None:
     transaction = other.transaction()
     await transaction.start()
     first = await insert(other, envelope("Ev1"))
@@ -91,33 +60,15 @@ async def test_a_duplicate_waits_for_an_insert_under_way(
     assert await queue.fetchval("select count(*) from agent.event") == 1
 
 
-async def test_a_duplicate_waits_for_the_move_to_history_and_finds_the_event_there(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_a_duplicate_waits_for_the_move_to_history(queue: Connection, other: Connection) -> None:
     identity = await insert(queue, envelope("Ev1"))
     (claimed,) = await claim(queue, "slack.app_mention")
-    other = await connect()
     async with other.transaction():
         assert await complete(other, (identity, claimed["claim"])) == ["done"]
         duplicate = asyncio.create_task(insert(queue, envelope("Ev1")))
         await waits_for_lock(other, queue)
     assert await duplicate == identity
     assert await ending(queue, identity) == ("completed", None)
-    assert await queue.fetchval("select count(*) from agent.event") == 0
-
-
-async def test_a_duplicate_that_races_with_the_move_to_history_is_stored_once(
-    queue: Connection, connect: Connect
-) -> None:
-    others = [await connect() for _ in range(4)]
-    for number in range(12):
-        event = envelope(f"Ev{number}")
-        identity = await insert(queue, event)
-        (claimed,) = await claim(queue, "slack.app_mention")
-        answers, *found = await all_done(
-            complete(queue, (identity, claimed["claim"])), *(insert(other, event) for other in others)
-        )
-        assert (answers, set(found)) == (["done"], {identity})
     assert await queue.fetchval("select count(*) from agent.event") == 0
 
 
@@ -129,10 +80,9 @@ async def test_inserting_above_read_committed_is_refused(queue: Connection, isol
             await queue.fetchval("select agent.insert_event($1)", envelope("Ev1"))
 
 
-async def test_a_batch_gives_up_soon_on_a_blocked_event_and_stores_nothing(
-    queue: Connection, connect: Connect
+async def test_a_batch_gives_up_on_a_blocked_event_and_stores_nothing(
+    queue: Connection, other: Connection
 ) -> None:
-    other = await connect()
     async with other.transaction():
         await insert(other, envelope("Ev2"))
         with pytest.raises(asyncpg.LockNotAvailableError):
@@ -170,8 +120,7 @@ async def test_batches_in_any_order_do_not_deadlock(queue: Connection, connect: 
 async def test_an_event_moved_back_by_hand_is_processed_again(queue: Connection) -> None:
     identity = await finished(queue, envelope("Ev1"))
     await queue.execute(BY_HAND, identity)
-    claimed = await claim_one(queue)
-    assert claimed is not None
+    claimed = await claim_single(queue)
     assert (claimed["id"], claimed["attempts"], len(claimed["claimed"])) == (identity, 1, 2)
     assert await complete(queue, (identity, 1)) == ["stale"]
     assert await complete(queue, (identity, 2)) == ["done"]

@@ -11,9 +11,7 @@ from tests.sql.conftest import Connect
 from tests.vacuum import holder, owner_sees_sessions, snapshot_held
 
 
-async def test_a_session_that_holds_back_vacuum_is_named(
-    server: Server, queue: Connection, connect: Connect
-) -> None:
+async def test_what_holds_back_vacuum_is_named(server: Server, queue: Connection, connect: Connect) -> None:
     async with owner_sees_sessions(server, may=True), snapshot_held(await connect("surelane_ingest")) as pid:
         began = await queue.fetchval("select extract(epoch from now())::float8")
         found = await holder(queue, pid)

@@ -49,9 +49,7 @@ async def test_apply_reports_every_script_and_its_duration(empty_database: str, 
     assert (second.code, second.progress) == (0, f"the schema is at {FIRST}: nothing to do\n")
 
 
-async def test_status_tells_a_program_what_is_applied_pending_and_changed(
-    empty_database: str, tmp_path: Path
-) -> None:
+async def test_status_tells_what_is_applied_pending_and_changed(empty_database: str, tmp_path: Path) -> None:
     async def status() -> dict[str, object]:
         finished = await command(empty_database, "status", "--json", "--scripts", tmp_path)
         assert finished.code == 0, finished.progress
@@ -134,9 +132,7 @@ async def test_verify_needs_this_release(empty_database: str, tmp_path: Path) ->
     assert f"the schema is at {SECOND}, and this release knows what {FIRST} looks like" in finished.progress
 
 
-async def test_wait_outlasts_a_missing_database_and_a_missing_schema(
-    empty_database: str, tmp_path: Path
-) -> None:
+async def test_wait_outlasts_a_missing_database_and_schema(empty_database: str, tmp_path: Path) -> None:
     write_scripts(tmp_path)
     name = empty_database.partition("?")[0].rpartition("/")[2]
     missing = empty_database.replace(name, f"{name}_later")
@@ -154,9 +150,7 @@ async def test_wait_outlasts_a_missing_database_and_a_missing_schema(
     await waiting
 
 
-async def test_wait_accepts_this_release_and_newer_ones_that_serve_it(
-    empty_database: str, tmp_path: Path
-) -> None:
+async def test_wait_accepts_this_release_and_newer_that_serve_it(empty_database: str, tmp_path: Path) -> None:
     await migration(write_scripts(tmp_path), SECOND).apply(empty_database)
     for release in (FIRST, SECOND):
         await wait_for_schema(empty_database, timeout=SECONDS, release=release)
@@ -200,9 +194,7 @@ async def test_a_database_that_is_down_is_one_clear_line(subcommand: str, tmp_pa
 
 
 @pytest.mark.parametrize("absent", ["no-such-host.invalid", "127.0.0.1"])
-async def test_apply_waits_for_a_database_that_is_not_there_yet_and_says_so(
-    absent: str, tmp_path: Path
-) -> None:
+async def test_apply_waits_for_a_database_that_is_not_there_and_says_so(absent: str, tmp_path: Path) -> None:
     lines: list[str] = []
     waiting = migration(write_scripts(tmp_path), lines=lines, connect="1ms")
     with pytest.raises(UnreachableError, match="cannot connect to the database"):

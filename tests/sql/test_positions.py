@@ -7,6 +7,7 @@ from typing import Any
 from surelane.calls import Connection
 from surelane_service.engine import Engine
 from surelane_service.fleet import POSITIONS
+from tests.sql.queue_steps import only_row
 
 KINDS = ["positions.one", "positions.two"]
 
@@ -67,10 +68,10 @@ async def test_a_peek_brings_the_heartbeat_and_waits_for_no_one(queue: Connectio
         assert await _announced(engine) is True, "another transaction has its row locked"
     assert await queue.fetchval("select seen_at = '-infinity' from agent.worker where name = 'touched'")
     assert await _announced(engine) is True
-    row = await queue.fetchrow(
-        "select agent.worker_alive(seen_at) as alive, clock_offset from agent.worker where name = 'touched'"
+    row = await only_row(
+        queue,
+        "select agent.worker_alive(seen_at) as alive, clock_offset from agent.worker where name = 'touched'",
     )
-    assert row is not None
     assert (row["alive"], row["clock_offset"]) == (True, timedelta(seconds=2))
 
 

@@ -25,6 +25,7 @@ from tests.databases import Databases, Server
 from tests.processes import until
 from tests.sql.queue_steps import claim, complete, fail, heads, release
 from tests.sql.queue_steps import pair as fence
+from tests.system.test_cli import Command, Done
 from tests.system.test_durable import result_of, suspended
 from tests.system.worker import enqueue, worker
 
@@ -52,20 +53,17 @@ async def both(uris: list[str]) -> AsyncIterator[list[Connection]]:
         await connection.close()
 
 
-async def started(uris: list[str], *more: str) -> asyncio.subprocess.Process:
+async def started(uris: list[str]) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         *(str(Path(sys.executable).parent / "surelane"), "workspaces", "move", TEAM),
-        *("--database", uris[0], "--to", uris[1], *more),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
+        *("--database", uris[0], "--to", uris[1]),
+        stdout=asyncio.subprocess.DEVNULL,
     )
 
 
-async def command(source: str, target: str, *more: str) -> tuple[int, str]:
-    """Run ``surelane workspaces move``. Return its exit code and what it printed."""
-    process = await started([source, target], *more)
-    printed, _ = await process.communicate()
-    return process.returncode or 0, printed.decode()
+async def command(source: str, target: str) -> Done:
+    """Run ``surelane workspaces move``."""
+    return await Command(source)("workspaces", "move", TEAM, "--to", target)
 
 
 async def test_a_suspended_run_goes_on_there_and_no_step_runs_again(
@@ -81,9 +79,8 @@ async def test_a_suspended_run_goes_on_there_and_no_step_runs_again(
         later = await enqueue(source, "noted", payload | {"thread": "a", "number": 1}, run_in=3600)
         await suspended(source, identity)
         await suspended(source, other)
-        code, printed = await command(*uris)
-        assert code == 0, printed
-        assert "2 of event," in printed
+        moved = await command(*uris)
+        assert (moved.code, "2 of event," in moved.out) == (0, True), moved
     assert await source.fetchval("select array_agg(id) from agent.event") == [other]
     assert await target.fetchval("select array_agg(id order by id) from agent.event") == [identity, later]
     async with worker(uris[1], **settings):
@@ -93,12 +90,27 @@ async def test_a_suspended_run_goes_on_there_and_no_step_runs_again(
     (action,) = await source.fetch("select target, result from agent.operator_action")
     assert action["target"] == f"workspace {TEAM}"
     assert json.loads(action["result"])["event"] == 2
-    code, printed = await command(*uris)
-    assert (code, printed) == (0, "moved rows: none\n")
+    again = await command(*uris)
+    assert (again.code, again.out) == (0, "moved rows: none\n")
 
 
 LAST, MANY = 24, 1000
 _LIVES = "select exists (select from pg_stat_activity where pid = $1)"
+
+
+def _mortal(name: str) -> Any:
+    call = getattr(asyncpg.Connection, name)
+
+    async def answers_and_dies(self: "Mortal", *given: Any, **more: Any) -> Any:
+        answer = await call(self, *given, **more)
+        if self.left[0] == 0:
+            for each in self.peers:
+                each.terminate()
+            raise ConnectionResetError
+        self.left[0] -= 1
+        return answer
+
+    return answers_and_dies
 
 
 class Mortal(asyncpg.Connection):
@@ -106,33 +118,8 @@ class Mortal(asyncpg.Connection):
 
     left: list[int]
     peers: list["Mortal"]
-
-    def _die(self) -> None:
-        if self.left[0] == 0:
-            for each in self.peers:
-                each.terminate()
-            raise ConnectionResetError
-        self.left[0] -= 1
-
-    async def execute(self, *given: Any, **more: Any) -> Any:
-        answer = await super().execute(*given, **more)
-        self._die()
-        return answer
-
-    async def fetch(self, *given: Any, **more: Any) -> Any:
-        answer = await super().fetch(*given, **more)
-        self._die()
-        return answer
-
-    async def fetchval(self, *given: Any, **more: Any) -> Any:
-        answer = await super().fetchval(*given, **more)
-        self._die()
-        return answer
-
-    async def copy_to_table(self, *given: Any, **more: Any) -> Any:
-        answer = await super().copy_to_table(*given, **more)
-        self._die()
-        return answer
+    execute, fetch, fetchval = map(_mortal, ("execute", "fetch", "fetchval"))
+    copy_to_table = _mortal("copy_to_table")
 
 
 async def _sent(uris: list[str], most: int) -> int:
@@ -315,8 +302,8 @@ async def test_threads_under_traffic_keep_their_order_although_the_mover_is_kill
                 with suppress(ProcessLookupError):  # it was quicker
                     moving.kill()
                 await moving.wait()
-            code, printed = await command(*uris)
-            assert code == 0, printed
+            moved = await command(*uris)
+            assert moved.code == 0, moved
             uris.reverse()
             queues.reverse()
             routed.append(queues[0])

@@ -18,7 +18,7 @@ from surelane_worker.observing.metrics import Metrics
         (DEAD_FOR * 12, DEAD_FOR),
     ],
 )
-def test_a_worker_believes_in_a_claim_until_its_lease_ends_or_a_rescue_may_end_it(
+def test_a_claim_is_believed_until_its_lease_or_a_rescue_ends_it(
     lease: timedelta, believed: timedelta
 ) -> None:
     leases = Leases(sentinel.queue, lease, Metrics(), Capacity())

@@ -62,9 +62,7 @@ async def test_many_texts_within_a_pause_are_two_writes() -> None:
     assert len(fence.written) == 2
 
 
-async def test_a_text_is_written_after_the_pause_without_another_word(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_text_is_written_after_the_pause_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progressing, "BETWEEN", 0.01)
     fence = Fence()
     progress = progress_of(fence)

@@ -74,14 +74,17 @@ class Noting:
         return False
 
 
+def slots_of(runner: object, leases: Leases, capacity: Capacity, concurrency: int) -> Slots:
+    settings = cast("Any", SimpleNamespace(concurrency=concurrency, claim_bytes=1_000_000))
+    handlers = {"a": cast("Handler", Plain())}
+    return Slots(settings, handlers, cast("Runner", runner), leases, capacity, sentinel.answers)
+
+
 async def tasks_of(runner: Noting) -> list[asyncio.Task[Any] | None]:
     """Return the task that ran each of some events, in one slot."""
     capacity = Capacity()
     leases = Leases(sentinel.queue, timedelta(minutes=10), Metrics(), capacity)
-    settings = cast("Any", SimpleNamespace(concurrency=1, claim_bytes=1_000_000))
-    slots = Slots(
-        settings, {"a": cast("Handler", Plain())}, cast("Runner", runner), leases, capacity, sentinel.answers
-    )
+    slots = slots_of(runner, leases, capacity, 1)
     events = [Event(n, "a", NOW, 1, 1, NOW, "{}", lane=0) for n in range(EVENTS)]
     slots.accept(events, asyncio.get_running_loop().time())
     await runner.all.wait()
@@ -95,15 +98,10 @@ async def busy(
     """Yield slots that all run, with some work that waits; handlers took that many seconds until now."""
     capacity = Capacity(cast("Any", wake))
     leases = Leases(sentinel.queue, timedelta(minutes=10), Metrics(), capacity)
-    settings = cast("Any", SimpleNamespace(concurrency=CONCURRENCY, claim_bytes=1_000_000))
-    handler = cast("Handler", Plain())
-    slots = Slots(
-        settings, {"a": handler}, cast("Runner", Endless(leases)), leases, capacity, sentinel.answers
-    )
-    first, *events = [
-        Event(n, "a", NOW, 1, 1, NOW, "{}", lane=n % 16) for n in range(1 + CONCURRENCY + waiting)
-    ]
-    with patch("surelane_worker.running.slots.perf_counter", side_effect=chain([0.0], repeat(seconds))):
+    slots = slots_of(Endless(leases), leases, capacity, CONCURRENCY)
+    count = 1 + CONCURRENCY + waiting
+    first, *events = [Event(n, "a", NOW, 1, 1, NOW, "{}", lane=n % 16) for n in range(count)]
+    with patch("surelane_worker.running.slots.time.perf_counter", side_effect=chain([0.0], repeat(seconds))):
         slots.accept([first], asyncio.get_running_loop().time())
         assert await capacity.freed(within=30)
     slots.accept(events, asyncio.get_running_loop().time())
@@ -134,9 +132,7 @@ async def test_notifications_double_what_waits_at_most() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "waiting"), [(0.01, 50), (7.0, 0)])
-async def test_a_notification_makes_no_claim_where_handlers_are_fast_or_slow(
-    seconds: float, waiting: int
-) -> None:
+async def test_a_notification_claims_nothing_of_fast_or_slow_handlers(seconds: float, waiting: int) -> None:
     """Fast ones free slots soon, and larger claims are better. Of slow ones, others may have a free slot before."""
     async with busy(seconds, waiting) as (slots, _):
         slots.let_overtake()
@@ -196,9 +192,7 @@ async def test_other_tasks_come_first_once_the_turn_of_a_slot_is_over() -> None:
     assert len(set(await tasks_of(Noting(takes=2 * TURN)))) == EVENTS
 
 
-async def test_a_task_that_was_cancelled_as_its_event_ended_runs_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_task_cancelled_as_its_event_ended_runs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("surelane_worker.running.slots.TURN", 600.0)
     assert len(set(await tasks_of(Noting(cancels=True)))) == EVENTS
 
@@ -232,9 +226,7 @@ async def test_a_stop_of_a_group_that_waits_for_a_slot_does_not_cancel_the_work_
     runner = Stepwise()
     capacity = Capacity()
     leases = Leases(sentinel.queue, timedelta(minutes=10), Metrics(), capacity)
-    settings = cast("Any", SimpleNamespace(concurrency=1, claim_bytes=1_000_000))
-    handler = cast("Handler", Plain())
-    slots = Slots(settings, {"a": handler}, cast("Runner", runner), leases, capacity, sentinel.answers)
+    slots = slots_of(runner, leases, capacity, 1)
     now = asyncio.get_running_loop().time()
     # The other event is of priority 0, so it comes before the group's next step.
     slots.accept([Event(n, "a", NOW, 1, 1, NOW, "{}", lane=0, group_key="g") for n in (1, 2)], now)

@@ -35,11 +35,8 @@ def test_a_group_is_claimed_once_at_a_time_and_in_slacks_order() -> None:
     assert queue.settle(group, 4.0), "the next event waits now"
     ((_, events),) = queue.claim(1)
     assert [event.post.at for event in events] == [3.0]
-
-
-def test_a_claim_takes_no_more_groups_than_it_asks_for() -> None:
     queue = queue_of(Post(float(nth), 0, nth, 1.0) for nth in range(20))
-    assert [len(queue.claim(limit)) for limit in (5, 10, 10)] == [5, 10, 5]
+    assert [len(queue.claim(limit)) for limit in (5, 10, 10)] == [5, 10, 5], "as many groups as it asks for"
 
 
 def test_a_threads_events_run_one_after_another_though_slots_are_free() -> None:
@@ -115,9 +112,7 @@ def test_slack_sends_again_at_once_after_a_minute_and_after_five() -> None:
         (369.0, True, 0, 4 * BUDGET + 360.0 + HOUR),
     ],
 )
-def test_slack_gives_up_what_an_outage_outlives(
-    lasts: float, delayed: bool, lost: int, latest: float
-) -> None:
+def test_slack_gives_up_what_outages_outlive(lasts: float, delayed: bool, lost: int, latest: float) -> None:
     figures = run([Post(10.0, 0, 1, 1.0)], outage=Outage(10.0, lasts), delayed=delayed)
     assert (figures.lost, figures.stored) == (lost, 1 - lost)
     assert figures.finished == pytest.approx(0.0 if lost else 11.0 + latest, abs=6.0)

@@ -67,7 +67,5 @@ async def test_it_is_named_again_once_its_time_has_passed(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("figures", [held(age=WARNED_AFTER - 1), held(fresh=False)])
-async def test_a_short_transaction_and_what_another_replica_measured_are_not_warned_of(
-    figures: Figures,
-) -> None:
+async def test_a_short_transaction_and_another_replicas_figures_are_not_warned_of(figures: Figures) -> None:
     assert await warnings(Watch(Told(figures).figures)) == []

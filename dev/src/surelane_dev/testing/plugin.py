@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from surelane_dev.testing.bot import Bot
     from surelane_dev.testing.database import Server
+    from surelane_dev.testing.fleets.database import Database
     from surelane_dev.testing.slack import Slack
     from surelane_worker import Handlers
 
@@ -34,6 +35,15 @@ def surelane_server() -> "Iterator[Server]":
 
     with running_server() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def virtual_database(surelane_server: "Server") -> "Iterator[Database]":
+    """Copy a migrated database, whose clock is that of the tests' virtual time. Each fleet begins with it empty."""
+    from surelane_dev.testing.fleets import virtual_databases  # noqa: PLC0415
+
+    with virtual_databases(surelane_server.admin, surelane_server.template) as database:
+        yield database
 
 
 @pytest.fixture(scope="session")

@@ -179,7 +179,7 @@ class SessionWatcher:
     """How long a lost worker has to open another session."""
     wake: Callable[[], None]
     """Called after a rescue, to claim the events: the dead worker may have been the responder."""
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float] = lambda: time.monotonic()  # noqa: PLW0108 - tests replace the clock later
     """Returns seconds."""
     watches: Callable[[], bool] = lambda: True
     """Returns whether this worker is one of the few that look."""

@@ -7,9 +7,9 @@ its own schedule, beside the others.
 
 import asyncio
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import time_ns
 
 from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict, blames_server
 from surelane.json_text import mended
@@ -85,7 +85,7 @@ class Settler:
         for follower in followers:
             follower.outcome = COALESCE
         if claim.span is not None:
-            claim.settling_since = time_ns()
+            claim.settling_since = time.time_ns()
         if argument is not None:
             claim.argument = argument
             self.leases.weigh(claim, len(argument))

@@ -1,7 +1,7 @@
 """Test handlers with pytest. The package surelane-dev has the parts and the plugin: ``pip install surelane-dev``."""
 
 try:
-    from surelane_dev.testing import Bot, Message, Sent, Slack, Story, assert_replied
+    from surelane_dev.testing import Bot, Message, Sent, Slack, Story, assert_replied, fleet, virtual
 except ModuleNotFoundError as error:
     if error.name is None or error.name.partition(".")[0] != "surelane_dev":
         raise
@@ -9,4 +9,4 @@ except ModuleNotFoundError as error:
         "surelane.testing needs the package surelane-dev: pip install surelane-dev", name=error.name
     ) from None
 
-__all__ = ["Bot", "Message", "Sent", "Slack", "Story", "assert_replied"]
+__all__ = ["Bot", "Message", "Sent", "Slack", "Story", "assert_replied", "fleet", "virtual"]

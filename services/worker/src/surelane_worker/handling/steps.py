@@ -10,13 +10,13 @@ slot and no memory. When its wait ends, the handler runs again from its top, on 
 import asyncio
 import contextvars
 import json
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import InitVar, dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from time import perf_counter
 from typing import Any
 
 from surelane.encryption.keys import SealedError
@@ -202,7 +202,7 @@ class Steps:
         errors: Errors = []
         while True:
             await self.fence.check_claim()
-            began = perf_counter()
+            began = time.perf_counter()
             try:
                 text = await self._tried(key, call)
             except NO_FAILURES:
@@ -307,7 +307,7 @@ class Steps:
             await self.note_version()
         await self.finalize(asyncio.current_task())
         async with self.flow.giving():
-            await self._store(key, None, json.dumps(new), [], perf_counter())
+            await self._store(key, None, json.dumps(new), [], time.perf_counter())
         return new
 
     async def sleep(self, pause: Pause, name: str, *, blocking: bool) -> None:
@@ -358,7 +358,7 @@ class Steps:
         *,
         final: bool = False,
     ) -> None:
-        took, in_order = timedelta(seconds=perf_counter() - began), self.past.in_order(key)
+        took, in_order = timedelta(seconds=time.perf_counter() - began), self.past.in_order(key)
         step = key.name, key.nth, hashed, text, json.dumps(errors), took, final, in_order
         await self.fence.send(self.fence.engine.store_step, *step)
         self.progressed = self.progressed or text is not None

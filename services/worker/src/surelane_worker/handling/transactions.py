@@ -7,9 +7,9 @@ another role, the token lets one statement store the result, under the fence of 
 import asyncio
 import inspect
 import secrets
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from functools import wraps
-from time import perf_counter
 from typing import Any
 
 from surelane.drivers import Driver, async_driver, sync_driver
@@ -44,7 +44,7 @@ class Transaction:
         @wraps(self._function)
         async def once(*arguments: Any, **named: Any) -> Any:
             given, _, nth = SCOPE.get("").rpartition(":")
-            key, began, fence = Key(given, int(nth)), perf_counter(), self._steps.fence
+            key, began, fence = Key(given, int(nth)), time.perf_counter(), self._steps.fence
             token = await self._offer(key)
             hashed, results = fingerprint(arguments, named), list[object]()
 
@@ -53,7 +53,7 @@ class Transaction:
                 event = fence.event
                 sealed = await fence.engine.sealed_step(event.id, key.name, key.nth, hashed, text)
                 results.append(result)
-                took = perf_counter() - began
+                took = time.perf_counter() - began
                 return event.id, event.claim, key.name, key.nth, token, xact, *sealed, took
 
             try:

@@ -1,11 +1,11 @@
 """Slots: which work runs, which waits for a slot, and how many more events may be claimed."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from time import perf_counter
 
 from surelane.events import Event
 from surelane_service.engine import band_of
@@ -269,7 +269,7 @@ class Slots:
 
     async def _run(self, work: Work, share: Share) -> None:
         """Run work, then what waits for its slot: a task for each would cost as much as a short handler."""
-        task, began = work.task, perf_counter()
+        task, began = work.task, time.perf_counter()
         until = began + TURN
         try:
             while True:
@@ -277,7 +277,7 @@ class Slots:
                 try:
                     goes_on = await self.runner.run(work)
                 finally:
-                    ended = perf_counter()
+                    ended = time.perf_counter()
                     self._end(work, share, ended - began, goes_on=goes_on)
                 # A task that was cancelled at the end of its work, or holds its values, is not used again.
                 if (

@@ -1,0 +1,5 @@
+"""Whole fleets in virtual time: the real ingest, workers and SQL, with a clock that jumps to what happens next."""
+
+from surelane_dev.testing.fleets.face import Fleet, Member, Stored, fleet, virtual, virtual_databases
+
+__all__ = ["Fleet", "Member", "Stored", "fleet", "virtual", "virtual_databases"]

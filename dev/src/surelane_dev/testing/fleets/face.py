@@ -1,0 +1,424 @@
+"""A fleet in virtual time: the real ingest writer, real workers and the real SQL, for tests that break things."""
+
+import asyncio
+import inspect
+import json
+import random
+import traceback
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextvars import Context as Variables
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import wraps
+from typing import Any, cast
+from unittest.mock import patch
+
+import asyncpg
+
+from surelane.calls import Pool
+from surelane.events import Event, Inserted
+from surelane.queue import Queue
+from surelane_dev.testing.crash import Crashes
+from surelane_dev.testing.fleets.database import Database
+from surelane_dev.testing.fleets.slack import Answering, MessagesInMemory, clients
+from surelane_dev.testing.fleets.virtual import EPOCH, HERE, VirtualLoop, virtual_time
+from surelane_dev.testing.fleets.wire import Host, Net, Wire, with_host
+from surelane_dev.testing.story import stories
+from surelane_ingest.connections import Connections
+from surelane_ingest.writer import Writer
+from surelane_service.engine import Engine
+from surelane_service.pool import GRACE
+from surelane_worker import Call, Context, Given, Handlers
+from surelane_worker.assembly import CLAIM_TIMEOUT, STATEMENT_TIMEOUT, Pools, Worker
+from surelane_worker.duties import Duty, beside
+from surelane_worker.handling.outcomes import Pause, duration
+from surelane_worker.observing.metrics import Metrics
+from surelane_worker.observing.tracing import Observer
+from surelane_worker.running.watchdog import Watchdog
+from surelane_worker.slack.notes import ordinal_of
+from surelane_worker.wiring import with_answers
+from surelane_worker.worker_settings import WorkerSettings
+
+SETTINGS = {"DATABASE_URL": "postgresql://virtual", "SLACK_BOT_TOKEN": "xoxb-virtual"}
+BETWEEN, LOOK, STATEMENT = 0.01, 0.5, 10.0
+"""Seconds between two looks whether a condition holds: at least; at most; and at most where a look is a statement."""
+BOUND = "10m"
+"""How long a test waits for something."""
+ROW = """
+select to_jsonb(e) from agent.event as e where id = $1
+union all select to_jsonb(h) from agent.event_hist as h where id = $1
+"""
+Test = Callable[..., Coroutine[Any, Any, None]]
+
+
+def virtual(test: Test) -> Callable[..., None]:
+    """Run a test in virtual time: its clock jumps to what happens next, so an hour takes no longer than its work.
+
+    The loop is that of its fixture ``virtual_database``. Meanwhile ``time.time()``, ``time.monotonic()`` and
+    ``asyncio.sleep`` show virtual time, and ``datetime.now()`` does not.
+    """
+
+    @wraps(test)
+    def run(*args: Any, **given: Any) -> None:
+        loop = next(each.loop for each in given.values() if isinstance(each, Database))
+        loop.now = 0.0
+        with virtual_time(loop):
+            loop.run_until_complete(test(*args, **given))
+
+    return run
+
+
+@contextmanager
+def virtual_databases(admin: str, template: str) -> Iterator[Database]:
+    """Copy a migrated database, to be used by one virtual test after another, each in the database's own loop."""
+    loop = VirtualLoop()
+    opening = Database.opened(admin, template)
+    try:
+        yield loop.run_until_complete(opening.__aenter__())
+    finally:
+        loop.run_until_complete(opening.__aexit__(None, None, None))
+        loop.close()
+
+
+@dataclass(eq=False)
+class Member:
+    """A worker of a fleet."""
+
+    host: Host
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] = field(init=False)
+    worker: Worker | None = None
+
+    def runs(self, event: "Stored") -> bool:
+        """Return whether it holds a claim of an event."""
+        return self.worker is not None and event.id in {known for known, _ in self.worker.leases.known()}
+
+    async def work(
+        self,
+        net: Net,
+        settings: WorkerSettings,
+        handlers: Handlers,
+        slack: Answering,
+        engine: Callable[[Pool], Engine] | None = None,
+    ) -> None:
+        """Work as the process ``surelane_worker`` does, until ``stop`` is set."""
+        name = self.host.name
+
+        def pool(bound: timedelta = STATEMENT_TIMEOUT, grace: float = GRACE, worker: str = "") -> Any:
+            within = bound.total_seconds() + grace
+            return Wire(net, self.host, "surelane_worker", within=within, kept=True, worker=worker)
+
+        pools = Pools(pool(worker=name), pool(CLAIM_TIMEOUT, 0, name), pool(CLAIM_TIMEOUT), pool(), pool())
+        settings = settings.model_copy(update={"name": name})
+        observer = Observer(Metrics())
+        worker = self.worker = Worker(
+            settings, handlers, pools, clients(slack, net, self.host), observer, engine=engine
+        )
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(worker.announcer.retire)
+            stack.push_async_callback(worker.hang_up)
+            async with beside(*(duty for duty in worker.duties() if not _watches(duty))):
+                await worker.claim(self.stop)
+                await worker.position.resign()
+                await worker.drain(settings.drain_timeout.total_seconds())
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An event that a test has stored."""
+
+    fleet: "Fleet"
+    id: int
+    key: str
+    """Its natural key, or its id."""
+    payload: Mapping[str, Any]
+    """What Slack posted; of a job nothing."""
+
+    async def row(self) -> dict[str, Any]:
+        """Return its row, of the queue or of history. Times are texts, as JSON has them."""
+        ((row,),) = await self.fleet.sql(ROW, self.id)
+        return cast("dict[str, Any]", json.loads(row))
+
+    async def ended(self) -> dict[str, Any] | None:
+        """Return its row of history once it has ended."""
+        row = await self.row()
+        return row if "outcome" in row else None
+
+    async def why(self) -> str:
+        """Return the reason for which it waits, such as ``suspended``, or its outcome."""
+        row, looked = await self.ended(), "select reason from agent.why_waiting($1)"
+        return str(row["outcome"] if row else (await self.fleet.sql(looked, self.id))[0][0])
+
+    async def suspended(self) -> bool:
+        """Return whether it waits without a worker."""
+        return await self.why() == "suspended"
+
+    async def steps(self) -> list[dict[str, Any]]:
+        """Return its stored steps and waits."""
+        ((steps,),) = await self.fleet.sql("select agent.list_steps($1)", self.id)
+        return cast("list[dict[str, Any]]", json.loads(steps or "[]"))
+
+    async def result(self, within: Pause = BOUND) -> Any:
+        """Wait until it has completed, and return its result."""
+        row = await self.fleet.until(self.ended, within)
+        assert row["outcome"] == "completed", row
+        return row["result"]
+
+    async def errors(self) -> list[str]:
+        """Wait until it has ended, and return the types and messages of its errors: ``ValueError: no``."""
+        row = await self.fleet.until(self.ended)
+        return [f"{each['type']}: {each['message']}" for each in row["errors"] or []]
+
+
+class Fleet:
+    """Workers, an ingest and a program beside the database, all in one process and in virtual time."""
+
+    def __init__(self, net: Net, handlers: Handlers, settings: Mapping[str, str]) -> None:
+        self.net, self.database, self.loop = net, net.database, net.database.loop
+        self.slack = MessagesInMemory(net)
+        self.workers: list[Member] = []
+        """Those that were started, and were neither killed nor drained."""
+        self.queue = Queue(Wire(net, Host("program"), "surelane_worker", within=2, kept=True))
+        """The queue as a program sees it."""
+        self._handlers, self._settings = handlers, settings
+        self._crashes = Crashes(self._crash)
+        self._tracebacks: dict[int, str] = {}
+        self._names = 0
+        self._kills: list[asyncio.Task[None]] = []
+        self.writer: Writer
+
+    @property
+    def now(self) -> float:
+        """Seconds since the test began."""
+        return self.loop.now
+
+    def start(self, handlers: Handlers | None = None, **settings: str) -> Member:
+        """Start a worker, with other handlers or settings than the fleet's perhaps: a new version is deployed."""
+        self._names += 1
+        given = WorkerSettings(**cast("Any", {**SETTINGS, **self._settings, **settings}))
+        around = Handlers()
+        around.middleware(self._observe)
+        around.include(with_answers(self._handlers if handlers is None else handlers, given))
+        member = Member(Host(f"worker-{self._names}"))
+        variables = copy_context()
+        variables.run(HERE.set, member.host)
+        work = member.work(self.net, given, around, self.slack, self._crashes.engine)
+        member.task = self.loop.create_task(work, context=variables)
+        self.workers.append(member)
+        return member
+
+    async def kill(self, worker: Member | None = None, *, noticed: float = 0.0) -> None:
+        """Kill a worker as ``kill -9`` does, the oldest by default. No other one is started.
+
+        ``noticed``: seconds until the server notices that its connections are gone, as where a machine vanishes.
+        """
+        worker = self.workers[0] if worker is None else worker
+        self.workers.remove(worker)
+        await worker.host.die(noticed)
+
+    async def drain(self, worker: Member | None = None) -> None:
+        """Stop a worker as SIGTERM does, the oldest by default, and wait for its end."""
+        worker = self.workers[0] if worker is None else worker
+        worker.stop.set()
+        await worker.task
+        self.workers.remove(worker)
+
+    def freeze(self, worker: Member, pause: Pause) -> None:
+        """Let a worker's process stand still for a while, as SIGSTOP does, or a handler that blocks the event loop."""
+        worker.host.frozen = True
+        self._later(pause, worker.host.thaw)
+
+    def cut_off(self, worker: Member, pause: Pause) -> None:
+        """Take the network from a worker for a while."""
+        worker.host.cut_off = True
+        self._later(pause, setattr, worker.host, "cut_off", False)
+
+    async def restart_database(self, pause: Pause = 1) -> None:
+        """Restart the database, which is away for a while. All connections break."""
+        await self.net.restart(duration(pause).total_seconds())
+
+    @contextmanager
+    def killed_at(self, point: str) -> Iterator[None]:
+        """Kill the worker whose handler first reaches a point in the block. A fresh one goes on.
+
+        Args:
+            point: ``start``, ``end``, ``step NAME``, ``in step NAME`` or ``wait NAME``, as for :meth:`Bot.killed_at`.
+        """
+        with self._crashes.at(point):
+            yield
+
+    async def die(self) -> None:
+        """Called by a handler: kill the worker that it runs on. A fresh one goes on."""
+        self._crash()
+        await asyncio.Future()
+
+    async def enqueue(
+        self, kind: str, payload: object = None, *, run_in: Pause | None = None, **job: Any
+    ) -> Stored:
+        """Enqueue a job as a program does, with the fields of :class:`surelane.Job`."""
+        if run_in is not None:
+            job["run_at"] = datetime.fromtimestamp(EPOCH + self.now, UTC) + duration(run_in)
+        return await self._stored(await self.queue.enqueue(kind, payload, **job), {})
+
+    async def mention(
+        self, text: str, *, user: str = "U1", channel: str = "C1", thread: Stored | None = None
+    ) -> Stored:
+        """Mention the bot, in a new thread or in that of another mention."""
+        ts = self.slack.next_ts()
+        inner = {"type": "app_mention", "user": user, "text": text, "channel": channel, "ts": ts}
+        inner |= {"event_ts": ts} | ({} if thread is None else {"thread_ts": thread.payload["event"]["ts"]})
+        envelope = {"type": "event_callback", "team_id": "T1", "event_id": f"Ev{ts}", "event": inner}
+        return await self.post({**envelope, "event_time": int(float(ts))})
+
+    async def post(self, payload: Mapping[str, Any]) -> Stored:
+        """Let Slack post something to ingest: an event's envelope, a command, or an interaction."""
+        answer = await self.writer.store(json.dumps(payload), None)
+        assert isinstance(answer, Inserted), answer
+        return await self._stored(answer.id, payload)
+
+    async def signal(self, event: Stored, name: str, value: object = None) -> str | None:
+        """Send a value to an event that waits for it."""
+        return await self.queue.signal(str(event.id), name, value)
+
+    async def cancel(self, event: Stored, **why: Any) -> str | None:
+        """Cancel an event."""
+        return await self.queue.cancel(str(event.id), **why)
+
+    async def sleep(self, pause: Pause) -> None:
+        """Let time pass."""
+        await asyncio.sleep(duration(pause).total_seconds())
+
+    async def until(self, condition: Callable[[], Any], within: Pause = BOUND) -> Any:
+        """Wait until a condition holds, and return what it returned. It may be a coroutine function.
+
+        Raises:
+            AssertionError: it does not hold in time. The message tells where each event is.
+        """
+        ends = self.now + duration(within).total_seconds()
+        look = STATEMENT if inspect.iscoroutinefunction(condition) else LOOK
+        while not (found := await _awaited(condition())):
+            for each in self.workers:
+                if each.task.done():
+                    each.task.result()
+            if self.now > ends:
+                told = await stories(cast("Any", self), self._tracebacks)
+                raise AssertionError("\n".join([f"not so within {within}", *map(str, told)]))
+            self.database.worked.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.database.worked.wait(), look)
+            await asyncio.sleep(BETWEEN)
+        return found
+
+    def replies(self, event: Stored) -> list[str]:
+        """Return the texts of the bot's messages for an event, in the order in which they were posted."""
+        url = event.payload.get("response_url", "")
+        return [
+            each["text"]
+            for each in self.slack.messages
+            if ordinal_of(each, cast("Event", event)) is not None or each.get("response_url") == url
+        ]
+
+    async def sql(self, query: str, *arguments: object) -> Any:
+        """Return the rows of a statement of the database's owner, at once and without faults."""
+        return await self.database.see(query, *arguments)
+
+    fetch = sql
+
+    async def _stored(self, identity: int, payload: Mapping[str, Any]) -> Stored:
+        ((row,),) = await self.sql(ROW, identity)
+        return Stored(self, identity, json.loads(row)["item_key"] or str(identity), payload)
+
+    def _later(self, pause: Pause, act: Callable[..., object], *given: Any) -> None:
+        self.loop.call_later(duration(pause).total_seconds(), act, *given, context=Variables())
+
+    def _crash(self) -> None:
+        host = HERE.get()
+        worker = next(each for each in self.workers if each.host is host)
+
+        async def begin_anew() -> None:
+            await self.kill(worker)
+            self.start()
+
+        self._kills.append(self.loop.create_task(begin_anew(), context=Variables()))
+
+    async def _observe(self, given: Given, context: Context, call: Call) -> object:
+        await self._crashes.reach("start")
+        try:
+            result = await call(given, context)
+        except Exception:
+            text = traceback.format_exc()
+            self._tracebacks |= {event.id: text for event in (given if isinstance(given, list) else [given])}
+            raise
+        await self._crashes.reach("end")
+        return result
+
+
+@asynccontextmanager
+async def fleet(
+    handlers: Handlers,
+    *,
+    database: Database,
+    workers: int = 1,
+    settings: Mapping[str, str] | None = None,
+) -> AsyncIterator[Fleet]:
+    """Run workers with these handlers for the block, in a test that is :func:`virtual`.
+
+    Args:
+        handlers: a team's handlers. They run in the test's process, and may share values with the test.
+        database: the fixture ``virtual_database``, which is empty now.
+        workers: how many are started.
+        settings: variables of the workers, such as ``{"SURELANE_LEASE": "1m"}``; by default as in production.
+    """
+    async with simulated(database, seed=0) as net:
+        running = Fleet(net, handlers, settings or {})
+        pool = Wire(net, Host("ingest"), "surelane_ingest", within=2, kept=True)
+        async with Writer(
+            Connections(cast("Any", pool), timedelta(seconds=2)), buffer=1000
+        ) as running.writer:
+            for _ in range(workers):
+                running.start()
+            yield running
+
+
+@asynccontextmanager
+async def simulated(
+    database: Database, seed: int, log: Callable[[str], object] = lambda _: None
+) -> AsyncIterator[Net]:
+    """Empty the database, and let all connections of the block be a network's. At its end all hosts die."""
+    loop = database.loop
+    loop.now = 0.0
+    loop.set_task_factory(cast("Any", with_host))
+    was = random.getstate()
+    random.seed(seed)
+    await database.begin(seed)
+    net = Net(database, random.Random(f"network {seed}"), log)
+    try:
+        with patch.object(asyncpg, "connect", net.connect):
+            yield net
+            for host in list(net.hosts):
+                await host.die()
+    finally:
+        await _end_all(database)
+        random.setstate(was)
+
+
+async def _end_all(database: Database) -> None:
+    """Let nothing of this run reach the next one."""
+    for _ in range(2):
+        left = asyncio.all_tasks() - {cast("Any", asyncio.current_task())} - database.serving
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=100)
+        await asyncio.sleep(100_000)  # every timer has passed
+
+
+async def _awaited(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
+
+
+def _watches(duty: Duty) -> bool:
+    """Return whether a duty is the watchdog's, whose thread would look at real time."""
+    return isinstance(getattr(duty, "__self__", None), Watchdog)

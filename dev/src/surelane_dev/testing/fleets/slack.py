@@ -1,0 +1,101 @@
+"""Slack in virtual time: its messages in memory, and the client with which a worker reaches them."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from slack_sdk.web.async_client import AsyncWebClient
+from slack_sdk.web.async_slack_response import AsyncSlackResponse
+
+from surelane_dev.testing.fleets.virtual import EPOCH
+from surelane_dev.testing.fleets.wire import Host, Net
+from surelane_service.outbound import Reply
+from surelane_worker.slack.client import SlackClients
+
+WITHIN = 10.0
+"""Seconds in which Slack answers, or never does."""
+LOST = 4
+"""How many times as often as those of the database answers of Slack get lost: there are few."""
+
+
+class Answering(Protocol):
+    """A Slack."""
+
+    def take(self, host: Host, method: str, given: dict[str, Any]) -> dict[str, Any]:
+        """Do what a call asks for, and return the answer."""
+
+
+@dataclass(eq=False)
+class MessagesInMemory:
+    """The messages of all channels. Further methods do nothing, and succeed."""
+
+    net: Net
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    """All calls: each method with its arguments."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """The error with which each method is refused, if it is."""
+
+    def take(self, _: Host, method: str, given: dict[str, Any]) -> dict[str, Any]:
+        """Do what a call asks for, and return the answer."""
+        self.calls.append((method, given))
+        if method in self.refused:
+            return {"ok": False, "error": self.refused[method]}
+        channel = [each for each in self.messages if each.get("channel") == given.get("channel")]
+        mine = [each for each in channel if each["ts"] == given.get("ts")]
+        match method:
+            case "chat.postMessage" | "response_url":
+                self.messages.append({**given, "ts": self.next_ts()})
+                return {"ok": True, "ts": self.messages[-1]["ts"]}
+            case "chat.update" if mine:
+                mine[0].update(given)
+            case "chat.delete" if mine:
+                self.messages.remove(mine[0])
+        return {"ok": True, "messages": channel if method.startswith("conversations.") else []}
+
+    def next_ts(self) -> str:
+        """Return a timestamp for a message now."""
+        return f"{EPOCH + self.net.database.loop.now:.3f}{len(self.calls):03}"
+
+
+class Client(AsyncWebClient):
+    """Slack's Web API as a worker reaches it. Its answers get lost as the database's do."""
+
+    def __init__(self, slack: Answering, net: Net, host: Host) -> None:
+        super().__init__("xoxb-virtual")
+        self._slack, self._net, self._host = slack, net, host
+
+    async def api_call(self, api_method: str, **given: Any) -> AsyncSlackResponse:
+        data = await self._answer(api_method, {**(given.get("params") or {}), **(given.get("json") or {})})
+        response = AsyncSlackResponse(
+            client=self, http_verb="POST", api_url="", req_args={}, data=data, headers={}, status_code=200
+        )
+        response.validate()  # type: ignore[no-untyped-call]
+        return response
+
+    async def _answer(self, method: str, given: dict[str, Any]) -> dict[str, Any]:
+        net, loop = self._net, self._net.database.loop
+        until = loop.now + WITHIN
+        await asyncio.sleep(net.delay())
+        while self._host.cut_off:
+            if loop.now > until:
+                raise TimeoutError
+            await asyncio.sleep(0.5)
+        data = self._slack.take(self._host, method, given)
+        if net.random.random() < LOST * net.faults.lost_answer:
+            net.log(f"{self._host.name}: Slack's answer is lost")
+            raise TimeoutError
+        await asyncio.sleep(net.delay())
+        return data
+
+    async def post(self, url: str, message: dict[str, Any]) -> Reply:
+        """Answer through a response URL."""
+        given = {name: value for name, value in message.items() if value is not None}
+        answer = await self._answer("response_url", {"response_url": url, **given})
+        return Reply(200 if answer["ok"] else 404, "identity", 1, b"ok")
+
+
+def clients(slack: Answering, net: Net, host: Host) -> SlackClients:
+    """Return what a worker has."""
+    client = Client(slack, net, host)
+    return SlackClients(client, client, client)  # type: ignore[arg-type] # it posts to response URLs, too
