@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
 
 import pytest
@@ -14,9 +13,8 @@ from surelane.calls import Connection
 from surelane_ingest.app import SMALL, Bodies
 from surelane_ingest.envelope import Subscriptions, Take, read_event
 from surelane_ingest.json_text import NotJsonError, read_json
-from tests.databases import Server
 from tests.processes import until
-from tests.system.ingest_client import Served, mention, served_alone, signed
+from tests.system.ingest_client import Served, mention, own_ingest, signed
 from tests.system.raw_http import connected, raw, statuses
 
 MiB = 1024 * 1024
@@ -24,15 +22,7 @@ AHEAD = "400 seconds ahead of the clock"
 TYPES = Subscriptions(frozenset({"app_mention"}))
 
 
-@pytest.fixture(scope="module")
-async def system(server: Server, template: str) -> AsyncIterator[tuple[Served, Connection]]:
-    async with served_alone(server, template) as both:
-        yield both
-
-
-@pytest.fixture
-def ingest(system: tuple[Served, Connection]) -> Served:
-    return system[0]
+system, ingest, connection = own_ingest()
 
 
 def head(length: int, path: str = "/slack/events", **headers: str) -> bytes:
@@ -119,10 +109,9 @@ def test_reading_takes_time_in_proportion_to_the_text(case: str) -> None:
 
 
 async def test_what_is_stored_is_not_much_larger_than_what_was_sent(
-    system: tuple[Served, Connection],
+    ingest: Served, connection: Connection
 ) -> None:
     """The body has the largest exponents that are allowed."""
-    ingest, connection = system
     numbers = "[" + "1e308," * 200 + "5e-324]"
     event = json.dumps(mention(odd="N")).replace('"N"', numbers)
     assert (await ingest.slack.post("/slack/events", event.encode())).status == 200

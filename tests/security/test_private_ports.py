@@ -9,11 +9,17 @@ import pytest
 from aiohttp import web
 
 from surelane_service.probes import ConnectionLimit, is_private_name, private_app, serving
+from tests.processes import until
 from tests.system.raw_http import connected, statuses
 
 
 @pytest.fixture(scope="module")
-async def url() -> AsyncIterator[str]:
+def limit() -> ConnectionLimit:
+    return ConnectionLimit(64, 50_000)
+
+
+@pytest.fixture(scope="module")
+async def url(limit: ConnectionLimit) -> AsyncIterator[str]:
     """Serve a private port with an operator's route; return its URL."""
 
     async def unready() -> str | None:
@@ -21,10 +27,11 @@ async def url() -> AsyncIterator[str]:
 
     async def jobs(request: web.Request) -> web.Response:
         await request.read()
+        if "trusted" in request.headers:
+            limit.trust(request)
         return web.json_response({})
 
     app = private_app(unready, [web.route("*", "/v1/jobs", jobs)], {"queue.example.com"})
-    limit = ConnectionLimit(64, unfinished=50_000)
     async with serving(app, 0, setting="none", host="127.0.0.1", limit=limit) as port:
         yield f"http://127.0.0.1:{port}"
 
@@ -98,25 +105,55 @@ async def test_the_operators_own_pages_are_answered(url: str) -> None:
     assert await status("POST", url + "/v1/jobs", link) == 403
 
 
+HEAD = b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\n"
+
+
+def _fields(number: int) -> bytes:
+    """Return so many headers of 2,000 bytes."""
+    return b"".join(b"x-%d: %s\r\n" % (nth, bytes(1_000).hex().encode()) for nth in range(number))
+
+
+async def _answered(reader: asyncio.StreamReader) -> None:
+    assert statuses(await reader.readuntil(b"\r\n\r\n")) == [200]
+    await reader.readexactly(2)
+
+
 async def test_unfinished_headers_of_all_connections_are_bounded(
     url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The largest go first: no one is shut out by others' headers, nor for the size of a body."""
+    """The largest go first. So others' headers shut no one out, nor does a body, nor a connection that is trusted."""
     port = int(url.rpartition(":")[2])
-    head = b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\n"
     async with AsyncExitStack() as stack:
-        small, body = [await stack.enter_async_context(connected(port)) for _ in range(2)]
-        small[1].write(head + b"x: 1\r\n")
-        body[1].write(head + b"Content-Length: 100000\r\n\r\n" + bytes(60_000))
+        small, body, trusted = [await stack.enter_async_context(connected(port)) for _ in range(3)]
+        trusted[1].write(HEAD + b"trusted: 1\r\n\r\n")
+        await _answered(trusted[0])
+        trusted[1].write(HEAD + _fields(10))
+        small[1].write(HEAD + b"x: 1\r\n")
+        body[1].write(HEAD + b"Content-Length: 100000\r\n\r\n" + bytes(60_000))
         for _ in range(3):
             large = [await stack.enter_async_context(connected(port)) for _ in range(10)]
             for _, writer in large:
-                writer.write(
-                    head + b"".join(b"x-%d: %s\r\n" % (nth, bytes(1_000).hex().encode()) for nth in range(4))
-                )
+                writer.write(HEAD + _fields(4))
             closed = asyncio.as_completed([reader.read() for reader, _ in large], timeout=60)
-            assert [await next(closed) for _ in range(4)] == [b""] * 4
-        small[1].write(b"\r\n")
+            assert [await next(closed) for _ in range(6)] == [b""] * 6
         body[1].write(bytes(40_000))
-        assert [statuses(await reader.readline()) for reader, _ in (small, body)] == [[200], [200]]
+        for _, writer in (small, trusted):
+            writer.write(b"\r\n")
+        for reader, _ in (small, body, trusted):
+            await _answered(reader)
     assert capsys.readouterr().out.count("connections closed: too many bytes of unfinished headers") == 1
+
+
+async def test_finished_headers_and_those_of_closed_connections_do_not_count(
+    url: str, limit: ConnectionLimit
+) -> None:
+    await until(lambda: limit.unfinished == 0, what="the end of earlier connections")
+    for finished in (False, True):
+        async with connected(int(url.rpartition(":")[2])) as (reader, writer):
+            writer.write(HEAD + _fields(4))
+            await until(lambda: limit.unfinished == len(HEAD + _fields(4)), what="the headers")
+            if finished:
+                writer.write(b"\r\n")
+                await _answered(reader)
+                assert limit.unfinished == 0
+        await until(lambda: limit.unfinished == 0, what="the end of the connection")

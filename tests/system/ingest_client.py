@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 
 import aiohttp
 import asyncpg
+import pytest
 
 from surelane.calls import Connection
 from surelane_ingest.answers import PATIENCE, Patience
@@ -157,3 +158,26 @@ async def served_alone(
                 yield ingest, connection
         finally:
             await connection.close()
+
+
+def own_ingest(**others: Any) -> tuple[Any, Any, Any]:
+    """Return the fixtures ``system``, ``ingest`` and ``connection`` of a module.
+
+    All its tests use one service on one database. A test that asks for the connection gets an empty queue.
+    """
+
+    @pytest.fixture(scope="module")
+    async def system(server: Server, template: str) -> AsyncIterator[tuple[Served, Connection]]:
+        async with served_alone(server, template, **others) as both:
+            yield both
+
+    @pytest.fixture
+    def ingest(system: tuple[Served, Connection]) -> Served:
+        return system[0]
+
+    @pytest.fixture
+    async def connection(system: tuple[Served, Connection]) -> Connection:
+        await system[1].execute("truncate agent.event, agent.event_hist")
+        return system[1]
+
+    return system, ingest, connection

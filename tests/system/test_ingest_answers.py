@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from surelane.calls import Connection
-from tests.databases import Server, as_role
+from tests.databases import as_role
 from tests.system.ingest_client import (
     SECRET,
     Answer,
@@ -20,34 +20,20 @@ from tests.system.ingest_client import (
     Slack,
     envelope,
     mention,
+    own_ingest,
     served,
-    served_alone,
     signed,
 )
 
 JSON = {"Content-Type": "application/json"}
 
 
-@pytest.fixture(scope="module")
-async def system(server: Server, template: str) -> AsyncIterator[tuple[Served, Connection]]:
-    async with served_alone(server, template) as both:
-        yield both
+system, ingest, connection = own_ingest()
 
 
 @pytest.fixture
-def service(system: tuple[Served, Connection]) -> Served:
-    return system[0]
-
-
-@pytest.fixture
-def slack(service: Served) -> Slack:
-    return service.slack
-
-
-@pytest.fixture
-async def connection(system: tuple[Served, Connection]) -> Connection:
-    await system[1].execute("truncate agent.event, agent.event_hist")
-    return system[1]
+def slack(ingest: Served) -> Slack:
+    return ingest.slack
 
 
 async def rows(connection: Connection) -> list[Any]:
@@ -65,17 +51,17 @@ async def readiness(running: Served) -> int:
         return response.status
 
 
-async def test_a_retry_is_acknowledged_and_stored_once(service: Served, connection: Connection) -> None:
-    payload, before = mention(), service.ingest.writer.metrics.duplicates
-    answers = await asyncio.gather(*(service.slack.event(payload) for _ in range(50)))
+async def test_a_retry_is_acknowledged_and_stored_once(ingest: Served, connection: Connection) -> None:
+    payload, before = mention(), ingest.ingest.writer.metrics.duplicates
+    answers = await asyncio.gather(*(ingest.slack.event(payload) for _ in range(50)))
     assert {answer.status for answer in answers} == {200}
     assert len(await rows(connection)) == 1
-    assert service.ingest.writer.metrics.duplicates == before + 49
+    assert ingest.ingest.writer.metrics.duplicates == before + 49
     retry = {"x-slack-retry-num": "1", "x-slack-retry-reason": "http_timeout"}
     identity = await connection.fetchval("select id from agent.claim_event()")
-    assert (await service.slack.event(payload, **retry)).status == 200
+    assert (await ingest.slack.event(payload, **retry)).status == 200
     await connection.execute("select agent.delete_event($1)", identity)
-    assert (await service.slack.event(payload, **retry)).status == 200
+    assert (await ingest.slack.event(payload, **retry)).status == 200
     assert await rows(connection) == []
     assert await connection.fetchval("select count(*) from agent.event_hist") == 1
 
@@ -198,9 +184,9 @@ async def test_other_paths_and_methods_are_refused(slack: Slack) -> None:
 
 
 async def test_a_body_that_trickles_in_is_given_up(
-    service: Served, slack: Slack, monkeypatch: pytest.MonkeyPatch
+    ingest: Served, slack: Slack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service.ingest.bodies, "read_within", 0.2)
+    monkeypatch.setattr(ingest.ingest.bodies, "read_within", 0.2)
     body = b'{"type": "event_callback"}'
 
     async def trickle() -> AsyncIterator[bytes]:

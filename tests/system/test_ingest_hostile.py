@@ -14,9 +14,9 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from surelane.calls import Connection
-from tests.databases import Server, as_role
+from tests.databases import as_role
 from tests.processes import Service, service
-from tests.system.ingest_client import SECRET, Served, Slack, mention, served_alone, settings
+from tests.system.ingest_client import SECRET, Served, Slack, mention, own_ingest, settings
 from tests.system.raw_http import post, raw, statuses, still_serves
 
 MARK = "MARKED-PRIVATE-TEXT"
@@ -34,23 +34,8 @@ async def slack(ingest: Service) -> AsyncIterator[Slack]:
         yield Slack(session, ingest.url)
 
 
-@pytest.fixture(scope="module")
-async def system(server: Server, template: str) -> AsyncIterator[tuple[Served, Connection]]:
-    """Run the service in this process, which is faster, for tests that do not read its output."""
-    async with served_alone(server, template) as both:
-        yield both
-
-
-@pytest.fixture
-def local(system: tuple[Served, Connection]) -> Served:
-    return system[0]
-
-
-@pytest.fixture
-async def connection(system: tuple[Served, Connection]) -> Connection:
-    await system[1].execute("truncate agent.event, agent.event_hist")
-    return system[1]
-
+system, local, connection = own_ingest()
+"""Run in this process, which is faster, for tests that do not read the service's output."""
 
 REST_OF_A_SIGNED_REQUEST = {
     "length, chunked": b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",

@@ -64,6 +64,11 @@ class Browser:
         _, _, authorize = await self.get("/slack/install")
         return await self.decide(authorize, team, decision)
 
+    async def sees(self, url: str | URL, said: str, status: int = 400) -> None:
+        """Fail unless an answer has the status and says so, escaped."""
+        found, text, _ = await self.get(url)
+        assert (found, said in text, "<script>" in text) == (status, True, False), text
+
     async def install(self, team: str) -> tuple[int, str, str]:
         return await self.get(await self.decided(team))
 
@@ -138,8 +143,7 @@ async def test_a_workspace_installs_the_app(slack: Stand, capfd: pytest.CaptureF
     assert "chat:write" in asked.query["scope"]
     async with slack.session.get(asked) as page:
         assert "Bakery" in await page.text()
-    status, text, _ = await browser.get(await browser.decide(authorize, BAKERY))
-    assert (status, "The app is installed in Bakery" in text) == (200, True)
+    await browser.sees(await browser.decide(authorize, BAKERY), "The app is installed in Bakery", 200)
     found = await slack.store().async_find_installation(enterprise_id=None, team_id=BAKERY)
     assert found is not None
     assert found.bot_token in slack.simulator.installs.grants
@@ -174,25 +178,20 @@ async def test_people_give_their_own_tokens_when_the_scopes_ask_for_them(
 async def test_a_state_that_is_missing_foreign_or_used_installs_nothing(slack: Stand) -> None:
     browser, other = slack.browser(), slack.browser()
     back = await browser.decided(BAKERY)
-
-    async def refused(who: Browser, url: str | URL, code: str) -> None:
-        status, text, _ = await who.get(url)
-        assert (status, code in text) == (400, True), text
-
-    await refused(browser, "/slack/oauth_redirect?code=abc", "invalid_state")
+    await browser.sees("/slack/oauth_redirect?code=abc", "invalid_state")
     for state in ("%00%C3%A9", States(Keyring([new_key()])).issue()):
-        await refused(browser, f"/slack/oauth_redirect?code=abc&state={state}", "invalid_state")
-    await refused(other, back, "other_browser")
+        await browser.sees(f"/slack/oauth_redirect?code=abc&state={state}", "invalid_state")
+    await other.sees(back, "other_browser")
     kept = browser.cookie
     assert (await browser.get(back))[0] == 200
     assert browser.cookie == "slack-app-oauth-state=deleted"
     browser.cookie = kept
     again = back.update_query(code="another")
-    await refused(browser, again, "used_state")
+    await browser.sees(again, "used_state")
     given = again.query["state"]
     same = given[:-1] + LETTERS[LETTERS.index(given[-1]) + 1]  # decodes to the same bytes
     browser.cookie = f"slack-app-oauth-state={same}"
-    await refused(browser, again.update_query(state=same), "used_state")
+    await browser.sees(again.update_query(state=same), "used_state")
 
 
 async def test_an_expired_state_installs_nothing(slack: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,8 +199,7 @@ async def test_an_expired_state_installs_nothing(slack: Stand, monkeypatch: pyte
     state = States(Keyring([KEY])).issue()
     browser = slack.browser()
     browser.cookie = f"slack-app-oauth-state={state}"
-    status, text, _ = await browser.get(f"/slack/oauth_redirect?code=abc&state={state}")
-    assert (status, "expired_state" in text) == (400, True)
+    await browser.sees(f"/slack/oauth_redirect?code=abc&state={state}", "expired_state")
     assert await slack.database.fetchval("select count(*) from agent.used_id") == 0
 
 
@@ -209,14 +207,9 @@ async def test_what_slack_or_a_person_refuses_installs_nothing_and_is_escaped(sl
     browser = slack.browser()
     cancelled, given = await browser.decided(BAKERY, "cancel"), slack.browser()
     wrong = (await given.decided(BAKERY)).update_query(code="wrong")
-    script = "/slack/oauth_redirect?error=<script>alert(1)</script>"
-    for who, url, said in (
-        (browser, cancelled, "You cancelled the install."),
-        (given, wrong, "invalid_code"),
-        (browser, script, "refused"),
-    ):
-        status, text, _ = await who.get(url)
-        assert (status, said in text, "<script>" in text) == (400, True, False)
+    await browser.sees(cancelled, "You cancelled the install.")
+    await given.sees(wrong, "invalid_code")
+    await browser.sees("/slack/oauth_redirect?error=<script>alert(1)</script>", "refused")
     assert await slack.owners() == []
 
 
@@ -234,12 +227,10 @@ async def test_slack_or_a_database_that_does_not_answer_leaves_nothing(slack: St
         fault = {"kind": "answer_lost", "methods": [method]}
         async with slack.session.post(URL(slack.api).origin() / "control/faults", json=fault) as added:
             assert added.status == 200, await added.text()
-        status, text, _ = await browser.get(back)
-        assert (status, "Slack does not answer" in text) == (502, True)
+        await browser.sees(back, "Slack does not answer", 502)
     back = await browser.decided(BAKERY)
     async with slack.locked("agent.installation, agent.used_id"):
-        status, text, _ = await browser.get(back)
-    assert (status, "database" in text) == (503, True)
+        await browser.sees(back, "database", 503)
     assert await slack.owners() == []
     assert (await browser.install(BAKERY))[0] == 200
 
@@ -376,12 +367,11 @@ async def test_a_link_that_names_a_person_asks_for_that_persons_token_alone(
         found = status, asked["scope"], asked["user_scope"], asked["team"]
         assert found == (302, "", "search:read", BAKERY)
         for team, user in ((BAKERY, "U1:U2"), (BAKERY, ""), ("T1:U3", "U1"), ("", "U1")):
-            status, page, _ = await browser.get(str(URL("/slack/install").with_query(team=team, user=user)))
-            assert (status, "invalid_link" in page) == (400, True)
+            await browser.sees(str(URL("/slack/install").with_query(team=team, user=user)), "invalid_link")
         _, _, authorize = await browser.get(f"/slack/install?team={WEST}&user=U0BAKERY01")
-        status, page, _ = await browser.get(await browser.decide(authorize, BAKERY))
-        assert (status, "other_person" in page) == (403, True), "it is the right person in another workspace"
+        # It is the right person in another workspace.
+        await browser.sees(await browser.decide(authorize, BAKERY), "other_person", 403)
         assert await slack.owners() == []
     async with stand(database, connection) as slack:
-        status, page, _ = await slack.browser().get(f"/slack/install?team={BAKERY}&user=U0BAKERY01")
-        assert (status, "invalid_link" in page) == (400, True), "no scopes of people are set"
+        # No scopes of people are set.
+        await slack.browser().sees(f"/slack/install?team={BAKERY}&user=U0BAKERY01", "invalid_link")

@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from surelane.calls import Connection
 from surelane_service.webhooks import SIGNATURE, TIMESTAMP, sign
 from tests.databases import Server
 from tests.processes import free_port
-from tests.system.ingest_client import Answer, Served, served, served_alone
+from tests.system.ingest_client import Answer, Served, own_ingest, served, served_alone
 
 NEW, OLD, OTHER = b"n" * 32, b"o" * 32, b"x" * 32
 
@@ -23,23 +23,7 @@ def secret(key: bytes) -> str:
 SECRETS = f"git={secret(NEW)}|{secret(OLD)},hub={secret(OTHER)}"
 
 
-@pytest.fixture(scope="module")
-async def system(server: Server, template: str) -> AsyncIterator[tuple[Served, Connection]]:
-    async with served_alone(
-        server, template, trigger_secrets=SECRETS, max_body=2048, body_memory=4096
-    ) as both:
-        yield both
-
-
-@pytest.fixture
-def ingest(system: tuple[Served, Connection]) -> Served:
-    return system[0]
-
-
-@pytest.fixture
-async def connection(system: tuple[Served, Connection]) -> Connection:
-    await system[1].execute("truncate agent.event, agent.event_hist")
-    return system[1]
+system, ingest, connection = own_ingest(trigger_secrets=SECRETS, max_body=2048, body_memory=4096)
 
 
 async def post(

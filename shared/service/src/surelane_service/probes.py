@@ -139,12 +139,14 @@ class ConnectionLimit:
     At the bound of connections, the oldest one without a trusted request is closed. Where all had one, the new
     connection is closed. During one round of the event loop, up to 128 more may be accepted from the listen queue.
     At the bound of headers, the connection with the most is closed: first of those without a trusted request.
+
+    ``unfinished``: the bytes of all unfinished headers.
     """
 
-    def __init__(self, most: int, unfinished: int = UNFINISHED) -> None:
-        """Set the bounds: ``most`` connections, ``unfinished`` bytes."""
-        self._most = most
-        self._left = unfinished
+    def __init__(self, most: int, most_unfinished: int = UNFINISHED) -> None:
+        """Set the bounds: of connections, and of bytes."""
+        self._most, self._most_unfinished = most, most_unfinished
+        self.unfinished = 0
         self._trusted: set[asyncio.BaseProtocol] = set()
         self._server: web.Server | None = None
         self._closed = 0
@@ -173,8 +175,10 @@ class ConnectionLimit:
 
     def grew(self, grown: int) -> None:
         """Note that a connection's unfinished headers grew by so many bytes. At the bound, close the largest."""
-        self._left -= grown
-        while self._left < 0 and (holders := [each for each in self._connections() if each.unfinished]):
+        self.unfinished += grown
+        while self.unfinished > self._most_unfinished and (
+            holders := [each for each in self._connections() if each.unfinished]
+        ):
             max(holders, key=lambda each: (each not in self._trusted, each.unfinished)).abort()
             self._closed += 1
         now = asyncio.get_running_loop().time()
