@@ -111,7 +111,7 @@ async def test_load_fails_where_an_event_was_not_acknowledged_or_the_app_is_miss
 async def test_it_runs_as_a_process_and_ends_on_sigterm() -> None:
     port = free_port()
     url, env = f"http://127.0.0.1:{port}", {"SURELANE_SIMULATOR_PORT": str(port)}
-    async with service("surelane_dev.simulator", env, ready=f"{url}/livez") as running:
+    async with service("surelane_dev.simulator", env, ready=f"{url}/livez", ready_within=300) as running:
         assert (await run("send", "hello", "--url", url)).exit_code == 0
     assert any("simulated Slack is ready" in line for line in running.output)
 

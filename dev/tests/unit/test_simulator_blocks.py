@@ -13,28 +13,9 @@ JSON = dict[str, Any]
 DIVIDER = {"type": "divider"}
 
 
-def less(bound: int) -> str:
-    return f"must be less than {bound} characters"
-
-
-def most(bound: int) -> str:
-    return f"no more than {bound} items allowed"
-
-
-def lacks(field: str) -> str:
-    return f"missing required field: {field}"
-
-
-def either(one: str, other: str) -> str:
-    return f"must define either `{one}` or `{other}`"
-
-
-def unknown(kind: str) -> str:
-    return f"unsupported type: {kind}"
-
-
-def extra(field: str) -> str:
-    return f"invalid additional property: {field}"
+LESS, MOST = "must be less than {} characters", "no more than {} items allowed"
+LACKS, EXTRA = "missing required field: {}", "invalid additional property: {}"
+EITHER, UNKNOWN = "must define either `{}` or `{}`", "unsupported type: {}"
 
 
 def plain(text: str) -> JSON:
@@ -114,68 +95,68 @@ def problems(*blocks: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("block", "at", "problem"),
     [
-        ({"type": "sektion"}, "/type", unknown("sektion")),
-        ({"type": "section"}, "", either("text", "fields")),
+        ({"type": "sektion"}, "/type", UNKNOWN.format("sektion")),
+        ({"type": "section"}, "", EITHER.format("text", "fields")),
         (section(""), "/text/text", "must be more than 0 characters"),
-        (section("x" * 3001), "/text/text", less(3001)),
-        (section(disabled=True), "", extra("disabled")),
-        (section(accessory=TYPED), "/accessory/type", unknown("plain_text_input")),
-        (section(fields=[plain("a")] * 11), "/fields", most(10)),
-        (section(fields=[plain("x" * 2001)]), "/fields/0/text", less(2001)),
-        (section(block_id="x" * 256), "/block_id", less(256)),
+        (section("x" * 3001), "/text/text", LESS.format(3001)),
+        (section(disabled=True), "", EXTRA.format("disabled")),
+        (section(accessory=TYPED), "/accessory/type", UNKNOWN.format("plain_text_input")),
+        (section(fields=[plain("a")] * 11), "/fields", MOST.format(10)),
+        (section(fields=[plain("x" * 2001)]), "/fields/0/text", LESS.format(2001)),
+        (section(block_id="x" * 256), "/block_id", LESS.format(256)),
         ({"type": "section", "text": "x"}, "/text", "must provide an object"),
-        ({"type": "header", "text": plain("x" * 151)}, "/text/text", less(151)),
+        ({"type": "header", "text": plain("x" * 151)}, "/text/text", LESS.format(151)),
         (
             {"type": "header", "text": {"type": "mrkdwn", "text": "x"}},
             "/text/type",
             "must be a valid enum value",
         ),
         (actions(), "/elements", "no less than 1 items allowed"),
-        (actions(*(button(f"b{number}") for number in range(26))), "/elements", most(25)),
+        (actions(*(button(f"b{number}") for number in range(26))), "/elements", MOST.format(25)),
         (
             actions(button("go"), button("go")),
             "/elements/1/action_id",
             "`action_id` go already exists for another element",
         ),
-        (element("knob"), "/elements/0/type", unknown("knob")),
-        (actions(button(text=plain("x" * 76))), "/elements/0/text/text", less(76)),
-        (actions(button(value="x" * 2001)), "/elements/0/value", less(2001)),
+        (element("knob"), "/elements/0/type", UNKNOWN.format("knob")),
+        (actions(button(text=plain("x" * 76))), "/elements/0/text/text", LESS.format(76)),
+        (actions(button(value="x" * 2001)), "/elements/0/value", LESS.format(2001)),
         (actions(button(value=1)), "/elements/0/value", "must provide a string"),
         (actions(button(style="green")), "/elements/0/style", "must be a valid enum value"),
         (
             actions(button(confirm=CONFIRM | {"deny": plain("x" * 31)})),
             "/elements/0/confirm/deny/text",
-            less(31),
+            LESS.format(31),
         ),
-        (element("button", action_id="go"), "/elements/0", lacks("text")),
-        (actions(menu(options=options(101))), "/elements/0/options", most(100)),
-        (actions(menu(options=options(url=LINK))), "/elements/0/options/0", extra("url")),
-        (element("overflow", options=options(6)), "/elements/0/options", most(5)),
-        (element("checkboxes", options=options(11)), "/elements/0/options", most(10)),
-        (element("static_select"), "/elements/0", either("options", "option_groups")),
-        ({"type": "context", "elements": [plain("a")] * 11}, "/elements", most(10)),
-        ({"type": "image", "image_url": LINK}, "", lacks("alt_text")),
-        ({"type": "image", "alt_text": "a"}, "", either("image_url", "slack_file")),
-        (asked(button()), "/element/type", unknown("button")),
+        (element("button", action_id="go"), "/elements/0", LACKS.format("text")),
+        (actions(menu(options=options(101))), "/elements/0/options", MOST.format(100)),
+        (actions(menu(options=options(url=LINK))), "/elements/0/options/0", EXTRA.format("url")),
+        (element("overflow", options=options(6)), "/elements/0/options", MOST.format(5)),
+        (element("checkboxes", options=options(11)), "/elements/0/options", MOST.format(10)),
+        (element("static_select"), "/elements/0", EITHER.format("options", "option_groups")),
+        ({"type": "context", "elements": [plain("a")] * 11}, "/elements", MOST.format(10)),
+        ({"type": "image", "image_url": LINK}, "", LACKS.format("alt_text")),
+        ({"type": "image", "alt_text": "a"}, "", EITHER.format("image_url", "slack_file")),
+        (asked(button()), "/element/type", UNKNOWN.format("button")),
         (asked(TYPED | {"max_length": 3001}), "/element/max_length", "must be less than 3001"),
-        (asked(TYPED, label=plain("x" * 2001)), "/label/text", less(2001)),
-        (asked({"type": "number_input"}), "/element", lacks("is_decimal_allowed")),
-        (RICH, "/elements/0/elements/0", lacks("text")),
+        (asked(TYPED, label=plain("x" * 2001)), "/label/text", LESS.format(2001)),
+        (asked({"type": "number_input"}), "/element", LACKS.format("is_decimal_allowed")),
+        (RICH, "/elements/0/elements/0", LACKS.format("text")),
         ({"type": "table"}, "", "a table is malformed"),
-        ({"type": "alert", "text": plain("x")}, "/type", unknown("alert")),
-        ({"type": "call"}, "", lacks("call_id")),
-        (CARD | {"colour": "red"}, "", extra("colour")),
-        (carousel(*[CARD] * 11), "/elements", most(10)),
-        (carousel(DIVIDER), "/elements/0/type", unknown("divider")),
-        (carousel(CARD | {"body": plain("x" * 201)}), "/elements/0/body/text", less(201)),
-        ({"type": "container", "child_blocks": [section()]}, "", either("title", "rich_text_title")),
-        (container(CARD), "/child_blocks/0/type", unknown("card")),
+        ({"type": "alert", "text": plain("x")}, "/type", UNKNOWN.format("alert")),
+        ({"type": "call"}, "", LACKS.format("call_id")),
+        (CARD | {"colour": "red"}, "", EXTRA.format("colour")),
+        (carousel(*[CARD] * 11), "/elements", MOST.format(10)),
+        (carousel(DIVIDER), "/elements/0/type", UNKNOWN.format("divider")),
+        (carousel(CARD | {"body": plain("x" * 201)}), "/elements/0/body/text", LESS.format(201)),
+        ({"type": "container", "child_blocks": [section()]}, "", EITHER.format("title", "rich_text_title")),
+        (container(CARD), "/child_blocks/0/type", UNKNOWN.format("card")),
         (container(section("")), "/child_blocks/0/text/text", "must be more than 0 characters"),
         (container(DIVIDER, default_collapsed=True), "", "wrong: default_collapsed"),
         (data_table(cells("a")), "/rows", "no less than 2 items allowed"),
         (data_table(cells("a", "b"), cells("c")), "", "wrong: rows of one length"),
         (data_table(*[cells("a")] * 2, page_size=101), "/page_size", "must be less than 101"),
-        ({"type": "auth_provider", "value": "x", "name": plain("x")}, "", lacks("is_connected")),
+        ({"type": "auth_provider", "value": "x", "name": plain("x")}, "", LACKS.format("is_connected")),
     ],
 )
 def test_a_block_that_slack_refuses(block: JSON, at: str, problem: str) -> None:
@@ -214,20 +195,20 @@ def test_every_mistake_is_named() -> None:
         "missing required field: text [/2]",
         "`block_id` a already exists for another block [/1/block_id]",
     ]
-    assert problems(*[DIVIDER] * 51) == [f"{most(50)} []"]
+    assert problems(*[DIVIDER] * 51) == [f"{MOST.format(50)} []"]
 
 
 @pytest.mark.parametrize(
     ("view", "at", "problem"),
     [
-        ({"title": None}, "", lacks("title")),
-        ({"title": plain("x" * 25)}, "/title/text", less(25)),
-        ({"colour": "red"}, "", extra("colour")),
-        ({"private_metadata": "x" * 3001}, "/private_metadata", less(3001)),
+        ({"title": None}, "", LACKS.format("title")),
+        ({"title": plain("x" * 25)}, "/title/text", LESS.format(25)),
+        ({"colour": "red"}, "", EXTRA.format("colour")),
+        ({"private_metadata": "x" * 3001}, "/private_metadata", LESS.format(3001)),
         ({"blocks": [section("")]}, "/blocks/0/text/text", "must be more than 0 characters"),
-        ({"blocks": [{"type": "markdown", "text": "x"}]}, "/blocks/0/type", unknown("markdown")),
-        ({"blocks": [{"type": "alert", "text": plain("x" * 201)}]}, "/blocks/0/text/text", less(201)),
-        ({"blocks": [DIVIDER] * 101}, "/blocks", most(100)),
+        ({"blocks": [{"type": "markdown", "text": "x"}]}, "/blocks/0/type", UNKNOWN.format("markdown")),
+        ({"blocks": [{"type": "alert", "text": plain("x" * 201)}]}, "/blocks/0/text/text", LESS.format(201)),
+        ({"blocks": [DIVIDER] * 101}, "/blocks", MOST.format(100)),
         ({"blocks": [asked(TYPED)]}, "/blocks/0", "must define `submit` to use an `input` block"),
         ({"type": "home"}, "/type", "expected a view of type modal"),
     ],
