@@ -11,10 +11,10 @@ from tests.sql.queue_steps import (
     advance,
     claim,
     claim_one,
-    claim_single,
     complete,
     ending,
     enqueue,
+    fail,
     heads,
     pair,
     sweep,
@@ -70,13 +70,16 @@ async def test_of_several_groups_as_many_come_as_fit(queue: Connection) -> None:
     assert await queue.fetchval("select count(*) from agent.event where claimed_by is not null") == 13
 
 
-async def test_the_single_claim_takes_the_head_alone_and_blocks_its_group(queue: Connection) -> None:
-    for expected in await three(queue):
-        claimed = await claim_single(queue)
-        assert claimed["id"] == expected
-        assert await ids(queue) == []
-        assert await claim_one(queue) is None
-        await queue.execute("select agent.delete_event($1)", expected)
+async def test_a_retry_blocks_its_group_until_it_is_over(queue: Connection) -> None:
+    first, second, third = await three(queue)
+    rows = {row["id"]: row for row in await claim(queue)}
+    await complete(queue, pair(rows[first]))
+    await fail(queue, pair(rows[second]), retry_in=timedelta(minutes=1))
+    await complete(queue, pair(rows[third]))
+    waiting = await enqueue(queue, group_key="g")
+    assert await ids(queue) == []
+    await advance(queue, timedelta(minutes=1))
+    assert await ids(queue) == [second, waiting]
 
 
 async def test_a_lapsed_group_is_tried_head_alone(queue: Connection) -> None:

@@ -81,6 +81,7 @@ async def test_a_claim_that_is_full_of_bytes_takes_the_first_events(queue: Conne
     assert {row["id"] for row in rows} == set(ids[:2])
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_claim_that_read_the_clock_during_the_insert_takes_the_first_events(
     queue: Connection, connect: Connect
 ) -> None:

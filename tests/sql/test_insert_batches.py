@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import asyncpg
@@ -18,9 +17,7 @@ from tests.sql.queue_steps import (
     ending,
     enqueue,
     envelope,
-    heads,
     insert,
-    live,
     pair,
     waits_for_lock,
 )
@@ -72,15 +69,6 @@ async def rows_stored(queue: Connection) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.fixture
-async def patient(queue: Connection) -> AsyncIterator[None]:
-    """Let batches wait for locks as long as a test may need on a busy machine."""
-    change = "alter function agent.insert_events(jsonb[], text[], text[]) set lock_timeout = '{}'"
-    await queue.execute(change.format("60s"))
-    yield
-    await queue.execute(change.format("500ms"))
-
-
 async def test_a_batch_row_is_what_a_single_insert_makes_of_the_event(queue: Connection) -> None:
     events = [
         envelope("Ev1", channel="C1", ts="1.1"),
@@ -112,14 +100,6 @@ async def test_one_statement_stores_all_that_is_new(queue: Connection) -> None:
     assert await store_at_once(queue, *batch) == [1, 2, 3, 4]
 
 
-async def test_a_group_in_one_batch_has_one_head_and_is_handed_over_in_order(queue: Connection) -> None:
-    events = [in_thread(f"Ev{number}", "D1", event_ts=f"{1700000000 - number}.0") for number in range(9)]
-    answers = await insert_batch(queue, *events)
-    assert [duplicate for _, duplicate in answers] == [False] * 9
-    assert len(await heads(queue, "T1:D1")) == 1
-    assert [row["id"] for row in await claim(queue, KIND)] == [identity for identity, _ in reversed(answers)]
-
-
 async def test_each_finds_its_duplicate_wherever_that_is(queue: Connection) -> None:
     past = await finished(queue, envelope("Ev1"))
     running = await insert(queue, envelope("Ev2"))
@@ -137,27 +117,6 @@ async def test_each_finds_its_duplicate_wherever_that_is(queue: Connection) -> N
         (other, False),
     ]
     assert await queue.fetchval("select count(*) from agent.event") == 4
-
-
-@pytest.mark.parametrize("event_ts", ["soon", "1700000000.000100"])
-async def test_a_group_keeps_its_head_when_the_first_of_a_batch_turns_out_to_be_a_duplicate(
-    queue: Connection, event_ts: str
-) -> None:
-    past = await finished(queue, in_thread("Ev1", "D1", event_ts=event_ts))
-    (again, new) = await insert_batch(
-        queue, in_thread("Ev1", "D1", event_ts=event_ts), in_thread("Ev2", "D1")
-    )
-    assert (again, new[1]) == ((past, True), False)
-    assert await heads(queue, "T1:D1") == [new[0]]
-
-
-async def test_a_batch_goes_before_a_scheduled_head(queue: Connection) -> None:
-    later = await queue.fetchval("select agent.clock() + interval '1 day'")
-    scheduled = await enqueue(queue, group_key="T1:D1", run_at=later)
-    (first, _), (second, _) = await insert_batch(queue, in_thread("Ev1", "D1"), in_thread("Ev2", "D1"))
-    assert await heads(queue, "T1:D1") == [first]
-    assert [row["id"] for row in await claim(queue, KIND)] == [first, second]
-    assert await live(queue, scheduled) is not None
 
 
 async def test_one_that_is_no_event_is_a_clear_error_and_nothing_is_stored(queue: Connection) -> None:

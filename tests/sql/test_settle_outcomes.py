@@ -8,8 +8,6 @@ from tests.sql.queue_steps import (
     advance,
     claim,
     claim_one,
-    claim_single,
-    complete,
     ended_row,
     ending,
     enqueue,
@@ -113,18 +111,3 @@ async def test_sweeps_step_over_each_others_events(queue: Connection, other: Con
         await other.execute("select from agent.event where id = $1 for update", first)
         assert await sweep(queue) == 1
     assert await sweep(queue) == 1
-
-
-async def test_a_crashed_workers_events_return_without_waiting_for_their_lease(queue: Connection) -> None:
-    await enqueue(queue)
-    await enqueue(queue, "by hand")
-    (crashed,) = await claim(queue)
-    silent = await claim_single(queue)
-    await advance(queue, timedelta(minutes=4))
-    assert await queue.fetchval("select agent.rescue_events()") == 0
-    await advance(queue, timedelta(minutes=2))
-    assert await queue.fetchval("select agent.rescue_events()") == 1
-    (again,) = await claim(queue, "job", "by hand")
-    assert (again["id"], again["attempts"], again["claim"]) == (crashed["id"], 2, 2)
-    assert await complete(queue, pair(crashed)) == ["stale"]
-    assert await complete(queue, (silent["id"], 1)) == ["done"]
