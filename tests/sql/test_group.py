@@ -54,10 +54,13 @@ async def test_a_claim_takes_the_group_whole_and_in_order(queue: Connection) -> 
 
 
 async def test_a_batch_never_splits_a_group_and_never_exceeds_its_bound(queue: Connection) -> None:
-    group = [await enqueue(queue, group_key="g") for _ in range(103)]
-    assert [row["id"] for row in await claim(queue, limit=2)] == group[:101]
-    await complete(queue, *((identity, 1) for identity in group[:101]))
-    assert await ids(queue) == group[101:]
+    """The head comes first, and then the events that happened first."""
+    head, *members = [await enqueue(queue, group_key="g") for _ in range(103)]
+    await queue.execute("update agent.event set event_ts = event_ts - id * interval '1 hour' where not head")
+    members.reverse()
+    assert [row["id"] for row in await claim(queue, limit=2)] == [*members[:100], head]
+    await complete(queue, *((identity, 1) for identity in (*members[:100], head)))
+    assert await ids(queue) == members[100:]
 
 
 async def test_of_several_groups_as_many_come_as_fit(queue: Connection) -> None:
@@ -98,6 +101,18 @@ async def test_a_lapsed_group_is_tried_head_alone(queue: Connection) -> None:
     assert await ending(queue, poison) == ("expired", "attempts_exhausted")
     rows = await claim(queue)
     assert [(row["id"], row["attempts"]) for row in rows] == [(identity, 1) for identity in others]
+
+
+async def test_a_held_member_that_was_cancelled_is_not_tried_again_after_a_lapse(queue: Connection) -> None:
+    group = [await enqueue(queue, group_key="g", item_key=f"i{number}") for number in range(3)]
+    await claim(queue)
+    await queue.execute("select agent.cancel_event('i1')")
+    await advance(queue, TEN_MINUTES)
+    (head,) = await claim(queue)
+    await complete(queue, pair(head))
+    assert await sweep(queue) == 1
+    assert await ending(queue, group[1]) == ("cancelled", "cancelled while running")
+    assert await ids(queue) == [group[2]]
 
 
 async def test_an_old_group_larger_than_a_sweep_goes_all_the_same(queue: Connection) -> None:
