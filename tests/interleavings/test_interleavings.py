@@ -9,6 +9,8 @@ from tests.databases import Server
 from tests.interleavings.calls import CALLS, CORE, EXCEPTIONS, IDLE
 from tests.interleavings.stepping import stand
 
+pytestmark = pytest.mark.timeout(1200)
+
 PARTS = 8
 NEW_PROCESS = "open_session"
 """It steps over locked claims of its predecessor, which the process releases later. So it is no part of the pairs."""
@@ -38,7 +40,6 @@ def test_three_transactions_at_once_are_serial(server: Server, database: str, ca
 
 
 @pytest.mark.interleavings
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_all_pairs_of_calls_are_serial(server: Server, database: str, part: int) -> None:
     assert not not_serial(server, database, PAIRS[part::PARTS])

@@ -132,6 +132,7 @@ async def test_a_migration_keeps_writers_of_its_table_out(empty_database: str, t
         await becomes(gate, BLOCKED)
         modes = await gate.fetch(
             "select mode from pg_locks where relation = 'agent.migration'::regclass and granted"
+            " and database = (select oid from pg_database where datname = current_database())"
         )
         assert "ExclusiveLock" in [row["mode"] for row in modes]
         assert await gate.fetchval("select version from agent.version") == str(FIRST)
