@@ -72,7 +72,7 @@ BOUNDED = {
     "workflows": "select agent.list_workflows(null, null, 50)",
 }
 """Reads that grow up to a bound, or with what is live."""
-SMALL, LARGE = 1_000, 21_000
+SMALL, LARGE = 1_000, 30_000
 
 
 async def filled(server: Server, name: str, events: int) -> Connection:
