@@ -123,6 +123,7 @@ async def test_steps_that_were_done_stay_done_and_are_counted_when_a_later_one_f
     (kept,) = await operator.audit.list_actions()
     assert kept["result"] == {"cancelled": 500, "error": "DatabaseUnavailable"}
     assert await operator.count(Filter(statuses=["pending"]), 1000) == 100
+    await queue.execute("drop function public.fill_up cascade")
 
 
 async def test_neither_what_runs_nor_an_unknown_event_is_expired(
