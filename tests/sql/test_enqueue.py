@@ -388,6 +388,7 @@ async def test_pages_go_back_through_history_wherever_an_events_own_time_lies(qu
 
 
 HISTORY = """
+alter table agent.event_hist set (autovacuum_enabled = off);
 insert into agent.kind (kind) select 'kind' || n from generate_series(0, 2) as n;
 insert into agent.event_hist
 ( attempts, vt, claimed, enqueued_at, enqueued_by, retrying, errors, head, lane, id, event_ts, event
