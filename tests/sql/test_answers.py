@@ -74,7 +74,12 @@ async def test_nothing_waits_where_no_live_worker_could_answer(queue: Connection
 
 
 async def test_requests_wait_for_the_successor_of_a_worker_that_has_just_retired(queue: Connection) -> None:
-    await queue.execute("select agent.register_kinds($1), agent.retire_worker('w')", ANSWERED)
+    why = "select reason from agent.why_waiting($1)"
+    await queue.execute("select agent.register_kinds($1)", ANSWERED)
+    identity, _ = await ask(queue, click(3))
+    assert await queue.fetchval(why, identity) == "due"
+    await Engine(queue).retire_worker("w")
+    assert await queue.fetchval(why, identity) == "no_worker"
     assert (await ask(queue, click(1)))[1]
     await advance(queue, timedelta(minutes=2))
     assert not (await ask(queue, click(2)))[1]

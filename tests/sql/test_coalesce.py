@@ -91,13 +91,11 @@ async def test_followers_come_again_after_a_lapse(queue: Connection) -> None:
     rows = sorted(await claim(queue), key=lambda row: row["id"])
     assert [(row["id"], row["attempts"]) for row in rows] == [(head["id"], 2), (follower["id"], 1)]
     assert await engine.gather(*pair(rows[0]), [follower["id"]]) == ("done", [follower["id"]])
-
-
-async def test_event_that_lapsed_with_nothing_behind_it_is_not_put_back(queue: Connection) -> None:
+    assert await coalesce(queue, rows) is Settled.DONE
     await burst(queue, 1)
     await advance(queue, 2 * TEN_MINUTES)
     (again,) = await claim(queue)
-    assert await Engine(queue).gather(*pair(again), []) == ("done", [])
+    assert await engine.gather(*pair(again), []) == ("done", []), "nothing was behind it"
 
 
 async def test_followers_end_with_the_head_and_say_so(queue: Connection) -> None:
@@ -114,20 +112,15 @@ async def test_followers_end_with_the_head_and_say_so(queue: Connection) -> None
     assert await coalesce(queue, rows) is Settled.STALE
 
 
-async def test_follower_whose_claim_no_longer_stands_is_passed_over(queue: Connection) -> None:
+async def test_lost_follower_is_passed_over_and_a_locked_is_busy(queue: Connection, connect: Connect) -> None:
     rows = await burst(queue)
     await queue.execute("select agent.delete_event($1)", rows[1]["id"])
-    assert await coalesce(queue, rows) is Settled.DONE
-    assert await ending(queue, rows[1]["id"]) == ("completed", None)
-    assert await ending(queue, rows[2]["id"]) == ("completed", f"coalesced into {rows[0]['id']}")
-
-
-async def test_nothing_is_settled_while_a_follower_is_locked(queue: Connection, connect: Connect) -> None:
-    rows = await burst(queue)
     async with locked(await connect(), rows[2]["id"]):
         assert await coalesce(queue, rows) is Settled.BUSY
         assert await live(queue, rows[0]["id"]) is not None
     assert await coalesce(queue, rows) is Settled.DONE
+    assert await ending(queue, rows[1]["id"]) == ("completed", None)
+    assert await ending(queue, rows[2]["id"]) == ("completed", f"coalesced into {rows[0]['id']}")
 
 
 async def test_continuation_of_a_follower_learns_of_its_end(queue: Connection) -> None:

@@ -215,7 +215,9 @@ async def test_what_comes_later_is_not_covered(queue: Connection) -> None:
     assert await queue.fetchval("select count(*) from agent.installation") == 2
 
 
-async def test_what_is_requeued_meanwhile_is_found(queue: Connection) -> None:
+async def test_what_is_requeued_is_found_and_operators_erase_alone(
+    queue: Connection, connect: Connect
+) -> None:
     first = await finish(queue, "Ev1", 1)
     given = '{"user": "U1"}'
     begun = await begin(queue, given)
@@ -223,6 +225,9 @@ async def test_what_is_requeued_meanwhile_is_found(queue: Connection) -> None:
     await queue.execute("select agent.rerun_events(array[$1::int8])", first)
     await erase(queue, user="U1")
     assert await traces(queue, "U1") == []
+    for role in ("surelane_ingest", "surelane_producer"):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await preview(await connect(role), user="U1")
 
 
 @pytest.mark.parametrize("place", ["event", "event_hist"])
@@ -270,12 +275,6 @@ async def test_tokens_go_with_their_owner(queue: Connection, names: Any, left: l
     assert (await preview(queue, **names)).get("installation", 0) == 4 - len(left)
     assert (await erase(queue, **names)).get("installation", 0) == 4 - len(left)
     assert sorted(await queue.fetchval(found)) == left
-
-
-async def test_only_operators_erase(connect: Connect) -> None:
-    for role in ("surelane_ingest", "surelane_producer"):
-        with pytest.raises(asyncpg.InsufficientPrivilegeError):
-            await preview(await connect(role), user="U1")
 
 
 async def test_a_workspaces_data_key_goes_with_all_that_it_encrypted(queue: Connection) -> None:

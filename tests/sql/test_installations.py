@@ -116,6 +116,11 @@ async def test_deleting_takes_the_bot_a_person_or_all(service: Connection) -> No
     assert set(await kept(service).find(Owner("T1"))) == {"U1"}
     await store(service).async_delete_all(**WORKSPACE)
     assert await kept(service).find(Owner("T1")) == {}
+    await store(service).async_save(installation())
+    at = (await kept(service).find(Owner("T1")))[BOT].installed_at
+    late = at - timedelta(seconds=1)
+    assert await kept(service).delete(Owner("T1"), until=late) == 0, "a late report keeps a newer one"
+    assert await kept(service).delete(Owner("T1"), until=at) == 2
 
 
 async def test_a_synchronous_store_calls_the_other_one(service: Connection) -> None:
@@ -211,6 +216,7 @@ async def test_one_process_refreshes_a_token(service: Connection, connect: Conne
     installations, other = kept(service), kept(await connect("surelane_worker"))
     assert await installations.expiring(timedelta(hours=11)) == []
     (row,) = await installations.expiring(timedelta(hours=13))
+    assert not any("token" in name for name in Expiring.__slots__)
     minute = timedelta(minutes=1)
     begun = await installations.begin_refresh(row, minute)
     assert begun is not None
@@ -250,14 +256,6 @@ async def test_a_refresh_brings_no_token_back(service: Connection, what: str) ->
     assert (bot and bot.token) == (None if what == "deleted" else "xoxb-anew")
 
 
-async def test_a_late_report_of_a_removal_keeps_a_newer_installation(service: Connection) -> None:
-    installations = kept(service)
-    await installations.save(installation())
-    stored = (await installations.find(Owner("T1")))[BOT]
-    assert await installations.delete(Owner("T1"), until=stored.installed_at - timedelta(seconds=1)) == 0
-    assert await installations.delete(Owner("T1"), until=stored.installed_at) == 2
-
-
 async def test_keys_are_rotated_while_the_old_one_still_opens(
     queue_database: str, service: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,10 +276,6 @@ async def test_keys_are_rotated_while_the_old_one_still_opens(
     assert (lost.exit_code, "which SURELANE_ENCRYPTION_KEYS lacks" in lost.stderr) == (1, True)
     assert (await asyncio.to_thread(rotate, "wrong")).exit_code == 2
     assert (await asyncio.to_thread(rotate, "")).exit_code == 2
-
-
-def test_an_expiring_row_tells_no_token() -> None:
-    assert not any("token" in name for name in Expiring.__slots__)
 
 
 UNTIL = datetime(2100, 1, 1, tzinfo=UTC)

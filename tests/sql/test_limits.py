@@ -192,33 +192,24 @@ async def test_every_way_out_of_a_claim_frees_its_slot(queue: Connection) -> Non
     assert await claim(queue) == []
 
 
-async def test_a_lapsed_run_counts_until_it_lapses(queue: Connection) -> None:
+async def test_a_lapsed_run_counts_until_it_lapses_and_is_not_renewed_afterwards(queue: Connection) -> None:
     await declare(queue, concurrency=1)
     ids = [await enqueue(queue) for _ in range(2)]
-    await claim(queue, lease=MINUTE)
+    (lapsed,) = await claim(queue, lease=MINUTE)
+    assert await extend(queue, pair(lapsed), lease=MINUTE) == ["done"]
     await advance(queue, 0.9 * MINUTE)
     assert await claim(queue) == []
     await advance(queue, 0.2 * MINUTE)
-    (row,) = await claim(queue)
+    (row,) = await claim(queue, lease=MINUTE)
     assert row["id"] == ids[1]
     assert await claim(queue) == []
-    await complete(queue, pair(row))
-    (row,) = await claim(queue)
-    assert (row["id"], row["attempts"]) == (ids[0], 2)
-
-
-async def test_a_lapsed_run_whose_slot_may_be_taken_is_not_renewed(queue: Connection) -> None:
-    await declare(queue, concurrency=1)
-    for _ in range(2):
-        await enqueue(queue)
-    (lapsed,) = await claim(queue, lease=MINUTE)
-    assert await extend(queue, pair(lapsed), lease=MINUTE) == ["done"]
-    await advance(queue, 1.1 * MINUTE)
-    (row,) = await claim(queue, lease=MINUTE)
     # A heartbeat that a hanging database executes late.
     assert await extend(queue, pair(lapsed), pair(row), lease=MINUTE) == ["busy", "done"]
     running = "select count(*) from agent.event where claimed_by is not null and vt > agent.clock()"
     assert await queue.fetchval(running) == 1
+    await complete(queue, pair(row))
+    (row,) = await claim(queue)
+    assert (row["id"], row["attempts"]) == (ids[0], 2)
 
 
 async def test_a_group_is_one_run_for_a_handler_of_groups_alone(queue: Connection) -> None:
@@ -230,22 +221,16 @@ async def test_a_group_is_one_run_for_a_handler_of_groups_alone(queue: Connectio
         begun += [row["id"] for row in rows]
         await complete(queue, *[pair(row) for row in rows])
     assert begun == ids[:2]
+    await enqueue(queue, "other", group_key="o")
+    await enqueue(queue, "slack.app_mention", group_key="o")
+    kinds = [row["kind"] for row in await claim(queue, "other", "slack.app_mention")]
+    assert kinds == ["other"], "a member of a limited kind does not come along"
     await declare(queue, rate=2, period=60, grouped=True)
     for group in "gggh":
         await enqueue(queue, group_key=group)
     late = await enqueue(queue, group_key="i")
     assert len(await claim(queue)) == 4
     assert (await event_of(queue, late))["claimed_by"] is None
-
-
-async def test_members_of_a_limited_kind_do_not_come_along(queue: Connection) -> None:
-    await declare(queue, concurrency=1)
-    await enqueue(queue, "other", group_key="g")
-    await enqueue(queue, "job", group_key="g")
-    rows = await claim(queue, "other", "job")
-    assert [row["kind"] for row in rows] == ["other"]
-    await complete(queue, pair(rows[0]))
-    assert [row["kind"] for row in await claim(queue, "other", "job")] == ["job"]
 
 
 async def test_a_kind_that_becomes_limited_parks_what_waits(queue: Connection) -> None:
@@ -385,20 +370,14 @@ async def test_a_single_claim_keeps_to_the_limit_and_passes_a_limited_backlog(qu
     assert [row["id"] for row in await claim(queue, "other", "job", limit=1)] == [other]
 
 
-async def test_a_paused_kind_keeps_its_parked_events(queue: Connection) -> None:
+async def test_parked_events_are_paused_counted_listed_cancelled_and_expired(queue: Connection) -> None:
     await declare(queue, concurrency=1)
-    await enqueue(queue)
+    ids = [await enqueue(queue, item_key=f"k{nth}") for nth in range(4)]
     await queue.execute("select agent.pause_kind('job')")
     assert await claim(queue) == []
     assert await claim_one(queue) is None
     await queue.execute("select agent.resume_kind('job')")
-    assert len(await claim(queue)) == 1
-
-
-async def test_parked_events_are_counted_listed_cancelled_and_expired(queue: Connection) -> None:
-    await declare(queue, concurrency=1)
-    ids = [await enqueue(queue, item_key=f"k{nth}") for nth in range(4)]
-    await claim(queue)
+    assert [row["id"] for row in await claim(queue)] == ids[:1]
     counts = "select pending, running from agent.queue_stats() where kind = 'job'"
     assert tuple(await only_row(queue, counts)) == (3, 1)
     assert await queue.fetchval("select pending from agent.count_heads('job', agent.clock())") == 3
@@ -481,9 +460,15 @@ async def test_a_transaction_notes_each_key_once(queue: Connection) -> None:
     await keyed(queue, *(f"{nth % 3}" for nth in range(30)))
     assert await queue.fetchval("select count(*) from agent.limit_note") == 3
     async with queue.transaction():
-        assert len(await claim(queue)) == 30
+        rows = await claim(queue)
+        assert len(rows) == 30
         await enqueue(queue)
         assert len(await claim(queue)) == 1
+    notes = await queue.fetch("select * from agent.limit_note")
+    assert await complete(queue, *map(pair, rows)) == ["done"] * 30
+    assert await queue.fetch("select * from agent.limit_note") == notes, (
+        "a settle far from the limit notes none"
+    )
 
 
 async def test_the_first_notes_are_read_in_order_from_one_index(queue: Connection) -> None:
@@ -514,16 +499,6 @@ async def test_a_kind_that_becomes_limited_notes_each_key_once_a_step(queue: Con
     assert await queue.fetchval("select count(*) from agent.limit_note") == 3
     await queue.execute("select agent.note_keys('job', 10)")
     assert len(await claim(queue, limit=1000)) == 300
-
-
-async def test_a_settle_far_from_the_limit_notes_nothing(queue: Connection) -> None:
-    await declare(queue, concurrency=1000)
-    for _ in range(3):
-        await enqueue(queue)
-    rows = await claim(queue, limit=1) + await claim(queue)
-    notes = await queue.fetch("select * from agent.limit_note")
-    assert await complete(queue, *map(pair, rows)) == ["done"] * 3
-    assert await queue.fetch("select * from agent.limit_note") == notes
 
 
 async def test_a_slot_freed_while_a_claim_counts_it_is_found(queue: Connection, connect: Connect) -> None:

@@ -161,10 +161,7 @@ async def test_an_open_transaction_hides_no_band(queue: Connection, connect: Con
     assert await queue.fetchval("select count(*) from agent.band") == 2
     await queue.execute("select agent.sweep_events()")
     assert await queue.fetchval("select count(*) from agent.band") == 1, "the surplus is gone"
-
-
-async def test_a_sweep_finds_a_band_that_is_not_recorded(queue: Connection) -> None:
-    """An owner may have copied rows with their lanes."""
+    # An owner may have copied rows with their lanes: a sweep finds a band that is not recorded.
     await enqueue(queue, priority=3)
     await queue.execute("delete from agent.band")
     assert await claim(queue) == []

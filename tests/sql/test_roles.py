@@ -89,6 +89,12 @@ async def test_operators_read_tables_and_no_role_has_another_right_to_one(queue:
         ["select", "insert", "update", "delete", "truncate", "references", "trigger"],
     )
     assert [tuple(row) for row in rights] == [("surelane_operator", "select")]
+    open_tables = await queue.fetch(
+        "select relname from pg_class cross join aclexplode(relacl) as grants"
+        " where relnamespace = 'agent'::regnamespace and grants.grantee = 0"
+    )
+    assert open_tables == []
+    assert not await queue.fetchval("select has_schema_privilege('public', 'agent', 'usage')")
     makers = "select bool_or(has_schema_privilege(role, 'agent', 'create')) from unnest($1::name[]) as role"
     assert not await queue.fetchval(makers, roles)
 
@@ -121,9 +127,12 @@ async def test_a_worker_claims_settles_and_enqueues(queue: Connection, connect: 
 
 async def test_a_producer_enqueues_and_signals(queue: Connection, connect: Connect) -> None:
     producer = await connect("surelane_producer")
+    await producer.execute("set surelane.acting = 'UBOSS'")
     identity = await enqueue(producer, item_key="i")
     assert await producer.fetchval("select agent.signal('i', 'go')") == "sent"
     assert await producer.fetchval("select agent.signal($1, 'go')", str(identity)) == "sent"
+    signed = await queue.fetch("select sent_by from agent.signal")
+    assert {row["sent_by"] for row in signed} == {"surelane_producer"}, "under its own name"
     client = Queue(producer)
     await client.enqueue_many([Job("job", {"n": 1}, priority=0), Job("job")])
     await client.fan_out([Job("job")], Continuation("then"))
@@ -186,27 +195,10 @@ async def test_an_operator_signals_but_answers_no_question(queue: Connection, op
             await operator.execute(statement, identity)
 
 
-async def test_a_producer_signals_under_its_own_name(queue: Connection, connect: Connect) -> None:
-    identity = await enqueue(queue)
-    producer = await connect("surelane_producer")
-    await producer.execute("set surelane.acting = 'UBOSS'")
-    assert await producer.fetchval("select agent.signal($1, 'go')", str(identity)) == "sent"
-    assert await queue.fetchval("select sent_by from agent.signal") == "surelane_producer"
-
-
 async def test_operators_read_the_views(queue: Connection, operator: Connection) -> None:
     await enqueue(queue)
     assert len(await operator.fetch("select * from agent.job")) == 1
     assert len(await operator.fetch("select * from agent.schedule_queue")) == 1
-
-
-async def test_who_is_nobody_may_nothing(queue: Connection) -> None:
-    open_tables = await queue.fetch(
-        "select relname from pg_class cross join aclexplode(relacl) as grants"
-        " where relnamespace = 'agent'::regnamespace and grants.grantee = 0"
-    )
-    assert open_tables == []
-    assert not await queue.fetchval("select has_schema_privilege('public', 'agent', 'usage')")
 
 
 async def test_who_acted_is_the_session_not_the_functions_owner(queue: Connection, connect: Connect) -> None:

@@ -81,11 +81,6 @@ async def service(queue: Connection, connect: Connect) -> Connection:
     return await connect("surelane_worker")
 
 
-@pytest.fixture
-async def held(queue: Connection, service: Connection, connect: Connect) -> "Held":
-    return Held(queue, service, await connect("surelane_operator"))
-
-
 class Held:
     """What sealed events need: connections of each role, and what works with the keys over them."""
 
@@ -122,6 +117,11 @@ class Held:
         job = await self.operations.get(identity, texts=True)
         assert job is not None
         return job
+
+
+@pytest.fixture
+async def held(queue: Connection, service: Connection, connect: Connect) -> Held:
+    return Held(queue, service, await connect("surelane_operator"))
 
 
 def sealing(connection: Connection, *keys: str, on: bool = True) -> Sealing:

@@ -14,7 +14,7 @@ from surelane_service.engine import Engine
 from surelane_worker import sessions
 from surelane_worker.duties import Sweeper
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import advance, claim, complete, enqueue, event_of, live, locked, pair
+from tests.sql.queue_steps import advance, claim, complete, enqueue, event_of, live, locked, only_row, pair
 
 GONE = timedelta(seconds=5)
 
@@ -189,28 +189,23 @@ async def test_a_new_process_ends_a_predecessors_claim_that_was_locked_and_keeps
     assert (await why(queue, own))[0] == "running"
 
 
-async def test_a_session_opens_beside_a_lock_and_is_noted_later(queue: Connection, connect: Connect) -> None:
-    reopened, owner = Engine(await connect()), await connect()
+async def test_a_worker_is_listed_and_has_a_session_beside_locks(queue: Connection, connect: Connect) -> None:
+    """What its locked row must say is noted later."""
+    reopened, owner, engine = Engine(await connect()), await connect(), Engine(queue)
+    assert await engine.introduce_worker("w1", "1.0.0", ["mail"], None)
     await session(queue, await connect(), "w1")
     async with owner.transaction():
         await owner.execute("select from agent.worker for update")
         assert await reopened.open_session("w1", "1.0.0") is False
+        assert not await engine.introduce_worker("w1", "1.0.0", ["mail", "note"], None)
+        assert await engine.introduce_worker("w2", "1.0.0", ["mail"], None)
     open_sessions = sorted(await queue.fetchval("select agent.open_sessions()"))
     assert await reopened.open_session("w1", "1.0.0") is True
     assert sorted(await queue.fetchval("select agent.open_sessions()")) == open_sessions
-    assert await queue.fetchval("select session from agent.worker") == open_sessions[-1]
-
-
-async def test_a_worker_is_listed_without_waiting_for_a_row_lock(queue: Connection, connect: Connect) -> None:
-    engine, other = Engine(queue), await connect()
-    assert await engine.introduce_worker("w1", "1.0.0", ["mail"], None)
-    async with other.transaction():
-        await other.execute("select from agent.worker for update")
-        assert not await engine.introduce_worker("w1", "1.0.0", ["mail", "note"], None)
-        assert await engine.introduce_worker("w2", "1.0.0", ["mail"], None)
+    worker = "select session, kinds from agent.worker where name = 'w1'"
+    assert (await only_row(queue, worker))["session"] == open_sessions[-1]
     assert await engine.introduce_worker("w1", "1.0.0", ["mail", "note"], None)
-    kinds = "select kinds from agent.worker where name = 'w1'"
-    assert await queue.fetchval(kinds) == ["mail", "note"]
+    assert (await only_row(queue, worker))["kinds"] == ["mail", "note"]
 
 
 async def test_without_a_session_announcements_count_alone(queue: Connection) -> None:
@@ -295,18 +290,12 @@ async def test_a_session_ends_with_its_last_one(queue: Connection, connect: Conn
     assert await queue.fetchval("select claimed_by from agent.event where id = $1", identity) == "w1"
     await lose(queue, other)
     assert (await states(queue))["w1"] == "lost"
-    assert await rescue(queue, "w1", key) == (1, 0)
-
-
-async def test_only_an_open_session_is_joined(queue: Connection, connect: Connect) -> None:
-    """A worker whose session ended may have been taken for dead: a claim must not keep it alive."""
-    first, second = await connect("surelane_worker"), await connect("surelane_worker")
-    key = await session(queue, first, "w1", "a")
-    await lose(queue, first)
-    assert not await Engine(second).join_session(key)
-    assert not await Engine(second).join_session(key + 1)
+    # A worker whose session ended may have been taken for dead: a claim must not keep it alive.
+    third = Engine(await connect("surelane_worker"))
+    assert not await third.join_session(key)
+    assert not await third.join_session(key + 1)
     assert await queue.fetchval("select agent.open_sessions()") == []
-    assert (await states(queue))["w1"] == "lost"
+    assert await rescue(queue, "w1", key) == (1, 0)
 
 
 async def test_a_connection_that_lost_its_network_has_no_session(queue: Connection, connect: Connect) -> None:

@@ -37,20 +37,14 @@ async def test_run_gets_the_kind_of_its_version_and_its_attempt_back(queue: Conn
     assert await ending(queue, identity) == ("completed", None)
 
 
-async def test_request_to_cancel_ends_a_run_that_is_passed_on(queue: Connection) -> None:
+async def test_request_to_cancel_ends_a_run_that_is_passed_on(queue: Connection, connect: Connect) -> None:
     identity = await enqueue(queue, "order", item_key="k")
-    (row,) = await claim(queue, "order")
-    await queue.fetchval("select agent.cancel_event('k')")
-    assert await passed_on(queue, pair(row)) == "done"
-    assert (await ending(queue, identity))[0] == "cancelled"
-
-
-async def test_locked_event_is_busy_and_then_passed_on(queue: Connection, connect: Connect) -> None:
-    identity = await enqueue(queue, "order")
     (row,) = await claim(queue, "order")
     async with locked(await connect(), identity):
         assert await passed_on(queue, pair(row)) == "busy"
+    await queue.fetchval("select agent.cancel_event('k')")
     assert await passed_on(queue, pair(row)) == "done"
+    assert (await ending(queue, identity))[0] == "cancelled"
 
 
 async def test_group_waits_for_the_run_while_a_worker_has_its_version(queue: Connection) -> None:

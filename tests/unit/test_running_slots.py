@@ -125,15 +125,11 @@ async def test_a_notification_lets_more_events_be_claimed_one_by_one() -> None:
         assert slots.free() == [], "the claims have begun"
 
 
-async def test_notifications_double_what_waits_at_most() -> None:
-    async with busy(seconds=0.1, waiting=10) as (slots, _):
-        slots.let_overtake()
-        assert slots.free() == []
-
-
-@pytest.mark.parametrize(("seconds", "waiting"), [(0.01, 50), (7.0, 0)])
-async def test_a_notification_claims_nothing_of_fast_or_slow_handlers(seconds: float, waiting: int) -> None:
-    """Fast ones free slots soon, and larger claims are better. Of slow ones, others may have a free slot before."""
+@pytest.mark.parametrize(("seconds", "waiting"), [(0.1, 10), (0.01, 50), (7.0, 0)])
+async def test_a_notification_claims_nothing_of_busy_fast_or_slow_handlers(
+    seconds: float, waiting: int
+) -> None:
+    """They double what waits at most. Fast handlers free slots soon. Of slow ones, other workers may have one."""
     async with busy(seconds, waiting) as (slots, _):
         slots.let_overtake()
         assert slots.free() == []
@@ -166,14 +162,6 @@ async def test_the_end_of_a_claim_wakes_no_claimer_that_sleeps() -> None:
         assert not woken
 
 
-async def test_what_a_failed_claim_was_to_bring_is_free_again() -> None:
-    async with busy(seconds=0.0001, waiting=0) as (slots, _):
-        before = slots.free(), slots.bytes_left
-        with pytest.raises(ZeroDivisionError), slots.expecting(["a"], 10):
-            raise ZeroDivisionError
-        assert (slots.free(), slots.bytes_left) == before
-
-
 async def test_one_claim_may_bring_all_bytes_and_then_no_other_goes_out() -> None:
     async with busy(seconds=0.0001, waiting=0) as (slots, _):
         left = slots.bytes_left
@@ -181,20 +169,22 @@ async def test_one_claim_may_bring_all_bytes_and_then_no_other_goes_out() -> Non
             assert most == left
             assert slots.free() == []
             assert not slots.full(), "another worker is not to answer for a claim that may bring nothing"
+        free = slots.free()
+        with pytest.raises(ZeroDivisionError), slots.expecting(["a"], 10):
+            raise ZeroDivisionError
+        assert (slots.free(), slots.bytes_left) == (free, left), "a failed claim brings nothing"
 
 
-async def test_a_slot_runs_several_short_events_in_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("cancels", "tasks"), [(False, 1), (True, EVENTS)])
+async def test_a_task_runs_several_short_events_until_it_is_cancelled_as_one_ended(
+    monkeypatch: pytest.MonkeyPatch, cancels: bool, tasks: int
+) -> None:
     monkeypatch.setattr("surelane_worker.running.slots.TURN", 600.0)
-    assert len(set(await tasks_of(Noting()))) == 1
+    assert len(set(await tasks_of(Noting(cancels=cancels)))) == tasks
 
 
 async def test_other_tasks_come_first_once_the_turn_of_a_slot_is_over() -> None:
     assert len(set(await tasks_of(Noting(takes=2 * TURN)))) == EVENTS
-
-
-async def test_a_task_cancelled_as_its_event_ended_runs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("surelane_worker.running.slots.TURN", 600.0)
-    assert len(set(await tasks_of(Noting(cancels=True)))) == EVENTS
 
 
 class Stepwise:
