@@ -131,11 +131,12 @@ class Stage:
 async def announce(stage: Stage) -> None:
     """Let the worker say that it is alive, as it does every 20 seconds."""
     slacks = ("app_mention", "message.im", "app_home_opened")
-    await stage.worker("worker-a", *(f"slack.{each}" for each in slacks), "agent-turn", "deploy", "report")
+    kinds = ("agent-turn", "deploy", "report")
+    await stage.worker("worker-a", *(f"slack.{each}" for each in slacks), *kinds)
 
 
 async def furnish(stage: Stage) -> int:
-    """Add a limit, a schedule that has run, and a workflow in its middle; return the event that ends the workflow.
+    """Add a limit, a schedule that has run, and a workflow in its middle; return the workflow's last event.
 
     Of the workflow's children one failed, one runs, and one fanned out itself.
     """

@@ -1,4 +1,4 @@
-"""The operator's page in a browser: keyboard, live updates, changes with their questions, phones, accessibility.
+"""The operator's page in a browser: keyboard, live updates, changes, phones, accessibility.
 
 What the screens say is checked in their HTML by ``tests/system/test_console_screens.py``.
 """
@@ -343,8 +343,8 @@ async def test_axe_finds_nothing_and_no_screen_scrolls_sideways(desk: Desk, sche
                     found[name].append(f"scrolls sideways at {width}")
                 if width == 390 and name.startswith("panel"):
                     found[name] += await accessible(page) if scheme == "light" else []
-                    within = "document.querySelector('main').scrollWidth > document.querySelector('main').clientWidth"
-                    if await page.evaluate(within):
+                    main = "document.querySelector('main')"
+                    if await page.evaluate(f"{main}.scrollWidth > {main}.clientWidth"):
                         found[name].append("scrolls sideways within a phone")
             await page.set_viewport_size({"width": 1280, "height": 800})
     assert {name: problems for name, problems in found.items() if problems} == {}

@@ -57,13 +57,6 @@ async def test_a_rate_limit_is_switched_on_and_the_answer_comes_after_a_retry(sl
     await slack.expect(slack.thread).to_contain_text("you said: hello")
 
 
-async def test_a_duplicate_delivery_is_switched_on_and_shown(slack: "SlackPage", pair: Pair) -> None:
-    await slack.switch_on("an event is delivered twice")
-    await slack.say("twice?")
-    await slack.expect(slack.channel.locator(".delivery")).to_contain_text("1 retry")
-    assert len({event["event_id"] for event in pair.app.events}) == 1
-
-
 async def test_a_fault_can_be_switched_off_again(slack: "SlackPage") -> None:
     await slack.switch_on("the token is refused")
     await slack.tools.get_by_role("button", name="Switch off").click()

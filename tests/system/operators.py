@@ -1,4 +1,4 @@
-"""Serve the operator's API and page in this process, and use them as a browser does; give them something to show."""
+"""Serve the operator's API and page in this process, use them as a browser does, and fill their queue."""
 
 import json
 import re
@@ -70,7 +70,8 @@ async def emptied(database: str) -> AsyncIterator[Connection]:
     connected = await asyncpg.connect(database)
     try:
         await connected.execute(
-            "truncate agent.event, agent.event_hist, agent.kind, agent.cron, agent.worker, agent.operator_action"
+            "truncate agent.event, agent.event_hist, agent.kind, agent.cron, agent.worker"
+            ", agent.operator_action"
         )
         yield connected
     finally:
@@ -79,8 +80,8 @@ async def emptied(database: str) -> AsyncIterator[Connection]:
 
 async def fail(connection: Connection, identity: int, message: str, worker: str = "w") -> None:
     """Fail an event at its last attempt; no other one of its kind waits."""
-    claim = "select agent.claim_events(array[kind], _limit => 1, _claimed_by => $2) from agent.event where id = $1"
-    await connection.execute(claim, identity, worker)
+    claim = "select agent.claim_events(array[kind], _limit => 1, _claimed_by => $2) from agent.event"
+    await connection.execute(f"{claim} where id = $1", identity, worker)
     error = {"type": "ValueError", "message": message, "at": "2026-01-01T00:00:00Z", "worker": worker}
     await connection.execute(
         "select agent.settle(array[$1::int8], '{1}', '{fail}', array[$2::jsonb])",

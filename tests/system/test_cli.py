@@ -45,7 +45,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Command:
-    """The command, on a database. It runs in this process: starting another one takes longer than all the rest."""
+    """The command, on a database. It runs in this process: to start another takes longer than all the rest."""
 
     database: str
 

@@ -188,7 +188,8 @@ async def test_logs_follow_one_event_until_it_ends(surelane: Command, connection
     identity = await Queue(connection).enqueue("mail", item_key="m")
     following = asyncio.create_task(surelane("logs", "m", "--json"))
     async with asyncio.timeout(60):
-        while not await connection.fetchval("select count(*) from agent.operator_action"):  # noqa: ASYNC110 - its first look
+        looks = "select count(*) from agent.operator_action"
+        while not await connection.fetchval(looks):  # noqa: ASYNC110 - its first look
             await asyncio.sleep(0.05)
     await fail(connection, identity, "mailbox [full]")
     done = await following

@@ -213,15 +213,15 @@ async def test_an_events_screen_shows_a_step_that_failed_for_good_its_tags_and_i
     await shown.stage.claim("charge", "worker-a")
     for call in (
         "select agent.store_step($1, 1, 'pay', 1, null, null, '[]', interval '1 second', true)",
-        """select agent.store_tags($1, 1, '{"customer": {"found_by": "Acme, Inc.", "value": "Acme, Inc."}}')""",
+        """select agent.store_tags($1, 1, '{"customer": {"found_by": "Acme Inc.", "value": "Acme Inc."}}')""",
         """select agent.open_step($1, 1, 'progress', 0, '"3 of 7 files"')""",
     ):
         await shown.stage.calls.fetch(call, identity)
     text = await shown.text(f"/events/{identity}", "pay: ", 'id="progress"', "3 of 7 files")
     line = text.partition('-step failed for good"')[2].partition("</li>")[0]
     assert 'data-state="failed"' in line
-    (address,) = re.findall(r'href="/console(/events\?tag=[^"]*)">Acme, Inc.<', text)
-    await shown.text(address, f'href="/console/events/{identity}"', 'value="customer:Acme, Inc."')
+    (address,) = re.findall(r'href="/console(/events\?tag=[^"]*)">Acme Inc.<', text)
+    await shown.text(address, f'href="/console/events/{identity}"', 'value="customer:Acme Inc."')
 
 
 async def test_usage_shows_tokens_and_cost_by_day_workspace_and_model_of_the_last_thirty_days(

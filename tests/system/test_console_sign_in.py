@@ -270,7 +270,7 @@ async def test_an_answer_for_somebody_else_or_another_time_or_that_the_provider_
     by_provider: str, answers: Answers, signed: str, claims: dict[str, Any]
 ) -> None:
     async with person(by_provider) as eve:
-        with answers.saying(groups=["admins"], **claims), answers.signing(signed):
+        with answers.saying(signed, groups=["admins"], **claims):
             assert (await come_in(eve))[0] == 403
         assert (await eve.get("/console/"))[0] == 303
 

@@ -122,10 +122,10 @@ async def test_wrong_rights_clocks_settings_and_indexes_are_found(
         "alter table agent.event set (autovacuum_enabled = off)",
     ):
         await connection.execute(statement)
-    admin = await asyncpg.connect(server.admin, database=database.partition("?")[0].rpartition("/")[2])
-    invalid = "update pg_index set indisvalid = false where indexrelid = 'agent.event_claim'::regclass"
-    await admin.execute(invalid)
-    await admin.close()
+    name = database.partition("?")[0].rpartition("/")[2]
+    async with asyncpg.create_pool(server.admin, database=name, min_size=1, max_size=1) as admin:
+        invalid = "update pg_index set indisvalid = false where indexrelid = 'agent.event_claim'::regclass"
+        await admin.execute(invalid)
     found: dict[str, list[Finding]] = {}
     for finding in await findings(role="surelane"):
         found.setdefault(finding.check, []).append(finding)

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import aiohttp
-import asyncpg
 from prometheus_client import Metric
 
 from surelane.calls import Connection
@@ -19,6 +18,7 @@ from tests.metrics import documented, documented_labels, exported, labels, ours,
 from tests.otlp import receiving
 from tests.processes import Service, service, until
 from tests.scenario import eventually
+from tests.sql.migrations import connected
 from tests.system.ingest_client import Slack, mention, settings
 from tests.system.worker import ended, enqueue, worker
 from tests.vacuum import holder, owner_sees_sessions, snapshot_held
@@ -172,8 +172,11 @@ async def test_a_replica_without_database_shows_no_stale_figures(database: str) 
 async def test_what_holds_back_vacuum_is_logged_by_name(
     database: str, connection: Connection, server: Server
 ) -> None:
-    reporting = await asyncpg.connect(as_role(database, "surelane_ingest"))
-    async with owner_sees_sessions(server, may=False), snapshot_held(reporting) as pid:
+    async with (
+        owner_sees_sessions(server, may=False),
+        connected(as_role(database, "surelane_ingest")) as reporting,
+        snapshot_held(reporting) as pid,
+    ):
         await known_since_an_hour(connection, pid)
         async with worker(database) as working:
             await until(
@@ -191,7 +194,6 @@ async def test_what_holds_back_vacuum_is_logged_by_name(
     assert held is not None
     assert 3600 <= held < 3700
     assert value(shown, "surelane_vacuum_holder_since_seconds", pid=str(pid), application="a report")
-    await reporting.close()
 
 
 async def known_since_an_hour(connection: Connection, pid: int) -> None:

@@ -23,6 +23,7 @@ from surelane_operator.doctor import Level, verify
 from surelane_operator.moving import BLOCK, move
 from tests.databases import Databases, Server
 from tests.processes import until
+from tests.sql.migrations import connected
 from tests.sql.queue_steps import claim, complete, fail, heads, release
 from tests.sql.queue_steps import pair as fence
 from tests.system.test_cli import Command, Done
@@ -39,18 +40,15 @@ async def uris(server: Server, databases: Databases) -> AsyncIterator[list[str]]
     """Make two installations whose events are numbered apart. Return their owners' URIs."""
     async with databases.lent() as first, databases.lent() as second:
         uris = [server.uri(first), server.uri(second)]
-        connection = await asyncpg.connect(uris[1])
-        await connection.execute(f"select setval('agent.event_id_seq', {BLOCK})")
-        await connection.close()
+        async with connected(uris[1]) as connection:
+            await connection.execute(f"select setval('agent.event_id_seq', {BLOCK})")
         yield uris
 
 
 @pytest.fixture
 async def both(uris: list[str]) -> AsyncIterator[list[Connection]]:
-    connections = [await asyncpg.connect(uri) for uri in uris]
-    yield connections
-    for connection in connections:
-        await connection.close()
+    async with connected(uris[0]) as here, connected(uris[1]) as there:
+        yield [here, there]
 
 
 async def started(uris: list[str]) -> asyncio.subprocess.Process:
@@ -137,10 +135,9 @@ async def _sent(uris: list[str], most: int) -> int:
     sent, left[0] = most - left[0], -1
     for peer, uri, pid in zip(peers, uris, pids, strict=True):
         peer.terminate()
-        watching = await asyncpg.connect(uri)
-        while await watching.fetchval(_LIVES, pid):  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0.005)
-        await watching.close()
+        async with connected(uri) as watching:
+            while await watching.fetchval(_LIVES, pid):  # noqa: ASYNC110 - what is waited for has no event
+                await asyncio.sleep(0.005)
     return sent
 
 
@@ -233,11 +230,10 @@ async def test_what_does_not_fit_is_refused_and_stays(uris: list[str], both: lis
     await source.execute(sealed, TEAM, b"\x01" + b"k" * 30)
 
     async def refused(to: Connection, reason: str) -> None:
-        async with asyncio.timeout(30):
-            opened = [await asyncpg.connect(uris[0]), to]
-            with pytest.raises(SurelaneError, match=reason):
-                await move(opened[0], to, TEAM, lambda _: None)
-            await opened[0].close()
+        async with asyncio.timeout(60):
+            async with connected(uris[0]) as mine:
+                with pytest.raises(SurelaneError, match=reason):
+                    await move(mine, to, TEAM, lambda _: None)
             await target.execute("select pg_advisory_unlock_all()")
         assert await source.fetchval("select array_agg(id) from agent.event") == [identity]
         assert await target.fetchval("select count(*) from agent.event") == 0
@@ -290,7 +286,7 @@ async def test_threads_under_traffic_keep_their_order_although_the_mover_is_kill
         posting = group.create_task(post())
         for kill_after in kills:
             enough = lines() + 50
-            await until(lambda enough=enough: lines() >= enough)  # type: ignore[misc]
+            await until(lambda enough=enough: lines() >= enough, within=120)  # type: ignore[misc]
             routed.clear()
             payload = {"team_id": TEAM, "log": str(log), "thread": "later", "number": 1}
             await queues[0].enqueue_many(
@@ -309,7 +305,7 @@ async def test_threads_under_traffic_keep_their_order_although_the_mover_is_kill
             routed.append(queues[0])
         stop.set()
         posted = await posting
-        await until(lambda: lines() >= posted + len(kills), what=f"the end of {posted} events")
+        await until(lambda: lines() >= posted + len(kills), within=120, what=f"the end of {posted} events")
     for pool in pools:
         await pool.close()
     numbers = defaultdict(list)

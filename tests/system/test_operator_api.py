@@ -412,7 +412,8 @@ async def test_all_that_match_what_no_index_has_are_previewed_and_changed(
     api: Api, connection: Connection
 ) -> None:
     await connection.execute(
-        "select agent.enqueue('bulk', jsonb_build_object('team_id', 'T' || n % 100)) from generate_series(1, 1200) as n"
+        "select agent.enqueue('bulk', jsonb_build_object('team_id', 'T' || n % 100))"
+        " from generate_series(1, 1200) as n"
     )
     wanted = {"action": "cancel", "filter": {"kind": ["bulk"], "workspace": "T9"}}
     _, preview = await api.post("/v1/jobs/bulk/preview", wanted)

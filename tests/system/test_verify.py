@@ -51,8 +51,8 @@ SECOND_HAND = f"update agent.event set {HELD} where not head"
 DEAD = "update agent.worker set session = 99, died_at = now() - interval '1 min'"
 FAN_OUT = """select agent.fan_out('[{"kind": "part", "payload": {}}]', '{"kind": "whole", "payload": {}}')"""
 ENDED = """
-select agent.delete_event(agent.insert_event('{"type": "event_callback", "team_id": "T1", "event_id": "Ev1", "event":
-{"type": "app_mention", "user": "U1", "channel": "C1", "text": "hi", "event_ts": "1700000000.000100"}}'))
+select agent.delete_event(agent.insert_event('{"type": "event_callback", "team_id": "T1", "event_id": "Ev1"
+, "event": {"type": "app_mention", "user": "U1", "channel": "C1", "text": "hi", "event_ts": "1700000000.000100"}}'))
 """
 LIVE_AGAIN = """
 insert into agent.event (id, event_ts, event, kind, item_key, head, lane) overriding system value
