@@ -1,6 +1,5 @@
 """People rate an agent's answers in a simulated Slack: stored once, with a reason, and exported with the turn."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -16,6 +15,7 @@ from surelane.encryption.sealing import Sealing
 from surelane_dev.simulator.workspace.model import Message
 from tests.databases import as_role
 from tests.processes import Service
+from tests.sql.migrations import becomes
 from tests.system.model_server import Desk, ModelServer, says, settings
 from tests.system.shared import shared_connection, shared_desk, shared_model, shared_slack
 from tests.system.slack_stand import Stand, slack_stand
@@ -29,12 +29,6 @@ connection, slack, model, desk = shared_connection, shared_slack, shared_model, 
 AGAIN = "select exists (select from agent.event_hist where id = $1 and finished_at > $2)"
 WAITS = "select exists (select from pg_locks where relation = 'agent.feedback'::regclass and not granted)"
 WAITED = WAITS.replace("exists", "not exists")
-
-
-async def eventually(connection: Connection, condition: str, *arguments: object) -> None:
-    async with asyncio.timeout(60):
-        while not await connection.fetchval(condition, *arguments):  # noqa: ASYNC110 - it is the database's
-            await asyncio.sleep(0.02)
 
 
 async def result(desk: Desk, identity: int) -> Any:
@@ -168,7 +162,7 @@ async def test_click_that_slack_sends_again_counts_once_and_late_clicks_change_n
     assert await rated(desk, "ada", answer, "good") == {"rated": "good"}
     await slack.store(payload)
     await connection.execute("select agent.rerun_events(array[$1::int8])", first)
-    await eventually(connection, AGAIN, first, before)
+    await becomes(connection, AGAIN, first, before)
     assert (await stored(connection, turn))[slack.user().id][0] == 1
 
 
@@ -218,11 +212,11 @@ async def test_click_is_stored_although_the_worker_is_killed(
             async with foreign.transaction():
                 await foreign.execute("lock table agent.feedback")
                 click = await Person(slack, "ada").click(answer, element, block, value="bad")
-                await eventually(connection, WAITS)
+                await becomes(connection, WAITS)
                 first.child.kill()
                 await first.child.wait()
                 if not sent:
-                    await eventually(connection, WAITED)  # the statement has a bound
+                    await becomes(connection, WAITED)  # the statement has a bound
         assert sent or await stored(connection, turn) == {}
         async with worker(database, **quick):
             assert await result(desk, click) == {"rated": "bad"}

@@ -19,6 +19,7 @@ from surelane_dev.simulator.views import View
 from surelane_worker.model.rules import LONGEST, MOST
 from surelane_worker.worker_settings import FAILURE_REPLY
 from tests.processes import until
+from tests.sql.migrations import becomes
 from tests.system.ingest_client import Slack, served
 from tests.system.model_server import Desk as Asking
 from tests.system.model_server import model_server, says, settings
@@ -315,9 +316,7 @@ async def test_a_rule_is_stored_once_though_the_worker_is_killed_before_it_learn
                     identity = await connection.fetchval("select max(id) from agent.event")
                     await claimed(connection, identity)
                     await after.execute("select from agent.event where id = $1 for update", identity)
-                async with asyncio.timeout(30):
-                    while not await connection.fetchval("select count(*) from agent.rule"):  # noqa: ASYNC110
-                        await asyncio.sleep(0.02)
+                await becomes(connection, "select count(*) from agent.rule")
                 mortal.child.kill()
                 await mortal.child.wait()
         async with working(database, at):

@@ -103,13 +103,15 @@ async def test_slack_is_asked_for_what_cannot_be_decrypted_alone(database: str) 
     ingests = {name.removeprefix("SURELANE_").lower(): value for name, value in KEYS.items()}
     own = await asyncpg.connect(database)
     async with talking(database, own, ingests, **KEYS) as talk:
-        thread = await fifty(talk)
-        assert thread.reads == 0
+        assert (await fifty(talk)).reads == 0
+        thread = Thread(talk)
+        await thread.ask("0")
+        await thread.ask("1")
         # A result opens in its own place only.
         await own.execute(
             "update agent.event_hist set result = (select result from agent.event_hist order by id limit 1)"
         )
-        _, got = await thread.ask("again")
+        _, got = await thread.ask("2")
         assert (got, thread.reads) == (thread.in_slack(), 1)
     await own.close()
 
