@@ -67,7 +67,7 @@ async def running(
     """Run the worker of all tests here. It goes on with what the mortal one left."""
     budget = tmp_path_factory.mktemp("budget") / "budget.json"
     budget.write_text(json.dumps(BUDGET))
-    bounds = {"SURELANE_MODEL_REQUESTS": "4", "SURELANE_MODEL_TIMEOUT": "500ms", "LOG_LEVEL": "debug"}
+    bounds = {"SURELANE_MODEL_REQUESTS": "4", "SURELANE_MODEL_TIMEOUT": "3s", "LOG_LEVEL": "debug"}
     servers = {"PYTHON": sys.executable, "PYTEST_RUN": PYTEST_RUN, "SURELANE_MODEL_BUDGET": str(budget)}
     given = settings(model, slack, SURELANE_WORKER_NAME="mortal", **OURS, **bounds, **servers)
     async with worker(shared_database, **given) as started:
