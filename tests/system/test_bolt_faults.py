@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -146,7 +147,7 @@ async def test_stream_of_a_failed_attempt_is_not_left_behind(app: Bolt, where: s
 
 async def test_killed_worker_loses_and_repeats_nothing(database: str, name: str, tmp_path: Path) -> None:
     """It dies in a listener, in a lazy one, and by a kill while a stream begins."""
-    given = {"SURELANE_TEST_FOLDER": str(tmp_path), "SURELANE_SESSION_GRACE": "200ms"}
+    given: Any = {"SURELANE_TEST_FOLDER": str(tmp_path), "SURELANE_SESSION_GRACE": "200ms"}
     again = partial(bolt_worker, database, app=name, **given)
     async with started(database, name, tmp_path) as app:
         identity, message = await app.slack.mention("die-between")
