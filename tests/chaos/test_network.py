@@ -1,10 +1,7 @@
 """With default settings, a network that loses packets without a word holds up no event for longer than 10 seconds."""
 
 import asyncio
-import itertools
-import time
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import aiohttp
 import asyncpg
@@ -17,8 +14,6 @@ from tests.processes import Service, until
 from tests.system.half_open import Proxy, half_open
 from tests.system.worker import ended, enqueue, worker
 
-SETTLED = 8.0
-"""Seconds until an outcome is in history whose first settle got lost."""
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(420)]
 
 
@@ -97,30 +92,3 @@ async def test_idle_workers_with_half_open_connections_start_a_new_event_within_
         for each in fleet:  # they would wait for what is half-open
             each.child.kill()
             await each.child.wait()
-
-
-async def test_an_outcome_is_settled_over_another_path_within_seconds(
-    database: str, connection: Connection, tmp_path: Path
-) -> None:
-    """The network loses the settle. Nothing runs twice, and the group goes on."""
-    async with half_open(as_role(database, "surelane_worker")) as proxy, worker(proxy.uri) as running:
-        await ended(connection, await enqueue(connection, "nothing"))
-        numbers = itertools.count()
-
-        async def settled() -> float:
-            await all_ready([running])
-            path = tmp_path / str(next(numbers))
-            event = await enqueue(connection, "wait-for-file", {"path": str(path)}, group_key="g")
-            await until(Path(f"{path}.{event}").exists, what="the handler")
-            following = await enqueue(connection, "nothing", group_key="g")
-            proxy.swallow()
-            proxy.restore()
-            path.touch()
-            began = time.monotonic()
-            row = await ended(connection, event, within=60)
-            took = time.monotonic() - began
-            assert (row["outcome"], row["attempts"], len(row["claimed"])) == ("completed", 1, 1)
-            assert (await ended(connection, following, within=60))["outcome"] == "completed"
-            return took
-
-        await within(SETTLED, settled)

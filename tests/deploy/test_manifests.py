@@ -4,6 +4,7 @@ import base64
 import shutil
 from pathlib import Path
 
+import kubernetes_validate
 import pytest
 
 from surelane.encryption.keys import Keyring
@@ -14,6 +15,7 @@ from tests.deploy.manifests import (
     DEMONSTRATION,
     OBSERVED,
     PRODUCTION,
+    TEAM,
     Manifest,
     Manifests,
     all_containers,
@@ -292,3 +294,16 @@ def test_demonstration_secrets_are_marked_and_refused_against_slack() -> None:
     assert all(secret["metadata"]["labels"]["surelane.dev/demo"] == "true" for secret in secrets)
     signing = named(rendered(DEMONSTRATION), "Secret", "ingest")["data"]["SLACK_SIGNING_SECRET"]
     assert base64.b64decode(signing).decode() == DEMO_SIGNING_SECRET
+
+
+@pytest.mark.parametrize("version", ["1.27", "1.37"])
+@pytest.mark.parametrize(
+    "directory", [OBSERVED, PRODUCTION, TEAM], ids=["demonstration", "production", "team"]
+)
+def test_manifests_are_strictly_valid_for_the_oldest_and_the_newest_kubernetes(
+    version: str, directory: Path
+) -> None:
+    """A version between two others refuses nothing that both accept: fields are added, and removed for good."""
+    for manifest in rendered(directory):
+        if manifest["kind"] not in {"ScaledObject", "TriggerAuthentication"}:  # of other operators
+            kubernetes_validate.validate(manifest, version, strict=True)

@@ -98,6 +98,19 @@ def test_the_runbook_answers_no_alert_that_is_gone() -> None:
     assert answered == [alert["alert"] for alert in alerts()]
 
 
+def test_what_the_runbook_names_exists() -> None:
+    """What it asks the database for, and the workloads. tests/docs checks its commands."""
+    text, schema = RUNBOOK.read_text(), (ROOT / "migrations/src/surelane_migrations/schema.txt").read_text()
+    names = set(re.findall(r"\bagent\.([a-z_]+)", text))
+    assert names
+    for name in names:
+        assert re.search(rf"^(function|table|view) {name}\b", schema, re.MULTILINE), f"agent.{name}"
+    there = {(manifest["kind"].lower(), manifest["metadata"]["name"]) for manifest in rendered(OBSERVED)}
+    called = set(re.findall(r"\b(deployment|job)/([\w.-]+\w)", text))
+    assert called
+    assert called <= there
+
+
 def observed() -> dict[str, Any]:
     services: dict[str, Any] = config(env={"COMPOSE_PROFILES": "observability"})["services"]
     return services

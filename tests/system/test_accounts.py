@@ -1,6 +1,5 @@
 """People connect accounts: a private button, a turn that waits for it, and a token that no other turn gets."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
@@ -15,7 +14,9 @@ from surelane.calls import Connection
 from surelane_dev.simulator.workspace.model import Message
 from surelane_service.service_settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET
 from tests.databases import as_role
-from tests.processes import Service, service
+from tests.processes import Service, service, until
+from tests.scenario import eventually
+from tests.sql.migrations import becomes
 from tests.system.account_server import AccountServer, account_server
 from tests.system.model_server import ModelServer, Reply, calls, model_server, says, settings
 from tests.system.test_cli import Command
@@ -51,18 +52,12 @@ class World:
     async def ask(self, user: str, plan: str) -> int:
         """Let somebody mention the bot. Return the event's id."""
         workspace = self.slack.simulator.installs.workspaces[BAKERY]
-        general = workspace.channel("general")
-        assert general is not None
+        (general,) = (room for room in workspace.channels.values() if room.name == "general")
         message = workspace.post(general, user, f"<@{workspace.bot.id}> plan:{plan}")
-        look = (
-            "select id from agent.event where event::text like $1"
-            " union all select id from agent.event_hist where event::text like $1"
-        )
-        async with asyncio.timeout(30):
-            while (found := await self.slack.database.fetchval(look, f"%{message.ts}%")) is None:  # noqa: ASYNC110 - ingest stores it
-                await asyncio.sleep(0.02)
-        identity: int = found
-        return identity
+        stored = "select id from agent.{} where event::text like $1"
+        look = " union all ".join(map(stored.format, ("event", "event_hist")))
+        await becomes(self.slack.database, f"select exists ({look})", f"%{message.ts}%")
+        return int(await self.slack.database.fetchval(look, f"%{message.ts}%"))
 
     def messages(self) -> list[Message]:
         channels = self.slack.simulator.installs.workspaces[BAKERY].channels.values()
@@ -101,9 +96,7 @@ class World:
 
     async def again(self, buttons: int) -> None:
         """Wait for so many buttons, and let Sarah use the last one."""
-        async with asyncio.timeout(60):
-            while len(self.buttons()) < buttons:  # noqa: ASYNC110 - a message in Slack
-                await asyncio.sleep(0.02)
+        await until(lambda: len(self.buttons()) >= buttons, within=60, what="the button")
         assert (await self.connect(self.buttons()[-1][2], "sarah"))[0] == 200
 
     async def connected(self, name: str = "sarah", user: str = SARAH) -> str:
@@ -202,9 +195,7 @@ async def test_a_revoked_token_is_asked_for_again(world: World) -> None:
         token = await world.connected()
         installs = world.slack.simulator.installs
         installs.revoke(installs.grants[token])
-        async with asyncio.timeout(30):
-            while await world.people():  # noqa: ASYNC110 - ingest deletes it
-                await asyncio.sleep(0.02)
+        await eventually(world.people, list[str](), within=30)  # ingest deletes it
         assert await world.connected() != token
         assert [sees for sees, _, _ in world.buttons()] == [SARAH, SARAH]
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def started(database: str, name: str, folder: Path, **settings: str) -> AbstractAsyncContextManager[Bolt]:
-    return bolt(database, name, SURELANE_TEST_FOLDER=str(folder), SURELANE_LEASE=LEASE, **settings)
+    return bolt(database, name, SURELANE_TEST_FOLDER=str(folder), **settings)
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +147,8 @@ async def test_stream_of_a_failed_attempt_is_not_left_behind(app: Bolt, where: s
 
 async def test_killed_worker_loses_and_repeats_nothing(database: str, name: str, tmp_path: Path) -> None:
     """It dies in a listener, in a lazy one, and by a kill while a stream begins."""
-    again = partial(bolt_worker, database, app=name, SURELANE_TEST_FOLDER=str(tmp_path))
+    given: Any = {"SURELANE_TEST_FOLDER": str(tmp_path), "SURELANE_SESSION_GRACE": "200ms"}
+    again = partial(bolt_worker, database, app=name, **given)
     async with started(database, name, tmp_path) as app:
         identity, message = await app.slack.mention("die-between")
         await app.worker.child.wait()
@@ -173,7 +175,7 @@ async def test_killed_worker_loses_and_repeats_nothing(database: str, name: str,
 async def test_worker_that_stood_still_while_another_took_over_says_nothing_more(
     database: str, name: str, tmp_path: Path
 ) -> None:
-    async with started(database, name, tmp_path) as app:
+    async with started(database, name, tmp_path, SURELANE_LEASE=LEASE) as app:
         identity, message = await app.slack.mention("wait-between")
         await until(lambda: app.slack.answers(message), what="the first answer")
         app.worker.process.send_signal(signal.SIGSTOP)

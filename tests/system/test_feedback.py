@@ -1,11 +1,9 @@
 """People rate an agent's answers in a simulated Slack: stored once, with a reason, and exported with the turn."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import asyncpg
 import pytest
 
 from surelane.calls import Connection
@@ -16,6 +14,7 @@ from surelane.encryption.sealing import Sealing
 from surelane_dev.simulator.workspace.model import Message
 from tests.databases import as_role
 from tests.processes import Service
+from tests.sql.migrations import becomes, connected
 from tests.system.model_server import Desk, ModelServer, says, settings
 from tests.system.shared import shared_connection, shared_desk, shared_model, shared_slack
 from tests.system.slack_stand import Stand, slack_stand
@@ -29,12 +28,6 @@ connection, slack, model, desk = shared_connection, shared_slack, shared_model, 
 AGAIN = "select exists (select from agent.event_hist where id = $1 and finished_at > $2)"
 WAITS = "select exists (select from pg_locks where relation = 'agent.feedback'::regclass and not granted)"
 WAITED = WAITS.replace("exists", "not exists")
-
-
-async def eventually(connection: Connection, condition: str, *arguments: object) -> None:
-    async with asyncio.timeout(60):
-        while not await connection.fetchval(condition, *arguments):  # noqa: ASYNC110 - it is the database's
-            await asyncio.sleep(0.02)
 
 
 async def result(desk: Desk, identity: int) -> Any:
@@ -168,7 +161,7 @@ async def test_click_that_slack_sends_again_counts_once_and_late_clicks_change_n
     assert await rated(desk, "ada", answer, "good") == {"rated": "good"}
     await slack.store(payload)
     await connection.execute("select agent.rerun_events(array[$1::int8])", first)
-    await eventually(connection, AGAIN, first, before)
+    await becomes(connection, AGAIN, first, before)
     assert (await stored(connection, turn))[slack.user().id][0] == 1
 
 
@@ -195,22 +188,21 @@ async def test_line_about_the_thumbs_is_shown_a_few_times_and_goes_when_a_person
 
 @pytest.mark.usefixtures("running")
 async def test_answer_does_not_wait_long_for_a_foreign_transaction(desk: Desk, shared_database: str) -> None:
-    foreign = await asyncpg.connect(shared_database)
-    try:
-        async with foreign.transaction():
-            await foreign.execute("lock table agent.feedback")
-            _, _, answer = await answered(desk)
-            assert [block["type"] for block in answer.blocks] == ["context_actions"]
-    finally:
-        await foreign.close()
+    async with connected(shared_database) as foreign, foreign.transaction():
+        await foreign.execute("lock table agent.feedback")
+        _, _, answer = await answered(desk)
+        assert [block["type"] for block in answer.blocks] == ["context_actions"]
 
 
 @pytest.mark.parametrize("sent", [False, True], ids=["before it stores", "before it learns that it stored"])
 async def test_click_is_stored_although_the_worker_is_killed(
     database: str, model: ModelServer, sent: bool
 ) -> None:
-    connection, foreign = await asyncpg.connect(database), await asyncpg.connect(database)
-    async with slack_stand(connection) as slack:
+    async with (
+        connected(database) as connection,
+        connected(database) as foreign,
+        slack_stand(connection) as slack,
+    ):
         desk, quick = Desk(slack, model, connection), given(slack, model, SURELANE_SESSION_GRACE="200ms")
         async with worker(database, **quick) as first:
             turn, _, answer = await answered(desk)
@@ -218,25 +210,22 @@ async def test_click_is_stored_although_the_worker_is_killed(
             async with foreign.transaction():
                 await foreign.execute("lock table agent.feedback")
                 click = await Person(slack, "ada").click(answer, element, block, value="bad")
-                await eventually(connection, WAITS)
+                await becomes(connection, WAITS)
                 first.child.kill()
                 await first.child.wait()
                 if not sent:
-                    await eventually(connection, WAITED)  # the statement has a bound
+                    await becomes(connection, WAITED)  # the statement has a bound
         assert sent or await stored(connection, turn) == {}
         async with worker(database, **quick):
             assert await result(desk, click) == {"rated": "bad"}
         assert [each[0] for each in (await stored(connection, turn)).values()] == [-1]
-    await connection.close()
-    await foreign.close()
 
 
 async def test_thumbs_are_off_where_the_setting_says_so(database: str, model: ModelServer) -> None:
-    own = await asyncpg.connect(database)
     async with (
+        connected(database) as own,
         slack_stand(own) as other,
         worker(database, **given(other, model, SURELANE_MODEL_FEEDBACK="off")),
     ):
         _, _, answer = await answered(Desk(other, model, own))
         assert answer.blocks == []
-    await own.close()

@@ -3,7 +3,6 @@
 import asyncio
 import importlib.util
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from surelane.calls import Connection
 from tests.needs import lacking
 from tests.processes import until
-from tests.system.model_server import KEY, ModelServer, calls, model_server, says
+from tests.system.model_server import KEY, calls, model_server, says
 from tests.system.slack_stand import slack_stand
 from tests.system.worker import ended, worker
 
@@ -42,7 +41,8 @@ async def test_an_agent_killed_while_its_model_answers_goes_on(
             never = asyncio.Event()
             model.plans["slow"] = [*replies[:number], replace(reply, pause=never)]
             async with worker(database, **settings) as dying:
-                await until(partial(has_been_asked, model, 2 * number + 1), within=60, what="the request")
+                times = 2 * number + 1
+                await until(lambda: len(model.asked["slow"]) == times, within=60, what="the request")  # noqa: B023
                 dying.child.kill()
                 await dying.child.wait()
             never.set()
@@ -53,7 +53,3 @@ async def test_an_agent_killed_while_its_model_answers_goes_on(
         assert slack.answers(asked) == ["Filed."]
         assert sorted(tickets.read_text().splitlines()) == ["api is slow", "both", "web is slow"]
         assert len(model.asked["slow"]) == 2 * len(replies)
-
-
-def has_been_asked(model: ModelServer, times: int) -> bool:
-    return len(model.asked["slow"]) == times

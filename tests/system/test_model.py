@@ -10,12 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 
 from surelane.calls import Connection
 from surelane.queue import Queue
 from tests.processes import Service, until
+from tests.sql.migrations import connected
 from tests.system.model_server import KEY, Desk, ModelServer, Reply, calls, says, settings
 from tests.system.shared import shared_connection, shared_desk, shared_model, shared_slack
 from tests.system.slack_stand import Stand, slack_stand
@@ -67,7 +67,7 @@ async def running(
     """Run the worker of all tests here. It goes on with what the mortal one left."""
     budget = tmp_path_factory.mktemp("budget") / "budget.json"
     budget.write_text(json.dumps(BUDGET))
-    bounds = {"SURELANE_MODEL_REQUESTS": "4", "SURELANE_MODEL_TIMEOUT": "500ms", "LOG_LEVEL": "debug"}
+    bounds = {"SURELANE_MODEL_REQUESTS": "4", "SURELANE_MODEL_TIMEOUT": "3s", "LOG_LEVEL": "debug"}
     servers = {"PYTHON": sys.executable, "PYTEST_RUN": PYTEST_RUN, "SURELANE_MODEL_BUDGET": str(budget)}
     given = settings(model, slack, SURELANE_WORKER_NAME="mortal", **OURS, **bounds, **servers)
     async with worker(shared_database, **given) as started:
@@ -171,8 +171,7 @@ async def test_calls_that_need_approval_are_asked_about_at_once_and_answered_in_
 ) -> None:
     """Each answer meets another worker: the one before has stopped."""
     orders, both = ((0, 1), (1, 0)), calls(("deploy", {"service": "api"}), ("deploy", {"service": "web"}))
-    connection = await asyncpg.connect(database)
-    async with slack_stand(connection) as slack:
+    async with connected(database) as connection, slack_stand(connection) as slack:
         desk, given = Desk(slack, model, connection), settings(model, slack, SURELANE_HANDLERS=HANDLERS)
         asked = [await desk.ask(f"both-{first}", both, says("Done.")) for first, _ in orders]
         async with worker(database, **given):
@@ -201,7 +200,6 @@ async def test_calls_that_need_approval_are_asked_about_at_once_and_answered_in_
             assert f"rejected by <@{grace.user.id}>" in told[1]
             assert len(model.asked[f"both-{first}"]) == 2
             assert len(desk.said(message)) == 3
-    await connection.close()
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -430,18 +428,14 @@ async def test_response_is_counted_once_although_a_foreign_transaction_holds_the
     desk: Desk, running: Service, shared_database: str
 ) -> None:
     await desk.connection.execute("select agent.count_usage('THELD', 'U1', 'local', 1, 1, 0, 'before')")
-    other = await asyncpg.connect(shared_database)
-    try:
-        async with other.transaction():
-            await other.execute("select from agent.model_usage where owner_id = 'THELD' for update")
-            identity = await desk.job("held", says("Blue."), team="THELD", user="U1")
-            await until(
-                lambda: any("a step waits" in line and f'"{identity}"' in line for line in running.output),
-                within=60,
-                what="the count to wait",
-            )
-    finally:
-        await other.close()
+    async with connected(shared_database) as other, other.transaction():
+        await other.execute("select from agent.model_usage where owner_id = 'THELD' for update")
+        identity = await desk.job("held", says("Blue."), team="THELD", user="U1")
+        await until(
+            lambda: any("a step waits" in line and f'"{identity}"' in line for line in running.output),
+            within=60,
+            what="the count to wait",
+        )
     assert (await desk.result(identity))["answer"] == "Blue."
     counted = "select requests from agent.model_usage where owner_id = 'THELD'"
     assert (await desk.connection.fetchval(counted), len(desk.model.asked["held"])) == (2, 1)

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 
 from surelane_dev.simulator.workspace.model import Message
 from surelane_worker.slack.chunks import open_fence, table_text
 from tests.processes import Service, until
+from tests.sql.migrations import connected
 from tests.system.model_server import Desk, ModelServer, calls, says, settings
 from tests.system.shared import shared_connection, shared_desk, shared_model, shared_slack
 from tests.system.slack_stand import Stand, slack_stand
@@ -202,9 +202,8 @@ async def test_killed_worker_leaves_one_table_one_plan_and_one_chart(
     database: str, model: ModelServer, tmp_path: Path
 ) -> None:
     """The first worker dies in a tool, with a chart posted and the plan begun; the second one in the table's answer."""
-    connection = await asyncpg.connect(database)
     pause = asyncio.Event()
-    async with slack_stand(connection) as slack:
+    async with connected(database) as connection, slack_stand(connection) as slack:
         desk = Desk(slack, model, connection)
         async with worker(database, **given(slack, model)) as first:
             identity, asked = await desk.ask(
@@ -233,4 +232,3 @@ async def test_killed_worker_leaves_one_table_one_plan_and_one_chart(
         assert kinds(answer) == ["markdown", "table", "markdown"]
         assert answer.text.endswith("That is all.More")
         assert not any(message.streaming for message in (plan, chart, answer))
-    await connection.close()

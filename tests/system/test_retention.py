@@ -6,7 +6,6 @@ import socket
 from datetime import timedelta
 from unittest.mock import Mock
 
-import asyncpg
 import pytest
 
 from surelane.calls import Connection
@@ -15,6 +14,7 @@ from surelane_service.engine import Engine
 from surelane_worker import duties
 from surelane_worker.duties import Retention
 from tests.databases import as_role
+from tests.sql.migrations import becomes, connected
 from tests.system.test_cli import Command, connection, surelane
 
 __all__ = ["connection", "surelane"]
@@ -26,7 +26,6 @@ with stored as (
 )
 select id from stored
 """
-UNDONE = "select not exists (select from agent.retention where done_at is not null)"
 
 
 async def old(connection: Connection, *days: int) -> None:
@@ -43,11 +42,8 @@ async def kept(connection: Connection) -> list[int]:
 
 async def finding(database: str) -> str:
     uri = as_role(database, "surelane_operator")
-    operator = await asyncpg.connect(uri)
-    try:
+    async with connected(uri) as operator:
         (found,) = [each for each in await examine(uri, operator) if each.check == "history"]
-    finally:
-        await operator.close()
     return f"{found.level}: {found.found}"
 
 
@@ -55,24 +51,24 @@ async def test_the_leading_worker_drops_what_is_older_and_the_doctor_says_so(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(duties, "FIRST", timedelta(0))
-    owner = await asyncpg.connect(database)
-    worker = await asyncpg.connect(as_role(database, "surelane_worker"))
-    await old(owner, 1, 20, 200)
-    assert (await finding(database)).startswith("ok: no worker has dropped old history yet")
-    ages, leading = timedelta(days=90), (lambda: False, lambda: True)
-    runs = [asyncio.create_task(Retention(Engine(worker), leads, ages).run()) for leads in leading]
-    async with asyncio.timeout(60):
-        while await owner.fetchval(UNDONE):  # noqa: ASYNC110 - a table has no event
-            await asyncio.sleep(0.02)
-    for run in runs:
-        run.cancel()
-    await asyncio.wait(runs)
-    assert await kept(owner) == [1, 20]
-    assert (await finding(database)).startswith("ok: history is kept for 90 d; a worker dropped")
-    await owner.execute("update agent.retention set blocked_at = now() - interval '2 hours'")
-    assert (await finding(database)).startswith("warning: history is kept for 90 d, but another transaction")
-    await worker.close()
-    await owner.close()
+    async with (
+        connected(database) as owner,
+        connected(as_role(database, "surelane_worker")) as worker,
+    ):
+        await old(owner, 1, 20, 200)
+        assert (await finding(database)).startswith("ok: no worker has dropped old history yet")
+        ages, leading = timedelta(days=90), (lambda: False, lambda: True)
+        runs = [asyncio.create_task(Retention(Engine(worker), leads, ages).run()) for leads in leading]
+        await becomes(owner, "select exists (select from agent.retention where done_at is not null)")
+        for run in runs:
+            run.cancel()
+        await asyncio.wait(runs)
+        assert await kept(owner) == [1, 20]
+        assert (await finding(database)).startswith("ok: history is kept for 90 d; a worker dropped")
+        await owner.execute("update agent.retention set blocked_at = now() - interval '2 hours'")
+        assert (await finding(database)).startswith(
+            "warning: history is kept for 90 d, but another transaction"
+        )
 
 
 async def test_erasing_counts_first_then_leaves_a_receipt_without_the_id(

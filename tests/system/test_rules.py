@@ -19,6 +19,7 @@ from surelane_dev.simulator.views import View
 from surelane_worker.model.rules import LONGEST, MOST
 from surelane_worker.worker_settings import FAILURE_REPLY
 from tests.processes import until
+from tests.sql.migrations import becomes, connected
 from tests.system.ingest_client import Slack, served
 from tests.system.model_server import Desk as Asking
 from tests.system.model_server import model_server, says, settings
@@ -139,10 +140,12 @@ def working(database: str, at: Desk, **more: str) -> Any:
 @pytest.fixture(scope="module")
 async def lasting(shared_database: str) -> AsyncIterator[Desk]:
     """Run ingest and a worker with the built-in handlers for most tests."""
-    connected = await asyncpg.connect(shared_database)
-    async with desk(shared_database, connected) as at, working(shared_database, at):
+    async with (
+        connected(shared_database) as connection,
+        desk(shared_database, connection) as at,
+        working(shared_database, at),
+    ):
         yield at
-    await connected.close()
 
 
 @pytest.fixture
@@ -303,8 +306,11 @@ async def test_a_rule_is_stored_once_though_the_worker_is_killed_before_it_learn
     database: str, connection: Connection
 ) -> None:
     """Foreign transactions hold the worker where it is killed. The next one goes on."""
-    before, after = await asyncpg.connect(database), await asyncpg.connect(database)
-    async with desk(database, connection, SHORT) as at:
+    async with (
+        connected(database) as before,
+        connected(database) as after,
+        desk(database, connection, SHORT) as at,
+    ):
         async with working(database, at, SURELANE_WORKER_NAME="mortal") as mortal:
             view = await at.open()
             async with after.transaction():
@@ -315,9 +321,7 @@ async def test_a_rule_is_stored_once_though_the_worker_is_killed_before_it_learn
                     identity = await connection.fetchval("select max(id) from agent.event")
                     await claimed(connection, identity)
                     await after.execute("select from agent.event where id = $1 for update", identity)
-                async with asyncio.timeout(30):
-                    while not await connection.fetchval("select count(*) from agent.rule"):  # noqa: ASYNC110
-                        await asyncio.sleep(0.02)
+                await becomes(connection, "select count(*) from agent.rule")
                 mortal.child.kill()
                 await mortal.child.wait()
         async with working(database, at):
@@ -325,5 +329,3 @@ async def test_a_rule_is_stored_once_though_the_worker_is_killed_before_it_learn
         assert row["outcome"] == "completed", row["errors"]
         assert await connection.fetchval("select count(*) from agent.rule") == 1
         assert "Answer in French." in shown(view)
-    await before.close()
-    await after.close()

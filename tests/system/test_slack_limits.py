@@ -26,7 +26,7 @@ AWAY = 0.05
 """Seconds for which a worker asks nothing of a database that did not answer."""
 RULES: dict[str, Sequence[Rule]] = {
     "short": [Rule(5, SHORT)],
-    "many": [Rule(40, SHORT)],
+    "many": [Rule(40, 4 * SHORT)],
     "long": [Rule(2, 600.0)],
     "minute": [Rule(2, 60.0)],
     "post": [Rule(2, 600.0, per_channel=True), Rule(6, 600.0)],

@@ -24,7 +24,8 @@ class System:
     database: str
 
     def worker(self, **settings: str) -> AbstractAsyncContextManager[Service]:
-        return worker(self.database, SLACK_API_URL=self.slack.api, SURELANE_LEASE=LEASE, **settings)
+        quick = {"SLACK_API_URL": self.slack.api, "SURELANE_SESSION_GRACE": "200ms"}
+        return worker(self.database, **quick, **settings)
 
     async def dies(self, text: str, **settings: str) -> tuple[int, Message]:
         """Let the handler kill its worker."""
@@ -75,11 +76,11 @@ async def test_worker_that_tries_again_after_a_death_says_only_what_is_missing(
 
 
 async def test_worker_that_stood_still_while_another_took_over_says_nothing_more(system: System) -> None:
-    async with system.worker() as first:
+    async with system.worker(SURELANE_LEASE=LEASE) as first:
         identity, message = await system.slack.mention("twice slowly")
         await until(lambda: system.slack.answers(message), what="the first answer")
         first.process.send_signal(signal.SIGSTOP)
-        async with system.worker():
+        async with system.worker(SURELANE_LEASE=LEASE):
             row = await ended(system.connection, identity)
         first.process.send_signal(signal.SIGCONT)
         await until(lambda: any("lease lost" in line for line in first.output), what="the loss")
@@ -114,7 +115,7 @@ async def test_stream_of_an_event_that_ended_for_good_is_stopped_with_what_it_ha
 
 async def test_rate_limit_longer_than_the_lease_is_waited_out(system: System) -> None:
     system.slack.fail("rate_limited", "chat.postMessage", retry_after=5)
-    async with system.worker():
+    async with system.worker(SURELANE_LEASE=LEASE):
         identity, message = await system.slack.mention("hello")
         row = await ended(system.connection, identity)
     assert (row["attempts"], system.slack.answers(message)) == (1, ["first answer"])

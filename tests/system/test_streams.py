@@ -23,6 +23,7 @@ from surelane_operator.console.access.viewer import Tokens
 from surelane_service.probes import serving
 from tests.databases import as_role
 from tests.processes import Service, service
+from tests.sql.migrations import connected
 from tests.system.model_server import Desk, ModelServer, calls, says, settings
 from tests.system.operators import page, person
 from tests.system.shared import shared_connection, shared_model, shared_slack
@@ -141,29 +142,28 @@ async def test_a_killed_worker_tells_its_part_anew_and_no_character_twice(
     hang, reader, other, role = asyncio.Event(), Reader(), Reader(), as_role(database, "surelane_operator")
     given = {"SURELANE_WORKER_NAME": "mortal", "SURELANE_SESSION_GRACE": "200ms", **TOOLS, **keys}
     given = settings(model, slack, **given)
-    own = await asyncpg.connect(database)
-    answers = [says("I think it is ", "lost", pause=hang), says("It is ", "green.")]
-    identity = await Desk(slack, model, own).job("kill", answers, stream=True)
-    async with page(role, **ON, **keys) as url:
-        async with worker(database, **given) as dying:
-            await reader.follow(url, identity, until="I think it is ")
-            dying.child.kill()
-            await dying.child.wait()
-        stored = await own.fetchval(
-            "select string_agg(s::text, ' ') from agent.step as s where event_id = $1", identity
-        )
-        assert ("I think" in stored) == (not keys)
-        assert "I think" in stored or "surelane.sealed" in stored
-    another = {"DATABASE_URL": role, **ON, **keys}
-    async with service("surelane_operator", another) as operator:
-        async with worker(database, **given):
-            await reader.follow(operator.private_url, identity)
-        await other.follow(operator.private_url, identity)
+    async with connected(database) as own:
+        answers = [says("I think it is ", "lost", pause=hang), says("It is ", "green.")]
+        identity = await Desk(slack, model, own).job("kill", answers, stream=True)
+        async with page(role, **ON, **keys) as url:
+            async with worker(database, **given) as dying:
+                await reader.follow(url, identity, until="I think it is ")
+                dying.child.kill()
+                await dying.child.wait()
+            stored = await own.fetchval(
+                "select string_agg(s::text, ' ') from agent.step as s where event_id = $1", identity
+            )
+            assert ("I think" in stored) == (not keys)
+            assert "I think" in stored or "surelane.sealed" in stored
+        another = {"DATABASE_URL": role, **ON, **keys}
+        async with service("surelane_operator", another) as operator:
+            async with worker(database, **given):
+                await reader.follow(operator.private_url, identity)
+            await other.follow(operator.private_url, identity)
     assert reader.text == other.text == "It is green."
     assert (reader.begun, other.begun) == ([1, 1], [1])  # what was said before went
     assert reader.ids == sorted(set(reader.ids))
     hang.set()
-    await own.close()
 
 
 async def test_streams_end_with_the_operator_and_go_on_with_the_next(

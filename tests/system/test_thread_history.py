@@ -4,12 +4,12 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any
 
-import asyncpg
 import pytest
 
 from surelane.calls import Connection
 from surelane_dev.simulator.workspace.model import Channel, Message
 from surelane_worker.model.agent import REFUSED
+from tests.sql.migrations import connected
 from tests.system import thread_handlers
 from tests.system.model_server import Reply, says
 from tests.system.shared import shared_connection
@@ -101,22 +101,22 @@ async def test_a_direct_thread_of_50_messages_costs_no_call(talk: Talk) -> None:
 
 async def test_slack_is_asked_for_what_cannot_be_decrypted_alone(database: str) -> None:
     ingests = {name.removeprefix("SURELANE_").lower(): value for name, value in KEYS.items()}
-    own = await asyncpg.connect(database)
-    async with talking(database, own, ingests, **KEYS) as talk:
-        thread = await fifty(talk)
-        assert thread.reads == 0
+    async with connected(database) as own, talking(database, own, ingests, **KEYS) as talk:
+        assert (await fifty(talk)).reads == 0
+        thread = Thread(talk)
+        await thread.ask("0")
+        await thread.ask("1")
         # A result opens in its own place only.
         await own.execute(
             "update agent.event_hist set result = (select result from agent.event_hist order by id limit 1)"
         )
-        _, got = await thread.ask("again")
+        _, got = await thread.ask("2")
         assert (got, thread.reads) == (thread.in_slack(), 1)
-    await own.close()
 
 
 async def test_a_thread_of_a_channel_whose_messages_the_app_takes_costs_no_call(database: str) -> None:
-    types, own = {"event_types": TYPES | {"message.channels"}}, await asyncpg.connect(database)
-    async with talking(database, own, types, **ALL) as talk:
+    types = {"event_types": TYPES | {"message.channels"}}
+    async with connected(database) as own, talking(database, own, types, **ALL) as talk:
         thread = Thread(talk, channel=talk.general)
         await thread.ask("0")
         for number in range(16):
@@ -127,7 +127,6 @@ async def test_a_thread_of_a_channel_whose_messages_the_app_takes_costs_no_call(
             assert got == thread.in_slack()
         assert len(got) == 2 + 3 * 15 + 1
         assert thread.reads == 0
-    await own.close()
 
 
 async def test_where_the_app_takes_mentions_alone_slack_is_asked_from_the_last_turn_on(talk: Talk) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
-import asyncpg
 import pytest
 
 from surelane.calls import Connection
@@ -12,6 +11,7 @@ from surelane_service.telemetry.setup import SCHEMA_URL
 from tests.otlp import GRPC, HTTP, Received
 from tests.processes import until
 from tests.scenario import new_mention, send
+from tests.sql.migrations import connected
 from tests.system.traced import INGEST, WORKER, Traced, direct_message, named, traced
 from tests.system.worker import claimed
 
@@ -22,9 +22,8 @@ CRON_KEY = f"cron:nightly:{DUE:%Y-%m-%dT%H:%M:%SZ}"
 
 @pytest.fixture(scope="module")
 async def system(shared_database: str) -> AsyncIterator[Traced]:
-    connection = await asyncpg.connect(shared_database)
-    await Engine(connection).set_cron("nightly", kind="echo", schedule="0 0 1 1 *", next_at=DUE)
-    await connection.close()
+    async with connected(shared_database) as connection:
+        await Engine(connection).set_cron("nightly", kind="echo", schedule="0 0 1 1 *", next_at=DUE)
     async with traced(shared_database, GRPC) as running:
         yield running
 
