@@ -22,7 +22,7 @@ def main() -> int:
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--shrink", action="store_true")
-    parser.add_argument("--mutant")
+    parser.add_argument("--until-broken", action="store_true")
     given = parser.parse_args()
     use_virtual_time()
     import structlog  # noqa: PLC0415 - after the clocks are the simulation's
@@ -39,7 +39,6 @@ async def _run(given: argparse.Namespace, loop: VirtualLoop) -> int:
     from surelane_dev.accounts import OWNER  # noqa: PLC0415 - after the clocks are the simulation's
     from tests.databases import Server  # noqa: PLC0415 - likewise
     from tests.simulation.database import Database  # noqa: PLC0415 - likewise
-    from tests.simulation.mutants import MUTANTS  # noqa: PLC0415 - likewise
 
     server, name = Server(given.server), f"surelane_simulation_{secrets.token_hex(6)}"
     with loop.real():
@@ -49,7 +48,7 @@ async def _run(given: argparse.Namespace, loop: VirtualLoop) -> int:
     database = Database(given.server, name, loop)
     database.trace = _trace if given.trace else None
     try:
-        await database.open(MUTANTS[given.mutant] if given.mutant else None)
+        await database.open(None)
         return await _try(database, given)
     finally:
         await database.close()
@@ -78,8 +77,8 @@ async def _try(database: Any, given: argparse.Namespace) -> int:
                 return await _broken(smaller, database, _ignore, quiet=True) == promise
 
             sys.stdout.write(f"seed {seed} needs:\n{await shrunk(plan, fails)}\n")
-        if given.mutant:
-            break  # found
+        if given.until_broken:
+            break
     sys.stdout.write(f"{len(given.seeds)} seeds from {given.seeds[0]} on: broken: {broken or 'none'}\n")
     return 1 if broken else 0
 
