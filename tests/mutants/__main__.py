@@ -1,6 +1,6 @@
 """Put single faults into the sources, and say which tier of tests finds each, after how long.
 
-A fault that a tier finds is not tried on later ones. A test counts only if it passes without the fault.
+A fault that a tier finds is not tried on the later ones. A test counts only if it passes without the fault.
 """
 
 import argparse
@@ -12,11 +12,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.databases import MEMORY, memory_is_free, running_server
+from tests.databases import MEMORY, SERVER, memory_is_free, running_server
 from tests.mutants.table import MUTANTS, Mutant
 from tests.mutants.tree import ROOT, copied, environment
 
@@ -25,86 +23,94 @@ EVERYDAY = ("tests/unit/", "tests/sql/", "tests/fleet/", "tests/promises/", "dev
 TOOLS = ("container", "browser", "chaos", "cluster", "simulation", "soak", "fuzz", "telemetry", "packages")
 WITHOUT_TOOLS = " and ".join(f"not {mark}" for mark in TOOLS)
 RECORDED = "tests/sql/test_migration_release.py"
-"""It compares the scripts with what is recorded of them, so it finds every change, and shows nothing."""
+"""It compares the scripts with what is recorded of them. So it finds every change, which proves nothing."""
+MOST_UNSOUND = 3
+"""Tests that fail without the fault, too, after which a tier is given up."""
 LONGEST = 1200
 """Seconds for one tier."""
 
 
 class InvalidMutantError(Exception):
-    """The sources with this fault cannot be imported or migrated, or no test ran."""
+    """The sources with this fault cannot be imported or migrated, or no test could be run."""
 
 
-@dataclass
 class Runner:
-    """Runs tests on copies of the tree."""
+    """Runs tests on copies of the tree. ``sound``: one without a fault."""
 
-    given: argparse.Namespace
-    sound: Path
-    """A copy without a fault."""
-    turns: asyncio.Semaphore
-    passes: dict[str, bool] = field(default_factory=dict)
-    """Whether a test passes without a fault."""
+    def __init__(self, given: argparse.Namespace, sound: Path) -> None:
+        self._given, self._sound = given, sound
+        self._turns = asyncio.Semaphore(given.jobs)
+        self._passes: dict[str, bool] = {}
 
-    async def find(self, mutant: Mutant) -> tuple[str, str, float] | None:
-        """Return the first tier that finds a fault, the test, and the seconds that it took."""
-        async with self.turns:
-            with copied(mutant, self.given.tests_from) as tree:
+    async def tier(self, mutant: Mutant) -> str | None:
+        """Return the first tier that finds a fault, and say which test did."""
+        async with self._turns:
+            with copied(mutant, self._given.tests_from) as tree:
                 for missing in [name for name in mutant.tests if not (tree / name).exists()]:
                     _say(f"note: {mutant.name} names {missing}, which is not there")
-                for tier in self.given.tier or TIERS:
+                for tier in self._given.tier or TIERS:
                     began = time.monotonic()
-                    if found := await self._tried(tree, mutant, tier):
-                        return tier, found, time.monotonic() - began
+                    try:
+                        found = await self._finds(tree, mutant, tier)
+                    except InvalidMutantError as error:
+                        _say(f"INVALID {mutant.name}: {error}")
+                        return None
+                    if found is not None:
+                        _say(
+                            f"found  {mutant.name}: by {tier} after {time.monotonic() - began:.0f} s, {found}"
+                        )
+                        return tier
+        _say(f"MISSED {mutant.name}: {mutant.promise}")
         return None
 
-    async def _tried(self, tree: Path, mutant: Mutant, tier: str) -> str | None:
-        """Return what finds a fault in a tier."""
+    async def _finds(self, tree: Path, mutant: Mutant, tier: str) -> str | None:
         if tier == "simulation":
-            command = "tests.simulation", "--seeds", str(self.given.seeds), "--until-broken"
-            code, output = await _run(tree, *command)
-            return None if code == 0 else (re.findall(r"^seed \d+.*", output, re.MULTILINE) or ["a crash"])[0]
+            seeds = "--seeds", str(self._given.seeds), "--until-broken"
+            code, output = await _ended(tree, "tests.simulation", *seeds)
+            return (re.findall(r"^seed \d+.*", output, re.MULTILINE) or [output[-200:]])[0] if code else None
         hints = [name for name in mutant.tests if (tree / name).exists()]
-        if tier == "everyday":
-            found = await self._failing(
-                tree, [name for name in hints if name.startswith(EVERYDAY)], " and not slow"
-            )
-            whole = [name for name in EVERYDAY if (tree / name).exists()] if self.given.whole else []
-            return found or await self._failing(tree, whole, " and not slow")
-        return await self._failing(tree, hints)
+        if tier == "rest":
+            return await self._failing(tree, hints)
+        whole = [name for name in EVERYDAY if (tree / name).exists()] if self._given.whole else []
+        quick = [name for name in hints if name.startswith(EVERYDAY)]
+        return await self._failing(tree, quick, " and not slow") or await self._failing(
+            tree, whole, " and not slow"
+        )
 
     async def _failing(self, tree: Path, files: Sequence[str], marks: str = "") -> str | None:
         """Return the first test of some files that fails with the fault alone."""
-        without: list[str] = []
-        while files and len(without) < 6:
-            test = await _first_failure(tree, *without, "-m", WITHOUT_TOOLS + marks, *files)
-            if test is None or await self._passes(test):
+        unsound: list[str] = []
+        while files and len(unsound) < MOST_UNSOUND:
+            left_out = [f"--deselect={test}" for test in unsound]
+            test = await _first_failure(tree, *left_out, "-m", WITHOUT_TOOLS + marks, *files)
+            if test is None or await self._is_sound(test):
                 return test
             _say(f"note: without a fault, too, fails {test}")
-            without += ["--deselect", test]
+            unsound.append(test)
         return None
 
-    async def _passes(self, test: str) -> bool:
-        if test not in self.passes:
-            self.passes[test] = await _first_failure(self.sound, test) is None
-        return self.passes[test]
+    async def _is_sound(self, test: str) -> bool:
+        if test not in self._passes:
+            self._passes[test] = await _first_failure(self._sound, test) is None
+        return self._passes[test]
 
 
-async def _first_failure(tree: Path, *arguments: str) -> str | None:
-    code, output = await _run(
-        tree, "pytest", "-x", "-q", "-n", "0", "--tb=short", f"--ignore={RECORDED}", *arguments
-    )
-    failed = re.search(r"^(?:FAILED|ERROR) ((?:tests|dev)/\S+\.py(?:::.+?)?)(?: - |$)", output, re.MULTILINE)
+async def _first_failure(tree: Path, *given: str) -> str | None:
+    options = "-x", "-q", "-n", "0", "--tb=short", f"--ignore={RECORDED}"
+    code, output = await _ended(tree, "pytest", *options, *given)
     migrated = not re.search(
         r"ERROR at setup.*^E +surelane_migrations.errors", output, re.DOTALL | re.MULTILINE
     )
     if code not in (0, 1, 5) or not migrated:
         raise InvalidMutantError(output[-2000:])
+    failed = re.search(r"^(?:FAILED|ERROR) ((?:tests|dev)/\S+\.py(?:::.+?)?)(?: - |$)", output, re.MULTILINE)
     return None if code != 1 else failed[1] if failed else output[-200:]
 
 
-async def _run(tree: Path, module: str, *arguments: str) -> tuple[int, str]:
+async def _ended(tree: Path, module: str, *given: str) -> tuple[int, str]:
+    """Run a module in a copy of the tree. Return its exit code and its output."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", module, *arguments),
+        *(sys.executable, "-m", module, *given),
         cwd=tree,
         env=environment(tree),
         stdout=asyncio.subprocess.PIPE,
@@ -123,33 +129,16 @@ async def _run(tree: Path, module: str, *arguments: str) -> tuple[int, str]:
 
 
 async def _try_all(given: argparse.Namespace) -> int:
-    missed, tiers = [], dict.fromkeys(TIERS, 0)
     mutants = [MUTANTS[name] for name in given.mutant or MUTANTS]
     async with running_server() as server:
-        os.environ["SURELANE_TEST_DATABASE_URL"] = server.admin
-        with ExitStack() as stack:
-            sound = stack.enter_context(copied(None, given.tests_from))
-            runner = Runner(given, sound, asyncio.Semaphore(given.jobs))
-
-            async def tried(mutant: Mutant) -> None:
-                try:
-                    found = await runner.find(mutant)
-                except InvalidMutantError as error:
-                    _say(f"INVALID {mutant.name}: {error}")
-                    found = None
-                if found is None:
-                    missed.append(mutant.name)
-                    _say(f"MISSED {mutant.name}: {mutant.promise}")
-                else:
-                    tiers[found[0]] += 1
-                    _say(f"found  {mutant.name}: by {found[0]} after {found[2]:.0f} s, {found[1]}")
-
-            await asyncio.gather(*map(tried, mutants))
-    quick = tiers["everyday"] + tiers["simulation"]
-    _say(
-        f"{len(mutants)} faults: {len(mutants) - len(missed)} found, {quick} by everyday or simulation ({tiers})"
-    )
-    return 1 if missed else 0
+        os.environ[SERVER] = server.admin
+        with copied(None, given.tests_from) as sound:
+            runner = Runner(given, sound)
+            found = await asyncio.gather(*(runner.tier(mutant) for mutant in mutants))
+    counts = {tier: found.count(tier) for tier in TIERS}
+    quick, all_found = counts["everyday"] + counts["simulation"], sum(counts.values())
+    _say(f"{len(mutants)} faults: {all_found} found, {quick} of them by everyday or simulation ({counts})")
+    return 0 if all_found == len(mutants) else 1
 
 
 def _say(line: str) -> None:
