@@ -37,6 +37,9 @@ fuzz: .venv/fuzz.stamp ## fuzz the operator's API against its own OpenAPI docume
 simulate: .venv/test.stamp ## simulate fleets in virtual time, with faults from seeds: SEEDS=200
 	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),200) $(if $(MUTANT),--mutant $(MUTANT))
 
+mutants: .venv/test.stamp ## put single faults into SQL and Python; say which tier finds each, after how long: MUTANT=name TIER=…
+	@$(BIN)/python -m tests.mutants $(foreach each,$(MUTANT),--mutant $(each)) $(foreach each,$(TIER),--tier $(each))
+
 soak: .venv/test.stamp ## load the system for long, with kills and restarts; show what grows: MINUTES=60 RATE=20
 	@SURELANE_SOAK_MINUTES=$(or $(MINUTES),60) SURELANE_SOAK_RATE=$(or $(RATE),20) $(BIN)/python -m pytest -q -n 0 -m soak tests/operations
 
