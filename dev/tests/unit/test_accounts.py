@@ -3,7 +3,6 @@
 import pytest
 
 from surelane_dev.accounts import uri_of
-from tests.databases import as_role
 
 
 @pytest.mark.parametrize(
@@ -16,8 +15,3 @@ from tests.databases import as_role
 )
 def test_the_server_stays_the_same(uri: str, expected: str) -> None:
     assert uri_of(uri, role="surelane", database="app") == expected
-
-
-def test_another_role_keeps_the_database() -> None:
-    uri = "postgresql://surelane@/app?host=/data/18"
-    assert as_role(uri, "surelane_worker") == "postgresql://surelane_worker@/app?host=/data/18"
