@@ -366,10 +366,14 @@ async def test_an_undo_after_its_step_and_no_reply_come_after_a_death_between_th
 ) -> None:
     handlers, log = Handlers(), list[str]()
 
+    def book(part: str) -> str:
+        log.append(f"booked {part}")
+        return f"{part} 17"
+
     @handlers.on("after", max_attempts=1)
     async def after(_: Event, ctx: Context) -> None:
         for part in PARTS:
-            booking = await ctx.step(part, lambda part=part: log.append(f"booked {part}") or f"{part} 17")
+            booking = await ctx.step(part, book, part)
             if part == "hotel" and "died" not in log:
                 log.append("died")
                 await f.die()

@@ -27,7 +27,8 @@ class Shop:
         handlers = Handlers()
         for version in versions:
             given = bounds if version is None else {**bounds, "version": version}
-            handlers.on("order", backoff="1s", **given)(self._order(version or "1"))
+            on: Any = handlers.on("order", backoff="1s", **given)
+            on(self._order(version or "1"))
         return handlers
 
     @asynccontextmanager

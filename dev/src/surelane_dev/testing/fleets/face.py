@@ -11,7 +11,7 @@ from contextvars import Context as Variables
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -211,7 +211,7 @@ class Fleet:
     def start(self, handlers: Handlers | None = None, **settings: str) -> Member:
         """Start a worker, with other handlers or settings than the fleet's perhaps: a new version is deployed."""
         self._names += 1
-        given = WorkerSettings(**cast("Any", {**SETTINGS, **self._settings, **settings}))
+        given = _settings(frozenset({**SETTINGS, **self._settings, **settings}.items()))
         around = Handlers()
         around.middleware(self._observe)
         around.include(with_answers(self.handlers if handlers is None else handlers, given))
@@ -436,6 +436,11 @@ async def _end_all(database: Database) -> None:
         if left:
             await asyncio.wait(left, timeout=100)
         await asyncio.sleep(100_000)  # every timer has passed
+
+
+@cache
+def _settings(given: frozenset[tuple[str, str]]) -> WorkerSettings:
+    return WorkerSettings(**cast("Any", dict(given)))
 
 
 async def _awaited(value: Any) -> Any:
