@@ -4,14 +4,18 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 PACKAGES := shared/client shared/service services/ingest services/worker services/operator migrations dev
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' shared/client/pyproject.toml)
-TESTS ?= tests/system tests/testing tests/docs tests/sql tests/interleavings tests/specification tests/security tests/deploy tests/unit # the longest first
+# The everyday suite: the longest first. `make rest` runs every other test that needs no tool.
+EVERYDAY := tests/promises tests/fleet tests/sql dev/tests/system/test_up.py tests/unit dev/tests/unit
+REST := tests/system dev/tests tests/docs tests/sql tests/interleavings tests/security tests/deploy tests/promises tests/fleet tests/unit
+TOOLS := container or browser or chaos or cluster or simulation or soak or fuzz or telemetry or packages or interleavings
 # Compiled modules are kept: every worker of a run, and every program that it starts, imports hundreds of ours.
 unexport PYTHONDONTWRITEBYTECODE
-# Tests mostly wait, so run more of them at once than there are cores.
-JOBS ?= 5
+# One process per processor, and one more where a test waits.
+JOBS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2); echo $$((n > 8 ? 8 : n + 1)))
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(if $(SLOWEST),--slowest-files=$(SLOWEST))
 
 .DEFAULT_GOAL := help
-.PHONY: help up test fuzz simulate specification interleavings soak matrix check format bench packages release images docs lock clean
+.PHONY: help up test rest test-all fuzz simulate interleavings mutants soak matrix check format bench packages release images docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,8 +23,13 @@ help: ## list the targets
 up: .venv/up.stamp ## run `surelane dev` here: embedded PostgreSQL, migrations, the services, a Slack simulator
 	@exec $(BIN)/surelane dev
 
-test: .venv/test.stamp ## run the whole suite: unit, SQL, security, deployment and system tests
-	@$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not container and not browser and not chaos and not cluster and not simulation and not soak and not fuzz and not telemetry and not packages and not interleavings" $(TESTS)
+test: .venv/test.stamp ## try every promise once: unit and SQL tests, virtual fleets, real processes (2 minutes)
+	@$(PYTEST) -m "everyday" $(or $(TESTS),$(EVERYDAY))
+
+rest: .venv/test.stamp ## run every other test that needs no tool
+	@$(PYTEST) -m "not everyday and not ($(TOOLS))" $(or $(TESTS),$(REST))
+
+test-all: test rest ## run every test that needs no tool
 
 fuzz: .venv/fuzz.stamp ## fuzz the operator's API against its own OpenAPI document
 	@$(BIN)/python -m pytest -m fuzz tests/system
@@ -28,14 +37,14 @@ fuzz: .venv/fuzz.stamp ## fuzz the operator's API against its own OpenAPI docume
 simulate: .venv/test.stamp ## simulate fleets in virtual time, with faults from seeds: SEEDS=200
 	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),200) $(if $(MUTANT),--mutant $(MUTANT))
 
+mutants: .venv/test.stamp ## put single faults into SQL and Python; say which tier finds each, after how long: MUTANT=name TIER=…
+	@$(BIN)/python -m tests.mutants $(foreach each,$(MUTANT),--mutant $(each)) $(foreach each,$(TIER),--tier $(each))
+
 soak: .venv/test.stamp ## load the system for long, with kills and restarts; show what grows: MINUTES=60 RATE=20
 	@SURELANE_SOAK_MINUTES=$(or $(MINUTES),60) SURELANE_SOAK_RATE=$(or $(RATE),20) $(BIN)/python -m pytest -q -n 0 -m soak tests/operations
 
 matrix: ## run the whole suite on each Python and PostgreSQL that this machine has
 	@$(PYTHON) -m tests.matrix
-
-specification: .venv/test.stamp ## explore every order of the steps of the specification; RECORD=1 writes the tables of its page
-	@$(BIN)/python -m tests.specification
 
 interleavings: .venv/test.stamp ## run all pairs of the queue's calls in overlapping transactions, in every order
 	@$(BIN)/python -m pytest -n $(JOBS) -m interleavings tests/interleavings

@@ -9,8 +9,10 @@ import os
 import shutil
 import signal
 import tempfile
+from collections import defaultdict
 from collections.abc import AsyncIterator, Generator
 from contextlib import ExitStack, aclosing
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -30,6 +32,46 @@ from tests.databases import (
     running_server,
 )
 from tests.needs import unlisted
+
+ROOT = Path(__file__).parent
+EVERYDAY = (
+    "tests/promises",
+    "tests/fleet",
+    "tests/sql",
+    "tests/unit",
+    "dev/tests/unit",
+    "dev/tests/system/test_up.py",
+)
+"""Where the tests of `make test` are: those that need no tool and are not ``slow``. The Makefile names them, too."""
+TOOLS = {
+    *("browser", "chaos", "cluster", "container", "fuzz"),
+    *("interleavings", "packages", "simulation", "soak", "telemetry"),
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Define the option that shows where the time of a run goes."""
+    parser.addoption("--slowest-files", type=int, default=0, help="show so many files that took longest")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what ``make test`` runs."""
+    for item in items:
+        place = item.path.relative_to(ROOT).as_posix() if item.path.is_relative_to(ROOT) else ""
+        marks = {mark.name for mark in item.iter_markers()}
+        if place.startswith(EVERYDAY) and not marks & (TOOLS | {"slow"}):
+            item.add_marker("everyday")
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Show the files that took longest, if the option asks for them."""
+    took = defaultdict[str, float](float)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                took[report.nodeid.partition("::")[0]] += report.duration
+    for file in sorted(took, key=took.__getitem__, reverse=True)[: config.getoption("--slowest-files")]:
+        terminalreporter.write_line(f"{took[file]:7.1f} s  {file}")
 
 
 @pytest.hookimpl(tryfirst=True)

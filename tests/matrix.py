@@ -1,4 +1,4 @@
-"""Run ``make test`` on each supported PostgreSQL and Python that this machine has: ``make matrix``.
+"""Run ``make test-all`` on each supported PostgreSQL and Python that this machine has: ``make matrix``.
 
 The first Python runs it on every server, the others on the embedded one. Each Python gets a clone of the commit, so
 what is not committed is not tested. The last lines are a table for ``docs/development.md``. It takes about eight
@@ -33,7 +33,7 @@ def main() -> int:
     parser.add_argument(
         "--servers", nargs="+", default=list(SERVERS), choices=SERVERS, help="(default: %(default)s)"
     )
-    parser.add_argument("--tests", default="", help="a part of the tests, as make test TESTS= takes it")
+    parser.add_argument("--tests", default="", help="a part of the tests, as make test-all TESTS= takes it")
     given = parser.parse_args()
     found = {version: path for version in given.pythons if (path := _python(version))}
     for version in sorted(set(given.pythons) - found.keys()):
@@ -50,7 +50,7 @@ def main() -> int:
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout.strip()
     print(f"\nOn {datetime.now(UTC):%Y-%m-%d}, commit {commit}:\n")
-    print("| Python | PostgreSQL | make test |\n|---|---|---|")
+    print("| Python | PostgreSQL | make test, make rest |\n|---|---|---|")
     print("\n".join(rows))
     return int(failed)
 
@@ -68,13 +68,19 @@ def _python(version: str) -> str | None:
 
 
 def _run(clone: Path, python: str, server: str, tests: str) -> tuple[int, str]:
-    """Run the suite with its output shown; return its exit code and pytest's summary."""
+    """Run the suite with its output shown; return its exit code and pytest's summaries."""
     print(f"\n== {python}, {server}", flush=True)
-    command = ["make", "--no-print-directory", "test", f"PYTHON={python}", *[f"TESTS={tests}"] * bool(tests)]
+    command = [
+        "make",
+        "--no-print-directory",
+        "test-all",
+        f"PYTHON={python}",
+        *[f"TESTS={tests}"] * bool(tests),
+    ]
     environment = {**os.environ, "SURELANE_TEST_SERVER": server}
     if server != "container":
         environment["DOCKER_HOST"] = "unix:///nonexistent"
-    last = ""
+    summaries = []
     with subprocess.Popen(
         command, cwd=clone, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
@@ -82,8 +88,8 @@ def _run(clone: Path, python: str, server: str, tests: str) -> tuple[int, str]:
         for line in process.stdout:
             print(line, end="", flush=True)
             if re.search(r"\d+ (passed|failed|errors?).* in ", line):
-                last = re.sub(r" in [\d.]+s.*", "", line).strip("= \n")
-    return process.returncode, last or f"failed with code {process.returncode}"
+                summaries.append(re.sub(r" in [\d.]+s.*", "", line).strip("= \n"))
+    return process.returncode, "; ".join(summaries) or f"failed with code {process.returncode}"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Receive OTLP over HTTP and gRPC. Parse the real protocol and keep all spans and metrics."""
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +14,8 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as traces
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as traces_rpc
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+
+from surelane_service.probes import serving
 
 HTTP, GRPC = "http/protobuf", "grpc"
 PROTOCOLS = (HTTP, GRPC)
@@ -95,13 +97,11 @@ class Receiver:
 
     def trace(self, trace_id: str) -> list[Received]:
         """Return the spans of one trace, in the order of their starts."""
-        found = [received for received in self.spans if received.trace_id == trace_id]
-        return sorted(found, key=lambda received: received.span.start_time_unix_nano)
+        return _sorted(received for received in self.spans if received.trace_id == trace_id)
 
     def named(self, name: str) -> list[Received]:
         """Return the spans of a name, in the order of their starts."""
-        found = [received for received in self.spans if received.name == name]
-        return sorted(found, key=lambda received: received.span.start_time_unix_nano)
+        return _sorted(received for received in self.spans if received.name == name)
 
     def take_traces(self, body: bytes) -> None:
         """Keep an export of spans."""
@@ -117,6 +117,10 @@ class Receiver:
                 self.metrics[service].update(metric.name for metric in scope.metrics)
         self.requests.append("metrics")
         self.exported += body
+
+
+def _sorted(spans: Iterable[Received]) -> list[Received]:
+    return sorted(spans, key=lambda received: received.span.start_time_unix_nano)
 
 
 def _spans(request: traces.ExportTraceServiceRequest) -> Iterator[Received]:
@@ -149,43 +153,30 @@ async def _over_http(receiver: Receiver) -> AsyncIterator[None]:
 
     app = web.Application()
     app.add_routes([web.post("/v1/traces", take_traces), web.post("/v1/metrics", take_metrics)])
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    receiver.endpoint = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    try:
+    async with serving(app, 0, setting="none", host="127.0.0.1") as port:
+        receiver.endpoint = f"http://127.0.0.1:{port}"
         yield
-    finally:
-        await runner.cleanup()
-
-
-class _Traces(traces_rpc.TraceServiceServicer):
-    def __init__(self, receiver: Receiver) -> None:
-        self._receiver = receiver
-
-    async def Export(  # noqa: N802 - the service's
-        self, request: traces.ExportTraceServiceRequest, _: object
-    ) -> traces.ExportTraceServiceResponse:
-        self._receiver.take_traces(request.SerializeToString())
-        return traces.ExportTraceServiceResponse()
-
-
-class _Metrics(metrics_rpc.MetricsServiceServicer):
-    def __init__(self, receiver: Receiver) -> None:
-        self._receiver = receiver
-
-    async def Export(  # noqa: N802 - the service's
-        self, request: metrics.ExportMetricsServiceRequest, _: object
-    ) -> metrics.ExportMetricsServiceResponse:
-        self._receiver.take_metrics(request.SerializeToString())
-        return metrics.ExportMetricsServiceResponse()
 
 
 @asynccontextmanager
 async def _over_grpc(receiver: Receiver) -> AsyncIterator[None]:
+    class Traces(traces_rpc.TraceServiceServicer):
+        async def Export(  # noqa: N802 - the service's
+            self, request: traces.ExportTraceServiceRequest, _: object
+        ) -> traces.ExportTraceServiceResponse:
+            receiver.take_traces(request.SerializeToString())
+            return traces.ExportTraceServiceResponse()
+
+    class Metrics(metrics_rpc.MetricsServiceServicer):
+        async def Export(  # noqa: N802 - the service's
+            self, request: metrics.ExportMetricsServiceRequest, _: object
+        ) -> metrics.ExportMetricsServiceResponse:
+            receiver.take_metrics(request.SerializeToString())
+            return metrics.ExportMetricsServiceResponse()
+
     server = grpc.aio.server()
-    traces_rpc.add_TraceServiceServicer_to_server(_Traces(receiver), server)  # type: ignore[no-untyped-call]
-    metrics_rpc.add_MetricsServiceServicer_to_server(_Metrics(receiver), server)  # type: ignore[no-untyped-call]
+    traces_rpc.add_TraceServiceServicer_to_server(Traces(), server)  # type: ignore[no-untyped-call]
+    metrics_rpc.add_MetricsServiceServicer_to_server(Metrics(), server)  # type: ignore[no-untyped-call]
     receiver.endpoint = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
     try:

@@ -58,6 +58,7 @@ create or replace function agent.promote(_group_key text) returns void
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
 set enable_bitmapscan = off
+set enable_sort = off
 as $$
 declare
     _now timestamptz := agent.clock();
@@ -135,14 +136,14 @@ create or replace function agent.lead_with_first(_ids int8[]) returns void
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
+set enable_sort = off
 as $$
 begin
     perform agent.reelect(array(
         select h.group_key from unnest(_ids) as new (id) join agent.event as h on h.id = new.id
         where h.head and h.group_key is not null and h.claimed_by is null
-        and exists (
-            select from agent.event as m where m.group_key = h.group_key and not m.head and m.claimed_by is null
-            and (m.event_ts, m.id) < (h.event_ts, h.id) and m.vt <= agent.clock())));
+        and (select true from agent.event as m where m.group_key = h.group_key and not m.head and m.claimed_by is null
+            and (m.event_ts, m.id) < (h.event_ts, h.id) and m.vt <= agent.clock() order by m.event_ts, m.id limit 1)));
 end
 $$;
 

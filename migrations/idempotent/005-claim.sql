@@ -291,6 +291,7 @@ create or replace function agent.claim_event(_max_attempts int4 default 3, _invi
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
 set enable_bitmapscan = off
+set enable_sort = off
 as $$
 declare
     _now timestamptz := agent.clock();
@@ -343,6 +344,7 @@ create or replace function agent.claim_events
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
 set enable_bitmapscan = off
+set enable_sort = off
 set lock_timeout = '100ms'
 as $$
 declare

@@ -510,6 +510,7 @@ $$;
 -- Returns the next key after _after under which events of a kind are parked; null at the end.
 create or replace function agent.next_key(_kind text, _after text) returns text
 language sql volatile security definer
+set enable_sort = off
 return (
     select e.changes #>> '{0,limit_key}' from agent.event as e
     where e.lane < 0 and e.head and (e.kind || ' ' || (e.changes #>> '{0,limit_key}')) collate "C" > _kind || ' ' || _after and (e.kind || ' ' || (e.changes #>> '{0,limit_key}')) collate "C" < _kind || '!'
@@ -520,6 +521,7 @@ return (
 -- follows an older rule. Skips locked rows. Returns the number of events.
 create or replace function agent.park_events(_kind text, _most int4) returns int4
 language plpgsql volatile security definer
+set enable_sort = off
 as $$
 declare
     _per text := (select l.per from agent.limits as l where l.kind = _kind);
@@ -542,7 +544,8 @@ begin
                 select agent.next_key(_kind, known.key) from known where known.key is not null
             )
             select e.id from known cross join lateral (
-                select w.id from agent.event as w where w.lane < 0 and w.head and (w.kind || ' ' || (w.changes #>> '{0,limit_key}')) collate "C" = _kind || ' ' || known.key limit _most
+                select w.id from agent.event as w where w.lane < 0 and w.head and (w.kind || ' ' || (w.changes #>> '{0,limit_key}')) collate "C" = _kind || ' ' || known.key
+                order by w.lane::int4, w.vt limit _most
             ) as e
             where known.key not like _per || ':%' limit _most);
     end if;

@@ -72,6 +72,7 @@ $$;
 create or replace function agent.sweep_by_age(_max_vt_age interval, _kinds text[], _limit int4) returns int4
 language plpgsql volatile security definer
 set enable_bitmapscan = off
+set enable_sort = off
 as $$
 declare
     _since timestamptz := agent.clock() - _max_vt_age;

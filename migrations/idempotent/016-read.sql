@@ -267,10 +267,11 @@ $$;
 create or replace function agent.group_jobs(_group_key text, _limit int4) returns setof agent.job
 language sql stable security definer
 set enable_bitmapscan = off
+set enable_sort = off
 as $$
     select j.* from (
         select e.id from agent.event as e where e.group_key = _group_key and e.head
-        union all (select e.id from agent.event as e where e.group_key = _group_key and not e.head and e.claimed_by is not null limit _limit)
+        union all (select e.id from agent.event as e where e.group_key = _group_key and not e.head and e.claimed_by is not null order by e.event_ts, e.id limit _limit)
         union all (select e.id from agent.event as e where e.group_key = _group_key and not e.head and e.claimed_by is null order by e.event_ts, e.id limit _limit)
     ) as found join agent.live_job as j on j.id = found.id
     union all (select j.* from agent.ended_job as j where j.group_key = _group_key order by j.finished_at desc limit _limit)
@@ -308,7 +309,8 @@ create or replace function agent.thread_events(_group_keys text[], _channel text
 returns table (id int8, event_ts timestamptz, turn boolean, whole boolean, event jsonb, notes jsonb, result jsonb)
 language plpgsql stable security definer
 set plan_cache_mode = force_custom_plan
-set enable_seqscan = off set enable_bitmapscan = off
+set enable_bitmapscan = off
+set enable_sort = off
 as $$
 declare
     _at timestamptz := agent.to_timestamptz(_ts::numeric);
@@ -321,8 +323,10 @@ begin
              where h.group_key = key and h.finished_at >= _first - interval '1 minute' and h.event_ts >= _first
              and (h.reason is null or h.reason not like '%: deleted in Slack') order by h.finished_at desc limit 1000)
             union all select e.id, e.event_ts, e.event, e.notes, null from agent.event as e where e.group_key = key and e.head
-            union all select e.id, e.event_ts, e.event, e.notes, null from agent.event as e where e.group_key = key and not e.head and e.claimed_by is not null and e.event_ts < _at
-            union all select e.id, e.event_ts, e.event, e.notes, null from agent.event as e where e.group_key = key and not e.head and e.claimed_by is null and e.event_ts < _at
+            union all (select e.id, e.event_ts, e.event, e.notes, null from agent.event as e
+             where e.group_key = key and not e.head and e.claimed_by is not null and e.event_ts < _at order by e.event_ts, e.id)
+            union all (select e.id, e.event_ts, e.event, e.notes, null from agent.event as e
+             where e.group_key = key and not e.head and e.claimed_by is null and e.event_ts < _at order by e.event_ts, e.id)
         ) as s
     ), said as materialized (
         select s.*, m.message ->> 'ts' as ts, bool_or(m.message ->> 'type' = 'message') over () as whole
@@ -347,6 +351,7 @@ $$;
 create or replace function agent.message_jobs(_teams text[], _channel text, _ts numeric, _thread text) returns setof int8
 language plpgsql stable security definer
 set enable_bitmapscan = off
+set enable_sort = off
 as $$
 declare
     _at timestamptz := agent.to_timestamptz(_ts);
@@ -359,8 +364,8 @@ begin
     loop
         return query
         select e.id from agent.event as e where e.group_key = _key and e.head and e.event_ts = _at
-        union all select e.id from agent.event as e where e.group_key = _key and not e.head and e.claimed_by is null and e.event_ts = _at
-        union all select e.id from agent.event as e where e.group_key = _key and not e.head and e.claimed_by is not null and e.event_ts = _at
+        union all (select e.id from agent.event as e where e.group_key = _key and not e.head and e.claimed_by is null and e.event_ts = _at order by e.event_ts, e.id)
+        union all (select e.id from agent.event as e where e.group_key = _key and not e.head and e.claimed_by is not null and e.event_ts = _at order by e.event_ts, e.id)
         union all select h.id from (
             select j.id, j.event_ts from agent.event_hist as j where j.group_key = _key and j.finished_at >= _at - interval '1 minute'
             order by j.finished_at limit 2000) as h where h.event_ts = _at;

@@ -53,6 +53,7 @@ create or replace function agent.drop_history
 language plpgsql volatile security definer
 set plan_cache_mode = force_custom_plan
 set enable_seqscan = off
+set enable_sort = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 set lock_timeout = '100ms'
@@ -158,6 +159,8 @@ create or replace function agent.find_named
 )
 language plpgsql volatile security definer
 set plan_cache_mode = force_custom_plan
+set enable_bitmapscan = off
+set enable_sort = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 as $$
@@ -429,9 +432,9 @@ begin
         union select kind, limit_key from agent.limit_note where limit_key ~ all(_words)
     loop
         continue when not pg_try_advisory_xact_lock(hashtextextended('agent.limit ' || _key.kind || ' ' || _key.limit_key, 0))
-        or exists (
-            select from agent.event as e where e.lane < 0 and e.head and ((e.kind || ' ' || (e.changes #>> '{0,limit_key}')) collate "C")
-            = ((_key.kind || ' ' || _key.limit_key) collate "C"));
+        or (select true from agent.event as e where e.lane < 0 and e.head
+            and (e.kind || ' ' || (e.changes #>> '{0,limit_key}')) collate "C" = (_key.kind || ' ' || _key.limit_key) collate "C"
+            order by e.lane::int4, e.vt limit 1);
         delete from agent.limit_note as n where n.ctid = any(array(
             select ctid from agent.limit_note where kind = _key.kind and limit_key = _key.limit_key for update skip locked));
         delete from agent.limit_state as s where s.ctid = any(array(

@@ -1,9 +1,12 @@
 -- The settings that all functions share, and who may call what. No functions are made here.
 
 -- No function states these settings. A function that runs as its owner pins its search path: a
--- caller's brings nothing in. Where bitmap scans are off, sequential scans are off, too. A plan
--- that is pinned to indexes is not compiled: an unavoidable scan has a huge estimated cost then,
--- and JIT would take 100 ms per call. A function that no role may call runs with its caller's.
+-- caller's brings nothing in. Where bitmap scans are off, sequential scans are off, too. Where
+-- sorts are off, the index that has the rows in order is read, and only as far as needed:
+-- statistics from before a backlog would prefer another index of the group or the lane, read all of
+-- it and sort. A pinned plan is not compiled: an unavoidable scan or sort has a huge estimated cost
+-- then, and JIT would take 100 ms per call. A function that no role may call runs with its
+-- caller's.
 do $$
 declare
     _function record;
@@ -12,7 +15,7 @@ begin
         select p.oid::regprocedure as name, concat_ws(' '
             , case when p.prosecdef then 'set search_path = pg_catalog, pg_temp' end
             , case when 'enable_bitmapscan=off' = any(p.proconfig) then 'set enable_seqscan = off' end
-            , case when p.proconfig && array['enable_seqscan=off', 'enable_bitmapscan=off'] then 'set jit = off' end) as settings
+            , case when p.proconfig && array['enable_seqscan=off', 'enable_bitmapscan=off', 'enable_sort=off'] then 'set jit = off' end) as settings
         from pg_proc as p where p.pronamespace = 'agent'::regnamespace and pg_has_role(p.proowner, 'usage')
         and not exists (select from pg_depend as d where d.objid = p.oid and d.deptype = 'e')
     loop

@@ -7,6 +7,11 @@ from typing import Any
 
 from surelane import Queue
 from surelane.calls import Calls, Pool
+from surelane.jobs import Continuation, Job
+from surelane_operator.changes import Changes
+from surelane_service.cron import Cron
+from surelane_service.engine import Engine
+from tests.sql.queue_steps import claim, complete, continue_with, fail, pair
 
 TEAM, CHANNEL = "T0SURELANE", "C0GENERAL1"
 TRACEBACK = """Traceback (most recent call last):
@@ -16,6 +21,16 @@ TRACEBACK = """Traceback (most recent call last):
     raise LookupError("no model is called 'gpt'")
 LookupError: no model is called 'gpt'
 """
+CAUSES = {
+    "failed": "It failed after 3 attempts: all its attempts were used. LookupError",
+    "paused": "its kind is paused",
+    "unhandled": "no running worker handles kind slack.reaction_added",
+    "behind": "It waits behind another event of its thread",
+    "asks": "waits for approve deploy:1",
+    "died": "worker worker-b died at",
+    "expired": "It expired after no attempt: it waited for a worker for so long",
+}
+"""What is told of each scene."""
 
 
 @dataclass
@@ -52,6 +67,12 @@ def mention(number: int, ts: str, thread_ts: str | None = None) -> dict[str, Any
     }
 
 
+def link_to(ts: str, thread: str | None = None) -> str:
+    """Return a link to a message, as Slack copies it."""
+    link = f"https://team.slack.com/archives/{CHANNEL}/p{ts.replace('.', '')}"
+    return link if thread is None else f"{link}?thread_ts={thread}&cid={CHANNEL}"
+
+
 def ts_of(at: datetime) -> str:
     """Return a time as Slack writes it."""
     return f"{at.timestamp():.6f}"
@@ -61,8 +82,7 @@ class Stage:
     """Makes things happen in the queue by the functions that ingest and workers call."""
 
     def __init__(self, pool: Pool) -> None:
-        self.calls = Calls(pool)
-        self.queue = Queue(pool)
+        self.pool, self.calls, self.queue = pool, Calls(pool), Queue(pool)
         self.now = datetime.now(UTC)
         self._number = 0
 
@@ -110,15 +130,36 @@ class Stage:
 
 async def announce(stage: Stage) -> None:
     """Let the worker say that it is alive, as it does every 20 seconds."""
-    kinds = (
-        "slack.app_mention",
-        "slack.message.im",
-        "slack.app_home_opened",
-        "agent-turn",
-        "deploy",
-        "report",
-    )
-    await stage.worker("worker-a", *kinds)
+    slacks = ("app_mention", "message.im", "app_home_opened")
+    kinds = ("agent-turn", "deploy", "report")
+    await stage.worker("worker-a", *(f"slack.{each}" for each in slacks), *kinds)
+
+
+async def furnish(stage: Stage) -> int:
+    """Add a limit, a schedule that has run, and a workflow in its middle; return the workflow's last event.
+
+    Of the workflow's children one failed, one runs, and one fanned out itself.
+    """
+    pool = stage.pool
+    engine, daily = Engine(pool), Cron("0 9 * * 1-5", "Europe/Berlin")
+    await engine.declare_limits("worker-a", ["deploy"], {"deploy": {"per": "workspace", "concurrency": 2}})
+    await Changes(pool).set_cron("daily", daily, kind="nightly", payload={"to": "C1"})
+    due = await pool.fetchval("select next_at from agent.cron where name = 'daily'")
+    await engine.fire_cron("daily", due, [daily.last_until(datetime.now(UTC))], due)
+    async with pool.acquire() as connected:
+        queue: Any = connected
+        await stage.queue.enqueue("orchestrator-plan", {})
+        (plan,) = await claim(queue, "orchestrator-plan")
+        parts = [Job("orchestrator-subtask", {"n": number}, max_attempts=1) for number in range(6)]
+        await continue_with(queue, pair(plan), parts, Continuation("orchestrator-synthesize"))
+        done, failed, inner, *_ = await claim(queue, "orchestrator-subtask", limit=4, worker="worker-a")
+        await complete(queue, pair(done))
+        error = json.dumps({"type": "ValueError", "message": "no such order"})
+        await fail(queue, pair(failed), errors=[error])
+        await continue_with(queue, pair(inner), [Job("lookup")] * 3, Continuation("collect"))
+    await pool.execute("update agent.measurement set due = '-infinity'")
+    found: int = await pool.fetchval("select id from agent.event where kind = 'orchestrator-synthesize'")
+    return found
 
 
 async def seed(stage: Stage) -> Scenes:
@@ -172,6 +213,7 @@ async def _ask(stage: Stage, identity: int) -> None:
         "channel": CHANNEL,
         "text": "Deploy web 7.1?",
         "choices": ["Approve", "Reject"],
+        "by": ["U0ADA00001"],
     }
     store = "select agent.store_step($1, 1, $2, 1, null, $3, '[]', interval '0.2 seconds', true)"
     await stage.calls.fetchval(store, identity, "plan", json.dumps({"version": "7.1"}))

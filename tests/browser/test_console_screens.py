@@ -1,7 +1,9 @@
-"""The operator's page in a browser: from the overview to the cause of an unanswered message, and what helps."""
+"""The operator's page in a browser: keyboard, live updates, changes, phones, accessibility.
+
+What the screens say is checked in their HTML by ``tests/system/test_console_screens.py``.
+"""
 
 import json
-import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import timedelta
@@ -11,23 +13,26 @@ import asyncpg
 import pytest
 
 from surelane.calls import Pool
+from surelane_operator.changes import Changes
 from surelane_operator.console.live import Live
 from tests.browser.console_page import SignedIn, accessible, console_at, expect, opened
-from tests.browser.console_scenes import CHANNEL, Scenes, Stage, announce, mention, seed, ts_of
+from tests.browser.console_scenes import CHANNEL, Scenes, Stage, announce, furnish, link_to, seed, ts_of
 from tests.processes import free_port
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser, Page
+    from playwright.async_api import Browser
 
 pytestmark = pytest.mark.browser
-LINK = "https://acme.slack.com/archives/{channel}/p{ts}"
 
 
 class Desk:
     """The page, its database and its scenes, which the tests of this module share."""
 
-    def __init__(self, browser: "Browser", pool: Pool, stage: Stage, scenes: Scenes, url: str) -> None:
+    def __init__(
+        self, browser: "Browser", pool: Pool, stage: Stage, scenes: Scenes, joining: int, url: str
+    ) -> None:
         self.browser, self.pool, self.stage, self.scenes, self.url = browser, pool, stage, scenes, url
+        self.joining = joining
 
     def open(self, address: str = "/console/", **options: Any) -> Any:
         """Open a screen."""
@@ -48,7 +53,7 @@ async def shared(browser: "Browser", shared_database: str) -> AsyncIterator[Desk
         console_at(pool) as url,
     ):
         stage = Stage(pool)
-        yield Desk(browser, pool, stage, await seed(stage), url)
+        yield Desk(browser, pool, stage, await seed(stage), await furnish(stage), url)
 
 
 @pytest.fixture
@@ -59,105 +64,14 @@ async def desk(shared: Desk) -> Desk:
     return shared
 
 
-CAUSES = {
-    "failed": "It failed after 3 attempts: all its attempts were used. LookupError",
-    "paused": "its kind is paused",
-    "unhandled": "no running worker handles kind slack.reaction_added",
-    "behind": "It waits behind another event of its thread",
-    "asks": "waits for approve deploy:1",
-    "died": "worker worker-b died at",
-    "expired": "It expired after no attempt: it waited for a worker for so long",
-}
-
-
-@pytest.mark.parametrize("cause", CAUSES)
-async def test_the_cause_is_one_click_from_the_overview(desk: Desk, cause: str) -> None:
+async def test_a_message_is_found_by_keyboard_by_its_link(desk: Desk) -> None:
+    ts = ts_of(desk.stage.now - timedelta(minutes=11))
     async with desk.open() as page:
-        await page.locator(f'a[href="/console/events/{getattr(desk.scenes, cause)}"]').first.click()
-        await expect(page.locator("#why")).to_contain_text(CAUSES[cause])
-
-
-async def test_the_event_that_comes_first_is_one_click_further(desk: Desk) -> None:
-    async with desk.open(f"/console/events/{desk.scenes.behind}") as page:
-        await page.get_by_role("link", name=f"Event {desk.scenes.first}").click()
-        await expect(page.locator("#why")).to_contain_text("A worker handles it now")
-
-
-async def find(page: "Page", text: str) -> None:
-    """Look for something by keyboard."""
-    await page.locator("h1").wait_for()
-    await page.keyboard.press("/")
-    await page.keyboard.type(text)
-    await page.keyboard.press("Enter")
-
-
-async def test_a_duplicate_leads_to_the_one_event(desk: Desk) -> None:
-    ts = ts_of(desk.stage.now - timedelta(minutes=40))
-    payload = json.dumps(mention(900, ts))
-    insert = "select agent.insert_event($1)"
-    one = await desk.pool.fetchval(insert, payload)
-    await desk.pool.execute(insert, payload)
-    async with desk.open() as page:
-        await find(page, LINK.format(channel=CHANNEL, ts=ts.replace(".", "")))
-        await expect(page.get_by_role("heading", level=1)).to_have_text(f"Event {one}")
-        await expect(page.locator("dd").get_by_text("Ev0CONSOLE900", exact=True)).to_be_visible()
-
-
-async def test_a_reply_in_a_thread_is_found_by_its_link(desk: Desk) -> None:
-    ts = ts_of(desk.stage.now - timedelta(minutes=11)).replace(".", "")
-    thread = desk.scenes.thread.rpartition(":")[2]
-    async with desk.open() as page:
-        await find(page, f"{LINK.format(channel=CHANNEL, ts=ts)}?thread_ts={thread}&cid={CHANNEL}")
+        await page.locator("h1").wait_for()
+        await page.keyboard.press("/")
+        await page.keyboard.type(link_to(ts, desk.scenes.thread.rpartition(":")[2]))
+        await page.keyboard.press("Enter")
         await expect(page.get_by_role("heading", level=1)).to_have_text(f"Event {desk.scenes.behind}")
-
-
-async def test_a_message_that_never_arrived_says_what_may_be_wrong(desk: Desk) -> None:
-    async with desk.open() as page:
-        await find(page, LINK.format(channel=CHANNEL, ts="1700000000000100"))
-        await expect(page.locator("#why")).to_contain_text("No event of this message was stored.")
-        await expect(page.locator("main")).to_contain_text("Events of this channel have come lately")
-        await expect(page.locator("main")).to_contain_text("count answers by status")
-
-
-async def test_the_overview_shows_what_the_doctor_finds(desk: Desk) -> None:
-    async with desk.open() as page:
-        await expect(page.get_by_role("list").filter(has_text="ahead of the database")).to_be_visible()
-        row = page.get_by_role("row").filter(has_text="slack.reaction_added no worker")
-        await expect(row).to_be_visible()
-
-
-async def test_a_reply_leads_to_its_message(desk: Desk) -> None:
-    identity = await desk.stage.message("replying", timedelta(minutes=4))
-    await desk.stage.claim("replying", "worker-a")
-    notes = {
-        "replies": {"0": "1767225600.000100", "1": None, "2": "", "3": "1767225700.000200"},
-        "elsewhere": {"3": "C0OTHER"},
-        "streams": {"4": {"ts": "1767225800.000300", "stopped": True}},
-    }
-    await desk.pool.execute("select agent.note_event($1, 1, $2)", identity, json.dumps(notes))
-    await desk.pool.execute("select agent.complete_events(array[$1::int8], array[1])", identity)
-    async with desk.open(f"/console/events/{identity}") as page:
-        replies = page.get_by_role("listitem").filter(has_text="replied")
-        await expect(replies).to_have_count(3)
-        for nth, place in enumerate((CHANNEL, "C0OTHER", CHANNEL)):
-            link = replies.nth(nth).get_by_role("link", name="open the message in Slack")
-            await expect(link).to_have_attribute("href", re.compile(f"channel={place}&message_ts=17672257*"))
-
-
-async def test_tags_and_progress_show_at_once_and_a_tag_leads_to_its_events(desk: Desk) -> None:
-    identity = await desk.stage.queue.enqueue("agent-turn")
-    await desk.stage.claim("agent-turn", "worker-a")
-    async with desk.open(f"/console/events/{identity}") as page:
-        await expect(page.locator("#live .badge").first).to_have_text("running")
-        for call in (
-            """select agent.store_tags($1, 1, '{"customer": {"found_by": "Acme, Inc.", "value": "Acme, Inc."}}')""",
-            """select agent.open_step($1, 1, 'progress', 0, '"3 of 7 files"')""",
-        ):
-            await desk.pool.execute(call, identity)
-        await expect(page.locator("#progress")).to_have_text("3 of 7 files")
-        await page.get_by_role("link", name="Acme, Inc.").click()
-        await expect(page.locator(f'a[href="/console/events/{identity}"]').first).to_be_visible()
-        await expect(page.locator('input[name="tag"]')).to_have_value("customer:Acme, Inc.")
 
 
 async def test_an_open_page_follows_its_event(desk: Desk) -> None:
@@ -273,25 +187,13 @@ async def test_some_events_run_again_together(desk: Desk) -> None:
 
 
 async def test_all_that_match_are_cancelled_and_those_on_other_pages_too(desk: Desk) -> None:
-    await desk.stage.queue.enqueue("many")
-    await desk.pool.execute("select agent.enqueue('many', '{}', 0) from generate_series(1, 59)")
-    async with desk.open("/console/events?kind=many&status=pending") as page:
-        await page.get_by_role("checkbox", name="Select all on this page").check()
-        await expect(page.locator("#picked")).to_have_text("50")
-        await page.get_by_role("checkbox", name="all that match").check()
-        await page.get_by_role("button", name="Cancel").click()
-        await expect(page.get_by_role("dialog")).to_contain_text("Cancel 60 events?")
-        await page.get_by_role("dialog").get_by_role("button", name="Yes").click()
-        await expect(page.get_by_role("status").last).to_contain_text("60 cancelled")
-
-
-async def test_all_of_a_workspace_are_cancelled(desk: Desk) -> None:
     await desk.pool.execute(
         "select agent.enqueue('crowded', jsonb_build_object('team_id', 'T' || n % 4), 0)"
         " from generate_series(1, 300) as n"
     )
     async with desk.open("/console/events?kind=crowded&status=pending&workspace=T3") as page:
         await page.get_by_role("checkbox", name="Select all on this page").check()
+        await expect(page.locator("#picked")).to_have_text("50")
         await page.get_by_role("checkbox", name="all that match").check()
         await page.get_by_role("button", name="Cancel").click()
         await expect(page.get_by_role("dialog")).to_contain_text("Cancel 75 events?")
@@ -301,66 +203,89 @@ async def test_all_of_a_workspace_are_cancelled(desk: Desk) -> None:
 
 async def test_a_viewer_is_offered_no_change(desk: Desk) -> None:
     async with console_at(desk.pool, people=SignedIn("viewer")) as url:
-        for address in (f"/console/events/{desk.scenes.failed}", "/console/events"):
+        for address in (
+            *(f"/console/events/{desk.scenes.failed}", "/console/events"),
+            *("/console/kinds/deploy", "/console/schedules/daily"),
+        ):
             async with opened(desk.browser, url + address) as page:
                 await expect(page.locator("#connection")).to_have_text("live")
                 for part in await page.locator("[data-action]:not(.sign-out), .operators").all():
                     await expect(part).to_be_hidden()
 
 
-FILTERS = {
-    "workspace=T0OTHER": 1,
-    "channel=C0OTHER": 1,
-    "user=U0OTHER": 1,
-    "error=unheard+of": 1,
-    "text=other": 1,
-    "key=Ev0OTHER": 1,
-    "kind=filtered&status=failed": 1,
-    "kind=filtered&status=failed,pending": 2,
-    "kind=filtered&until=2026-01-01": 0,
-    "kind=filtered&since=2026-01-01+12:00": 2,
-    "kind=filtered&error=unheard&user=U0NOBODY": 0,
-}
+async def test_a_kind_is_paused_resumed_and_limited(desk: Desk) -> None:
+    async with desk.open("/console/kinds") as page:
+        row = page.get_by_role("row", name="deploy")
+        await row.get_by_role("button", name="Pause").click()
+        await page.get_by_role("button", name="Yes").click()
+        await expect(row.get_by_text("paused")).to_be_visible()
+        await row.get_by_role("button", name="Resume").click()
+        await expect(row.get_by_role("button", name="Pause")).to_be_visible()
+
+        await page.goto(f"{desk.url}/console/kinds/deploy")
+        await expect(page.get_by_text("2 at once per workspace")).to_be_visible()
+        await page.get_by_label("At once").fill("5")
+        await page.get_by_role("button", name="Change").click()
+        await expect(page.get_by_text("5 at once per workspace")).to_be_visible()
+        await page.get_by_role("button", name="Reset").click()
+        await expect(page.get_by_text("2 at once per workspace")).to_be_visible()
+
+        await page.goto(f"{desk.url}/console/actions")
+        for done in ("pause", "resume", "set limit", "reset limit"):
+            await expect(page.get_by_role("cell", name=done, exact=True).first).to_be_visible()
 
 
-@pytest.fixture(scope="module")
-async def filtered(shared: Desk) -> Desk:
-    """Store an event for each filter."""
-    await shared.failed("filtered", "something unheard of")
-    payload = mention(0, ts_of(shared.stage.now)) | {"event_id": "Ev0OTHER", "team_id": "T0OTHER"}
-    payload["event"] |= {"channel": "C0OTHER", "user": "U0OTHER"}
-    identity = await shared.pool.fetchval("select agent.insert_event($1)", json.dumps(payload))
-    await shared.pool.execute("update agent.event set kind = 'filtered' where id = $1", identity)
-    return shared
+async def test_typing_goes_on_while_the_page_changes_above_the_field(desk: Desk) -> None:
+    operations = Changes(desk.pool)
+    async with desk.open("/console/schedules/daily") as page:
+        await expect(page.locator("#connection")).to_have_attribute("data-state", "live")
+        field, notice = page.get_by_label("Time zone"), page.get_by_text("This schedule is paused")
+        await field.fill("")
+        assert await operations.pause_cron("daily")
+        await expect(notice).to_be_visible()
+        await page.keyboard.type("Asia/")
+        assert await operations.resume_cron("daily")
+        await expect(notice).to_be_hidden()
+        await page.keyboard.type("Tokyo")
+        await expect(field).to_have_value("Asia/Tokyo")
 
 
-async def test_filters_find_their_events(filtered: Desk) -> None:
-    found = {}
-    async with filtered.open("/console/events?kind=filtered&status=failed") as page:
-        await expect(page.get_by_role("combobox", name="Kind")).to_have_value("filtered")
-        for query in FILTERS:
-            answer = await page.request.get(f"{filtered.url}/console/events?{query}")
-            found[query] = (await answer.text()).count('<tr data-key="e')
-    assert found == FILTERS
+async def test_nothing_moves_under_a_pressed_button(desk: Desk) -> None:
+    script = """async () => {
+      const { show } = await import("/console/static/live.js");
+      const content = document.querySelector("#live");
+      content.querySelector("button").dispatchEvent(new PointerEvent("pointerdown", { bubbles: true }));
+      show("<p>all is new</p>");
+      const pressed = content.textContent.includes("all is new");
+      dispatchEvent(new PointerEvent("pointerup"));
+      await new Promise((resolve) => setTimeout(resolve));
+      return [pressed, content.textContent];
+    }"""
+    async with desk.open("/console/kinds") as page:
+        assert await page.evaluate(script) == [False, "all is new"]
 
 
-async def test_pages_go_on_where_the_last_one_ended(desk: Desk) -> None:
-    await desk.stage.queue.enqueue("paged")
-    await desk.pool.execute("select agent.enqueue('paged', '{}', 0) from generate_series(1, 74)")
-    async with desk.open("/console/events?kind=paged") as page:
-        seen = await page.locator("tbody .id").all_inner_texts()
-        await page.get_by_role("link", name="Older").click()
-        await expect(page.locator("tbody tr")).to_have_count(25)
-        seen += await page.locator("tbody a[href^='/console/events/']").all_inner_texts()
-    assert len(set(seen) - {""}) == 75
+async def test_a_schedule_is_edited_and_run(desk: Desk) -> None:
+    async with desk.open("/console/schedules") as page:
+        await page.get_by_role("link", name="daily").click()
+        await expect(page.locator(".firings li")).to_have_count(5)
+        await page.get_by_label("Time zone").fill("America/New_York")
+        await page.get_by_role("button", name="Save").click()
+        await expect(page.get_by_text("in America/New_York")).to_be_visible()
+        await page.get_by_role("button", name="Pause").click()
+        await expect(page.get_by_text("This schedule is paused")).to_be_visible()
+        await page.get_by_role("button", name="Run now").click()
+        await page.wait_for_url("**/console/events/*")
+        identity = int(page.url.rpartition("/")[2])
+    to = await desk.pool.fetchval("select event ->> 'to' from agent.event where id = $1", identity)
+    assert to == "C1"
 
 
-async def test_a_thread_is_told_in_order(desk: Desk) -> None:
-    async with desk.open(f"/console/events/{desk.scenes.behind}") as page:
-        await page.get_by_role("link", name=desk.scenes.thread).click()
-        told = page.get_by_role("listitem").filter(has_text="agent-turn")
-        await expect(told).to_have_count(2)
-        await expect(told.first).to_contain_text(f"Event {desk.scenes.first}")
+async def test_the_doctor_looks_again_when_asked(desk: Desk) -> None:
+    async with desk.open("/console/doctor") as page:
+        await expect(page.locator(".findings li").first).to_be_visible()
+        await page.get_by_role("button", name="Look again").click()
+        await expect(page.get_by_text("The doctor has looked.")).to_be_visible()
 
 
 async def test_everything_is_reached_by_keyboard(desk: Desk) -> None:
@@ -383,6 +308,11 @@ async def test_a_phone_has_the_screens_behind_a_button(desk: Desk) -> None:
         await expect(page.get_by_role("heading", level=1)).to_have_text("Events")
 
 
+PANELS = (
+    *("", "?span=day", "kinds/deploy?span=day", "kinds", "kinds/deploy", "workflows", "schedules"),
+    *("schedules/daily", "workers", "workers/worker-a", "waiting", "doctor", "usage", "actions"),
+    "workflows/{joining}",
+)
 SCREENS = {
     "overview": "/console/",
     "events": "/console/events",
@@ -392,6 +322,7 @@ SCREENS = {
     "never": f"/console/find?q={CHANNEL}+1700000000.000100",
     "nothing": "/console/find?q=nothing-like-this",
     "missing": "/console/events/999999999",
+    **{f"panel {address}": f"/console/{address}" for address in PANELS},
 }
 
 
@@ -400,7 +331,9 @@ async def test_axe_finds_nothing_and_no_screen_scrolls_sideways(desk: Desk, sche
     found: dict[str, list[str]] = {}
     async with desk.open(color_scheme=scheme) as page:
         for name, address in SCREENS.items():
-            await page.goto(desk.url + address.format(**vars(desk.scenes)))
+            response = await page.goto(desk.url + address.format(**vars(desk.scenes), joining=desk.joining))
+            assert response is not None
+            assert response.status == (404 if name == "missing" else 200), name
             await expect(page.locator("#connection")).not_to_have_attribute("data-state", "connecting")
             found[name] = await accessible(page)
             for width in (390, 2560):
@@ -408,5 +341,10 @@ async def test_axe_finds_nothing_and_no_screen_scrolls_sideways(desk: Desk, sche
                 wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
                 if await page.evaluate(wide):
                     found[name].append(f"scrolls sideways at {width}")
+                if width == 390 and name.startswith("panel"):
+                    found[name] += await accessible(page) if scheme == "light" else []
+                    main = "document.querySelector('main')"
+                    if await page.evaluate(f"{main}.scrollWidth > {main}.clientWidth"):
+                        found[name].append("scrolls sideways within a phone")
             await page.set_viewport_size({"width": 1280, "height": 800})
     assert {name: problems for name, problems in found.items() if problems} == {}

@@ -220,11 +220,3 @@ async def test_a_menu_in_a_message_asks_the_app(slack: "SlackPage", pair: Pair) 
     await slack.page.get_by_role("option", name="Oslo").click()
     (chosen,) = await forms(pair, "block_actions")
     assert chosen.payload["actions"][0]["selected_option"] == option("oslo")
-
-
-async def test_scopes_are_those_of_the_manifest(pair: Pair) -> None:
-    said = await pair.said()
-    from tests.system.test_simulator_slack_sdk import failing  # noqa: PLC0415
-
-    reaction = pair.web.reactions_add(channel=said["channel"], timestamp=said["ts"], name="eyes")
-    assert await failing(reaction) == "missing_scope"

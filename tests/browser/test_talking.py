@@ -57,13 +57,6 @@ async def test_a_rate_limit_is_switched_on_and_the_answer_comes_after_a_retry(sl
     await slack.expect(slack.thread).to_contain_text("you said: hello")
 
 
-async def test_a_duplicate_delivery_is_switched_on_and_shown(slack: "SlackPage", pair: Pair) -> None:
-    await slack.switch_on("an event is delivered twice")
-    await slack.say("twice?")
-    await slack.expect(slack.channel.locator(".delivery")).to_contain_text("1 retry")
-    assert len({event["event_id"] for event in pair.app.events}) == 1
-
-
 async def test_a_fault_can_be_switched_off_again(slack: "SlackPage") -> None:
     await slack.switch_on("the token is refused")
     await slack.tools.get_by_role("button", name="Switch off").click()
@@ -129,24 +122,6 @@ async def test_a_button_is_pressed(slack: "SlackPage", pair: Pair) -> None:
     received = await pair.app.arrive(2)
     payload = json.loads(parse_qs(received[1].body.decode())["payload"][0])
     assert (payload["type"], payload["actions"][0]["action_id"]) == ("block_actions", "approve")
-
-
-async def test_a_command_opens_a_form_that_is_filled_in(slack: "SlackPage", pair: Pair) -> None:
-    await slack.say("/ticket the door is stuck")
-    (command,) = await pair.app.arrive(1)
-    form = parse_qs(command.body.decode())
-    element = {"type": "plain_text_input", "action_id": "what"}
-    label = {"type": "plain_text", "text": "What is wrong?"}
-    block = {"type": "input", "block_id": "ticket", "label": label, "element": element}
-    title = {"type": "plain_text", "text": "Open a ticket"}
-    submit = {"type": "plain_text", "text": "Submit"}
-    view = {"type": "modal", "title": title, "submit": submit, "blocks": [block]}
-    await pair.web.views_open(trigger_id=form["trigger_id"][0], view=view)
-    await slack.page.get_by_label("What is wrong?").fill(form["text"][0])
-    await slack.page.get_by_role("button", name="Submit").click()
-    payload = json.loads(parse_qs((await pair.app.arrive(2))[1].body.decode())["payload"][0])
-    assert payload["type"] == "view_submission"
-    assert payload["view"]["state"]["values"]["ticket"]["what"]["value"] == "the door is stuck"
 
 
 async def test_what_people_write_is_shown_as_text(slack: "SlackPage") -> None:

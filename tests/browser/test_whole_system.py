@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.system.up import Up, up
+from dev.tests.system.up import Up, up
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser
@@ -24,7 +24,6 @@ async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Up]:
         "SURELANE_BACKOFF_BASE": "0.2s",
         "SURELANE_POLL_INTERVAL": "0.2s",
         "SURELANE_HANDLERS": "tests.browser.ticket_handlers:handlers",
-        "SURELANE_EVENT_TYPES": "app_mention,message.im,app_home_opened",
     }
     async with up(data / "pg", settings) as running:
         await running.ready()
@@ -48,17 +47,6 @@ async def test_a_message_is_answered_and_the_queue_says_done(slack: "SlackPage")
     await slack.expect(slack.thread.locator(".message.app")).to_have_count(1)
 
 
-async def test_a_server_error_is_switched_on_and_the_answer_comes_after_a_retry(slack: "SlackPage") -> None:
-    await slack.switch_on("500", "chat.postMessage")
-    await slack.say("once more")
-    await slack.open_tools("Calls")
-    calls = slack.tools.get_by_role("listitem").filter(has_text="chat.postMessage")
-    await slack.expect(calls.filter(has_text="internal_error")).to_have_count(1)
-    await slack.message("once more").get_by_role("button", name="1 reply").click()
-    await slack.expect(slack.thread.locator(".message.app")).to_have_count(1)
-    await slack.expect(slack.thread.locator(".delivery")).to_contain_text("queue: done")
-
-
 async def test_a_refused_token_ends_the_event_and_the_page_says_why(slack: "SlackPage") -> None:
     await slack.switch_on("the token is refused", "chat.postMessage")
     await slack.say("no luck")
@@ -66,12 +54,6 @@ async def test_a_refused_token_ends_the_event_and_the_page_says_why(slack: "Slac
     await slack.expect(delivery).to_contain_text("queue: failed")
     await delivery.locator("summary").click()
     await slack.expect(delivery).to_contain_text("invalid_auth")
-
-
-async def test_a_command_that_nothing_handles_is_refused_at_once(slack: "SlackPage") -> None:
-    await slack.say("/unknown home")
-    await slack.open_tools("Deliveries")
-    await slack.expect(slack.tools.locator(".delivery", has_text="/unknown")).to_contain_text("404 error")
 
 
 async def test_a_modal_gets_its_options_and_its_errors_from_the_handlers(slack: "SlackPage") -> None:
@@ -89,23 +71,3 @@ async def test_a_modal_gets_its_options_and_its_errors_from_the_handlers(slack: 
     await slack.expect(slack.modal).to_contain_text("Somebody in Bergen looks at it.")
     await slack.page.keyboard.press("Escape")
     await slack.expect(slack.modal).to_have_count(0)
-
-
-async def test_a_command_is_answered_in_the_response(slack: "SlackPage") -> None:
-    await slack.say("/status now")
-    await slack.expect(slack.channel).to_contain_text("All is well.")
-
-
-async def test_a_handler_that_fails_leaves_its_event_and_slack_without_a_warning(slack: "SlackPage") -> None:
-    await slack.say("/fail")
-    await slack.open_tools("Deliveries")
-    failed = slack.tools.locator(".delivery", has_text="/fail")
-    await slack.expect(failed).to_contain_text("200 in")
-    await slack.expect(failed).to_contain_text("queue: failed")
-    await slack.expect(slack.channel).not_to_contain_text("/fail failed")
-
-
-async def test_home_is_published_when_it_is_opened(slack: "SlackPage") -> None:
-    await slack.open_channel("Surelane")
-    await slack.page.get_by_role("tab", name="Home").click()
-    await slack.expect(slack.page.get_by_role("tabpanel", name="Home")).to_contain_text("Hello @ada")

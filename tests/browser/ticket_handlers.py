@@ -1,4 +1,4 @@
-"""Answer commands, modals and menus beside the built-in handlers, for the page of the whole system."""
+"""Answer modals and menus beside the built-in handlers, for the page of the whole system."""
 
 from typing import Any
 
@@ -65,22 +65,3 @@ async def filed(event: Event, ctx: Context) -> None:
     else:
         city = values["city"]["city"]["selected_option"]["value"]
         await ctx.ack(response_action="update", view=thanking(city))
-
-
-@handlers.command("/status", answers=True)
-async def status(_: Event, ctx: Context) -> None:
-    """Answer at once."""
-    await ctx.ack(text="All is well.", response_type="in_channel")
-
-
-@handlers.command("/fail", answers=True)
-async def fail(_: Event, __: Context) -> None:
-    """Fail before any answer."""
-    raise RuntimeError("no answer")
-
-
-@handlers.event("app_home_opened")
-async def home(event: Event, ctx: Context) -> None:
-    """Show who is at home."""
-    section = {"type": "section", "text": {"type": "mrkdwn", "text": f"Hello <@{event.slack['user']}>"}}
-    await ctx.slack.publish_home(event.slack["user"], {"type": "home", "blocks": [section]})

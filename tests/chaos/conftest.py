@@ -11,12 +11,12 @@ from surelane_dev.simulator.client import SimulatorClient
 from tests.chaos.report import Row, record
 from tests.chaos.stage import Stage
 from tests.chaos.witness import watch
-from tests.deploy.compose import project
+from tests.deploy.compose import DEMONSTRATION, project
 from tests.deploy.conftest import images
 
 __all__ = ["images", "rows", "stage", "unhurried"]
 
-FILES = ("-f", "compose.yaml", "-f", "compose.override.yaml", "-f", "tests/chaos/chaos.yaml")
+FILES = (*DEMONSTRATION, "tests/chaos/chaos.yaml")
 HURRIED = {"SURELANE_LEASE": "5s", "SURELANE_SWEEP_INTERVAL": "5s", "SURELANE_BACKOFF_BASE": "1s"}
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from tests.chaos.witness import stale_settles
@@ -20,22 +21,14 @@ DOWN = 10
 """Seconds for which the database is stopped."""
 FROZEN = 35
 """Seconds for which the database is frozen. A worker gives up a statement after 30 s."""
-AWAY = 10
-"""Seconds for which a worker is cut off or frozen: twice its lease."""
-SHORTLY = 5
-"""Seconds for which a worker with default settings is cut off."""
-LONG = 20
-"""Seconds for which a worker with default settings is frozen: four times its session's grace."""
+AWAY, SHORTLY, LONG = 10, 5, 20
+"""Seconds for which a worker is cut off or frozen: twice its short lease; a session's grace; four times that."""
 LATE = 20
 """Seconds within which the settles of a cut-off worker arrive."""
 CUTS = 3
 """The most times to cut off a worker until a settle is late. Only chance decides if it ends an event then."""
-FULL = 15
-"""Seconds for which all connections of the database are taken."""
-HELD = 10
-"""Seconds for which an operator's open transaction locks events: twice a lease."""
-PAUSED = 10
-"""Seconds for which a kind is paused."""
+FULL, HELD, PAUSED = 15, 10, 10
+"""Seconds for which connections are taken, an operator's transaction locks events, and a kind is paused."""
 
 
 LOCK_WAITING = f"""
@@ -107,11 +100,6 @@ async def worker_cut_off(project: Project) -> float:
     return over
 
 
-async def worker_cut_off_briefly(project: Project) -> float:
-    """The same for less than a session's grace."""
-    return await _cut_off(project, SHORTLY)
-
-
 async def _cut_off(project: Project, seconds: float = AWAY) -> float:
     container, network = await busy_worker(project), f"{project.name}_database"
     template = f'{{{{(index .NetworkSettings.Networks "{network}").IPAddress}}}}'
@@ -131,22 +119,18 @@ async def _says_something_late(project: Project, over: float) -> bool:
     return True
 
 
-async def worker_frozen(project: Project) -> float:
-    """Freeze a worker's process for longer than its lease, as a machine without memory does."""
-    return await _freeze(project, AWAY)
-
-
-async def worker_frozen_for_long(project: Project) -> float:
-    """The same for much longer than a session's grace."""
-    return await _freeze(project, LONG)
-
-
 async def _freeze(project: Project, seconds: float) -> float:
+    """Freeze a worker's process, as a machine without memory does."""
     container = await busy_worker(project)
     await _docker("pause", container)
     await asyncio.sleep(seconds)
     await _docker("unpause", container)
     return time.time()
+
+
+worker_cut_off_briefly = partial(_cut_off, seconds=SHORTLY)
+worker_frozen = partial(_freeze, seconds=AWAY)
+worker_frozen_for_long = partial(_freeze, seconds=LONG)
 
 
 async def connections_taken(project: Project) -> float:

@@ -2,7 +2,8 @@
 
 import os
 import re
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, field, fields
+from typing import Any
 
 from tests.deploy.commands import ROOT
 
@@ -10,44 +11,32 @@ PAGE = ROOT / "docs/reliability.md"
 BEGIN, END = "<!-- made by tests/chaos, with SURELANE_RECORD=1 -->", "<!-- end of what tests/chaos made -->"
 
 
+def heading(text: str) -> Any:
+    return field(metadata={"heading": text})
+
+
 @dataclass(frozen=True)
 class Row:
-    """The result of one scenario."""
+    """The result of one scenario, and its headings in the table."""
 
-    scenario: str
-    sent: int
-    answered_200: int
-    retried: int
-    rescued_after: float | str
-    well_after: float
-    lost: int
-    double_handled: int
-    over_limit: int
-    duplicate_replies: int
-    handlers_stopped: int
-    stale_settles: int
-
-
-HEADINGS = {
-    "scenario": "what happens",
-    "sent": "events sent",
-    "answered_200": "answered 200",
-    "retried": "retried by Slack",
-    "rescued_after": "rescued events run again after, s",
-    "well_after": "well again after, s",
-    "lost": "lost",
-    "double_handled": "double handled",
-    "over_limit": "claims over the limit",
-    "duplicate_replies": "duplicate replies",
-    "handlers_stopped": "handlers stopped",
-    "stale_settles": "stale settles",
-}
+    scenario: str = heading("what happens")
+    sent: int = heading("events sent")
+    answered_200: int = heading("answered 200")
+    retried: int = heading("retried by Slack")
+    rescued_after: float | str = heading("rescued events run again after, s")
+    well_after: float = heading("well again after, s")
+    lost: int = heading("lost")
+    double_handled: int = heading("double handled")
+    over_limit: int = heading("claims over the limit")
+    duplicate_replies: int = heading("duplicate replies")
+    handlers_stopped: int = heading("handlers stopped")
+    stale_settles: int = heading("stale settles")
 
 
 def table(rows: list[Row]) -> str:
     """Format the rows in Markdown."""
-    names = [field.name for field in fields(Row)]
-    lines = [[HEADINGS[name] for name in names], ["---", *["---:"] * (len(names) - 1)]]
+    names = [field.metadata["heading"] for field in fields(Row)]
+    lines = [names, ["---", *["---:"] * (len(names) - 1)]]
     lines += [[str(cell) for cell in astuple(row)] for row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

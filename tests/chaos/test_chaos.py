@@ -6,25 +6,27 @@ import json
 import pytest
 
 from tests.chaos import faults
+from tests.chaos.faults import Fault
 from tests.chaos.stage import Stage
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(420)]
 
 
-async def test_a_killed_workers_events_go_to_another(stage: Stage) -> None:
-    await stage.play("a worker is killed", faults.worker_killed)
-
-
-async def test_a_killed_ingest_comes_back_and_slack_delivers_again(stage: Stage) -> None:
-    await stage.play("ingest is killed", faults.ingest_killed)
-
-
-async def test_a_stopped_database_is_waited_for(stage: Stage) -> None:
-    await stage.play(f"the database is stopped for {faults.DOWN} s", faults.database_stopped)
-
-
-async def test_a_crashed_database_recovers_with_everything_acknowledged(stage: Stage) -> None:
-    await stage.play("the database is killed", faults.database_crashed)
+@pytest.mark.parametrize(
+    ("scenario", "fault"),
+    [
+        ("a worker is killed", faults.worker_killed),
+        ("ingest is killed", faults.ingest_killed),
+        (f"the database is stopped for {faults.DOWN} s", faults.database_stopped),
+        ("the database is killed", faults.database_crashed),
+        (f"every connection is taken for {faults.FULL} s", faults.connections_taken),
+        (f"the kind is paused for {faults.PAUSED} s", faults.kind_paused),
+    ],
+)
+async def test_everything_acknowledged_is_answered_once_after(
+    stage: Stage, scenario: str, fault: Fault
+) -> None:
+    await stage.play(scenario, fault)
 
 
 async def test_a_database_that_hangs_is_survived(stage: Stage) -> None:
@@ -32,19 +34,19 @@ async def test_a_database_that_hangs_is_survived(stage: Stage) -> None:
     assert row.retried > 0
 
 
-async def test_a_worker_cut_off_for_longer_than_its_lease_is_fenced(stage: Stage) -> None:
-    row = await stage.play(f"a worker is cut off for {faults.AWAY} s", faults.worker_cut_off)
+@pytest.mark.parametrize(
+    ("scenario", "fault"),
+    [
+        (f"a worker is cut off for {faults.AWAY} s", faults.worker_cut_off),
+        (f"a worker stands still for {faults.AWAY} s", faults.worker_frozen),
+    ],
+)
+async def test_a_worker_away_for_longer_than_its_lease_is_fenced(
+    stage: Stage, scenario: str, fault: Fault
+) -> None:
+    row = await stage.play(scenario, fault)
     # The settles of this time arrive late, if the connection survives. Handlers that still ran are stopped.
     assert row.handlers_stopped + row.stale_settles > 0, "it held nothing"
-
-
-async def test_a_worker_that_stood_still_for_longer_than_its_lease_goes_no_further(stage: Stage) -> None:
-    row = await stage.play(f"a worker stands still for {faults.AWAY} s", faults.worker_frozen)
-    assert row.handlers_stopped + row.stale_settles > 0, "it held nothing"
-
-
-async def test_a_database_without_free_connections_is_survived(stage: Stage) -> None:
-    await stage.play(f"every connection is taken for {faults.FULL} s", faults.connections_taken)
 
 
 async def test_an_open_transaction_that_locks_events_holds_up_no_others(stage: Stage) -> None:
@@ -52,10 +54,6 @@ async def test_an_open_transaction_that_locks_events_holds_up_no_others(stage: S
         f"an open transaction locks waiting events for {faults.HELD} s", faults.events_locked
     )
     assert row.handlers_stopped == 0, "a lease was lost behind a lock"
-
-
-async def test_a_paused_kind_goes_on_where_it_was(stage: Stage) -> None:
-    await stage.play(f"the kind is paused for {faults.PAUSED} s", faults.kind_paused)
 
 
 async def test_after_all_of_them_no_rule_of_the_queue_is_broken(stage: Stage) -> None:

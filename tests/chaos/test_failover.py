@@ -16,14 +16,13 @@ from tests.chaos.proxied import KIND
 from tests.chaos.stage import flowing
 from tests.chaos.traffic import Story, Traffic
 from tests.chaos.witness import double_handled, over_limit, repeated, rescued_within, watch
-from tests.deploy.compose import project
+from tests.deploy.compose import DEMONSTRATION, PASSWORDS, project
 from tests.system.half_open import half_open
 from tests.system.worker import ended, enqueue, live, worker
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 
-FILES = ("compose.yaml", "compose.override.yaml", "tests/chaos/chaos.yaml", "compose/ha.yaml")
-PASSWORDS = ("POSTGRES", "SURELANE_OWNER", "SURELANE_INGEST", "SURELANE_WORKER", "SURELANE_OPERATOR")
+FILES = (*DEMONSTRATION, "tests/chaos/chaos.yaml", "compose/ha.yaml")
 FLOWS = 5.0
 """Seconds from a promotion until an event is taken and another one is claimed."""
 RESCUED = 10.0
@@ -131,9 +130,8 @@ class Stage:
 @pytest.fixture(scope="module")
 async def stage(images: dict[str, str]) -> AsyncIterator[Stage]:  # noqa: ARG001 - built before
     """Three servers in synchronous mode, ingest and three workers with default settings, and the simulator."""
-    settings = {**own_subnet(), **{f"{name}_PASSWORD": PASSWORD for name in PASSWORDS}}
-    files = [part for file in FILES for part in ("-f", file)]
-    with project(*files, env={**settings, "SURELANE_API_TOKEN": "a-token-for-the-operator"}) as running:
+    settings = {**own_subnet(), **dict.fromkeys(PASSWORDS, PASSWORD)}
+    with project(*FILES, env={**settings, "SURELANE_API_TOKEN": "a-token-for-the-operator"}) as running:
         cluster = Cluster(running.name, running.env, running.files)
         await asyncio.to_thread(cluster.compose, "build", "etcd", within=600)
         up = ("up", "--detach", "--wait", "--wait-timeout=240", "--scale=worker=3")

@@ -1,6 +1,7 @@
 """With default settings: the events of a dead worker run again within seconds, and those of no other do."""
 
 import time
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -42,9 +43,19 @@ async def test_what_is_no_death_repeats_nothing(unhurried: Stage, scenario: str,
 async def test_a_dead_workers_events_run_again_within_seconds(
     unhurried: Stage, scenario: str, fault: Fault
 ) -> None:
-    for _ in range(TRIES):
+    async def rescued() -> float:
         row = await unhurried.play(scenario, fault)
         assert isinstance(row.rescued_after, float), "none was rescued"
-        if row.rescued_after < RECOVERY:
+        return row.rescued_after
+
+    await within(RECOVERY, rescued)
+
+
+async def within(bound: float, attempt: Callable[[], Awaitable[float]]) -> None:
+    """Check that something takes less than so many seconds, once in a few tries."""
+    for _ in range(TRIES):
+        took = await attempt()
+        print(f"it took {took:.1f} s")  # noqa: T201 - pytest shows it
+        if took < bound:
             return
-    pytest.fail(f"rescued after {row.rescued_after} s")
+    pytest.fail(f"it took {took:.1f} s")

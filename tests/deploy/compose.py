@@ -2,31 +2,63 @@
 
 import asyncio
 import json
+import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from tests.deploy.commands import REGISTRY, run
+import yaml
+
+from tests.deploy.commands import REGISTRY, ROOT, run
 from tests.needs import engine_answers, lacking, program
 from tests.processes import free_port
 from tests.scenario import System
 
-PRODUCTION = ("-f", "compose.yaml")
-SECRETS = {
-    name: secrets.token_urlsafe(16)
-    for name in (
-        "POSTGRES_PASSWORD",
-        "SURELANE_OWNER_PASSWORD",
-        "SURELANE_INGEST_PASSWORD",
-        "SURELANE_WORKER_PASSWORD",
-        "SURELANE_OPERATOR_PASSWORD",
-        "SLACK_SIGNING_SECRET",
-        "SLACK_BOT_TOKEN",
-    )
+PRODUCTION = "compose.yaml"
+DEMONSTRATION = (PRODUCTION, "compose.override.yaml")
+ACCOUNTS = {
+    "OWNER": "surelane",
+    **{name: f"surelane_{name.lower()}" for name in ("INGEST", "WORKER", "OPERATOR")},
 }
+PASSWORDS = ("POSTGRES_PASSWORD", *(f"SURELANE_{name}_PASSWORD" for name in ACCOUNTS))
+SECRETS = {
+    name: secrets.token_urlsafe(16) for name in (*PASSWORDS, "SLACK_SIGNING_SECRET", "SLACK_BOT_TOKEN")
+}
+
+
+def addresses(password: str, host: str) -> dict[str, str]:
+    """Return the variables for a database elsewhere."""
+    at = f"{password}@{host}/surelane"
+    return {f"SURELANE_{name}_DATABASE_URL": f"postgresql://{role}:{at}" for name, role in ACCOUNTS.items()}
+
+
+def database_arguments() -> list[str]:
+    """Return the arguments of the database's container in ``compose.yaml``."""
+    command = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["db"]["command"]
+    assert command[0] == "postgres"
+    return [str(argument) for argument in command[1:]]
+
+
+def database_settings(prefix: str = "") -> dict[str, str]:
+    """Return the settings among them whose names begin so."""
+    found = (re.match(r"-c(\w+)=(.*)$", argument) for argument in database_arguments())
+    return {match[1]: match[2] for match in found if match and match[1].startswith(prefix)}
+
+
+def assert_hardened(service: dict[str, Any]) -> None:
+    """Check what holds for every container."""
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert int(service["deploy"]["resources"]["limits"]["memory"]) > 0
+
+
+def flags(files: Iterable[str]) -> Iterator[str]:
+    """Return Compose's arguments that name files."""
+    for file in files:
+        yield from ("-f", file)
 
 
 def engine() -> str:
@@ -45,7 +77,7 @@ def config(*files: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
 
 @cache
 def _printed(files: tuple[str, ...], env: tuple[tuple[str, str], ...]) -> str:
-    command = (_compose(), "compose", *files, "--env-file", "/dev/null", "config", "--format=json")
+    command = (_compose(), "compose", *flags(files), "--env-file", "/dev/null", "config", "--format=json")
     return run(*command, env=dict(env)).stdout
 
 
@@ -67,17 +99,8 @@ class Project:
 
     def compose(self, *arguments: str, within: float = 240, check: bool = True) -> str:
         """Run ``docker compose …``; return its standard output."""
-        command = (
-            "docker",
-            "compose",
-            "--progress=quiet",
-            *self.files,
-            "--env-file",
-            "/dev/null",
-            "-p",
-            self.name,
-            *arguments,
-        )
+        project = (*flags(self.files), "--env-file", "/dev/null", "-p", self.name)
+        command = ("docker", "compose", "--progress=quiet", *project, *arguments)
         return run(*command, env=self.env, within=within, check=check).stdout
 
     def at(self, version: str) -> "Project":

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dev.tests.system.up import Up
 from surelane_dev.simulator.client import SimulatorClient
 from tests.deploy.commands import run
 from tests.processes import until
-from tests.system.up import Up
 
 HANDLERS = '''"""A first hour's handlers."""
 
@@ -18,19 +18,14 @@ import time
 from surelane_worker import Context, Event, Handlers
 
 handlers = Handlers()
+ENTRY = {"type": "plain_text_input", "action_id": "text"}
+LABEL = {"type": "plain_text", "text": "What"}
 FORM = {
     "type": "modal",
     "callback_id": "order",
     "title": {"type": "plain_text", "text": "Order"},
     "submit": {"type": "plain_text", "text": "Send"},
-    "blocks": [
-        {
-            "type": "input",
-            "block_id": "what",
-            "label": {"type": "plain_text", "text": "What"},
-            "element": {"type": "plain_text_input", "action_id": "text"},
-        }
-    ],
+    "blocks": [{"type": "input", "block_id": "what", "label": LABEL, "element": ENTRY}],
 }
 
 

@@ -13,6 +13,7 @@ from tests.deploy.commands import ROOT, run, version
 from tests.needs import program
 
 Manifest = dict[str, Any]
+Manifests = tuple[Manifest, ...]
 
 DEMONSTRATION = ROOT / "k8s"
 PRODUCTION = ROOT / "k8s/overlays/production"
@@ -27,7 +28,7 @@ REMOTE = "https://git.example.com/surelane.git"
 
 
 @cache
-def team() -> tuple[Manifest, ...]:
+def team() -> Manifests:
     """Return the manifests of a team's overlay, as its copy elsewhere renders them."""
     with TemporaryDirectory() as made:
         repository, copy = Path(made, "surelane.git"), Path(made, "team")
@@ -46,36 +47,36 @@ def team() -> tuple[Manifest, ...]:
 
 
 @cache
-def rendered(directory: Path) -> tuple[Manifest, ...]:
+def rendered(directory: Path) -> Manifests:
     """Return the manifests that ``kubectl apply -k`` would apply."""
     return team() if directory == TEAM else _rendered(directory)
 
 
-def _rendered(directory: Path) -> tuple[Manifest, ...]:
+def _rendered(directory: Path) -> Manifests:
     tool = program("kubectl", "kustomize")
     command = (tool, "kustomize", directory) if Path(tool).name == "kubectl" else (tool, "build", directory)
     return tuple(yaml.safe_load_all(run(*command).stdout))
 
 
-def of_kind(manifests: tuple[Manifest, ...], *kinds: str) -> list[Manifest]:
+def of_kind(manifests: Manifests, *kinds: str) -> list[Manifest]:
     """Return the manifests of some kinds."""
     return [manifest for manifest in manifests if manifest["kind"] in kinds]
 
 
-def some(manifests: tuple[Manifest, ...], *kinds: str) -> list[Manifest]:
+def some(manifests: Manifests, *kinds: str) -> list[Manifest]:
     """Return the manifests of some kinds. There is one at least, so that a loop over them tests something."""
     found = of_kind(manifests, *kinds)
     assert found, f"there is no {kinds}"
     return found
 
 
-def named(manifests: tuple[Manifest, ...], kind: str, name: str) -> Manifest:
+def named(manifests: Manifests, kind: str, name: str) -> Manifest:
     """Return the manifest of a kind and name."""
     (found,) = (found for found in of_kind(manifests, kind) if found["metadata"]["name"] == name)
     return found
 
 
-def workloads(manifests: tuple[Manifest, ...]) -> list[Manifest]:
+def workloads(manifests: Manifests) -> list[Manifest]:
     """Return the manifests that create pods."""
     return some(manifests, "Deployment", "StatefulSet", "Job")
 
@@ -97,7 +98,21 @@ def containers(workload: Manifest) -> list[Manifest]:
     return [*pod(workload).get("initContainers", []), *pod(workload)["containers"]]
 
 
-def environment(manifests: tuple[Manifest, ...], container: Manifest) -> dict[str, str | None]:
+def all_containers(manifests: Manifests) -> Iterator[tuple[Manifest, Manifest]]:
+    """Return each workload with each of its containers."""
+    for workload in workloads(manifests):
+        for container in containers(workload):
+            yield workload, container
+
+
+def main_container(manifests: Manifests, deployment: str) -> Manifest:
+    """Return the only container of a deployment that is no init container."""
+    (found,) = pod(named(manifests, "Deployment", deployment))["containers"]
+    container: Manifest = found
+    return container
+
+
+def environment(manifests: Manifests, container: Manifest) -> dict[str, str | None]:
     """Return a container's variables, with the values that the manifests have."""
     found: dict[str, str | None] = {}
     for source in container.get("envFrom", []):
@@ -107,7 +122,7 @@ def environment(manifests: tuple[Manifest, ...], container: Manifest) -> dict[st
     return found
 
 
-def _data(manifests: tuple[Manifest, ...], source: Manifest) -> dict[str, str]:
+def _data(manifests: Manifests, source: Manifest) -> dict[str, str]:
     kind, reference = (
         ("ConfigMap", source["configMapRef"]) if "configMapRef" in source else ("Secret", source["secretRef"])
     )

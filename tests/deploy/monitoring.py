@@ -1,21 +1,20 @@
 """Read the alert rules, the dashboard, the documented metrics and the runbook."""
 
 import json
-import re
 from collections.abc import Iterator
 from typing import Any
 
 import yaml
 
+from tests import metrics
 from tests.deploy.commands import ROOT
-from tests.metrics import PAGE
+from tests.metrics import documented_labels
 
 OBSERVABILITY = ROOT / "observability"
 ALERTS = OBSERVABILITY / "prometheus/alerts.yaml"
 DASHBOARD = OBSERVABILITY / "grafana/surelane.json"
 RUNBOOK = ROOT / "docs/runbook.md"
 
-_ROW = re.compile(r"^\| `(\w+)` \| (\w+)[^|]*\|([^|]*)\|", re.MULTILINE)
 _SUFFIXES = {"histogram": ("_bucket", "_count", "_sum")}
 _BY_PROMETHEUS = {
     "up": set(),
@@ -46,8 +45,8 @@ def queries() -> Iterator[str]:
 def documented() -> dict[str, set[str]]:
     """Return the labels of each documented series, and of Prometheus' own."""
     found: dict[str, set[str]] = {name: set(labels) for name, labels in _BY_PROMETHEUS.items()}
-    for name, kind, labels in _ROW.findall(PAGE.read_text()):
-        has = set(re.findall(r"`([a-z_]+)`", re.sub(r"\([^)]*\)", "", labels)))
+    labels = documented_labels()
+    for name, kind in metrics.documented().items():
         for suffix in _SUFFIXES.get(kind, ("",)):
-            found[name + suffix] = has | ({"le"} if suffix == "_bucket" else set())
+            found[name + suffix] = labels[name] | ({"le"} if suffix == "_bucket" else set())
     return found

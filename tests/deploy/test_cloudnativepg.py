@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from tests.deploy.commands import ROOT
+from tests.deploy.compose import database_settings
 
 CLUSTER: dict[str, Any] = yaml.safe_load((ROOT / "examples/cloudnativepg/cluster.yaml").read_text())
 SCHEMA = yaml.safe_load((ROOT / "tests/deploy/cloudnativepg.schema.yaml").read_text())
@@ -39,15 +40,10 @@ def test_a_mistake_is_found(place: tuple[str, ...], field: str, value: object) -
         jsonschema.validate(wrong, SCHEMA)
 
 
-def test_no_acknowledged_event_is_lost_with_it() -> None:
+def test_no_acknowledged_event_is_lost_with_it_and_its_log_has_no_text_of_one() -> None:
     assert SPEC["instances"] >= 3
     assert SPEC["postgresql"]["synchronous"] == {"method": "any", "number": 1, "dataDurability": "required"}
-
-
-def test_its_log_has_no_text_of_an_event() -> None:
-    compose = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["db"]["command"]
-    logs = dict(each.removeprefix("-c").split("=") for each in compose if each.startswith("-clog_"))
-    assert SPEC["postgresql"]["parameters"] == logs
+    assert SPEC["postgresql"]["parameters"] == database_settings("log_")
 
 
 def test_its_accounts_are_those_of_every_other_database() -> None:

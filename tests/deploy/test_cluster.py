@@ -13,7 +13,6 @@ import pytest
 from tests.deploy.cluster import Cluster, apply, installed
 from tests.deploy.commands import version
 from tests.scenario import (
-    Mention,
     accepted_during,
     all_answered_once,
     answered_once,
@@ -44,12 +43,9 @@ async def test_a_mention_is_answered_and_kept_in_a_hypertable(cluster: Cluster) 
     assert await history_is_hypertable(cluster.system)
 
 
-def test_the_migration_is_a_job_of_this_version(cluster: Cluster) -> None:
-    assert cluster.get("job", f"migrate-{version()}")["status"]["succeeded"] == 1
-
-
-def test_no_migration_failed_on_the_way(cluster: Cluster) -> None:
+def test_the_migration_is_a_job_of_this_version_that_failed_no_time(cluster: Cluster) -> None:
     """The Job waits for a database that is still starting, and no pod ends in the state Error."""
+    assert cluster.get("job", f"migrate-{version()}")["status"]["succeeded"] == 1
     ended = {
         pod["metadata"]["name"]: pod["status"]["phase"]
         for pod in cluster.get("pods", "-l", "app.kubernetes.io/name=migrate")["items"]
@@ -97,7 +93,11 @@ async def test_a_killed_pods_event_runs_again_within_seconds(cluster: Cluster) -
     async with aiohttp.ClientSession() as session, session.post(url, json=slow) as added:
         assert added.status == 200
     assert await send(system, mention) == 200
-    await eventually(lambda: _posted(cluster, mention), 1, within=30)
+
+    async def posted() -> int:
+        return len(await replies(system, mention))
+
+    await eventually(posted, 1, within=30)
     worker = cluster.query(f"select claimed_by from agent.event where item_key = '{mention.event_id}'")
     killed = time.time()
     await asyncio.to_thread(
@@ -113,10 +113,6 @@ async def test_a_killed_pods_event_runs_again_within_seconds(cluster: Cluster) -
     )
     assert "rescued" in actions
     assert claimed - killed < RECOVERY
-
-
-async def _posted(cluster: Cluster, mention: Mention) -> int:
-    return len(await replies(cluster.system, mention))
 
 
 async def test_the_database_comes_back_with_what_it_holds(cluster: Cluster) -> None:
@@ -144,9 +140,7 @@ async def test_a_new_version_is_rolled_out_and_back_and_nothing_is_lost(
             await asyncio.to_thread(cluster.kubectl, "rollout", "undo", f"deployment/{name}")
         await asyncio.to_thread(cluster.rolled_out, "deployment/ingest", "deployment/worker")
 
-    accepted = await accepted_during(lambda: cluster.system, upgrade())
-    assert cluster.query("select version from agent.version") == next_version
-    await all_answered_once(cluster.system, accepted)
-    accepted = await accepted_during(lambda: cluster.system, roll_back())
-    assert cluster.query("select version from agent.version") == next_version
-    await all_answered_once(cluster.system, accepted)
+    for step in (upgrade, roll_back):
+        accepted = await accepted_during(lambda: cluster.system, step())
+        assert cluster.query("select version from agent.version") == next_version
+        await all_answered_once(cluster.system, accepted)

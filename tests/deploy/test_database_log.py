@@ -1,15 +1,13 @@
 """The settings that Compose and Kubernetes give PostgreSQL keep an event's text out of its log."""
 
-import re
 import tempfile
 from pathlib import Path
 
 import asyncpg
 import pytest
-import yaml
 
 from surelane_dev.postgres import embedded
-from tests.deploy.commands import ROOT
+from tests.deploy.compose import database_arguments, database_settings
 from tests.deploy.manifests import DEMONSTRATION, containers, named, rendered
 from tests.processes import until
 
@@ -22,22 +20,13 @@ FAILING = (
 """Statements that fail because of their parameter."""
 
 
-def given() -> list[str]:
-    """Return the arguments of the database's container in ``compose.yaml``."""
-    command = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]["db"]["command"]
-    assert command[0] == "postgres"
-    return [str(argument) for argument in command[1:]]
-
-
 def test_kubernetes_gives_the_database_what_compose_gives_it() -> None:
     (container,) = containers(named(rendered(DEMONSTRATION), "StatefulSet", "timescaledb"))
-    assert container["args"] == ["postgres", *given()]
+    assert container["args"] == ["postgres", *database_arguments()]
 
 
 async def test_no_text_of_an_event_reaches_the_servers_log() -> None:
-    settings = {
-        name: value for argument in given() for name, value in re.findall(r"^-c(\w+)=(.*)$", argument)
-    }
+    settings = database_settings()
     lines: list[str] = []
     with tempfile.TemporaryDirectory(prefix="surelane-tests-") as directory:
         async with embedded(Path(directory), on_line=lines.append, settings=settings) as postgres:

@@ -24,23 +24,10 @@ PACKAGES = {
     "migrations": {"surelane_migrations"},
     "simulator": {*SHARED},
 }
-LEFTOVERS = (
-    "pip/",
-    "hatchling/",
-    ".cache/",
-    "requirements/",
-    "wheels/",
-    ".pytest_cache/",
-    ".ruff_cache/",
-    "src/",
-)
-SANDBOX = (
-    "--read-only",
-    "--user=65532",
-    "--cap-drop=ALL",
-    "--security-opt=no-new-privileges",
-    "--network=none",
-)
+CACHES = (".cache/", ".pytest_cache/", ".ruff_cache/")
+LEFTOVERS = ("pip/", "hatchling/", "requirements/", "wheels/", "src/", *CACHES)
+UNPRIVILEGED = ("--user=65532", "--cap-drop=ALL", "--security-opt=no-new-privileges")
+SANDBOX = ("--read-only", "--network=none", *UNPRIVILEGED)
 
 LISTING = """
 import os

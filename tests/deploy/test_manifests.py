@@ -4,6 +4,7 @@ import base64
 import shutil
 from pathlib import Path
 
+import kubernetes_validate
 import pytest
 
 from surelane.encryption.keys import Keyring
@@ -14,10 +15,14 @@ from tests.deploy.manifests import (
     DEMONSTRATION,
     OBSERVED,
     PRODUCTION,
+    TEAM,
     Manifest,
+    Manifests,
+    all_containers,
     containers,
     environment,
     labels,
+    main_container,
     named,
     of_kind,
     pod,
@@ -29,7 +34,6 @@ from tests.deploy.manifests import (
 from tests.deploy.settings import SECRET, default_ports, is_read
 
 POD_LABEL = "app.kubernetes.io/name"
-PATHS = {"/livez", "/readyz"}
 OURS = "surelane-"
 TAGS = {
     "grafana/grafana": "12.1.1",
@@ -42,7 +46,7 @@ TAGS = {
 
 
 @pytest.fixture(params=[OBSERVED, PRODUCTION], ids=["demonstration", "production"])
-def manifests(request: pytest.FixtureRequest) -> tuple[Manifest, ...]:
+def manifests(request: pytest.FixtureRequest) -> Manifests:
     directory: Path = request.param
     return rendered(directory)
 
@@ -62,46 +66,38 @@ def secrets_of(container: Manifest) -> dict[str, Manifest]:
     }
 
 
-def test_every_pod_is_hardened(manifests: tuple[Manifest, ...]) -> None:
+SERVICES = ("ingest", "worker", "operator")
+
+
+def test_every_pod_is_hardened_and_has_an_account_of_its_own_without_a_token(manifests: Manifests) -> None:
+    accounts = [pod(workload)["serviceAccountName"] for workload in workloads(manifests)]
+    assert len(set(accounts)) == len(accounts)
+    for account in accounts:
+        assert named(manifests, "ServiceAccount", account)["automountServiceAccountToken"] is False
     for workload in workloads(manifests):
         security = pod(workload)["securityContext"]
         assert security["runAsNonRoot"] is True
         assert isinstance(security["runAsUser"], int)
         assert security["runAsUser"] > 0
         assert security["seccompProfile"] == {"type": "RuntimeDefault"}
-        for container in containers(workload):
-            assert container["securityContext"] == {
-                "allowPrivilegeEscalation": False,
-                "readOnlyRootFilesystem": True,
-                "capabilities": {"drop": ["ALL"]},
-            }, container["name"]
-
-
-def test_every_workload_has_an_account_of_its_own_without_a_token(manifests: tuple[Manifest, ...]) -> None:
-    accounts = [pod(workload)["serviceAccountName"] for workload in workloads(manifests)]
-    assert len(set(accounts)) == len(accounts)
-    for workload in workloads(manifests):
-        account = named(manifests, "ServiceAccount", pod(workload)["serviceAccountName"])
-        assert account["automountServiceAccountToken"] is False
         assert pod(workload)["automountServiceAccountToken"] is False
         assert pod(workload)["enableServiceLinks"] is False
 
 
-def test_every_container_asks_for_what_it_needs_and_has_a_memory_limit(
-    manifests: tuple[Manifest, ...],
+def test_every_container_is_hardened_asks_for_what_it_needs_and_is_of_this_version(
+    manifests: Manifests,
 ) -> None:
-    for workload in workloads(manifests):
-        for container in containers(workload):
-            assert set(container["resources"]["requests"]) == {"cpu", "memory"}
-            assert set(container["resources"]["limits"]) == {"memory"}, "a CPU limit only slows it down"
-            assert container["imagePullPolicy"] == "IfNotPresent"
-
-
-def test_every_image_is_of_this_version(manifests: tuple[Manifest, ...]) -> None:
-    for workload in workloads(manifests):
-        for container in containers(workload):
-            name, _, tag = container["image"].partition("@")[0].rpartition(":")  # a release adds digests
-            assert tag == (version() if image_of(container) else TAGS[name]), container["image"]
+    for _, container in all_containers(manifests):
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }, container["name"]
+        assert set(container["resources"]["requests"]) == {"cpu", "memory"}
+        assert set(container["resources"]["limits"]) == {"memory"}, "a CPU limit only slows it down"
+        assert container["imagePullPolicy"] == "IfNotPresent"
+        name, _, tag = container["image"].partition("@")[0].rpartition(":")  # a release adds digests
+        assert tag == (version() if image_of(container) else TAGS[name]), container["image"]
 
 
 def test_images_that_are_not_ours_are_the_ones_that_compose_runs() -> None:
@@ -110,7 +106,7 @@ def test_images_that_are_not_ours_are_the_ones_that_compose_runs() -> None:
         assert f"    image: {name}:{tag}" in compose
 
 
-def test_the_jobs_name_carries_the_images_tag(manifests: tuple[Manifest, ...]) -> None:
+def test_the_jobs_name_carries_the_images_tag(manifests: Manifests) -> None:
     (job,) = of_kind(manifests, "Job")
     assert job["metadata"]["name"] == f"migrate-{version()}"
     assert job["spec"]["ttlSecondsAfterFinished"] > 0
@@ -128,144 +124,103 @@ def test_the_job_can_be_applied_again_unchanged_when_a_setting_or_secret_changes
         assert "value" in variable or variable["valueFrom"]["secretKeyRef"]["name"] == "migrate"
 
 
-def test_selectors_select_the_pods_they_are_meant_for(manifests: tuple[Manifest, ...]) -> None:
+def test_selectors_select_the_pods_they_are_meant_for(manifests: Manifests) -> None:
     pods = {workload["metadata"]["name"]: labels(workload) for workload in workloads(manifests)}
     for workload in some(manifests, "Deployment", "StatefulSet"):
         assert workload["spec"]["selector"]["matchLabels"].items() <= labels(workload).items()
+    ports = {
+        workload["metadata"]["name"]: {port["name"] for port in container.get("ports", [])}
+        for workload, container in all_containers(manifests)
+    }
     for service in some(manifests, "Service"):
         workload = service["metadata"]["name"].removesuffix("-private")
         assert service["spec"]["selector"].items() <= pods[workload].items()
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports[workload]
     for budget in some(manifests, "PodDisruptionBudget"):
         selector = budget["spec"]["selector"]["matchLabels"]
         assert selector.items() <= pods[budget["metadata"]["name"]].items()
         assert budget["spec"]["maxUnavailable"] == 1
-    for name in ("ingest", "worker", "operator"):
+    for name in SERVICES:
         assert named(manifests, "PodDisruptionBudget", name)
         (spread,) = pod(named(manifests, "Deployment", name))["topologySpreadConstraints"]
         assert spread["labelSelector"]["matchLabels"].items() <= pods[name].items()
 
 
-def test_ports_are_the_ones_the_code_listens_on(manifests: tuple[Manifest, ...]) -> None:
+def test_ports_are_the_ones_the_code_listens_on_and_each_service_has_all_three_probes(
+    manifests: Manifests,
+) -> None:
     public, private = default_ports()
-    expected = {
-        "ingest": {"public": public, "private": private},
-        "worker": {"private": private},
-        "operator": {"private": private},
-    }
-    for name, ports in expected.items():
-        deployment = named(manifests, "Deployment", name)
-        (container,) = pod(deployment)["containers"]
+    for name in SERVICES:
+        container = main_container(manifests, name)
+        ports = {"private": private, **({"public": public} if name == "ingest" else {})}
         assert {port["name"]: port["containerPort"] for port in container["ports"]} == ports
         for _, probe in probes(container):
             assert probe["httpGet"]["port"] == "private"
-            assert probe["httpGet"]["path"] in PATHS
+            assert probe["httpGet"]["path"] in {"/livez", "/readyz"}
+        assert container["livenessProbe"]["httpGet"]["path"] == "/livez", "a database outage restarts no pod"
+        assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    for deployment in some(manifests, "Deployment"):
+        for container in pod(deployment)["containers"]:
+            assert len(list(probes(container))) == 3, container["name"]
 
 
-def test_services_name_ports_that_their_pods_have(manifests: tuple[Manifest, ...]) -> None:
-    for service in some(manifests, "Service"):
-        (workload,) = (
-            workload
-            for workload in workloads(manifests)
-            if workload["metadata"]["name"] == service["metadata"]["name"].removesuffix("-private")
-        )
-        there = {port["name"] for container in containers(workload) for port in container.get("ports", [])}
-        assert {port["targetPort"] for port in service["spec"]["ports"]} <= there
-
-
-def test_the_public_service_has_the_public_port_alone(manifests: tuple[Manifest, ...]) -> None:
+def test_the_public_port_alone_is_public_and_what_is_scraped_is_found_ready_or_not(
+    manifests: Manifests,
+) -> None:
     (port,) = named(manifests, "Service", "ingest")["spec"]["ports"]
     assert port["targetPort"] == "public"
-
-
-def test_what_is_scraped_is_found_by_name_ready_or_not(manifests: tuple[Manifest, ...]) -> None:
     for name in ("ingest-private", "operator-private", "worker"):
         service = named(manifests, "Service", name)["spec"]
         assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
 
 
-def test_each_service_has_all_three_probes(manifests: tuple[Manifest, ...]) -> None:
-    for deployment in some(manifests, "Deployment"):
-        for container in pod(deployment)["containers"]:
-            assert len(list(probes(container))) == 3, container["name"]
-    for name in ("ingest", "worker", "operator"):
-        (container,) = pod(named(manifests, "Deployment", name))["containers"]
-        assert container["livenessProbe"]["httpGet"]["path"] == "/livez", "a database outage restarts no pod"
-        assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
-
-
-def test_every_variable_is_read_by_the_code(manifests: tuple[Manifest, ...]) -> None:
-    for workload in workloads(manifests):
-        for container in containers(workload):
-            image = image_of(container)
-            if image in {"ingest", "worker", "operator", "migrations"}:
-                given = environment(manifests, container)
-                assert given
-                for variable in given:
-                    assert is_read(image, variable), f"{image} does not read {variable}"
+def test_every_variable_is_read_by_the_code(manifests: Manifests) -> None:
+    for _, container in all_containers(manifests):
+        image = image_of(container)
+        if image in {*SERVICES, "migrations"}:
+            given = environment(manifests, container)
+            assert given
+            for variable in given:
+                assert is_read(image, variable), f"{image} does not read {variable}"
 
 
 def test_every_secret_that_is_demanded_is_there_with_its_key() -> None:
     manifests = rendered(DEMONSTRATION)
-    demanded = [
-        reference
-        for workload in workloads(manifests)
-        for container in containers(workload)
-        for reference in secrets_of(container).values()
-        if not reference.get("optional")
-    ]
+    found = [each for _, container in all_containers(manifests) for each in secrets_of(container).values()]
+    demanded = [reference for reference in found if not reference.get("optional")]
     assert demanded
     for reference in demanded:
         assert reference["key"] in named(manifests, "Secret", reference["name"])["data"]
 
 
-def test_every_secret_setting_can_come_from_a_secret(manifests: tuple[Manifest, ...]) -> None:
-    for name in ("ingest", "worker", "operator"):
-        (container,) = pod(named(manifests, "Deployment", name))["containers"]
+def test_every_secret_setting_can_come_from_a_secret(manifests: Manifests) -> None:
+    for name in SERVICES:
+        container = main_container(manifests, name)
         references = secrets_of(container)
         assert set(references) == SECRET[name]
         assert all(variable == reference["key"] for variable, reference in references.items())
         optional = {variable for variable, reference in references.items() if reference.get("optional")}
-        may_lack = {
-            "SLACK_APP_TOKEN",
-            "SLACK_BOT_TOKEN",
-            "SLACK_CLIENT_SECRET",
-            "SLACK_SIGNING_SECRET",
-            "SURELANE_API_VIEWER_TOKEN",
-            "SURELANE_CONSOLE_KEY",
-            "SURELANE_CONSOLE_OIDC_CLIENT_SECRET",
-            "SURELANE_DISPATCH_SECRETS",
-            "SURELANE_ENCRYPTION_KEYS",
-            "SURELANE_MODEL_KEY",
-            "SURELANE_SHARDS",
-            "SURELANE_TRIGGER_SECRETS",
-        }
+        ours = {"API_VIEWER_TOKEN", "CONSOLE_KEY", "CONSOLE_OIDC_CLIENT_SECRET", "DISPATCH_SECRETS"}
+        ours |= {"ENCRYPTION_KEYS", "MODEL_KEY", "SHARDS", "TRIGGER_SECRETS"}
+        slacks = ("APP_TOKEN", "BOT_TOKEN", "CLIENT_SECRET", "SIGNING_SECRET")
+        may_lack = {f"SURELANE_{each}" for each in ours} | {f"SLACK_{each}" for each in slacks}
         assert optional == set(references) & may_lack
 
 
-def test_services_wait_for_the_schema(manifests: tuple[Manifest, ...]) -> None:
-    for name in ("ingest", "worker", "operator"):
-        (waiting,) = pod(named(manifests, "Deployment", name))["initContainers"]
-        assert image_of(waiting) == "migrations"
-        assert waiting["args"] == ["wait"]
-
-
-def test_a_worker_is_given_longer_than_it_drains(manifests: tuple[Manifest, ...]) -> None:
-    worker = named(manifests, "Deployment", "worker")
-    (container,) = pod(worker)["containers"]
-    drain = parse_duration(environment(manifests, container)["SURELANE_DRAIN_TIMEOUT"])
-    assert pod(worker)["terminationGracePeriodSeconds"] > drain.total_seconds() + 10
-
-
-def test_ingest_is_given_longer_than_its_pause_and_its_drain(manifests: tuple[Manifest, ...]) -> None:
-    ingest = named(manifests, "Deployment", "ingest")
-    (container,) = pod(ingest)["containers"]
-    command = container["lifecycle"]["preStop"]["exec"]["command"]
+def test_services_wait_for_the_schema_and_are_given_longer_than_they_drain(manifests: Manifests) -> None:
+    for name in SERVICES:
+        spec, container = pod(named(manifests, "Deployment", name)), main_container(manifests, name)
+        (waiting,) = spec["initContainers"]
+        assert (image_of(waiting), waiting["args"]) == ("migrations", ["wait"])
+        drain = parse_duration(environment(manifests, container).get("SURELANE_DRAIN_TIMEOUT") or "30s")
+        beyond = {"ingest": 5, "worker": 10}.get(name)  # ingest first pauses
+        if beyond is not None:
+            assert spec["terminationGracePeriodSeconds"] > drain.total_seconds() + beyond
+    command = main_container(manifests, "ingest")["lifecycle"]["preStop"]["exec"]["command"]
     assert command == ["python", "-c", "import time; time.sleep(5)"], "the image needs no shell"
-    drain = parse_duration(environment(manifests, container).get("SURELANE_DRAIN_TIMEOUT") or "30s")
-    assert pod(ingest)["terminationGracePeriodSeconds"] > 5 + drain.total_seconds()
 
 
-def test_who_is_scaled_has_no_replicas_of_its_own() -> None:
+def test_what_is_scaled_has_no_replicas_of_its_own() -> None:
     for manifests in map(rendered, (DEMONSTRATION, PRODUCTION)):
         assert "replicas" not in named(manifests, "Deployment", "ingest")["spec"]
         assert named(manifests, "HorizontalPodAutoscaler", "ingest")["spec"]["minReplicas"] >= 2
@@ -274,7 +229,7 @@ def test_who_is_scaled_has_no_replicas_of_its_own() -> None:
     assert named(rendered(DEMONSTRATION), "Deployment", "worker")["spec"]["replicas"] == 2
 
 
-def test_traffic_is_denied_unless_named(manifests: tuple[Manifest, ...]) -> None:
+def test_traffic_is_denied_unless_named(manifests: Manifests) -> None:
     policies = of_kind(manifests, "NetworkPolicy")
     everything = named(manifests, "NetworkPolicy", "deny-all")["spec"]
     assert everything == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
@@ -303,14 +258,9 @@ def test_the_database_runs_as_the_images_own_user_below_the_mount() -> None:
 def test_the_production_overlay_brings_no_secret_simulator_or_database() -> None:
     manifests = rendered(PRODUCTION)
     assert not of_kind(manifests, "Secret", "StatefulSet")
-    assert {workload["metadata"]["name"] for workload in some(manifests, "Deployment")} == {
-        "ingest",
-        "operator",
-        "worker",
-    }
-    for workload in workloads(manifests):
-        for container in containers(workload):
-            assert "SLACK_API_URL" not in environment(manifests, container), "Slack's own is the default"
+    assert {workload["metadata"]["name"] for workload in some(manifests, "Deployment")} == set(SERVICES)
+    for _, container in all_containers(manifests):
+        assert "SLACK_API_URL" not in environment(manifests, container), "Slack's own is the default"
 
 
 def test_the_demonstration_s_worker_runs_its_handlers() -> None:
@@ -344,3 +294,16 @@ def test_demonstration_secrets_are_marked_and_refused_against_slack() -> None:
     assert all(secret["metadata"]["labels"]["surelane.dev/demo"] == "true" for secret in secrets)
     signing = named(rendered(DEMONSTRATION), "Secret", "ingest")["data"]["SLACK_SIGNING_SECRET"]
     assert base64.b64decode(signing).decode() == DEMO_SIGNING_SECRET
+
+
+@pytest.mark.parametrize("version", ["1.27", "1.37"])
+@pytest.mark.parametrize(
+    "directory", [OBSERVED, PRODUCTION, TEAM], ids=["demonstration", "production", "team"]
+)
+def test_manifests_are_strictly_valid_for_the_oldest_and_the_newest_kubernetes(
+    version: str, directory: Path
+) -> None:
+    """A version between two others refuses nothing that both accept: fields are added, and removed for good."""
+    for manifest in rendered(directory):
+        if manifest["kind"] not in {"ScaledObject", "TriggerAuthentication"}:  # of other operators
+            kubernetes_validate.validate(manifest, version, strict=True)

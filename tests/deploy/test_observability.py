@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.deploy.commands import ROOT, run
-from tests.deploy.compose import config
+from tests.deploy.compose import assert_hardened, config
 from tests.deploy.manifests import OBSERVED, named, rendered, workloads
 from tests.deploy.manifests import labels as labels_of
 from tests.deploy.monitoring import (
@@ -25,20 +25,8 @@ from tests.deploy.monitoring import (
 from tests.needs import program
 
 WORDS = {
-    *(
-        "abs",
-        "absent",
-        "and",
-        "by",
-        "count",
-        "deriv",
-        "histogram_quantile",
-        "increase",
-        "max",
-        "min",
-        "offset",
-    ),
-    *("on", "or", "rate", "sum", "time", "unless", "vector"),
+    *("abs", "absent", "and", "by", "count", "deriv", "histogram_quantile", "increase", "max", "min"),
+    *("offset", "on", "or", "rate", "sum", "time", "unless", "vector"),
 }
 """The functions of PromQL that are used."""
 GRID = 24
@@ -110,6 +98,19 @@ def test_the_runbook_answers_no_alert_that_is_gone() -> None:
     assert answered == [alert["alert"] for alert in alerts()]
 
 
+def test_what_the_runbook_names_exists() -> None:
+    """What it asks the database for, and the workloads. tests/docs checks its commands."""
+    text, schema = RUNBOOK.read_text(), (ROOT / "migrations/src/surelane_migrations/schema.txt").read_text()
+    names = set(re.findall(r"\bagent\.([a-z_]+)", text))
+    assert names
+    for name in names:
+        assert re.search(rf"^(function|table|view) {name}\b", schema, re.MULTILINE), f"agent.{name}"
+    there = {(manifest["kind"].lower(), manifest["metadata"]["name"]) for manifest in rendered(OBSERVED)}
+    called = set(re.findall(r"\b(deployment|job)/([\w.-]+\w)", text))
+    assert called
+    assert called <= there
+
+
 def observed() -> dict[str, Any]:
     services: dict[str, Any] = config(env={"COMPOSE_PROFILES": "observability"})["services"]
     return services
@@ -119,9 +120,8 @@ def observed() -> dict[str, Any]:
 def test_compose_runs_it_hardened_and_reads_the_files_that_kubernetes_does(name: str) -> None:
     service = observed()[name]
     assert name not in config()["services"], "only with the profile"
-    assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
+    assert_hardened(service)
     assert service["user"].partition(":")[0] not in {"", "0"}
-    assert int(service["deploy"]["resources"]["limits"]["memory"]) > 0
     for port in service.get("ports", []):
         assert (port["host_ip"], port["target"]) == ("127.0.0.1", PUBLISHED[name])
     mounted = [Path(volume["source"]) for volume in service["volumes"] if volume["type"] == "bind"]

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from dev.tests.system.up import up
 from surelane_dev.processes import Child
 from surelane_dev.simulator.client import SimulatorClient
 from tests.deploy.commands import ROOT, run, version
 from tests.deploy.first_hour import first_hour
-from tests.system.up import up
 
 SOURCES = {
     "surelane": "shared/client",
@@ -106,9 +106,9 @@ def test_both_ends_of_the_ranges_run_a_new_project(
     resolution: str, beside: list[str], wheels: dict[str, Path], tmp_path: Path
 ) -> None:
     """The newest also beside another framework, without a conflict. The oldest that each package allows, too."""
-    bin_, links = tmp_path / "venv/bin", ("--find-links", wheels["surelane"].parent)
-    run(sys.executable, "-m", "venv", tmp_path / "venv", within=120)
-    run(bin_ / "python", "-m", "pip", "install", "--quiet", "uv", within=120, env=INDEXES)
+    links = ("--find-links", wheels["surelane"].parent)
+    bin_, pip = environment(tmp_path)
+    run(*pip, "install", "--quiet", "uv", within=120, env=INDEXES)
     wanted = ("surelane-dev[testing]", "surelane-worker[bolt,model]", "surelane[encryption]", *beside)
     install = ("pip", "install", "--quiet", "--python", bin_ / "python", "--resolution", resolution)
     run(bin_ / "uv", *install, *links, *wanted, within=600, env=INDEXES)
@@ -116,8 +116,7 @@ def test_both_ends_of_the_ranges_run_a_new_project(
     for kind in ((), ("--agent",)):
         project = tmp_path / f"bot{len(kind)}"
         run(bin_ / "surelane", "new", *kind, project)
-        tests = (bin_ / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider")
-        assert " passed" in run(*tests, where=project, within=400).stdout
+        tests_pass(bin_ / "python", project)
 
 
 @pytest.mark.packages
@@ -128,14 +127,26 @@ def test_the_client_is_four_packages_without_code_of_a_service(
     held = zipfile.ZipFile(wheels["surelane"]).namelist()
     assert {file.partition("/")[0] for file in held} == {"surelane", f"surelane-{version()}.dist-info"}
     assert not any(file.endswith("entry_points.txt") for file in held), "the command is the operator's"
-    python, links = tmp_path / "venv/bin/python", ("--find-links", wheels["surelane"].parent)
-    run(sys.executable, "-m", "venv", tmp_path / "venv", within=120)
-    pip = (python, "-m", "pip", "--disable-pip-version-check")
+    bin_, pip = environment(tmp_path)
+    links = ("--find-links", wheels["surelane"].parent)
     run(*pip, "install", "--quiet", *links, "surelane", within=240, env=INDEXES)
     listed = json.loads(run(*pip, "list", "--format=json").stdout)
     own = {package["name"] for package in listed} - {"pip", "setuptools", "wheel"}
     assert own == {"surelane", "asyncpg", "opentelemetry-api", "typing_extensions"}
-    assert "Queue" in run(python, "-c", "import surelane; print(surelane.Queue)").stdout
+    assert "Queue" in run(bin_ / "python", "-c", "import surelane; print(surelane.Queue)").stdout
+
+
+def environment(at: Path, python: str = sys.executable) -> tuple[Path, tuple[Path | str, ...]]:
+    """Make a virtual environment. Return the directory of its programs, and its pip."""
+    run(python, "-m", "venv", at / "venv", within=120)
+    programs = at / "venv/bin"
+    return programs, (programs / "python", "-m", "pip", "--disable-pip-version-check")
+
+
+def tests_pass(python: Path, project: Path) -> None:
+    """Run a project's tests."""
+    done = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", where=project, within=400)
+    assert " passed" in done.stdout
 
 
 def digest(file: Path) -> str:
@@ -157,14 +168,12 @@ def interpreters() -> dict[str, str]:
 @pytest.mark.parametrize("python", interpreters().values(), ids=interpreters())
 def test_wheels_install_on_other_pythons(python: str, wheels: dict[str, Path], tmp_path: Path) -> None:
     """With the pip that the interpreter ships, and with uv. A new project's tests pass."""
-    own, fresh, links = tmp_path / "venv/bin", tmp_path / "fresh", ("--find-links", wheels["surelane"].parent)
-    run(python, "-m", "venv", tmp_path / "venv", within=120)
-    pip = (own / "python", "-m", "pip", "--disable-pip-version-check")
+    fresh, links = tmp_path / "fresh", ("--find-links", wheels["surelane"].parent)
+    own, pip = environment(tmp_path, python)
     run(*pip, "install", "--quiet", *links, "surelane-dev[testing]", "uv", within=800, env=INDEXES)
     run(*pip, "check")
     run(own / "surelane", "new", "mybot", where=tmp_path)
-    tests = (own / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider")
-    assert " passed" in run(*tests, where=tmp_path / "mybot", within=240).stdout
+    tests_pass(own / "python", tmp_path / "mybot")
 
     run(own / "uv", "venv", "--quiet", "--python", own / "python", fresh)
     install = ("pip", "install", "--quiet", "--python", fresh / "bin/python")
@@ -176,35 +185,26 @@ def test_wheels_install_on_other_pythons(python: str, wheels: dict[str, Path], t
 @pytest.mark.timeout(900)
 async def test_a_team_starts_from_the_wheels(wheels: dict[str, Path], tmp_path: Path) -> None:
     """With the pip of Python 3.11, whose resolver gives up on requirements that newer ones resolve."""
-    python, links = tmp_path / "venv/bin/python", ("--find-links", wheels["surelane"].parent)
-    run(sys.executable, "-m", "venv", tmp_path / "venv", within=120)
-    pip = (python, "-m", "pip", "--disable-pip-version-check")
+    links = ("--find-links", wheels["surelane"].parent)
+    bin_, pip = environment(tmp_path)
     if " 23." not in run(*pip, "--version").stdout:
         run(*pip, "install", "--quiet", "pip==23.2.1", within=120, env=INDEXES)
     run(*pip, "install", "--quiet", *links, "surelane-dev", "uv", within=540, env=INDEXES)
     run(*pip, "check")
-    plan = run(
-        tmp_path / "venv/bin/uv",
-        "pip",
-        "compile",
-        "--quiet",
-        *links,
-        ROOT / "dev/pyproject.toml",
-        within=240,
-        env=INDEXES,
-    )
+    compile_ = ("pip", "compile", "--quiet", *links, ROOT / "dev/pyproject.toml")
+    plan = run(bin_ / "uv", *compile_, within=240, env=INDEXES)
     assert f"surelane-worker=={version()}" in plan.stdout
 
-    run(tmp_path / "venv/bin/surelane", "new", "mybot", where=tmp_path)
+    run(bin_ / "surelane", "new", "mybot", where=tmp_path)
     project = tmp_path / "mybot"
     run(*pip, "install", "--quiet", *links, "--editable", f"{project}[dev]", within=240, env=INDEXES)
-    assert " passed" in run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", where=project).stdout
-    async with up(project / ".surelane/postgres", project=project, python=python) as system:
+    tests_pass(bin_ / "python", project)
+    async with up(project / ".surelane/postgres", project=project, python=bin_ / "python") as system:
         await system.ready()
         assert f"{tmp_path}/venv/" in " ".join(system.member("surelane_dev.program worker").cmdline())
         async with SimulatorClient(system.page) as slack:
             message = (await slack.say("hello", channel="general", mention=True))["message"]
             assert (await slack.reply(message, 90))["text"] == "You said: hello"
-            await first_hour(system, slack, project, tmp_path / "venv/bin/surelane")
+            await first_hour(system, slack, project, bin_ / "surelane")
         assert await system.end() == 0
     assert not Child.running

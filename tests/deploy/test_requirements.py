@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.commands import ROOT
+from tests.deploy.commands import ROOT, version
 
 PACKAGES = (
     *("shared/client", "shared/service", "services/ingest", "services/worker", "services/operator"),
@@ -69,9 +69,7 @@ def canonical(distribution: str) -> str:
 def pinned(requirements: str) -> dict[str, str]:
     """Return the versions in a requirements file."""
     text = (ROOT / f"requirements/{requirements}.txt").read_text()
-    return {
-        canonical(name): version for name, version in re.findall(r"^([\w.-]+)==(\S+)", text, re.MULTILINE)
-    }
+    return {canonical(name): pin for name, pin in re.findall(r"^([\w.-]+)==(\S+)", text, re.MULTILINE)}
 
 
 def declared(package: str, extras: Iterable[str] = ()) -> dict[str, str]:
@@ -117,8 +115,4 @@ def test_versions_that_a_package_demands_are_the_ones_that_are_tested(package: s
     for name, demanded in declared(package).items():
         if demanded.startswith("=="):
             ours = name.partition("-")[0] == "surelane"
-            assert demanded[2:] == (own_version() if ours else pinned("runtime")[name])
-
-
-def own_version() -> str:
-    return str(tomllib.loads((ROOT / "shared/client/pyproject.toml").read_text())["project"]["version"])
+            assert demanded[2:] == (version() if ours else pinned("runtime")[name])

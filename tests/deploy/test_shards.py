@@ -112,7 +112,7 @@ def shards(images: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> 
         made.router("up", "--detach")
         for number, shard in enumerate(TEAMS.values(), 1):
             more = {"SHARD": shard, "SHARD_NUMBER": str(number), "SHARDS_NETWORK": env["SHARDS_NETWORK"]}
-            files = ("-f", "compose.yaml", "-f", "examples/shards/shard.yaml")
+            files = ("compose.yaml", "examples/shards/shard.yaml")
             nowhere = {"SLACK_API_URL": "http://127.0.0.1:9/api/", "SURELANE_EVENT_TYPES": "app_mention"}
             running = stack.enter_context(project(*files, env=SECRETS | more | nowhere))
             stack.callback(running.compose, "kill", check=False)  # its workers would wait for their handlers

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.commands import REGISTRY, ROOT, run, version
-from tests.deploy.compose import project
+from tests.deploy.compose import DEMONSTRATION, project
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(600)]
 
@@ -24,18 +24,8 @@ def team_image(images: dict[str, str]) -> Iterator[str]:
     """Build the example team's image on the worker's."""
     name = f"{REGISTRY}team-worker:{version()}"
     assert images["worker"] == f"{REGISTRY}surelane-worker:{version()}"
-    run(
-        "docker",
-        "build",
-        "--quiet",
-        "--build-arg",
-        f"VERSION={version()}",
-        "--build-arg",
-        f"REGISTRY={REGISTRY}",
-        "-t",
-        name,
-        str(ROOT / "examples/team"),
-    )
+    given = (f"--build-arg=VERSION={version()}", f"--build-arg=REGISTRY={REGISTRY}")
+    run("docker", "build", "--quiet", *given, "-t", name, ROOT / "examples/team")
     yield name
     run("docker", "image", "rm", name, check=False)
 
@@ -52,8 +42,7 @@ def test_under_compose_a_teams_image_runs_the_teams_handlers(team_image: str, tm
     (tmp_path / "team.yaml").write_text(
         f"services: {{worker: {{image: '{team_image}', build: !reset null}}}}\n"
     )
-    files = ("compose.yaml", "compose.override.yaml", str(tmp_path / "team.yaml"))
-    with project(*(part for file in files for part in ("-f", file))) as running:
+    with project(*DEMONSTRATION, str(tmp_path / "team.yaml")) as running:
         running.compose("up", "--detach", "--wait", "--wait-timeout=180", "worker", within=300)
         kinds = running.query("select unnest(kinds) from agent.worker").split()
     assert {"reminder", "slack.command.status"} <= set(kinds), kinds

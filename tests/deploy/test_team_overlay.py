@@ -6,13 +6,12 @@ from tests.deploy.commands import version
 from tests.deploy.manifests import (
     REMOTE,
     TEAM,
-    containers,
+    all_containers,
     environment,
+    main_container,
     named,
     of_kind,
-    pod,
     rendered,
-    workloads,
 )
 
 
@@ -27,7 +26,7 @@ def test_it_names_our_repository_and_this_version() -> None:
 
 def test_the_workers_run_the_teams_image_with_its_handlers_and_replicas() -> None:
     worker = named(rendered(TEAM), "Deployment", "worker")
-    (container,) = pod(worker)["containers"]
+    container = main_container(rendered(TEAM), "worker")
     assert container["image"] == "registry.example.com/team/team-worker:7"
     assert worker["spec"]["replicas"] == 4
     given = environment(rendered(TEAM), container)
@@ -40,18 +39,15 @@ def test_every_secret_that_a_pod_reads_has_a_place() -> None:
     manifests = rendered(TEAM)
     secrets = {secret["metadata"]["name"]: secret for secret in of_kind(manifests, "Secret")}
     read = set()
-    for workload in workloads(manifests):
-        for container in containers(workload):
-            for variable in container.get("env", []):
-                reference = variable.get("valueFrom", {}).get("secretKeyRef")
-                if reference is not None:
-                    # What a team may leave out stands there as a comment.
-                    example = (
-                        TEAM / f"secrets/{reference['name'].partition('-')[0]}.env.example"
-                    ).read_text()
-                    given = reference["key"] in secrets[reference["name"]]["data"]
-                    assert given or f"\n#{reference['key']}=" in example, variable["name"]
-                    read.add(variable["name"])
+    for _, container in all_containers(manifests):
+        for variable in container.get("env", []):
+            reference = variable.get("valueFrom", {}).get("secretKeyRef")
+            if reference is not None:
+                # What a team may leave out stands there as a comment.
+                example = (TEAM / f"secrets/{reference['name'].partition('-')[0]}.env.example").read_text()
+                given = reference["key"] in secrets[reference["name"]]["data"]
+                assert given or f"\n#{reference['key']}=" in example, variable["name"]
+                read.add(variable["name"])
     assert {
         *("SLACK_SIGNING_SECRET", "SLACK_BOT_TOKEN", "SURELANE_TRIGGER_SECRETS", "SURELANE_DISPATCH_SECRETS"),
         *("SURELANE_MODEL_KEY", "SURELANE_API_TOKEN", "TEAM_DEPLOY_TOKEN"),

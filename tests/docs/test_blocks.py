@@ -81,7 +81,7 @@ def json(block: Block, tmp: Any) -> None:
 
 def yaml_(block: Block) -> None:
     found = yaml.load(block.code, Loader)
-    if block.role:  # a part of a project's file: tests/testing/test_tutorial.py writes it
+    if block.role:  # a part of a project's file: dev/tests/kit/test_tutorial.py writes it
         return
     assert isinstance(found, dict)
     assert set(found.get("services", ())) <= services()

@@ -11,7 +11,7 @@ import asyncpg
 
 from surelane.calls import Connection
 from tests.databases import Server
-from tests.interleavings.calls import CALLS, Oracle, Recorder
+from tests.interleavings.calls import CALLS, IDLE, Oracle, Recorder
 from tests.sql.conftest import NOTED
 from tests.sql.test_model import CLOCK
 
@@ -21,14 +21,15 @@ TABLES = (
 )
 SAVE = "create schema saved;" + "".join(f"create table saved.{t} as table agent.{t};" for t in TABLES)
 RESTORE = """
-select 'set session_replication_role = replica;' || string_agg(format('delete from agent.%1$s;'
+select 'create function saved.restore() returns int8 language plpgsql set session_replication_role = replica'
+    || ' as $$ begin ' || string_agg(format('delete from agent.%1$s;'
     'insert into agent.%1$s (%2$s) overriding system value select %2$s from saved.%1$s;', t.name, c.columns), '')
-    || 'set session_replication_role = origin; select setval(''agent.event_id_seq'', 10000)'
+    || 'return setval(''agent.event_id_seq'', 10000); end $$'
 from unnest($1::text[]) as t (name) cross join lateral (
     select string_agg(quote_ident(column_name), ', ') as columns from information_schema.columns
     where table_schema = 'agent' and table_name = t.name and is_generated = 'NEVER') as c
 """
-"""Makes the statements that fill the tables again, without their triggers."""
+"""Makes the function that fills the tables again, without their triggers."""
 NAME = "regexp_replace(coalesce(item_key, kind || coalesce(enqueued_by, '')), ':rerun:\\d+|(?<=^two)\\d', '')"
 ROW = (
     f"{NAME}, kind, group_key, head, date_trunc('minute', vt), attempts, array_upper(claimed, 1), claimed_by"
@@ -57,6 +58,8 @@ order by 1
 
 Events of the limited kind are alike: a claim takes any of them.
 """
+
+EVERY = CALLS | IDLE
 
 Outcome = tuple[str, ...]
 Script = list[tuple[str, tuple[Any, ...]]]
@@ -96,20 +99,26 @@ class Stand:
         self.oracle = Oracle(cast("Any", self.recorder), self.observer, run)
         self.oracle.build()
         self.run(self.admin.execute(SAVE))
-        self.restores = self.run(self.admin.fetchval(RESTORE, TABLES))
+        self.restored = 0
+        self.run(self.admin.execute(self.run(self.admin.fetchval(RESTORE, TABLES))))
         self.model, self.claims = self.oracle.model, self.oracle.claims
-        self.scripts = {name: self.recorded(name) for name in CALLS}
+        self.scripts = {name: self.recorded(name) for name in EVERY}
         self.ends: dict[tuple[tuple[str, ...], tuple[str, ...]], Outcome] = {}
 
-    def restore(self) -> None:
-        self.run(self.admin.execute(self.restores))
-        self.oracle.model, self.oracle.claims = deepcopy(self.model), list(self.claims)
+    def restore(self, *, modelled: bool = True) -> None:
+        self.run(self.admin.fetchval("select saved.restore()"))
+        self.restored += 1
+        if self.restored % 100 == 0:
+            self.run(self.admin.execute(f"vacuum {', '.join(f'agent.{table}' for table in TABLES)}"))
+        self.oracle.model.now = self.model.now
+        if modelled:
+            self.oracle.model, self.oracle.claims = deepcopy(self.model), list(self.claims)
 
     def recorded(self, name: str) -> Script:
         """Return the statements of a call, without those by which the model reads the queue."""
         self.restore()
         self.recorder.sent.clear()
-        CALLS[name].do(self.oracle)
+        EVERY[name].do(self.oracle)
         self.clean()
         return [sent for sent in self.recorder.sent if " from agent.event" not in sent[0]]
 
@@ -120,13 +129,13 @@ class Stand:
     def serial(self, names: tuple[str, ...], again: tuple[str, ...]) -> Outcome:
         """Do calls one after another: also to the model, which must say the same, if it knows all of them."""
         if (names, again) not in self.ends:
-            self.restore()
-            modelled = all(CALLS[name].modelled for name in (*names, *again))
+            modelled = all(EVERY[name].modelled for name in (*names, *again))
+            self.restore(modelled=modelled)
             for name in (*names, "later", *again):
                 if name == "later":
                     self.oracle.let_time_pass(1)
                 elif modelled:
-                    CALLS[name].do(self.oracle)
+                    EVERY[name].do(self.oracle)
                 else:
                     self.run(self.call(self.recorder.connection, self.scripts[name]))
             self.ends[names, again] = self.outcome()
@@ -146,7 +155,7 @@ class Stand:
 
     def overlapping(self, names: tuple[str, ...], plan: Plan, again: tuple[str, ...]) -> Outcome | str:
         """Do calls in overlapping transactions. Return the outcome, or an error that no caller expects."""
-        self.restore()
+        self.restore(modelled=False)
         told: list[str] = self.run(self.steps(names, plan))
         errors = [each for each in told if each not in ("done", "busy")]
         if errors:
@@ -217,14 +226,14 @@ class Stand:
 
     def wrong(self, names: tuple[str, ...]) -> list[str]:
         """Try all orders of some calls. Return what no serial order explains."""
-        again = tuple(name for name in dict.fromkeys(names) if CALLS[name].again)
+        again = tuple(name for name in dict.fromkeys(names) if EVERY[name].again)
         if again:
             again = (*again, "sweep_events")
         found = []
         for plan in plans(names):
             kept = [name for name, commits in zip(names, plan.commits, strict=True) if commits]
             # What rolled back and comes again may come before the others.
-            every = [name for name in names if name in kept or CALLS[name].again]
+            every = [name for name in names if name in kept or EVERY[name].again]
             orders = {*permutations(kept), *permutations(every)}
             serial = [self.serial(order, again) for order in sorted(orders)]
             got = self.overlapping(names, plan, again)

@@ -30,14 +30,8 @@ select array_agg(item_key) from (select item_key from agent.event union all sele
 async def run(command: Path, *arguments: str | Path, user: int | None = None, at: Path | None = None) -> str:
     """Run one of PostgreSQL's programs; return what it printed."""
     identity: dict[str, Any] = {} if user is None else {"user": user, "group": user, "extra_groups": []}
-    process = await asyncio.create_subprocess_exec(
-        command,
-        *arguments,
-        cwd=at,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        **identity,
-    )
+    pipes: Any = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.STDOUT}
+    process = await asyncio.create_subprocess_exec(command, *arguments, cwd=at, **pipes, **identity)
     output, _ = await process.communicate()
     assert process.returncode == 0, output.decode()
     return output.decode()

@@ -36,13 +36,8 @@ async def ports(shared_database: str) -> AsyncIterator[dict[str, int]]:
         simulated() as slack,
     ):
         simulator = int(slack.url.rpartition(":")[2])
-        yield dict(
-            zip(
-                PORTS,
-                (ingest.ingest.port, ingest.ingest.private_port, simulator, broken_port),
-                strict=True,
-            )
-        )
+        found = (ingest.ingest.port, ingest.ingest.private_port, simulator, broken_port)
+        yield dict(zip(PORTS, found, strict=True))
 
 
 def get(path: bytes, headers: bytes = b"") -> bytes:

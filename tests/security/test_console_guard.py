@@ -10,9 +10,10 @@ import pytest
 from aiohttp import web
 
 from surelane_operator.audit import current_actor
-from surelane_operator.console.access.guard import Guard
+from surelane_operator.console.access.guard import SIGN_IN, Guard
 from surelane_operator.console.access.sessions import LASTS, NotKnown, Sessions, Signer, Used
-from surelane_operator.console.access.viewer import Role, Viewer, viewer_of
+from surelane_operator.console.access.sign_in import LARGEST_FORM, SignIn
+from surelane_operator.console.access.viewer import Role, Tokens, Viewer, viewer_of
 from surelane_service.probes import private_app, serving
 
 KEY = "a-key-of-the-page-0123456789"
@@ -85,19 +86,14 @@ async def url(sessions: Sessions) -> AsyncIterator[str]:
 
     async def who(request: web.Request) -> web.Response:
         viewer, actor = viewer_of(request), current_actor()
-        return web.json_response(
-            {"name": viewer.name, "csrf": viewer.csrf, "actor": actor.name, "via": actor.via}
-        )
+        told = {"name": viewer.name, "csrf": viewer.csrf, "actor": actor.name, "via": actor.via}
+        return web.json_response(told)
 
     async def way_in(_: web.Request) -> web.Response:
         return web.json_response("open")
 
-    routes = [
-        web.route("*", "/v1/who", who),
-        web.route("*", "/mcp", who),
-        web.route("*", "/console/", who),
-        web.route("*", "/console/sign-in", way_in),
-    ]
+    routes = [web.route("*", path, who) for path in ("/v1/who", "/mcp", "/console/")]
+    routes.append(web.route("*", "/console/sign-in", way_in))
     app = private_app(unready, routes, middlewares=[Guard(Bearer(), sessions).middleware])
     async with serving(app, 0, setting="none", host="127.0.0.1") as port:
         yield f"http://127.0.0.1:{port}"
@@ -108,13 +104,12 @@ def browser(url: str, sessions: Sessions) -> Browser:
     return Browser(url, sessions, "ada")
 
 
-async def test_a_session_reads_and_is_named(browser: Browser) -> None:
+async def test_a_session_reads_and_is_named_and_a_token_changes_without_a_csrf_token(
+    browser: Browser,
+) -> None:
     status, who = await browser.send("GET", "/console/")
     assert status == 200
     assert (who["name"], who["actor"], who["via"]) == ("ada", "ada", "page")
-
-
-async def test_a_token_changes_without_a_csrf_token(browser: Browser) -> None:
     status, who = await browser.send("POST", "/v1/who", {"Authorization": "Bearer right"}, cookie="")
     assert status == 200
     assert (who["name"], who["via"]) == ("script", "api")
@@ -123,10 +118,8 @@ async def test_a_token_changes_without_a_csrf_token(browser: Browser) -> None:
 async def test_without_a_session_the_page_leads_to_the_sign_in_and_the_api_answers_401(
     browser: Browser,
 ) -> None:
-    assert await browser.send("GET", "/console/?a=1&b=2", cookie="") == (
-        303,
-        "/console/sign-in?next=/console/?a%3D1%26b%3D2",
-    )
+    there = "/console/sign-in?next=/console/?a%3D1%26b%3D2"
+    assert await browser.send("GET", "/console/?a=1&b=2", cookie="") == (303, there)
     assert (await browser.send("GET", "/v1/who", cookie=""))[0] == 401
     assert (await browser.send("POST", "/console/", cookie=""))[0] == 401
     assert await browser.send("GET", "/console/sign-in", cookie="") == (200, "open")
@@ -187,9 +180,18 @@ def test_the_cookie_is_for_this_host_and_for_https_where_the_page_is() -> None:
     Sessions(Signer(KEY), NoneUsed(), WAYS, https=True).begin(response, "ada", "viewer")
     (cookie,) = response.cookies.values()
     assert cookie.key.startswith("__Host-")
-    assert (cookie["httponly"], cookie["secure"], cookie["samesite"], cookie["path"]) == (
-        True,
-        True,
-        "Lax",
-        "/",
-    )
+    found = cookie["httponly"], cookie["secure"], cookie["samesite"], cookie["path"]
+    assert found == (True, True, "Lax", "/")
+
+
+async def test_a_strangers_form_is_read_up_to_its_bound(sessions: Sessions) -> None:
+    async def unready() -> str | None:
+        return None
+
+    way_in = SignIn(sessions, lambda values: str(values["error"]), {}, tokens=Tokens({"operator": "right"}))
+    app = private_app(unready, way_in.routes())
+    async with serving(app, 0, setting="none", host="127.0.0.1") as port, aiohttp.ClientSession() as session:
+        for size, status in ((LARGEST_FORM // 2, 403), (2 * LARGEST_FORM, 413)):
+            form = {"token": "x" * size}
+            async with session.post(f"http://127.0.0.1:{port}{SIGN_IN}", data=form) as response:
+                assert response.status == status

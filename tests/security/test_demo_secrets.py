@@ -34,11 +34,13 @@ OTHERS = [
     *("https://notslack.com/api/", "http://[::1]:8090/api/", "https://example.com/https://slack.com/api/"),
 ]
 NEITHER = [
-    "slack.com/api/",
-    "ftp://slack.com/",
-    "https:///api/",
-    "https://slack%2ecom/api/",
-    "https://sl ack.com/",
+    *(
+        "slack.com/api/",
+        "ftp://slack.com/",
+        "https:///api/",
+        "https://slack%2ecom/api/",
+        "https://sl ack.com/",
+    )
 ]
 
 

@@ -2,10 +2,9 @@
 
 import base64
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-import asyncpg
 import pytest
 from aiohttp import ClientSession, web
 from examples.dispatch.agent import Agent
@@ -17,9 +16,8 @@ from surelane_service.service_settings import load_settings
 from surelane_service.webhooks import ID, answer_id, sign, task_id
 from surelane_worker.remote_agents import Accepted, send
 from surelane_worker.worker_settings import WorkerSettings
-from tests.databases import Server, as_role
 from tests.sql.queue_steps import await_answer, claim, ended, pair
-from tests.system.ingest_client import Served, served
+from tests.system.ingest_client import Served, own_ingest
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 SECRETS = ",".join(
@@ -30,24 +28,7 @@ ANSWER = b'{"found": 1}'
 LATER = timedelta(minutes=10)
 
 
-@pytest.fixture(scope="module")
-async def system(server: Server, template: str) -> AsyncIterator[tuple[Served, Connection]]:
-    async with server.fresh(template) as name:
-        uri = server.uri(name)
-        connection = await asyncpg.connect(uri)
-        async with served(as_role(uri, "surelane_ingest"), dispatch_secrets=SECRETS) as ingest:
-            yield ingest, connection
-        await connection.close()
-
-
-@pytest.fixture
-def ingest(system: tuple[Served, Connection]) -> Served:
-    return system[0]
-
-
-@pytest.fixture
-def connection(system: tuple[Served, Connection]) -> Connection:
-    return system[1]
+system, ingest, connection = own_ingest(dispatch_secrets=SECRETS)
 
 
 async def parked(connection: Connection) -> int:

@@ -34,6 +34,15 @@ async def serving_at(*routes: web.RouteDef) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
+@asynccontextmanager
+async def posting(simulator: str) -> AsyncIterator[ResponseUrls]:
+    urls = ResponseUrls(frozenset({URL(simulator)}))
+    try:
+        yield urls
+    finally:
+        await urls.close()
+
+
 @pytest.fixture
 async def victim() -> AsyncIterator[Victim]:
     found = Victim()
@@ -69,43 +78,31 @@ async def test_a_redirect_is_not_followed(victim: Victim) -> None:
     async def lead_on(_: web.Request) -> web.Response:
         raise web.HTTPTemporaryRedirect(victim.url)
 
-    async with serving_at(web.post("/response/key", lead_on)) as origin:
-        urls = ResponseUrls(frozenset({URL(origin)}))
-        try:
-            assert (await urls.post(f"{origin}/response/key", {"text": "secret"})).status == 307
-        finally:
-            await urls.close()
+    async with serving_at(web.post("/response/key", lead_on)) as origin, posting(origin) as urls:
+        assert (await urls.post(f"{origin}/response/key", {"text": "secret"})).status == 307
     assert victim.received == []
     assert final_reason(ResponseRefusedError(307)) == "response_refused"
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://hooks.slack.com/commands/T/1/x",
-        "https://hooks.slack.com:8443/commands/T/1/x",
-        "https://hooks.slack.com.evil.example/x",
-        "https://hooks.slack.com@evil.example/x",
+FOREIGN = (
+    *("http://hooks.slack.com/commands/T/1/x", "https://hooks.slack.com:8443/commands/T/1/x"),
+    *("https://hooks.slack.com.evil.example/x", "https://hooks.slack.com@evil.example/x"),
+    *(
         "https://user@hooks.slack.com/x",
         "https://evil.example/hooks.slack.com",
         "http://simulator:8091/response/x",
-        "https://simulator:8090/response/x",
-        "http://169.254.169.254/latest/meta-data",
-        "file:///etc/passwd",
-        "//hooks.slack.com/x",
-        "https://[::1",
-        "https://hooks.slack.com:99999/",
-        "",
-        "https://hooks.slack.com/" + "x" * 2000,
-    ],
+    ),
+    *("https://simulator:8090/response/x", "http://169.254.169.254/latest/meta-data", "file:///etc/passwd"),
+    *("//hooks.slack.com/x", "https://[::1", "https://hooks.slack.com:99999/", ""),
+    "https://hooks.slack.com/" + "x" * 2000,
 )
+
+
+@pytest.mark.parametrize("url", FOREIGN)
 async def test_only_the_hosts_of_slack_and_of_the_simulator_are_posted_to(url: str) -> None:
-    urls = ResponseUrls(frozenset({URL("http://simulator:8090")}))
-    try:
+    async with posting("http://simulator:8090") as urls:
         with pytest.raises(ResponseUrlError):
             await urls.post(url, {"text": "hello"})
-    finally:
-        await urls.close()
 
 
 async def test_an_answer_is_read_up_to_its_bound_and_never_decompressed() -> None:
@@ -115,12 +112,11 @@ async def test_an_answer_is_read_up_to_its_bound_and_never_decompressed() -> Non
     async def echo(request: web.Request) -> web.Response:
         return web.Response(body=await request.read())
 
-    async with serving_at(web.post("/flood", flood), web.post("/echo", echo)) as origin:
-        urls = ResponseUrls(frozenset({URL(origin)}))
-        try:
-            assert (await urls.post(f"{origin}/flood", {})).body is None
-            message = {"text": None, "blocks": [DividerBlock()], "thread_ts": "1.1"}
-            sent = (await urls.post(f"{origin}/echo", message)).body
-            assert json.loads(sent or b"") == {"blocks": [{"type": "divider"}], "thread_ts": "1.1"}
-        finally:
-            await urls.close()
+    async with (
+        serving_at(web.post("/flood", flood), web.post("/echo", echo)) as origin,
+        posting(origin) as urls,
+    ):
+        assert (await urls.post(f"{origin}/flood", {})).body is None
+        message = {"text": None, "blocks": [DividerBlock()], "thread_ts": "1.1"}
+        sent = (await urls.post(f"{origin}/echo", message)).body
+        assert json.loads(sent or b"") == {"blocks": [{"type": "divider"}], "thread_ts": "1.1"}

@@ -1,26 +1,38 @@
 """A web page in a browser that reaches a private port can read and change nothing there."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
 
 import aiohttp
 import pytest
 from aiohttp import web
 
-from surelane_service.probes import is_private_name, private_app, serving
+from surelane_service.probes import ConnectionLimit, is_private_name, private_app, serving
+from tests.processes import until
+from tests.system.raw_http import connected, statuses
 
 
 @pytest.fixture(scope="module")
-async def url() -> AsyncIterator[str]:
+def limit() -> ConnectionLimit:
+    return ConnectionLimit(64, 50_000)
+
+
+@pytest.fixture(scope="module")
+async def url(limit: ConnectionLimit) -> AsyncIterator[str]:
     """Serve a private port with an operator's route; return its URL."""
 
     async def unready() -> str | None:
         return None
 
-    async def jobs(_: web.Request) -> web.Response:
+    async def jobs(request: web.Request) -> web.Response:
+        await request.read()
+        if "trusted" in request.headers:
+            limit.trust(request)
         return web.json_response({})
 
     app = private_app(unready, [web.route("*", "/v1/jobs", jobs)], {"queue.example.com"})
-    async with serving(app, 0, setting="none", host="127.0.0.1") as port:
+    async with serving(app, 0, setting="none", host="127.0.0.1", limit=limit) as port:
         yield f"http://127.0.0.1:{port}"
 
 
@@ -29,48 +41,29 @@ async def status(method: str, url: str, headers: Mapping[str, str]) -> int:
         return response.status
 
 
-@pytest.mark.parametrize(
-    "host",
-    [
-        *(
-            "127.0.0.1:8081",
-            "10.1.2.3",
-            "[::1]:8081",
-            "[fe80::1]",
-            "::1",
-            "localhost:8081",
-            "ingest",
-            "ingest:8081",
-        ),
-        *("ingest.surelane.svc:8081", "ingest.surelane.svc.cluster.local", "LOCALHOST.", "x.localhost", ""),
-        *("queue.example.com:8081", "Queue.Example.Com."),
-    ],
+PRIVATE = (
+    *(
+        "127.0.0.1:8081",
+        "10.1.2.3",
+        "[::1]:8081",
+        "[fe80::1]",
+        "::1",
+        "localhost:8081",
+        "ingest",
+        "ingest:8081",
+    ),
+    *("ingest.surelane.svc:8081", "ingest.surelane.svc.cluster.local", "LOCALHOST.", "x.localhost", ""),
+    *("queue.example.com:8081", "Queue.Example.Com.", "127.0.0.1."),
 )
-def test_names_that_no_outsider_owns_are_private(host: str) -> None:
-    assert is_private_name(host, {"queue.example.com"})
+PUBLIC = (
+    *("evil.example", "evil.example:8081", "127.0.0.1.evil.example", "localhost.evil.example", "svc.example"),
+    *("queue.example.com.evil.example", "1.2.3", "xqueue.example.com", "evil.example@127.0.0.1"),
+)
 
 
-@pytest.mark.parametrize(
-    "host",
-    [
-        *(
-            "evil.example",
-            "evil.example:8081",
-            "127.0.0.1.evil.example",
-            "localhost.evil.example",
-            "svc.example",
-        ),
-        *(
-            "queue.example.com.evil.example",
-            "1.2.3",
-            "127.0.0.1.",
-            "xqueue.example.com",
-            "evil.example@127.0.0.1",
-        ),
-    ],
-)
-def test_names_that_somebody_can_point_here_are_not(host: str) -> None:
-    assert is_private_name(host, {"queue.example.com"}) is (host == "127.0.0.1.")
+def test_names_that_no_outsider_owns_are_private_and_those_that_somebody_can_point_here_are_not() -> None:
+    assert [host for host in PRIVATE if not is_private_name(host, {"queue.example.com"})] == []
+    assert [host for host in PUBLIC if is_private_name(host, {"queue.example.com"})] == []
 
 
 async def test_a_page_under_a_rebound_name_reaches_no_operators_route(url: str) -> None:
@@ -110,3 +103,57 @@ async def test_the_operators_own_pages_are_answered(url: str) -> None:
     link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
     assert await status("GET", url + "/v1/jobs", link) == 200
     assert await status("POST", url + "/v1/jobs", link) == 403
+
+
+HEAD = b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\n"
+
+
+def _fields(number: int) -> bytes:
+    """Return so many headers of 2,000 bytes."""
+    return b"".join(b"x-%d: %s\r\n" % (nth, bytes(1_000).hex().encode()) for nth in range(number))
+
+
+async def _answered(reader: asyncio.StreamReader) -> None:
+    assert statuses(await reader.readuntil(b"\r\n\r\n")) == [200]
+    await reader.readexactly(2)
+
+
+async def test_unfinished_headers_of_all_connections_are_bounded(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The largest go first. So others' headers shut no one out, nor does a body, nor a connection that is trusted."""
+    port = int(url.rpartition(":")[2])
+    async with AsyncExitStack() as stack:
+        small, body, trusted = [await stack.enter_async_context(connected(port)) for _ in range(3)]
+        trusted[1].write(HEAD + b"trusted: 1\r\n\r\n")
+        await _answered(trusted[0])
+        trusted[1].write(HEAD + _fields(10))
+        small[1].write(HEAD + b"x: 1\r\n")
+        body[1].write(HEAD + b"Content-Length: 100000\r\n\r\n" + bytes(60_000))
+        for _ in range(3):
+            large = [await stack.enter_async_context(connected(port)) for _ in range(10)]
+            for _, writer in large:
+                writer.write(HEAD + _fields(4))
+            closed = asyncio.as_completed([reader.read() for reader, _ in large], timeout=60)
+            assert [await next(closed) for _ in range(6)] == [b""] * 6
+        body[1].write(bytes(40_000))
+        for _, writer in (small, trusted):
+            writer.write(b"\r\n")
+        for reader, _ in (small, body, trusted):
+            await _answered(reader)
+    assert capsys.readouterr().out.count("connections closed: too many bytes of unfinished headers") == 1
+
+
+async def test_finished_headers_and_those_of_closed_connections_do_not_count(
+    url: str, limit: ConnectionLimit
+) -> None:
+    await until(lambda: limit.unfinished == 0, what="the end of earlier connections")
+    for finished in (False, True):
+        async with connected(int(url.rpartition(":")[2])) as (reader, writer):
+            writer.write(HEAD + _fields(4))
+            await until(lambda: limit.unfinished == len(HEAD + _fields(4)), what="the headers")
+            if finished:
+                writer.write(b"\r\n")
+                await _answered(reader)
+                assert limit.unfinished == 0
+        await until(lambda: limit.unfinished == 0, what="the end of the connection")

@@ -6,11 +6,14 @@ A seed always repeats the same run: ``--first 17 --seeds 1 --verbose`` shows wha
 import argparse
 import asyncio
 import os
+import signal
+import subprocess
 import sys
 import tempfile
 
 from tests.databases import MEMORY, Server, memory_is_free, migrated_template, running_server
-from tests.simulation.mutants import MUTANTS
+from tests.mutants.table import MUTANTS
+from tests.mutants.tree import copied, environment
 
 PROCESSES = os.cpu_count() or 1
 
@@ -26,11 +29,19 @@ def main() -> int:
     )
     parser.add_argument("--trace", action="store_true", help="show each statement with its answer")
     parser.add_argument(
-        "--mutant", choices=sorted(MUTANTS), help="put a defect back, which some seed must find"
+        "--until-broken", action="store_true", help="stop at the first seed that breaks a promise"
+    )
+    parser.add_argument(
+        "--mutant", choices=MUTANTS, metavar="NAME", help="put a fault in, which a seed must find"
     )
     given = parser.parse_args()
     more = [f"--{each}" for each in ("verbose", "trace", "shrink") if getattr(given, each)]
-    more += ["--mutant", given.mutant] if given.mutant else []
+    if given.mutant:
+        again = [*more, "--until-broken", "--first", str(given.first), "--seeds", str(given.seeds)]
+        with copied(MUTANTS[given.mutant]) as tree:
+            command = [sys.executable, "-m", "tests.simulation", *again]
+            return subprocess.run(command, cwd=tree, env=environment(tree), check=False).returncode
+    more += ["--until-broken"] if given.until_broken else []
     if "TMPDIR" not in os.environ and memory_is_free():
         os.environ["TMPDIR"], tempfile.tempdir = str(MEMORY), None
     return asyncio.run(_share(range(given.first, given.first + given.seeds), more))
@@ -40,15 +51,23 @@ async def _share(seeds: range, more: list[str]) -> int:
     """Let several processes run the seeds, whose clocks are the simulation's. Each has a database of its own."""
     async with running_server() as server, migrated_template(server) as template:
         parts = [seeds[nth::PROCESSES] for nth in range(min(PROCESSES, len(seeds)))]
-        return max(await asyncio.gather(*(_run(server, template, part, more) for part in parts)))
+        processes = [await _started(server, template, part, more) for part in parts]
+        codes = []
+        for ended in asyncio.as_completed([process.wait() for process in processes]):
+            codes.append(await ended)
+            if codes[-1] and "--until-broken" in more:
+                for other in [process for process in processes if process.returncode is None]:
+                    other.send_signal(signal.SIGINT)
+        return int(any(codes))
 
 
-async def _run(server: Server, template: str, seeds: range, more: list[str]) -> int:
+async def _started(
+    server: Server, template: str, seeds: range, more: list[str]
+) -> asyncio.subprocess.Process:
     own = [server.admin, template, *map(str, seeds), *more]
     command = [sys.executable, "-m", "tests.simulation.process", *own]
     # Sets have the same order in every run.
-    process = await asyncio.create_subprocess_exec(*command, env={**os.environ, "PYTHONHASHSEED": "0"})
-    return await process.wait()
+    return await asyncio.create_subprocess_exec(*command, env={**os.environ, "PYTHONHASHSEED": "0"})
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from surelane_dev.testing.fleets.virtual import DeadlockError, VirtualLoop, virt
 from surelane_worker.wiring import YOUNG
 from tests.simulation.database import Database
 from tests.simulation.fleet import simulate
-from tests.simulation.mutants import MUTANTS
 from tests.simulation.plan import Plan, shrunk
 from tests.simulation.witness import BrokenError
 
@@ -28,7 +27,7 @@ def main() -> int:
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--trace", action="store_true")
     parser.add_argument("--shrink", action="store_true")
-    parser.add_argument("--mutant")
+    parser.add_argument("--until-broken", action="store_true")
     given = parser.parse_args()
     level = logging.INFO if given.verbose else logging.CRITICAL
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
@@ -38,8 +37,7 @@ def main() -> int:
 
 
 async def _run(given: argparse.Namespace) -> int:
-    mutant = MUTANTS[given.mutant] if given.mutant else None
-    async with Database.opened(given.server, given.template, mutant) as database:
+    async with Database.opened(given.server, given.template) as database:
         database.trace = _trace if given.trace else None
         return await _try(database, given)
 
@@ -62,8 +60,8 @@ async def _try(database: Database, given: argparse.Namespace) -> int:
                 return await _broken(smaller, database, _ignore, quiet=True) == promise
 
             sys.stdout.write(f"seed {seed} needs:\n{await shrunk(plan, fails)}\n")
-        if given.mutant:
-            break  # found
+        if given.until_broken:
+            break
     sys.stdout.write(f"{len(given.seeds)} seeds from {given.seeds[0]} on: broken: {broken or 'none'}\n")
     return 1 if broken else 0
 

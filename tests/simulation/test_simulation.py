@@ -1,15 +1,19 @@
-"""The simulation holds for some seeds, finds each defect that is put back, and repeats a seed exactly."""
+"""The simulation holds for some seeds, finds faults that are put in, and repeats a seed exactly."""
 
 import asyncio
 import os
 import re
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from surelane_dev.testing.fleets.wire import Faults
-from tests.databases import Server
+from tests.databases import SERVER, Server
+from tests.mutants.table import MUTANTS
+from tests.mutants.tree import copied, environment
 from tests.simulation.plan import Plan, shrunk
 
 pytestmark = pytest.mark.simulation
@@ -22,13 +26,13 @@ KNOWN = {
     "idle-heads": 19,
     "early-retirement": 11,
     "future-starts": 45,
-    "rare-rescues": 106,
+    "late-rescues": 106,
     "refused-settles": 17,
     "blind-idlers": 1,
     "repeated-questions": 53,
     "changed-answers": 45,
 }
-"""Each mutant, with a seed that finds it. ``make simulate MUTANT=NAME SEEDS=200`` looks for one."""
+"""Faults of tests/mutants, each with a seed that finds it. ``make simulate MUTANT=NAME SEEDS=200`` looks for one."""
 FIXED = range(1, 61)
 FOUND = 96, 565, 651
 """Others that broke a promise once."""
@@ -38,13 +42,18 @@ FRESH = int(os.environ.get("SURELANE_SIMULATION_SEED", 1000 * datetime.now(UTC).
 
 async def _run(server: Server, template: str, *arguments: object) -> tuple[int, str]:
     """Run seeds in a process of their own. Return its exit code and its output."""
-    command = "-u", "-m", "tests.simulation.process", server.admin, template, *map(str, arguments)
+    return await _ended("tests.simulation.process", server.admin, template, *arguments)
+
+
+async def _ended(
+    module: str, *arguments: object, env: Mapping[str, str] = os.environ, **options: Any
+) -> tuple[int, str]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *command,
-        env={**os.environ, "PYTHONHASHSEED": "0"},
+        *(sys.executable, "-u", "-m", module, *map(str, arguments)),
+        env={**env, "PYTHONHASHSEED": "0"},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
+        **options,
     )
     output, _ = await process.communicate()
     return process.returncode or 0, output.decode()
@@ -76,8 +85,12 @@ async def test_seeds_that_no_run_had_before_hold(server: Server, template: str, 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutant", sorted(KNOWN))
-async def test_a_defect_that_is_put_back_is_found(server: Server, template: str, mutant: str) -> None:
-    code, output = await _run(server, template, KNOWN[mutant], "--mutant", mutant)
+async def test_a_fault_is_found(server: Server, mutant: str) -> None:
+    seed = "--first", KNOWN[mutant], "--seeds", 1
+    with copied(MUTANTS[mutant]) as tree:
+        code, output = await _ended(
+            "tests.simulation", *seed, cwd=tree, env=environment(tree) | {SERVER: server.admin}
+        )
     again = f"seed {KNOWN[mutant]} no longer finds {mutant}: make simulate MUTANT={mutant} SEEDS=200 finds another"
     assert code == 1, f"{again}\n{output}"
     assert re.search(rf"^seed {KNOWN[mutant]}: [a-z ]+: ", output, re.MULTILINE), output  # not a crash

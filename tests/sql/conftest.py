@@ -11,32 +11,10 @@ from surelane.calls import DRIVER_ERRORS, Connection
 from tests.databases import Server, as_role
 
 TABLES = (
-    "event",
-    "kind_limit",
-    "limit_state",
-    "limit_note",
-    "event_hist",
-    "event_hist_outlier",
-    "kind",
-    "band",
-    "request",
-    "worker",
-    "cron",
-    "slack_limit",
-    "step",
-    "signal",
-    "installation",
-    "data_key",
-    "used_id",
-    "install_wait",
-    "other_report",
-    "uninstall",
-    "operator_action",
-    "erasure",
-    "retention",
-    "model_usage",
-    "rule",
-    "feedback",
+    *("event", "kind_limit", "limit_state", "limit_note", "event_hist", "event_hist_outlier", "kind"),
+    *("band", "request", "worker", "cron", "slack_limit", "step", "signal", "installation"),
+    *("data_key", "used_id", "install_wait", "other_report", "uninstall", "operator_action"),
+    *("erasure", "retention", "model_usage", "rule", "feedback"),
 )
 EMPTY = "".join(f"delete from agent.{table};" for table in TABLES)
 CLOCK = """
@@ -110,17 +88,17 @@ class Kept:
         idle = self._idle[role]
         if len(idle) < MOST_KEPT and not connection.is_closed() and not connection.is_in_transaction():
             with suppress(*DRIVER_ERRORS, TimeoutError):
-                await connection.execute("reset role; discard temp; discard sequences", timeout=5)
-                await connection.reset(timeout=5)
+                await connection.execute("reset role; discard temp; discard sequences", timeout=60)
+                await connection.reset(timeout=60)
                 idle.append(connection)
                 return
-        await connection.close(timeout=5)
+        await connection.close(timeout=60)
 
     async def aclose(self) -> None:
         """Close all."""
         for idle in self._idle.values():
             for connection in idle:
-                await connection.close(timeout=5)
+                await connection.close(timeout=60)
 
 
 @pytest.fixture(scope="session")
@@ -149,3 +127,18 @@ async def queue(connect: Connect) -> Connection:
     connection = await connect()
     await connection.execute(f"{EMPTY} update agent.test_clock set shift = '0'")
     return connection
+
+
+@pytest.fixture
+async def other(connect: Connect) -> Connection:
+    """Connect to the queue a second time."""
+    return await connect()
+
+
+@pytest.fixture
+async def patient(queue: Connection) -> AsyncIterator[None]:
+    """Let batches wait for locks as long as a test may need on a busy machine."""
+    change = "alter function agent.insert_events(jsonb[], text[], text[]) set lock_timeout = '{}'"
+    await queue.execute(change.format("60s"))
+    yield
+    await queue.execute(change.format("500ms"))

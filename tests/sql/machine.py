@@ -1,12 +1,10 @@
 """Do each step to the queue and to its model, and compare both after it."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
-
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from random import Random
+from typing import Any, TypeVar
 
 from surelane.calls import Connection
 from tests.sql.model import AT_ONCE, CANCEL_GRACE, DEAD_FOR, LEASE, LIMITS, Event, Model
@@ -38,11 +36,35 @@ TEAMS = {
 }
 """The kinds of workers that handle everything, and of two teams that share the queue."""
 
-kinds = st.sampled_from(KINDS)
-groups = st.sampled_from(["g", "g", "g", "h", None])
-keys = st.sampled_from([None, "i", "j"])
-numbers = st.integers(0, 10_000)
-pauses = st.sampled_from([0, 0, 0, 1, 400, 4000])
+GROUPS = ["g", "g", "g", "h", None]
+NUMBERS = range(10_000)
+PAUSES = [0, 0, 0, 1, 400, 4000]
+SETTLES = ["complete", "fail", "fail", "release", "snooze", "extend"]
+
+Method = TypeVar("Method", bound=Callable[..., object])
+Draw = Sequence[Any] | Callable[[Random], Any]
+
+
+def rule(weight: int, **draws: Draw) -> Callable[[Method], Method]:
+    """Make a method a step of random walks: how often it comes, and what its arguments are drawn from."""
+
+    def marked(method: Method) -> Method:
+        method.rule = weight, draws  # type: ignore[attr-defined]
+        return method
+
+    return marked
+
+
+def drawn(chance: Random, draw: Draw) -> Any:
+    return draw(chance) if callable(draw) else chance.choice(draw)
+
+
+def some_slack_events(chance: Random) -> list[tuple[int, str, str | None]]:
+    """There are ten of them, so that most become duplicates."""
+    return [
+        (chance.randrange(10), chance.choice(KINDS), chance.choice(["g", "h", None]))
+        for _ in range(chance.randrange(1, 7))
+    ]
 
 
 def at(seconds: int) -> datetime:
@@ -64,15 +86,30 @@ def in_order(batch: list[tuple[int, str, str | None]]) -> Callable[[int], tuple[
     return lambda nth: (batch[nth][2] is None, batch[nth][2] or "", batch[nth][0])
 
 
-class Machine(RuleBasedStateMachine):
-    """A state machine. Each rule does one step to both and compares the answers; the invariant compares all rows."""
+class Machine:
+    """Each rule does one step to the queue and its model, and compares the answers."""
 
     def __init__(self, queue: Connection, other: Connection, run: Callable[[Any], Any]) -> None:
         """Take two connections to the same database."""
-        super().__init__()
         self.queue, self.other, self.run, self.model = queue, other, run, Model()
         self.claims: list[tuple[int, int]] = []
         self.run(queue.execute(EMPTY))
+
+    def walk(self, chance: Random, steps: int) -> None:
+        """Take random steps, and compare all rows after each. Lanes are drawn alike, too."""
+        for connection in (self.queue, self.other):
+            self.run(connection.execute("select setseed($1)", chance.random()))
+        rules: dict[str, tuple[int, dict[str, Draw]]] = {
+            name: member.rule
+            for of in reversed(type(self).__mro__)
+            for name, member in vars(of).items()
+            if hasattr(member, "rule")
+        }
+        weights = [weight for weight, _ in rules.values()]
+        for name in chance.choices(list(rules), weights, k=steps):
+            arguments = {key: drawn(chance, draw) for key, draw in rules[name][1].items()}
+            getattr(self, name)(**arguments)
+            self.both_are_the_same()
 
     def value(self, statement: str, *arguments: Any) -> Any:
         return self.run(self.queue.fetchval(statement, *arguments))
@@ -86,9 +123,8 @@ class Machine(RuleBasedStateMachine):
         events = list(self.model.live.values())
         return events[number % len(events)] if events else None
 
-    @rule(number=st.integers(0, 9), kind=kinds, group=groups)
+    @rule(9, number=range(10), kind=KINDS, group=GROUPS)
     def insert_a_slack_event(self, number: int, kind: str, group: str | None) -> None:
-        """There are ten of them, so that most become duplicates."""
         key = f"Ev{number}"
         live = self.live_under(key)
         past = self.past_under(key)
@@ -101,7 +137,7 @@ class Machine(RuleBasedStateMachine):
             return
         self.model.add(Event(identity, kind, number, self.model.now, item_key=key, group=group))
 
-    @rule(batch=st.lists(st.tuples(st.integers(0, 9), kinds, groups), min_size=1, max_size=6))
+    @rule(3, batch=some_slack_events)
     def insert_a_batch_of_slack_events(self, batch: list[tuple[int, str, str | None]]) -> None:
         """Insert all new events at once. Delete those that history has. Repetitions change nothing."""
         rows = self.run(
@@ -144,13 +180,14 @@ class Machine(RuleBasedStateMachine):
         return [ended.event.id for ended in self.model.history.values() if ended.event.item_key == key]
 
     @rule(
-        kind=kinds,
-        group=groups,
-        key=keys,
-        dedupe=keys,
-        wait=pauses,
-        attempts=st.sampled_from([None, 1, 2]),
-        priority=st.integers(0, 3),
+        9,
+        kind=KINDS,
+        group=GROUPS,
+        key=[None, "i", "j"],
+        dedupe=[None, None, "i", "j"],
+        wait=PAUSES,
+        attempts=[None, 1, 2],
+        priority=range(4),
     )
     def enqueue_a_job(
         self,
@@ -163,34 +200,23 @@ class Machine(RuleBasedStateMachine):
         priority: int = 1,
     ) -> None:
         vt = self.model.now + wait
-        duplicates = [
-            event.id for event in self.model.live.values() if key is not None and event.item_key == key
-        ] + [
-            event.id
-            for event in self.model.live.values()
-            if dedupe is not None and event.dedupe_key == dedupe and event.claims == 0
-        ]
-        identity = self.value(
-            "select agent.enqueue($1, '{}', $2::int4, $3, $4, $5, $6, $7)",
-            kind,
-            priority,
-            dedupe,
-            at(vt),
-            attempts,
-            group,
-            key,
-        )
+        duplicates = [] if key is None else self.live_under(key)
+        if dedupe is not None:
+            waiting = (event for event in self.model.live.values() if event.claims == 0)
+            duplicates += [event.id for event in waiting if event.dedupe_key == dedupe]
+        call = "select agent.enqueue($1, '{}', $2::int4, $3, $4, $5, $6, $7)"
+        identity = self.value(call, kind, priority, dedupe, at(vt), attempts, group, key)
         if duplicates:
             assert identity == duplicates[0]
         else:
             self.model.add(Event(identity, kind, vt, vt, key, dedupe, group, attempts or 3, priority))
 
-    @rule(seconds=st.sampled_from([1, 200, LEASE - 1, LEASE, LEASE, 4000]))
+    @rule(6, seconds=[1, 200, LEASE - 1, LEASE, LEASE, 4000])
     def let_time_pass(self, seconds: int) -> None:
         self.model.now += seconds
         self.run(self.queue.execute("update agent.test_clock set at = $1", at(self.model.now)))
 
-    @rule(how=st.sampled_from(["all", "ours", "theirs", "single", "lost", "lost"]))
+    @rule(15, how=["all", "ours", "theirs", "single", "lost"])
     def claim_something(self, how: str) -> None:
         if not self.model.live:
             self.fill_a_group()
@@ -203,6 +229,7 @@ class Machine(RuleBasedStateMachine):
             case team:
                 self.claim_all(team)
 
+    @rule(6)
     def fill_a_group(self) -> None:
         for kind, attempts in (("slack.parked", None), ("slack.calm", 1), ("slack.calm", 2)):
             self.enqueue_a_job(kind, "g", None, None, 0, attempts)
@@ -214,14 +241,17 @@ class Machine(RuleBasedStateMachine):
         taken = {row["id"] for row in rows}
         two = [head for head in heads if head.kind == "slack.two"]
         few = [head for head in two if not self.model.is_held_back(head)]
-        # One that is held back may take up room in this claim.
+        # One that is held back may take up room in this claim, or find none and stay.
         assert (
             0 <= min(len(few), room) - len([head for head in few if head.id in taken]) <= len(two) - len(few)
         )
         # Of those the queue chooses which ones run.
-        batches = [
-            self.claim_group(head, kinds, taken) for head in heads if head not in few or head.id in taken
+        reached = [
+            head
+            for head in heads
+            if head not in two or head.id in taken or (head not in few and self.is_free(head))
         ]
+        batches = [self.claim_group(head, kinds, taken) for head in reached]
         expected = [event for batch in batches for event in batch]
         assert {(row["id"], row["claim"], row["attempts"]) for row in rows} == {
             (event.id, event.claims, event.attempts) for event in expected
@@ -239,11 +269,15 @@ class Machine(RuleBasedStateMachine):
         assert not batch or not self.model.overtaken(head.group, batch, again=again)
         return batch
 
+    def is_free(self, event: Event) -> bool:
+        free: bool = self.value("select claimed_by is null from agent.event where id = $1", event.id)
+        return free
+
     def claim_a_single_one(self) -> None:
         held_back = [event for event in self.model.claimable(KINDS) if self.model.is_held_back(event)]
         row = self.run(claim_one(self.queue))
         for event in held_back:
-            if self.value("select claimed_by is null from agent.event where id = $1", event.id):
+            if self.is_free(event):
                 self.model.fence(event.group)  # the claim met it, and looked for another one
         candidates = {
             event.id: event
@@ -256,12 +290,7 @@ class Machine(RuleBasedStateMachine):
             self.model.claim(candidates[row["id"]], [], beats=False)
             self.claims.append((row["id"], len(row["claimed"])))
 
-    @rule(
-        number=numbers,
-        stands=st.sampled_from([True, True, False]),
-        how=st.sampled_from(["complete", "fail", "fail", "release", "snooze", "extend"]),
-        pause=pauses,
-    )
+    @rule(30, number=NUMBERS, stands=[True] * 4 + [False], how=SETTLES, pause=PAUSES)
     def settle_a_claim(self, number: int, stands: bool, how: str, pause: int) -> None:
         """Settle a claim that stands, or any earlier one, so that many settles come too late."""
         if not self.standing():
@@ -274,9 +303,8 @@ class Machine(RuleBasedStateMachine):
         late = event is not None and how == "complete" and event.cancelled and event.vt <= self.model.now
         lapsed = event is not None and event.vt <= self.model.now
         busy = event is not None and how == "extend" and lapsed and event.kind in LIMITS
-        assert self.run(self.settled(how, item, timedelta(seconds=pause))) == [
-            "stale" if event is None or late else "busy" if busy else "done"
-        ]
+        expected = "stale" if event is None or late else "busy" if busy else "done"
+        assert self.run(self.settled(how, item, timedelta(seconds=pause))) in (expected, [expected])
         if busy:
             return
         if event is not None and late:
@@ -285,18 +313,12 @@ class Machine(RuleBasedStateMachine):
         elif event is not None:
             self.model_settles(how, event, pause)
 
-    async def settled(self, how: str, item: tuple[int, int], pause: timedelta) -> list[str]:
-        match how:
-            case "complete":
-                return await complete(self.queue, item)
-            case "fail":
-                return await fail(self.queue, item, retry_in=pause)
-            case "release":
-                return await release(self.queue, item)
-            case "snooze":
-                return [await snooze(self.queue, item, pause)]
-            case _:
-                return await extend(self.queue, item)
+    async def settled(self, how: str, item: tuple[int, int], pause: timedelta) -> object:
+        if how == "fail":
+            return await fail(self.queue, item, retry_in=pause)
+        if how == "snooze":
+            return await snooze(self.queue, item, pause)
+        return await {"complete": complete, "release": release, "extend": extend}[how](self.queue, item)
 
     def model_settles(self, how: str, event: Event, pause: int) -> None:
         event.errors += how == "fail"
@@ -315,18 +337,18 @@ class Machine(RuleBasedStateMachine):
             self.model.hand_back(event, counted=how == "fail", pause=0 if how == "release" else pause)
 
     @rule(
-        number=numbers,
-        kind=kinds,
-        group=st.sampled_from(["g", "h"]),
-        commits=st.booleans(),
-        how=st.sampled_from(["claim", "single", "complete", "fail", "release", "snooze", "extend"]),
+        6,
+        number=NUMBERS,
+        kind=KINDS,
+        group=["g", "h"],
+        commits=[True, False],
+        how=["claim", "single", *SETTLES],
     )
     def step_beside_an_open_insert(self, number: int, kind: str, group: str, commits: bool, how: str) -> None:
         """Do a step beside an open transaction that has entered a group, which changes nothing before its commit."""
         if how not in ("claim", "single") and not self.standing():
-            self.claim_something(
-                "all"
-            )  # choose now: the step may enqueue, and would wait for a transaction that gives "g" its head
+            # Choose now: the step may enqueue, and would wait for a transaction that gives "g" its head.
+            self.claim_something("all")
         transaction = self.other.transaction()
         self.run(transaction.start())
         identity = self.run(self.other.fetchval("select agent.enqueue($1, _group_key => $2)", kind, group))
@@ -344,60 +366,33 @@ class Machine(RuleBasedStateMachine):
         else:
             self.run(transaction.rollback())
 
-    @rule(
-        what=st.sampled_from(
-            ["delete", "cancel", "cancel", "reschedule", "reschedule", "requeue", "pause", "pause twice"]
-        ),
-        number=numbers,
-        wait=pauses,
-    )
-    def intervene(self, what: str, number: int, wait: int) -> None:
-        match what:
-            case "delete":
-                self.delete_an_event(number)
-            case "cancel":
-                self.cancel_an_event(number)
-            case "reschedule":
-                self.reschedule_a_job("ij"[number % 2], wait)
-            case "requeue":
-                self.requeue_an_ended_event(number)
-            case "pause":
-                self.pause_or_resume()
-            case _:
-                self.pause_or_resume()
-                self.pause_or_resume()
-
-    @rule(how=st.sampled_from(["sweep", "sweep", "rescue", "death"]))
-    def maintain(self, how: str) -> None:
-        match how:
-            case "sweep":
-                self.sweep()
-            case "rescue":
-                self.rescue()
-            case _:
-                self.let_the_worker_die()
-
+    @rule(1, number=NUMBERS)
     def delete_an_event(self, number: int) -> None:
         event = self.some(number)
         self.run(self.queue.execute("select agent.delete_event($1)", event.id if event else -1))
         if event:
             self.model.fence_behind(event)
-        self.model.archive([event] if event else [], "completed", None)
+            self.model.archive([event], "completed", None)
 
+    @rule(3, number=NUMBERS)
     def cancel_an_event(self, number: int) -> None:
         event = self.some(number)
         if event is None:
             return
+        tree = self.model.tree(event)
+        running = [each for each in tree if each.held and each.vt > self.model.now]
+        waiting = [each for each in tree if each not in running]
         answer = self.value("select agent.cancel_job($1)", event.id)
-        running = event.held and event.vt > self.model.now
-        assert answer == ("running" if running else "cancelled")
-        if running and not event.cancelled and self.model.is_head(event):
-            event.vt = min(event.vt, self.model.now + CANCEL_GRACE)
-        event.cancelled = event.cancelled or running
-        if answer == "cancelled":
-            self.model.fence_behind(event)
-            self.model.archive([event], "cancelled", "cancelled by surelane")
+        assert answer == ("running" if event in running else "cancelled")
+        for each in running:
+            if not each.cancelled and self.model.is_head(each):
+                each.vt = min(each.vt, self.model.now + CANCEL_GRACE)
+            each.cancelled = True
+        for each in waiting:
+            self.model.fence_behind(each)
+        self.model.archive(waiting, "cancelled", "cancelled by surelane")
 
+    @rule(2, key=["i", "j"], wait=PAUSES)
     def reschedule_a_job(self, key: str, wait: int) -> None:
         found = [event for event in self.model.live.values() if event.item_key == key]
         answer = self.value("select agent.reschedule_event($1, $2)", key, at(self.model.now + wait))
@@ -409,6 +404,7 @@ class Machine(RuleBasedStateMachine):
             event.held, event.heartbeat, event.retrying = False, None, False
             self.model.elect(event.group)
 
+    @rule(2, number=NUMBERS)
     def requeue_an_ended_event(self, number: int) -> None:
         if not self.model.history:
             return
@@ -425,69 +421,61 @@ class Machine(RuleBasedStateMachine):
             again.priority = ended.priority
             self.model.add(again)
 
+    @rule(3)
     def sweep(self) -> None:
         assert self.value("select agent.delete_expired_events()") == self.model.sweep()
 
+    @rule(2)
     def rescue(self) -> None:
-        dead = [
-            event
-            for event in self.model.live.values()
-            if event.vt > self.model.now
-            and event.heartbeat is not None
-            and event.heartbeat < self.model.now - DEAD_FOR
-        ]
-        for event in dead:
-            event.vt = self.model.now
-        assert self.value("select agent.rescue_events()") == len(dead)
-        if dead:
-            self.model.sweep_after_rescue()
+        silent = self.model.now - DEAD_FOR
+        self.rescues(
+            lambda event: event.heartbeat is not None and event.heartbeat < silent, "agent.rescue_events()"
+        )
 
+    @rule(2)
     def let_the_worker_die(self) -> None:
         """Its session, which no lock has, is gone; the claims of the single claim are not its own."""
-        dead = [
-            event
-            for event in self.model.live.values()
-            if event.held and event.worker == "w1" and event.vt > self.model.now
-        ]
-        for event in dead:
-            event.vt = self.model.now
-        self.run(
-            self.queue.execute(
-                "insert into agent.worker (name, kinds, version, session) values ('w1', $1, '', 0)", KINDS
-            )
-        )
-        rescued = self.value("select rescued from agent.rescue_worker('w1', 0, '5 s', 'w2')")
+        introduced = "insert into agent.worker (name, kinds, version, session) values ('w1', $1, '', 0)"
+        self.run(self.queue.execute(introduced, KINDS))
+        self.rescue_worker()
         self.run(self.queue.execute("delete from agent.worker"))
-        assert rescued == len(dead)
-        if dead:
+
+    def rescue_worker(self) -> None:
+        self.rescues(
+            lambda event: event.held and event.worker == "w1",
+            "rescued from agent.rescue_worker('w1', 0, '5 s', 'w2')",
+        )
+
+    def rescues(self, dead: Callable[[Event], bool], call: str) -> None:
+        """Rescue the claims that stand and are dead."""
+        rescued = [event for event in self.model.live.values() if event.vt > self.model.now and dead(event)]
+        for event in rescued:
+            event.vt = self.model.now
+        assert self.value(f"select {call}") == len(rescued)
+        if rescued:
             self.model.sweep_after_rescue()
 
+    @rule(3)
     def pause_or_resume(self) -> None:
-        self.run(
-            self.queue.execute(
-                f"select agent.{'resume' if self.model.paused else 'pause'}_kind('slack.parked')"
-            )
-        )
-        self.model.paused = set() if self.model.paused else {"slack.parked"}
-        self.model.free_groups()
+        self.pause(not self.model.paused)
 
-    @invariant()
+    def pause(self, paused: bool) -> None:
+        """Pause or resume a kind, whether it is paused or not."""
+        verb = "pause" if paused else "resume"
+        self.run(self.queue.execute(f"select agent.{verb}_kind('slack.parked')"))
+        if paused or self.model.paused:
+            self.model.paused = {"slack.parked"} if paused else set()
+            self.model.free_groups()
+
     def both_are_the_same(self) -> None:
         rows = {row["id"]: tuple(row)[1:] for row in self.run(self.queue.fetch(LIVE))}
         for identity in (identity for identity, row in rows.items() if row[0]):
             self.adopt(identity)
         assert rows == {identity: self.expected(event) for identity, event in self.model.live.items()}
         assert {tuple(row) for row in self.run(self.queue.fetch(ENDED))} == {
-            (
-                ended.event.id,
-                ended.outcome,
-                ended.reason,
-                ended.event.attempts,
-                ended.event.claims,
-                ended.event.errors,
-                ended.event.priority,
-            )
+            (e.id, ended.outcome, ended.reason, e.attempts, e.claims, e.errors, e.priority)
             for ended in self.model.history.values()
+            for e in [ended.event]
         }
         assert not self.model.live.keys() & self.model.history.keys()
         assert all(event.attempts <= event.max_attempts for event in self.model.live.values())

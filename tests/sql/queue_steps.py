@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -91,9 +92,26 @@ async def claim_one(queue: Connection, *arguments: Any) -> Row | None:
     return rows[0] if rows else None
 
 
+async def claim_single(queue: Connection, *arguments: Any) -> Row:
+    """Call ``agent.claim_event``, which finds an event."""
+    row = await claim_one(queue, *arguments)
+    assert row is not None
+    return row
+
+
 def pair(row: Row) -> Pair:
     """Return the fence of a claimed row."""
     return row["id"], row["claim"]
+
+
+async def settle(
+    queue: Connection, pairs: Iterable[Pair], outcome: str, arguments: Sequence[str | None] | None = None
+) -> list[str]:
+    """Settle claims with one outcome, each with its argument in JSON; return the answers."""
+    ids, claims = _columns(pairs)
+    statement = "select answer from agent.settle($1, $2, $3, $4) order by ordinal"
+    rows = await queue.fetch(statement, ids, claims, [outcome] * len(ids), arguments)
+    return [row["answer"] for row in rows]
 
 
 async def complete(queue: Connection, *pairs: Pair, results: Sequence[str | None] | None = None) -> list[str]:
@@ -114,41 +132,21 @@ async def fail(
     max_attempts: int = 3,
 ) -> list[str]:
     """Fail claims, each with an error; return the answers."""
-    ids, claims = _columns(pairs)
-    count = len(pairs)
     told = [json.loads(error) for error in errors or []] or [
-        {"message": f"attempt with claim {number}"} for number in claims
+        {"message": f"attempt with claim {number}"} for _, number in pairs
     ]
-    failures = [
-        json.dumps(
-            {
-                "error": error,
-                "retry_in": retry_in.total_seconds(),
-                "final": final,
-                "reason": reason,
-                "max_attempts": max_attempts,
-            }
-        )
-        for error in told
-    ]
-    rows = await queue.fetch(
-        "select answer from agent.settle($1, $2, $3, $4) order by ordinal",
-        ids,
-        claims,
-        ["fail"] * count,
-        failures,
-    )
-    return [row["answer"] for row in rows]
+    same = {
+        "retry_in": retry_in.total_seconds(),
+        "final": final,
+        "reason": reason,
+        "max_attempts": max_attempts,
+    }
+    return await settle(queue, pairs, "fail", [json.dumps({"error": error, **same}) for error in told])
 
 
 async def release(queue: Connection, *pairs: Pair) -> list[str]:
     """Release claims; return the answers."""
-    rows = await queue.fetch(
-        "select answer from agent.settle($1, $2, $3) order by ordinal",
-        *_columns(pairs),
-        ["release"] * len(pairs),
-    )
-    return [row["answer"] for row in rows]
+    return await settle(queue, pairs, "release")
 
 
 async def extend(queue: Connection, *pairs: Pair, lease: timedelta = TEN_MINUTES) -> list[str]:
@@ -161,22 +159,14 @@ async def extend(queue: Connection, *pairs: Pair, lease: timedelta = TEN_MINUTES
 
 async def snooze(queue: Connection, item: Pair, pause: timedelta) -> str:
     """Snooze a claimed event; return the answer."""
-    argument = json.dumps({"pause": pause.total_seconds()})
-    answer: str = await queue.fetchval(
-        "select answer from agent.settle(array[$1::int8], array[$2::int4], '{snooze}', array[$3::jsonb])",
-        *item,
-        argument,
-    )
+    (answer,) = await settle(queue, [item], "snooze", [json.dumps({"pause": pause.total_seconds()})])
     return answer
 
 
 async def await_answer(queue: Connection, item: Pair, deadline: datetime | None) -> str:
     """Let a claimed event await an answer; return the settle's answer."""
-    answer: str = await queue.fetchval(
-        "select answer from agent.settle(array[$1::int8], array[$2::int4], '{await}'"
-        ", array[jsonb_build_object('until', $3::timestamptz)])",
-        *item,
-        deadline,
+    (answer,) = await settle(
+        queue, [item], "await", [json.dumps({"until": deadline and deadline.isoformat()})]
     )
     return answer
 
@@ -185,15 +175,9 @@ async def continue_with(
     queue: Connection, item: Pair, children: Sequence[Job], then: Continuation, result: str | None = None
 ) -> str:
     """Complete a claimed event and start its children and continuation; return the answer."""
-    jobs = jobs_text(children), job_text(then)
-    answer: str = await queue.fetchval(
-        "select answer from agent.settle(array[$1::int8], array[$2::int4], '{fan_out}', array["
-        " jsonb_build_object('children', $3::jsonb, 'continuation', $4::jsonb)"
-        " || case when $5::jsonb is null then '{}' else jsonb_build_object('result', $5::jsonb) end])",
-        *item,
-        *jobs,
-        result,
-    )
+    given = "" if result is None else f', "result": {result}'
+    argument = f'{{"children": {jobs_text(children)}, "continuation": {job_text(then)}{given}}}'
+    (answer,) = await settle(queue, [item], "fan_out", [argument])
     return answer
 
 
@@ -223,6 +207,13 @@ async def live(queue: Connection, identity: int) -> Row | None:
     )
 
 
+async def live_row(queue: Connection, identity: int) -> Row:
+    """Return the row of an event that is in the queue."""
+    row = await live(queue, identity)
+    assert row is not None
+    return row
+
+
 async def ended(queue: Connection, identity: int) -> Row | None:
     """Return an event's only row in history."""
     rows = await queue.fetch("select * from agent.event_hist where id = $1", identity)
@@ -230,12 +221,47 @@ async def ended(queue: Connection, identity: int) -> Row | None:
     return rows[0] if rows else None
 
 
+async def ended_row(queue: Connection, identity: int) -> Row:
+    """Return the row of an event that has ended."""
+    row = await ended(queue, identity)
+    assert row is not None
+    return row
+
+
 async def ending(queue: Connection, identity: int) -> tuple[str, str | None]:
     """Return the outcome and the reason of an ended event."""
     assert await live(queue, identity) is None
+    row = await ended_row(queue, identity)
+    return row["outcome"], row["reason"]
+
+
+async def only_row(queue: Connection, statement: str, *arguments: Any) -> Row:
+    """Return the first row of a statement, which has one."""
+    row = await queue.fetchrow(statement, *arguments)
+    assert row is not None
+    return row
+
+
+async def event_of(queue: Connection, identity: int) -> Row:
+    """Return the row of an event that is in the queue."""
+    row = await live(queue, identity)
+    assert row is not None
+    return row
+
+
+async def history_of(queue: Connection, identity: int) -> Row:
+    """Return the row of an event that is in history."""
     row = await ended(queue, identity)
     assert row is not None
-    return row["outcome"], row["reason"]
+    return row
+
+
+@asynccontextmanager
+async def locked(connection: Connection, identity: int) -> AsyncIterator[None]:
+    """Lock an event's row by a transaction of another session."""
+    async with connection.transaction():
+        await connection.execute("select from agent.event where id = $1 for update", identity)
+        yield
 
 
 async def heads(queue: Connection, group_key: str) -> list[int]:

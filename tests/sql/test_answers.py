@@ -12,7 +12,7 @@ from surelane_service.intake import Intake
 from surelane_service.subscriptions import INTERACTIONS
 from surelane_worker.handling.routes import is_interactive
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import advance
+from tests.sql.queue_steps import advance, event_of, only_row
 
 CHANNEL = "agent_request_test"
 WAIT = timedelta(minutes=1)
@@ -26,13 +26,8 @@ async def listed(queue: Connection) -> None:
 
 
 def click(number: int = 1, **fields: Any) -> str:
-    payload = {
-        "type": "block_actions",
-        "trigger_id": str(number),
-        "team": {"id": "T1"},
-        "channel": {"id": "C1"},
-    }
-    return json.dumps(payload | {"message": {"ts": "1.1"}} | fields)
+    payload = {"type": "block_actions", "trigger_id": str(number), "message": {"ts": "1.1"}}
+    return json.dumps(payload | {"team": {"id": "T1"}, "channel": {"id": "C1"}} | fields)
 
 
 async def ask(connection: Connection, event: str, channel: str = CHANNEL) -> tuple[int, bool]:
@@ -49,20 +44,10 @@ async def claim(connection: Connection, kind: str = "slack.block_actions") -> in
 
 
 async def test_database_and_worker_know_the_same_interactive_kinds(queue: Connection) -> None:
-    kinds = [f"slack.{name}" for name in INTERACTIONS]
-    kinds += [
-        "slack.command.deploy",
-        "surelane.answer",
-        "slack.agent_session_stopped",
-        "slack.message_changed",
-        "slack.message_deleted",
-        "slack.link_shared",
-        "slack.entity_details_requested",
-        "slack.app_mention",
-        "slack.message.im",
-        "block_actions",
-        "slack.command",
-    ]
+    others = "command.deploy agent_session_stopped message_changed message_deleted link_shared command"
+    others += " entity_details_requested app_mention message.im"
+    kinds = [f"slack.{name}" for name in (*INTERACTIONS, *others.split())]
+    kinds += ["surelane.answer", "block_actions"]
     known = await queue.fetch(
         "select kind, agent.is_interactive(kind) from unnest($1::text[]) as kind", kinds
     )
@@ -89,7 +74,12 @@ async def test_nothing_waits_where_no_live_worker_could_answer(queue: Connection
 
 
 async def test_requests_wait_for_the_successor_of_a_worker_that_has_just_retired(queue: Connection) -> None:
-    await queue.execute("select agent.register_kinds($1), agent.retire_worker('w')", ANSWERED)
+    why = "select reason from agent.why_waiting($1)"
+    await queue.execute("select agent.register_kinds($1)", ANSWERED)
+    identity, _ = await ask(queue, click(3))
+    assert await queue.fetchval(why, identity) == "due"
+    await Engine(queue).retire_worker("w")
+    assert await queue.fetchval(why, identity) == "no_worker"
     assert (await ask(queue, click(1)))[1]
     await advance(queue, timedelta(minutes=2))
     assert not (await ask(queue, click(2)))[1]
@@ -151,17 +141,14 @@ async def test_answer_being_ended_is_refused_without_waiting(queue: Connection, 
     identity, _ = await ask(queue, click())
     await claim(queue)
     other = await connect("surelane_ingest")
-    transaction = other.transaction()
-    await transaction.start()
-    assert await Intake(other).take_answers(CHANNEL, [], [identity]) == {identity: None}
-    assert await Engine(queue).answer_requests([(identity, 1, '"late"')]) == set()
-    await transaction.commit()
+    async with other.transaction():
+        assert await Intake(other).take_answers(CHANNEL, [], [identity]) == {identity: None}
+        assert await Engine(queue).answer_requests([(identity, 1, '"late"')]) == set()
 
 
 async def test_question_of_a_menu_has_one_attempt_and_a_deadline(queue: Connection) -> None:
     identity, _ = await ask(queue, json.dumps({"type": "block_suggestion", "action_id": "a"}))
-    row = await queue.fetchrow("select max_attempts, deadline - enqueued_at as lives from agent.event")
-    assert row is not None
+    row = await only_row(queue, "select max_attempts, deadline - enqueued_at as lives from agent.event")
     assert row["max_attempts"] == 1
     assert abs(row["lives"] - WAIT) < timedelta(seconds=10)
     await queue.execute("update agent.event set deadline = agent.clock() - interval '1 s'")
@@ -170,9 +157,7 @@ async def test_question_of_a_menu_has_one_attempt_and_a_deadline(queue: Connecti
 
 
 @pytest.mark.parametrize("batch", [False, True])
-async def test_interactions_have_no_group_unless_their_kind_keeps_its_order(
-    queue: Connection, batch: bool
-) -> None:
+async def test_interactions_have_no_group_unless_a_kind_is_ordered(queue: Connection, batch: bool) -> None:
     async def stored(number: int) -> str | None:
         if batch:
             await Intake(queue).insert_events([click(number)])
@@ -192,9 +177,7 @@ async def test_interactions_have_no_group_unless_their_kind_keeps_its_order(
     assert await stored(3) is None, "the worker that started last decides"
 
 
-async def test_insert_wakes_interactive_slots_for_interactions_alone(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_interactions_alone_wake_interactive_slots(queue: Connection, connect: Connect) -> None:
     heard: list[str] = []
     listening = await connect("surelane_worker")
     await listening.add_listener("agent_event", lambda *notice: heard.append(notice[3]))
@@ -208,23 +191,19 @@ async def test_insert_wakes_interactive_slots_for_interactions_alone(
 
 
 @pytest.mark.parametrize(
-    ("alive", "event", "refused"),
-    [
-        (True, {"command": "/nobody"}, True),
-        (True, {"type": "view_submission"}, True),
-        (True, {"type": "shortcut"}, False),
-        (False, {"command": "/nobody"}, False),
-    ],
+    ("event", "refused"),
+    [({"command": "/nobody"}, True), ({"type": "view_submission"}, True), ({"type": "shortcut"}, False)],
 )
-async def test_what_no_live_worker_handles_is_refused_unless_none_lives(
-    queue: Connection, alive: bool, event: dict[str, str], refused: bool
+async def test_what_none_handles_is_refused_if_one_lives(
+    queue: Connection, event: Any, refused: bool
 ) -> None:
     """Where none lives, one may start in a moment: the event waits for it."""
-    if not alive:
-        await queue.execute("update agent.worker set died_at = agent.clock()")
-    identity, waits = await ask(queue, json.dumps({"trigger_id": "1", "team_id": "T1"} | event))
-    assert waits is refused
-    taken = {identity: "false"} if refused else {}
-    assert await Intake(queue).take_answers(CHANNEL, [identity], []) == taken
-    deadline = await queue.fetchval("select deadline is not null from agent.event where id = $1", identity)
-    assert deadline is refused
+    for trigger, dies in (("1", False), ("2", True)):
+        if dies:
+            await queue.execute("update agent.worker set died_at = agent.clock()")
+        identity, waits = await ask(queue, json.dumps({"trigger_id": trigger, "team_id": "T1"} | event))
+        expected = refused and not dies
+        assert waits is expected
+        taken = {identity: "false"} if expected else {}
+        assert await Intake(queue).take_answers(CHANNEL, [identity], []) == taken
+        assert ((await event_of(queue, identity))["deadline"] is not None) is expected

@@ -7,17 +7,16 @@ from typing import Any
 from surelane.calls import Connection
 from surelane.jobs import Job, job_text
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import Row, claim, complete, enqueue, fail, pair, waits_for_lock
+from tests.sql.queue_steps import Row, claim, complete, enqueue, fail, locked, only_row, pair, waits_for_lock
 
 WAIT = "child part:1"
 
 
 async def started(queue: Connection, row: Row) -> tuple[str, Any]:
     """Call ``agent.run_child`` for a claim; return the answer, and what the signal says of the child."""
-    taken = await queue.fetchrow(
-        "select * from agent.run_child($1, $2, $3, null, $4)", *pair(row), WAIT, job_text(Job("part"))
+    taken = await only_row(
+        queue, "select * from agent.run_child($1, $2, $3, null, $4)", *pair(row), WAIT, job_text(Job("part"))
     )
-    assert taken is not None
     return taken["answer"], None if taken["signal"] is None else json.loads(taken["signal"])["value"]
 
 
@@ -50,48 +49,34 @@ async def test_second_call_starts_no_child(queue: Connection) -> None:
     assert await count(queue, "part") == 1
 
 
-async def test_claim_that_no_longer_stands_starts_none(queue: Connection) -> None:
+async def test_no_child_starts_under_a_lost_claim_or_while_its_parent_is_cancelled(queue: Connection) -> None:
     await enqueue(queue, "parent")
+    (lost,) = await claim(queue, "parent")
+    await fail(queue, pair(lost))
     (row,) = await claim(queue, "parent")
-    await fail(queue, pair(row))
-    await claim(queue, "parent")
-    assert await started(queue, row) == ("stale", None)
-    assert await count(queue, "part") == 0
-
-
-async def test_parent_that_is_being_cancelled_starts_none(queue: Connection) -> None:
-    await enqueue(queue, "parent")
-    (row,) = await claim(queue, "parent")
+    assert await started(queue, lost) == ("stale", None)
     assert await queue.fetchval("select agent.cancel_job($1)", row["id"]) == "running"
     assert await started(queue, row) == ("busy", None)
     assert await count(queue, "part") == 0
 
 
-async def test_cancel_waits_for_a_child_that_another_transaction_has_locked(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_cancel_waits_for_a_child_that_another_has_locked(queue: Connection, connect: Connect) -> None:
     row = await parent(queue)
     other = await connect()
-    locking = other.transaction()
-    await locking.start()
-    await other.execute("select from agent.event where kind = 'part' for update")
-    cancelling = asyncio.create_task(queue.fetchval("select agent.cancel_job($1)", row["id"]))
-    await waits_for_lock(other, queue)
-    await locking.rollback()
+    async with other.transaction():
+        await other.execute("select from agent.event where kind = 'part' for update")
+        cancelling = asyncio.create_task(queue.fetchval("select agent.cancel_job($1)", row["id"]))
+        await waits_for_lock(other, queue)
     assert await cancelling == "running"
     assert await queue.fetchval("select status from agent.job where kind = 'part'") == "cancelled"
 
 
-async def test_child_of_a_locked_parent_ends_later_and_holds_up_no_other(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_child_of_a_locked_parent_ends_later_alone(queue: Connection, connect: Connect) -> None:
     """Its settle answers at once: it does not wait for the parent's row."""
     row = await parent(queue)
     await enqueue(queue, "part", item_key="other")
     children = {child["item_key"]: pair(child) for child in await claim(queue, "part")}
-    other = await connect()
-    async with other.transaction():
-        await other.execute("select from agent.event where id = $1 for update", row["id"])
+    async with locked(await connect(), row["id"]):
         await queue.execute("set statement_timeout = '1500ms'")  # less than a signal waits for a lock
         answers = await complete(queue, children["p:part:1"], children["other"])
     assert answers == ["busy", "done"]

@@ -1,6 +1,5 @@
-"""Claims take the right events, in order."""
+"""Claims take the right events, in order. Peeks find what a worker waits for, and claim nothing."""
 
-import asyncio
 from collections import Counter
 from dataclasses import fields
 from datetime import datetime, timedelta
@@ -11,32 +10,25 @@ import pytest
 
 from surelane.calls import Connection
 from surelane.events import Event
-from surelane_service.engine import Engine
-from tests.sql.conftest import Connect
+from surelane_service.engine import Engine, Peek
 from tests.sql.queue_steps import (
     TEN_MINUTES,
     advance,
     claim,
     claim_one,
+    claim_single,
     complete,
-    ending,
     enqueue,
     envelope,
     fail,
     insert,
     live,
+    live_row,
     pair,
     release,
 )
 
 LANES = 16
-
-
-async def lanes_of(queue: Connection, count: int) -> Counter[int]:
-    """Return the number of events per lane, of ``count`` ungrouped ones."""
-    await queue.execute("select agent.enqueue('job') from generate_series(1, $1::int)", count)
-    rows = await queue.fetch("select lane, count(*) as events from agent.event group by lane")
-    return Counter({row["lane"]: row["events"] for row in rows})
 
 
 def chi_square(counts: Counter[int], total: int) -> float:
@@ -73,21 +65,11 @@ async def test_the_client_puts_each_column_into_its_field(queue: Connection) -> 
     assert batched == event_of(row, vt)
 
 
-async def test_the_client_says_of_each_event_when_its_lease_ends(queue: Connection) -> None:
-    for number in range(3):
-        await insert(queue, envelope(f"Ev{number}"))
-    claimed = await Engine(queue).claim_events(["slack.app_mention"], 3, worker="w")
-    leases = {row["id"]: row["vt"] for row in await queue.fetch("select id, vt from agent.event")}
-    assert {event.id: event.vt for event in claimed} == leases
-
-
 async def test_a_claim_is_the_row_as_it_is_afterwards(queue: Connection) -> None:
     identity = await insert(queue, envelope("Ev1"))
     before = await queue.fetchval("select agent.clock()")
-    claimed = await claim_one(queue)
-    assert claimed is not None
-    stored = await live(queue, identity)
-    assert stored is not None
+    claimed = await claim_single(queue)
+    stored = await live_row(queue, identity)
     assert dict(claimed) == {name: stored[name] for name in claimed.keys()}  # noqa: SIM118 - a record iterates its values
     assert (claimed["attempts"], len(claimed["claimed"]), claimed["heartbeat_at"]) == (1, 1, None)
     assert claimed["claimed_by"] == "surelane"
@@ -98,8 +80,7 @@ async def test_a_claim_is_the_row_as_it_is_afterwards(queue: Connection) -> None
 async def test_a_claimant_is_known_by_its_application(queue: Connection) -> None:
     await insert(queue, envelope("Ev1"))
     await queue.execute("set application_name = 'my-worker'")
-    claimed = await claim_one(queue)
-    assert claimed is not None
+    claimed = await claim_single(queue)
     assert claimed["claimed_by"] == "my-worker"
 
 
@@ -109,8 +90,7 @@ async def test_a_claim_is_invisible_until_its_time_is_up(queue: Connection) -> N
     await advance(queue, timedelta(seconds=30))
     assert await claim_one(queue) is None
     await advance(queue, timedelta(seconds=30))
-    again = await claim_one(queue)
-    assert again is not None
+    again = await claim_single(queue)
     assert (again["id"], again["attempts"], len(again["claimed"])) == (identity, 2, 2)
     assert again["claimed"] == sorted(again["claimed"])
 
@@ -118,44 +98,13 @@ async def test_a_claim_is_invisible_until_its_time_is_up(queue: Connection) -> N
 async def test_no_event_is_tried_more_often_than_the_maximum(queue: Connection) -> None:
     identity = await insert(queue, envelope("Ev1"))
     for attempt in (1, 2):
-        claimed = await claim_one(queue, 2)
-        assert claimed is not None
+        claimed = await claim_single(queue, 2)
         assert claimed["attempts"] == attempt
         await advance(queue, TEN_MINUTES)
     assert await claim_one(queue, 2) is None
     assert await claim(queue, "slack.app_mention", max_attempts=2) == []
     assert await live(queue, identity) is not None
     assert await claim_one(queue, 3) is not None
-
-
-async def test_an_events_own_maximum_goes_before_the_claimants(queue: Connection) -> None:
-    await enqueue(queue, max_attempts=1)
-    assert len(await claim(queue, max_attempts=5)) == 1
-    await advance(queue, TEN_MINUTES)
-    assert await claim(queue, max_attempts=5) == []
-
-
-async def test_a_scheduled_event_is_not_claimed_before_its_time(queue: Connection) -> None:
-    await enqueue(queue, run_at=await queue.fetchval("select agent.clock() + interval '1 minute'"))
-    assert await claim(queue) == []
-    assert await claim_one(queue) is None
-    await advance(queue, timedelta(minutes=1))
-    assert len(await claim(queue)) == 1
-
-
-async def test_only_the_kinds_asked_for_are_claimed(queue: Connection) -> None:
-    wanted = await enqueue(queue, "wanted")
-    await enqueue(queue, "other")
-    assert [row["id"] for row in await claim(queue, "wanted", "never seen")] == [wanted]
-
-
-async def test_a_paused_kind_waits_until_it_is_resumed(queue: Connection) -> None:
-    await enqueue(queue, "parked")
-    await queue.execute("select agent.pause_kind('parked')")
-    assert await claim_one(queue) is None
-    assert await claim(queue, "parked") == []
-    await queue.execute("select agent.resume_kind('parked')")
-    assert len(await claim(queue, "parked")) == 1
 
 
 async def test_the_oldest_of_a_lane_comes_first(queue: Connection) -> None:
@@ -182,8 +131,7 @@ async def test_a_batch_has_what_a_worker_needs(queue: Connection) -> None:
         1,
     )
     assert (row["prior_vt"], row["max_attempts"], row["traceparent"], row["event"]) == (due, 7, "00-ab", "{}")
-    stored = await live(queue, identity)
-    assert stored is not None
+    stored = await live_row(queue, identity)
     assert (stored["claimed_by"], stored["heartbeat_at"]) == ("w7", stored["claimed"][0])
     assert (stored["vt"], row["lane"]) == (stored["claimed"][0] + timedelta(minutes=2), stored["lane"])
 
@@ -205,27 +153,23 @@ async def test_exhausted_events_do_not_keep_others_from_being_claimed(queue: Con
     assert await queue.fetchval("select count(*) from agent.event_hist where outcome = 'expired'") == 250
 
 
-async def test_a_locked_event_is_passed_over(queue: Connection, connect: Connect) -> None:
+async def test_a_locked_event_is_passed_over(queue: Connection, other: Connection) -> None:
     first = await enqueue(queue)
     second = await enqueue(queue)
-    other = await connect()
     async with other.transaction():
         await other.execute("select from agent.event where id = $1 for update", first)
         assert [row["id"] for row in await claim(queue)] == [second]
     assert [row["id"] for row in await claim(queue)] == [first]
 
 
-async def test_events_are_spread_evenly_over_the_lanes(queue: Connection) -> None:
-    counts = await lanes_of(queue, 3200)
-    assert chi_square(counts, 3200) < 50
-
-
-async def test_single_claims_draw_evenly_from_the_lanes(queue: Connection) -> None:
-    await lanes_of(queue, 3200)
-    rows = await queue.fetch(
-        "select (c).lane from (select agent.claim_event() as c from generate_series(1, 800) offset 0) as claims"
-    )
-    assert chi_square(Counter(row["lane"] for row in rows), 800) < 50
+async def test_lanes_fill_evenly_and_single_claims_draw_evenly_from_them(queue: Connection) -> None:
+    await queue.execute("select agent.enqueue('job') from generate_series(1, 1600)")
+    for drawn in (
+        "select lane from agent.event",
+        "select (c).lane from (select agent.claim_event() as c from generate_series(1, 480) offset 0) as claims",
+    ):
+        rows = await queue.fetch(drawn)
+        assert chi_square(Counter(row["lane"] for row in rows), len(rows)) < 50
 
 
 async def test_a_cursor_starts_the_scan_of_its_lane_and_kind(queue: Connection) -> None:
@@ -270,23 +214,6 @@ async def test_whatever_becomes_visible_is_not_behind_a_cursor(queue: Connection
     assert {row["kind"] for row in vts if row["vt"] < now} == set()
 
 
-async def test_twenty_claimants_never_share_an_event(queue: Connection, connect: Connect) -> None:
-    await queue.execute("select agent.enqueue('job') from generate_series(1, 400)")
-    claimants = [await connect() for _ in range(20)]
-
-    async def drain(claimant: Connection) -> list[int]:
-        mine = []
-        while (row := await claim_one(claimant)) is not None:
-            mine.append(row["id"])
-        return mine
-
-    claimed = Counter[int]()
-    async with asyncio.timeout(120):
-        for ids in await asyncio.gather(*map(drain, claimants)):
-            claimed.update(ids)
-    assert (len(claimed), set(claimed.values())) == (400, {1})
-
-
 @pytest.mark.parametrize("arguments", [(None, TEN_MINUTES), (3, None)])
 async def test_a_claim_without_bounds_is_refused_or_finds_nothing(queue: Connection, arguments: Any) -> None:
     identity = await enqueue(queue)
@@ -295,14 +222,96 @@ async def test_a_claim_without_bounds_is_refused_or_finds_nothing(queue: Connect
     except asyncpg.NotNullViolationError:
         claimed = None
     assert claimed is None
-    row = await live(queue, identity)
-    assert row is not None
+    row = await live_row(queue, identity)
     assert row["attempts"] == 0
 
 
-async def test_an_event_that_lapsed_on_its_last_attempt_expires(queue: Connection) -> None:
-    identity = await enqueue(queue, max_attempts=1)
-    assert len(await claim(queue)) == 1
-    await advance(queue, TEN_MINUTES)
-    assert await queue.fetchval("select agent.sweep_events()") == 1
-    assert await ending(queue, identity) == ("expired", "attempts_exhausted")
+KINDS = ["job", "other"]
+HOUR = timedelta(hours=1)
+
+
+async def enqueue_in(queue: Connection, lane: int, kind: str = "job", at: datetime | None = None) -> datetime:
+    """Enqueue a job in a lane; return the time when it becomes visible."""
+    identity = await enqueue(queue, kind, run_at=at)
+    vt: datetime = await queue.fetchval(
+        "update agent.event set lane = $2 where id = $1 returning vt", identity, lane
+    )
+    return vt
+
+
+async def peek(queue: Connection, cursors: list[datetime | None] | None = None) -> Peek:
+    return await Engine(queue).peek_events(KINDS, HOUR, cursors=cursors)
+
+
+def found(peeked: Peek) -> dict[tuple[int, str], datetime]:
+    places = [(lane, kind) for lane in range(LANES) for kind in KINDS]
+    return {place: vt for place, vt in zip(places, peeked.vts, strict=True) if vt is not None}
+
+
+async def test_a_peek_tells_the_first_event_of_each_lane_and_kind(queue: Connection) -> None:
+    ahead = await queue.fetchval("select agent.clock() + interval '30 minutes'")
+    first = await enqueue_in(queue, 3)
+    await enqueue_in(queue, 3)
+    scheduled = await enqueue_in(queue, 3, "other", ahead)
+    await enqueue_in(queue, 4, "other", ahead + HOUR)
+    await enqueue_in(queue, 5, "unhandled")
+    peeked = await peek(queue)
+    assert found(peeked) == {(3, "job"): first, (3, "other"): scheduled}
+    assert first <= peeked.now < scheduled
+
+
+async def test_a_peek_leaves_out_what_is_before_the_cursors(queue: Connection) -> None:
+    await enqueue_in(queue, 3)
+    second, other = await enqueue_in(queue, 3), await enqueue_in(queue, 15, "other")
+    cursors: list[datetime | None] = [None] * (LANES * len(KINDS))
+    cursors[3 * len(KINDS)] = second
+    assert found(await peek(queue, cursors)) == {(3, "job"): second, (15, "other"): other}
+
+
+async def test_a_peek_tells_nothing_of_paused_kinds_but_that_they_are(queue: Connection) -> None:
+    await enqueue_in(queue, 3)
+    await queue.execute("select agent.pause_kind('job')")
+    peeked = await peek(queue)
+    assert not found(peeked)
+    assert peeked.paused == {"job"}
+
+
+async def test_what_is_left_to_the_sweep_is_not_worth_a_claim(queue: Connection) -> None:
+    await enqueue(queue, max_attempts=1)
+    await claim(queue)
+    await queue.execute("update agent.event set vt = agent.clock()")
+    assert found(await peek(queue)) == {}
+
+
+async def test_a_peek_neither_takes_nor_waits_for_a_lock(queue: Connection, other: Connection) -> None:
+    vt = await enqueue_in(queue, 3)
+    async with other.transaction():
+        await other.execute("select from agent.event for update")
+        async with queue.transaction():
+            assert found(await peek(queue)) == {(3, "job"): vt}
+            assert await queue.fetchval("select pg_current_xact_id_if_assigned()") is None
+    (row,) = await claim(queue)
+    assert found(await peek(queue)) == {(3, "job"): row["vt"]}, "its lease"
+    await release(queue, pair(row))
+
+
+async def test_a_peek_tells_when_the_next_schedule_is_due(queue: Connection) -> None:
+    assert (await peek(queue)).cron_in is None
+    now = await queue.fetchval("select agent.clock()")
+    await Engine(queue).set_cron("later", kind="tick", schedule="* * * * *", next_at=now + HOUR)
+    assert 3590 < ((await peek(queue)).cron_in or 0) <= 3600
+    await Engine(queue).set_cron("overdue", kind="tick", schedule="* * * * *", next_at=now - HOUR)
+    assert (await peek(queue)).cron_in == 0
+
+
+async def test_a_peek_brings_the_queues_figures_along_where_it_is_asked_to(queue: Connection) -> None:
+    await enqueue(queue)
+    await queue.execute("update agent.measurement set due = '-infinity'")
+    peeked = await Engine(queue).peek_events(KINDS, HOUR, measure=True)
+    assert peeked.figures is not None
+    assert [(kind.kind, kind.pending) for kind in peeked.figures.kinds] == [("job", 1)]
+    assert abs(peeked.figures.clock_offset) < timedelta(minutes=1)
+    assert (await peek(queue)).figures is None
+    await queue.execute(
+        "update agent.measurement set due = '-infinity', figures = default, measured_at = null"
+    )

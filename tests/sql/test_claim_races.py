@@ -2,17 +2,20 @@
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from random import Random
+from typing import Any
 
 import asyncpg
+import pytest
 
 from surelane.calls import Connection
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     Pair,
     Row,
+    all_done,
     claim,
     claim_one,
     complete,
@@ -22,6 +25,8 @@ from tests.sql.queue_steps import (
     pair,
     release,
 )
+
+pytestmark = pytest.mark.slow
 
 WORKERS = 16
 INSERTERS = 4
@@ -44,7 +49,7 @@ class Floor:
         self.completed = 0
         self.claims: Counter[Pair] = Counter()
 
-    def take(self, worker: int, rows: Iterable[Row]) -> None:
+    def take(self, worker: int, rows: Iterable[Mapping[str, Any] | Row]) -> None:
         """Record a claim. No other claim may have one of its events, or an event of its groups."""
         for row in rows:
             self.handed[row["group_key"]].append(row["id"])
@@ -56,7 +61,7 @@ class Floor:
                     "a group in two hands"
                 )
 
-    def give(self, worker: int, rows: Iterable[Row]) -> None:
+    def give(self, worker: int, rows: Iterable[Mapping[str, Any] | Row]) -> None:
         """Record a settle before it is sent, so that no other task can see it earlier."""
         for row in rows:
             del self.holder[row["id"]]
@@ -98,8 +103,13 @@ async def insert_batch(queue: Connection, batch: list[str]) -> list[Row]:
 
 
 async def work(queue: Connection, floor: Floor, worker: int, chance: Random, *, failing: bool) -> None:
-    """Claim batches of any size and settle them in parts, some by a failure or a release, until all events ended."""
+    """Claim batches of any size and settle them in parts, some by a failure or a release, until all events ended.
+
+    Each third worker also makes the documented single claim now and then.
+    """
     while not floor.all_done:
+        if worker % 3 == 0 and chance.random() < 0.3:
+            await claim_and_delete(queue, floor, worker)
         rows = await claim_batch(queue, chance.choice([1, 5, 30]))
         floor.take(worker, rows)
         rows_claimed = len(rows)
@@ -111,7 +121,17 @@ async def work(queue: Connection, floor: Floor, worker: int, chance: Random, *, 
         await asyncio.sleep(0 if rows_claimed else 0.005)
 
 
-async def claim_batch(queue: Connection, limit: int, kind: str = KIND) -> list[Row]:
+async def claim_and_delete(queue: Connection, floor: Floor, worker: int) -> None:
+    row = await claim_one(queue, ATTEMPTS)
+    if row is not None:
+        rows = [{**row, "claim": len(row["claimed"])}]
+        floor.take(worker, rows)
+        floor.give(worker, rows)
+        await queue.execute("select agent.delete_event($1)", row["id"])
+        floor.completed += 1
+
+
+async def claim_batch(queue: Connection, limit: int) -> list[Row]:
     """Claim as workers do: claim again after a deadlock, which no order of ours can exclude.
 
     If the transaction that updates a row ends at that moment, PostgreSQL waits for the updated row in spite of
@@ -119,7 +139,7 @@ async def claim_batch(queue: Connection, limit: int, kind: str = KIND) -> list[R
     """
     while True:
         try:
-            return await claim(queue, kind, limit=limit, max_attempts=ATTEMPTS)
+            return await claim(queue, KIND, limit=limit, max_attempts=ATTEMPTS)
         except (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError):  # claim again, as clients do
             continue
 
@@ -207,79 +227,41 @@ async def assert_all_ended_once(queue: Connection, floor: Floor) -> None:
     assert await queue.fetchval("select count(*) from agent.event") == 0
 
 
-async def test_a_crowd_loses_nothing_and_shares_nothing(queue: Connection, connect: Connect) -> None:
-    floor = await run_all(queue, connect, grouped=False, failing=True)
+@pytest.mark.parametrize(
+    ("grouped", "failing"),
+    [(False, True), (True, False), (True, True)],
+    ids=["ungrouped", "ordered", "failing"],
+)
+async def test_a_crowd_loses_nothing_shares_nothing_and_keeps_the_rules_of_groups(
+    queue: Connection, connect: Connect, grouped: bool, failing: bool
+) -> None:
+    """One worker at a time has each group. Unless some fail, it gets its events in the order in which they happened."""
+    floor = await run_all(queue, connect, grouped=grouped, failing=failing)
     await assert_all_ended_once(queue, floor)
+    if not failing:
+        rows = await queue.fetch("select id, event_ts from agent.event_hist")
+        happened = {row["id"]: row["event_ts"] for row in rows}
+        for ids in floor.handed.values():
+            assert ids == sorted(ids, key=happened.__getitem__)
 
 
-async def test_a_crowd_keeps_the_rules_of_groups(queue: Connection, connect: Connect) -> None:
-    """One worker at a time has each group, and gets its events in the order in which they happened."""
-    floor = await run_all(queue, connect, grouped=True, failing=False)
-    await assert_all_ended_once(queue, floor)
-    happened = {
-        row["id"]: row["event_ts"] for row in await queue.fetch("select id, event_ts from agent.event_hist")
-    }
-    for ids in floor.handed.values():
-        times = [happened[identity] for identity in ids]
-        assert times == sorted(times)
-
-
-async def test_a_crowd_that_fails_and_gives_back_keeps_groups_in_one_hand(
+async def test_settling_in_pieces_from_many_connections_loses_nobody(
     queue: Connection, connect: Connect
 ) -> None:
-    floor = await run_all(queue, connect, grouped=True, failing=True)
-    await assert_all_ended_once(queue, floor)
+    connections = [await connect() for _ in range(4)]
 
+    async def settle(connection: Connection, item: Pair) -> None:
+        while await complete(connection, item) != ["done"]:
+            pass
 
-class Mixed:
-    """The groups in use, while some workers claim single events and others batches."""
-
-    def __init__(self) -> None:
-        self.holders: dict[str, int] = {}
-        self.handed: Counter[int] = Counter()
-
-    def pass_through(self, me: int, rows: list[Row]) -> None:
-        """Take the claimed groups, which no other task may have, and release them before the settle."""
-        for row in rows:
-            assert self.holders.setdefault(row["group_key"], me) == me, "a group in two hands"
-            self.handed[row["id"]] += 1
-        for group in {row["group_key"] for row in rows}:
-            del self.holders[group]
-
-    async def single(self, queue: Connection, me: int) -> bool:
-        row = await claim_one(queue)
-        if row is not None:
-            self.pass_through(me, [row])
-            await queue.execute("select agent.delete_event($1)", row["id"])
-        return row is not None
-
-    async def batch(self, queue: Connection, me: int) -> bool:
-        rows = await claim_batch(queue, 3, "job")
-        self.pass_through(me, rows)
-        items = [pair(row) for row in rows]
-        while items:
-            answers = await complete(queue, *items)
-            items = [item for item, answer in zip(items, answers, strict=True) if answer == "busy"]
-        return bool(rows)
-
-
-async def test_single_claims_and_batches_get_along(queue: Connection, connect: Connect) -> None:
-    """The documented single claim works beside batch claims, on the same groups, with the same guarantee."""
-    for number in range(240):
-        await enqueue(queue, group_key=f"g{number % 12}")
-    mixed = Mixed()
-
-    async def drain(connection: Connection, me: int) -> None:
-        while await queue_is_filled(connection):
-            if not await (mixed.single if me % 2 else mixed.batch)(connection, me):
-                await asyncio.sleep(0.005)
-
-    async with asyncio.timeout(120), asyncio.TaskGroup() as tasks:
-        for me in range(8):
-            tasks.create_task(drain(await connect(), me))
-    assert (len(mixed.handed), set(mixed.handed.values())) == (240, {1})
-
-
-async def queue_is_filled(queue: Connection) -> bool:
-    filled: bool = await queue.fetchval("select exists (select from agent.event)")
-    return filled
+    for _ in range(5):
+        for _ in range(4):
+            await enqueue(queue, group_key="g")
+        rows = await claim(queue)
+        newcomers = [await enqueue(queue, group_key="g") for _ in range(2)]
+        await all_done(
+            *(settle(connection, pair(row)) for connection, row in zip(connections, rows, strict=True))
+        )
+        assert [row["id"] for row in await claim(queue)] == newcomers
+        await complete(queue, *((identity, 1) for identity in newcomers))
+    assert await queue.fetchval("select count(*) from agent.event") == 0

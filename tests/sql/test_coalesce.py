@@ -2,6 +2,7 @@
 
 import json
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -15,11 +16,13 @@ from tests.sql.queue_steps import (
     advance,
     claim,
     continue_with,
-    ended,
     ending,
     enqueue,
     heads,
+    history_of,
     live,
+    locked,
+    only_row,
     pair,
 )
 
@@ -39,10 +42,10 @@ async def put_back(queue: Connection, row: Row, pause: float) -> None:
 
 
 async def coalesce(
-    queue: Connection, rows: list[Row], outcome: str = "complete", argument: object = None
+    queue: Connection, rows: list[Row], how: str = "complete", argument: Any = None
 ) -> Settled:
     """Settle a head with its followers."""
-    given = {"outcome": outcome, "argument": argument, "followers": [pair(row) for row in rows[1:]]}
+    given = {"outcome": how, "argument": argument, "followers": [pair(row) for row in rows[1:]]}
     (answer,) = await Engine(queue).settle([(*pair(rows[0]), "coalesce", json.dumps(given))])
     return answer
 
@@ -53,8 +56,7 @@ async def test_group_waits_behind_an_event_that_is_put_back(queue: Connection) -
     second = await enqueue(queue, group_key=GROUP)
     assert await claim(queue) == []
     assert await heads(queue, GROUP) == [first["id"]]
-    why = await queue.fetchrow("select * from agent.why_waiting($1)", first["id"])
-    assert why is not None
+    why = await only_row(queue, "select * from agent.why_waiting($1)", first["id"])
     assert (why["reason"], why["detail"].split(" until ")[0]) == ("debounced", "waits for more of its group")
     await advance(queue, timedelta(minutes=1))
     rows = await claim(queue)
@@ -89,21 +91,18 @@ async def test_followers_come_again_after_a_lapse(queue: Connection) -> None:
     rows = sorted(await claim(queue), key=lambda row: row["id"])
     assert [(row["id"], row["attempts"]) for row in rows] == [(head["id"], 2), (follower["id"], 1)]
     assert await engine.gather(*pair(rows[0]), [follower["id"]]) == ("done", [follower["id"]])
-
-
-async def test_event_that_lapsed_with_nothing_behind_it_is_not_put_back(queue: Connection) -> None:
+    assert await coalesce(queue, rows) is Settled.DONE
     await burst(queue, 1)
     await advance(queue, 2 * TEN_MINUTES)
     (again,) = await claim(queue)
-    assert await Engine(queue).gather(*pair(again), []) == ("done", [])
+    assert await engine.gather(*pair(again), []) == ("done", []), "nothing was behind it"
 
 
 async def test_followers_end_with_the_head_and_say_so(queue: Connection) -> None:
     rows = await burst(queue)
     behind = await enqueue(queue, group_key=GROUP)
     assert await coalesce(queue, rows, argument={"ok": 1}) is Settled.DONE
-    head = await ended(queue, rows[0]["id"])
-    assert head is not None
+    head = await history_of(queue, rows[0]["id"])
     assert (head["outcome"], head["reason"], json.loads(head["result"])) == ("completed", None, {"ok": 1})
     told = f"coalesced into {rows[0]['id']}"
     assert [await ending(queue, row["id"]) for row in rows[1:]] == [("completed", told)] * 2
@@ -113,21 +112,15 @@ async def test_followers_end_with_the_head_and_say_so(queue: Connection) -> None
     assert await coalesce(queue, rows) is Settled.STALE
 
 
-async def test_follower_whose_claim_no_longer_stands_is_passed_over(queue: Connection) -> None:
+async def test_lost_follower_is_passed_over_and_a_locked_is_busy(queue: Connection, connect: Connect) -> None:
     rows = await burst(queue)
     await queue.execute("select agent.delete_event($1)", rows[1]["id"])
-    assert await coalesce(queue, rows) is Settled.DONE
-    assert await ending(queue, rows[1]["id"]) == ("completed", None)
-    assert await ending(queue, rows[2]["id"]) == ("completed", f"coalesced into {rows[0]['id']}")
-
-
-async def test_nothing_is_settled_while_a_follower_is_locked(queue: Connection, connect: Connect) -> None:
-    rows, other = await burst(queue), await connect()
-    async with other.transaction():
-        await other.execute("select from agent.event where id = $1 for update", rows[2]["id"])
+    async with locked(await connect(), rows[2]["id"]):
         assert await coalesce(queue, rows) is Settled.BUSY
         assert await live(queue, rows[0]["id"]) is not None
     assert await coalesce(queue, rows) is Settled.DONE
+    assert await ending(queue, rows[1]["id"]) == ("completed", None)
+    assert await ending(queue, rows[2]["id"]) == ("completed", f"coalesced into {rows[0]['id']}")
 
 
 async def test_continuation_of_a_follower_learns_of_its_end(queue: Connection) -> None:

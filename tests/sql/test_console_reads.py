@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from surelane.calls import Connection
+from surelane.calls import Calls, Connection
+from surelane_operator.reads.workflows import list_workflows, read_workflow
 from tests.databases import Server
 from tests.sql.test_plans import pages_read
 
@@ -18,9 +19,11 @@ select now(), now() - interval '1 hour' + n * interval '1 millisecond', 'k' || n
 """
 ENDED = """
 insert into agent.event_hist (id, event_ts, attempts, vt, claimed, event, kind, item_key, group_key, head, lane
-, enqueued_at, enqueued_by, claimed_by, retrying, errors, outcome, finished_at)
-select 1000000 + n, t, 1, t, array[t], '{"team_id": "T1"}', 'k' || n % 5, 'E' || n, 'T1:C1:' || n / 10, true, 0
-, t, 'ingest', 'w', false, '[]', case when n % 50 = 0 then 'failed' else 'completed' end, t
+, enqueued_at, enqueued_by, claimed_by, retrying, errors, continuation_id, waits_for, outcome, finished_at)
+select 1000000 + n, t, 1, t, array[t], '{"team_id": "T1"}', 'k' || n % 5
+, case when n % 7 = 0 then 'cron:n:' else 'E' end || n, 'T1:C1:' || n / 10, true, 0, t, 'ingest', 'w', false, '[]'
+, case when n % 50 > 0 then 1000000 + n / 50 * 50 end, case when n % 50 = 0 then 0 end
+, case when n % 20 = 0 then 'failed' else 'completed' end, t
 from generate_series(1, $1) as n cross join lateral (select now() - n * interval '1 second' as t) as moment
 """
 TAGGED = """
@@ -58,6 +61,9 @@ READS = {
     "an event's replies": "select * from agent.list_replies(1000030, now())",
     "what runs": "select * from agent.list_running(null, 20)",
     "open questions": "select * from agent.list_questions(null, null, 50)",
+    "use of limits": "select * from agent.limit_use(array['k0'])",
+    "firings of a schedule": "select * from agent.firings(array['n'], array[now()], array[now()])",
+    "a workflow": "select agent.workflow(1000050), agent.workflow_below(1000050, 0, 50)",
     "why an event waits": "select * from agent.why_waiting((select min(id) from agent.event))",
 }
 BOUNDED = {
@@ -72,42 +78,51 @@ SMALL, LARGE = 1_000, 30_000
 async def filled(server: Server, name: str, events: int) -> Connection:
     queue = await asyncpg.connect(server.admin, database=name)
     await queue.execute("insert into agent.kind select 'k' || n from generate_series(0, 4) as n")
+    # An automatic analyze would make sessions plan anew, and count the pages of the catalogue.
+    for table in ("event", "event_hist", "step"):
+        await queue.execute(f"alter table agent.{table} set (autovacuum_enabled = off)")
     # Without the trigger that looks for heads: its work grows with the members.
     await queue.execute("set session_replication_role = replica")
     await queue.execute(LIVE.replace("$1", str(events)))
     await queue.execute(ENDED.replace("$1", str(events)))
     await queue.execute("reset session_replication_role")
     await queue.execute(TAGGED)
-    await queue.execute("analyze agent.event")
-    await queue.execute("analyze agent.event_hist")
-    await queue.execute("analyze agent.step")
+    await queue.execute("analyze agent.event, agent.event_hist, agent.step")
     # Otherwise the first reads are blamed for the scans above.
     await queue.execute("select pg_stat_force_next_flush()")
     return queue
 
 
 @pytest.fixture(scope="module")
-async def queues(server: Server, template: str) -> AsyncIterator[tuple[Connection, Connection]]:
+async def queues(server: Server, template: str) -> AsyncIterator[list[Connection]]:
     """Fill a database with few events and one with many."""
     async with server.fresh(template) as small, server.fresh(template) as large:
-        both = await filled(server, small, SMALL), await filled(server, large, LARGE)
+        both = [await filled(server, name, events) for name, events in ((small, SMALL), (large, LARGE))]
         yield both
         for queue in both:
             await queue.close()
 
 
 @pytest.mark.parametrize("statement", READS.values(), ids=READS)
-async def test_a_read_scans_nothing_and_does_not_grow(
-    queues: tuple[Connection, Connection], statement: str
-) -> None:
+async def test_a_read_scans_nothing_and_does_not_grow(queues: list[Connection], statement: str) -> None:
     small, large = queues
-    assert await pages_read(large, statement) <= 2 * await pages_read(small, statement) + 400
+    bound = 2 * await pages_read(small, statement) + 400
+    assert min([await pages_read(large, statement) for _ in range(2)]) <= bound
     assert await scanned(large, statement) == []
 
 
 @pytest.mark.parametrize("statement", BOUNDED.values(), ids=BOUNDED)
-async def test_a_bounded_read_scans_nothing(queues: tuple[Connection, Connection], statement: str) -> None:
+async def test_a_bounded_read_scans_nothing(queues: list[Connection], statement: str) -> None:
     assert await scanned(queues[1], statement) == []
+
+
+async def test_reads_find_what_they_look_for_in_a_long_history(queues: list[Connection]) -> None:
+    _, large = queues
+    assert len((await list_workflows(Calls(large), limit=20)).workflows) == 20
+    found = await read_workflow(Calls(large), 1_000_050)
+    assert found is not None
+    assert (found.tree.children, len(found.tree.below)) == ({"completed": 47, "failed": 2}, 49)
+    assert await large.fetchval("select failed from agent.list_kinds(null, null, 10)") == 1000, "the bound"
 
 
 async def scanned(large: Connection, statement: str) -> list[str]:

@@ -27,6 +27,7 @@ from tests.sql.queue_steps import (
     finish,
     insert,
     live,
+    only_row,
     pair,
 )
 from tests.sql.test_installations import installation
@@ -47,8 +48,7 @@ async def traces(queue: Connection, *words: str) -> list[str]:
     for table, column in await queue.fetch(TEXTS):
         for word in words:
             count = await queue.fetchval(
-                f"select count(*) from agent.{table} where strpos({column}::text, $1) > 0",
-                word,
+                f"select count(*) from agent.{table} where strpos({column}::text, $1) > 0", word
             )
             if count:
                 found.append(f"{table}.{column}")
@@ -58,11 +58,9 @@ async def traces(queue: Connection, *words: str) -> list[str]:
 async def erase(queue: Connection, limit: int = 500, **names: str) -> dict[str, int]:
     """Erase as the command does; return the counts."""
     given = json.dumps(names)
-    begun = await queue.fetchrow("select * from agent.begin_erasure($1, 'ann')", given)
-    assert begun is not None
+    begun = await only_row(queue, "select * from agent.begin_erasure($1, 'ann')", given)
     while True:
-        step = await queue.fetchrow("select * from agent.erase_step($1, $2, $3)", begun["id"], given, limit)
-        assert step is not None
+        step = await only_row(queue, "select * from agent.erase_step($1, $2, $3)", begun["id"], given, limit)
         if step["place"] == "done":
             counts: dict[str, int] = json.loads(step["counts"])
             return {name: count for name, count in counts.items() if count}
@@ -71,17 +69,25 @@ async def erase(queue: Connection, limit: int = 500, **names: str) -> dict[str, 
 async def preview(queue: Connection, limit: int = 500, **names: str) -> dict[str, int]:
     """Preview as the command does; return the counts."""
     at, total = None, dict[str, int]()
+    look = "select agent.preview_erasure($1, $2, $3)"
     while True:
-        step = json.loads(
-            await queue.fetchval(
-                "select agent.preview_erasure($1, $2, $3)", json.dumps(names), at and json.dumps(at), limit
-            )
-        )
+        step = json.loads(await queue.fetchval(look, json.dumps(names), at and json.dumps(at), limit))
         for name, count in step["counts"].items():
             total[name] = total.get(name, 0) + count
         at = step.get("at")
         if at is None:
             return {name: count for name, count in total.items() if count}
+
+
+async def begin(queue: Connection, given: str) -> int:
+    """Begin an erasure; return its id."""
+    begun: int = await queue.fetchval("select id from agent.begin_erasure($1, 'ann')", given)
+    return begun
+
+
+async def finish_erasure(queue: Connection, begun: int, given: str) -> None:
+    while await queue.fetchval("select place from agent.erase_step($1, $2)", begun, given) != "done":
+        pass
 
 
 async def written(queue: Connection, number: int, **inner: Any) -> int:
@@ -145,10 +151,12 @@ async def test_an_id_is_a_word_of_its_own_wherever_it_stands(queue: Connection) 
     assert [await live(queue, identity) is not None for identity in gone + kept] == [False] * 4 + [True] * 3
 
 
-async def test_ids_combine(queue: Connection) -> None:
+async def test_ids_combine_and_a_preview_changes_nothing(queue: Connection) -> None:
     both = await insert(queue, envelope("Ev1", user="U7", channel="C7"))
     one = await insert(queue, envelope("Ev2", user="U7", channel="C8"))
     assert await preview(queue, user="U7", channel="C7") == {"event": 1}
+    assert await live(queue, both) is not None
+    assert await queue.fetchval("select count(*) from agent.erasure") == 0
     assert await erase(queue, user="U7", channel="C7") == {"cancelled": 1, "event_hist": 1}
     assert await live(queue, both) is None
     assert await live(queue, one) is not None
@@ -164,26 +172,17 @@ async def test_it_goes_in_bounded_steps_through_all_of_history(queue: Connection
     assert await queue.fetchval("select count(*) from agent.event_hist") == 0
 
 
-async def test_a_preview_changes_nothing(queue: Connection) -> None:
-    identity = await written(queue, 1)
-    await preview(queue, user="U7")
-    assert await live(queue, identity) is not None
-    assert await queue.fetchval("select count(*) from agent.erasure") == 0
-
-
 async def test_an_erasure_that_stopped_goes_on_and_ends_with_one_receipt(queue: Connection) -> None:
     for number in range(6):
         await finish(queue, f"Ev{number}", number)
     given = '{"user": "U1"}'
-    begun = await queue.fetchrow("select * from agent.begin_erasure($1, 'ann')", given)
-    assert begun is not None
+    begun = await only_row(queue, "select * from agent.begin_erasure($1, 'ann')", given)
     while await queue.fetchval("select count(*) from agent.event_hist") == 6:
         await queue.execute("select agent.erase_step($1, $2, 2)", begun["id"], given)
     assert await queue.fetchval("select count(*) from agent.event_hist") > 0
     with pytest.raises(asyncpg.InvalidParameterValueError, match="no unfinished erasure"):
         await queue.execute("""select agent.erase_step($1, '{"user": "U2"}')""", begun["id"])
-    again = await queue.fetchrow("select * from agent.begin_erasure($1, 'ann')", given)
-    assert again is not None
+    again = await only_row(queue, "select * from agent.begin_erasure($1, 'ann')", given)
     assert (again["id"], again["goes_on"], again["key"]) == (begun["id"], True, begun["key"])
     assert await erase(queue, user="U1") == {"event_hist": 6}
     (receipt,) = await queue.fetch("select * from agent.list_erasures()")
@@ -207,33 +206,36 @@ async def test_children_go_with_what_they_were_for(queue: Connection) -> None:
 
 async def test_what_comes_later_is_not_covered(queue: Connection) -> None:
     await written(queue, 1)
-    begun = await queue.fetchval("select id from agent.begin_erasure($1, 'ann')", '{"user": "U7"}')
+    given = '{"team": "T1"}'
+    begun = await begin(queue, given)
     later = await written(queue, 2)
-    while (
-        await queue.fetchval("select place from agent.erase_step($1, $2)", begun, '{"user": "U7"}') != "done"
-    ):
-        pass
+    await AsyncInstallations(Installations(queue, Keyring([new_key()]))).async_save(installation("T1"))
+    await finish_erasure(queue, begun, given)
     assert await live(queue, later) is not None
+    assert await queue.fetchval("select count(*) from agent.installation") == 2
 
 
-async def test_what_is_requeued_meanwhile_is_found(queue: Connection) -> None:
+async def test_what_is_requeued_is_found_and_operators_erase_alone(
+    queue: Connection, connect: Connect
+) -> None:
     first = await finish(queue, "Ev1", 1)
     given = '{"user": "U1"}'
-    begun = await queue.fetchval("select id from agent.begin_erasure($1, 'ann')", given)
+    begun = await begin(queue, given)
     await queue.execute("select agent.erase_step($1, $2)", begun, given)  # the queue is looked through
     await queue.execute("select agent.rerun_events(array[$1::int8])", first)
     await erase(queue, user="U1")
     assert await traces(queue, "U1") == []
+    for role in ("surelane_ingest", "surelane_producer"):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await preview(await connect(role), user="U1")
 
 
 @pytest.mark.parametrize("place", ["event", "event_hist"])
-async def test_a_foreign_open_transaction_keeps_an_erasure_from_nothing_else(
-    queue: Connection, connect: Connect, place: str
-) -> None:
+async def test_a_transaction_delays_its_rows_alone(queue: Connection, connect: Connect, place: str) -> None:
     locked = await (written(queue, 1) if place == "event" else finish(queue, "Ev1", 1))
     await written(queue, 2)
     given = '{"team": "T1"}'
-    begun = await queue.fetchval("select id from agent.begin_erasure($1, 'ann')", given)
+    begun = await begin(queue, given)
     async with stays_open(await connect(), f"select from agent.{place} where id = $1 for update", locked):
         waiting = 0
         while not waiting:
@@ -265,9 +267,7 @@ async def test_other_than_ids_are_refused(queue: Connection, names: dict[str, st
         ({"channel": "C1", "team": "T1"}, ["T1:", "T1:U1", "T2:", "T2:U1"]),
     ],
 )
-async def test_tokens_go_with_their_workspace_or_person(
-    queue: Connection, names: Any, left: list[str]
-) -> None:
+async def test_tokens_go_with_their_owner(queue: Connection, names: Any, left: list[str]) -> None:
     installations = AsyncInstallations(Installations(queue, Keyring([new_key()])))
     for team in ("T1", "T2"):
         await installations.async_save(installation(team))
@@ -277,24 +277,7 @@ async def test_tokens_go_with_their_workspace_or_person(
     assert sorted(await queue.fetchval(found)) == left
 
 
-async def test_an_installation_after_the_erasure_began_stays(queue: Connection) -> None:
-    given = json.dumps({"team": "T1"})
-    begun = await queue.fetchval("select id from agent.begin_erasure($1, 'ann')", given)
-    await AsyncInstallations(Installations(queue, Keyring([new_key()]))).async_save(installation("T1"))
-    while await queue.fetchval("select place from agent.erase_step($1, $2)", begun, given) != "done":
-        pass
-    assert await queue.fetchval("select count(*) from agent.installation") == 2
-
-
-async def test_only_operators_erase(connect: Connect) -> None:
-    for role in ("surelane_ingest", "surelane_producer"):
-        with pytest.raises(asyncpg.InsufficientPrivilegeError):
-            await preview(await connect(role), user="U1")
-
-
-async def test_the_data_key_of_a_workspace_is_destroyed_with_all_that_it_encrypted(
-    queue: Connection,
-) -> None:
+async def test_a_workspaces_data_key_goes_with_all_that_it_encrypted(queue: Connection) -> None:
     keys = Keyring([new_key()])
 
     async def sealed(event_id: str) -> str:
@@ -304,10 +287,8 @@ async def test_the_data_key_of_a_workspace_is_destroyed_with_all_that_it_encrypt
     before = await sealed("Ev1")
     await queue.fetchval("select agent.insert_event($1)", before)
     given = json.dumps({"team": "T1"})
-    begun = await queue.fetchrow("select * from agent.begin_erasure($1, 'ann')", given)
-    assert begun is not None
-    step = await queue.fetchrow("select * from agent.erase_step($1, $2)", begun["id"], given)
-    assert step is not None
+    begun = await only_row(queue, "select * from agent.begin_erasure($1, 'ann')", given)
+    step = await only_row(queue, "select * from agent.erase_step($1, $2)", begun["id"], given)
     assert (step["place"], step["waiting"]) == ("key", 1)
     # A process that keeps the key stores an event after all: it is erased, too.
     await queue.fetchval("select agent.insert_event($1)", before.replace("Ev1", "Ev9"))
@@ -318,15 +299,12 @@ async def test_the_data_key_of_a_workspace_is_destroyed_with_all_that_it_encrypt
         await Sealing(DataKeys(queue, keys), on=True).opened(json.loads(before))
     later = await sealed("Ev2")
     await queue.fetchval("select agent.insert_event($1)", later)
-    assert await Sealing(DataKeys(queue, keys), on=True).opened(json.loads(later)) == json.loads(
-        envelope("Ev2", text=SECRET)
-    )
+    opened = await Sealing(DataKeys(queue, keys), on=True).opened(json.loads(later))
+    assert opened == json.loads(envelope("Ev2", text=SECRET))
     assert await queue.fetchval("select agent.data_key_lingers()") == UNUSED_AFTER
 
 
-async def test_a_persons_erasure_finds_mentions_in_what_is_encrypted_and_leaves_the_key(
-    queue: Connection,
-) -> None:
+async def test_a_persons_erasure_finds_encrypted_mentions_and_leaves_the_key(queue: Connection) -> None:
     sealing = Sealing(DataKeys(queue, Keyring([new_key()])), on=True)
     for event_id, text in (("Ev1", "<@U0MENTIONED> hello"), ("Ev2", "hello")):
         event, _ = await sealing.event(envelope(event_id, text=text), None)

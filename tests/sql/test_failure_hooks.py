@@ -26,9 +26,7 @@ async def hooks(queue: Connection) -> Sequence[dict[str, object]]:
     return [json.loads(row["event"]) for row in rows]
 
 
-async def test_the_last_failure_stores_the_hooks_job_with_the_event_and_its_errors(
-    hooked: Connection,
-) -> None:
+async def test_the_last_failure_stores_the_hooks_job_with_the_events_errors(hooked: Connection) -> None:
     first = await enqueue(hooked, "job", payload='{"n": 1}', item_key="k")
     await fail(hooked, pair((await claim(hooked))[0]), errors=['{"type": "A"}'])
     assert await hooks(hooked) == []
@@ -58,9 +56,7 @@ async def test_what_a_sweep_expires_calls_the_hook_while_no_worker_lives(hooked:
     assert job["failure"]["outcome"] == "expired"
 
 
-async def test_neither_a_cancelled_nor_a_completed_event_nor_another_kind_calls_a_hook(
-    hooked: Connection,
-) -> None:
+async def test_no_other_end_and_neither_another_kind_nor_a_hook_calls_a_hook(hooked: Connection) -> None:
     done, stopped, _ = [await enqueue(hooked, kind) for kind in ("job", "job", "other")]
     rows = {row["id"]: pair(row) for row in await claim(hooked, "job", "other")}
     await hooked.execute("select * from agent.cancel_jobs(array[$1::int8])", stopped)
@@ -68,9 +64,6 @@ async def test_neither_a_cancelled_nor_a_completed_event_nor_another_kind_calls_
     for each in rows.values():
         await fail(hooked, each, final=True)
     assert await hooked.fetchval("select count(*) from agent.event") == 0
-
-
-async def test_a_hook_that_fails_calls_no_hook(hooked: Connection) -> None:
     await enqueue(hooked, "job")
     await fail(hooked, pair((await claim(hooked))[0]), final=True)
     await fail(hooked, pair((await claim(hooked, HOOK))[0]), final=True)

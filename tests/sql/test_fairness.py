@@ -6,7 +6,7 @@ from datetime import timedelta
 from surelane.calls import Connection
 from surelane_service.engine import Engine
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import claim, enqueue
+from tests.sql.queue_steps import claim, enqueue, locked
 
 FLOOD = """
 insert into agent.event (event_ts, vt, kind, event, head, lane)
@@ -75,12 +75,10 @@ async def test_what_is_no_crowd_stays_together(queue: Connection) -> None:
     await queue.execute("select agent.enqueue('other') from generate_series(1, 600)")
     await queue.execute("update agent.event set vt = vt - interval '10 seconds'")
     assert await share(queue, "other") is None
+    fresh = """select agent.enqueue('fresh', '{"team_id": "T"}') from generate_series(1, 600)"""
+    await queue.execute(fresh)
+    assert await share(queue, "fresh") is None
     assert await queue.fetchval("select count(*) from agent.band") == 0
-
-
-async def test_a_fresh_backlog_is_no_crowd(queue: Connection) -> None:
-    await queue.execute("""select agent.enqueue('job', '{"team_id": "T"}') from generate_series(1, 600)""")
-    assert await share(queue) is None
 
 
 async def test_several_crowds_share_with_one_another(queue: Connection) -> None:
@@ -121,13 +119,11 @@ async def test_a_band_is_shared_again_once_its_crowd_is_gone(queue: Connection) 
     assert await bands(queue) == {"crowd": [0], "other": [0]}
     await queue.execute("select agent.sweep_events()")
     assert await queue.fetchval("select count(*) from agent.band") == 0
-
-
-async def test_a_sweep_ends_what_a_dead_worker_began(queue: Connection) -> None:
     await flood(queue, "crowd")
     await share(queue)
     await queue.execute("delete from agent.event; select agent.sweep_events()")
-    assert await queue.fetchval("select count(*) from agent.band where workspace is not null") == 0
+    shared = "select count(*) from agent.band where workspace is not null"
+    assert await queue.fetchval(shared) == 0, "a sweep ends what a dead worker began"
 
 
 async def test_groups_keep_their_order(queue: Connection) -> None:
@@ -135,27 +131,18 @@ async def test_groups_keep_their_order(queue: Connection) -> None:
     await flood(queue, "crowd")
     members = [await single(queue, "other", group_key="g") for _ in range(3)]
     await share(queue)
-    heads = await queue.fetch(
-        "select id, agent.band_of(lane) as band from agent.event where group_key = 'g' and head"
-    )
-    assert [tuple(row) for row in heads] == [(members[0], 4)]
+    heads = "select id, agent.band_of(lane) from agent.event where group_key = 'g' and head"
+    assert [tuple(row) for row in await queue.fetch(heads)] == [(members[0], 4)]
     await queue.execute("select agent.delete_event($1)", members[0])
-    heads = await queue.fetch(
-        "select id, agent.band_of(lane) as band from agent.event where group_key = 'g' and head"
-    )
-    assert [tuple(row) for row in heads] == [(members[1], 4)]
+    assert [tuple(row) for row in await queue.fetch(heads)] == [(members[1], 4)]
 
 
-async def test_events_that_another_transaction_has_locked_stop_nothing(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_events_that_another_has_locked_stop_nothing(queue: Connection, connect: Connect) -> None:
     await flood(queue, "crowd")
-    locked, free = await single(queue, "a"), await single(queue, "b")
-    other = await connect()
-    async with other.transaction():
-        await other.execute("select from agent.event where id = $1 for update", locked)
+    held, _ = await single(queue, "a"), await single(queue, "b")
+    async with locked(await connect(), held):
         await share(queue)
-        assert await queue.fetchval("select agent.band_of(lane) from agent.event where id = $1", free) == 4
+        assert (await bands(queue))["b"] == [4]
 
 
 async def test_one_worker_at_a_time_shares_a_kind(queue: Connection, connect: Connect) -> None:
@@ -186,16 +173,6 @@ async def test_all_bands_may_be_taken(queue: Connection) -> None:
         await flood(queue, f"crowd {number}", 260)
         await share(queue)
     found = await bands(queue)
-    assert [found[f"crowd {number}"] for number in range(10)] == [
-        [0],
-        [4],
-        [5],
-        [6],
-        [7],
-        [8],
-        [9],
-        [10],
-        [11],
-        [11],
-    ]
+    taken = [0, *range(4, 12), 11]
+    assert [found[f"crowd {number}"] for number in range(10)] == [[band] for band in taken]
     assert await Engine(queue).share_kind("job") == timedelta(seconds=1)

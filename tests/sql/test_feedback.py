@@ -37,11 +37,8 @@ async def test_later_click_counts_in_the_turns_channel(queue: Connection, done: 
     assert await rows(queue) == []
     assert await queue.fetchval(RATE, identity, "T1", "U1", "C1", -1, None, 2)
     assert await queue.fetchval(RATE, identity, "T1", "U1", "C1", -1, '"rude"', 4)
-    for click, rating in (
-        (3, 1),
-        (4, 1),
-        (5, -1),
-    ):  # an earlier click, the same one, and the same rating again
+    # An earlier click, the same one, and the same rating again.
+    for click, rating in ((3, 1), (4, 1), (5, -1)):
         assert await queue.fetchval(RATE, identity, "T1", "U1", "C1", rating, None, click)
         assert await rows(queue) == [("U1", -1, '"rude"')]
     assert await queue.fetchval(RATE, identity, "T1", "U2", "C1", 1, None, 6)
@@ -68,9 +65,7 @@ async def test_retention_drops_ratings_and_keeps_who_wants_to_hear_no_more(queue
     assert not await queue.fetchval(REMIND, "T1", "U1")
 
 
-async def test_erasing_takes_what_a_person_said_and_what_others_said_of_the_persons_turns(
-    queue: Connection,
-) -> None:
+async def test_erasing_takes_what_a_person_said_and_others_of_the_persons_turns(queue: Connection) -> None:
     mine, other = await turn(queue, "U1"), await turn(queue, "U2", "C2")
     for person, identity, channel in (("U2", mine, "C1"), ("U1", other, "C2"), ("U3", other, "C2")):
         await queue.execute(RATE, identity, "T1", person, channel, -1, '"rude"', 1)

@@ -1,11 +1,15 @@
 """The events of a group go to one worker at a time, together and in order, and always have a head."""
 
+import asyncio
+import json
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from surelane.calls import Connection
+from surelane.jobs import Continuation, Job
+from surelane.queue import Queue
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     TEN_MINUTES,
@@ -15,17 +19,13 @@ from tests.sql.queue_steps import (
     complete,
     ending,
     enqueue,
-    extend,
+    envelope,
     fail,
     heads,
-    live,
     pair,
-    release,
-    snooze,
     sweep,
+    waits_for_lock,
 )
-
-MINUTE = timedelta(minutes=1)
 
 
 async def three(queue: Connection, **named: Any) -> list[int]:
@@ -61,10 +61,13 @@ async def test_a_claim_takes_the_group_whole_and_in_order(queue: Connection) -> 
 
 
 async def test_a_batch_never_splits_a_group_and_never_exceeds_its_bound(queue: Connection) -> None:
-    group = [await enqueue(queue, group_key="g") for _ in range(103)]
-    assert [row["id"] for row in await claim(queue, limit=2)] == group[:101]
-    await complete(queue, *((identity, 1) for identity in group[:101]))
-    assert await ids(queue) == group[101:]
+    """The head comes first, and then the events that happened first."""
+    head, *members = [await enqueue(queue, group_key="g") for _ in range(103)]
+    await queue.execute("update agent.event set event_ts = event_ts - id * interval '1 hour' where not head")
+    members.reverse()
+    assert [row["id"] for row in await claim(queue, limit=2)] == [*members[:100], head]
+    await complete(queue, *((identity, 1) for identity in (*members[:100], head)))
+    assert await ids(queue) == members[100:]
 
 
 async def test_of_several_groups_as_many_come_as_fit(queue: Connection) -> None:
@@ -77,102 +80,16 @@ async def test_of_several_groups_as_many_come_as_fit(queue: Connection) -> None:
     assert await queue.fetchval("select count(*) from agent.event where claimed_by is not null") == 13
 
 
-async def test_members_come_in_the_order_of_their_events_not_of_their_arrival(queue: Connection) -> None:
-    group = await three(queue)
-    await queue.execute("update agent.event set event_ts = event_ts - id * interval '1 minute'")
-    assert await ids(queue) == group[::-1]
-
-
-async def test_the_single_claim_takes_the_head_alone_and_blocks_its_group(queue: Connection) -> None:
-    for expected in await three(queue):
-        claimed = await claim_one(queue)
-        assert claimed is not None
-        assert claimed["id"] == expected
-        assert await ids(queue) == []
-        assert await claim_one(queue) is None
-        await queue.execute("select agent.delete_event($1)", expected)
-
-
-async def test_extending_one_extends_the_whole_batch(queue: Connection) -> None:
-    first, second, third = await three(queue)
-    rows = {row["id"]: row for row in await claim(queue)}
-    waiting = await enqueue(queue, group_key="g")
-    await complete(queue, pair(rows[first]))
-    await advance(queue, timedelta(minutes=9))
-    assert await extend(queue, pair(rows[third])) == ["done"]
-    await advance(queue, timedelta(minutes=9))
-    assert await ids(queue) == []
-    assert await complete(queue, pair(rows[second]), pair(rows[third])) == ["done", "done"]
-    assert await ids(queue) == [waiting]
-
-
-@pytest.mark.parametrize("position", [0, 1, 2])
-async def test_a_group_is_held_until_its_last_claim_ends(queue: Connection, position: int) -> None:
-    group = await three(queue)
-    rows = {row["id"]: row for row in await claim(queue)}
-    waiting = await enqueue(queue, group_key="g")
-    last = group.pop(position)
-    for identity in group:
-        assert await complete(queue, pair(rows[identity])) == ["done"]
-        assert await ids(queue) == []
-        assert len(await heads(queue, "g")) == 1
-    assert await complete(queue, pair(rows[last])) == ["done"]
-    assert await ids(queue) == [waiting]
-
-
 async def test_a_retry_blocks_its_group_until_it_is_over(queue: Connection) -> None:
     first, second, third = await three(queue)
     rows = {row["id"]: row for row in await claim(queue)}
     await complete(queue, pair(rows[first]))
-    await fail(queue, pair(rows[second]), retry_in=MINUTE)
+    await fail(queue, pair(rows[second]), retry_in=timedelta(minutes=1))
     await complete(queue, pair(rows[third]))
     waiting = await enqueue(queue, group_key="g")
     assert await ids(queue) == []
-    assert await heads(queue, "g") == [second]
-    await advance(queue, MINUTE)
+    await advance(queue, timedelta(minutes=1))
     assert await ids(queue) == [second, waiting]
-
-
-@pytest.mark.parametrize("pause", ["snooze", "reschedule", "schedule"])
-async def test_what_was_put_off_does_not_block_its_group(queue: Connection, pause: str) -> None:
-    away = await enqueue(
-        queue,
-        group_key="g",
-        item_key="away",
-        run_at=await later(queue, timedelta(hours=1)) if pause == "schedule" else None,
-    )
-    if pause == "snooze":
-        (row,) = await claim(queue)
-        await snooze(queue, pair(row), timedelta(hours=1))
-    elif pause == "reschedule":
-        await queue.execute(
-            "select agent.reschedule_event('away', $1)", await later(queue, timedelta(hours=1))
-        )
-    others = [await enqueue(queue, group_key="g") for _ in range(2)]
-    rows = await claim(queue)
-    assert [row["id"] for row in rows] == others
-    await complete(queue, *map(pair, rows))
-    assert await ids(queue) == []
-    await advance(queue, timedelta(hours=1))
-    assert await ids(queue) == [away]
-
-
-async def test_a_future_head_yields_to_an_earlier_arrival_and_comes_back(queue: Connection) -> None:
-    far = await enqueue(queue, group_key="g", run_at=await later(queue, timedelta(hours=2)))
-    near = await enqueue(queue, group_key="g", run_at=await later(queue, timedelta(hours=1)))
-    assert await heads(queue, "g") == [near]
-    now = await enqueue(queue, group_key="g")
-    assert await heads(queue, "g") == [now]
-    (row,) = await claim(queue)
-    nearest = await enqueue(queue, group_key="g", run_at=await later(queue, MINUTE))
-    assert await heads(queue, "g") == [now], "a held head never yields"
-    await complete(queue, pair(row))
-    for identity, wait in ((nearest, MINUTE), (near, timedelta(hours=1)), (far, timedelta(hours=1))):
-        assert await heads(queue, "g") == [identity]
-        await advance(queue, wait)
-        (row,) = await claim(queue)
-        assert row["id"] == identity
-        await complete(queue, pair(row))
 
 
 async def test_a_lapsed_group_is_tried_head_alone(queue: Connection) -> None:
@@ -193,45 +110,6 @@ async def test_a_lapsed_group_is_tried_head_alone(queue: Connection) -> None:
     assert [(row["id"], row["attempts"]) for row in rows] == [(identity, 1) for identity in others]
 
 
-async def test_a_lapsed_batch_does_not_exhaust_whom_it_held(queue: Connection) -> None:
-    """When a batch lapses, members at their last attempt may run again, before a sweep can expire them."""
-    poison, *others = await three(queue, max_attempts=1)
-    assert len(await claim(queue)) == 3
-    await advance(queue, TEN_MINUTES)
-    assert await sweep(queue) == 1
-    assert await ending(queue, poison) == ("expired", "attempts_exhausted")
-    assert await ids(queue) == others
-
-
-async def test_the_single_claim_fences_a_lapsed_group_too(queue: Connection) -> None:
-    first, *others = await three(queue)
-    rows = await claim(queue)
-    await advance(queue, TEN_MINUTES)
-    claimed = await claim_one(queue)
-    assert claimed is not None
-    assert (claimed["id"], claimed["attempts"]) == (first, 2)
-    assert await complete(queue, *map(pair, rows)) == ["stale"] * 3
-    assert await complete(queue, (first, 2)) == ["done"]
-    assert await ids(queue) == others
-
-
-@pytest.mark.parametrize("position", [0, 1, 2])
-async def test_cancelling_leaves_a_sound_group(queue: Connection, position: int) -> None:
-    group = [await enqueue(queue, group_key="g", item_key=f"i{number}") for number in range(3)]
-    assert await queue.fetchval("select agent.cancel_event($1)", f"i{position}") == "cancelled"
-    del group[position]
-    assert await ids(queue) == group
-
-
-async def test_cancelling_a_held_member_ends_it_with_its_attempt(queue: Connection) -> None:
-    group = [await enqueue(queue, group_key="g", item_key=f"i{number}") for number in range(3)]
-    rows = await claim(queue)
-    assert await queue.fetchval("select agent.cancel_event('i1')") == "running"
-    assert await release(queue, *map(pair, rows)) == ["done"] * 3
-    assert await ending(queue, group[1]) == ("cancelled", "cancelled while running")
-    assert await ids(queue) == [group[0], group[2]]
-
-
 async def test_a_held_member_that_was_cancelled_is_not_tried_again_after_a_lapse(queue: Connection) -> None:
     group = [await enqueue(queue, group_key="g", item_key=f"i{number}") for number in range(3)]
     await claim(queue)
@@ -242,18 +120,6 @@ async def test_a_held_member_that_was_cancelled_is_not_tried_again_after_a_lapse
     assert await sweep(queue) == 1
     assert await ending(queue, group[1]) == ("cancelled", "cancelled while running")
     assert await ids(queue) == [group[2]]
-
-
-async def test_the_sweep_by_age_takes_what_is_old_and_leaves_a_sound_group(queue: Connection) -> None:
-    old = await three(queue)
-    future = await enqueue(queue, group_key="g", run_at=await later(queue, timedelta(hours=3)))
-    await advance(queue, timedelta(hours=2))
-    young = await enqueue(queue, group_key="g")
-    assert await sweep(queue) == 3
-    for identity in old:
-        assert await ending(queue, identity) == ("expired", "too_old")
-    assert await ids(queue) == [young]
-    assert await live(queue, future) is not None
 
 
 async def test_an_old_group_larger_than_a_sweep_goes_all_the_same(queue: Connection) -> None:
@@ -288,11 +154,10 @@ async def test_a_group_that_lost_its_head_is_healed_by_the_sweep(queue: Connecti
     assert await ids(queue) == group
 
 
-async def test_a_busy_head_makes_its_members_settle_later(queue: Connection, connect: Connect) -> None:
+async def test_a_busy_head_makes_its_members_settle_later(queue: Connection, other: Connection) -> None:
     """While an insert into a group commits, the group's settles answer busy, keep their claims and are sent again."""
     await three(queue)
     rows = [pair(row) for row in await claim(queue)]
-    other = await connect()
     async with other.transaction():
         newcomer = await enqueue(other, group_key="g")
         await other.execute("set constraints agent.member_joins immediate")
@@ -301,6 +166,7 @@ async def test_a_busy_head_makes_its_members_settle_later(queue: Connection, con
     assert await ids(queue) == [newcomer]
 
 
+@pytest.mark.slow
 async def test_a_claim_reads_the_members_that_it_holds_alone(queue: Connection) -> None:
     """Also where statistics know of no members, as before the first analyze after a burst."""
     await queue.execute("select agent.enqueue('other') from generate_series(1, 5000)")
@@ -311,3 +177,151 @@ async def test_a_claim_reads_the_members_that_it_holds_alone(queue: Connection) 
         before = await queue.fetchval(fetched)
         assert len(await claim(queue, limit=10)) > 10
         assert await queue.fetchval(fetched) - before < 1000
+
+
+KIND = "slack.app_mention"
+IN_ORDER = ["Ev8", "Ev9", "Ev10", "Ev11"]
+"""In the order in which they happened. The order of their keys is another."""
+
+
+def in_thread(event_id: str, **inner: Any) -> str:
+    """Return an event that happened at the second of its number, in one of two threads."""
+    number = int(event_id.removeprefix("Ev"))
+    named = {"channel": "C1", "ts": "1.1", "event_ts": f"{1_700_000_000 + number}.000000"}
+    return envelope(event_id, **(named | inner))
+
+
+async def insert_batch(queue: Connection, *events: str) -> list[int]:
+    rows = await queue.fetch("select id from agent.insert_events($1) order by ordinal", list(events))
+    return [row["id"] for row in rows]
+
+
+async def enqueue_batch(
+    queue: Connection, jobs: list[dict[str, Any]], on_duplicate: str = "skip"
+) -> list[int]:
+    rows = await queue.fetch(
+        "select id from agent.enqueue_jobs($1, $2) order by ordinal", json.dumps(jobs), on_duplicate
+    )
+    return [row["id"] for row in rows]
+
+
+async def handed_over(queue: Connection) -> list[int]:
+    """Claim one event at a time, the head alone, and complete it. Return the ids in that order."""
+    ids = []
+    while (row := await claim_one(queue)) is not None:
+        ids.append(row["id"])
+        await queue.execute("select agent.delete_event($1)", row["id"])
+    return ids
+
+
+@pytest.mark.parametrize("arrived", [IN_ORDER, IN_ORDER[::-1]], ids=["in order", "in reverse"])
+async def test_a_batch_of_events_begins_with_what_happened_first(
+    queue: Connection, arrived: list[str]
+) -> None:
+    ids = dict(zip(arrived, await insert_batch(queue, *map(in_thread, arrived)), strict=True))
+    assert await handed_over(queue) == [ids[key] for key in IN_ORDER]
+
+
+async def test_events_without_a_time_come_in_the_order_of_their_arrival(queue: Connection) -> None:
+    bodies = [in_thread(key, event_ts=None) for key in ("Ev9", "Ev10", "Ev8")]
+    ids = await insert_batch(queue, *bodies)
+    assert await handed_over(queue) == ids
+
+
+async def test_a_claim_that_is_full_of_bytes_takes_the_first_events(queue: Connection) -> None:
+    ids = await insert_batch(queue, *(in_thread(key, text="x" * 5000) for key in IN_ORDER))
+    rows = await queue.fetch(
+        "select id from agent.claim_events($1, 100, 3, '10m', 'w1', null, null, 11000)", [KIND]
+    )
+    assert {row["id"] for row in rows} == set(ids[:2])
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_claim_that_read_the_clock_during_the_insert_takes_the_first_events(
+    queue: Connection, connect: Connect
+) -> None:
+    """It looks later, when the batch is committed, and passes over rows that were stored after its moment."""
+    other, inserting = await connect(), await connect()
+    blocker = other.transaction()
+    await blocker.start()
+    (_,) = await insert_batch(other, in_thread("Ev10", channel="C2"))
+    batch = asyncio.create_task(insert_batch(inserting, *map(in_thread, ["Ev9", "Ev10", "Ev11"])))
+    await waits_for_lock(queue, inserting)
+    await queue.execute("update agent.test_clock set shift = '1 hour'")
+    await blocker.rollback()
+    ids = await batch
+    await queue.execute("update agent.test_clock set shift = '0'")
+    assert [row["id"] for row in await claim(queue, KIND)] == ids[:2]
+
+
+@pytest.mark.parametrize("key", ["item_key", "dedupe_key"])
+@pytest.mark.parametrize("on_duplicate", ["skip", "replace", "earliest"])
+async def test_a_batch_of_jobs_begins_with_its_first(queue: Connection, key: str, on_duplicate: str) -> None:
+    jobs = [{"kind": "job", "group_key": "g", key: name} for name in "cadb"]
+    ids = await enqueue_batch(queue, jobs, on_duplicate)
+    assert await handed_over(queue) == ids
+
+
+async def test_a_batch_of_jobs_leaves_the_head_of_others_alone(queue: Connection) -> None:
+    head = await enqueue(queue, group_key="g")
+    later = {"run_at": (await queue.fetchval("select agent.clock() + interval '1 day'")).isoformat()}
+    jobs = [{"kind": "job", "group_key": group, "item_key": group + name} for group in "gh" for name in "ba"]
+    jobs[2] |= later
+    ids = await enqueue_batch(queue, jobs)
+    rows = await claim(queue)
+    assert [row["id"] for row in rows] == [head, *ids[:2], ids[3]]
+
+
+async def test_requeued_events_begin_with_the_one_that_happened_first(queue: Connection) -> None:
+    ids = await insert_batch(queue, *map(in_thread, IN_ORDER))
+    for identity in ids:
+        await queue.execute("select agent.delete_event($1)", identity)
+    await queue.execute("select agent.rerun_events($1)", ids)
+    assert await handed_over(queue) == ids
+
+
+async def test_children_of_a_group_run_in_the_order_given(queue: Connection) -> None:
+    children = [Job("job", {"name": name}, group_key="g", item_key=name) for name in "cadb"]
+    await Queue(queue).fan_out(children, Continuation("then", group_key="h"))
+    names = []
+    while (row := await claim_one(queue)) is not None and row["kind"] == "job":
+        names.append(row["item_key"])
+        await queue.execute("select agent.delete_event($1)", row["id"])
+    assert names == list("cadb")
+
+
+async def test_a_batch_of_jobs_begins_with_its_first_where_the_head_left_meanwhile(
+    queue: Connection, other: Connection
+) -> None:
+    """Its jobs join as members, and find no head as they commit."""
+    head = await enqueue(queue, group_key="g")
+    async with other.transaction():
+        await other.execute("select agent.delete_event($1)", head)
+        jobs = [{"kind": "job", "group_key": "g", "item_key": name} for name in "cadb"]
+        batch = asyncio.create_task(enqueue_batch(queue, jobs))
+        await waits_for_lock(other, queue)
+    ids = await batch
+    assert await handed_over(queue) == ids
+
+
+async def test_a_batch_of_jobs_begins_with_its_first_where_the_head_is_scheduled(queue: Connection) -> None:
+    later = await queue.fetchval("select agent.clock() + interval '1 day'")
+    await enqueue(queue, group_key="g", run_at=later)
+    jobs = [{"kind": "job", "group_key": "g", "item_key": name} for name in "cadb"]
+    ids = await enqueue_batch(queue, jobs)
+    assert await handed_over(queue) == ids
+
+
+async def test_a_sweep_leaves_a_group_whose_retry_is_locked(queue: Connection, other: Connection) -> None:
+    first, second, _ = [await enqueue(queue, group_key="g") for _ in range(3)]
+    one, _, _ = await claim(queue)
+    assert await fail(queue, pair(one), retry_in=timedelta(hours=1)) == ["done"]
+    await queue.execute("update agent.event set attempts = 3 where id = $1", second)
+    await advance(queue, timedelta(minutes=11))
+    async with other.transaction():
+        await other.execute("select from agent.event where id = $1 for update", first)
+        assert await sweep(queue) == 0
+        assert await claim(queue) == []
+        assert await claim_one(queue) is None
+    assert await sweep(queue) == 0
+    assert await heads(queue, "g") == [first]

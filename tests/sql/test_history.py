@@ -6,7 +6,18 @@ from datetime import timedelta
 from surelane.calls import Connection
 from tests.needs import lacking
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import advance, claim, complete, enqueue, envelope, finish, insert, live, pair
+from tests.sql.queue_steps import (
+    advance,
+    claim,
+    complete,
+    enqueue,
+    envelope,
+    event_of,
+    finish,
+    insert,
+    only_row,
+    pair,
+)
 
 
 async def timescale(connection: Connection) -> bool:
@@ -26,20 +37,19 @@ async def test_an_event_in_history_keeps_everything_it_had(queue: Connection) ->
         queue, item_key="i", dedupe_key="d", group_key="g", traceparent="00-a", enqueued_by="me"
     )
     (row,) = await claim(queue)
-    before = await live(queue, identity)
-    assert before is not None
+    before = await event_of(queue, identity)
     await complete(queue, pair(row), results=['{"ok": true}'])
-    after = await queue.fetchrow("select * from agent.event_hist where id = $1", identity)
-    assert after is not None
+    after = await only_row(queue, "select * from agent.event_hist where id = $1", identity)
     columns = await queue.fetch(
         "select attname from pg_attribute where attrelid = 'agent.event'::regclass and attnum > 0 and not attisdropped"
     )
     assert {name: after[name] for (name,) in columns} == {name: before[name] for (name,) in columns}
-    assert (after["outcome"], after["reason"], after["result"], after["finished_by"]) == (
-        *("completed", None),
-        *('{"ok": true}', "w1"),
-    )
+    assert (after["outcome"], after["reason"]) == ("completed", None)
+    assert (after["result"], after["finished_by"]) == ('{"ok": true}', "w1")
     assert after["finished_at"] >= after["claimed"][-1]
+    await advance(queue, timedelta(days=400))
+    assert await claim(queue) == []
+    assert await queue.fetchval("select count(*) from agent.event_hist") == 1
 
 
 async def test_a_duplicate_is_looked_up_in_one_chunk(queue: Connection) -> None:
@@ -57,28 +67,14 @@ async def test_a_duplicate_is_looked_up_in_one_chunk(queue: Connection) -> None:
     assert "Index Scan" in text or "Seq Scan on _hyper" in text
 
 
-async def test_old_events_that_end_on_the_same_day_do_not_wait_for_each_other(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_old_events_of_one_day_end_without_waiting(queue: Connection, connect: Connect) -> None:
     """The first of them is noted for lists, by a transaction that stays open here."""
     ids = [await insert(queue, envelope(f"Ev{n}", event_ts="1700000000.000100")) for n in range(3)]
-    chunk, first, second = ids
-    await queue.execute("select agent.delete_event($1)", chunk)  # who makes a chunk keeps others waiting
+    await queue.execute("select agent.delete_event($1)", ids[0])  # who makes a chunk keeps others waiting
     await queue.execute("delete from agent.event_hist_outlier")
     other = await connect()
-    transaction = other.transaction()
-    await transaction.start()
-    await other.execute("select agent.delete_event($1)", first)
-    await asyncio.wait_for(queue.execute("select agent.delete_event($1)", second), 60)
-    await transaction.commit()
+    async with other.transaction():
+        await other.execute("select agent.delete_event($1)", ids[1])
+        await asyncio.wait_for(queue.execute("select agent.delete_event($1)", ids[2]), 60)
     listed = await queue.fetch("select id from agent.list_jobs()")
     assert {row["id"] for row in listed} == set(ids)
-
-
-async def test_time_passing_never_brings_an_event_back(queue: Connection) -> None:
-    await enqueue(queue)
-    (row,) = await claim(queue)
-    await complete(queue, pair(row))
-    await advance(queue, timedelta(days=400))
-    assert await claim(queue) == []
-    assert await queue.fetchval("select count(*) from agent.event_hist") == 1

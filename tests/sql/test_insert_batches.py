@@ -1,8 +1,9 @@
-"""One statement stores a batch, and keeps every promise of single inserts."""
+"""One statement stores a batch and keeps every promise of single inserts. What is sent again is stored once."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import asyncpg
@@ -11,14 +12,16 @@ import pytest
 from surelane.calls import Connection
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
+    advance,
     all_done,
     claim,
     claim_one,
+    claim_single,
     complete,
+    ended,
     ending,
     enqueue,
     envelope,
-    heads,
     insert,
     live,
     pair,
@@ -55,8 +58,8 @@ async def store_at_once(queue: Connection, *events: str) -> list[int]:
 async def finished(queue: Connection, event: str) -> int:
     """Insert an event, claim it and complete it."""
     identity = await insert(queue, event)
-    (row,) = await claim(queue, KIND)
-    assert await complete(queue, pair(row)) == ["done"]
+    claimed = await claim_single(queue)
+    assert await complete(queue, (identity, len(claimed["claimed"]))) == ["done"]
     return identity
 
 
@@ -70,15 +73,6 @@ async def rows_stored(queue: Connection) -> list[dict[str, Any]]:
         | {"event_ts": row["event_ts"] if row["event_ts"] < started else None}
         for row in rows
     ]
-
-
-@pytest.fixture
-async def patient(queue: Connection) -> AsyncIterator[None]:
-    """Let batches wait for locks as long as a test may need on a busy machine."""
-    change = "alter function agent.insert_events(jsonb[], text[], text[]) set lock_timeout = '{}'"
-    await queue.execute(change.format("60s"))
-    yield
-    await queue.execute(change.format("500ms"))
 
 
 async def test_a_batch_row_is_what_a_single_insert_makes_of_the_event(queue: Connection) -> None:
@@ -112,25 +106,12 @@ async def test_one_statement_stores_all_that_is_new(queue: Connection) -> None:
     assert await store_at_once(queue, *batch) == [1, 2, 3, 4]
 
 
-async def test_events_of_one_group_in_one_batch_make_one_head_and_are_handed_over_in_order(
-    queue: Connection,
-) -> None:
-    events = [in_thread(f"Ev{number}", "D1", event_ts=f"{1700000000 - number}.0") for number in range(9)]
-    answers = await insert_batch(queue, *events)
-    assert [duplicate for _, duplicate in answers] == [False] * 9
-    assert len(await heads(queue, "T1:D1")) == 1
-    assert [row["id"] for row in await claim(queue, KIND)] == [identity for identity, _ in reversed(answers)]
-
-
 async def test_each_finds_its_duplicate_wherever_that_is(queue: Connection) -> None:
     past = await finished(queue, envelope("Ev1"))
     running = await insert(queue, envelope("Ev2"))
     assert await claim_one(queue) is not None
     waiting = await insert(queue, envelope("Ev3"))
-    answers = await insert_batch(
-        queue,
-        *(envelope(f"Ev{number}") for number in (4, 1, 2, 3, 4, 1, 5)),
-    )
+    answers = await insert_batch(queue, *(envelope(f"Ev{number}") for number in (4, 1, 2, 3, 4, 1, 5)))
     new, other = answers[0][0], answers[-1][0]
     assert answers == [
         (new, False),
@@ -142,27 +123,6 @@ async def test_each_finds_its_duplicate_wherever_that_is(queue: Connection) -> N
         (other, False),
     ]
     assert await queue.fetchval("select count(*) from agent.event") == 4
-
-
-@pytest.mark.parametrize("event_ts", ["soon", "1700000000.000100"])
-async def test_a_group_keeps_its_head_when_the_first_of_a_batch_turns_out_to_be_a_duplicate(
-    queue: Connection, event_ts: str
-) -> None:
-    past = await finished(queue, in_thread("Ev1", "D1", event_ts=event_ts))
-    (again, new) = await insert_batch(
-        queue, in_thread("Ev1", "D1", event_ts=event_ts), in_thread("Ev2", "D1")
-    )
-    assert (again, new[1]) == ((past, True), False)
-    assert await heads(queue, "T1:D1") == [new[0]]
-
-
-async def test_a_batch_goes_before_a_scheduled_head(queue: Connection) -> None:
-    later = await queue.fetchval("select agent.clock() + interval '1 day'")
-    scheduled = await enqueue(queue, group_key="T1:D1", run_at=later)
-    (first, _), (second, _) = await insert_batch(queue, in_thread("Ev1", "D1"), in_thread("Ev2", "D1"))
-    assert await heads(queue, "T1:D1") == [first]
-    assert [row["id"] for row in await claim(queue, KIND)] == [first, second]
-    assert await live(queue, scheduled) is not None
 
 
 async def test_one_that_is_no_event_is_a_clear_error_and_nothing_is_stored(queue: Connection) -> None:
@@ -179,12 +139,9 @@ async def test_a_batch_above_read_committed_is_refused(queue: Connection) -> Non
 
 
 @pytest.mark.usefixtures("patient")
-async def test_a_batch_waits_for_a_duplicates_move_to_history_and_finds_it_there(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_a_batch_waits_for_a_duplicates_move_to_history(queue: Connection, other: Connection) -> None:
     identity = await insert(queue, envelope("Ev2"))
     (row,) = await claim(queue, KIND)
-    other = await connect()
     async with other.transaction():
         assert await complete(other, pair(row)) == ["done"]
         batch = asyncio.create_task(insert_batch(queue, *(envelope(f"Ev{number}") for number in (1, 2, 3))))
@@ -195,7 +152,7 @@ async def test_a_batch_waits_for_a_duplicates_move_to_history_and_finds_it_there
 
 
 @pytest.mark.usefixtures("patient")
-async def test_batches_that_race_with_the_move_to_history_store_nothing_twice(
+async def test_batches_beside_moves_to_history_store_nothing_twice(
     queue: Connection, connect: Connect
 ) -> None:
     others = [await connect() for _ in range(3)]
@@ -213,53 +170,13 @@ async def test_batches_that_race_with_the_move_to_history_store_nothing_twice(
 
 
 @pytest.mark.usefixtures("patient")
-async def test_two_batches_with_first_events_of_a_group_make_one_head(
-    queue: Connection, connect: Connect
-) -> None:
-    other = await connect()
-    async with other.transaction():
-        ((first, _),) = await insert_batch(other, in_thread("Ev1", "D1"))
-        batch = asyncio.create_task(insert_batch(queue, in_thread("Ev2", "D1"), in_thread("Ev3", "D1")))
-        await waits_for_lock(other, queue)
-    (second, _), (third, _) = await batch
-    assert await heads(queue, "T1:D1") == [first]
-    assert {row["id"] for row in await claim(queue, KIND)} == {first, second, third}
-
-
-@pytest.mark.usefixtures("patient")
-async def test_a_batch_that_finds_a_head_leaving_makes_the_next_one(
-    queue: Connection, connect: Connect
-) -> None:
-    head = await insert(queue, in_thread("Ev1", "D1"))
-    other = await connect()
-    async with other.transaction():
-        await other.execute("select agent.delete_event($1)", head)
-        batch = asyncio.create_task(insert_batch(queue, in_thread("Ev2", "D1"), envelope("Ev3")))
-        await waits_for_lock(other, queue)
-    (second, _), _ = await batch
-    assert await heads(queue, "T1:D1") == [second]
-
-
-async def test_a_head_cannot_vanish_under_a_batch(queue: Connection, connect: Connect) -> None:
-    head = await insert(queue, in_thread("Ev1", "D1"))
-    other = await connect()
-    async with other.transaction():
-        ((newcomer, _),) = await insert_batch(other, in_thread("Ev2", "D1"))
-        removal = asyncio.create_task(queue.execute("select agent.delete_event($1)", head))
-        await waits_for_lock(other, queue)
-    await removal
-    assert await heads(queue, "T1:D1") == [newcomer]
-
-
-@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("scheduled", [False, True], ids=["waiting head", "head that yields"])
 async def test_a_batch_holds_nothing_of_later_groups_while_it_waits_for_one(
-    queue: Connection, connect: Connect, scheduled: bool
+    queue: Connection, other: Connection, scheduled: bool
 ) -> None:
     """Otherwise it would deadlock with a transaction that has locked this group and waits for a later one."""
     later = await queue.fetchval("select agent.clock() + interval '1 day'")
     head = await enqueue(queue, group_key="T1:D1", run_at=later if scheduled else None)
-    other = await connect()
     async with asyncio.timeout(60):
         async with other.transaction():
             if scheduled:
@@ -272,3 +189,122 @@ async def test_a_batch_holds_nothing_of_later_groups_while_it_waits_for_one(
             await enqueue(other, group_key="T1:D2")
         answers = await batch
     assert [duplicate for _, duplicate in answers] == [False, False]
+
+
+BY_HAND = (
+    "with moved as (delete from agent.event_hist where id = $1 returning id, event_ts, attempts, vt, claimed, event)"
+    " insert into agent.event (id, event_ts, attempts, vt, claimed, event)"
+    " select id, event_ts, 0, now(), claimed, event from moved"
+)
+
+
+@pytest.mark.parametrize("event_ts", ["soon", None])
+async def test_a_duplicate_without_a_time_finds_history_for_a_day(
+    queue: Connection, event_ts: str | None
+) -> None:
+    identity = await finished(queue, envelope("Ev1", event_ts=event_ts))
+    await advance(queue, timedelta(hours=24))
+    assert await insert(queue, envelope("Ev1", event_ts=event_ts)) == identity
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["committed", "rolled back"])
+async def test_a_duplicate_waits_for_an_open_insert(queue: Connection, other: Connection, kept: bool) -> None:
+    transaction = other.transaction()
+    await transaction.start()
+    first = await insert(other, envelope("Ev1"))
+    second = asyncio.create_task(insert(queue, envelope("Ev1")))
+    await waits_for_lock(other, queue)
+    await (transaction.commit() if kept else transaction.rollback())
+    assert (await second == first) is kept
+    assert await queue.fetchval("select count(*) from agent.event") == 1
+
+
+async def test_a_duplicate_waits_for_the_move_to_history(queue: Connection, other: Connection) -> None:
+    identity = await insert(queue, envelope("Ev1"))
+    (claimed,) = await claim(queue, "slack.app_mention")
+    async with other.transaction():
+        assert await complete(other, (identity, claimed["claim"])) == ["done"]
+        duplicate = asyncio.create_task(insert(queue, envelope("Ev1")))
+        await waits_for_lock(other, queue)
+    assert await duplicate == identity
+    assert await ending(queue, identity) == ("completed", None)
+    assert await queue.fetchval("select count(*) from agent.event") == 0
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+async def test_inserting_above_read_committed_is_refused(queue: Connection, isolation: str) -> None:
+    async with queue.transaction():
+        await queue.execute(f"set transaction isolation level {isolation}")
+        with pytest.raises(asyncpg.InvalidTransactionStateError, match="READ COMMITTED"):
+            await queue.fetchval("select agent.insert_event($1)", envelope("Ev1"))
+
+
+async def test_a_batch_gives_up_on_a_blocked_event_and_stores_nothing(
+    queue: Connection, other: Connection
+) -> None:
+    async with other.transaction():
+        await insert(other, envelope("Ev2"))
+        with pytest.raises(asyncpg.LockNotAvailableError):
+            await queue.fetch(
+                "select * from agent.insert_events($1)", [envelope("Ev1"), envelope("Ev2"), envelope("Ev3")]
+            )
+    assert await queue.fetchval("select array_agg(item_key) from agent.event") == ["Ev2"]
+
+
+async def insert_again(queue: Connection, events: list[str]) -> list[tuple[int, bool]]:
+    """Insert a batch. Try again after each lock timeout; a deadlock is an error."""
+    while True:
+        with suppress(asyncpg.LockNotAvailableError):
+            return await insert_batch(queue, *events)
+
+
+async def test_batches_in_any_order_do_not_deadlock(queue: Connection, connect: Connect) -> None:
+    """They may share events, groups and new kinds."""
+    assert await queue.fetchval("select count(*) from agent.kind") == 0
+    events = [
+        envelope(f"Ev{number}", type=f"kind{number}", channel=f"C{number % 7}", ts="1.1")
+        for number in range(40)
+    ]
+    others = [await connect() for _ in range(4)]
+    batches = (events, events[::-1], events[20:] + events[:20], events[::2] + events[1::2])
+    answers = await all_done(
+        *(insert_again(other, batch) for other, batch in zip(others, batches, strict=True))
+    )
+    assert len({identity for ids in answers for identity, _ in ids}) == len(events)
+
+
+async def test_an_event_moved_back_by_hand_is_processed_again(queue: Connection) -> None:
+    identity = await finished(queue, envelope("Ev1"))
+    await queue.execute(BY_HAND, identity)
+    claimed = await claim_single(queue)
+    assert (claimed["id"], claimed["attempts"], len(claimed["claimed"])) == (identity, 1, 2)
+    assert await complete(queue, (identity, 1)) == ["stale"]
+    assert await complete(queue, (identity, 2)) == ["done"]
+
+
+async def test_an_event_copied_back_by_hand_leaves_history_and_can_end_again(queue: Connection) -> None:
+    identity = await finished(queue, envelope("Ev1"))
+    await queue.execute(
+        "insert into agent.event (id, event_ts, claimed, event)"
+        " select id, event_ts, claimed, event from agent.event_hist where id = $1",
+        identity,
+    )
+    assert await ended(queue, identity) is None
+    assert await claim_one(queue) is not None
+    await queue.execute("select agent.delete_event($1)", identity)
+    assert await ending(queue, identity) == ("completed", None)
+
+
+async def test_requeueing_what_is_live_under_another_copy_changes_nothing(queue: Connection) -> None:
+    """An id that is both in the queue and in history does not change, and requeueing it returns."""
+    identity = await finished(queue, envelope("Ev1"))
+    await queue.execute(BY_HAND, identity)
+    await queue.execute(
+        "insert into agent.event_hist (id, event_ts, attempts, vt, claimed, event, kind, item_key, head, lane"
+        ", enqueued_at, enqueued_by, retrying, errors, outcome) select id, event_ts, attempts, vt, claimed, event, kind"
+        ", item_key, head, lane, enqueued_at, enqueued_by, retrying, errors, 'completed'"
+        " from agent.event where id = $1",
+        identity,
+    )
+    assert await queue.fetch("select agent.rerun_events($1)", [identity]) == []
+    assert await live(queue, identity) is not None

@@ -8,6 +8,7 @@ from datetime import timedelta
 from random import Random
 
 import asyncpg
+import pytest
 
 from surelane.calls import Connection
 from tests.sql.conftest import Connect
@@ -21,16 +22,14 @@ from tests.sql.queue_steps import (
     enqueue,
     extend,
     fail,
+    locked,
     pair,
     release,
     waits_for_lock,
 )
 
-SETTLES: dict[str, Callable[[Connection, Pair], Awaitable[list[str]]]] = {
-    "c": complete,
-    "f": fail,
-    "r": release,
-}
+Settle = Callable[[Connection, Pair], Awaitable[list[str]]]
+SETTLES: dict[str, Settle] = {"c": complete, "f": fail, "r": release}
 
 WORKERS = 6
 JOBS = 400
@@ -77,6 +76,7 @@ async def work(queue: Connection, floor: Floor, chance: Random) -> None:
             await asyncio.sleep(0.002)
 
 
+@pytest.mark.slow
 async def test_claimants_keep_to_the_limit_and_lose_no_event(queue: Connection, connect: Connect) -> None:
     """A transaction that stays open has stored events of every key. Nothing waits for it."""
     limit = {"per": "workspace", "concurrency": AT_ONCE, "rate": BEGUN, "period": PERIOD}
@@ -133,9 +133,7 @@ async def one_runs_and_one_waits(queue: Connection) -> Row:
     return row
 
 
-async def test_a_heartbeat_that_waits_for_its_rows_renews_no_run_whose_slot_was_taken(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_a_heartbeat_that_waits_renews_no_lost_run(queue: Connection, connect: Connect) -> None:
     lapsed = await one_runs_and_one_waits(queue)
     beats = await connect()
     await beats.execute(f"begin; {SLOW}")
@@ -152,35 +150,22 @@ async def test_a_heartbeat_that_waits_for_its_rows_renews_no_run_whose_slot_was_
         await beats.execute("rollback")
 
 
-async def test_a_run_that_a_heartbeat_may_be_renewing_keeps_its_slot(
-    queue: Connection, connect: Connect
+@pytest.mark.parametrize("late", [1.1, 20])
+async def test_a_run_that_is_being_renewed_has_a_slot(
+    queue: Connection, connect: Connect, late: float
 ) -> None:
+    """Also where the heartbeat commits minutes after the lease ended."""
     renewed = await one_runs_and_one_waits(queue)
     beats = await connect()
-    await beats.execute("begin")
-    assert await extend(beats, pair(renewed), lease=3 * LEASE) == ["done"]
-    await advance(queue, 1.1 * LEASE)
-    # The claim does not see the new lease yet.
-    assert await claim(queue) == []
-    await beats.execute("commit")
+    async with beats.transaction():
+        assert await extend(beats, pair(renewed), lease=100 * LEASE) == ["done"]
+        await advance(queue, late * LEASE)
+        # The claim does not see the new lease yet.
+        assert await claim(queue) == []
     assert await claim(queue) == []
     assert await complete(queue, pair(renewed)) == ["done"]
     await advance(queue, LEASE)
     assert len(await claim(queue)) == 1
-
-
-async def test_a_heartbeat_that_commits_minutes_after_its_lease_keeps_its_slots(
-    queue: Connection, connect: Connect
-) -> None:
-    renewed = await one_runs_and_one_waits(queue)
-    beats = await connect()
-    await beats.execute("begin")
-    assert await extend(beats, pair(renewed), lease=100 * LEASE) == ["done"]
-    await advance(queue, 20 * LEASE)
-    assert await claim(queue) == []
-    await beats.execute("commit")
-    assert await claim(queue) == []
-    assert await complete(queue, pair(renewed)) == ["done"]
 
 
 async def test_a_heartbeat_that_is_rolled_back_keeps_no_slot(queue: Connection, connect: Connect) -> None:
@@ -198,10 +183,7 @@ async def test_a_heartbeat_that_is_rolled_back_keeps_no_slot(queue: Connection, 
 async def test_a_foreign_lock_on_a_lapsed_run_keeps_no_slot(queue: Connection, connect: Connect) -> None:
     """A foreign transaction that stays open does not stop the kind."""
     lapsed = await one_runs_and_one_waits(queue)
-    foreign = await connect()
-    await foreign.execute("begin")
-    await foreign.execute("select from agent.event where id = $1 for update", lapsed["id"])
-    await advance(queue, 1.1 * LEASE)
-    (row,) = await claim(queue)
-    assert row["id"] != lapsed["id"]
-    await foreign.execute("rollback")
+    async with locked(await connect(), lapsed["id"]):
+        await advance(queue, 1.1 * LEASE)
+        (row,) = await claim(queue)
+        assert row["id"] != lapsed["id"]

@@ -18,9 +18,11 @@ from tests.sql.queue_steps import (
     complete,
     enqueue,
     envelope,
+    event_of,
     extend,
     fail,
     insert,
+    only_row,
     pair,
     release,
     snooze,
@@ -38,9 +40,15 @@ async def declare(queue: Connection, kind: str = "job", **limit: Any) -> None:
     )
 
 
+async def keyed(queue: Connection, *keys: str | None, **fields: Any) -> list[int]:
+    """Enqueue a batch of jobs that bring these keys; return their ids."""
+    jobs = [{"kind": "job", "limit_key": key, **fields} for key in keys]
+    rows = await queue.fetch("select id from agent.enqueue_jobs($1) order by ordinal", json.dumps(jobs))
+    return [row["id"] for row in rows]
+
+
 async def why(queue: Connection, identity: int) -> tuple[str, str]:
-    row = await queue.fetchrow("select * from agent.why_waiting($1)", identity)
-    assert row is not None
+    row = await only_row(queue, "select * from agent.why_waiting($1)", identity)
     return row["reason"], row["detail"]
 
 
@@ -58,9 +66,8 @@ async def test_so_many_run_at_once(queue: Connection) -> None:
     assert await claim(queue) == []
     reason, detail = await why(queue, ids[2])
     assert (reason, detail[:35]) == ("limited", "2 of 2 run at once for kind:; the n")
-    row = await queue.fetchrow("select attempts, claimed_by from agent.event where id = $1", ids[2])
-    assert row is not None
-    assert tuple(row) == (0, None)
+    waiting = await event_of(queue, ids[2])
+    assert (waiting["attempts"], waiting["claimed_by"]) == (0, None)
     await complete(queue, pair(first[0]))
     assert [row["id"] for row in await claim(queue)] == [ids[2]]
     await complete(queue, pair(first[1]))
@@ -113,9 +120,7 @@ async def test_a_large_rate_is_counted_by_hundredths_of_its_period(queue: Connec
         ("user", {"team_id": "T1", "user": "U1"}, {"team": {"id": "T1"}, "user_id": "U1"}),
     ],
 )
-async def test_each_key_has_its_own_limit(
-    queue: Connection, per: str, members: dict[str, Any], same: dict[str, Any]
-) -> None:
+async def test_each_key_has_its_own_limit(queue: Connection, per: str, members: Any, same: Any) -> None:
     await declare(queue, per=per, concurrency=1)
     first = await enqueue(queue, payload=json.dumps(members))
     await enqueue(queue, payload=json.dumps(same))
@@ -126,9 +131,7 @@ async def test_each_key_has_its_own_limit(
 
 async def test_a_job_may_bring_its_key(queue: Connection) -> None:
     await declare(queue, per="given", concurrency=1)
-    jobs = [{"kind": "job", "limit_key": key} for key in ("a", "a", "b", None)]
-    rows = await queue.fetch("select id from agent.enqueue_jobs($1) order by ordinal", json.dumps(jobs))
-    ids = [row["id"] for row in rows]
+    ids = await keyed(queue, "a", "a", "b", None)
     claimed = await claim(queue)
     assert [row["id"] for row in claimed] == [ids[0], ids[2], ids[3]]
     # It keeps the key in history.
@@ -157,12 +160,9 @@ async def test_hundreds_of_blocked_keys_hide_none(queue: Connection) -> None:
 async def test_priority_counts_within_a_key(queue: Connection) -> None:
     await declare(queue, concurrency=1)
     ids = {priority: await enqueue(queue, priority=priority) for priority in (3, 2, 1, 0)}
-    begun = []
     for _ in range(4):
         (row,) = await claim(queue)
-        begun.append(row["id"])
         await complete(queue, pair(row))
-    assert set(begun) == set(ids.values())
     found = await queue.fetch("select id, agent.priority_of(lane) as priority from agent.event_hist")
     assert {row["priority"]: row["id"] for row in found} == ids
 
@@ -171,12 +171,10 @@ async def test_every_way_out_of_a_claim_frees_its_slot(queue: Connection) -> Non
     await declare(queue, concurrency=1)
     for _ in range(2):
         await enqueue(queue)
-    for settle in (
-        lambda row: fail(queue, pair(row), retry_in=MINUTE),
-        lambda row: snooze(queue, pair(row), MINUTE),
-    ):
-        (row,) = await claim(queue)
-        await settle(row)
+    (row,) = await claim(queue)
+    await fail(queue, pair(row), retry_in=MINUTE)
+    (row,) = await claim(queue)
+    await snooze(queue, pair(row), MINUTE)
     assert await claim(queue) == []
     await advance(queue, 1.1 * MINUTE)
     (row,) = await claim(queue)
@@ -187,54 +185,34 @@ async def test_every_way_out_of_a_claim_frees_its_slot(queue: Connection) -> Non
     await queue.execute("select agent.delete_event($1)", other["id"])
     (again,) = await claim(queue)
     assert (again["id"], again["attempts"]) == (row["id"], row["attempts"])
+    await queue.execute("select agent.end_claims(array[$1::int8], '{}')", row["id"])  # a rescue
+    (rescued,) = await claim(queue)
+    assert (rescued["id"], rescued["attempts"]) == (row["id"], row["attempts"] + 1)
+    await enqueue(queue)
+    assert await claim(queue) == []
 
 
-async def test_a_lapsed_run_counts_until_it_lapses(queue: Connection) -> None:
+async def test_a_lapsed_run_counts_until_it_lapses_and_is_not_renewed_afterwards(queue: Connection) -> None:
     await declare(queue, concurrency=1)
     ids = [await enqueue(queue) for _ in range(2)]
-    await claim(queue, lease=MINUTE)
+    (lapsed,) = await claim(queue, lease=MINUTE)
+    assert await extend(queue, pair(lapsed), lease=MINUTE) == ["done"]
     await advance(queue, 0.9 * MINUTE)
     assert await claim(queue) == []
     await advance(queue, 0.2 * MINUTE)
-    (row,) = await claim(queue)
+    (row,) = await claim(queue, lease=MINUTE)
     assert row["id"] == ids[1]
     assert await claim(queue) == []
+    # A heartbeat that a hanging database executes late.
+    assert await extend(queue, pair(lapsed), pair(row), lease=MINUTE) == ["busy", "done"]
+    running = "select count(*) from agent.event where claimed_by is not null and vt > agent.clock()"
+    assert await queue.fetchval(running) == 1
     await complete(queue, pair(row))
     (row,) = await claim(queue)
     assert (row["id"], row["attempts"]) == (ids[0], 2)
 
 
-async def test_a_lapsed_run_whose_slot_may_be_taken_is_not_renewed(queue: Connection) -> None:
-    await declare(queue, concurrency=1)
-    for _ in range(2):
-        await enqueue(queue)
-    (lapsed,) = await claim(queue, lease=MINUTE)
-    assert await extend(queue, pair(lapsed), lease=MINUTE) == ["done"]
-    await advance(queue, 1.1 * MINUTE)
-    (row,) = await claim(queue, lease=MINUTE)
-    # A heartbeat that a hanging database executes late.
-    assert await extend(queue, pair(lapsed), pair(row), lease=MINUTE) == ["busy", "done"]
-    assert (
-        await queue.fetchval(
-            "select count(*) from agent.event where claimed_by is not null and vt > agent.clock()"
-        )
-        == 1
-    )
-
-
-async def test_a_rescued_run_is_claimable_at_once(queue: Connection) -> None:
-    await declare(queue, concurrency=1)
-    first = await enqueue(queue)
-    await claim(queue)
-    await queue.execute("select agent.end_claims(array[$1::int8], '{}')", first)
-    (row,) = await claim(queue)
-    assert (row["id"], row["attempts"]) == (first, 2)
-    await enqueue(queue)
-    assert await claim(queue) == []
-
-
-async def test_a_group_of_a_limited_kind_is_claimed_event_by_event(queue: Connection) -> None:
-    await declare(queue, rate=2, period=60)
+async def test_a_group_is_one_run_for_a_handler_of_groups_alone(queue: Connection) -> None:
     ids = [await insert(queue, envelope(f"Ev{nth}", thread_ts="1", channel="C1")) for nth in range(4)]
     await declare(queue, "slack.app_mention", rate=2, period=60)
     begun = []
@@ -243,25 +221,16 @@ async def test_a_group_of_a_limited_kind_is_claimed_event_by_event(queue: Connec
         begun += [row["id"] for row in rows]
         await complete(queue, *[pair(row) for row in rows])
     assert begun == ids[:2]
-
-
-async def test_a_group_is_one_run_for_a_handler_of_groups(queue: Connection) -> None:
+    await enqueue(queue, "other", group_key="o")
+    await enqueue(queue, "slack.app_mention", group_key="o")
+    kinds = [row["kind"] for row in await claim(queue, "other", "slack.app_mention")]
+    assert kinds == ["other"], "a member of a limited kind does not come along"
     await declare(queue, rate=2, period=60, grouped=True)
     for group in "gggh":
         await enqueue(queue, group_key=group)
     late = await enqueue(queue, group_key="i")
     assert len(await claim(queue)) == 4
-    assert (await queue.fetchval("select claimed_by from agent.event where id = $1", late)) is None
-
-
-async def test_members_of_a_limited_kind_do_not_come_along(queue: Connection) -> None:
-    await declare(queue, concurrency=1)
-    await enqueue(queue, "other", group_key="g")
-    await enqueue(queue, "job", group_key="g")
-    rows = await claim(queue, "other", "job")
-    assert [row["kind"] for row in rows] == ["other"]
-    await complete(queue, pair(rows[0]))
-    assert [row["kind"] for row in await claim(queue, "other", "job")] == ["job"]
+    assert (await event_of(queue, late))["claimed_by"] is None
 
 
 async def test_a_kind_that_becomes_limited_parks_what_waits(queue: Connection) -> None:
@@ -297,7 +266,7 @@ async def test_an_older_event_that_comes_while_no_slot_is_free_is_claimed_later(
     assert [row["id"] for row in await claim(queue)] == [older]
 
 
-async def test_what_was_stored_while_the_limit_came_is_found_by_the_sweep(
+async def test_the_sweep_finds_what_claims_of_a_limit_passed_over(
     queue: Connection, connect: Connect
 ) -> None:
     other = await connect()
@@ -308,6 +277,11 @@ async def test_what_was_stored_while_the_limit_came_is_found_by_the_sweep(
         assert await claim(queue) == []
     await sweep(queue)
     assert [row["id"] for row in await claim(queue)] == [identity]
+    await enqueue(queue)
+    await queue.execute("delete from agent.limit_note")
+    assert await claim(queue) == []
+    await sweep(queue)
+    assert len(await claim(queue)) == 1
 
 
 async def test_a_limit_that_counts_by_another_rule_gives_new_keys(queue: Connection) -> None:
@@ -335,12 +309,8 @@ async def test_operators_change_a_limit_while_events_wait(queue: Connection) -> 
     await queue.execute("select agent.set_limit('job', 0, 7, '1m', null)")
     assert len(await claim(queue)) == 7
     (row,) = await queue.fetch("select * from agent.list_limits()")
-    assert (row["concurrency"], row["rate"], row["period"], row["declared_concurrency"]) == (
-        None,
-        7,
-        MINUTE,
-        2,
-    )
+    limits = [row[name] for name in ("concurrency", "rate", "period", "declared_concurrency")]
+    assert limits == [None, 7, MINUTE, 2]
     assert await queue.fetchval("select agent.reset_limit('job')")
     assert not await queue.fetchval("select agent.reset_limit('job')")
     assert await claim(queue) == []
@@ -366,31 +336,16 @@ async def test_a_limit_that_makes_no_sense_is_refused(queue: Connection, argumen
 
 
 async def test_a_worker_that_started_later_declares(queue: Connection) -> None:
-    await queue.execute("select agent.announce_worker('old', array['job'], '1', null, 3)")
-    await declare(queue, concurrency=1)
-    await queue.execute("select agent.announce_worker('w', array['job'], '1', null, 3)")
-    await declare(queue, concurrency=2)
-    assert (
-        await queue.fetchval(
-            "select agent.declare_limits('old', array['job'], '{\"job\": {\"concurrency\": 1}}')"
-        )
-        == []
-    )
-    assert await queue.fetchval("select concurrency from agent.kind_limit") == 2
-
-
-async def test_the_first_worker_declares_although_a_later_one_is_listed_that_has_not(
-    queue: Connection,
-) -> None:
-    """Workers that start at once on a new database: without its limit, the first would claim too much."""
+    """The first declares although a later one is listed that has not: without its limit, it would claim too much."""
     for name in ("old", "new"):
         await queue.execute("select agent.introduce_worker($1, '1', '{job}', '{}', 1, 1)", name)
     await queue.execute("update agent.worker set started_at = started_at - interval '1 s' where name = 'old'")
-    declare = "select agent.declare_limits('old', '{job}', $1)"
-    assert await queue.fetchval(declare, '{"job": {"concurrency": 1}}') == ["job"]
-    assert await queue.fetchval(declare, '{"job": {"concurrency": 2}}') == [], (
-        "the later one decides from now on"
-    )
+    declare = "select agent.declare_limits($1, '{job}', $2)"
+    assert await queue.fetchval(declare, "old", '{"job": {"concurrency": 1}}') == ["job"]
+    assert await queue.fetchval(declare, "old", '{"job": {"concurrency": 3}}') == []
+    assert await queue.fetchval(declare, "new", '{"job": {"concurrency": 2}}') == ["job"]
+    assert await queue.fetchval(declare, "old", '{"job": {"concurrency": 1}}') == []
+    assert await queue.fetchval("select concurrency from agent.kind_limit") == 2
 
 
 async def test_a_peek_tells_when_a_rate_allows_the_next(queue: Connection) -> None:
@@ -405,65 +360,40 @@ async def test_a_peek_tells_when_a_rate_allows_the_next(queue: Connection) -> No
     assert timedelta(seconds=-1) < peek.vts[0] - begun - timedelta(minutes=1) < timedelta(seconds=1)
 
 
-async def test_a_limited_backlog_costs_other_claims_nothing(queue: Connection) -> None:
+async def test_a_single_claim_keeps_to_the_limit_and_passes_a_limited_backlog(queue: Connection) -> None:
     await declare(queue, concurrency=1)
     await queue.execute("select agent.enqueue('job') from generate_series(1, 50)")
-    await claim(queue)
+    await enqueue(queue, "other")
+    claimed = [row["kind"] for _ in range(4) if (row := await claim_one(queue)) is not None]
+    assert sorted(claimed) == ["job", "other"]
     other = await enqueue(queue, "other")
     assert [row["id"] for row in await claim(queue, "other", "job", limit=1)] == [other]
 
 
-async def test_a_single_claim_keeps_to_the_limit(queue: Connection) -> None:
+async def test_parked_events_are_paused_counted_listed_cancelled_and_expired(queue: Connection) -> None:
     await declare(queue, concurrency=1)
-    for _ in range(2):
-        await enqueue(queue)
-    await enqueue(queue, "other")
-    claimed = [row["kind"] for _ in range(4) if (row := await claim_one(queue)) is not None]
-    assert sorted(claimed) == ["job", "other"]
-
-
-async def test_a_paused_kind_keeps_its_parked_events(queue: Connection) -> None:
-    await declare(queue, concurrency=1)
-    await enqueue(queue)
+    ids = [await enqueue(queue, item_key=f"k{nth}") for nth in range(4)]
     await queue.execute("select agent.pause_kind('job')")
     assert await claim(queue) == []
     assert await claim_one(queue) is None
     await queue.execute("select agent.resume_kind('job')")
-    assert len(await claim(queue)) == 1
-
-
-async def test_parked_events_are_counted_listed_cancelled_and_expired(queue: Connection) -> None:
-    await declare(queue, concurrency=1)
-    ids = [await enqueue(queue, item_key=f"k{nth}") for nth in range(4)]
-    await claim(queue)
-    row = await queue.fetchrow("select pending, running from agent.queue_stats() where kind = 'job'")
-    assert row is not None
-    assert tuple(row) == (3, 1)
+    assert [row["id"] for row in await claim(queue)] == ids[:1]
+    counts = "select pending, running from agent.queue_stats() where kind = 'job'"
+    assert tuple(await only_row(queue, counts)) == (3, 1)
     assert await queue.fetchval("select pending from agent.count_heads('job', agent.clock())") == 3
     assert await queue.fetchval("select count(*) from agent.list_jobs(array['pending'])") == 3
     assert await queue.fetchval("select agent.cancel_event('k3')") == "cancelled"
-    assert (
-        await queue.fetchval("select agent.reschedule_event('k2', agent.clock() + interval '1h')")
-        == "rescheduled"
-    )
+    moved = "select agent.reschedule_event('k2', agent.clock() + interval '1h')"
+    assert await queue.fetchval(moved) == "rescheduled"
     await advance(queue, timedelta(minutes=61))
     await sweep(queue)
     assert await queue.fetchval("select array_agg(id) from agent.event") == [ids[0], ids[2]]
 
 
-async def test_a_key_that_has_lost_its_note_is_noted_by_the_sweep(queue: Connection) -> None:
-    await declare(queue, concurrency=1)
-    await enqueue(queue)
-    await queue.execute("delete from agent.limit_note")
-    assert await claim(queue) == []
-    await sweep(queue)
-    assert len(await claim(queue)) == 1
-
-
 async def test_foreign_transactions_stop_no_claim(queue: Connection, connect: Connect) -> None:
     """One has stored events of a limited kind, one has claimed of a key, one is changing a limit."""
     await declare(queue, per="given", concurrency=3)
-    await queue.execute('select agent.enqueue_jobs(\'[{"kind": "job", "limit_key": "a"}]\')')
+    await keyed(queue, "a")
     storing, claiming, changing = [await connect() for _ in range(3)]
     for session in (storing, claiming, changing):
         await session.execute("begin")
@@ -472,17 +402,11 @@ async def test_foreign_transactions_stop_no_claim(queue: Connection, connect: Co
         assert len(await claim(claiming)) == 1
         await changing.execute("select agent.set_limit('job', 1, null, null, null)")
         for key in "ab":
-            await queue.execute(
-                "select agent.enqueue_jobs($1)", json.dumps([{"kind": "job", "limit_key": key}])
-            )
+            await keyed(queue, key)
         await queue.execute("set statement_timeout = '5s'")
         (row,) = await claim(queue)
-        assert (
-            await queue.fetchval(
-                "select changes #>> '{0,limit_key}' as limit_key from agent.event where id = $1", row["id"]
-            )
-            == "given:b"
-        )
+        limit_key = "select changes #>> '{0,limit_key}' from agent.event where id = $1"
+        assert await queue.fetchval(limit_key, row["id"]) == "given:b"
         assert await complete(queue, pair(row)) == ["done"]
         await sweep(queue)
         with pytest.raises(asyncpg.LockNotAvailableError):  # the worker says so, and tries again
@@ -514,18 +438,16 @@ async def test_a_clock_that_jumped_ahead_and_back_stops_no_rate(queue: Connectio
         ("workspace", {"payload": {"team_id": "T1"}}, {"payload": {"team_id": "T2"}}),
     ],
 )
-async def test_a_replaced_job_counts_under_its_new_key(
-    queue: Connection, per: str, one: dict[str, Any], other: dict[str, Any]
-) -> None:
-    async def store(job: dict[str, Any]) -> None:
+async def test_a_replaced_job_counts_by_a_new_key(queue: Connection, per: str, one: Any, other: Any) -> None:
+    async def store(**job: Any) -> None:
         jobs = json.dumps([{"kind": "job", **job}])
         await queue.execute("select agent.enqueue_jobs($1, 'replace')", jobs)
 
     await declare(queue, per=per, concurrency=1)
-    await store(other)
+    await store(**other)
     (running,) = await claim(queue)
-    await store({"dedupe_key": "x", **one})
-    await store({"dedupe_key": "x", **other})
+    await store(dedupe_key="x", **one)
+    await store(dedupe_key="x", **other)
     assert await claim(queue) == []
     await complete(queue, pair(running))
     assert len(await claim(queue)) == 1
@@ -534,14 +456,19 @@ async def test_a_replaced_job_counts_under_its_new_key(
 async def test_a_transaction_notes_each_key_once(queue: Connection) -> None:
     """A claim may delete the note, also within the transaction: then the next event is noted anew."""
     await declare(queue, per="given", concurrency=1000)
-    jobs = [{"kind": "job", "limit_key": f"{nth % 3}"} for nth in range(30)]
     await queue.execute("delete from agent.limit_note")
-    await queue.execute("select agent.enqueue_jobs($1)", json.dumps(jobs))
+    await keyed(queue, *(f"{nth % 3}" for nth in range(30)))
     assert await queue.fetchval("select count(*) from agent.limit_note") == 3
     async with queue.transaction():
-        assert len(await claim(queue)) == 30
+        rows = await claim(queue)
+        assert len(rows) == 30
         await enqueue(queue)
         assert len(await claim(queue)) == 1
+    notes = await queue.fetch("select * from agent.limit_note")
+    assert await complete(queue, *map(pair, rows)) == ["done"] * 30
+    assert await queue.fetch("select * from agent.limit_note") == notes, (
+        "a settle far from the limit notes none"
+    )
 
 
 async def test_the_first_notes_are_read_in_order_from_one_index(queue: Connection) -> None:
@@ -574,19 +501,7 @@ async def test_a_kind_that_becomes_limited_notes_each_key_once_a_step(queue: Con
     assert len(await claim(queue, limit=1000)) == 300
 
 
-async def test_a_settle_far_from_the_limit_notes_nothing(queue: Connection) -> None:
-    await declare(queue, concurrency=1000)
-    for _ in range(3):
-        await enqueue(queue)
-    rows = await claim(queue, limit=1) + await claim(queue)
-    notes = await queue.fetch("select * from agent.limit_note")
-    assert await complete(queue, *map(pair, rows)) == ["done"] * 3
-    assert await queue.fetch("select * from agent.limit_note") == notes
-
-
-async def test_a_slot_that_is_freed_while_a_claim_still_counts_its_run_is_found(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_a_slot_freed_while_a_claim_counts_it_is_found(queue: Connection, connect: Connect) -> None:
     """The settle began before an event waited, so it left no note. It is found soon, without a sweep."""
     await declare(queue, concurrency=1)
     await enqueue(queue)

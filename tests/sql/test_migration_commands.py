@@ -49,9 +49,7 @@ async def test_apply_reports_every_script_and_its_duration(empty_database: str, 
     assert (second.code, second.progress) == (0, f"the schema is at {FIRST}: nothing to do\n")
 
 
-async def test_status_tells_a_program_what_is_applied_pending_and_changed(
-    empty_database: str, tmp_path: Path
-) -> None:
+async def test_status_tells_what_is_applied_pending_and_changed(empty_database: str, tmp_path: Path) -> None:
     async def status() -> dict[str, object]:
         finished = await command(empty_database, "status", "--json", "--scripts", tmp_path)
         assert finished.code == 0, finished.progress
@@ -134,15 +132,13 @@ async def test_verify_needs_this_release(empty_database: str, tmp_path: Path) ->
     assert f"the schema is at {SECOND}, and this release knows what {FIRST} looks like" in finished.progress
 
 
-async def test_wait_outlasts_a_missing_database_and_a_missing_schema(
-    empty_database: str, tmp_path: Path
-) -> None:
+async def test_wait_outlasts_a_missing_database_and_schema(empty_database: str, tmp_path: Path) -> None:
     write_scripts(tmp_path)
     name = empty_database.partition("?")[0].rpartition("/")[2]
     missing = empty_database.replace(name, f"{name}_later")
     lines: list[str] = []
-    with pytest.raises(WaitTimedOutError, match=r"gave up after 1\.5 s: cannot connect.*_later"):
-        await wait_for_schema(missing, timeout=parse_duration("1.5s"), report=lines.append)
+    with pytest.raises(WaitTimedOutError, match=r"gave up after 0\.5 s: cannot connect.*_later"):
+        await wait_for_schema(missing, timeout=parse_duration("0.5s"), report=lines.append)
     assert len(lines) == 1  # it prints the same reason once
     lines.clear()
     waiting = asyncio.create_task(wait_for_schema(empty_database, timeout=SECONDS, report=lines.append))
@@ -154,9 +150,7 @@ async def test_wait_outlasts_a_missing_database_and_a_missing_schema(
     await waiting
 
 
-async def test_wait_accepts_this_release_and_newer_ones_that_serve_it(
-    empty_database: str, tmp_path: Path
-) -> None:
+async def test_wait_accepts_this_release_and_newer_that_serve_it(empty_database: str, tmp_path: Path) -> None:
     await migration(write_scripts(tmp_path), SECOND).apply(empty_database)
     for release in (FIRST, SECOND):
         await wait_for_schema(empty_database, timeout=SECONDS, release=release)
@@ -188,21 +182,8 @@ async def test_wait_never_migrates_and_can_be_interrupted(empty_database: str) -
     assert (await state(empty_database))[0] == ()
 
 
-@pytest.mark.parametrize("subcommand", ["apply", "status", "plan"])
-async def test_a_database_that_is_down_is_one_clear_line(subcommand: str, tmp_path: Path) -> None:
-    dsn = f"postgresql://surelane:se%40cret@127.0.0.1:{free_port()}/surelane"
-    given = {"SURELANE_MIGRATION_CONNECT_TIMEOUT": "0"}
-    finished = await command(dsn, subcommand, "--scripts", write_scripts(tmp_path), **given)
-    assert finished.code == 3
-    assert finished.progress.startswith("error: cannot connect to the database: ")
-    assert finished.progress.count("\n") == 1
-    assert "cret" not in finished.progress
-
-
 @pytest.mark.parametrize("absent", ["no-such-host.invalid", "127.0.0.1"])
-async def test_apply_waits_for_a_database_that_is_not_there_yet_and_says_so(
-    absent: str, tmp_path: Path
-) -> None:
+async def test_apply_waits_for_a_database_that_is_not_there_and_says_so(absent: str, tmp_path: Path) -> None:
     lines: list[str] = []
     waiting = migration(write_scripts(tmp_path), lines=lines, connect="1ms")
     with pytest.raises(UnreachableError, match="cannot connect to the database"):
@@ -234,44 +215,35 @@ async def test_apply_does_not_wait_for_a_server_that_refuses_it(empty_database: 
     assert lines == []
 
 
-@pytest.mark.parametrize(
-    "dsn",
-    [
-        "postgres",
-        "mysql://host/db",
-        "postgresql://u:pa#ss@host/db",
-        "postgresql://u@host:port/db",
-        "http://[",
-    ],
-)
-async def test_an_unreadable_dsn_is_one_clear_line_without_its_secrets(dsn: str, tmp_path: Path) -> None:
-    finished = await command(dsn, "apply", "--scripts", write_scripts(tmp_path))
-    assert finished.code == 2
-    assert finished.progress.startswith("error: DATABASE_URL is not a PostgreSQL URI")
+DOWN = "postgresql://surelane:se%40cret@127.0.0.1:{port}/surelane"
+ERRORS: list[tuple[str, str, dict[str, str], int, str]] = [
+    *((name, DOWN, {}, 3, "cannot connect to the database: ") for name in ("apply", "status", "plan")),
+    *(
+        ("apply", dsn, {}, 2, "DATABASE_URL is not a PostgreSQL URI")
+        for dsn in ("secret", "mysql://host/secret", "http://[secret", "postgresql://u:secret#ss@h/db")
+    ),
+    ("apply", "postgresql://u@host:secret/db", {}, 2, "DATABASE_URL is not a PostgreSQL URI"),
+    ("apply", "", {}, 2, "DATABASE_URL is not set"),
+    *(
+        ("apply", DOWN, {name: value}, 2, f"settings cannot be used: {name}: ")
+        for name, value in (
+            ("SURELANE_MIGRATION_LOCK_DELAY", "soon"),
+            ("SURELANE_MIGRATION_LOCK_ATTEMPTS", "0"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("arguments", "dsn", "settings", "code", "says"), ERRORS)
+async def test_an_error_is_one_clear_line_without_secrets(
+    arguments: str, dsn: str, settings: dict[str, str], code: int, says: str, tmp_path: Path
+) -> None:
+    settings = {"SURELANE_MIGRATION_CONNECT_TIMEOUT": "0", **settings}
+    scripts = write_scripts(tmp_path)
+    finished = await command(dsn.format(port=free_port()), arguments, "--scripts", scripts, **settings)
+    assert (finished.code, finished.progress.startswith(f"error: {says}")) == (code, True), finished.progress
     assert finished.progress.count("\n") == 1
-    assert "pa" not in finished.progress.replace("password", "")
-
-
-@pytest.mark.parametrize(
-    ("settings", "complaint"),
-    [
-        ({"DATABASE_URL": ""}, "DATABASE_URL is not set"),
-        ({"SURELANE_MIGRATION_LOCK_DELAY": "soon"}, "SURELANE_MIGRATION_LOCK_DELAY: "),
-        ({"SURELANE_MIGRATION_LOCK_ATTEMPTS": "0"}, "SURELANE_MIGRATION_LOCK_ATTEMPTS: "),
-    ],
-)
-async def test_a_setting_that_cannot_be_used_is_named(settings: dict[str, str], complaint: str) -> None:
-    environment = {"DATABASE_URL": "postgresql:///x", **settings}
-    finished = await command(environment.pop("DATABASE_URL"), "apply", **environment)
-    assert finished.code == 2
-    assert complaint in finished.progress
-    assert "Traceback" not in finished.progress
-
-
-async def test_scripts_that_break_a_rule_have_an_exit_code(empty_database: str, tmp_path: Path) -> None:
-    write_scripts(tmp_path, incremental={"000-a.sql": "select 1", "0001-b.sql": "select 1"})
-    finished = await command(empty_database, "apply", "--scripts", tmp_path)
-    assert (finished.code, finished.progress.startswith("error: incremental/0001-b.sql")) == (8, True)
+    assert "cret" not in finished.progress
 
 
 async def test_each_outcome_has_its_exit_code(empty_database: str, tmp_path: Path) -> None:
@@ -284,6 +256,9 @@ async def test_each_outcome_has_its_exit_code(empty_database: str, tmp_path: Pat
         await connection.execute("update agent.version set version = $1", str(FIRST))
     assert (await command(empty_database, "apply", "--scripts", tmp_path)).code == 7
     assert (await command(empty_database, "unknown")).code == 2
+    write_scripts(tmp_path, incremental={"0001-b.sql": "select 1"})
+    finished = await command(empty_database, "apply", "--scripts", tmp_path)
+    assert (finished.code, finished.progress.startswith("error: incremental/0001-b.sql")) == (8, True)
 
 
 async def test_a_read_only_database_is_said_to_be_one(empty_database: str, tmp_path: Path) -> None:

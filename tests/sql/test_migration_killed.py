@@ -6,27 +6,23 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import asyncpg
 import pytest
 
 from surelane.calls import Connection
-from surelane_dev.accounts import OWNER, prepare, uri_of
-from surelane_dev.postgres import Postgres, embedded
 from surelane_migrations.errors import UnreachableError
-from tests.databases import CRASHABLE
 from tests.sql.migrations import (
     BACKENDS,
     BLOCKED,
-    SECOND,
     becomes,
     connected,
     finish,
     migration,
-    server_directory,
     start,
     state,
     write_scripts,
 )
+
+pytestmark = pytest.mark.slow
 
 GATE = "select pg_advisory_xact_lock_shared(1);"
 AT_COMMIT = f"""
@@ -68,9 +64,7 @@ async def closed_gate(dsn: str, step: str) -> AsyncIterator[Connection]:
 
 
 @pytest.mark.parametrize("step", STEPS)
-async def test_a_killed_runner_leaves_nothing_and_its_session_ends(
-    empty_database: str, tmp_path: Path, step: str
-) -> None:
+async def test_a_killed_runner_leaves_nothing_behind(empty_database: str, tmp_path: Path, step: str) -> None:
     scripts_blocking_at(tmp_path, step)
     before = await state(empty_database)
     async with closed_gate(empty_database, step) as observer:
@@ -111,54 +105,3 @@ async def test_an_interrupted_runner_rolls_back_and_says_so(
     assert f"interrupted by {number.name}; nothing is left halfway" in finished.progress
     assert "Traceback" not in finished.progress
     assert await state(empty_database) == before
-
-
-async def test_an_upgrade_that_is_killed_leaves_the_release_before_it_working(
-    empty_database: str, tmp_path: Path
-) -> None:
-    await migration(write_scripts(tmp_path)).apply(empty_database)
-    before = await state(empty_database)
-    write_scripts(
-        tmp_path,
-        incremental={"001-more.sql": "alter table agent.note add more text"},
-        idempotent={"001-gate.sql": f"insert into agent.note values (1); {GATE}"},
-    )
-    async with closed_gate(empty_database, "") as observer:
-        running = asyncio.create_task(migration(tmp_path, SECOND, timeout="1m").apply(empty_database))
-        await becomes(observer, BLOCKED)
-        await observer.execute(BACKENDS.replace("count(*)", "pg_terminate_backend(pid)"))
-        with pytest.raises(UnreachableError):
-            await running
-    assert await state(empty_database) == before
-
-
-async def test_a_server_that_crashes_at_any_step_comes_back_as_it_was(tmp_path: Path) -> None:
-    with server_directory() as directory:
-        async with embedded(directory, on_line=print, settings=CRASHABLE) as postgres:
-            await prepare(postgres.uri, "surelane")
-            dsn = uri_of(postgres.uri, role=OWNER, database="surelane")
-            before = await state(dsn)
-        for number, step in enumerate(STEPS):
-            scripts = scripts_blocking_at(tmp_path / str(number), step)
-            async with embedded(directory, on_line=print, settings=CRASHABLE) as postgres:
-                assert await state(dsn) == before, f"before {step}"
-                await crash_at(postgres, dsn, scripts, step)
-        async with embedded(directory, on_line=print, settings=CRASHABLE):
-            assert await state(dsn) == before
-            assert (await migration(write_scripts(tmp_path)).apply(dsn)).migrated
-
-
-async def crash_at(postgres: Postgres, dsn: str, scripts: Path, step: str) -> None:
-    """Let a migration reach ``step``, then kill the server."""
-    gate = await asyncpg.connect(dsn)
-    observer = await asyncpg.connect(dsn)
-    await gate.execute(
-        "select pg_advisory_lock(1)" + ("; begin; create schema agent" if step == "bootstrap" else "")
-    )
-    migrating = asyncio.create_task(migration(scripts, timeout="1m").apply(dsn))
-    await becomes(observer, BLOCKED)
-    await postgres.child.stop(signal.SIGQUIT, within=60)
-    with pytest.raises(UnreachableError):
-        await asyncio.wait_for(migrating, 60)
-    for connection in (gate, observer):
-        connection.terminate()

@@ -10,6 +10,8 @@ import json
 import subprocess
 import sys
 import tarfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -94,9 +96,10 @@ async def upgrade(database: str) -> None:
     assert (await Migration(discover(), RELEASE, MIN_COMPATIBLE, again=True).apply(database)).migrated
 
 
-async def start_client(release: Release, database: str) -> asyncio.subprocess.Process:
-    """Start a client with the release's own packages. It uses the queue as their services do."""
-    return await asyncio.create_subprocess_exec(
+@asynccontextmanager
+async def started_client(release: Release, database: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run a client with the release's own packages. It uses the queue as their services do, without an error."""
+    client = await asyncio.create_subprocess_exec(
         *(sys.executable, ROOT / "tests" / "sql" / "overlap_client.py"),
         env={
             **clean_environment(),
@@ -108,6 +111,13 @@ async def start_client(release: Release, database: str) -> asyncio.subprocess.Pr
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
+    try:
+        yield client
+        _, errors = await asyncio.wait_for(client.communicate(b""), 90)
+        assert client.returncode == 0, errors.decode()
+    finally:
+        if client.returncode is None:
+            client.kill()
 
 
 async def rounds(client: asyncio.subprocess.Process, number: int) -> None:
@@ -209,39 +219,27 @@ async def finish(queue: Connection, stored: Stored) -> None:
     assert await queue.fetchval("select id from agent.list_jobs(_kinds => '{slack.old}')") == stored.old
 
 
-async def test_the_previous_releases_data_and_client_survive_the_migration(
-    empty_database: str, previous: Release
-) -> None:
+@pytest.mark.slow
+async def test_the_previous_releases_data_and_client_survive(empty_database: str, previous: Release) -> None:
     await install(previous, empty_database)
     async with connected(empty_database) as queue:
         stored = await store(queue)
         before = await rows(queue)
         assert set(before) == {*stored.live, *stored.ended}
-        client = await start_client(previous, empty_database)
-        try:
+        async with started_client(previous, empty_database) as client:
             await rounds(client, 3)
             for _ in range(3):
                 await upgrade(empty_database)
                 await rounds(client, 3)
-            _, errors = await asyncio.wait_for(client.communicate(b""), 90)
-            assert client.returncode == 0, errors.decode()
-        finally:
-            if client.returncode is None:
-                client.kill()
         after = await rows(queue)
         assert {identity: {**after[identity], **columns} for identity, columns in before.items()} == after
         await finish(queue, stored)
 
 
+@pytest.mark.slow
 async def test_this_releases_client_works_on_its_own_schema(database: str) -> None:
-    client = await start_client(Release(RELEASE, ROOT), database)
-    try:
+    async with started_client(Release(RELEASE, ROOT), database) as client:
         await rounds(client, 1)
-        _, errors = await asyncio.wait_for(client.communicate(b""), 90)
-        assert client.returncode == 0, errors.decode()
-    finally:
-        if client.returncode is None:
-            client.kill()
 
 
 async def test_the_previous_releases_tree_is_the_one_whose_digest_is_recorded(previous: Release) -> None:
@@ -254,31 +252,28 @@ async def test_this_release_serves_the_previous_ones_services() -> None:
     assert max(version for version in map(Version, COMMITS) if version < RELEASE) >= MIN_COMPATIBLE
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "agent.insert_event('{}'::jsonb)",
-        "agent.insert_event('{}')",
-        "agent.claim_event()",
-        "agent.claim_event(3)",
-        "agent.claim_event(3, '10m')",
-        "agent.claim_event(_invisible_for => '10m')",
-        "agent.delete_event(1)",
-        "agent.delete_expired_events()",
-        "agent.delete_expired_events(3, '1h')",
-        "agent.delete_expired_events(_max_vt_age => interval '1h')",
-        "agent.to_timestamptz(1760000000.000100)",
-        "agent.to_timestamptz('1760000000.000100'::text)",
-        "agent.from_timestamptz(now())",
-        "agent.enqueue('job')",
-        "agent.enqueue('job', '{}')",
-        "agent.enqueue('job', '{}', null)",
-        "agent.enqueue('job', '{}', 'dedupe-key')",
-        "agent.enqueue('job', '{}', 0)",
-        "agent.enqueue('job', _payload => '{}', _priority => 0, _item_key => 'k')",
-    ],
-)
-async def test_a_documented_call_means_exactly_one_function(database: str, call: str) -> None:
+async def test_a_documented_call_means_exactly_one_function(database: str) -> None:
     """A second overload with defaults would make the shorter calls ambiguous."""
     async with connected(database) as connection:
-        await connection.execute(f"explain select * from {call}")
+        for call in (
+            "agent.insert_event('{}'::jsonb)",
+            "agent.insert_event('{}')",
+            "agent.claim_event()",
+            "agent.claim_event(3)",
+            "agent.claim_event(3, '10m')",
+            "agent.claim_event(_invisible_for => '10m')",
+            "agent.delete_event(1)",
+            "agent.delete_expired_events()",
+            "agent.delete_expired_events(3, '1h')",
+            "agent.delete_expired_events(_max_vt_age => interval '1h')",
+            "agent.to_timestamptz(1760000000.000100)",
+            "agent.to_timestamptz('1760000000.000100'::text)",
+            "agent.from_timestamptz(now())",
+            "agent.enqueue('job')",
+            "agent.enqueue('job', '{}')",
+            "agent.enqueue('job', '{}', null)",
+            "agent.enqueue('job', '{}', 'dedupe-key')",
+            "agent.enqueue('job', '{}', 0)",
+            "agent.enqueue('job', _payload => '{}', _priority => 0, _item_key => 'k')",
+        ):
+            await connection.execute(f"explain select * from {call}")

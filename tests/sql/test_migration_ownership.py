@@ -24,7 +24,7 @@ async def member(server: Server) -> AsyncIterator[str]:
     await server.execute(f"drop role {name}")
 
 
-async def test_a_superuser_who_is_not_the_owner_is_refused(
+async def test_a_superuser_who_does_not_own_it_fails(
     server: Server, empty_database: str, tmp_path: Path
 ) -> None:
     await migration(write_scripts(tmp_path)).apply(empty_database)
@@ -35,9 +35,7 @@ async def test_a_superuser_who_is_not_the_owner_is_refused(
     assert await state(empty_database) == before
 
 
-async def test_a_member_of_the_owners_role_is_refused(
-    empty_database: str, member: str, tmp_path: Path
-) -> None:
+async def test_a_member_of_the_owner_is_refused(empty_database: str, member: str, tmp_path: Path) -> None:
     await migration(write_scripts(tmp_path)).apply(empty_database)
     uri = uri_of(empty_database, role=member, database=name_of(empty_database))
     for target in (SECOND, None):  # whether there is something to do or not
@@ -45,9 +43,7 @@ async def test_a_member_of_the_owners_role_is_refused(
             await (migration(tmp_path, target) if target else migration(tmp_path)).apply(uri)
 
 
-async def test_a_role_that_may_not_create_the_schema_is_told_what_it_lacks(
-    empty_database: str, tmp_path: Path
-) -> None:
+async def test_a_role_that_may_not_create_the_schema_is_told(empty_database: str, tmp_path: Path) -> None:
     uri = as_role(empty_database, "surelane_worker")
     with pytest.raises(
         ForbiddenError, match=r'grant create on database "surelane_test_\w+" to "surelane_worker"'

@@ -90,6 +90,7 @@ async def test_running_every_script_again_changes_nothing(database: str, objects
         assert await describe_schema(connection) == objects
 
 
+@pytest.mark.slow
 async def test_the_oldest_supported_server_gets_the_same_schema() -> None:
     with server_directory() as directory:
         async with oldest_postgres(directory) as admin:

@@ -154,9 +154,7 @@ async def test_history_is_dropped_by_age_in_either_form(fresh: str, hypertable: 
         assert await connection.fetchval("select count(*) from agent.event_hist") == 1
 
 
-async def test_a_role_that_may_not_create_the_extension_gets_a_plain_history(
-    timescaledb: Server, fresh: str
-) -> None:
+async def test_a_role_without_the_extension_gets_a_plain_history(timescaledb: Server, fresh: str) -> None:
     name = fresh.partition("?")[0].rpartition("/")[2]
     async with connected(urlsplit(timescaledb.admin)._replace(path=f"/{name}").geturl()) as admin:
         await admin.execute(

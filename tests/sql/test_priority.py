@@ -11,19 +11,16 @@ from surelane.calls import Connection
 from surelane.queue import Queue
 from surelane_service.engine import LANES, Engine
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import claim, claim_one, complete, enqueue, fail, pair, release, snooze
+from tests.sql.queue_steps import claim, claim_one, complete, enqueue, fail, only_row, pair, release, snooze
 
 PRIORITIES = "select array_agg(agent.priority_of(lane)) from agent.event where id = any($1)"
 
 
 async def priority_of(queue: Connection, identity: int) -> tuple[int, int]:
     """The priority of an event, and how many lanes of its band there are."""
-    row = await queue.fetchrow(
-        "select agent.priority_of(lane) as priority, agent.band_of(lane) as band from agent.event where id = $1",
-        identity,
-    )
-    assert row is not None
-    return row["priority"], row["band"]
+    bands = "select agent.priority_of(lane), agent.band_of(lane) from agent.event where id = $1"
+    priority, band = await only_row(queue, bands, identity)
+    return priority, band
 
 
 async def test_a_claim_takes_events_by_priority(queue: Connection) -> None:
@@ -56,7 +53,7 @@ async def test_a_queue_without_priorities_costs_sixteen_lanes_a_kind(queue: Conn
     assert sum(vt is not None for vt in peek.vts[2 * LANES :]) in {1, 2}
 
 
-@pytest.mark.parametrize("priority", [0, 2, 3])
+@pytest.mark.parametrize("priority", [0, 3])
 async def test_an_event_keeps_its_priority(queue: Connection, priority: int) -> None:
     identity = await enqueue(queue, priority=priority, item_key="k", max_attempts=9)
     band = max(priority, 1)
@@ -81,25 +78,12 @@ async def test_an_event_keeps_its_priority(queue: Connection, priority: int) -> 
     assert await claim_one(queue) is not None
 
 
-@pytest.mark.parametrize(("on_duplicate", "priority"), [("skip", 3), ("earliest", 3), ("replace", 0)])
-async def test_a_replaced_job_takes_the_new_priority(
-    queue: Connection, on_duplicate: str, priority: int
-) -> None:
+@pytest.mark.parametrize(("mode", "priority"), [("skip", 3), ("earliest", 3), ("replace", 0)])
+async def test_a_replaced_job_takes_a_new_priority(queue: Connection, mode: str, priority: int) -> None:
     first = await enqueue(queue, dedupe_key="d", priority=3)
-    assert await enqueue(queue, dedupe_key="d", priority=0, on_duplicate=on_duplicate) == first
+    assert await enqueue(queue, dedupe_key="d", priority=0, on_duplicate=mode) == first
     assert await priority_of(queue, first) == (priority, max(priority, 1))
     assert [row["id"] for row in await claim(queue)] == [first]
-
-
-async def test_a_replaced_member_takes_the_new_priority(queue: Connection) -> None:
-    """It counts once the member is the head."""
-    await enqueue(queue, group_key="g")
-    member = await enqueue(queue, group_key="g", dedupe_key="d")
-    await enqueue(queue, group_key="g", dedupe_key="d", priority=2, on_duplicate="replace")
-    assert await priority_of(queue, member) == (2, 2)
-    rows = await claim(queue, limit=1, max_attempts=1)
-    await complete(queue, pair(rows[0]))
-    assert await priority_of(queue, member) == (2, 2)
 
 
 async def test_every_way_in_takes_a_priority(queue: Connection) -> None:
@@ -130,9 +114,6 @@ async def test_a_priority_that_makes_no_sense_is_refused(queue: Connection, prio
             f"""select agent.enqueue_jobs('[{{"kind": "a"}}, {{"kind": "a", "priority": {priority}}}]')"""
         )
     assert await queue.fetchval("select count(*) from agent.event") == 0
-
-
-async def test_a_schedule_with_a_priority_that_makes_no_sense_is_refused(queue: Connection) -> None:
     with pytest.raises(asyncpg.InvalidParameterValueError, match="priority is 0, 1, 2 or 3"):
         await queue.execute(
             "select agent.set_cron('n', 'k', '* * * * *', now(), '{}', 'UTC', 'one', false, 4)"
@@ -140,13 +121,14 @@ async def test_a_schedule_with_a_priority_that_makes_no_sense_is_refused(queue: 
 
 
 async def test_the_order_of_a_group_is_its_own(queue: Connection) -> None:
-    """A member's priority does not move it ahead. It counts once the member is the head."""
+    """A member's priority, also a new one, does not move it ahead. It counts once the member is the head."""
     first = await enqueue(queue, group_key="g", priority=3)
-    second = await enqueue(queue, group_key="g", priority=0)
-    assert await priority_of(queue, first) == (3, 3)
+    second = await enqueue(queue, group_key="g", priority=0, dedupe_key="d")
+    await enqueue(queue, group_key="g", dedupe_key="d", priority=2, on_duplicate="replace")
+    assert [await priority_of(queue, each) for each in (first, second)] == [(3, 3), (2, 2)]
     assert [row["id"] for row in await claim(queue)] == [first, second]
-    await complete(queue, *[(identity, 1) for identity in (first,)])
-    assert await priority_of(queue, second) == (0, 1)
+    await complete(queue, (first, 1))
+    assert await priority_of(queue, second) == (2, 2)
 
 
 async def test_each_band_comes_first_in_some_claims(queue: Connection) -> None:
@@ -160,9 +142,8 @@ async def test_each_band_comes_first_in_some_claims(queue: Connection) -> None:
     )
     taken: Counter[int] = Counter()
     for _ in range(500):
-        row = await claim_one(queue)
-        assert row is not None
-        taken[await queue.fetchval("select agent.priority_of($1)", row["lane"])] += 1
+        row = await only_row(queue, "select agent.priority_of(lane) as priority from agent.claim_event()")
+        taken[row["priority"]] += 1
     assert set(taken) == {0, 1, 2, 3}
     assert taken[0] > 380
     assert all(taken[priority] < 60 for priority in (1, 2, 3))
@@ -180,10 +161,7 @@ async def test_an_open_transaction_hides_no_band(queue: Connection, connect: Con
     assert await queue.fetchval("select count(*) from agent.band") == 2
     await queue.execute("select agent.sweep_events()")
     assert await queue.fetchval("select count(*) from agent.band") == 1, "the surplus is gone"
-
-
-async def test_a_sweep_finds_a_band_that_is_not_recorded(queue: Connection) -> None:
-    """An owner may have copied rows with their lanes."""
+    # An owner may have copied rows with their lanes: a sweep finds a band that is not recorded.
     await enqueue(queue, priority=3)
     await queue.execute("delete from agent.band")
     assert await claim(queue) == []

@@ -24,6 +24,7 @@ from tests.sql.queue_steps import (
     fail,
     heads,
     live,
+    live_row,
     pair,
     release,
     snooze,
@@ -55,9 +56,7 @@ async def member(queue: Connection, group: str = "g", **named: Any) -> int:
 
 
 @foreign
-async def test_a_claim_steps_over_a_locked_member(
-    queue: Connection, connect: Connect, statement: str
-) -> None:
+async def test_a_claim_passes_a_locked_member(queue: Connection, connect: Connect, statement: str) -> None:
     first, locked, third = [await member(queue) for _ in range(3)]
     other = await enqueue(queue)
     async with stays_open(await connect(), statement, locked):
@@ -83,14 +82,13 @@ async def test_heartbeats_and_settles_go_on_around_a_held_member_that_is_locked(
         assert await extend(queue, *items) == ["done", "busy", "done", "done"]
         assert await release(queue, (locked, 1)) == ["busy"]
         assert await complete(queue, *items) == ["done", "busy", "busy", "done"]
-        row = await live(queue, third)
-        assert row is not None
+        row = await live_row(queue, third)
         assert row["visible_in"] > timedelta(minutes=9)
     assert await complete(queue, *items[1:3]) == ["done", "done"]
 
 
 @pytest.mark.parametrize("how", ["fail", "final", "release", "snooze", "await"])
-async def test_a_settle_whose_successor_is_locked_is_busy_alone(
+async def test_a_settle_with_a_locked_successor_is_busy(
     queue: Connection, connect: Connect, how: str
 ) -> None:
     """Its settle elects the group's next head among the members, and may not wait for one."""
@@ -124,36 +122,8 @@ async def test_a_lapsed_group_with_a_locked_member_waits_alone(queue: Connection
     async with stays_open(await connect(), LOCKED, locked):
         assert [row["id"] for row in await claim(queue)] == [other]
     assert [row["id"] for row in await claim(queue)] == [first]
-    row = await live(queue, locked)
-    assert row is not None
+    row = await live_row(queue, locked)
     assert (row["claimed_by"], row["attempts"]) == (None, 0)
-
-
-async def test_a_member_that_is_being_inserted_hides_nothing(queue: Connection, connect: Connect) -> None:
-    """An open transaction that entered the group delays neither claims nor heartbeats nor settles."""
-    head = await member(queue)
-    async with stays_open(await connect(), "select agent.enqueue('job', _group_key => 'g')"):
-        assert [row["id"] for row in await claim(queue)] == [head]
-        assert await extend(queue, (head, 1)) == ["done"]
-        assert await fail(queue, (head, 1)) == ["done"]
-        assert [row["id"] for row in await claim(queue)] == [head]
-        assert await complete(queue, (head, 2)) == ["done"]
-        assert await heads(queue, "g") == []
-
-
-async def test_a_member_whose_head_left_meanwhile_becomes_the_head_at_its_commit(
-    queue: Connection, connect: Connect
-) -> None:
-    head, others = await member(queue), [await connect(), await connect()]
-    transactions = [other.transaction() for other in others]
-    for other, transaction in zip(others, transactions, strict=True):
-        await transaction.start()
-        await member(other)
-    await claim(queue)
-    assert await complete(queue, (head, 1)) == ["done"]
-    await asyncio.gather(*(transaction.commit() for transaction in transactions))
-    assert len(await heads(queue, "g")) == 1
-    assert len(await claim(queue)) == 2
 
 
 @pytest.mark.parametrize(
@@ -182,7 +152,7 @@ async def test_children_end_beside_a_transaction_on_their_continuation(
     assert len(await claim(queue, "then", "also")) == 2
 
 
-async def test_a_failed_child_does_not_wait_for_what_would_end_with_it(
+async def test_a_failed_child_waits_for_nothing_that_ends_with_it(
     queue: Connection, connect: Connect
 ) -> None:
     """The first failed child ends the inner continuation, which counts off the outer one."""
@@ -201,11 +171,11 @@ async def test_a_failed_child_does_not_wait_for_what_would_end_with_it(
     assert await queue.fetchval("select count(*) from agent.event") == 0
 
 
-async def test_settles_of_groups_and_of_each_others_continuations_do_not_deadlock(
-    queue: Connection, connect: Connect
+async def test_settles_of_each_others_continuations_do_not_deadlock(
+    queue: Connection, other: Connection
 ) -> None:
     """Each ended a member of the group in which the other's continuation waits."""
-    client, other = Queue(queue), await connect()
+    client = Queue(queue)
     for name in "ab":
         await member(queue, name)
         await client.fan_out([Job("child", {})], Continuation("then", group_key=name))
@@ -221,20 +191,16 @@ async def test_settles_of_groups_and_of_each_others_continuations_do_not_deadloc
     assert len(await claim(queue, "then")) == 2
 
 
-async def test_children_that_cannot_enter_a_group_leave_the_settle_busy(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_a_settle_whose_children_cannot_enter_is_busy(queue: Connection, other: Connection) -> None:
     head, plan = await member(queue), await enqueue(queue, "plan")
     await claim(queue, "plan")
     settle = ((plan, 1), [Job("child", {}, group_key="g")], Continuation("then"))
-    async with stays_open(await connect(), LOCKED, head):
+    async with stays_open(other, LOCKED, head):
         assert await continue_with(queue, *settle) == "busy"
     assert await continue_with(queue, *settle) == "done"
 
 
-async def test_sweeps_and_operators_pass_over_a_locked_continuation(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_sweeps_and_operators_pass_a_locked_continuation(queue: Connection, connect: Connect) -> None:
     """The event that would count it off waits for the next sweep. The others end."""
     client = Queue(queue)
     later = await client.fan_out([Job("child", {}), Job("child", {}), Job("child", {})], Continuation("then"))
@@ -261,15 +227,8 @@ async def test_sweeps_and_operators_pass_over_a_locked_continuation(
     assert await claim(queue, "then") != []
 
 
-async def test_cancelling_a_locked_event_answers_busy(queue: Connection, connect: Connect) -> None:
+async def test_cancelling_a_locked_event_answers_busy(queue: Connection, other: Connection) -> None:
     event = await enqueue(queue, item_key="k")
-    async with stays_open(await connect(), LOCKED, event):
+    async with stays_open(other, LOCKED, event):
         assert await queue.fetchval("select agent.cancel_event('k')") == "busy"
     assert await queue.fetchval("select agent.cancel_event('k')") == "cancelled"
-
-
-async def test_batches_of_a_new_kind_do_not_wait_for_each_other(queue: Connection, connect: Connect) -> None:
-    first = 'select agent.enqueue_jobs(\'[{"kind": "new", "payload": {}}]\')'
-    async with stays_open(await connect(), first):
-        await Queue(queue).enqueue_many([Job("new", {}), Job("newer", {})])
-    assert await queue.fetchval("select count(*) from agent.event where kind in ('new', 'newer')") == 2

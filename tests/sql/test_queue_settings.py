@@ -10,8 +10,25 @@ import pytest
 from surelane.calls import Connection
 from surelane_operator.changes import Changes
 from surelane_service.engine import DEAD_FOR, DEFAULT_MAX_ATTEMPTS, Engine
-from tests.sql.conftest import Connect
-from tests.sql.queue_steps import advance, claim, claim_one, ending, enqueue, fail, live, pair, sweep
+from tests.sql.queue_steps import (
+    advance,
+    claim,
+    claim_one,
+    claim_single,
+    ending,
+    enqueue,
+    fail,
+    live,
+    pair,
+    sweep,
+)
+
+CALLS = {
+    "insert_event": 'select agent.insert_event(\'{{"type": "fresh", "event_id": "Ev{0}"}}\')',
+    "insert_events": 'select agent.insert_events(array[jsonb \'{{"type": "fresh", "event_id": "Ev{0}"}}\'])',
+    "enqueue": "select agent.enqueue('slack.fresh', _item_key => 'job{0}')",
+    "enqueue_jobs": """select agent.enqueue_jobs('[{{"kind": "slack.fresh", "item_key": "many{0}"}}]')""",
+}
 
 HOUR = timedelta(hours=1)
 LEASE = timedelta(minutes=10)
@@ -36,8 +53,7 @@ async def test_another_teams_sweep_leaves_an_event_its_attempts(queue: Connectio
     for number in range(4):
         (row,) = await claim(queue, "patient", max_attempts=10)
         assert (row["attempts"], row["max_attempts"]) == (number + 1, 10)
-        single = await claim_one(queue, 10)
-        assert single is not None
+        single = await claim_single(queue, 10)
         assert single["id"] == plain
         await advance(queue, LEASE)
     assert await Engine(queue).sweep_events(kinds=["quick"]) == 0
@@ -102,8 +118,7 @@ async def test_the_setting_of_the_worker_that_started_last_holds(queue: Connecti
     assert await queue.fetchval(maximum, kinds) == [10, 3], "a kind keeps it while no worker runs"
 
 
-async def test_an_announcement_waits_for_no_open_transaction(queue: Connection, connect: Connect) -> None:
-    other = await connect()
+async def test_an_announcement_waits_for_no_open_transaction(queue: Connection, other: Connection) -> None:
     await enqueue(queue, "known")
     async with other.transaction():
         await other.execute("select agent.pause_kind('known'), agent.enqueue('fresh')")
@@ -113,11 +128,10 @@ async def test_an_announcement_waits_for_no_open_transaction(queue: Connection, 
     assert await queue.fetchval("select array_agg(max_attempts) from agent.kind") == [7, 7]
 
 
-@pytest.mark.parametrize("statement", ["insert_event", "insert_events", "enqueue", "by hand", "paused"])
+@pytest.mark.parametrize("statement", [*CALLS, "by hand", "paused"])
 async def test_the_first_event_of_a_kind_in_an_open_transaction_blocks_no_other(
-    queue: Connection, connect: Connect, statement: str
+    queue: Connection, other: Connection, statement: str
 ) -> None:
-    other = await connect()
     transaction = other.transaction()
     await transaction.start()
     match statement:
@@ -137,13 +151,6 @@ async def test_the_first_event_of_a_kind_in_an_open_transaction_blocks_no_other(
     await Engine(queue).sweep_events()
     assert await queue.fetchval("select array_agg(kind) from agent.kind") == ["slack.fresh"]
     assert await claim_one(queue) is not None
-
-
-CALLS = {
-    "insert_event": 'select agent.insert_event(\'{{"type": "fresh", "event_id": "Ev{0}"}}\')',
-    "insert_events": 'select agent.insert_events(array[jsonb \'{{"type": "fresh", "event_id": "Ev{0}"}}\'])',
-    "enqueue": "select agent.enqueue('slack.fresh', _item_key => 'job{0}')",
-}
 
 
 async def test_both_languages_have_the_same_constants(queue: Connection) -> None:

@@ -12,7 +12,6 @@ from surelane.queue import Queue
 from surelane_operator.changes import Changes, ManyChange
 from surelane_operator.reads.filters import Filter
 from surelane_service.engine import Engine
-from tests.sql.conftest import Connect
 from tests.sql.queue_steps import advance, claim, ending, enqueue, envelope, expire, insert, live, sweep
 
 HOUR = timedelta(hours=1)
@@ -62,8 +61,8 @@ async def test_a_long_sweep_stops_in_time_and_keeps_what_it_did(queue: Connectio
     assert await expire(queue) == 3000 - moved
 
 
-async def test_many_are_cancelled_and_requeued_in_steps(queue: Connection, connect: Connect) -> None:
-    operations, other = Changes(queue), await connect()
+async def test_many_are_cancelled_and_requeued_in_steps(queue: Connection, other: Connection) -> None:
+    operations = Changes(queue)
     await queue.execute(
         "select agent.enqueue('job', _group_key => 'g' || n % 7) from generate_series(1, 1200) as n"
     )
@@ -97,10 +96,7 @@ async def test_a_claim_gets_past_any_number_of_exhausted_events(queue: Connectio
     assert row["id"] == identity
 
 
-async def test_a_lapsed_continuation_behind_a_lock_keeps_no_sweep_waiting(
-    queue: Connection, connect: Connect
-) -> None:
-    other = await connect()
+async def test_a_sweep_waits_for_no_locked_continuation(queue: Connection, other: Connection) -> None:
     continuation = await Queue(queue).fan_out([], Continuation("after"))
     await queue.execute("update agent.event set waits_for = 1, vt = 'infinity' where id = $1", continuation)
     async with other.transaction():

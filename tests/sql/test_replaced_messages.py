@@ -9,6 +9,7 @@ import pytest
 from surelane.calls import Connection
 from surelane_service.engine import Engine
 from tests.sql.conftest import Connect
+from tests.sql.queue_steps import locked
 
 STEP = "thread"
 
@@ -38,9 +39,7 @@ async def live(queue: Connection) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["one workspace", "Slack Connect"])
-async def test_a_waiting_message_is_replaced_once_also_if_another_workspace_reports_the_edit(
-    queue: Connection, shared: bool
-) -> None:
+async def test_a_waiting_message_is_replaced_once_by_any_reporter(queue: Connection, shared: bool) -> None:
     first = await store(queue, envelope(shared=shared))
     edit = envelope(at="1700000009.000100", team="T2" if shared else "T1", text="bye", shared=shared)
     assert await replace(queue, edit) == "cancelled"
@@ -54,9 +53,8 @@ async def test_an_earlier_edit_and_another_message_replace_nothing(queue: Connec
     kept = await store(queue, envelope(at="1700000005.000100"))
     assert await replace(queue, envelope(at="1700000004.000100", text="earlier")) is None
     assert await replace(queue, envelope(at="1700000009.000100", ts="1700000000.000200")) is None
-    assert (
-        await replace(queue, envelope(at="1700000009.000100", type="message", channel_type="channel")) is None
-    )
+    other = envelope(at="1700000009.000100", type="message", channel_type="channel")
+    assert await replace(queue, other) is None
     assert await live(queue) == [(kept, "hello")]
 
 
@@ -71,16 +69,10 @@ async def test_what_a_handler_without_turns_has_begun_goes_on(queue: Connection)
     assert await replace(queue, edit) is None  # it is cancelled already
 
 
-async def test_a_locked_message_is_busy_and_nothing_is_stored(queue: Connection, connect: Connect) -> None:
+async def test_a_locked_message_is_busy_and_a_deleted_one_ends(queue: Connection, connect: Connect) -> None:
     identity = await store(queue, envelope())
-    other = await connect()
-    async with other.transaction():
-        await other.execute("select from agent.event where id = $1 for update", identity)
+    async with locked(await connect(), identity):
         assert await replace(queue, envelope(at="1700000009.000100", text="bye")) == "busy"
     assert await live(queue) == [(identity, "hello")]
-
-
-async def test_a_deleted_message_leaves_no_event(queue: Connection) -> None:
-    await store(queue, envelope())
     assert await replace(queue, envelope(at="1700000009.000100"), restart=False) == "cancelled"
     assert await live(queue) == []

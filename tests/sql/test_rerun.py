@@ -15,12 +15,13 @@ from tests.sql.queue_steps import (
     claim,
     complete,
     drop_history,
-    ended,
     enqueue,
     envelope,
+    event_of,
     fail,
+    history_of,
     insert,
-    live,
+    only_row,
     pair,
 )
 
@@ -29,9 +30,7 @@ MENTION = "slack.app_mention"
 
 async def rerun(queue: Connection, identity: int, step: str | None = None, payload: Any = None) -> Row:
     given = None if payload is None else json.dumps(payload)
-    row = await queue.fetchrow("select * from agent.rerun_as_new($1, $2, $3)", identity, step, given)
-    assert row is not None
-    return row
+    return await only_row(queue, "select * from agent.rerun_as_new($1, $2, $3)", identity, step, given)
 
 
 async def run(queue: Connection, kind: str = "job") -> int:
@@ -83,9 +82,7 @@ async def test_both_events_name_each_other_and_who_asked(queue: Connection, conn
     await run(queue)
     operator = await connect("surelane_operator")
     new = await rerun(operator, first, payload={"n": 1})
-    old, row = await ended(queue, first), await live(queue, new["rerun"])
-    assert old is not None
-    assert row is not None
+    old, row = await history_of(queue, first), await event_of(queue, new["rerun"])
     assert json.loads(row["event"]) == {"n": 1}
     assert row["enqueued_by"] == "surelane_operator"
     (of,), (replayed,) = json.loads(row["changes"]), json.loads(old["changes"])
@@ -200,23 +197,20 @@ async def test_signal_that_no_wait_had_taken_goes_with_kept_steps(queue: Connect
         assert [each["value"] for each in rows] == signals
 
 
-async def test_live_event_does_not_run_again(queue: Connection) -> None:
+async def test_what_is_live_or_has_gone_does_not_run_again(queue: Connection) -> None:
     identity = await enqueue(queue)
     assert (await rerun(queue, identity))["answer"] == "live"
     await run(queue)
-    await queue.execute("select agent.rerun_events($1)", [identity])
-    assert (await rerun(queue, identity))["answer"] == "live"
+    new = (await rerun(queue, identity))["rerun"]
+    assert await run(queue) == new
+    await queue.execute("select agent.rerun_events($1)", [new])
+    changes = json.loads((await event_of(queue, new))["changes"])
+    assert [change["action"] for change in changes] == ["replay of", "requeued"]
+    assert (await rerun(queue, new))["answer"] == "live"
     assert (await rerun(queue, identity + 1000))["answer"] == "unknown"
-
-
-async def test_replay_is_requeued_and_keeps_what_it_is(queue: Connection) -> None:
-    await enqueue(queue)
-    new = await rerun(queue, await run(queue))
-    assert await run(queue) == new["rerun"]
-    await queue.execute("select agent.rerun_events($1)", [new["rerun"]])
-    row = await live(queue, new["rerun"])
-    assert row is not None
-    assert [change["action"] for change in json.loads(row["changes"])] == ["replay of", "requeued"]
+    await queue.execute("update agent.test_clock set shift = $1", timedelta(days=30))
+    await drop_history(queue, "20 days")
+    assert (await rerun(queue, identity))["answer"] == "unknown"
 
 
 @pytest.mark.parametrize(
@@ -236,9 +230,7 @@ async def test_payload_that_cannot_be_stored_is_refused(queue: Connection, paylo
     assert await queue.fetchval("select count(*) from agent.event") == 0
 
 
-async def test_continuation_that_runs_again_finds_the_children_and_a_child_is_alone(
-    queue: Connection,
-) -> None:
+async def test_continuation_runs_again_with_its_children_and_a_child_alone(queue: Connection) -> None:
     whole = await queue.fetchval(
         "select agent.fan_out($1, $2)", jobs_text([Job("part"), Job("part")]), job_text(Continuation("whole"))
     )
@@ -251,37 +243,17 @@ async def test_continuation_that_runs_again_finds_the_children_and_a_child_is_al
         children = await queue.fetch("select result from agent.children($1)", identity)
         assert [child["result"] for child in children] == ["1", "2"]
     child = await rerun(queue, rows[0]["id"])
-    row = await live(queue, child["rerun"])
-    assert row is not None
+    row = await event_of(queue, child["rerun"])
     assert (row["continuation_id"], row["deadline"], row["dedupe_key"]) == (None, None, None)
 
 
-async def test_history_that_has_gone_does_not_run_again(queue: Connection) -> None:
-    await enqueue(queue)
-    identity = await run(queue)
-    await queue.execute("update agent.test_clock set shift = $1", timedelta(days=30))
-    await drop_history(queue, "20 days")
-    assert (await rerun(queue, identity))["answer"] == "unknown"
-
-
-async def test_only_operators_run_events_again(queue: Connection) -> None:
-    for role, may in (("agent_ingest", False), ("agent_worker", False), ("agent_operator", True)):
-        held = await queue.fetchval(
-            "select has_function_privilege($1, 'agent.rerun_as_new(int8, text, jsonb)', 'execute')", role
-        )
-        assert held is may, role
-
-
-async def test_operators_services_of_the_previous_release_still_run_events_again(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_the_previous_releases_services_run_events_again(queue: Connection, connect: Connect) -> None:
     """While a rollout lasts they call these functions by their names of then, and read the answers of then."""
     operator = await connect("surelane_operator")
     first = await enqueue(queue, item_key="a")
     await run(queue)
     replay = "select answer, replay, key, steps from agent.replay_event($1, null, null)"
-    new = await operator.fetchrow(replay, first)
-    assert new is not None
+    new = await only_row(operator, replay, first)
     assert tuple(new) == ("replayed", new["replay"], f"a:rerun:{new['replay']}", [])
     assert tuple(await operator.fetchrow(replay, 0) or ()) == ("unknown", None, None, None)
     requeue = "select agent.requeue_events($1)"

@@ -6,15 +6,9 @@ import pytest
 from surelane import Continuation, Job, Queue
 from surelane.calls import Connection
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import claim, claim_one, complete, enqueue, envelope, insert, pair
+from tests.sql.queue_steps import claim, claim_one, complete, enqueue, envelope, insert, only_row, pair
 
-INSTALLING = {
-    "save_installation",
-    "find_installation",
-    "delete_installation",
-    "use_oauth_state",
-    "uninstall",
-}
+INSTALLING = {"save_installation", "find_installation", "delete_installation", "use_oauth_state", "uninstall"}
 """What reads and writes the tokens of installations: for ingest and workers."""
 REFRESHING = {"begin_refresh", "end_refresh", "expiring_installations"}
 """What refreshes tokens: for workers."""
@@ -48,6 +42,11 @@ INGEST_MAY = (
     }
 )
 
+PRODUCER_MAY = READING_KEYS | {"enqueue", "enqueue_jobs", "fan_out", "finish_step", "signal"}
+OPERATOR_MAY = {"list_jobs", "rerun_events", "rerun_as_new", "pause_kind", "drain_worker", "begin_erasure"}
+OPERATOR_MAY |= {"retire_data_key"}
+"""What operators may do and workers may not."""
+
 
 @pytest.fixture
 async def operator(connect: Connect) -> Connection:
@@ -64,51 +63,51 @@ async def callable_by(queue: Connection, role: str) -> set[str]:
     return {row["proname"] for row in rows}
 
 
-async def test_ingest_stores_events_and_reads_version_and_figures_and_nothing_else(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_each_role_executes_its_functions_alone(queue: Connection) -> None:
     assert await callable_by(queue, "surelane_ingest") == INGEST_MAY
+    assert await callable_by(queue, "agent_producer") == PRODUCER_MAY
+    assert await callable_by(queue, "surelane_worker") == await callable_by(queue, "agent_worker")
+    assert await callable_by(queue, "agent_worker") & OPERATOR_MAY == set()
+    operators = await callable_by(queue, "agent_operator")
+    assert operators >= OPERATOR_MAY | {"cancel_event", "resume_kind", "queue_stats", "reschedule_event"}
+    claiming = {"claim_event", "claim_events", "complete_events", "delete_event", "insert_event"}
+    assert operators & claiming == set()
+    inner = {"promote", "reelect", "hold_claims", "hold_group", "hold_groups", "end_events", "archive_events"}
+    for role in ("ingest", "worker", "operator", "producer"):
+        assert await callable_by(queue, f"agent_{role}") & (inner | {"add_event", "store_event"}) == set()
+    assert await callable_by(queue, "public") == set()
+
+
+async def test_operators_read_tables_and_no_role_has_another_right_to_one(queue: Connection) -> None:
+    roles = [f"surelane_{name}" for name in ("ingest", "worker", "producer", "operator")]
+    rights = await queue.fetch(
+        "select distinct role, may from pg_class, unnest($1::name[]) as role, unnest($2::text[]) as may"
+        " where relnamespace = 'agent'::regnamespace and relkind in ('r', 'p', 'v', 'm', 'f')"
+        " and (has_table_privilege(role, oid, may)"
+        " or may <> all('{delete,truncate,trigger}') and has_any_column_privilege(role, oid, may))",
+        roles,
+        ["select", "insert", "update", "delete", "truncate", "references", "trigger"],
+    )
+    assert [tuple(row) for row in rights] == [("surelane_operator", "select")]
+    open_tables = await queue.fetch(
+        "select relname from pg_class cross join aclexplode(relacl) as grants"
+        " where relnamespace = 'agent'::regnamespace and grants.grantee = 0"
+    )
+    assert open_tables == []
+    assert not await queue.fetchval("select has_schema_privilege('public', 'agent', 'usage')")
+    makers = "select bool_or(has_schema_privilege(role, 'agent', 'create')) from unnest($1::name[]) as role"
+    assert not await queue.fetchval(makers, roles)
+
+
+async def test_ingest_stores_events_and_reads_the_version(queue: Connection, connect: Connect) -> None:
+    assert not queue.is_closed()
     ingest = await connect("surelane_ingest")
     identity = await insert(ingest, envelope("Ev1"))
     assert await insert(ingest, envelope("Ev1")) == identity
-    assert (await ingest.fetchrow("select * from agent.schema_version()")) is not None
+    await only_row(ingest, "select * from agent.schema_version()")
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "select * from agent.event",
-        "select * from agent.event_hist",
-        "select * from agent.job",
-        "select * from agent.kind",
-        "select * from agent.version",
-        "insert into agent.event (event_ts, event) values (now(), '{}')",
-        "delete from agent.event",
-        "truncate agent.event",
-        "select * from agent.claim_event()",
-        "select agent.delete_event(1)",
-        "select agent.delete_expired_events()",
-        "select agent.enqueue('job')",
-        "select agent.cancel_event('i')",
-        "select agent.rerun_events('{1}')",
-        "select agent.pause_kind('job')",
-        "select agent.drop_history('1 day')",
-        "select agent.promote('g')",
-        "select agent.archive_events('{1}', 'completed')",
-        "create table agent.mine ()",
-        "create function agent.clock() returns int return 1",
-    ],
-)
-async def test_ingest_may_do_nothing_more(queue: Connection, connect: Connect, statement: str) -> None:
-    await enqueue(queue)
-    ingest = await connect("surelane_ingest")
-    with pytest.raises(asyncpg.InsufficientPrivilegeError):
-        await ingest.execute(statement)
-
-
-async def test_a_worker_claims_settles_and_enqueues_without_touching_a_table(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_a_worker_claims_settles_and_enqueues(queue: Connection, connect: Connect) -> None:
     await insert(queue, envelope("Ev1"))
     worker = await connect("surelane_worker")
     (row,) = await claim(worker, "slack.app_mention")
@@ -126,37 +125,14 @@ async def test_a_worker_claims_settles_and_enqueues_without_touching_a_table(
             await worker.execute(statement)
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "select * from agent.job",
-        "select * from agent.list_jobs(null, null, null, null, null, null, null, 20)",
-        "select agent.rerun_events('{1}')",
-        "select agent.rerun_as_new(1, null, null)",
-        "select agent.pause_kind('job')",
-        "select agent.drain_worker('w', true)",
-        "select agent.retire_data_key('T1')",
-        "select agent.begin_erasure('{}', 'somebody')",
-    ],
-)
-async def test_a_worker_is_no_operator(queue: Connection, connect: Connect, statement: str) -> None:
-    assert await callable_by(queue, "surelane_worker") == await callable_by(queue, "agent_worker")
-    with pytest.raises(asyncpg.InsufficientPrivilegeError):
-        await (await connect("surelane_worker")).execute(statement)
-
-
 async def test_a_producer_enqueues_and_signals(queue: Connection, connect: Connect) -> None:
-    assert await callable_by(queue, "agent_producer") == READING_KEYS | {
-        "enqueue",
-        "enqueue_jobs",
-        "fan_out",
-        "finish_step",
-        "signal",
-    }
     producer = await connect("surelane_producer")
+    await producer.execute("set surelane.acting = 'UBOSS'")
     identity = await enqueue(producer, item_key="i")
     assert await producer.fetchval("select agent.signal('i', 'go')") == "sent"
     assert await producer.fetchval("select agent.signal($1, 'go')", str(identity)) == "sent"
+    signed = await queue.fetch("select sent_by from agent.signal")
+    assert {row["sent_by"] for row in signed} == {"surelane_producer"}, "under its own name"
     client = Queue(producer)
     await client.enqueue_many([Job("job", {"n": 1}, priority=0), Job("job")])
     await client.fan_out([Job("job")], Continuation("then"))
@@ -181,9 +157,7 @@ REFUSED = (asyncpg.InsufficientPrivilegeError, asyncpg.InvalidParameterValueErro
     "statement",
     [*AS_A_PERSON, """select agent.signal('i', 'deploy:1', '{"choice": "Approve", "user": "UBOSS"}')"""],
 )
-async def test_a_producer_does_nothing_in_a_persons_name(
-    queue: Connection, connect: Connect, statement: str
-) -> None:
+async def test_a_producer_never_acts_as_a_person(queue: Connection, connect: Connect, statement: str) -> None:
     await insert(queue, envelope("Ev1"))
     await enqueue(queue, item_key="i")
     before = await queue.fetch("select e::text from agent.event as e order by e.id")
@@ -194,16 +168,12 @@ async def test_a_producer_does_nothing_in_a_persons_name(
 
 
 @pytest.mark.parametrize("role", ["surelane_producer", "surelane_worker", None])
-async def test_no_program_stores_a_job_that_edits_what_the_bot_said(
-    connect: Connect, role: str | None
-) -> None:
+async def test_no_program_stores_a_job_that_edits_old_words(connect: Connect, role: str | None) -> None:
     with pytest.raises(asyncpg.InsufficientPrivilegeError, match="end of an event alone"):
         await (await connect(role)).execute("select agent.enqueue('surelane.close', '{}')")
 
 
-async def test_a_worker_enqueues_what_people_did_and_answers_questions(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_a_worker_acts_for_people_and_answers_questions(queue: Connection, connect: Connect) -> None:
     worker = await connect("surelane_worker")
     identity = await enqueue(worker, "slack.app_mention", item_key="i")
     assert await queue.fetchval("select kind from agent.event") == "slack.app_mention"
@@ -213,9 +183,7 @@ async def test_a_worker_enqueues_what_people_did_and_answers_questions(
         await worker.execute(statement)
 
 
-async def test_an_operator_signals_programs_waits_and_answers_no_question(
-    queue: Connection, operator: Connection
-) -> None:
+async def test_an_operator_signals_but_answers_no_question(queue: Connection, operator: Connection) -> None:
     identity = await enqueue(queue)
     assert await operator.fetchval("select agent.signal_event($1, 'paid', '1')", identity) == "sent"
     assert await operator.fetchval("select agent.signal_event($1, 'paid', '1')", identity + 1) is None
@@ -227,90 +195,19 @@ async def test_an_operator_signals_programs_waits_and_answers_no_question(
             await operator.execute(statement, identity)
 
 
-async def test_a_producer_signals_under_its_own_name(queue: Connection, connect: Connect) -> None:
-    identity = await enqueue(queue)
-    producer = await connect("surelane_producer")
-    await producer.execute("set surelane.acting = 'UBOSS'")
-    assert await producer.fetchval("select agent.signal($1, 'go')", str(identity)) == "sent"
-    assert await queue.fetchval("select sent_by from agent.signal") == "surelane_producer"
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "select * from agent.event",
-        "select * from agent.job",
-        "select * from agent.signal",
-        "insert into agent.event (event_ts, event) values (now(), '{}')",
-        "update agent.event set vt = now()",
-        "delete from agent.event",
-        "select * from agent.children(1)",
-        "select agent.insert_event('{}')",
-        "select agent.fire_trigger('t', 'w', '{}')",
-        "select * from agent.claim_event()",
-        "select agent.cancel_live('i', null, null, false)",
-        "select agent.cancel_event('i')",
-        "select agent.reschedule_event('i', now())",
-        "select * from agent.send_signal(1, 'go', 'null', false, null)",
-        "select agent.answer_event(1, '{}')",
-        "select agent.rerun_events('{1}')",
-        "select agent.set_cron('n', 'job', '* * * * *', now())",
-        "select agent.measure_queue()",
-        "select * from agent.add_data_key('T1', 'id', 'garbage')",
-        "select agent.drop_history('1 day')",
-        "create table agent.mine ()",
-    ],
-)
-async def test_a_producer_may_do_nothing_more(queue: Connection, connect: Connect, statement: str) -> None:
-    await enqueue(queue, item_key="i")
-    producer = await connect("surelane_producer")
-    with pytest.raises(asyncpg.InsufficientPrivilegeError):
-        await producer.execute(statement)
-
-
-@pytest.mark.parametrize("role", ["agent_ingest", "agent_worker", "agent_operator", "agent_producer"])
-async def test_what_the_functions_are_made_of_belongs_to_the_owner(queue: Connection, role: str) -> None:
-    inner = {"promote", "reelect", "hold_claims", "hold_group", "hold_groups", "end_events", "archive_events"}
-    inner |= {"add_event", "store_event"}
-    assert await callable_by(queue, role) & inner == set()
-    assert not await queue.fetchval("select has_schema_privilege($1, 'agent', 'create')", role)
-
-
-async def test_operators_read_the_views_and_steer(queue: Connection, operator: Connection) -> None:
-    may = await callable_by(queue, "agent_operator")
-    assert may >= {
-        "cancel_event",
-        "rerun_events",
-        "pause_kind",
-        "resume_kind",
-        "queue_stats",
-        "reschedule_event",
-    }
-    assert may & {"claim_event", "claim_events", "complete_events", "delete_event", "insert_event"} == set()
+async def test_operators_read_the_views(queue: Connection, operator: Connection) -> None:
     await enqueue(queue)
     assert len(await operator.fetch("select * from agent.job")) == 1
     assert len(await operator.fetch("select * from agent.schedule_queue")) == 1
 
 
-async def test_who_is_nobody_may_nothing(queue: Connection) -> None:
-    open_tables = await queue.fetch(
-        "select relname from pg_class cross join aclexplode(relacl) as grants"
-        " where relnamespace = 'agent'::regnamespace and grants.grantee = 0"
-    )
-    assert open_tables == []
-    assert not await queue.fetchval("select has_schema_privilege('public', 'agent', 'usage')")
-
-
-async def test_who_acted_is_the_session_not_the_owner_of_the_function(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_who_acted_is_the_session_not_the_functions_owner(queue: Connection, connect: Connect) -> None:
     worker = await connect("surelane_worker")
     identity = await enqueue(worker, item_key="i")
     await worker.execute("select agent.cancel_event('i')")
-    row = await queue.fetchrow(
-        "select enqueued_by, finished_by, reason from agent.event_hist where id = $1", identity
+    row = await only_row(
+        queue, "select enqueued_by, finished_by, reason from agent.event_hist where id = $1", identity
     )
-    assert row is not None
     assert tuple(row) == ("surelane_worker", "surelane_worker", "cancelled by surelane_worker")
 
 

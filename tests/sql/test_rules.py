@@ -91,10 +91,10 @@ async def test_an_erasure_takes_a_persons_rules_and_what_they_set_or_are_named_i
 
 
 async def test_a_rule_that_another_transaction_has_locked_delays_an_erasure_alone(
-    queue: Connection, worker: Engine, connect: Connect
+    queue: Connection, worker: Engine, other: Connection
 ) -> None:
     await worker.set_rule("T1", (1, "U1", "x", "U1"), {})
-    async with stays_open(await connect(), "select from agent.rule for update"):
+    async with stays_open(other, "select from agent.rule for update"):
         assert [rule[0] for rule in await worker.read_rules("T1", ["U1"])] == [1]
         assert await worker.set_rule("T1", (2, "U1", "y", "U1"), {})
     assert json.dumps((await erase(queue, user="U1"))["rule"]) == "2"

@@ -51,9 +51,7 @@ async def test_a_lost_claim_says_nothing_and_steps_and_tags_are_apart(connection
     assert [each["sort"] for each in listed] == ["tag"]
 
 
-async def test_a_slow_reader_gets_a_hundred_batches_at_a_time_and_the_end_last(
-    connection: Connection,
-) -> None:
+async def test_a_slow_reader_gets_a_hundred_batches_at_once_and_the_end_last(connection: Connection) -> None:
     engine, held = Engine(connection), await claimed(connection)
     for place in range(150):
         await engine.store_said(*held, 1, place, "x")

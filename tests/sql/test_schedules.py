@@ -12,9 +12,15 @@ from surelane.queue import Queue
 from surelane_operator.changes import Changes
 from surelane_operator.reads.timeline import story_of
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import claim, complete, expire, fail, live, pair
+from tests.sql.queue_steps import claim, complete, event_of, expire, fail, pair
 
 HOUR = timedelta(hours=1)
+
+
+async def job_of(queue: Connection, identity: int) -> dict[str, Any]:
+    job = await Changes(queue).get(identity)
+    assert job is not None
+    return job
 
 
 async def now(queue: Connection) -> datetime:
@@ -37,8 +43,7 @@ async def test_the_story_of_a_schedule_tells_every_change(queue: Connection) -> 
     await fail(queue, pair(row))
     await complete(queue, pair((await claim(queue, "mail"))[0]))
 
-    job = await Changes(queue).get(identity)
-    assert job is not None
+    job = await job_of(queue, identity)
     steps = [(step.what, step.by) for step in story_of(job)]
     assert steps == [
         ("enqueued", "blog"),
@@ -50,21 +55,17 @@ async def test_the_story_of_a_schedule_tells_every_change(queue: Connection) -> 
         ("completed", "w1"),
     ]
     moved = next(step for step in story_of(job) if step.what == "rescheduled")
-    assert moved.detail is not None
-    assert first.isoformat()[:16] in moved.detail
-    assert second.isoformat()[:16] in moved.detail
+    assert all(at.isoformat()[:16] in (moved.detail or "") for at in (first, second))
     assert job["payload"] == {"n": 2}
 
 
 async def test_the_story_tells_of_each_claim_whose_worker_died(queue: Connection) -> None:
     """It names the worker and the end of its lease: before the next claim, at it, at a move and at the last sweep."""
-    client, operations = Queue(queue), Changes(queue)
+    client = Queue(queue)
     identity = await client.enqueue("mail", item_key="k", max_attempts=3)
 
     async def story() -> list[tuple[str, str | None]]:
-        job = await operations.get(identity)
-        assert job is not None
-        return [(step.what, step.by) for step in story_of(job)][1:]
+        return [(step.what, step.by) for step in story_of(await job_of(queue, identity))][1:]
 
     async def lapse() -> None:
         await queue.execute("update agent.event set vt = agent.clock()")
@@ -87,59 +88,48 @@ async def test_the_story_tells_of_each_claim_whose_worker_died(queue: Connection
 
 
 async def test_a_job_that_ended_shows_when_it_ran_and_when_it_was_due(queue: Connection) -> None:
-    client, operations = Queue(queue), Changes(queue)
+    client = Queue(queue)
     due = await now(queue) - HOUR
     identity = await client.enqueue("mail", item_key="k", run_at=due)
     (row,) = await claim(queue, "mail")
-    running = await operations.get(identity)
-    assert running is not None
+    running = await job_of(queue, identity)
     assert (running["run_at"], running["lease_until"]) == (running["claimed"][-1], row["vt"])
     await complete(queue, pair(row))
-    ended = await operations.get(identity)
-    assert ended is not None
+    ended = await job_of(queue, identity)
     assert (ended["run_at"], ended["lease_until"]) == (running["claimed"][-1], None)
     early = "select abs(extract(epoch from schedule_on - enqueued_on)) < 60 from agent.schedule_queue"
     assert await queue.fetchval(early), "it was due at once"
     waiting = await client.enqueue("mail", item_key="w", run_at=due + 3 * HOUR)
     await client.cancel("w")
-    cancelled = await operations.get(waiting)
-    assert cancelled is not None
+    cancelled = await job_of(queue, waiting)
     assert cancelled["run_at"] == due + 3 * HOUR
 
 
-async def test_what_runs_is_neither_moved_nor_replaced_and_gets_no_further_attempt_once_cancelled(
-    queue: Connection,
-) -> None:
+async def test_what_runs_is_not_moved_nor_replaced_nor_tried_again_once_cancelled(queue: Connection) -> None:
     client = Queue(queue)
     identity = await client.enqueue("mail", {"n": 1}, item_key="k")
     (row,) = await claim(queue, "mail")
     assert await client.reschedule("k", await now(queue) + HOUR) == "running"
     assert await client.enqueue("mail", {"n": 2}, item_key="k", on_duplicate="replace") == identity
     assert await client.cancel("k") == "running"
-    stored = await live(queue, identity)
-    assert stored is not None
+    stored = await event_of(queue, identity)
     assert json.loads(stored["event"]) == {"n": 1}
     await fail(queue, pair(row))
-    job = await Changes(queue).get(identity)
-    assert job is not None
+    job = await job_of(queue, identity)
     assert (job["status"], job["locked_by"]) == ("cancelled", "w1")
 
 
 @pytest.mark.parametrize("on_duplicate", ["replace", "earliest"])
-async def test_a_job_under_both_keys_whose_duplicate_runs_is_answered(
-    queue: Connection, on_duplicate: Any
-) -> None:
-    client = Queue(queue)
-    identity = await client.enqueue("mail", item_key="i", dedupe_key="d")
+async def test_a_job_whose_duplicate_of_both_keys_runs_is_told(queue: Connection, on_duplicate: Any) -> None:
+    keys: Any = {"item_key": "i", "dedupe_key": "d"}
+    identity = await Queue(queue).enqueue("mail", **keys)
     await claim(queue, "mail")
     async with asyncio.timeout(60):
-        assert (
-            await client.enqueue("mail", item_key="i", dedupe_key="d", on_duplicate=on_duplicate) == identity
-        )
+        assert await Queue(queue).enqueue("mail", **keys, on_duplicate=on_duplicate) == identity
 
 
 @pytest.mark.parametrize(
-    ("on_duplicate", "at", "expected"),
+    ("mode", "at", "expected"),
     [
         ("skip", 1, (2, 1)),
         ("replace", 1, (1, 2)),
@@ -148,17 +138,14 @@ async def test_a_job_under_both_keys_whose_duplicate_runs_is_answered(
         ("earliest", 3, (2, 1)),
     ],
 )
-async def test_a_pending_duplicate_takes_what_the_mode_says(
-    queue: Connection, on_duplicate: Any, at: int, expected: tuple[int, int]
+async def test_a_pending_duplicate_obeys_its_mode(
+    queue: Connection, mode: Any, at: int, expected: Any
 ) -> None:
     client, base = Queue(queue), await now(queue)
     first = await client.enqueue("mail", {"n": 1}, dedupe_key="d", run_at=base + 2 * HOUR)
-    again = await client.enqueue(
-        "mail", {"n": 2}, dedupe_key="d", run_at=base + at * HOUR, on_duplicate=on_duplicate
-    )
-    stored = await live(queue, first)
-    assert stored is not None
-    assert again == first
+    given: Any = {"dedupe_key": "d", "run_at": base + at * HOUR, "on_duplicate": mode}
+    assert await client.enqueue("mail", {"n": 2}, **given) == first
+    stored = await event_of(queue, first)
     assert (round((stored["vt"] - base) / HOUR), json.loads(stored["event"])["n"]) == expected
 
 

@@ -81,9 +81,47 @@ async def service(queue: Connection, connect: Connect) -> Connection:
     return await connect("surelane_worker")
 
 
+class Held:
+    """What sealed events need: connections of each role, and what works with the keys over them."""
+
+    def __init__(self, queue: Connection, service: Connection, operator: Connection) -> None:
+        self.queue, self.service, self.operator = queue, service, operator
+        self.seal = sealing(service)
+        self.jobs = Queue(service, encryption=self.seal)
+        self.engine = SealedEngine(service, self.seal)
+        self.operations = Changes(operator, self.seal)
+
+    async def claim(self, kind: str, count: int = 1) -> list[Event]:
+        """Claim events and open them."""
+        events = await self.engine.claim_events([kind], count, worker="w")
+        await self.seal.open_events(events)
+        return events
+
+    async def two_runs(self) -> list[Event]:
+        """Store two jobs of a workspace and claim them."""
+        payloads = [{"team_id": "T1", "text": f"{SECRET} {nth}"} for nth in (1, 2)]
+        await self.jobs.enqueue_many([Job("note", payload) for payload in payloads])
+        return await self.claim("note", 2)
+
+    async def swap(self, table: str, column: str, key: str = "id") -> None:
+        """Swap a column of the two rows of a table."""
+        rows = await self.queue.fetch(f"select {key} as key, {column} as value from agent.{table}")
+        assert len(rows) == 2
+        change = f"update agent.{table} set {column} = $1 where {key} = $2"
+        for row, other in zip(rows, reversed(rows), strict=True):
+            await self.queue.execute(change, other["value"], row["key"])
+
+    async def shown(self, identity: int | None) -> dict[str, Any]:
+        """Return an event as operators see it, with its texts."""
+        assert identity is not None
+        job = await self.operations.get(identity, texts=True)
+        assert job is not None
+        return job
+
+
 @pytest.fixture
-async def operator(connect: Connect) -> Connection:
-    return await connect("surelane_operator")
+async def held(queue: Connection, service: Connection, connect: Connect) -> Held:
+    return Held(queue, service, await connect("surelane_operator"))
 
 
 def sealing(connection: Connection, *keys: str, on: bool = True) -> Sealing:
@@ -111,19 +149,14 @@ async def test_processes_that_begin_together_make_one_key(service: Connection, c
     assert other.raw != keys[0].raw
 
 
-async def test_many_events_of_a_workspace_cause_one_look(service: Connection) -> None:
+async def test_a_data_key_and_its_salt_are_used_for_a_minute_without_a_look(
+    service: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keys = DataKeys(service, Keyring([NEW]))
     first = await keys.current("T1")
     async with service.transaction():  # every other call would wait for it, or fail
         assert (await keys.current("T1"), keys.kept("T1")) == (first, first)
         assert await keys.by_ids([first.id]) == {first.id: first}
-
-
-async def test_a_data_key_and_its_salt_are_used_for_a_minute(
-    service: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    keys = DataKeys(service, Keyring([NEW]))
-    first = await keys.current("T1")
     later = monotonic() + KEPT_FOR.total_seconds()
     monkeypatch.setattr("surelane.encryption.data_keys.monotonic", lambda: later)
     second = await keys.current("T1")
@@ -151,19 +184,14 @@ async def test_claimed_events_are_remembered_as_long_as_they_are_held(
 
 
 async def test_a_rotation_touches_no_event_and_goes_on_while_events_come(
-    queue: Connection,
-    service: Connection,
-    queue_database: str,
-    monkeypatch: pytest.MonkeyPatch,
+    service: Connection, queue_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = sealing(service, OLD)
     text, _ = await old.event(json.dumps(PAYLOADS[0]), None)
-    stored = await queue.fetchval("select sealed from agent.data_key")
     monkeypatch.setenv("SURELANE_ENCRYPTION_KEYS", f"{NEW},{OLD}")
     database = as_role(queue_database, "surelane_operator")
     done = await asyncio.to_thread(CliRunner().invoke, app, ["keys", "rotate", "--database", database])
     assert (done.exit_code, done.output.split()[0]) == (0, "1"), done.output
-    assert await queue.fetchval("select sealed from agent.data_key") != stored
     # A process that still has the old list goes on with the key that it keeps; a new one needs the new list.
     again, _ = await old.event(json.dumps(PAYLOADS[1]), None)
     for each, payload in ((text, PAYLOADS[0]), (again, PAYLOADS[1])):
@@ -187,9 +215,7 @@ async def test_what_cannot_be_opened_says_why(service: Connection, queue: Connec
         await sealing(service).opened(value)
 
 
-async def test_a_retired_key_encrypts_nothing_and_is_destroyed_when_no_process_keeps_it(
-    queue: Connection, service: Connection
-) -> None:
+async def test_a_retired_key_is_unused_and_then_destroyed(queue: Connection, service: Connection) -> None:
     before = sealing(service)
     text, _ = await before.event(json.dumps(PAYLOADS[0]), None)
     assert await queue.fetchval("select agent.retire_data_key('T2')") is None
@@ -205,18 +231,14 @@ async def test_a_retired_key_encrypts_nothing_and_is_destroyed_when_no_process_k
         await sealing(service).opened(json.loads(text))
 
 
-async def test_jobs_results_errors_steps_and_signals_are_stored_sealed_and_read_open(
-    queue: Connection, service: Connection, operator: Connection
-) -> None:
-    seal = sealing(service)
-    jobs, engine = Queue(service, encryption=seal), SealedEngine(service, seal)
+async def test_all_that_an_event_holds_is_stored_sealed_and_read_open(held: Held) -> None:
+    jobs, engine = held.jobs, held.engine
     parent = await jobs.fan_out(
         [Job("child", {"team_id": "T1", "text": SECRET}, max_attempts=1), Job("child", {"text": SECRET})],
         Continuation("then", {"text": SECRET}),
     )
     assert await jobs.signal(str(parent), "said", {"text": SECRET}) == "sent"
-    first, second = await engine.claim_events(["child"], 2, worker="w")
-    await seal.open_events([first, second])
+    first, second = await held.claim("child", 2)
     assert {first.payload["text"], second.payload["text"]} == {SECRET}
     assert {first.workspace, second.workspace} == {"T1", ""}
     failing, other = (first, second) if first.workspace == "T1" else (second, first)
@@ -226,259 +248,186 @@ async def test_jobs_results_errors_steps_and_signals_are_stored_sealed_and_read_
     await engine.store_step(first.id, 1, "pay", 1, None, None, json.dumps([error]), timedelta(0), final=True)
     kept, failed = await engine.read_steps(first.id)
     assert (kept.result, kept.arguments) == (step, "a-hash")
-    assert (
-        failed.tried["failed"],
-        failed.done,
-        failed.tried["error"]["type"],
-        failed.tried["error"]["message"],
-    ) == (
-        True,
-        False,
-        "ValueError",
-        SECRET,
-    )
+    assert (failed.tried["failed"], failed.done) == (True, False)
+    assert (failed.tried["error"]["type"], failed.tried["error"]["message"]) == ("ValueError", SECRET)
     failure = {"error": error, "retry_in": 1, "final": True, "reason": SECRET, "max_attempts": 1}
-    await engine.settle(
-        [
-            (failing.id, 1, "fail", json.dumps(failure)),
-            (other.id, 1, "complete", json.dumps({"answer": SECRET})),
-        ]
-    )
+    result = json.dumps({"answer": SECRET})
+    await engine.settle([(failing.id, 1, "fail", json.dumps(failure)), (other.id, 1, "complete", result)])
     for table in ("event", "event_hist", "step", "signal"):
-        rows = await queue.fetch(f"select r::text as said from agent.{table} as r")
+        rows = await held.queue.fetch(f"select r::text as said from agent.{table} as r")
         assert rows
         assert not [row for row in rows if SECRET in row["said"]], table
     children = {child.id: child for child in await jobs.children(parent)}
     assert children[other.id].result == {"answer": SECRET}
     assert children[failing.id].payload == {"team_id": "T1", "text": SECRET}
-    job = await Changes(operator, seal).get(failing.id, texts=True)
-    assert job is not None
-    assert (job["reason"], job["errors"][0]["message"], job["errors"][0]["traceback"]) == (
-        "encrypted",
-        SECRET,
-        SECRET,
-    )
-    locked = await Changes(operator).get(failing.id, texts=True)
-    assert locked is not None
+    job = await held.shown(failing.id)
+    assert job["reason"] == "encrypted"
+    assert (job["errors"][0]["message"], job["errors"][0]["traceback"]) == (SECRET, SECRET)
+    locked: Any = await Changes(held.operator).get(failing.id, texts=True)
     assert locked["errors"][0]["message"].startswith("cannot be decrypted")
     (continued,) = await engine.claim_events(["then"], 1, worker="w")
     answer, signal = await engine.take_signal(continued.id, 1, "said", 1, None)
     assert (answer, json.loads(signal or "")["value"]) == ("done", {"text": SECRET})
 
 
-async def test_a_new_run_with_another_payload_is_encrypted_as_the_event_was(
-    queue: Connection, service: Connection, operator: Connection
-) -> None:
-    seal = sealing(service)
-    identity = await Queue(service, encryption=seal).enqueue("note", {"team_id": "T1", "text": "first"})
-    (event,) = await Engine(service).claim_events(["note"], 1, worker="w")
-    await Engine(service).settle([(event.id, 1, "complete", None)])
-    new = await Changes(operator, sealing(service, on=False)).rerun_as_new(
-        identity, payload={"team_id": "T1", "text": SECRET}
-    )
-    stored = json.loads(await queue.fetchval("select event from agent.event where id = $1", new.id))
+async def test_a_new_run_with_another_payload_is_encrypted_as_the_event_was(held: Held) -> None:
+    identity = await held.jobs.enqueue("note", {"team_id": "T1", "text": "first"})
+    (event,) = await held.claim("note")
+    await held.engine.settle([(event.id, 1, "complete", None)])
+    payload = {"team_id": "T1", "text": SECRET}
+    plain = Changes(held.operator, sealing(held.service, on=False))
+    new = await plain.rerun_as_new(identity, payload=payload)
+    stored = json.loads(await held.queue.fetchval("select event from agent.event where id = $1", new.id))
     assert SECRET not in json.dumps(stored)
-    assert await seal.opened(stored) == {"team_id": "T1", "text": SECRET}
+    assert await held.seal.opened(stored) == payload
     assert clear_part(stored) == {"team_id": "T1"}
     with pytest.raises(Exception, match="is a JSON object"):
-        await Changes(operator, seal).rerun_as_new(identity, payload=["text"])
+        await held.operations.rerun_as_new(identity, payload=["text"])
     with pytest.raises(Exception, match="cannot be replaced: it is encrypted"):
-        await Changes(operator).rerun_as_new(identity, payload={"text": "other"})
+        await Changes(held.operator).rerun_as_new(identity, payload={"text": "other"})
 
 
-async def test_a_schedules_payload_is_stored_sealed_and_its_jobs_are_as_before(
-    queue: Connection, service: Connection, operator: Connection
-) -> None:
-    seal = sealing(service)
+async def test_a_schedules_payload_is_stored_sealed_and_its_jobs_are_as_before(held: Held) -> None:
+    queue, operations = held.queue, held.operations
     payload = {"team_id": "T1", "channel": "C1", "text": SECRET}
-    await SealedEngine(service, seal).set_cron("declared", kind="tick", schedule="0 3 * * *", payload=payload)
-    await Changes(operator, seal).set_cron("set", Cron("0 3 * * *"), kind="tick", payload=payload)
+    await held.engine.set_cron("declared", kind="tick", schedule="0 3 * * *", payload=payload)
+    await operations.set_cron("set", Cron("0 3 * * *"), kind="tick", payload=payload)
     assert SECRET not in await queue.fetchval("select string_agg(c::text, '') from agent.cron as c")
-    stored = (await read_schedules(Changes(queue, seal))).schedules
+    stored = (await read_schedules(Changes(queue, held.seal))).schedules
     assert [each.payload for each in stored] == [payload, payload]
-    assert [row["payload"] for row in await Changes(operator, seal).list_cron()] == [payload, payload]
+    assert [row["payload"] for row in await operations.list_cron()] == [payload, payload]
 
     due = await queue.fetchval("select next_at from agent.cron where name = 'declared'")
-    assert await Engine(service).fire_cron("declared", due, [due], due + timedelta(days=1)) == 1
-    identity = await Changes(operator, seal).run_cron("set")
+    assert await Engine(held.service).fire_cron("declared", due, [due], due + timedelta(days=1)) == 1
+    identity = await operations.run_cron("set")
     assert SECRET not in await queue.fetchval("select string_agg(e::text, '') from agent.event as e")
-    events = await Engine(service).claim_events(["tick"], 2, worker="w")
-    await seal.open_events(events)
-    await seal.require(events)
+    events = await held.claim("tick", 2)
+    await held.seal.require(events)
     fired = {event.payload["cron"]: event for event in events}
     assert fired["set"].id == identity
     assert datetime.fromisoformat(fired["declared"].payload["scheduled_at"]) == due
     assert fired["declared"].item_key == f"cron:declared:{due:%Y-%m-%dT%H:%M:%SZ}"
     for event in events:
-        assert event.payload == payload | {
-            "cron": event.payload["cron"],
-            "scheduled_at": event.payload["scheduled_at"],
-        }
-        assert event.workspace == "T1"
-    shown = await Changes(operator, seal).get(fired["set"].id)
-    assert shown is not None
-    assert shown["payload"] == fired["set"].payload
-    own = await Queue(service, encryption=seal).enqueue("tock", {"text": SECRET, "scheduled_at": "mine"})
-    assert await seal.opened(
-        json.loads(await queue.fetchval("select event from agent.event where id = $1", own))
-    ) == {"text": SECRET, "scheduled_at": "mine"}
+        own = {name: event.payload[name] for name in ("cron", "scheduled_at")}
+        assert (event.payload, event.workspace) == (payload | own, "T1")
+    assert (await held.shown(fired["set"].id))["payload"] == fired["set"].payload
+    mine = {"text": SECRET, "scheduled_at": "mine"}
+    identity = await held.jobs.enqueue("tock", mine)
+    text = await queue.fetchval("select event from agent.event where id = $1", identity)
+    assert await held.seal.opened(json.loads(text)) == mine
 
 
-async def test_a_schedule_is_not_edited_where_its_payload_cannot_be_read(
-    queue: Connection, service: Connection, operator: Connection
-) -> None:
+async def test_a_schedule_is_not_edited_where_its_payload_cannot_be_read(held: Held) -> None:
     cron, stored = Cron("0 3 * * *"), "select payload from agent.cron"
-    await Changes(operator, sealing(service)).set_cron("s", cron, kind="tick", payload={"text": SECRET})
-    before = await queue.fetchval(stored)
-    without = Changes(operator)
+    await held.operations.set_cron("s", cron, kind="tick", payload={"text": SECRET})
+    before = await held.queue.fetchval(stored)
+    without = Changes(held.operator)
     (row,) = await without.list_cron()
     assert row["payload"][SEALED].startswith("cannot be decrypted")
     for payload in (row["payload"], {"text": "other"}):
         with pytest.raises(InvalidInput, match="crypted"):
             await without.set_cron("s", cron, kind="tick", payload=payload)
-    assert await queue.fetchval(stored) == before
+    assert await held.queue.fetchval(stored) == before
     # The page has a form with the text where the key is, and none elsewhere.
-    for seal, forms, shown in ((None, 0, "cannot be decrypted"), (sealing(service), 1, SECRET)):
-        (screen,) = (each for each in SCREENS if each.name == "schedule")
-        sources = Sources(Changes(queue, seal))
+    (screen,) = (each for each in SCREENS if each.name == "schedule")
+    for seal, forms, shown in ((None, 0, "cannot be decrypted"), (held.seal, 1, SECRET)):
+        sources = Sources(Changes(held.queue, seal))
         page = fragment(screen, await screen.read(sources, Asked({"name": "s"})))
         assert (page.count('data-action="PUT'), shown in page) == (forms, True)
         assert json.loads(before)[SEALED] not in page
     # Where it is switched off and the key is there, what is encrypted stays encrypted.
-    await Changes(operator, sealing(service, on=False)).set_cron(
-        "s", cron, kind="tick", payload={"text": SECRET + "!"}
-    )
-    assert SECRET not in await queue.fetchval(stored)
-    await Changes(operator, sealing(service, on=False)).set_cron("t", cron, kind="tick", payload={"a": 1})
-    assert json.loads(await queue.fetchval(stored + " where name = 't'")) == {"a": 1}
+    off = Changes(held.operator, sealing(held.service, on=False))
+    await off.set_cron("s", cron, kind="tick", payload={"text": SECRET + "!"})
+    assert SECRET not in await held.queue.fetchval(stored)
+    await off.set_cron("t", cron, kind="tick", payload={"a": 1})
+    assert json.loads(await held.queue.fetchval(stored + " where name = 't'")) == {"a": 1}
 
 
-async def test_dedupe_keys_and_searches_by_place_work_as_before(
-    queue: Connection, service: Connection
-) -> None:
-    jobs = Queue(service, encryption=sealing(service))
+async def test_dedupe_keys_and_searches_by_place_work_as_before(held: Held) -> None:
     payload = {"team_id": "T1", "channel": "C1", "user": "U1", "text": SECRET}
-    one = await jobs.enqueue("note", payload, dedupe_key="d", group_key="g")
-    assert await jobs.enqueue("note", payload, dedupe_key="d", group_key="g") == one
-    found = await queue.fetch(
+    one = await held.jobs.enqueue("note", payload, dedupe_key="d", group_key="g")
+    assert await held.jobs.enqueue("note", payload, dedupe_key="d", group_key="g") == one
+    found = await held.queue.fetch(
         "select (job).id from agent.narrow_jobs(null, null, null, null, null, null, null, 100, 'T1', 'C1', 'U1', null"
-        ", '{}')"
-        " where matches"
+        ", '{}') where matches"
     )
     assert [row["id"] for row in found] == [one]
 
 
-async def test_a_webhooks_payload_is_sealed_inside_its_event(queue: Connection, service: Connection) -> None:
-    seal = sealing(service)
+async def test_a_webhooks_payload_is_sealed_inside_its_event(held: Held) -> None:
+    intake, seal = Intake(held.queue), held.seal
     payload = {"text": SECRET, SEALED: "a field of the sender's"}
     text = json.dumps(await seal.payload(payload, "", VALUE))
-    assert not (await Intake(queue).fire_trigger("deploys", "w1", text)).duplicate
-    assert (await Intake(queue).fire_trigger("deploys", "w1", text)).duplicate
-    assert SECRET not in await queue.fetchval("select event::text from agent.event")
-    (event,) = await Engine(service).claim_events(["trigger-fire"], 1, worker="w")
-    await seal.open_events([event])
+    assert not (await intake.fire_trigger("deploys", "w1", text)).duplicate
+    assert (await intake.fire_trigger("deploys", "w1", text)).duplicate
+    assert SECRET not in await held.queue.fetchval("select event::text from agent.event")
+    (event,) = await held.claim("trigger-fire")
     await seal.require([event])
     assert event.payload == {"trigger": "deploys", "webhook_id": "w1", "payload": payload}
-    plain = json.dumps({SEALED: "AAAA"})
-    await Intake(queue).fire_trigger("deploys", "w2", plain)
-    (foreign,) = await Engine(service).claim_events(["trigger-fire"], 1, worker="w")
+    await intake.fire_trigger("deploys", "w2", json.dumps({SEALED: "AAAA"}))
+    (foreign,) = await Engine(held.service).claim_events(["trigger-fire"], 1, worker="w")
     with pytest.raises(SealedError):
         await seal.require([foreign])
     result = await seal.value(json.dumps(payload), "", Place(event.id, RESULT))
-    await Intake(queue).fire_trigger("deploys", "w3", result)
-    (moved,) = await Engine(service).claim_events(["trigger-fire"], 1, worker="w")
-    await seal.open_events([moved])
+    await intake.fire_trigger("deploys", "w3", result)
+    (moved,) = await held.claim("trigger-fire")
     with pytest.raises(DamagedError):
         await seal.require([moved])
 
 
-async def test_an_event_that_slack_gave_no_key_is_stored_once_and_its_key_tells_nothing(
-    service: Connection,
-) -> None:
+async def test_the_key_of_an_event_that_slack_gave_none_is_its_own_and_tells_nothing(held: Held) -> None:
     text = json.dumps({"type": "shortcut", "team": {"id": "T1"}, "text": SECRET})
-    (first, key), (second, again) = [await sealing(service).event(text, None) for _ in range(2)]
+    (first, key), (second, again) = [await sealing(held.service).event(text, None) for _ in range(2)]
     assert first != second
-    assert key == again
     assert key is not None
+    assert key == again
     assert hashlib.sha256(text.encode()).hexdigest() not in key
 
 
-async def two_runs(service: Connection, seal: Sealing, kind: str = "note") -> tuple[Event, Event]:
-    """Store two jobs of a workspace and claim them."""
-    await Queue(service, encryption=seal).enqueue_many(
-        [Job(kind, {"team_id": "T1", "text": f"{SECRET} {nth}"}) for nth in (1, 2)]
-    )
-    first, second = await SealedEngine(service, seal).claim_events([kind], 2, worker="w")
-    await seal.open_events([first, second])
-    return first, second
-
-
-async def swap(queue: Connection, table: str, column: str, key: str = "id") -> None:
-    """Swap a column of the two rows of a table."""
-    rows = await queue.fetch(
-        f"select ctid::text as place, {key} as key, {column} as value from agent.{table}"
-    )
-    assert len(rows) == 2
-    for row, other in zip(rows, reversed(rows), strict=True):
-        await queue.execute(
-            f"update agent.{table} set {column} = $1 where {key} = $2", other["value"], row["key"]
-        )
-
-
-async def test_the_result_and_the_errors_of_an_event_do_not_open_as_those_of_another(
-    queue: Connection, service: Connection, operator: Connection
-) -> None:
-    seal = sealing(service)
-    engine, operations = SealedEngine(service, seal), Changes(operator, seal)
-    runs = await two_runs(service, seal)
+async def test_the_result_and_the_errors_of_an_event_do_not_open_as_those_of_another(held: Held) -> None:
+    runs = await held.two_runs()
     for run in runs:
         error = {"type": "ValueError", "message": f"cannot {run.id}"}
         failure = {"error": error, "retry_in": 0, "final": False, "reason": None, "max_attempts": 3}
-        await engine.settle([(run.id, 1, "fail", json.dumps(failure))])
-    await engine.claim_events(["note"], 2, worker="w")
-    await engine.settle([(run.id, 2, "complete", json.dumps({"of": run.id})) for run in runs])
+        await held.engine.settle([(run.id, 1, "fail", json.dumps(failure))])
+    await held.claim("note", 2)
+    await held.engine.settle([(run.id, 2, "complete", json.dumps({"of": run.id})) for run in runs])
 
     async def shown() -> list[tuple[Any, Any]]:
-        jobs = [await operations.get(run.id, texts=True) for run in runs]
-        return [(job["result"], job["errors"][0]["message"]) for job in jobs if job is not None]
+        jobs = [await held.shown(run.id) for run in runs]
+        return [(job["result"], job["errors"][0]["message"]) for job in jobs]
 
-    assert await shown() == [({"of": run.id}, f"cannot {run.id}") for run in runs]
+    expected = [({"of": run.id}, f"cannot {run.id}") for run in runs]
+    assert await shown() == expected
+    damaged = "cannot be decrypted: it is damaged, or was changed in the database"
     for column in ("result", "errors"):
-        await swap(queue, "event_hist", column)
-    swapped = await shown()
-    assert len(swapped) == len(runs)
-    for result, message in swapped:
-        assert result[SEALED].startswith("cannot be decrypted: it is damaged, or was changed in the database")
-        assert message.startswith("cannot be decrypted: it is damaged, or was changed in the database")
+        await held.swap("event_hist", column)
+    for result, message in await shown():
+        assert result[SEALED].startswith(damaged)
+        assert message.startswith(damaged)
     for column in ("result", "errors"):
-        await swap(queue, "event_hist", column)
-    assert (await shown())[0][0] == {"of": runs[0].id}
+        await held.swap("event_hist", column)
+    assert await shown() == expected
 
 
-async def test_a_childs_result_does_not_open_as_that_of_another(
-    queue: Connection, service: Connection
-) -> None:
-    seal = sealing(service)
-    jobs, engine = Queue(service, encryption=seal), SealedEngine(service, seal)
-    parent = await jobs.fan_out([Job("child", {"team_id": "T1"}) for _ in range(2)], Continuation("then"))
-    children = await engine.claim_events(["child"], 2, worker="w")
-    await seal.open_events(children)
-    await engine.settle([(each.id, 1, "complete", json.dumps({"of": each.id})) for each in children])
-    assert [child.result == {"of": child.id} for child in await jobs.children(parent)] == [True, True]
-    await swap(queue, "event_hist", "result")
+async def test_a_childs_result_does_not_open_as_that_of_another(held: Held) -> None:
+    parent = await held.jobs.fan_out(
+        [Job("child", {"team_id": "T1"}) for _ in range(2)], Continuation("then")
+    )
+    children = await held.claim("child", 2)
+    await held.engine.settle([(each.id, 1, "complete", json.dumps({"of": each.id})) for each in children])
+    assert [child.result == {"of": child.id} for child in await held.jobs.children(parent)] == [True, True]
+    await held.swap("event_hist", "result")
     with pytest.raises(DamagedError):
-        await jobs.children(parent)
+        await held.jobs.children(parent)
 
 
 @pytest.mark.parametrize("column", ["result", "arguments"])
-async def test_a_step_of_an_event_does_not_open_as_another_events_or_another_step(
-    queue: Connection, service: Connection, column: str
-) -> None:
-    seal = sealing(service)
-    engine = SealedEngine(service, seal)
-    first, second = await two_runs(service, seal)
+async def test_a_step_does_not_open_as_another_events_or_another_step(held: Held, column: str) -> None:
+    engine = held.engine
+    first, second = await held.two_runs()
     for run, names in ((first, ("look", "look")), (second, ("look", "write")), (second, ("look", "look"))):
-        await queue.execute("delete from agent.step")
+        await held.queue.execute("delete from agent.step")
         for nth, name in enumerate(names, 1):
             event = first if nth == 1 else run
             await engine.store_step(
@@ -486,20 +435,17 @@ async def test_a_step_of_an_event_does_not_open_as_another_events_or_another_ste
             )
         stored = await engine.read_steps(first.id)
         assert (stored[0].result, stored[0].arguments) == ('"1"', "hash 1")
-        await swap(queue, "step", column, "(event_id, name, nth)::text")
+        await held.swap("step", column, "(event_id, name, nth)::text")
         with pytest.raises(DamagedError):
             await engine.read_steps(first.id)
 
 
-async def test_a_signal_does_not_open_under_another_name_nor_one_by_id_for_another_event(
-    queue: Connection, service: Connection
-) -> None:
-    seal = sealing(service)
-    jobs, engine = Queue(service, encryption=seal), SealedEngine(service, seal)
-    first, second = await two_runs(service, seal)
+async def test_a_signal_does_not_open_under_another_name_nor_one_by_id_for_another_event(held: Held) -> None:
+    queue, jobs, engine = held.queue, held.jobs, held.engine
+    first, second = await held.two_runs()
     for run in (first, second):
         assert await jobs.signal_id(run.id, "said", {"to": run.id}) == "sent"
-    await swap(queue, "signal", "value")
+    await held.swap("signal", "value")
     with pytest.raises(DamagedError):
         await engine.take_signal(first.id, 1, "said", 1, None)
     await queue.execute("delete from agent.signal; delete from agent.step")
@@ -515,48 +461,38 @@ async def test_a_signal_does_not_open_under_another_name_nor_one_by_id_for_anoth
         await engine.read_steps(first.id)
 
 
-async def test_replays_open_the_steps_and_signals_that_they_keep_and_no_others(
-    queue: Connection, service: Connection, operator: Connection
-) -> None:
-    seal = sealing(service)
-    engine, operations = SealedEngine(service, seal), Changes(operator, seal)
-    first, other = await two_runs(service, seal)
+async def test_replays_open_the_steps_and_signals_that_they_keep_and_no_others(held: Held) -> None:
+    engine = held.engine
+    first, other = await held.two_runs()
     error = json.dumps([{"type": "ValueError", "message": SECRET}])
-    identity, claim = first.id, 1
+    identity = first.id
     for nth in range(1, 4):  # the event, its replay, and a replay of that one
-        await engine.store_step(identity, claim, f"step {nth}", 1, "hash", str(nth), error, timedelta(0))
-        await engine.store_step(identity, claim, "last", 1, None, "0", "[]", timedelta(0))
+        await engine.store_step(identity, 1, f"step {nth}", 1, "hash", str(nth), error, timedelta(0))
+        await engine.store_step(identity, 1, "last", 1, None, "0", "[]", timedelta(0))
         await engine.send_signal(identity, f"said {nth}", str(nth), once=False, by="U1")
-        await engine.settle([(identity, claim, "complete", None)])
-        new = await operations.rerun_as_new(identity, from_step="last")
-        assert new.id is not None
-        (event,) = await engine.claim_events(["note"], 1, worker="w")
-        await seal.open_events([event])
-        identity, claim = event.id, 1
+        await engine.settle([(identity, 1, "complete", None)])
+        new = await held.operations.rerun_as_new(identity, from_step="last")
+        (event,) = await held.claim("note")
+        identity = event.id
         assert identity == new.id
         kept = {step.name: step.result for step in await engine.read_steps(identity)}
         assert kept == {f"step {each}": str(each) for each in range(1, nth + 1)}
     for nth in range(1, 4):
-        answer, signal = await engine.take_signal(identity, claim, f"said {nth}", 1, None)
+        answer, signal = await engine.take_signal(identity, 1, f"said {nth}", 1, None)
         assert (answer, json.loads(signal or "")["value"]) == ("done", nth)
-    shown = await operations.get(identity, texts=True)
-    assert shown is not None
-    said = {step["name"]: step["errors"][0]["message"] for step in shown["steps"] if step.get("errors")}
+    steps = (await held.shown(identity))["steps"]
+    said = {step["name"]: step["errors"][0]["message"] for step in steps if step.get("errors")}
     assert said == {f"step {each}": SECRET for each in range(1, 4)}
-    await queue.execute("update agent.step set event_id = $1 where event_id = $2", other.id, first.id)
+    await held.queue.execute("update agent.step set event_id = $1 where event_id = $2", other.id, first.id)
     with pytest.raises(DamagedError):
         await engine.read_steps(other.id)
 
 
-async def test_a_failed_step_that_is_offered_again_is_read_after_a_crash(
-    service: Connection,
-) -> None:
-    seal = sealing(service)
-    engine = SealedEngine(service, seal)
-    run, _ = await two_runs(service, seal)
+async def test_a_failed_step_that_is_offered_again_is_read_after_a_crash(held: Held) -> None:
+    run, _ = await held.two_runs()
     error = json.dumps([{"type": "ValueError", "message": SECRET}])
-    await engine.store_step(run.id, 1, "charge", 1, "hash", None, error, timedelta(0))
-    assert await engine.offer_step(run.id, 1, "charge", 1, "a token") is Settled.DONE
-    (step,) = await engine.read_steps(run.id)
+    await held.engine.store_step(run.id, 1, "charge", 1, "hash", None, error, timedelta(0))
+    assert await held.engine.offer_step(run.id, 1, "charge", 1, "a token") is Settled.DONE
+    (step,) = await held.engine.read_steps(run.id)
     assert (step.arguments, step.done, step.tried["tries"]) == ("hash", False, 1)
     assert step.tried["error"]["message"] == SECRET

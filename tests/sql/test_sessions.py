@@ -1,7 +1,6 @@
 """Sessions: the locks by which workers prove that they live, and what follows when one is gone."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,32 +14,23 @@ from surelane_service.engine import Engine
 from surelane_worker import sessions
 from surelane_worker.duties import Sweeper
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import advance, claim, complete, enqueue, live, pair
+from tests.sql.queue_steps import advance, claim, complete, enqueue, event_of, live, locked, only_row, pair
 
 GONE = timedelta(seconds=5)
 
-Lose = Callable[[Connection], Awaitable[None]]
+
+async def lose(queue: Connection, connection: Connection) -> None:
+    """End a connection as the death of its process does, and wait until its lock is gone."""
+    held = "select agent.open_sessions()"
+    before = await queue.fetchval(held)
+    connection.terminate()
+    while await queue.fetchval(held) == before:
+        pass
 
 
-@pytest.fixture
-def lose(queue: Connection) -> Lose:
-    """Return a function that ends a connection as the death of its process does, and waits until the lock is gone."""
-
-    async def lost(connection: Connection) -> None:
-        held = "select agent.open_sessions()"
-        before = await queue.fetchval(held)
-        connection.terminate()
-        while await queue.fetchval(held) == before:
-            pass
-
-    return lost
-
-
-async def session(
-    queue: Connection, connection: Connection, name: str, *kinds: str, starts: bool = True
-) -> int:
+async def session(queue: Connection, own: Connection, name: str, *kinds: str, starts: bool = True) -> int:
     """Open a worker's session on a connection and announce the worker; return the session's key."""
-    engine = Engine(connection)
+    engine = Engine(own)
     await engine.open_session(name, "1.0.0", starts=starts)
     await engine.announce_worker(name, kinds, "1.0.0")
     return int(await queue.fetchval("select session from agent.worker where name = $1", name))
@@ -56,13 +46,23 @@ async def why(queue: Connection, identity: int) -> tuple[str, str]:
     return answer
 
 
+async def dead(queue: Connection, connect: Connect) -> int:
+    """Let worker w1 die with all the events of its kind; return its session's key."""
+    dying = await connect("surelane_worker")
+    key = await session(queue, dying, "w1", "mail")
+    await claim(queue, "mail", worker="w1")
+    await lose(queue, dying)
+    return key
+
+
+SILENT = "update agent.event set heartbeat_at = heartbeat_at - $1::int * interval '1 min'"
+
+
 async def rescue(queue: Connection, worker: str, key: int, gone: timedelta = GONE) -> tuple[int, int]:
     return await Engine(queue).rescue_worker(worker, key, lost_for=gone, by="w2")
 
 
-async def test_a_worker_with_claims_is_not_retired_but_taken_for_dead(
-    queue: Connection, connect: Connect, lose: Lose
-) -> None:
+async def test_a_worker_with_claims_is_never_retired_but_dead(queue: Connection, connect: Connect) -> None:
     stopping, other = await connect("surelane_worker"), await connect("surelane_worker")
     key = await session(queue, stopping, "w1", "mail")
     await session(queue, other, "w2", "mail")
@@ -72,7 +72,7 @@ async def test_a_worker_with_claims_is_not_retired_but_taken_for_dead(
 
     await Engine(queue).retire_worker("w1")
     assert await states(queue) == {"w1": "alive", "w2": "alive"}
-    await lose(stopping)
+    await lose(queue, stopping)
     assert await rescue(other, "w1", key) == (1, 0)
     (row,) = await claim(queue, "mail", worker="w2")
     assert (row["id"], await complete(queue, pair(row))) == (second, ["done"])
@@ -80,9 +80,7 @@ async def test_a_worker_with_claims_is_not_retired_but_taken_for_dead(
     assert await states(queue) == {"w1": "died"}
 
 
-async def test_a_dead_workers_events_run_again_and_everything_says_why(
-    queue: Connection, connect: Connect, lose: Lose
-) -> None:
+async def test_a_dead_workers_events_run_again_and_say_why(queue: Connection, connect: Connect) -> None:
     dying, other = await connect("surelane_worker"), await connect("surelane_worker")
     key = await session(queue, dying, "w1", "mail")
     await session(queue, other, "w2", "mail")
@@ -90,7 +88,7 @@ async def test_a_dead_workers_events_run_again_and_everything_says_why(
     (lost,) = await claim(queue, "mail", worker="w1")
     assert await states(queue) == {"w1": "alive", "w2": "alive"}
 
-    await lose(dying)
+    await lose(queue, dying)
     assert await states(queue) == {"w1": "lost", "w2": "alive"}
     assert "w1's session" not in (await why(queue, identity))[1]
     assert "this worker's session is gone" in (await why(queue, identity))[1]
@@ -104,47 +102,33 @@ async def test_a_dead_workers_events_run_again_and_everything_says_why(
     (row,) = await claim(queue, "mail", worker="w2")
     assert (row["attempts"], await complete(queue, pair(lost))) == (2, ["stale"])
     reason, detail = await why(queue, identity)
-    assert (reason, "held by w2" in detail, "retried because worker w1 died at" in detail) == (
-        "running",
-        True,
-        True,
-    )
+    assert (reason, "held by w2" in detail) == ("running", True)
+    assert "retried because worker w1 died at" in detail
     await complete(queue, pair(row))
-    job = await Changes(queue).get(identity)
-    assert job is not None
+    job: Any = await Changes(queue).get(identity)
     steps = [step for step in story_of(job) if step.what != "enqueued"]
     # The death was seen five seconds ago, and in this test the claim is younger.
-    assert [(step.what, step.by) for step in steps] == [
-        ("died", "w1"),
-        ("claimed", None),
-        ("rescued", "w2"),
-        ("claimed", "w2"),
-        ("completed", "w2"),
-    ]
+    told = [("died", "w1"), ("claimed", None), ("rescued", "w2"), ("claimed", "w2"), ("completed", "w2")]
+    assert [(step.what, step.by) for step in steps] == told
 
 
-async def test_a_worker_that_comes_back_in_time_keeps_its_claims(
-    queue: Connection, connect: Connect, lose: Lose
-) -> None:
+async def test_a_worker_that_comes_back_in_time_keeps_its_claims(queue: Connection, connect: Connect) -> None:
     broken, again = await connect(), await connect()
     first = await session(queue, broken, "w1", "mail")
     identity = await enqueue(queue, "mail")
     (held,) = await claim(queue, "mail", worker="w1")
     assert await rescue(queue, "w1", first) == (0, 0), "its session is open"
-    await lose(broken)
+    await lose(queue, broken)
     second = await session(queue, again, "w1", "mail", starts=False)
     assert second != first
     assert await rescue(queue, "w1", first) == (0, 0)
     assert await rescue(queue, "w1", second) == (0, 0)
-    kept = await live(queue, identity)
-    assert kept is not None
+    kept = await event_of(queue, identity)
     assert (await states(queue), kept["attempts"]) == ({"w1": "alive"}, 1)
     assert await complete(queue, pair(held)) == ["done"]
 
 
-async def test_a_process_that_takes_a_dead_ones_name_does_not_hold_its_claims(
-    queue: Connection, connect: Connect, lose: Lose
-) -> None:
+async def test_a_successor_of_a_dead_workers_name_has_no_claim(queue: Connection, connect: Connect) -> None:
     """As a program does that a supervisor starts again under a fixed name."""
     dying, starting = await connect(), await connect()
     await session(queue, dying, "w1", "mail")
@@ -153,59 +137,36 @@ async def test_a_process_that_takes_a_dead_ones_name_does_not_hold_its_claims(
     await Engine(await connect()).open_session("w1", "1.0.0")
     assert (await why(queue, identity))[0] == "running", "a process of this name lives"
     await session(queue, dying, "w1", "mail", starts=False)
-    await lose(dying)
+    await lose(queue, dying)
     await session(queue, starting, "w1", "mail")
     assert (await why(queue, identity))[0] == "due"
 
 
-async def test_a_worker_that_was_taken_for_dead_is_alive_when_it_comes_back(
-    queue: Connection, connect: Connect, lose: Lose
-) -> None:
-    broken, again = await connect(), await connect()
-    key = await session(queue, broken, "w1")
-    await lose(broken)
-    await rescue(queue, "w1", key)
-    await session(queue, again, "w1")
+async def test_a_worker_taken_for_dead_lives_when_it_is_back(queue: Connection, connect: Connect) -> None:
+    await rescue(queue, "w1", await dead(queue, connect))
+    await session(queue, await connect(), "w1")
     assert await states(queue) == {"w1": "alive"}
 
 
-async def test_neither_a_locked_event_nor_a_locked_worker_holds_up_a_rescue(
-    queue: Connection, connect: Connect, lose: Lose
-) -> None:
-    dying, owner = await connect(), await connect()
-    key = await session(queue, dying, "w1", "mail")
+async def test_neither_a_locked_event_nor_a_worker_stops_rescue(queue: Connection, connect: Connect) -> None:
+    """A later look ends a claim that was locked: who found the death may have stopped meanwhile."""
     held, free = [await enqueue(queue, "mail") for _ in range(2)]
-    await claim(queue, "mail", worker="w1")
-    await lose(dying)
-    async with owner.transaction():
-        await owner.execute("select from agent.event where id = $1 for update", held)
+    owner, key = await connect(), await dead(queue, connect)
+    async with locked(owner, held):
         await owner.execute("select from agent.worker for update")
         assert await rescue(queue, "w1", key) == (1, 1)
         assert (await why(queue, free))[0] != "running"
         assert await states(queue) == {"w1": "lost"}
-    assert await rescue(queue, "w1", key) == (1, 0)
-    assert await states(queue) == {"w1": "died"}
-
-
-async def test_whoever_looks_next_ends_a_dead_workers_claim_that_was_locked(
-    queue: Connection, connect: Connect, lose: Lose
-) -> None:
-    """Who found the death may have stopped meanwhile."""
-    dying, owner = await connect(), await connect()
-    key = await session(queue, dying, "w1", "mail")
-    held = await enqueue(queue, "mail")
-    await claim(queue, "mail", worker="w1")
-    await lose(dying)
-    async with owner.transaction():
-        await owner.execute("select from agent.event where id = $1 for update", held)
+    async with locked(owner, held):
         assert await rescue(queue, "w1", key) == (0, 1)
     assert (await Engine(queue).watch_sessions("w2")).lost == [("w1", key)]
     assert await rescue(queue, "w1", key) == (1, 0)
     assert (await Engine(queue).watch_sessions("w2")).lost == []
+    assert await states(queue) == {"w1": "died"}
 
 
 async def test_a_new_process_ends_a_predecessors_claim_that_was_locked_and_keeps_its_own(
-    queue: Connection, connect: Connect, lose: Lose, monkeypatch: pytest.MonkeyPatch
+    queue: Connection, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "LATE", (0.01, 0.01))
     dying, owner, starting = await connect(), await connect(), await connect()
@@ -213,12 +174,11 @@ async def test_a_new_process_ends_a_predecessors_claim_that_was_locked_and_keeps
     old = await enqueue(queue, "mail")
     await claim(queue, "mail", worker="w1")
     own = await enqueue(queue, "mail")
-    await lose(dying)
+    await lose(queue, dying)
     introduction = sessions.Introduction("w1", ["mail"], None, (1, 1), 3, {}, {})
     known: list[tuple[int, int]] = []
     opened = sessions.Session(introduction, cast("Any", None), Engine(starting), lambda: known)
-    async with owner.transaction():
-        await owner.execute("select from agent.event where id = $1 for update", old)
+    async with locked(owner, old):
         await opened.open(starting)
         known += [pair(row) for row in await claim(queue, "mail", worker="w1")]
     assert [identity for identity, _ in known] == [own]
@@ -229,32 +189,23 @@ async def test_a_new_process_ends_a_predecessors_claim_that_was_locked_and_keeps
     assert (await why(queue, own))[0] == "running"
 
 
-async def test_a_session_opens_while_the_workers_row_is_locked_and_is_recorded_later(
-    queue: Connection, connect: Connect
-) -> None:
-    reopened, owner = Engine(await connect()), await connect()
+async def test_a_worker_is_listed_and_has_a_session_beside_locks(queue: Connection, connect: Connect) -> None:
+    """What its locked row must say is noted later."""
+    reopened, owner, engine = Engine(await connect()), await connect(), Engine(queue)
+    assert await engine.introduce_worker("w1", "1.0.0", ["mail"], None)
     await session(queue, await connect(), "w1")
     async with owner.transaction():
         await owner.execute("select from agent.worker for update")
         assert await reopened.open_session("w1", "1.0.0") is False
+        assert not await engine.introduce_worker("w1", "1.0.0", ["mail", "note"], None)
+        assert await engine.introduce_worker("w2", "1.0.0", ["mail"], None)
     open_sessions = sorted(await queue.fetchval("select agent.open_sessions()"))
     assert await reopened.open_session("w1", "1.0.0") is True
     assert sorted(await queue.fetchval("select agent.open_sessions()")) == open_sessions
-    assert await queue.fetchval("select session from agent.worker") == open_sessions[-1]
-
-
-async def test_a_worker_is_listed_without_waiting_for_who_has_its_row_locked(
-    queue: Connection, connect: Connect
-) -> None:
-    engine, other = Engine(queue), await connect()
-    assert await engine.introduce_worker("w1", "1.0.0", ["mail"], None)
-    async with other.transaction():
-        await other.execute("select from agent.worker for update")
-        assert not await engine.introduce_worker("w1", "1.0.0", ["mail", "note"], None)
-        assert await engine.introduce_worker("w2", "1.0.0", ["mail"], None)
+    worker = "select session, kinds from agent.worker where name = 'w1'"
+    assert (await only_row(queue, worker))["session"] == open_sessions[-1]
     assert await engine.introduce_worker("w1", "1.0.0", ["mail", "note"], None)
-    kinds = "select kinds from agent.worker where name = 'w1'"
-    assert await queue.fetchval(kinds) == ["mail", "note"]
+    assert (await only_row(queue, worker))["kinds"] == ["mail", "note"]
 
 
 async def test_without_a_session_announcements_count_alone(queue: Connection) -> None:
@@ -266,117 +217,88 @@ async def test_without_a_session_announcements_count_alone(queue: Connection) ->
     assert await states(queue) == {"pooled": "silent"}
 
 
-async def test_a_rescue_for_missing_heartbeats_is_part_of_the_story(queue: Connection) -> None:
+async def test_a_claim_without_heartbeats_is_named_and_its_rescue_told(queue: Connection) -> None:
+    """Its worker may live, and not know of it."""
     identity = await enqueue(queue, "mail")
     await claim(queue, "mail", worker="w1")
-    await queue.execute("update agent.event set heartbeat_at = heartbeat_at - interval '6 min'")
+    await queue.execute(SILENT, 3)
+    reason, detail = await why(queue, identity)
+    assert (reason, "without a heartbeat since" in detail) == ("running", True)
+    assert await Engine(queue).rescue_events() == 0
+    await queue.execute(SILENT, 3)
     assert await Engine(queue).rescue_events() == 1
     job: Any = await Changes(queue).get(identity)
     last = story_of(job)[-1]
     assert (last.what, last.detail) == ("rescued", "claim 1 of w1 was ended: no heartbeat came for 300 s")
 
 
-async def test_a_claim_without_heartbeats_is_named(queue: Connection) -> None:
-    """Its worker may live, and not know of it."""
-    identity = await enqueue(queue, "mail")
-    await claim(queue, "mail", worker="w1")
-    await queue.execute("update agent.event set heartbeat_at = heartbeat_at - interval '3 min'")
-    reason, detail = await why(queue, identity)
-    assert (reason, "without a heartbeat since" in detail) == ("running", True)
-
-
-def sweeping(engine: Engine, interval: timedelta) -> asyncio.Task[None]:
-    """Sweep as the responder does."""
+@pytest.mark.parametrize("dies", ["before the worker starts", "while it sweeps"])
+async def test_a_worker_rescues_at_start_and_later(queue: Connection, connect: Connect, dies: str) -> None:
+    interval = timedelta(hours=1) if dies.startswith("before") else timedelta(seconds=0.1)
     settings = SimpleNamespace(sweep_interval=interval, max_vt_age=timedelta(hours=1))
-    sweeper = Sweeper(engine, lambda: True, cast("Any", settings), ["mail"], cast("Any", None), lambda: 0.0)
-    return asyncio.create_task(sweeper.run())
+    other, nobody = Engine(await connect("surelane_worker")), cast("Any", None)
+    sweeper = Sweeper(other, lambda: True, cast("Any", settings), ["mail"], nobody, lambda: 0.0)
+    starts = asyncio.Event()
 
+    async def sweep() -> None:
+        await starts.wait()
+        await sweeper.run()
 
-async def test_claims_that_die_later_are_rescued_with_the_next_sweep(
-    queue: Connection, connect: Connect
-) -> None:
-    other = Engine(await connect("surelane_worker"))
-    sweeps = sweeping(other, timedelta(seconds=0.1))
-    try:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        sweeps = tasks.create_task(sweep())
+        if dies.startswith("while"):
+            starts.set()
+            await asyncio.sleep(0)
         identity = await enqueue(queue, "mail")
         await claim(queue, "mail", worker="w1")
-        await queue.execute("update agent.event set heartbeat_at = heartbeat_at - interval '6 min'")
-        async with asyncio.timeout(30):
-            while (await why(queue, identity))[0] == "running":  # noqa: ASYNC110 - no event says so
-                await asyncio.sleep(0.05)
-    finally:
+        await queue.execute(SILENT, 6)
+        starts.set()
+        while (await why(queue, identity))[0] == "running":  # noqa: ASYNC110 - no event says so
+            await asyncio.sleep(0.05)
         sweeps.cancel()
-        await asyncio.wait([sweeps])
-
-
-async def test_a_worker_rescues_as_it_starts(queue: Connection, connect: Connect) -> None:
-    identity = await enqueue(queue, "mail")
-    await claim(queue, "mail", worker="w1")
-    await queue.execute("update agent.event set heartbeat_at = heartbeat_at - interval '6 min'")
-    other = Engine(await connect("surelane_worker"))
-    sweeps = sweeping(other, timedelta(hours=1))
-    try:
-        async with asyncio.timeout(30):
-            while (await why(queue, identity))[0] == "running":  # noqa: ASYNC110 - no event says so
-                await asyncio.sleep(0.05)
-    finally:
-        sweeps.cancel()
-        await asyncio.wait([sweeps])
 
 
 @pytest.mark.parametrize("dies", ["session", "heartbeats"])
-async def test_an_event_that_its_workers_death_exhausts_leaves_its_group_at_once(
-    queue: Connection, connect: Connect, lose: Lose, dies: str
-) -> None:
+async def test_a_death_exhausts_an_event_of_a_group(queue: Connection, connect: Connect, dies: str) -> None:
     dying = await connect("surelane_worker")
     key = await session(queue, dying, "w1", "mail")
     identity = await enqueue(queue, "mail", group_key="g", max_attempts=1)
     following = await enqueue(queue, "mail", group_key="g")
     await claim(queue, "mail", worker="w1")
     if dies == "session":
-        await lose(dying)
+        await lose(queue, dying)
         assert await rescue(queue, "w1", key) == (2, 0)
     else:
-        await queue.execute("update agent.event set heartbeat_at = heartbeat_at - interval '6 min'")
+        await queue.execute(SILENT, 6)
         assert await Engine(queue).rescue_events() == 2
     assert await live(queue, identity) is None
     assert [row["id"] for row in await claim(queue, "mail", worker="w2")] == [following]
 
 
-@pytest.mark.parametrize("first_ends_first", [True, False])
-async def test_a_session_on_two_connections_is_gone_with_the_last_of_them(
-    queue: Connection, connect: Connect, lose: Lose, *, first_ends_first: bool
-) -> None:
+@pytest.mark.parametrize("order", [1, -1])
+async def test_a_session_ends_with_its_last_one(queue: Connection, connect: Connect, order: int) -> None:
     """Whichever ends first: until then the worker may still claim over the other one."""
     first, second = await connect("surelane_worker"), await connect("surelane_worker")
     key = await session(queue, first, "w1", "a")
     assert await Engine(second).join_session(key)
-    one, other = (first, second) if first_ends_first else (second, first)
+    one, other = (first, second)[::order]
     identity = await enqueue(queue, "a")
     await claim(other, "a", worker="w1")
-    await lose(one)
+    await lose(queue, one)
     assert (await states(queue))["w1"] == "alive"
     assert await rescue(queue, "w1", key) == (0, 0)
     assert await queue.fetchval("select claimed_by from agent.event where id = $1", identity) == "w1"
-    await lose(other)
+    await lose(queue, other)
     assert (await states(queue))["w1"] == "lost"
+    # A worker whose session ended may have been taken for dead: a claim must not keep it alive.
+    third = Engine(await connect("surelane_worker"))
+    assert not await third.join_session(key)
+    assert not await third.join_session(key + 1)
+    assert await queue.fetchval("select agent.open_sessions()") == []
     assert await rescue(queue, "w1", key) == (1, 0)
 
 
-async def test_only_an_open_session_is_joined(queue: Connection, connect: Connect, lose: Lose) -> None:
-    """A worker whose session ended may have been taken for dead: a claim must not keep it alive."""
-    first, second = await connect("surelane_worker"), await connect("surelane_worker")
-    key = await session(queue, first, "w1", "a")
-    await lose(first)
-    assert not await Engine(second).join_session(key)
-    assert not await Engine(second).join_session(key + 1)
-    assert await queue.fetchval("select agent.open_sessions()") == []
-    assert (await states(queue))["w1"] == "lost"
-
-
-async def test_an_unused_connection_that_lost_its_network_keeps_no_session(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_a_connection_that_lost_its_network_has_no_session(queue: Connection, connect: Connect) -> None:
     """The server asks whether the other end is there. It cannot over a Unix socket, where it says zero."""
     first, second = await connect("surelane_worker"), await connect("surelane_worker")
     assert await Engine(second).join_session(await session(queue, first, "w1", "a"))
@@ -386,9 +308,7 @@ async def test_an_unused_connection_that_lost_its_network_keeps_no_session(
         assert seconds == 0 if local else 0 < seconds <= 10
 
 
-async def test_a_claim_from_before_the_clock_went_back_is_released(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_a_claim_from_before_the_clock_went_back_ends(queue: Connection, connect: Connect) -> None:
     """A worker that reconnects does not know of it: its answer was lost."""
     await session(queue, await connect(), "w1", "mail")
     identity = await enqueue(queue, "mail")
@@ -400,13 +320,11 @@ async def test_a_claim_from_before_the_clock_went_back_is_released(
     assert (released, (await why(queue, identity))[0]) == (2, "due")
 
 
-async def test_a_worker_that_died_before_the_clock_went_back_hides_no_other_workers_kinds(
-    queue: Connection, connect: Connect, lose: Lose
-) -> None:
+async def test_a_death_before_the_clock_went_back_hides_no_kinds(queue: Connection, connect: Connect) -> None:
     dying = await connect()
     await advance(queue, timedelta(minutes=19))
     await session(queue, dying, "w1", "mail")
-    await lose(dying)
+    await lose(queue, dying)
     await advance(queue, timedelta(minutes=-19))
     await session(queue, await connect(), "w2", "note")
     assert "note" in await queue.fetchval("select agent.claimable_kinds()")

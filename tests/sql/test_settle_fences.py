@@ -7,20 +7,20 @@ from datetime import timedelta
 import pytest
 
 from surelane.calls import Connection
-from tests.sql.conftest import Connect
 from tests.sql.queue_steps import (
     TEN_MINUTES,
     Pair,
     advance,
     claim,
-    claim_one,
+    claim_single,
     complete,
     ended,
+    ended_row,
     ending,
     enqueue,
     extend,
     fail,
-    live,
+    live_row,
     pair,
     release,
     snooze,
@@ -58,14 +58,7 @@ async def unchanged_by(queue: Connection, identity: int, settle: Settle, item: P
 
 
 @settles
-async def test_the_claim_that_stands_settles(queue: Connection, settle: Settle) -> None:
-    await enqueue(queue)
-    (row,) = await claim(queue)
-    assert await settle(queue, pair(row)) == ["done"]
-
-
-@settles
-async def test_a_claim_that_lapsed_still_settles_while_nobody_else_has_the_event(
+async def test_a_claim_that_lapsed_settles_while_nobody_has_the_event(
     queue: Connection, settle: Settle
 ) -> None:
     await enqueue(queue)
@@ -85,9 +78,7 @@ async def test_a_claim_that_another_followed_is_stale(queue: Connection, settle:
 
 
 @settles
-async def test_a_claim_of_another_worker_with_the_same_number_is_stale(
-    queue: Connection, settle: Settle
-) -> None:
+async def test_another_workers_claim_of_the_same_number_is_stale(queue: Connection, settle: Settle) -> None:
     """A standby that took over may have lost a claim, and given its number again. A session may name its worker."""
     await enqueue(queue)
     (row,) = await claim(queue, worker="w2")
@@ -117,11 +108,10 @@ async def test_what_was_never_claimed_is_stale(queue: Connection, settle: Settle
 
 @settles
 async def test_an_event_that_is_locked_is_busy_and_keeps_its_claim(
-    queue: Connection, connect: Connect, settle: Settle
+    queue: Connection, other: Connection, settle: Settle
 ) -> None:
     identity = await enqueue(queue)
     (row,) = await claim(queue)
-    other = await connect()
     async with other.transaction():
         await other.execute("select from agent.event where id = $1 for update", identity)
         assert await unchanged_by(queue, identity, settle, pair(row)) == ["busy"]
@@ -129,25 +119,23 @@ async def test_an_event_that_is_locked_is_busy_and_keeps_its_claim(
 
 
 @settles
-async def test_an_event_whose_group_is_changing_is_busy(
-    queue: Connection, connect: Connect, settle: Settle
+async def test_while_its_group_changes_it_is_busy(
+    queue: Connection, other: Connection, settle: Settle
 ) -> None:
     head = await enqueue(queue, group_key="g")
     member = await enqueue(queue, group_key="g")
     rows = {row["id"]: row for row in await claim(queue)}
-    other = await connect()
     async with other.transaction():
         await other.execute("select from agent.event where id = $1 for update", head)
         assert await unchanged_by(queue, member, settle, pair(rows[member])) == ["busy"]
     assert await settle(queue, pair(rows[member])) == ["done"]
 
 
-async def test_each_item_of_a_batch_has_its_own_answer(queue: Connection, connect: Connect) -> None:
+async def test_each_item_of_a_batch_has_its_own_answer(queue: Connection, other: Connection) -> None:
     for _ in range(4):
         await enqueue(queue)
     done, late, busy, twice = await claim(queue)
     await release(queue, pair(late))
-    other = await connect()
     async with other.transaction():
         await other.execute("select from agent.event where id = $1 for update", busy["id"])
         items = pair(twice), pair(busy), (999_999_999, 1), pair(late), pair(twice), pair(done)
@@ -157,9 +145,7 @@ async def test_each_item_of_a_batch_has_its_own_answer(queue: Connection, connec
 
 
 @pytest.mark.parametrize("order", [1, -1])
-async def test_of_two_claims_of_one_event_in_a_batch_the_later_one_settles(
-    queue: Connection, order: int
-) -> None:
+async def test_of_two_claims_of_an_event_in_a_batch_the_later_settles(queue: Connection, order: int) -> None:
     """A worker whose lease ran out, and which claimed the event again, may settle both at once."""
     identity = await enqueue(queue)
     (first,) = await claim(queue)
@@ -168,23 +154,19 @@ async def test_of_two_claims_of_one_event_in_a_batch_the_later_one_settles(
     items = [(pair(first), '"old"', "stale"), (pair(second), '"new"', "done")][::order]
     pairs, results, answers = zip(*items, strict=True)
     assert await complete(queue, *pairs, results=results) == list(answers)
-    row = await ended(queue, identity)
-    assert row is not None
+    row = await ended_row(queue, identity)
     assert row["result"] == '"new"'
 
 
 @pytest.mark.parametrize("order", [1, -1])
-async def test_of_two_failures_of_one_event_in_a_batch_the_later_one_counts(
-    queue: Connection, order: int
-) -> None:
+async def test_of_two_failures_of_an_event_in_a_batch_the_later_counts(queue: Connection, order: int) -> None:
     identity = await enqueue(queue)
     (first,) = await claim(queue)
     await advance(queue, TEN_MINUTES)
     (second,) = await claim(queue)
     pairs = [pair(first), pair(second)][::order]
     assert await fail(queue, *pairs) == ["stale", "done"][::order]
-    row = await live(queue, identity)
-    assert row is not None
+    row = await live_row(queue, identity)
     assert json.loads(row["errors"]) == [{"message": "attempt with claim 2"}]
 
 
@@ -205,8 +187,7 @@ async def test_an_extended_lease_counts_from_now_and_beats(queue: Connection) ->
     assert await extend(queue, pair(row), lease=timedelta(minutes=20)) == ["done"]
     await advance(queue, timedelta(minutes=19))
     assert await claim(queue) == []
-    stored = await live(queue, row["id"])
-    assert stored is not None
+    stored = await live_row(queue, row["id"])
     assert stored["vt"] - stored["heartbeat_at"] == timedelta(minutes=20)
 
 
@@ -262,8 +243,7 @@ async def test_the_moments_of_claims_are_bounded_and_claims_keep_their_numbers(q
         assert row["claim"] == number
         assert await complete(queue, (identity, number - 1)) == ["stale"]
         assert await release(queue, pair(row)) == ["done"]
-    one = await claim_one(queue)
-    assert one is not None
+    await claim_single(queue)
     facts = await queue.fetchrow(
         "select cardinality(claimed) as kept, array_upper(claimed, 1) as claim"
         ", claimed[array_upper(claimed, 1)] = (select max(at) from unnest(claimed) as at) as last_is_last"

@@ -11,9 +11,7 @@ from surelane_worker.slack.limits import Leased, LeaseWanted, SlackLimits
 from tests.sql.conftest import Connect
 
 
-def wants(
-    wanted: int, *, calls: int = 3, window: float = 100.0, spare: int = 0, name: str = "T/x"
-) -> LeaseWanted:
+def wants(wanted: int, calls: int = 3, window: float = 100, spare: int = 0, name: str = "T/x") -> LeaseWanted:
     return LeaseWanted(name, calls, window, wanted, spare, 5.0)
 
 
@@ -21,11 +19,15 @@ async def lease(queue: Connection, *wanted: LeaseWanted, within: float = 1000.0)
     return await SlackLimits(queue).lease_slack_calls(wanted, within)
 
 
+async def leased(queue: Connection, wanted: LeaseWanted, within: float = 1000.0) -> Leased:
+    (answer,) = await lease(queue, wanted, within=within)
+    assert answer is not None
+    return answer
+
+
 async def waits(queue: Connection, wanted: LeaseWanted, within: float = 1000.0) -> list[int]:
     """Return the waits in whole seconds."""
-    (leased,) = await lease(queue, wanted, within=within)
-    assert leased is not None
-    return [round(wait) for wait in leased.waits]
+    return [round(wait) for wait in (await leased(queue, wanted, within)).waits]
 
 
 async def forward(queue: Connection, seconds: float) -> None:
@@ -44,9 +46,8 @@ async def test_no_window_has_more_calls_than_the_limit(queue: Connection) -> Non
     made: list[float] = []
     for step in range(40):
         now = step * 7.0
-        made += [
-            now + wait for wait in await waits(queue, wants(1 + step % 3, calls=5, window=30), within=25)
-        ]
+        given = await waits(queue, wants(1 + step % 3, calls=5, window=30), within=25)
+        made += [now + wait for wait in given]
         await forward(queue, 7)
     for start in made:
         assert sum(start <= each < start + 29 for each in made) <= 5
@@ -54,30 +55,21 @@ async def test_no_window_has_more_calls_than_the_limit(queue: Connection) -> Non
 
 
 async def test_calls_that_begin_too_late_are_not_leased(queue: Connection) -> None:
-    (leased,) = await lease(queue, wants(5), within=99)
-    assert leased is not None
-    assert (len(leased.waits), round(leased.later or 0)) == (3, 100)
+    few = await leased(queue, wants(5), within=99)
+    assert (len(few.waits), round(few.later or 0)) == (3, 100)
     await forward(queue, 2)
-    assert await waits(queue, wants(2), within=99) == [98, 98], (
-        "those that were not leased are there for others"
-    )
+    assert await waits(queue, wants(2), within=99) == [98, 98], "what was not leased is there for others"
 
 
 async def test_calls_are_at_hand_while_a_quarter_of_the_limit_is_free(queue: Connection) -> None:
-    at_hand = []
-    for _ in range(3):
-        (leased,) = await lease(queue, wants(1, calls=8, spare=2))
-        assert leased is not None
-        at_hand.append(leased.at_hand)
+    at_hand = [(await leased(queue, wants(1, calls=8, spare=2))).at_hand for _ in range(3)]
     assert at_hand == [2, 2, 0]
     assert await waits(queue, wants(2, calls=8)) == [0, 100], "a call at hand counts until it is made"
     await forward(queue, 103)
     assert await waits(queue, wants(6, calls=8)) == [0, 0, 0, 2, 2, 2], "and a window beyond its last moment"
 
 
-async def test_limits_are_leased_by_workers_at_once_without_waiting_for_each_other(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_workers_lease_limits_at_once_without_any_wait(queue: Connection, connect: Connect) -> None:
     workers = [SlackLimits(await connect("surelane_worker")) for _ in range(4)]
     names = [f"T/{number}" for number in range(6)]
     await lease(queue, *(wants(0, name=name) for name in names))
@@ -86,20 +78,18 @@ async def test_limits_are_leased_by_workers_at_once_without_waiting_for_each_oth
     async def flood(worker: SlackLimits, order: list[str]) -> None:
         wanted = list(order)
         while wanted:
+            asked = [wants(5, calls=9, name=name) for name in wanted]
             try:
-                answers = await worker.lease_slack_calls(
-                    [wants(5, calls=9, name=name) for name in wanted], 50
-                )
+                answers = await worker.lease_slack_calls(asked, 50)
             except Conflict:  # skip locked waits for a row that is being updated, for 200 ms at most
                 continue
             for name, answer in zip(wanted, answers, strict=True):
                 made[name] += 0 if answer is None else len(answer.waits)
             wanted = [name for name, answer in zip(wanted, answers, strict=True) if answer is None]
 
+    orders = [names[:: 1 if turn % 2 else -1] for turn in range(len(workers))]
     async with asyncio.timeout(60):
-        await asyncio.gather(
-            *(flood(worker, names[:: 1 if turn % 2 else -1]) for turn, worker in enumerate(workers))
-        )
+        await asyncio.gather(*map(flood, workers, orders))
     assert set(made.values()) == {9}
 
 
@@ -124,22 +114,18 @@ async def test_a_limit_that_is_being_added_is_given_up_on_soon(queue: Connection
                 await lease(queue, wants(1))
 
 
-async def test_a_refused_call_delays_the_limit_and_then_lets_calls_begin_one_by_one(
-    queue: Connection,
-) -> None:
+async def test_a_refused_call_delays_the_limit_and_lets_calls_begin_one_by_one(queue: Connection) -> None:
     await lease(queue, wants(1, calls=4))
     assert await SlackLimits(queue).delay_slack_calls("T/x", 4, 100, 30) is True
     assert await waits(queue, wants(4, calls=4)) == [30, 55, 80, 105]
 
 
-async def test_a_limit_that_was_never_used_can_be_delayed(queue: Connection) -> None:
-    await SlackLimits(queue).delay_slack_calls("T/x", 1, 60, 30)
-    assert await waits(queue, wants(2, calls=1, window=60)) == [30, 90]
-
-
 async def test_a_lower_number_of_calls_holds_from_the_next_lease_on(queue: Connection) -> None:
     await lease(queue, wants(3))
     assert await waits(queue, wants(2, calls=1)) == [100, 200]
+    # A limit that was never used can be delayed.
+    await SlackLimits(queue).delay_slack_calls("T/y", 1, 60, 30)
+    assert await waits(queue, wants(2, calls=1, window=60, name="T/y")) == [30, 90]
 
 
 async def test_limits_that_are_no_longer_used_are_dropped(queue: Connection) -> None:
@@ -156,6 +142,4 @@ async def test_the_number_of_workers_comes_with_the_answer(queue: Connection) ->
     for name in ("one", "two", "gone"):
         await Engine(queue).announce_worker(name, ["job"], "1")
     await Engine(queue).retire_worker("gone")
-    (leased,) = await lease(queue, wants(1))
-    assert leased is not None
-    assert leased.workers == 2
+    assert (await leased(queue, wants(1))).workers == 2

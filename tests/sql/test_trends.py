@@ -3,6 +3,7 @@
 import json
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from typing import Any
 
 import asyncpg
 import pytest
@@ -26,18 +27,11 @@ cross join lateral (select date_trunc('minute', now()) - $5::interval + n * inte
 MINUTE = timedelta(minutes=1)
 
 
-async def ended(
-    queue: Connection,
-    first: int,
-    events: int,
-    before: timedelta,
-    outcome: str = "completed",
-    wait: float = 2.0,
-    kind: str = "chat",
-) -> None:
+async def ended(queue: Connection, first: int, events: int, before: timedelta, **given: Any) -> None:
     """Store events that ended one after the other from the beginning of a minute on."""
-    await queue.execute("insert into agent.kind values ($1) on conflict do nothing", kind)
-    await queue.execute(ENDED, first, kind, outcome, events, before, wait)
+    how = {"kind": "chat", "outcome": "completed", "wait": 2.0} | given
+    await queue.execute("insert into agent.kind values ($1) on conflict do nothing", how["kind"])
+    await queue.execute(ENDED, first, how["kind"], how["outcome"], events, before, how["wait"])
 
 
 async def trend(queue: Connection, kind: str | None = None, span: str = "hour") -> Trend:
@@ -46,7 +40,7 @@ async def trend(queue: Connection, kind: str | None = None, span: str = "hour") 
 
 async def test_each_minute_has_what_ended_in_it_by_outcome(queue: Connection) -> None:
     await ended(queue, 1, 7, 3 * MINUTE)
-    await ended(queue, 100, 2, 3 * MINUTE, "failed")
+    await ended(queue, 100, 2, 3 * MINUTE, outcome="failed")
     await ended(queue, 200, 5, 30 * MINUTE)
     await ended(queue, 300, 4, 90 * MINUTE)
     found = await trend(queue)
@@ -58,24 +52,14 @@ async def test_each_minute_has_what_ended_in_it_by_outcome(queue: Connection) ->
     assert sum((await trend(queue, span="day")).series["completed"]) == 16
 
 
-async def test_a_kind_has_its_own_trend(queue: Connection) -> None:
-    await ended(queue, 1, 3, MINUTE)
-    await ended(queue, 100, 5, MINUTE, kind="mail")
-    assert sum((await trend(queue, "mail")).series["completed"]) == 5
+async def test_a_kind_has_its_own_trend_and_the_slowest_decides_the_wait(queue: Connection) -> None:
+    await ended(queue, 1, 8, MINUTE)
+    await ended(queue, 100, 10, MINUTE, kind="mail", wait=30)
+    assert sum((await trend(queue, "mail")).series["completed"]) == 10
     assert (await trend(queue, "none")).series["completed"] == [0] * 60
-
-
-async def test_waits_are_those_of_the_slowest_kind(queue: Connection) -> None:
-    await ended(queue, 1, 9, MINUTE, wait=2)
-    await ended(queue, 100, 9, MINUTE, wait=30, kind="mail")
-    series = (await trend(queue)).series
-    assert [sum(series[name]) for name in ("p50", "p95")] == [30, 30]
-
-
-async def test_workspaces_have_their_shares(queue: Connection) -> None:
-    await ended(queue, 1, 20, MINUTE)
     found = await trend(queue)
-    assert {workspace: sum(counts) for workspace, counts in found.workspaces.items()} == {"T0": 10, "T1": 10}
+    assert [sum(found.series[name]) for name in ("p50", "p95")] == [30, 30]
+    assert {workspace: sum(counts) for workspace, counts in found.workspaces.items()} == {"T0": 9, "T1": 9}
 
 
 async def test_many_events_are_estimated_by_their_ids_however_they_come(queue: Connection) -> None:
@@ -89,7 +73,12 @@ async def test_many_events_are_estimated_by_their_ids_however_they_come(queue: C
 async def test_depths_are_kept_each_five_minutes_for_a_day(queue: Connection) -> None:
     for kind in ("mail", "mail", "note"):
         await enqueue(queue, kind)
-    for _ in range(600):  # each second one comes too soon
+    a_day = (
+        "select jsonb_agg(jsonb_build_array(extract(epoch from agent.clock())::int8 - 300 * n, '{}'::jsonb))"
+    )
+    a_day += " from (select n from generate_series(286, 1, -1) as n) as earlier"
+    await queue.execute(f"update agent.measurement set trail = ({a_day})")
+    for _ in range(8):  # each second one comes too soon
         await queue.execute("update agent.test_clock set shift = shift + interval '150 seconds'")
         await Engine(queue).figures()
     await enqueue(queue, "note")
@@ -103,6 +92,7 @@ async def test_depths_are_kept_each_five_minutes_for_a_day(queue: Connection) ->
     assert (everything.series["pending"][-2:], notes.series["pending"][-1]) == ([3, 4], 2)
 
 
+@pytest.mark.slow
 async def test_a_long_history_costs_no_more_pages(server: Server, template: str) -> None:
     """A part reads at most 40 pages of a kind and an outcome, also behind a long history."""
     read = dict[tuple[int, str], int]()
@@ -110,9 +100,8 @@ async def test_a_long_history_costs_no_more_pages(server: Server, template: str)
         async with server.fresh(template) as name:
             await (await filled(server, name, events)).close()
             operator = await asyncpg.connect(as_role(server.uri(name), "surelane_operator"))
-            await operator.execute(
-                f"prepare trend (text, timestamptz, timestamptz, interval, int4) as {READ}"
-            )
+            given = "text, timestamptz, timestamptz, interval, int4"
+            await operator.execute(f"prepare trend ({given}) as {READ}")
             for span, (part, parts) in SPANS.items():
                 assert sum((await trend(operator, span=span)).series["completed"]) > 3000
                 until = datetime.now(UTC)

@@ -2,13 +2,14 @@
 
 import json
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from surelane.calls import Connection
 from surelane_service.engine import Engine
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import Pair, claim, complete, ending, enqueue, fail, live, pair
+from tests.sql.queue_steps import Pair, claim, complete, ending, enqueue, event_of, fail, locked, pair
 
 
 async def announce(queue: Connection, name: str, *kinds: str) -> None:
@@ -17,13 +18,9 @@ async def announce(queue: Connection, name: str, *kinds: str) -> None:
 
 async def passed_on(queue: Connection, item: Pair, version: str = "1") -> str:
     """Settle a claim of a worker that lacks the version; return the answer."""
-    argument = {"pause": 0, "blocking": True, "begun": False, "version": version}
-    answer: str = await queue.fetchval(
-        "select answer from agent.settle(array[$1::int8], array[$2::int4], array['snooze'], array[$3::jsonb])",
-        *item,
-        json.dumps(argument),
-    )
-    return answer
+    argument = json.dumps({"pause": 0, "blocking": True, "begun": False, "version": version})
+    (answer,) = await Engine(queue).settle([(*item, "snooze", argument)])
+    return answer.value
 
 
 async def test_run_gets_the_kind_of_its_version_and_its_attempt_back(queue: Connection) -> None:
@@ -40,22 +37,14 @@ async def test_run_gets_the_kind_of_its_version_and_its_attempt_back(queue: Conn
     assert await ending(queue, identity) == ("completed", None)
 
 
-async def test_request_to_cancel_ends_a_run_that_is_passed_on(queue: Connection) -> None:
+async def test_request_to_cancel_ends_a_run_that_is_passed_on(queue: Connection, connect: Connect) -> None:
     identity = await enqueue(queue, "order", item_key="k")
     (row,) = await claim(queue, "order")
+    async with locked(await connect(), identity):
+        assert await passed_on(queue, pair(row)) == "busy"
     await queue.fetchval("select agent.cancel_event('k')")
     assert await passed_on(queue, pair(row)) == "done"
     assert (await ending(queue, identity))[0] == "cancelled"
-
-
-async def test_locked_event_is_busy_and_then_passed_on(queue: Connection, connect: Connect) -> None:
-    identity = await enqueue(queue, "order")
-    (row,) = await claim(queue, "order")
-    other = await connect()
-    async with other.transaction():
-        await other.execute("select from agent.event where id = $1 for update", identity)
-        assert await passed_on(queue, pair(row)) == "busy"
-    assert await passed_on(queue, pair(row)) == "done"
 
 
 async def test_group_waits_for_the_run_while_a_worker_has_its_version(queue: Connection) -> None:
@@ -89,8 +78,7 @@ async def test_run_of_version_1_waits_for_a_live_worker_that_names_none(queue: C
     identity = await enqueue(queue, "order")
     (row,) = await claim(queue, "order")
     assert await passed_on(queue, pair(row)) == "done"
-    stored = await live(queue, identity)
-    assert stored is not None
+    stored = await event_of(queue, identity)
     assert (stored["kind"], stored["notes"]) == ("order", None)
     assert stored["vt"] > row["vt"] - timedelta(minutes=10)
 
@@ -114,9 +102,7 @@ async def test_failure_hook_and_parent_hear_the_kind_without_a_version(queue: Co
         ("mail@1@2.1", '{"version": "2.1"}', "mail@1"),
     ],
 )
-async def test_kind_without_the_version_is_exact(
-    queue: Connection, kind: str, notes: str | None, base: str
-) -> None:
+async def test_kind_without_the_version_is_exact(queue: Connection, kind: str, notes: Any, base: str) -> None:
     assert await queue.fetchval("select agent.base_kind($1, $2)", kind, notes) == base
 
 

@@ -7,16 +7,7 @@ from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
 from surelane_service.intake import Intake
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import (
-    advance,
-    await_answer,
-    claim,
-    ended,
-    ending,
-    enqueue,
-    pair,
-    sweep,
-)
+from tests.sql.queue_steps import advance, await_answer, claim, ending, history_of, pair, sweep
 
 
 async def test_an_answer_ends_what_awaits_it_once_and_before_its_deadline(queue: Connection) -> None:
@@ -42,15 +33,6 @@ async def test_an_answer_ends_what_awaits_it_once_and_before_its_deadline(queue:
     assert len(await claim(queue, "then")) == 1
 
 
-async def test_an_event_cancelled_while_it_runs_is_not_parked(queue: Connection) -> None:
-    await enqueue(queue, "ask", item_key="k")
-    (row,) = await claim(queue, "ask")
-    assert await Queue(queue).cancel("k") == "running"
-    deadline = await queue.fetchval("select agent.clock() + interval '5 minutes'")
-    assert await await_answer(queue, pair(row), deadline) == "done"
-    assert await ending(queue, row["id"]) == ("cancelled", "cancelled while running")
-
-
 async def test_a_remote_agent_answers_only_what_was_dispatched_to_it(queue: Connection) -> None:
     client = Queue(queue)
     await client.enqueue("dispatch-execute", {"agent": "scribe"})
@@ -62,16 +44,17 @@ async def test_a_remote_agent_answers_only_what_was_dispatched_to_it(queue: Conn
     assert await Intake(queue).answer_dispatch(dispatched["id"], ["critic"], "1") == "unknown"
     assert await Intake(queue).answer_dispatch(asked["id"], ["scribe"], "1") == "unknown"
     assert await Intake(queue).answer_dispatch(dispatched["id"], ["critic", "scribe"], "1") == "done"
-    answered = await ended(queue, dispatched["id"])
-    assert answered is not None
+    answered = await history_of(queue, dispatched["id"])
     assert answered["result"] == "1"
 
 
-async def test_a_handler_may_answer_what_awaits_it(queue: Connection, connect: Connect) -> None:
+async def test_a_handler_may_answer_what_was_not_cancelled(queue: Connection, connect: Connect) -> None:
     """One event's handler ends another event, as for an approval by a button."""
-    await enqueue(queue, "approval")
-    (row,) = await claim(queue, "approval")
-    worker = await connect("surelane_worker")
+    client = Queue(await connect("surelane_worker"))
     deadline = await queue.fetchval("select agent.clock() + interval '5 minutes'")
-    assert await await_answer(worker, pair(row), deadline) == "done"
-    assert await Queue(worker).answer_event(row["id"], '"approved"') == "done"
+    first, second = [await client.enqueue("approval", item_key=key) for key in "ab"]
+    rows = {row["id"]: pair(row) for row in await claim(queue, "approval")}
+    assert await client.cancel("b") == "running"
+    assert [await await_answer(queue, each, deadline) for each in rows.values()] == ["done", "done"]
+    assert await client.answer_event(first, '"approved"') == "done"
+    assert await ending(queue, second) == ("cancelled", "cancelled while running")

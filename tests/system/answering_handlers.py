@@ -19,13 +19,11 @@ async def deploy(event: Event, ctx: Context) -> list[bool]:
 
 @handlers.command("/text", answers=True)
 def text(event: Event, ctx: Context) -> bool:
-    """Answer with a text, from a thread."""
     return ctx.run(ctx.ack(event.payload["text"]))
 
 
 @handlers.command("/raise", answers=True)
 async def fail(event: Event, ctx: Context) -> None:
-    """Fail before any answer."""
     raise RuntimeError("no answer")
 
 
@@ -59,7 +57,6 @@ async def hold_answer(event: Event, ctx: Context) -> bool:
 
 @handlers.view("ask", answers=True)
 async def ask(event: Event, ctx: Context) -> bool:
-    """Say that an input is wrong."""
     return await ctx.ack(response_action="errors", errors={"name": "taken"})
 
 
@@ -81,7 +78,6 @@ async def invite(event: Event, ctx: Context) -> bool:
 
 @handlers.view("large", answers=True)
 async def large(event: Event, ctx: Context) -> bool:
-    """Answer with the largest view."""
     view = {"type": "modal", "private_metadata": "\N{BLACK CHESS KING}" * 80_000}
     return await ctx.ack(response_action="update", view=view)
 
@@ -105,7 +101,6 @@ async def stop(event: Event, ctx: Context) -> None:
 
 @handlers.on("hold")
 async def hold_slot(event: Event, ctx: Context) -> None:
-    """Keep an ordinary slot."""
     await asyncio.Event().wait()
 
 

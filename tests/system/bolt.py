@@ -11,7 +11,6 @@ import asyncpg
 
 from surelane.calls import Connection
 from surelane_dev.simulator.posting.events import envelope
-from surelane_dev.simulator.workspace.model import User
 from surelane_service.intake import Intake
 from tests.processes import Service, service
 from tests.system.slack_stand import Stand, slack_stand
@@ -45,13 +44,6 @@ class Bolt:
     connection: Connection
     worker: Service
 
-    @property
-    def ada(self) -> User:
-        """The person who does everything."""
-        ada = self.slack.simulator.workspace.user("ada")
-        assert ada is not None
-        return ada
-
     async def end(self, identity: int) -> dict[str, Any]:
         """Wait until an event has ended, and return its row."""
         return dict(await ended(self.connection, identity))
@@ -62,45 +54,31 @@ class Bolt:
         assert (row["outcome"], row["attempts"]) == ("completed", attempts), row["errors"]
         return row
 
-    async def happens(self, inner: dict[str, Any], **outer: Any) -> int:
+    async def happens(self, inner: dict[str, Any]) -> int:
         """Store an event of the Events API."""
         workspace = self.slack.simulator.workspace
-        whole = envelope(workspace, {"event_ts": workspace.next_ts(), **inner}) | outer
-        return await self.slack.queue.insert_event(json.dumps(whole))
-
-    async def inserts(self, payload: dict[str, Any]) -> int:
-        """Store a command or an interaction whose request no longer waits."""
-        return await self.slack.queue.insert_event(json.dumps(payload))
+        return await self.slack.store(envelope(workspace, {"event_ts": workspace.next_ts(), **inner}))
 
     async def asks(self, payload: dict[str, Any], attempts: int = 1) -> Any:
         """Store a command or an interaction whose request waits. Return the answer once the event has ended."""
+        waiting: dict[str, Any] = {"waits": [timedelta(seconds=60)], "channel": "test"}
         ((stored, _),) = await Intake(self.connection).insert_requests(
-            [json.dumps(payload)],
-            traceparents=[None],
-            item_keys=[None],
-            waits=[timedelta(seconds=60)],
-            channel="test",
+            [json.dumps(payload)], traceparents=[None], item_keys=[None], **waiting
         )
         await self.completed(stored.id, attempts)
-        return await self.answer(stored.id)
-
-    async def answer(self, identity: int) -> Any:
-        """Return the answer to a request that waits."""
         text = await self.connection.fetchval(
-            "select answer from agent.request where event_id = $1 and channel = 'test'", identity
+            "select answer from agent.request where event_id = $1 and channel = 'test'", stored.id
         )
         return "no answer" if text is None else json.loads(text)
 
-    def said(self, channel: str = "general") -> list[str]:
-        """Return the texts of the messages in a channel, outside of threads."""
-        room = self.slack.simulator.workspace.channel(channel)
-        assert room is not None
-        return [message.text for message in room.messages.values() if message.thread_ts is None]
+    def said(self) -> list[str]:
+        """Return the texts of the messages in the general channel, outside of threads."""
+        return [message.text for message in self.slack.room().messages.values() if message.thread_ts is None]
 
     def whispered(self) -> list[str]:
         """Return the texts of the direct messages."""
-        messages = self.slack.simulator.workspace.direct_messages(self.ada.id).messages.values()
-        return [message.text for message in messages]
+        room = self.slack.simulator.workspace.direct_messages(self.slack.user().id)
+        return [message.text for message in room.messages.values()]
 
 
 @asynccontextmanager

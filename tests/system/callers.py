@@ -1,9 +1,13 @@
-"""Programs that enqueue: one for each connection that the queue works over, each with its own way to a transaction."""
+"""Programs that enqueue: one for each connection that the queue works over, each with its own way to a transaction.
+
+With ``alone`` a program is in no transaction: each call is one of its own.
+"""
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -44,6 +48,9 @@ class Caller:
     connection: Any
 
 
+AUTOCOMMIT = {"isolation_level": "AUTOCOMMIT"}
+
+
 class StopError(Exception):
     """A program fails."""
 
@@ -76,10 +83,10 @@ def _synchronous(connection: Any, execute: Callable[[str], object]) -> Caller:
 
 
 @asynccontextmanager
-async def asyncpg_connection(uri: str) -> AsyncIterator[Caller]:
+async def asyncpg_connection(uri: str, *, alone: bool = False) -> AsyncIterator[Caller]:
     connection = await asyncpg.connect(uri)
     try:
-        async with connection.transaction():
+        async with nullcontext() if alone else connection.transaction():
             yield _asynchronous(connection, connection.execute)
     finally:
         await connection.close()
@@ -93,14 +100,14 @@ async def asyncpg_pools_connection(uri: str) -> AsyncIterator[Caller]:
 
 
 @asynccontextmanager
-async def psycopg_connection(uri: str) -> AsyncIterator[Caller]:
-    with psycopg.connect(uri) as connection:
+async def psycopg_connection(uri: str, *, alone: bool = False) -> AsyncIterator[Caller]:
+    with psycopg.connect(uri, autocommit=alone) as connection:
         yield _synchronous(connection, connection.execute)
 
 
 @asynccontextmanager
-async def psycopg_async_connection(uri: str) -> AsyncIterator[Caller]:
-    async with await psycopg.AsyncConnection.connect(uri) as connection:
+async def psycopg_async_connection(uri: str, *, alone: bool = False) -> AsyncIterator[Caller]:
+    async with await psycopg.AsyncConnection.connect(uri, autocommit=alone) as connection:
         yield _asynchronous(connection, connection.execute)
 
 
@@ -109,13 +116,16 @@ def engine_of(uri: str, **options: Any) -> Iterator[sqlalchemy.Engine]:
     engine = sqlalchemy.create_engine(
         "postgresql+psycopg://", creator=lambda: psycopg.connect(uri), poolclass=NullPool, **options
     )
-    yield engine
-    engine.dispose()
+    try:
+        yield engine
+    finally:
+        engine.dispose()
 
 
 @asynccontextmanager
-async def sqlalchemy_connection(uri: str) -> AsyncIterator[Caller]:
-    with engine_of(uri) as engine, engine.begin() as connection:
+async def sqlalchemy_connection(uri: str, *, alone: bool = False) -> AsyncIterator[Caller]:
+    options = AUTOCOMMIT if alone else {}
+    with engine_of(uri, **options) as engine, engine.connect() if alone else engine.begin() as connection:
         yield _synchronous(connection, connection.exec_driver_sql)
 
 
@@ -149,10 +159,11 @@ def sqlalchemy_async_connection(driver: str) -> Begin:
     return begin
 
 
-def sqlalchemy_async_session(driver: str) -> Begin:
+def sqlalchemy_async_session(driver: str, *, alone: bool = False) -> Begin:
     @asynccontextmanager
     async def begin(uri: str) -> AsyncIterator[Caller]:
-        async with AsyncSession(async_engine_of(driver)(uri)) as session, session.begin():
+        engine = async_engine_of(driver)(uri, **(AUTOCOMMIT if alone else {}))
+        async with AsyncSession(engine) as session, nullcontext() if alone else session.begin():
             yield _asynchronous(session, lambda statement: session.execute(sqlalchemy.text(statement)))
 
     return begin
@@ -208,10 +219,10 @@ def django_execute(statement: str) -> None:
 
 
 @asynccontextmanager
-async def django_atomic(uri: str) -> AsyncIterator[Caller]:
+async def django_atomic(uri: str, *, alone: bool = False) -> AsyncIterator[Caller]:
     connection = djangos(uri)
     try:
-        with atomic():
+        with nullcontext() if alone else atomic():
             yield _synchronous(connection, django_execute)
     finally:
         connection.close()
@@ -233,51 +244,11 @@ TRANSACTIONS: dict[str, Begin] = {
 }
 
 
-@asynccontextmanager
-async def asyncpg_alone(uri: str) -> AsyncIterator[Caller]:
-    connection = await asyncpg.connect(uri)
-    yield _asynchronous(connection, connection.execute)
-    await connection.close()
-
-
-@asynccontextmanager
-async def psycopg_autocommit(uri: str) -> AsyncIterator[Caller]:
-    with psycopg.connect(uri, autocommit=True) as connection:
-        yield _synchronous(connection, connection.execute)
-
-
-@asynccontextmanager
-async def psycopg_async_autocommit(uri: str) -> AsyncIterator[Caller]:
-    async with await psycopg.AsyncConnection.connect(uri, autocommit=True) as connection:
-        yield _asynchronous(connection, connection.execute)
-
-
-@asynccontextmanager
-async def sqlalchemy_autocommit(uri: str) -> AsyncIterator[Caller]:
-    with engine_of(uri, isolation_level="AUTOCOMMIT") as engine, engine.connect() as connection:
-        yield _synchronous(connection, connection.exec_driver_sql)
-
-
-@asynccontextmanager
-async def sqlalchemy_asyncpg_autocommit(uri: str) -> AsyncIterator[Caller]:
-    engine = async_engine_of("asyncpg")(uri, isolation_level="AUTOCOMMIT")
-    async with AsyncSession(engine) as session:
-        yield _asynchronous(session, lambda statement: session.execute(sqlalchemy.text(statement)))
-
-
-@asynccontextmanager
-async def django_alone(uri: str) -> AsyncIterator[Caller]:
-    connection = djangos(uri)
-    yield _synchronous(connection, django_execute)
-    connection.close()
-
-
 ALONE: dict[str, Begin] = {
-    "asyncpg": asyncpg_alone,
-    "psycopg": psycopg_autocommit,
-    "psycopg-async": psycopg_async_autocommit,
-    "sqlalchemy": sqlalchemy_autocommit,
-    "sqlalchemy-asyncpg": sqlalchemy_asyncpg_autocommit,
-    "django": django_alone,
+    "asyncpg": partial(asyncpg_connection, alone=True),
+    "psycopg": partial(psycopg_connection, alone=True),
+    "psycopg-async": partial(psycopg_async_connection, alone=True),
+    "sqlalchemy": partial(sqlalchemy_connection, alone=True),
+    "sqlalchemy-asyncpg": sqlalchemy_async_session("asyncpg", alone=True),
+    "django": partial(django_atomic, alone=True),
 }
-"""Programs without a transaction: each call is one of its own."""

@@ -13,11 +13,16 @@ from typing import Any
 from urllib.parse import urlencode
 
 import aiohttp
+import asyncpg
+import pytest
 
+from surelane.calls import Connection
 from surelane_ingest.answers import PATIENCE, Patience
 from surelane_ingest.ingest_settings import IngestSettings
 from surelane_ingest.wiring import Ingest, running
 from surelane_service.service_settings import load_settings
+from surelane_service.telemetry.spans import Tracer
+from tests.databases import Server, as_role
 
 SECRET = "test-signing-secret-0123456789abcdef"
 TEAM, CHANNEL, BOT, APP = "T1", "C1", "UBOT", "A1"
@@ -89,22 +94,18 @@ class Slack:
         self.secret = secret
 
     async def event(self, payload: object, **headers: str) -> Answer:
-        """Post a request of the Events API."""
         return await self.post("/slack/events", json.dumps(payload).encode(), "application/json", **headers)
 
     async def form(self, path: str, fields: Mapping[str, str]) -> Answer:
-        """Post a signed form."""
         return await self.post(path, urlencode(fields).encode(), "application/x-www-form-urlencoded")
 
     async def post(
         self, path: str, body: bytes, content_type: str = "application/json", **headers: str
     ) -> Answer:
-        """Post a raw body with its signature."""
         sent = {"Content-Type": content_type, **signed(body, self.secret), **headers}
         return await self.send("POST", path, body, sent)
 
     async def send(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
-        """Send a request unchanged."""
         async with self.session.request(
             method, self.url + path, data=BytesIO(body), headers=headers
         ) as response:
@@ -113,12 +114,7 @@ class Slack:
 
 def settings(database: str, **others: str) -> dict[str, str]:
     """Return the environment of an ingest service for tests."""
-    return {
-        "DATABASE_URL": database,
-        "SLACK_SIGNING_SECRET": SECRET,
-        "LOG_LEVEL": "debug",
-        **others,
-    }
+    return {"DATABASE_URL": database, "SLACK_SIGNING_SECRET": SECRET, "LOG_LEVEL": "debug", **others}
 
 
 @dataclass(frozen=True)
@@ -130,28 +126,58 @@ class Served:
 
     @property
     def url(self) -> str:
-        """The URL of its public port."""
         return self.slack.url
 
     @property
     def private_url(self) -> str:
-        """The URL of its private port."""
         return f"http://127.0.0.1:{self.ingest.private_port}"
 
 
 @asynccontextmanager
-async def served(database: str, *, patience: Patience = PATIENCE, **others: Any) -> AsyncIterator[Served]:
+async def served(
+    database: str, *, patience: Patience = PATIENCE, tracer: Tracer | None = None, **others: Any
+) -> AsyncIterator[Served]:
     """Run the service in this process, on free ports, for the length of the block."""
-    chosen = load_settings(
-        IngestSettings,
-        **{
-            "database_url": database,
-            "signing_secret": SECRET,
-            "host": "127.0.0.1",
-            "port": 0,
-            "private_port": 0,
-            **others,
-        },
-    )
-    async with running(chosen, patience=patience) as ingest, aiohttp.ClientSession() as session:
+    own = {"signing_secret": SECRET, "host": "127.0.0.1", "port": 0, "private_port": 0}
+    own["database_budget"] = "30s"  # for a busy machine: Slack's three seconds are the tests' of outages
+    chosen = load_settings(IngestSettings, **{"database_url": database, **own, **others})
+    async with running(chosen, tracer, patience=patience) as ingest, aiohttp.ClientSession() as session:
         yield Served(ingest, Slack(session, f"http://127.0.0.1:{ingest.port}"))
+
+
+@asynccontextmanager
+async def served_alone(
+    server: Server, template: str, **others: Any
+) -> AsyncIterator[tuple[Served, Connection]]:
+    """Run the service in this process on a database of its own. Yield it with its owner's connection."""
+    async with server.fresh(template) as name:
+        uri = server.uri(name)
+        connection = await asyncpg.connect(uri)
+        try:
+            async with served(as_role(uri, "surelane_ingest"), **others) as ingest:
+                yield ingest, connection
+        finally:
+            await connection.close()
+
+
+def own_ingest(**others: Any) -> tuple[Any, Any, Any]:
+    """Return the fixtures ``system``, ``ingest`` and ``connection`` of a module.
+
+    All its tests use one service on one database. A test that asks for the connection gets an empty queue.
+    """
+
+    @pytest.fixture(scope="module")
+    async def system(server: Server, template: str) -> AsyncIterator[tuple[Served, Connection]]:
+        async with served_alone(server, template, **others) as both:
+            yield both
+
+    @pytest.fixture
+    def ingest(system: tuple[Served, Connection]) -> Served:
+        return system[0]
+
+    @pytest.fixture
+    async def connection(system: tuple[Served, Connection]) -> Connection:
+        await system[1].execute("truncate agent.event, agent.event_hist")
+        return system[1]
+
+    return system, ingest, connection

@@ -16,9 +16,15 @@ from typing import Any
 
 from aiohttp import web
 
+from surelane.calls import Connection
+from surelane_dev.simulator.workspace.model import Message
 from surelane_service.probes import serving
+from tests.system.slack_stand import Stand
+from tests.system.test_durable import result_of
+from tests.system.worker import enqueue
 
 KEY = "sk-a-key-that-must-not-show"
+USED = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
 PLAN = re.compile(r"plan:([\w-]+)")
 
 
@@ -108,37 +114,22 @@ class ModelServer:
             request.transport.abort()
         elif reply.end == "done":
             await response.write(chunk({}, finish_reason="tool_calls" if reply.calls else "stop"))
-            usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
-            await response.write(chunk(None, usage=usage))
+            await response.write(chunk(None, usage=USED))
             await response.write(b"data: [DONE]\n\n")
         return response
 
 
 def whole(reply: Reply, name: str) -> dict[str, Any]:
     """Return a response that is not streamed."""
-    wanted = [
-        {
-            "id": f"{name}-{number}",
-            "type": "function",
-            "function": {"name": tool, "arguments": json.dumps(given)},
-        }
-        for number, (tool, given) in enumerate(reply.calls)
-    ]
-    message = {"role": "assistant", "content": "".join(reply.text) or None}
-    choice = {
-        "index": 0,
-        "message": {**message, **({"tool_calls": wanted} if wanted else {})},
-        "finish_reason": "tool_calls" if wanted else "stop",
-    }
-    usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
-    return {
-        "id": "1",
-        "object": "chat.completion",
-        "created": 1,
-        "model": "m",
-        "choices": [choice],
-        "usage": usage,
-    }
+    wanted = []
+    for number, (tool, given) in enumerate(reply.calls):
+        function = {"name": tool, "arguments": json.dumps(given)}
+        wanted.append({"id": f"{name}-{number}", "type": "function", "function": function})
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(reply.text) or None}
+    message |= {"tool_calls": wanted} if wanted else {}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if wanted else "stop"}
+    about = {"id": "1", "object": "chat.completion", "created": 1, "model": "m"}
+    return {**about, "choices": [choice], "usage": USED}
 
 
 def chunk(delta: Any, finish_reason: str | None = None, **more: Any) -> bytes:
@@ -157,12 +148,58 @@ async def model_server() -> AsyncIterator[ModelServer]:
         yield server
 
 
-def settings(server: ModelServer, **more: str) -> dict[str, str]:
-    """Return the settings of a worker with this model."""
+def settings(server: ModelServer, slack: Stand | None = None, /, **more: str) -> dict[str, str]:
+    """Return the settings of a worker with this model, and with this Slack."""
     return {
+        **({"SLACK_API_URL": slack.api, "SLACK_BOT_TOKEN": "xoxb-any"} if slack else {}),
         "SURELANE_MODEL_URL": server.url,
         "SURELANE_MODEL": "local",
         "SURELANE_MODEL_KEY": KEY,
         "OLLAMA_BASE_URL": server.url,
         **more,
     }
+
+
+@dataclass(frozen=True)
+class Desk:
+    """People who ask an agent in a simulated Slack, and the model that answers."""
+
+    slack: Stand
+    model: ModelServer
+    connection: Connection
+
+    async def ask(self, plan: str, *answers: Reply | list[Reply], **where: Any) -> tuple[int, Message]:
+        """Let Ada ask, where the model is to answer so. Return the turn's id, and her message."""
+        if answers:
+            self.model.plans[plan] = list(answers)
+        return await self.slack.mention(f"plan:{plan}", **where)
+
+    async def turn(self, plan: str, *answers: Reply | list[Reply], **where: Any) -> tuple[Any, Message]:
+        """Let Ada ask, and wait. Return the turn's result, and her message."""
+        identity, asked = await self.ask(plan, *answers, **where)
+        return await result_of(self.connection, identity), asked
+
+    async def job(
+        self, plan: str, *answers: Reply | list[Reply], kind: str = "agent-turn", **more: Any
+    ) -> int:
+        """Enqueue a turn. Return its id."""
+        if answers:
+            self.model.plans[plan] = list(answers)
+        return await enqueue(self.connection, kind, {"text": f"plan:{plan}", **more})
+
+    async def result(self, identity: int) -> Any:
+        return await result_of(self.connection, identity)
+
+    async def steps(self, identity: int) -> list[str]:
+        """Return the names of an event's steps."""
+        steps = json.loads(await self.connection.fetchval("select agent.list_steps($1)", identity))
+        return [step["name"] for step in steps]
+
+    def said(self, asked: Message) -> list[str]:
+        """Return the texts of a thread, without what shows the tools' calls."""
+        return [message.text for message in self.slack.replies(asked) if not message.only_tasks]
+
+    def told(self, plan: str) -> list[Any]:
+        """Return what tools told the model up to its last request."""
+        messages = self.model.asked[plan][-1]["messages"]
+        return [each["content"] for each in messages if each["role"] == "tool"]

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from surelane_worker import Event, Handlers
+from surelane_worker import Handlers
 from surelane_worker.builtin import messages
-from surelane_worker.handling.context import Context
 from surelane_worker.model import Agent, Tools
 from surelane_worker.model.files import attach
 from surelane_worker.model.slack import search_slack, show
@@ -72,31 +71,10 @@ def wait_for_file(name: str) -> str:
 
 handlers = Handlers()
 agent = Agent(instructions="Help the tests.", tools=tools, below=BELOW)
-ops = Agent(mcp=Path(__file__).with_name("mcp_server.json"))
-
-
-@handlers.on("ops", timeout="1m")
-async def operate(event: Event, ctx: Context) -> object:
-    """Answer with the tools of an MCP server."""
-    return await ops.turn(event, ctx)
-
-
-hasty = Agent(tools=tools, patience="50ms")
-
-
-@handlers.on("hasty", timeout="1m")
-async def hurry(event: Event, ctx: Context) -> object:
-    """Answer with the agent, and do not wait for people."""
-    return await hasty.turn(event, ctx)
-
-
-chained = Agent(model="ollama:first, local:1", tools=tools)
-
-
-@handlers.on("chained", timeout="1m")
-async def ask_several(event: Event, ctx: Context) -> object:
-    """Answer with models of two providers."""
-    return await chained.turn(event, ctx)
+turn = handlers.on("slack.app_mention", timeout="1m")(agent.turn)
+ops = handlers.on("ops", timeout="1m")(Agent(mcp=Path(__file__).with_name("mcp_server.json")).turn)
+hasty = handlers.on("hasty", timeout="1m")(Agent(tools=tools, patience="50ms").turn)
+chained = handlers.on("chained", timeout="1m")(Agent(model="ollama:first, local:1", tools=tools).turn)
 
 
 class City(BaseModel):
@@ -120,12 +98,6 @@ research = handlers.on("re.search", timeout="1m", max_attempts=1)(Agent(tools=to
 chief_tools = Tools()
 chief_tools.add_kind("re.search", "Finds out what the weather is like.")
 chief = handlers.on("chief", timeout="1m")(Agent(tools=chief_tools).turn)
-
-
-@handlers.on("slack.app_mention", timeout="1m")
-async def turn(event: Event, ctx: Context) -> object:
-    """Answer with the agent."""
-    return await agent.turn(event, ctx)
 
 
 handlers.on("agent-turn", timeout="1m")(messages.turn)  # the built-in one, with the tools of the settings

@@ -16,6 +16,8 @@ from aiohttp import BasicAuth, web
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from surelane_service.probes import serving
+
 CLIENT, SECRET = "surelane-console", "s3cret: of the client"
 
 
@@ -31,18 +33,13 @@ class Answers:
         self._key, self._kid = _new_key(), "key-1"
 
     @contextmanager
-    def saying(self, **claims: Any) -> Iterator[None]:
-        """Put these claims into ID tokens; ``None`` leaves one out."""
-        self._claims = claims
-        yield
-        self._claims = {}
-
-    @contextmanager
-    def signing(self, how: str) -> Iterator[None]:
-        """Sign ID tokens in a wrong way."""
-        self._signed = how
-        yield
-        self._signed = "right"
+    def saying(self, signed: str = "right", **claims: Any) -> Iterator[None]:
+        """Put these claims into ID tokens, and sign them so; ``None`` leaves a claim out."""
+        self._signed, self._claims = signed, claims
+        try:
+            yield
+        finally:
+            self._signed, self._claims = "right", {}
 
     def rotate(self) -> None:
         """Replace the key."""
@@ -57,14 +54,9 @@ class Answers:
         ]
 
     async def configuration(self, _: web.Request) -> web.Response:
-        return web.json_response(
-            {
-                "issuer": self.issuer,
-                "authorization_endpoint": self.issuer + "/authorize",
-                "token_endpoint": self.issuer + "/token",
-                "jwks_uri": self.issuer + "/keys",
-            }
-        )
+        at = {"authorization_endpoint": "/authorize", "token_endpoint": "/token", "jwks_uri": "/keys"}
+        addresses = {name: self.issuer + path for name, path in at.items()}
+        return web.json_response({"issuer": self.issuer, **addresses})
 
     async def keys(self, request: web.Request) -> web.StreamResponse:
         self.keys_read += 1
@@ -90,23 +82,13 @@ class Answers:
         given = BasicAuth.decode(request.headers["Authorization"])
         assert given.login == CLIENT
         started = self._codes.pop(str(form["code"]), None)
-        digest = hashlib.sha256(str(form["code_verifier"]).encode()).digest()
-        challenge = _part(digest)
-        if started is None or (started["code_challenge"], started["redirect_uri"]) != (
-            challenge,
-            form["redirect_uri"],
-        ):
+        challenge = _part(hashlib.sha256(str(form["code_verifier"]).encode()).digest())
+        expected = {"code_challenge": challenge, "redirect_uri": form["redirect_uri"]}
+        if started is None or not expected.items() <= started.items():
             return web.json_response({"error": "invalid_grant"}, status=400)
         now = int(time.time())
-        claims = {
-            "iss": self.issuer,
-            "aud": CLIENT,
-            "sub": "u1",
-            "iat": now,
-            "exp": now + 300,
-            "nonce": started["nonce"],
-            **self._claims,
-        }
+        usual = {"iss": self.issuer, "aud": CLIENT, "sub": "u1", "iat": now, "exp": now + 300}
+        claims = {**usual, "nonce": started["nonce"], **self._claims}
         claims = {name: value for name, value in claims.items() if value is not None}
         return web.json_response(
             {"token_type": "Bearer", "access_token": "x", "id_token": self._sign(claims)}
@@ -145,10 +127,6 @@ async def provider_at() -> AsyncIterator[Answers]:
     answers = Answers()
     app = web.Application()
     app.add_routes(answers.routes())
-    runner = web.AppRunner(app)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    answers.issuer = f"http://127.0.0.1:{runner.addresses[0][1]}"
-    yield answers
-    await runner.cleanup()
+    async with serving(app, 0, setting="none", host="127.0.0.1") as port:
+        answers.issuer = f"http://127.0.0.1:{port}"
+        yield answers

@@ -1,5 +1,6 @@
-"""Serve the operator's API and page in this process, and use them as a browser does."""
+"""Serve the operator's API and page in this process, use them as a browser does, and fill their queue."""
 
+import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -7,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
+import asyncpg
 
+from surelane.calls import Connection
 from surelane_operator.console.access.access_settings import AccessSettings
 from surelane_operator.wiring import running
 
@@ -59,3 +62,29 @@ async def page(database: str, **settings: Any) -> AsyncIterator[str]:
     own = {"DATABASE_URL": database, "SURELANE_PRIVATE_PORT": 0, "SURELANE_HOST": "127.0.0.1"}
     async with running(AccessSettings.model_validate({**own, **settings})) as port:
         yield f"http://127.0.0.1:{port}"
+
+
+@asynccontextmanager
+async def emptied(database: str) -> AsyncIterator[Connection]:
+    """Connect to a database that tests share, with an empty queue."""
+    connected = await asyncpg.connect(database)
+    try:
+        await connected.execute(
+            "truncate agent.event, agent.event_hist, agent.kind, agent.cron, agent.worker"
+            ", agent.operator_action"
+        )
+        yield connected
+    finally:
+        await connected.close()
+
+
+async def fail(connection: Connection, identity: int, message: str, worker: str = "w") -> None:
+    """Fail an event at its last attempt; no other one of its kind waits."""
+    claim = "select agent.claim_events(array[kind], _limit => 1, _claimed_by => $2) from agent.event"
+    await connection.execute(f"{claim} where id = $1", identity, worker)
+    error = {"type": "ValueError", "message": message, "at": "2026-01-01T00:00:00Z", "worker": worker}
+    await connection.execute(
+        "select agent.settle(array[$1::int8], '{1}', '{fail}', array[$2::jsonb])",
+        identity,
+        json.dumps({"error": error, "final": True}),
+    )

@@ -2,12 +2,25 @@
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 import aiohttp
 
 from tests.system.ingest_client import Slack, signed
 
 PLAIN = b"Host: ingest\r\nContent-Type: application/json\r\n"
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
 
 
 async def raw(port: int, request: bytes, *, answers: int = 0, quiet: float = 0.5) -> bytes:
@@ -32,12 +45,10 @@ async def raw(port: int, request: bytes, *, answers: int = 0, quiet: float = 0.5
 
 
 def statuses(answer: bytes) -> list[int]:
-    """Return the status of each answer on a connection."""
     return [int(status) for status in re.findall(rb"HTTP/1\.[01] (\d{3})", answer)]
 
 
 def post(body: bytes, headers: bytes = PLAIN) -> bytes:
-    """Return a signed request as bytes."""
     lines = b"".join(f"{name}: {value}\r\n".encode() for name, value in signed(body).items())
     return b"POST /slack/events HTTP/1.1\r\n" + headers + lines
 

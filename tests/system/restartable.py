@@ -35,7 +35,6 @@ class Restartable:
         return uri_of(self._admin, role=role, database=NAME)
 
     async def start(self) -> None:
-        """Start the server; return when it answers."""
         self._postgres = await self._stack.enter_async_context(
             embedded(self._directory, on_line=print, settings=self._settings)
         )
@@ -67,7 +66,6 @@ class Restartable:
         self._postgres = None
 
     async def restart(self, how: signal.Signals = signal.SIGINT) -> None:
-        """Stop it and start it again."""
         await self.stop(how)
         await self.start()
 
@@ -88,7 +86,6 @@ class Restartable:
 
     @asynccontextmanager
     async def connected(self) -> AsyncIterator[Connection]:
-        """Connect as the owner."""
         connection = await asyncpg.connect(self.uri())
         try:
             yield connection

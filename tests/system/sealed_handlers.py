@@ -1,11 +1,12 @@
 """Handle the events of the encryption's tests in real worker processes: each repeats what a person wrote everywhere."""
 
+import os
 from typing import Any
 
 from surelane_worker import Context, Continuation, Event, FanOut, Handlers, Job
 
 handlers = Handlers()
-handlers.cron("declared", "0 3 1 1 *", kind="note", payload={"text": "what a team declared"})
+handlers.cron("declared", "0 3 1 1 *", kind="note", payload={"text": os.environ.get("DECLARED_TEXT")})
 
 
 @handlers.on("slack.app_mention")

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from surelane.calls import Connection
-from tests.system.model_server import ModelServer, model_server
+from tests.system.model_server import Desk, ModelServer, model_server
 from tests.system.slack_stand import Stand, slack_stand
 
 
@@ -30,3 +30,8 @@ async def shared_slack(connection: Connection) -> AsyncIterator[Stand]:
 async def shared_model() -> AsyncIterator[ModelServer]:
     async with model_server() as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+async def shared_desk(slack: Stand, model: ModelServer, connection: Connection) -> Desk:
+    return Desk(slack, model, connection)

@@ -40,7 +40,6 @@ class Received:
 
     @property
     def envelope(self) -> dict[str, Any]:
-        """The event in its body."""
         found: dict[str, Any] = json.loads(self.body)
         return found
 
@@ -52,7 +51,6 @@ class Received:
 
     @property
     def payload(self) -> dict[str, Any]:
-        """The interaction in its form."""
         found: dict[str, Any] = json.loads((self.form or {})["payload"])
         return found
 
@@ -84,12 +82,10 @@ class StandIn:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """The received events, with repeated deliveries."""
         return [each.envelope for each in self.received if each.form is None]
 
     @property
     def acknowledged(self) -> list[dict[str, Any]]:
-        """The events with the answer 200."""
         return [each.envelope for each in self.received if each.form is None and each.status == 200]
 
     def app(self) -> web.Application:
@@ -98,7 +94,6 @@ class StandIn:
         return app
 
     def answer(self, body: object) -> None:
-        """Prepare an answer in JSON."""
         self.answers.append(Answer(headers={"Content-Type": "application/json"}, body=json.dumps(body)))
 
     async def arrive(self, number: int) -> list[Received]:
@@ -150,7 +145,6 @@ class Pair:
 
 @asynccontextmanager
 async def simulated(**settings: Any) -> AsyncIterator[Pair]:
-    """Run a simulator and a stand-in for the length of the block."""
     app = StandIn()
     async with serving(app.app(), 0, setting="none", host="127.0.0.1") as port:
         defaults: dict[str, Any] = {

@@ -4,17 +4,23 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from surelane.calls import Connection
 from surelane.queue import Queue
+from surelane_dev.simulator.app_answers import settle_submission
 from surelane_dev.simulator.faults import Fault
+from surelane_dev.simulator.posting.delivery import Attempt
 from surelane_dev.simulator.posting.events import envelope, events_of
+from surelane_dev.simulator.posting.payloads import action_payload, command_form, view_payload
 from surelane_dev.simulator.server import simulator_app
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.simulator_settings import SimulatorSettings
-from surelane_dev.simulator.workspace.model import Message, Posted
+from surelane_dev.simulator.views import View
+from surelane_dev.simulator.workspace.model import Channel, Message, Posted, User
 from surelane_service.probes import serving
 from surelane_service.service_settings import load_settings
+from tests.system.ingest_client import Slack
 
 
 @dataclass(frozen=True)
@@ -25,22 +31,90 @@ class Stand:
     api: str
     queue: Queue
 
+    def user(self, name: str = "ada") -> User:
+        """Return a person of the workspace."""
+        found = self.simulator.workspace.user(name)
+        assert found is not None
+        return found
+
+    def room(self, name: str = "general") -> Channel:
+        """Return a channel of the workspace."""
+        found = self.simulator.workspace.channel(name)
+        assert found is not None
+        return found
+
+    def calls(self, *names: str) -> list[str]:
+        """Return the methods that were called, by default all, oldest first."""
+        called = [str(call["method"]) for call in self.simulator.api.calls]
+        return [name for name in called if not names or name in names]
+
+    def fail(self, kind: str, *methods: str, **more: Any) -> None:
+        """Let the next call of these methods fail."""
+        self.simulator.faults.add(fault(kind, methods=methods, **more))
+
+    async def store(self, payload: object) -> int:
+        """Store what Slack would post; return the event's id in the queue."""
+        return await self.queue.insert_event(json.dumps(payload))
+
     async def mention(
         self, text: str, channel: str = "general", thread_ts: str | None = None, name: str = "ada"
     ) -> tuple[int, Message]:
         """Let a person mention the bot; return the event's id in the queue, and the message."""
-        workspace = self.simulator.workspace
-        room, person = workspace.channel(channel), workspace.user(name)
-        assert room is not None
-        assert person is not None
-        message = workspace.post(room, person.id, f"<@{workspace.bot.id}> {text}", thread_ts=thread_ts)
+        workspace, room = self.simulator.workspace, self.room(channel)
+        text = f"<@{workspace.bot.id}> {text}"
+        message = workspace.post(room, self.user(name).id, text, thread_ts=thread_ts)
         (inner,) = events_of(workspace, Posted(message), {"app_mention"})
-        return await self.queue.insert_event(json.dumps(envelope(workspace, inner))), message
+        return await self.store(envelope(workspace, inner)), message
+
+    def command(
+        self, command: str, text: str = "", room: Channel | None = None, name: str = "ada"
+    ) -> dict[str, str]:
+        """Return what Slack posts for a slash command."""
+        return command_form(
+            *(self.simulator.workspace, self.simulator.interactions),
+            command=command,
+            text=text,
+            channel=room or self.room(),
+            user=self.user(name),
+        )
+
+    def click(self, message: Message, action: dict[str, Any], name: str = "ada") -> dict[str, Any]:
+        """Return what Slack posts for a click on an element of a message."""
+        simulator, user = self.simulator, self.user(name)
+        return action_payload(
+            simulator.workspace, simulator.interactions, message=message, user=user, action=action
+        )
+
+    def submission(self, view: dict[str, Any], values: Any = None, name: str = "ada") -> dict[str, Any]:
+        """Return what Slack posts when a person sends a modal with these values, or closes it without any."""
+        simulator, user = self.simulator, self.user(name)
+        kind = "view_closed" if values is None else "view_submission"
+        view = view if values is None else view | {"state": {"values": values}}
+        return view_payload(simulator.workspace, simulator.interactions, kind=kind, view=view, user=user)
+
+    async def submit(self, ingest: Slack, view: View, values: Any) -> dict[str, str]:
+        """Send a modal to ingest, let the simulated Slack act on the answer, and return the errors that it shows."""
+        payload = self.submission(view.content, values, view.user)
+        answer = await ingest.form("/slack/events", {"payload": json.dumps(payload)})
+        attempt = Attempt(0.0, 0.0, 0, None, answer.status, None, answer=answer.body)
+        workspace, views = self.simulator.workspace, self.simulator.interactions.views
+        settled = settle_submission(workspace, views, view, attempt)
+        return {"": settled.message} if settled.message else settled.errors
+
+    def shortcut(self, callback_id: str, sort: str = "shortcut") -> dict[str, Any]:
+        """Return what Slack posts for Ada's shortcut."""
+        ada, team = self.user().id, {"id": self.simulator.workspace.team_id}
+        trigger = self.simulator.interactions.new_trigger(ada)
+        about = {"type": sort, "callback_id": callback_id, "trigger_id": trigger}
+        return {**about, "team": team, "user": {"id": ada}}
+
+    def replies(self, message: Message) -> list[Message]:
+        """Return the messages in a message's thread."""
+        return self.simulator.workspace.channels[message.channel].replies(message.thread_ts or message.ts)
 
     def answers(self, message: Message) -> list[str]:
         """Return the texts in the message's thread, oldest first. Messages that only show tasks are left out."""
-        replies = self.simulator.workspace.channels[message.channel].replies(message.thread_ts or message.ts)
-        return [shown(reply) for reply in replies if not reply.only_tasks]
+        return [shown(reply) for reply in self.replies(message) if not reply.only_tasks]
 
 
 def shown(message: Message) -> str:

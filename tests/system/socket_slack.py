@@ -22,14 +22,19 @@ class Wire:
         self.acknowledged: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self.ended = asyncio.Event()
 
-    async def send(self, payload: object, kind: str = "events_api", **fields: Any) -> str:
-        """Send an envelope; return its id."""
+    async def send(self, payload: object, kind: str | None = "events_api", **fields: Any) -> str:
         identity = str(uuid4())
         await self.socket.send_json({"envelope_id": identity, "type": kind, "payload": payload, **fields})
         return identity
 
+    async def take(self, payload: object, kind: str | None = "events_api", **fields: Any) -> dict[str, Any]:
+        """Send an envelope; return its acknowledgement without its id."""
+        sent = await self.send(payload, kind, **fields)
+        told = await self.acknowledgement()
+        assert told.pop("envelope_id") == sent
+        return told
+
     async def acknowledgement(self) -> dict[str, Any]:
-        """Return the next acknowledgement."""
         return await asyncio.wait_for(self.acknowledged.get(), 60)
 
     async def disconnect(self, reason: str) -> None:
@@ -84,7 +89,6 @@ class SocketSlack:
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator["SocketSlack"]:
-        """Serve for the length of the block."""
         app = web.Application()
         app.add_routes([web.post("/api/apps.connections.open", self._open), web.get("/link", self._link)])
         async with serving(app, 0, setting="", host="127.0.0.1") as port:

@@ -1,6 +1,5 @@
 """People connect accounts: a private button, a turn that waits for it, and a token that no other turn gets."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
@@ -15,9 +14,11 @@ from surelane.calls import Connection
 from surelane_dev.simulator.workspace.model import Message
 from surelane_service.service_settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET
 from tests.databases import as_role
-from tests.processes import Service, service
+from tests.processes import Service, service, until
+from tests.scenario import eventually
+from tests.sql.migrations import becomes
 from tests.system.account_server import AccountServer, account_server
-from tests.system.model_server import ModelServer, calls, model_server, says, settings
+from tests.system.model_server import ModelServer, Reply, calls, model_server, says, settings
 from tests.system.test_cli import Command
 from tests.system.test_durable import result_of, suspended
 from tests.system.test_installing import BAKERY, KEY, Browser, stand
@@ -51,18 +52,12 @@ class World:
     async def ask(self, user: str, plan: str) -> int:
         """Let somebody mention the bot. Return the event's id."""
         workspace = self.slack.simulator.installs.workspaces[BAKERY]
-        general = workspace.channel("general")
-        assert general is not None
+        (general,) = (room for room in workspace.channels.values() if room.name == "general")
         message = workspace.post(general, user, f"<@{workspace.bot.id}> plan:{plan}")
-        look = (
-            "select id from agent.event where event::text like $1"
-            " union all select id from agent.event_hist where event::text like $1"
-        )
-        async with asyncio.timeout(30):
-            while (found := await self.slack.database.fetchval(look, f"%{message.ts}%")) is None:  # noqa: ASYNC110 - ingest stores it
-                await asyncio.sleep(0.02)
-        identity: int = found
-        return identity
+        stored = "select id from agent.{} where event::text like $1"
+        look = " union all ".join(map(stored.format, ("event", "event_hist")))
+        await becomes(self.slack.database, f"select exists ({look})", f"%{message.ts}%")
+        return int(await self.slack.database.fetchval(look, f"%{message.ts}%"))
 
     def messages(self) -> list[Message]:
         channels = self.slack.simulator.installs.workspaces[BAKERY].channels.values()
@@ -87,6 +82,30 @@ class World:
             back = URL(response.headers["Location"])
         status, text, _ = await browser.get(back)
         return status, text
+
+    async def turn(self, user: str, plan: str, *answers: Reply) -> int:
+        """Let somebody ask, and wait until the turn does."""
+        if answers:
+            self.model.plans[plan] = list(answers)
+        turn = await self.ask(user, plan)
+        await suspended(self.slack.database, turn)
+        return turn
+
+    async def answer(self, turn: int) -> Any:
+        return (await result_of(self.slack.database, turn))["answer"]
+
+    async def again(self, buttons: int) -> None:
+        """Wait for so many buttons, and let Sarah use the last one."""
+        await until(lambda: len(self.buttons()) >= buttons, within=60, what="the button")
+        assert (await self.connect(self.buttons()[-1][2], "sarah"))[0] == 200
+
+    async def connected(self, name: str = "sarah", user: str = SARAH) -> str:
+        """Let somebody connect an account. Return the token."""
+        turn, before = await self.turn(user, "flour"), set(self.grants)
+        assert (await self.connect(self.buttons()[-1][2], name))[0] == 200
+        await ended(self.slack.database, turn)
+        (token,) = set(self.grants) - before
+        return token
 
     async def people(self) -> list[str]:
         return [user for _, user in await self.slack.owners() if user and user in {SARAH, IDA}]
@@ -138,16 +157,14 @@ async def test_a_turn_waits_for_the_person_and_gets_that_persons_token(
     world: World, connection: Connection
 ) -> None:
     async with world.worker() as first:
-        turn = await world.ask(SARAH, "flour")
-        await suspended(connection, turn)
+        turn = await world.turn(SARAH, "flour")
         first.child.kill()
         await first.child.wait()
     ((sees, text, link),) = world.buttons()
     assert (sees, "Only you see this" in text) == (SARAH, True)
     assert link.query == {"team": BAKERY, "user": SARAH}
     async with world.worker() as running:
-        other = await world.ask(IDA, "flour")
-        await suspended(connection, other)
+        other = await world.turn(IDA, "flour")
         assert [sees for sees, _, _ in world.buttons()] == [SARAH, IDA], "no button is repeated"
         status, page = await world.connect(link, "ida")
         assert (status, "other_person" in page) == (403, True)
@@ -155,14 +172,13 @@ async def test_a_turn_waits_for_the_person_and_gets_that_persons_token(
         browser = world.slack.browser()
         status, page = await world.connect(link, "sarah", browser)
         assert (status, "Your account is connected in Bakery" in page) == (200, True)
-        assert (await result_of(connection, turn))["answer"] == "Found."
+        assert await world.answer(turn) == "Found."
         assert world.server.searched == [(SARAH, "flour")]
         await suspended(connection, other)
         assert await world.people() == [SARAH]
         (told,) = [each for each in world.model.asked["flour"][-1]["messages"] if each["role"] == "tool"]
         assert "flour of U0BAKERY01" in told["content"]
-        later = await world.ask(SARAH, "flour")
-        assert (await result_of(connection, later))["answer"] == "Found."
+        assert await world.answer(await world.ask(SARAH, "flour")) == "Found."
         assert len(world.buttons()) == 2, "the second turn has the token at once"
     tokens = set(world.server.seen)
     assert {world.grants[token].user_id for token in tokens} == {SARAH}
@@ -174,116 +190,76 @@ async def test_a_turn_waits_for_the_person_and_gets_that_persons_token(
             assert token.encode().hex() not in place
 
 
-async def connected(world: World, connection: Connection, name: str, user: str) -> str:
-    """Let somebody connect an account. Return the token."""
-    turn = await world.ask(user, "flour")
-    await suspended(connection, turn)
-    before = set(world.grants)
-    assert (await world.connect(world.buttons()[-1][2], name))[0] == 200
-    await ended(connection, turn)
-    (token,) = set(world.grants) - before
-    return token
-
-
-async def test_a_revoked_token_is_asked_for_again(world: World, connection: Connection) -> None:
+async def test_a_revoked_token_is_asked_for_again(world: World) -> None:
     async with world.worker():
-        token = await connected(world, connection, "sarah", SARAH)
+        token = await world.connected()
         installs = world.slack.simulator.installs
         installs.revoke(installs.grants[token])
-        async with asyncio.timeout(30):
-            while await world.people():  # noqa: ASYNC110 - ingest deletes it
-                await asyncio.sleep(0.02)
-        assert await connected(world, connection, "sarah", SARAH) != token
+        await eventually(world.people, list[str](), within=30)  # ingest deletes it
+        assert await world.connected() != token
         assert [sees for sees, _, _ in world.buttons()] == [SARAH, SARAH]
 
 
-async def test_a_server_that_refuses_the_token_leads_to_the_button_once(
-    world: World, connection: Connection
-) -> None:
+async def test_a_server_that_refuses_the_token_leads_to_the_button_once(world: World) -> None:
     async with world.worker():
-        token = await connected(world, connection, "sarah", SARAH)
-        world.server.refused.add(token)
-        turn = await world.ask(SARAH, "flour")
-        await suspended(connection, turn)
+        world.server.refused.add(await world.connected())
+        turn = await world.turn(SARAH, "flour")
         assert "no longer accepts" in world.buttons()[-1][1]
         assert len(world.buttons()) == 2
-        assert (await world.connect(world.buttons()[-1][2], "sarah"))[0] == 200
-        assert (await result_of(connection, turn))["answer"] == "Found."
+        await world.again(2)
+        assert await world.answer(turn) == "Found."
         assert len(world.server.searched) == 2
         world.server.person_of = lambda _: None
-        world.model.plans["flour"] = [says("Without.")]
-        turn = await world.ask(SARAH, "flour")
-        await suspended(connection, turn)
-        assert (await world.connect(world.buttons()[-1][2], "sarah"))[0] == 200
-        assert (await result_of(connection, turn))["answer"] == "Without."
+        turn = await world.turn(SARAH, "flour", says("Without."))
+        await world.again(3)
+        assert await world.answer(turn) == "Without."
         assert len(world.buttons()) == 3, "it is asked for once per turn"
 
 
-async def test_a_token_that_is_refused_on_the_way_is_asked_for_and_no_call_is_repeated(
-    world: World, connection: Connection
-) -> None:
-    world.model.plans["two"] = [
-        calls(("slack_search", {"words": "flour"})),
-        calls(("slack_search", {"words": "salt"})),
-        says("Both."),
-    ]
+async def test_a_token_that_is_refused_on_the_way_is_asked_for_and_no_call_is_repeated(world: World) -> None:
+    several = [calls(("slack_search", {"words": words})) for words in ("flour", "salt")]
     async with world.worker() as running:
-        await connected(world, connection, "sarah", SARAH)
+        await world.connected()
         world.server.searched.clear()
         world.server.refuse_after = "flour"
-        turn = await world.ask(SARAH, "two")
-        async with asyncio.timeout(60):
-            while len(world.buttons()) < 2:  # noqa: ASYNC110 - a message in Slack
-                await asyncio.sleep(0.02)
-        await suspended(connection, turn)
+        turn = await world.turn(SARAH, "two", *several, says("Both."))
         running.child.kill()
         await running.child.wait()
     async with world.worker():
-        assert (await world.connect(world.buttons()[-1][2], "sarah"))[0] == 200
-        assert (await result_of(connection, turn))["answer"] == "Both."
+        await world.again(2)
+        assert await world.answer(turn) == "Both."
     assert world.server.searched == [(SARAH, "flour"), (SARAH, "salt")]
     assert len(world.model.asked["two"]) == 3
     assert len(world.buttons()) == 2
 
 
-async def test_a_token_that_is_refused_once_later_steps_are_stored_is_asked_for(
-    world: World, connection: Connection
-) -> None:
+async def test_a_token_that_is_refused_once_later_steps_are_stored_is_asked_for(world: World) -> None:
     async with world.worker():
-        await connected(world, connection, "sarah", SARAH)
+        await world.connected()
         world.server.refuse_after = "flour"
-        turn = await world.ask(SARAH, "flour fails")
-        async with asyncio.timeout(60):
-            while len(world.buttons()) < 2:  # noqa: ASYNC110 - a message in Slack
-                await asyncio.sleep(0.02)
-        await suspended(connection, turn)
-        assert (await world.connect(world.buttons()[-1][2], "sarah"))[0] == 200
-        assert (await result_of(connection, turn))["answer"] == "Found."
+        turn = await world.turn(SARAH, "flour fails")
+        await world.again(2)
+        assert await world.answer(turn) == "Found."
     assert len(world.model.asked["flour"]) == 4
     assert len(world.server.searched) == 2
 
 
-async def test_a_turn_that_used_the_account_ends_if_nobody_connects_it_again(
-    world: World, connection: Connection
-) -> None:
+async def test_a_turn_that_used_the_account_ends_if_nobody_connects_it_again(world: World) -> None:
     again = calls(("slack_search", {"words": "x"}))
     world.model.plans["two"] = [again, again, says("Both.")]
     async with world.worker():
-        await connected(world, connection, "sarah", SARAH)
+        await world.connected()
     world.server.refuse_after = "x"
     async with world.worker(PATIENCE="50ms"):
         turn = await world.ask(SARAH, "two")
-        assert "no longer connected" in (await result_of(connection, turn))["stopped"]
+        assert "no longer connected" in (await result_of(world.slack.database, turn))["stopped"]
     assert len(world.model.asked["two"]) == 2
 
 
-async def test_without_the_account_the_turn_goes_on_and_the_model_is_told(
-    world: World, connection: Connection
-) -> None:
+async def test_without_the_account_the_turn_goes_on_and_the_model_is_told(world: World) -> None:
     world.model.plans["flour"] = [says("Without.")]
     async with world.worker(PATIENCE="50ms"):
-        turn = await world.ask(SARAH, "flour")
-        assert (await result_of(connection, turn))["answer"] == "Without."
+        assert await world.answer(await world.ask(SARAH, "flour")) == "Without."
         (request,) = world.model.asked["flour"]
         assert "these tools are missing: slack" in request["messages"][0]["content"]
         assert "tools" not in request
@@ -295,19 +271,19 @@ async def test_a_job_that_names_a_person_does_not_get_the_persons_token(
     world: World, connection: Connection
 ) -> None:
     async with world.worker():
-        await connected(world, connection, "sarah", SARAH)
+        await world.connected()
         world.server.seen.clear()
         world.model.plans["forged"] = [says("Without.")]
         payload = {"text": "plan:forged", "user": SARAH, "team_id": BAKERY, "channel": "C0BAKERY01"}
         turn = await connection.fetchval("select agent.enqueue('agent-turn', $1)", json.dumps(payload))
-        assert (await result_of(connection, turn))["answer"] == "Without."
+        assert await world.answer(turn) == "Without."
     assert world.server.seen == []
 
 
 async def test_erasing_a_person_takes_the_token(world: World, connection: Connection) -> None:
     async with world.worker():
-        await connected(world, connection, "sarah", SARAH)
-        await connected(world, connection, "ida", IDA)
+        await world.connected()
+        await world.connected("ida", IDA)
         waiting = await world.ask(SARAH, "flour")
         await ended(connection, waiting)
         assert await world.people() == [SARAH, IDA]
@@ -315,8 +291,7 @@ async def test_erasing_a_person_takes_the_token(world: World, connection: Connec
         erased = await surelane("erase", "--user", SARAH, "--yes", "--json")
         assert erased.json["counts"]["installation"] == 1
         assert await world.people() == [IDA]
-        again = await world.ask(SARAH, "flour")
-        await suspended(connection, again)
+        await world.turn(SARAH, "flour")
         assert world.buttons()[-1][0] == SARAH
         await surelane("erase", "--user", SARAH, "--yes", "--json")
     assert await connection.fetchval("select count(*) from agent.install_wait where user_id = $1", SARAH) == 0

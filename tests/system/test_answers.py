@@ -38,7 +38,7 @@ SHORT = Patience(wait=0.3, grace=30.0)
 
 
 def ingest(database: str, patience: Patience = LONG) -> AbstractAsyncContextManager[Served]:
-    return served(as_role(database, "surelane_ingest"), database_budget="30s", patience=patience)
+    return served(as_role(database, "surelane_ingest"), patience=patience)
 
 
 @pytest.fixture

@@ -26,7 +26,9 @@ async def postgres() -> AsyncIterator[Restartable]:
 
 @pytest.fixture
 async def slack(postgres: Restartable) -> AsyncIterator[Slack]:
-    async with served(postgres.uri("surelane_ingest"), patience=Patience(wait=1.0)) as running:
+    async with served(
+        postgres.uri("surelane_ingest"), patience=Patience(wait=1.0), database_budget="2s"
+    ) as running:
         yield running.slack
 
 

@@ -13,14 +13,14 @@ async def test_own_message_arrives_with_its_metadata(database: str, connection: 
         bolt(database, "tests.system.bolt_apps.own:app") as app,
     ):
         workspace = app.slack.simulator.workspace
-        direct = workspace.direct_messages(app.ada.id)
+        direct = workspace.direct_messages(app.slack.user().id)
 
         async def report(message: Message) -> int:
             (event,) = events_of(workspace, Posted(message), {"message.im"})
             assert (await ingest.slack.event(envelope(workspace, event))).status == 200
             return int(await connection.fetchval("select last_value from agent.event_id_seq"))
 
-        await app.completed(await report(workspace.post(direct, app.ada.id, "hello")))
+        await app.completed(await report(workspace.post(direct, app.slack.user().id, "hello")))
         *_, own = direct.messages.values()
         assert own.text == "working"
         await app.completed(await report(own))

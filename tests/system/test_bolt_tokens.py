@@ -27,13 +27,8 @@ class Api:
     async def take(self, request: web.Request) -> web.Response:
         method = request.match_info["method"]
         given = await request.json() if request.content_type == "application/json" else await request.post()
-        self.calls.append(
-            (
-                method,
-                request.headers["Authorization"].removeprefix("Bearer "),
-                dict(request.query) | dict(given),
-            )
-        )
+        token = request.headers["Authorization"].removeprefix("Bearer ")
+        self.calls.append((method, token, dict(request.query) | dict(given)))
         return web.json_response({"ok": True, "ts": "1700000000.000100", "channel": "C1"})
 
     def of(self, method: str) -> list[tuple[str, dict[str, Any]]]:

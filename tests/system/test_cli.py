@@ -2,13 +2,15 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from subprocess import CompletedProcess
+from types import SimpleNamespace
 from typing import Any
 
-import asyncpg
 import pytest
 from typer.testing import CliRunner
 
@@ -17,10 +19,11 @@ from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
 from surelane_operator.audit import this_user
 from surelane_operator.cli.command import app
+from surelane_operator.shards import known
 from surelane_service.engine import Engine
-from tests import forked
 from tests.databases import as_role
-from tests.processes import clean_environment, free_port
+from tests.processes import free_port
+from tests.system.operators import emptied, fail
 
 
 @dataclass(frozen=True)
@@ -36,26 +39,17 @@ class Done:
         assert self.code == 0, self.err
         return json.loads(self.out)
 
+    def refused(self, code: int, why: str) -> bool:
+        return (self.code, why in self.err, "Traceback" in self.err) == (code, True, False)
+
 
 @dataclass(frozen=True)
 class Command:
-    """The command, on a database."""
+    """The command, on a database. It runs in this process: to start another takes longer than all the rest."""
 
     database: str
 
-    async def start(self, *arguments: str, **env: str) -> asyncio.subprocess.Process:
-        settings = {**clean_environment(), "COLUMNS": "200", "DATABASE_URL": self.database, **env}
-        return await forked.start("surelane_operator.cli", *arguments, env=settings, stderr=True)
-
-    async def process(self, *arguments: str, **env: str) -> Done:
-        """Run it as its users do."""
-        process = await self.start(*arguments, **env)
-        async with asyncio.timeout(60):
-            out, err = await process.communicate()
-        return Done(process.returncode or 0, out.decode(), err.decode())
-
     async def __call__(self, *arguments: str, **env: str) -> Done:
-        """Run it in this process, because starting another one takes longer than all the rest."""
         chosen = {"COLUMNS": "200", "SURELANE_OPERATOR_DATABASE_URL": self.database, **env}
         result = await asyncio.to_thread(CliRunner().invoke, app, arguments, env=chosen)
         return Done(result.exit_code, result.stdout, result.stderr)
@@ -67,27 +61,14 @@ class Command:
 
 @pytest.fixture
 async def connection(shared_database: str) -> AsyncIterator[Connection]:
-    connected = await asyncpg.connect(shared_database)
-    await connected.execute("truncate agent.event, agent.event_hist, agent.kind, agent.cron, agent.worker")
-    yield connected
-    await connected.close()
+    async with emptied(shared_database) as connected:
+        yield connected
 
 
 @pytest.fixture
 def surelane(shared_database: str, connection: Connection) -> Command:  # noqa: ARG001 - an empty queue
     """Return the command, as a member of ``agent_operator``."""
     return Command(as_role(shared_database, "surelane_operator"))
-
-
-async def fail(connection: Connection, identity: int, message: str) -> None:
-    """Fail a job at its last attempt."""
-    await connection.execute("select agent.claim_events(array['mail'], _limit => 1)")
-    error = {"type": "ValueError", "message": message, "at": "2026-01-01T00:00:00Z", "worker": "w"}
-    await connection.execute(
-        "select agent.settle($1, '{1}', '{fail}', $2)",
-        [identity],
-        [json.dumps({"error": error, "final": True})],
-    )
 
 
 async def test_failed_events_are_found_explained_and_put_back(
@@ -97,39 +78,39 @@ async def test_failed_events_are_found_explained_and_put_back(
     identity = await queue.enqueue("mail", {"to": "ada"}, item_key="welcome:ada", enqueued_by="blog")
     await fail(connection, identity, "mailbox [full]")
     await queue.enqueue("mail", {"to": "bob"}, item_key="welcome:bob")
-
-    table, listed, shown, why, history, story = await surelane.each(
+    table, listed, as_in_0_2_0, shown, why, history, story = await surelane.each(
         "events list --status failed",
         "events list --status failed --json",
+        "jobs list --status failed --json",
         "events show welcome:ada --json",
         f"events why {identity} --json",
         "events history welcome:ada",
         "events history welcome:ada --json",
     )
-
-    assert table.code == 0
-    assert "mailbox [full]" in table.out
-    assert "welcome:bob" not in table.out
+    assert (table.code, "mailbox [full]" in table.out, "welcome:bob" in table.out) == (0, True, False)
     assert [job["id"] for job in listed.json] == [identity]
+    assert as_in_0_2_0.json == listed.json
     assert (shown.json["payload"], shown.json["status"]) == ({"to": "ada"}, "failed")
     assert why.json["reason"] == "ended"
     assert [step["what"] for step in story.json["steps"]][-2:] == ["claimed", "failed"]
-    assert "blog" in history.out
-    assert story.json["trace"] in history.out
-
-    as_in_0_2_0 = await surelane("jobs", "list", "--status", "failed", "--json")
-    assert as_in_0_2_0.json == listed.json
-
-    rerun = await surelane("events", "rerun", "welcome:ada")
-    assert (rerun.code, rerun.out) == (0, f"1 run again: {identity}\n")
-    again, cancelled = (
-        await surelane("events", "rerun", "welcome:ada"),
-        await surelane("events", "cancel", "welcome:ada"),
+    assert ("blog" in history.out, story.json["trace"] in history.out) == (True, True)
+    rerun, again, cancelled, too_late = await surelane.each(
+        "events rerun welcome:ada",
+        "events rerun welcome:ada",
+        "events cancel welcome:ada",
+        f"events cancel {identity}",
     )
-    assert (again.code, "have not ended" in again.err) == (1, True)
+    assert (rerun.code, rerun.out) == (0, f"1 run again: {identity}\n")
+    assert again.refused(1, "have not ended")
     assert (cancelled.code, cancelled.out) == (0, "cancelled\n")
-    too_late = await surelane("events", "cancel", str(identity))
-    assert (too_late.code, "ended as cancelled" in too_late.err) == (1, True)
+    assert too_late.refused(1, "ended as cancelled")
+    for number in range(3):
+        await fail(connection, await queue.enqueue("note", {"n": number}), "no luck")
+    none, three = await surelane.each(
+        "events rerun --status failed --kind mail", "events rerun --status failed --kind note"
+    )
+    assert none.out == "0 run again\n"
+    assert three.out.startswith("3 run again: ")
 
 
 async def test_events_are_found_by_their_tags(surelane: Command, connection: Connection) -> None:
@@ -148,7 +129,7 @@ async def test_events_are_found_by_their_tags(surelane: Command, connection: Con
     )
     assert [job["id"] for job in (*listed.json, *searched.json)] == [identity, identity]
     assert none.json == []
-    assert (wrong.code, "write a tag as customer:acme" in wrong.err) == (2, True)
+    assert wrong.refused(2, "write a tag as customer:acme")
     assert "customer=acme, order=17" in shown.out
     assert "3 of 7 files" in shown.out
 
@@ -162,9 +143,9 @@ async def test_value_is_sent_to_a_live_event(surelane: Command, connection: Conn
         "events signal paid:1 paid",
     )
     assert (sent.code, sent.out) == (0, "sent\n")
-    assert (wrong.code, "is not JSON" in wrong.err) == (2, True)
+    assert wrong.refused(2, "is not JSON")
     assert cancelled.code == 0
-    assert (late.code, "ended as cancelled" in late.err) == (1, True)
+    assert late.refused(1, "ended as cancelled")
     story = (await surelane("events", "history", "paid:1", "--json")).json
     assert ("signalled", "paid") in [(step["what"], step["detail"]) for step in story["steps"]]
     assert story["steps"][-1]["detail"].endswith(": enough")
@@ -175,7 +156,7 @@ async def test_ended_event_runs_again_as_a_new_one(
 ) -> None:
     first = await Queue(connection).enqueue("mail", {"to": "ada"}, item_key="welcome:ada")
     live = await surelane("events", "rerun", "welcome:ada", "--from-step", "deploy")
-    assert (live.code, "is pending: cancel it" in live.err) == (1, True)
+    assert live.refused(1, "is pending: cancel it")
     await fail(connection, first, "no luck")
     payload, broken = tmp_path / "payload.json", tmp_path / "broken.json"
     payload.write_text('{"to": "bob"}')
@@ -192,9 +173,9 @@ async def test_ended_event_runs_again_as_a_new_one(
         (("--from-step", "deploy"), 3, "no stored step deploy; it has none"),
     ):
         refused = await surelane("events", "rerun", "welcome:ada", *arguments)
-        assert (refused.code, why in refused.err) == (code, True), refused.err
+        assert refused.refused(code, why), refused
     two = await surelane("events", "rerun", "welcome:ada", new["key"], "--from-step", "deploy")
-    assert (two.code, "give one event" in two.err) == (2, True)
+    assert two.refused(2, "give one event")
     told = await surelane("events", "rerun", "welcome:ada", "--payload", str(payload))
     assert told.out.startswith(f"event {first} runs again as event ")
 
@@ -215,15 +196,6 @@ async def test_claims_keep_their_numbers_when_the_earliest_are_dropped(
     claims = [step for step in story.json["steps"] if step["what"] == "claimed"]
     assert [step["detail"] for step in claims] == [f"claim {number}" for number in range(4, 104)]
     assert [step["by"] for step in claims] == [None] * 99 + ["w"]
-
-
-async def test_all_that_failed_of_a_kind_is_put_back(surelane: Command, connection: Connection) -> None:
-    for number in range(3):
-        await fail(connection, await Queue(connection).enqueue("mail", {"n": number}), "no luck")
-    assert (await surelane("events", "rerun", "--status", "failed", "--kind", "note")).out == "0 run again\n"
-    assert (await surelane("events", "rerun", "--status", "failed", "--kind", "mail")).out.startswith(
-        "3 run again: "
-    )
 
 
 async def test_schedules_are_set_listed_and_deleted(surelane: Command) -> None:
@@ -249,48 +221,55 @@ async def test_schedules_are_set_listed_and_deleted(surelane: Command) -> None:
     assert (gone.code, missing.code) == (0, 3)
 
 
-async def test_kinds_are_paused_and_the_figures_say_so(surelane: Command, connection: Connection) -> None:
-    queue = Queue(connection)
-    await queue.enqueue("mail", item_key="m")
+async def test_kinds_are_paused_waits_are_told_and_the_figures_say_so(
+    surelane: Command, connection: Connection
+) -> None:
+    await Queue(connection).enqueue("mail", item_key="m")
+    joining = await Queue(connection).fan_out([Job("part"), Job("part")], Continuation("whole"))
     await Engine(connection).announce_worker("worker-1", ["mail"], "0.1.0")
-    assert (await surelane("kinds", "pause", "mail")).out == "mail is paused\n"
-    table, figures, why = await surelane.each("stats", "stats --json", "events why m")
+    paused, table, figures, why, waits, scheduled, resumed = await surelane.each(
+        "kinds pause mail",
+        "stats",
+        "stats --json",
+        "events why m",
+        f"events why {joining}",
+        "events list --status scheduled",
+        "kinds resume mail",
+    )
+    assert (paused.out, resumed.code) == ("mail is paused\n", 0)
     assert "worker-1" in table.out
-    assert [(kind["kind"], kind["paused"], kind["pending"]) for kind in figures.json["kinds"]] == [
-        ("mail", True, 1)
-    ]
+    counts = {kind["kind"]: (kind["paused"], kind["pending"]) for kind in figures.json["kinds"]}
+    assert counts["mail"] == (True, 1)
     assert why.out == "paused: kind mail is paused\n"
-    assert (await surelane("kinds", "resume", "mail")).code == 0
+    assert waits.out == "waits_for_children: 2 children have not ended\n"
+    assert "never" in scheduled.out
 
 
 async def test_a_trace_is_named_without_a_database() -> None:
     nowhere = Command(f"postgresql://surelane@127.0.0.1:{free_port()}/nowhere")
-    plain = await nowhere("trace", "Ev1")
+    plain, shown = await nowhere.each("trace Ev1", "--version")
     linked = await nowhere("trace", "Ev1", SURELANE_TRACE_URL="https://traces.example/{trace_id}")
     assert plain.code == 0
     assert linked.out == f"{plain.out}https://traces.example/{plain.out}"
-    assert (await nowhere.process("--version")).out == f"surelane {version('surelane')}\n"
+    assert shown.out == f"surelane {version('surelane')}\n"
 
 
-async def test_an_event_that_waits_for_its_children_says_so(
-    surelane: Command, connection: Connection
+async def test_a_watched_list_is_shown_again(
+    surelane: Command, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    identity = await Queue(connection).fan_out([Job("part"), Job("part")], Continuation("whole"))
-    why, listed = await surelane.each(f"events why {identity}", "events list --status scheduled")
-    assert why.out == "waits_for_children: 2 children have not ended\n"
-    assert "never" in listed.out
+    pauses: list[float] = []
 
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) > 1:
+            raise KeyboardInterrupt
+        asyncio.run_coroutine_threadsafe(Queue(connection).enqueue("mail"), loop).result()
 
-async def test_a_watched_list_is_shown_again(surelane: Command, connection: Connection) -> None:
-    process = await surelane.start("events", "list", "--watch")
-    assert process.stdout is not None
-    async with asyncio.timeout(60):
-        assert b"no such events" in await process.stdout.readline()
-        await Queue(connection).enqueue("mail")
-        while b"mail" not in await process.stdout.readline():
-            pass
-    process.terminate()
-    await process.wait()
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr("surelane_operator.cli.output.time", SimpleNamespace(sleep=pause))
+    done = await surelane("events", "list", "--watch")
+    first, *_, last = done.out.splitlines()
+    assert (done.code, first, "mail" in last, pauses) == (130, "no such events", True, [2, 2])
 
 
 @pytest.mark.parametrize(
@@ -310,48 +289,43 @@ async def test_a_watched_list_is_shown_again(surelane: Command, connection: Conn
 async def test_a_refused_command_says_why_in_one_line(
     surelane: Command, call: str, code: int, message: str
 ) -> None:
-    done = await surelane(*call.split())
-    assert (done.code, message in done.err, "Traceback" in done.err) == (code, True, False), done.err
+    assert (await surelane(*call.split())).refused(code, message)
 
 
 async def test_a_database_that_is_away_or_has_no_schema_is_reported(
     surelane: Command, empty_database: str, shared_database: str, tmp_path: Path
 ) -> None:
     away = Command(f"postgresql://surelane@127.0.0.1:{free_port()}/nowhere")
-    several = [
-        (await away.process("stats"), "cannot reach the database"),
+    for done, message in (
+        (await away("stats"), "cannot reach the database"),
+        (await away("stats", DATABASE_URL=surelane.database), "cannot reach the database"),
         (await Command(empty_database)("stats"), "surelane_migrations apply"),
         (await Command(as_role(shared_database, "surelane_ingest"))("stats"), "member of agent_operator"),
-        (
-            await surelane("stats", DATABASE_URL="x", SURELANE_OPERATOR_DATABASE_URL=away.database),
-            "cannot reach",
-        ),
-    ]
-    for done, message in several:
-        assert (done.code, message in done.err, done.err.count("\n")) == (4, True, 1), done.err
+    ):
+        assert done.refused(4, message), done
+        assert done.err.count("\n") == 1
     # A system may run in this directory: look elsewhere for one.
-    unnamed = await surelane.process("stats", DATABASE_URL="", SURELANE_DATA_DIR=str(tmp_path))
-    assert (unnamed.code, "no database is named" in unnamed.err) == (2, True), unnamed.err
-    assert (await surelane.process("stats", "--json")).json["workers"] == []
+    unnamed = {"DATABASE_URL": "", "SURELANE_DATA_DIR": str(tmp_path)}
+    assert (await Command("")("stats", **unnamed)).refused(2, "no database is named")
+    named = await Command("")("stats", "--json", DATABASE_URL=surelane.database)
+    assert named.json["workers"] == []
 
 
-async def test_a_person_enqueues_once_and_finds_the_job_by_its_key(surelane: Command) -> None:
+async def test_a_person_enqueues_once_finds_the_job_by_its_key_and_starts_an_orchestration(
+    surelane: Command,
+) -> None:
     first = await surelane("enqueue", "agent-turn", "--payload", '{"n": 1}', "--key", "greeting:ada")
-    again = await surelane("enqueue", "agent-turn", "--key", "greeting:ada")
-    found = await surelane("events", "show", "greeting:ada", "--json")
-
-    assert first.code == again.code == 0
-    assert first.out == again.out
-    assert (found.json["id"], found.json["payload"]) == (int(first.out), {"n": 1})
-    assert (await surelane("enqueue", "agent-turn", "--payload", "{")).code == 2
-
-
-async def test_a_person_starts_an_orchestration(surelane: Command) -> None:
+    again, shown, wrong = await surelane.each(
+        "enqueue agent-turn --key greeting:ada",
+        "events show greeting:ada --json",
+        "enqueue agent-turn --payload {",
+    )
+    assert (first.code, first.out, again.code, wrong.code) == (0, again.out, 0, 2)
+    assert (shown.json["id"], shown.json["payload"]) == (int(first.out), {"n": 1})
     started = await surelane("orchestrate", "a report", "--subtask", "read", "--subtask", "write")
-    found = await surelane("events", "show", started.out.strip(), "--json")
-
-    assert found.json["kind"] == "orchestrator-plan"
-    assert found.json["payload"] == {"goal": "a report", "subtasks": ["read", "write"]}
+    plan = (await surelane("events", "show", started.out.strip(), "--json")).json
+    assert plan["kind"] == "orchestrator-plan"
+    assert plan["payload"] == {"goal": "a report", "subtasks": ["read", "write"]}
 
 
 async def test_changes_are_kept_under_the_users_name_or_the_given_one(
@@ -373,26 +347,42 @@ async def test_changes_are_kept_under_the_users_name_or_the_given_one(
 
 
 async def test_a_command_asks_several_installations_and_tells_which_one_is_away(
-    surelane: Command, connection: Connection
+    surelane: Command,
+    connection: Connection,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     await Queue(connection).enqueue("mail", {})
-    here = surelane.database
-    shards = f"alpha={here} beta=postgresql://127.0.0.1:9/away  gamma={here}"
-    every = await surelane.process("--shard", "all", "stats", "--json", SURELANE_SHARDS=shards)
-    assert every.code == 4
-    said = [line for line in every.err.splitlines() if line.startswith(("==", "surelane: cannot reach"))]
-    assert [line[:22] for line in said] == ["== alpha", "== beta", "surelane: cannot reach", "== gamma"]
-    told, decoder = every.out, json.JSONDecoder()
-    first, end = decoder.raw_decode(told)
-    second, _ = decoder.raw_decode(told[end:].lstrip())
-    assert [row["kind"] for row in first["kinds"]] == [row["kind"] for row in second["kinds"]] == ["mail"]
-    one = await surelane.process(
-        "--as", "ada", "--shard=gamma", "kinds", "pause", "mail", SURELANE_SHARDS=shards
-    )
-    assert one.code == 0, one.err
-    assert (
-        await connection.fetchval("select who from agent.operator_action order by id desc limit 1") == "ada"
-    )
-    wrong = await surelane.process("--shard", "delta", "stats", SURELANE_SHARDS=shards)
-    assert wrong.code == 2
-    assert "SURELANE_SHARDS names alpha, beta, gamma" in wrong.err
+    monkeypatch.setenv("SURELANE_SHARDS", f"alpha={surelane.database} beta=postgresql://127.0.0.1:9/away")
+    monkeypatch.setattr(sys, "argv", ["surelane", "--shard", "all", "stats", "--json"])
+    every = await surelane("--shard", "all", "stats", "--json")
+    printed = capfd.readouterr()
+    assert every.refused(4, "== alpha\n== beta\n")
+    assert [kind["kind"] for kind in json.loads(printed.out)["kinds"]] == ["mail"]
+    assert printed.err.startswith("surelane: cannot reach")
+
+
+async def test_a_command_for_several_installations_runs_as_it_was_given_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran: list[tuple[list[str], str]] = []
+
+    def run(command: list[str], *, env: dict[str, str], check: bool) -> CompletedProcess[str]:
+        assert not check
+        ran.append((command[3:], env["SURELANE_OPERATOR_DATABASE_URL"]))
+        return CompletedProcess(command, {"a": 0, "b": 3, "c": 1}[ran[-1][1]])
+
+    monkeypatch.setattr("surelane_operator.cli.shards.subprocess", SimpleNamespace(run=run))
+    monkeypatch.setenv("SURELANE_SHARDS", "alpha=a beta=b  gamma=c")
+    assert list(known()) == ["alpha", "beta", "gamma"]
+    for shard, code, reached in (
+        (["--shard", "all"], 3, "abc"),
+        (["--shard=gamma,alpha"], 1, "ca"),
+    ):
+        ran.clear()
+        given = ["--as", "ada", *shard, "kinds", "pause", "mail"]
+        monkeypatch.setattr(sys, "argv", ["surelane", *given])
+        assert (await Command("")(*given)).code == code
+        assert ran == [(["--as", "ada", "kinds", "pause", "mail"], each) for each in reached]
+    wrong = await Command("")("--shard", "delta", "stats")
+    assert wrong.refused(2, "SURELANE_SHARDS names alpha, beta, gamma")

@@ -13,13 +13,10 @@ import sys
 import termios
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import asyncpg
-import pytest
 import typer
 from rich.cells import cell_len
 from typer.testing import CliRunner
@@ -27,28 +24,15 @@ from typer.testing import CliRunner
 from surelane.calls import Connection
 from surelane.queue import Queue
 from surelane_operator.cli.command import app
-from surelane_operator.cli.output import ago, end, middle
 from surelane_service.engine import Engine
-from tests.databases import as_role
 from tests.processes import clean_environment
-from tests.system.test_cli import Command, fail
+from tests.system.operators import fail
+from tests.system.test_cli import Command, connection, surelane
+from tests.system.test_operator_api import CLICK
 
+__all__ = ["connection", "surelane"]
 WIDTH = 80
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
-
-
-@pytest.fixture
-async def connection(shared_database: str) -> AsyncIterator[Connection]:
-    connected = await asyncpg.connect(shared_database)
-    await connected.execute("truncate agent.event, agent.event_hist, agent.kind, agent.cron, agent.worker")
-    yield connected
-    await connected.close()
-
-
-@pytest.fixture
-def surelane(shared_database: str, connection: Connection) -> Command:  # noqa: ARG001 - an empty queue
-    """Return the command, as a member of ``agent_operator``."""
-    return Command(as_role(shared_database, "surelane_operator"))
 
 
 class Terminal:
@@ -134,37 +118,37 @@ async def test_table_fits_80_columns_in_colour_and_shows_the_end_of_errors(
     assert "\x1b[31m" in shown.raw, "failed is red"
 
 
+async def test_one_event_fits_80_columns_and_a_file_gets_it_whole(
+    surelane: Command, connection: Connection
+) -> None:
+    payload = {"text": "y" * 200, "lines": list(range(100))}
+    identity = await Queue(connection).enqueue("mail", payload, item_key="welcome:" + "ada" * 40)
+    await fail(connection, identity, "x" * 300 + "\ncaused by: mailbox [full]")
+    async with terminal(surelane.database, "events", "show", str(identity)) as shown:
+        assert await shown.ended() == 0
+    assert all(cell_len(line) <= WIDTH for line in shown.lines), shown.lines
+    assert shown.lines[0] == f"event {identity}  mail  failed"
+    said = {line[:14].rstrip(): line[14:] for line in shown.lines if not line.startswith(" ")}
+    assert (said["tries"], said["error"].endswith("xxx caused by: mailbox [full]")) == ("1", True)
+    assert re.search(r"… \d+ more lines: --json", "\n".join(shown.lines))
+    assert shown.lines[-1].split()[1] == "failed"
+    whole = (await surelane("events", "show", str(identity), COLUMNS="")).out
+    assert ("y" * 200 in whole, "\n      99\n" in whole, "more lines" in whole) == (True, True, False)
+
+
 async def test_every_table_fits_80_columns(surelane: Command, connection: Connection) -> None:
     long = "a-name-that-is-much-longer-than-any-that-a-person-would-give-to-a-thing-of-theirs-on-purpose"
     identity = await Queue(connection).enqueue(long, item_key=long, enqueued_by=long)
     await Engine(connection).announce_worker(long, [long, "mail"], "1.0.0")
     await surelane("limits", "set", long, "--concurrency", "2")
     await surelane("cron", "set", long, long, "*/5 * * * *", "--time-zone", "America/Argentina/Buenos_Aires")
-    await connection.execute("select agent.claim_events(array[$1], _limit => 1, _claimed_by => $1)", long)
-    error = {
-        "type": "ValueError",
-        "message": f"{long}\n{long}: the end",
-        "at": datetime.now(UTC).isoformat(),
-        "worker": long,
-    }
-    await connection.execute(
-        "select agent.settle($1, '{1}', '{fail}', $2)",
-        [identity],
-        [json.dumps({"error": error, "final": True})],
-    )
-    for call in (
-        "events list",
-        f"events history {long}",
-        f"logs {long}",
-        "stats",
-        "limits list",
-        "cron list",
-    ):
+    await fail(connection, identity, f"{long}\n{long}: the end", worker=long)
+    of_event = ("events list", f"events history {long}", f"logs {long}")
+    for call in (*of_event, "stats", "limits list", "cron list"):
         shown = await surelane(*call.split(), COLUMNS="80")
         assert shown.code == 0, shown.err
         assert max(map(cell_len, shown.out.splitlines())) <= WIDTH, shown.out
-        if call.split()[0] in ("events", "logs"):
-            assert ": the end\n" in shown.out, call
+        assert (": the end\n" in shown.out) == (call in of_event), call
 
 
 async def test_shell_completes_commands_and_kinds(surelane: Command, connection: Connection) -> None:
@@ -202,73 +186,35 @@ async def test_tail_follows_events_until_ctrl_c(surelane: Command, connection: C
 
 async def test_logs_follow_one_event_until_it_ends(surelane: Command, connection: Connection) -> None:
     identity = await Queue(connection).enqueue("mail", item_key="m")
-    process = await surelane.start("logs", "m", "--json")
-    assert process.stdout is not None
+    following = asyncio.create_task(surelane("logs", "m", "--json"))
     async with asyncio.timeout(60):
-        assert json.loads(await process.stdout.readline())["what"] == "enqueued"
-        await fail(connection, identity, "mailbox [full]")
-        lines = [json.loads(line) async for line in process.stdout]
-    assert (await process.wait(), [line["what"] for line in lines]) == (0, ["failed", "claimed", "failed"])
-    told = await surelane("logs", "m")
-    assert "ValueError: mailbox [full]" in told.out
+        looks = "select count(*) from agent.operator_action"
+        while not await connection.fetchval(looks):  # noqa: ASYNC110 - its first look
+            await asyncio.sleep(0.05)
+    await fail(connection, identity, "mailbox [full]")
+    done = await following
+    steps = [json.loads(line)["what"] for line in done.out.splitlines()]
+    assert (done.code, steps) == (0, ["enqueued", "failed", "claimed", "failed"])
+    assert "ValueError: mailbox [full]" in (await surelane("logs", "m")).out
 
 
-SEEN: dict[str, dict[str, Any]] = {
-    "command": {
-        "command": "/deploy",
-        "text": "api to production",
-        "user_name": "ada",
-        "channel_name": "ops",
-        "trigger_id": "13345224609.738474920.8088930838d88f008e0",
-    },
-    "click": {
-        "type": "block_actions",
-        "trigger_id": "13345224610.738474920.8088930838d88f008e1",
-        "user": {"id": "U1", "username": "grace"},
-        "channel": {"id": "C0OPS", "name": "ops"},
-        "message": {"ts": "1700000000.000100", "text": "Deploy api?"},
-        "actions": [{"action_id": "go", "text": {"type": "plain_text", "text": "Approve"}}],
-    },
-}
-
-
-async def test_commands_and_clicks_are_found_by_what_people_saw(
+async def test_clicks_are_found_by_what_people_saw_and_by_their_trigger(
     surelane: Command, connection: Connection
 ) -> None:
-    ids = {name: await Queue(connection).insert_event(json.dumps(event)) for name, event in SEEN.items()}
-    for words, found in (
-        (("/deploy production",), ["command"]),
-        (("Approve", "grace"), ["click"]),
-        (("https://team.slack.com/archives/C0OPS/p1700000000000100",), ["click"]),
-        (("ops",), ["click", "command"]),
-        (("ops", "--kind", "/deploy"), ["command"]),
-        (("Reject",), []),
-    ):
-        listed = (await surelane("events", "search", *words, "--json")).json
-        assert [job["id"] for job in listed] == [ids[name] for name in found], words
-    by_trigger = await surelane("events", "show", str(SEEN["click"]["trigger_id"]), "--json")
-    assert by_trigger.json["id"] == ids["click"]
-    trace = (await surelane("trace", str(SEEN["click"]["trigger_id"]))).out.strip()
-    assert trace == (await surelane("events", "history", str(ids["click"]), "--json")).json["trace"]
-
-
-async def test_one_event_is_shown_on_80_columns_and_whole_in_a_file(
-    surelane: Command, connection: Connection
-) -> None:
-    payload = {"text": "y" * 200, "lines": list(range(100))}
-    identity = await Queue(connection).enqueue("mail", payload, item_key="welcome:" + "ada" * 40)
-    await fail(connection, identity, "x" * 300 + "\ncaused by: mailbox [full]")
-    async with terminal(surelane.database, "events", "show", str(identity)) as shown:
-        assert await shown.ended() == 0
-    assert all(cell_len(line) <= WIDTH for line in shown.lines), shown.lines
-    assert shown.lines[0] == f"event {identity}  mail  failed"
-    said = {line[:14].rstrip(): line[14:] for line in shown.lines if not line.startswith(" ")}
-    assert said["tries"] == "1"
-    assert said["error"].endswith("xxx caused by: mailbox [full]")
-    assert re.search(r"… \d+ more lines: --json", "\n".join(shown.lines))
-    assert shown.lines[-1].split()[1] == "failed"
-    whole = (await surelane("events", "show", str(identity), COLUMNS="")).out
-    assert ("y" * 200 in whole, "\n      99\n" in whole, "more lines" in whole) == (True, True, False)
+    clicked = await Queue(connection).insert_event(json.dumps(CLICK))
+    await Queue(connection).enqueue("mail", {"text": "Approve"})
+    trigger = CLICK["trigger_id"]
+    search, of_kind, none, shown, trace, story = await surelane.each(
+        "events search Approve api? --json",
+        "events search Approve --kind mail --json",
+        "events search Reject --json",
+        f"events show {trigger} --json",
+        f"trace {trigger}",
+        f"events history {clicked} --json",
+    )
+    assert [[job["id"] for job in found.json] for found in (search, none)] == [[clicked], []]
+    assert [job["kind"] for job in of_kind.json] == ["mail"]
+    assert (shown.json["id"], story.json["trace"]) == (clicked, trace.out.strip())
 
 
 def _commands(group: Any, name: str = "") -> dict[str, Any]:
@@ -330,32 +276,3 @@ async def test_json_has_the_documented_keys(surelane: Command, connection: Conne
         documented |= {"workers"} if name == "stats" else set()
         assert documented <= keys, name
         assert keys <= documented or "and more" in row, (name, keys - documented)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [
-        (0.4, "now"),
-        (59.9, "59 s ago"),
-        (61, "1 min ago"),
-        (7200, "2 h ago"),
-        (-90, "in 1 min"),
-        (90_000, "1 d ago"),
-    ],
-)
-def test_times_are_said_by_their_distance(seconds: float, said: str) -> None:
-    now = datetime(2026, 1, 31, 12, tzinfo=UTC)
-    assert ago(now - timedelta(seconds=seconds), now) == said
-
-
-def test_old_time_is_a_date_with_its_zone() -> None:
-    now = datetime(2026, 1, 31, 12, tzinfo=UTC)
-    assert re.fullmatch(r"2025-12-\d\d \S+", ago(now - timedelta(days=40), now))
-
-
-@pytest.mark.parametrize("width", [1, 2, 3, 6, 10])
-def test_cut_text_is_as_wide_as_it_may_be(width: int) -> None:
-    for cut in (middle, end):
-        assert len(cut("0123456789abcdef", width)) == width
-        assert cut("short", 5) == "short"
-    assert (middle("0123456789", 5), end("0123456789", 5)) == ("01…89", "…6789")

@@ -10,11 +10,8 @@ import asyncpg
 import pytest
 
 from surelane import (
-    Conflict,
     DatabaseUnavailable,
-    Forbidden,
     InvalidInput,
-    Job,
     OutcomeUnknown,
     Queue,
     SurelaneError,
@@ -197,30 +194,13 @@ async def test_in_the_callers_transaction_nothing_is_stored_without_its_commit(
     assert not isinstance(closed.value, OutcomeUnknown), "a closed connection sends nothing"
 
 
-async def test_what_the_database_refuses_says_why(shared_database: str) -> None:
-    connection = await asyncpg.connect(as_role(shared_database, "surelane_worker"))
-    queue = Queue(connection)
-    for job in (
-        Job("", {}),
-        Job("job", {"text": "\0"}),
-        Job("job", object()),
-        Job("job", float("nan")),
-        Job("job", max_attempts=0),
-        Job("job", max_attempts=2**70),
-    ):
-        with pytest.raises(InvalidInput):
-            await queue.enqueue_many([job])
-    await queue.enqueue("job", item_key="refused")
+async def test_numbers_that_no_column_holds_and_a_database_that_is_away_are_told_apart(
+    shared_database: str,
+) -> None:
+    pool = await create_pool(as_role(shared_database, "surelane_worker"), service="x", max_size=1)
     with pytest.raises(InvalidInput):
-        await queue.cancel("\ud800")
-    with pytest.raises(Conflict) as taken:
-        await queue.fan_out([Job("job", item_key="refused")], Job("then"))  # type: ignore[arg-type]
-    assert taken.value.sqlstate == "23505"
-    await connection.close()
-    ingest = await asyncpg.connect(as_role(shared_database, "surelane_ingest"))
-    with pytest.raises(Forbidden):
-        await Queue(ingest).enqueue("job")
-    await ingest.close()
+        await Queue(pool).enqueue("job", max_attempts=2**70)
+    await close_pool(pool)
     pool = await create_pool(
         f"postgresql://surelane@127.0.0.1:{free_port()}/nowhere", service="x", max_size=1
     )

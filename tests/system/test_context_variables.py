@@ -7,7 +7,6 @@ import pytest
 
 from surelane.calls import Connection
 from tests.otlp import receiving
-from tests.system.test_trace import exporting
 from tests.system.worker import ended, enqueue, worker
 
 HANDLERS = "tests.system.context_handlers:handlers"
@@ -46,4 +45,4 @@ async def test_nothing_is_left_where_events_are_traced(database: str, connection
     async with connection.transaction():
         events = [await enqueue(connection, "leave", {"number": number}) for number in range(EVENTS)]
     async with receiving() as receiver:
-        assert await found_by(connection, database, events, **exporting(receiver)) == [NOTHING] * EVENTS
+        assert await found_by(connection, database, events, **receiver.env) == [NOTHING] * EVENTS

@@ -34,9 +34,7 @@ async def replica(server: Restartable, kills: asyncio.Queue[None], stop: asyncio
                 await running.child.wait()
             else:  # it may have started just now, without its signal handler
                 await until(
-                    lambda: any('"working"' in line for line in running.output),
-                    within=60,
-                    what="its start",
+                    lambda: any('"working"' in line for line in running.output), within=60, what="its start"
                 )
 
 

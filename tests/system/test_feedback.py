@@ -1,11 +1,9 @@
 """People rate an agent's answers in a simulated Slack: stored once, with a reason, and exported with the turn."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import asyncpg
 import pytest
 
 from surelane.calls import Connection
@@ -13,52 +11,35 @@ from surelane.encryption.data_keys import DataKeys
 from surelane.encryption.keys import Keyring, new_key
 from surelane.encryption.places import RESULT, Place
 from surelane.encryption.sealing import Sealing
-from surelane_dev.simulator.posting.payloads import action_payload
-from surelane_dev.simulator.views import View
 from surelane_dev.simulator.workspace.model import Message
 from tests.databases import as_role
 from tests.processes import Service
-from tests.system.model_server import ModelServer, model_server, says, settings
-from tests.system.shared import shared_connection, shared_slack
+from tests.sql.migrations import becomes, connected
+from tests.system.model_server import Desk, ModelServer, says, settings
+from tests.system.shared import shared_connection, shared_desk, shared_model, shared_slack
 from tests.system.slack_stand import Stand, slack_stand
-from tests.system.test_asks import Person, private, replies
+from tests.system.test_asks import Person, private
 from tests.system.test_cli import Command
 from tests.system.worker import ended, worker
 
 BUILT_IN = "surelane_worker.builtin:handlers"
 KEYS = {"SURELANE_ENCRYPTION_KEYS": new_key(), "SURELANE_ENCRYPT_EVENTS": "on"}
-connection, slack = shared_connection, shared_slack
-
-
-@pytest.fixture(scope="module")
-async def model() -> AsyncIterator[ModelServer]:
-    async with model_server() as server:
-        server.plans["hello"] = [says("Hello there.")]
-        yield server
-
-
+connection, slack, model, desk = shared_connection, shared_slack, shared_model, shared_desk
 AGAIN = "select exists (select from agent.event_hist where id = $1 and finished_at > $2)"
 WAITS = "select exists (select from pg_locks where relation = 'agent.feedback'::regclass and not granted)"
 WAITED = WAITS.replace("exists", "not exists")
 
 
-async def eventually(connection: Connection, condition: str, *arguments: object) -> None:
-    async with asyncio.timeout(60):
-        while not await connection.fetchval(condition, *arguments):  # noqa: ASYNC110 - it is the database's
-            await asyncio.sleep(0.02)
-
-
-async def result(connection: Connection, identity: int) -> Any:
+async def result(desk: Desk, identity: int) -> Any:
     """Wait for the end of an event; return its result, decrypted."""
-    row = await ended(connection, identity, within=60)
+    row = await ended(desk.connection, identity, within=60)
     assert row["outcome"] == "completed", row
-    sealing = Sealing(DataKeys(connection, Keyring.read(KEYS["SURELANE_ENCRYPTION_KEYS"])), on=False)
+    sealing = Sealing(DataKeys(desk.connection, Keyring.read(KEYS["SURELANE_ENCRYPTION_KEYS"])), on=False)
     return await sealing.opened(json.loads(row["result"]), Place(identity, RESULT))
 
 
 def given(slack: Stand, model: ModelServer, **more: str) -> dict[str, str]:
-    token = {"SLACK_API_URL": slack.api, "SLACK_BOT_TOKEN": "xoxb-any"}
-    return settings(model, SURELANE_HANDLERS=BUILT_IN, **token, **KEYS, **more)
+    return settings(model, slack, SURELANE_HANDLERS=BUILT_IN, **KEYS, **more)
 
 
 @pytest.fixture(scope="module")
@@ -67,11 +48,11 @@ async def running(shared_database: str, slack: Stand, model: ModelServer) -> Asy
         yield started
 
 
-async def answered(slack: Stand, connection: Connection) -> tuple[int, Message, Message]:
+async def answered(desk: Desk, **where: Any) -> tuple[int, Message, Message]:
     """Let Ada ask. Return the turn's id, her message and the answer."""
-    identity, asked = await slack.mention("plan:hello hello?")
-    assert (await ended(connection, identity, within=60))["outcome"] == "completed"
-    return identity, asked, replies(slack, asked)[-1]
+    identity, asked = await desk.ask("hello", says("Hello there."), **where)
+    assert (await ended(desk.connection, identity, within=60))["outcome"] == "completed"
+    return identity, asked, desk.slack.replies(asked)[-1]
 
 
 def thumbs(answer: Message) -> tuple[str, dict[str, Any]]:
@@ -79,27 +60,15 @@ def thumbs(answer: Message) -> tuple[str, dict[str, Any]]:
     return block["block_id"], block["elements"][0]
 
 
-async def rated(slack: Stand, connection: Connection, who: str, answer: Message, how: str) -> Any:
+async def rated(desk: Desk, who: str, answer: Message, how: str) -> Any:
     """Let a person click a thumb. Return the click's result."""
     block, element = thumbs(answer)
-    click = await Person(slack, who).click(answer, element, block, value=how)
-    return await result(connection, click)
+    return await result(desk, await Person(desk.slack, who).click(answer, element, block, value=how))
 
 
 async def stored(connection: Connection, turn: int) -> dict[str, tuple[int, str, str]]:
     rows = await connection.fetch("select * from agent.feedback where event_id = $1", turn)
     return {row["user_id"]: (row["rating"], row["model"], row["version"]) for row in rows}
-
-
-def modal(slack: Stand) -> View:
-    view = list(slack.simulator.interactions.views.values())[-1]
-    assert view.content["callback_id"] == "surelane.reason"
-    return view
-
-
-async def explain(slack: Stand, connection: Connection, who: str, text: str, view: View) -> Any:
-    sent = await slack.queue.insert_event(Person(slack, who).written(view, text))
-    return await result(connection, sent)
 
 
 async def exported(database: str, *arguments: str, **env: str) -> list[dict[str, Any]]:
@@ -110,22 +79,20 @@ async def exported(database: str, *arguments: str, **env: str) -> list[dict[str,
 
 @pytest.mark.usefixtures("running")
 async def test_ratings_and_reasons_are_exported_with_what_was_asked_and_answered(
-    slack: Stand, connection: Connection, shared_database: str
+    desk: Desk, shared_database: str
 ) -> None:
-    turn, asked, answer = await answered(slack, connection)
-    assert await rated(slack, connection, "ada", answer, "good") == {"rated": "good"}
+    slack, connection = desk.slack, desk.connection
+    turn, asked, answer = await answered(desk)
+    assert await rated(desk, "ada", answer, "good") == {"rated": "good"}
     assert private(slack, asked) == ["Thank you."]
-    assert await rated(slack, connection, "ada", answer, "bad") == {"rated": "bad"}
-    assert await explain(slack, connection, "ada", "  It is not polite.  ", modal(slack)) == {
-        "rated": "reason"
-    }
-    assert await rated(slack, connection, "ada", answer, "bad") == {"rated": "bad"}  # the reason stays
-    assert await rated(slack, connection, "grace", answer, "good") == {"rated": "good"}
-    workspace, ada, grace = (
-        slack.simulator.workspace,
-        Person(slack, "ada").user.id,
-        Person(slack, "grace").user.id,
-    )
+    assert await rated(desk, "ada", answer, "bad") == {"rated": "bad"}
+    view = list(slack.simulator.interactions.views.values())[-1]
+    assert view.content["callback_id"] == "surelane.reason"
+    sent = await slack.queue.insert_event(Person(slack, "ada").written(view, "  It is not polite.  "))
+    assert await result(desk, sent) == {"rated": "reason"}
+    assert await rated(desk, "ada", answer, "bad") == {"rated": "bad"}  # the reason stays
+    assert await rated(desk, "grace", answer, "good") == {"rated": "good"}
+    workspace, ada, grace = slack.simulator.workspace, slack.user("ada").id, slack.user("grace").id
     every = [each for each in await exported(shared_database, **KEYS) if each["event"] == turn]
     by = {each["person"]: each for each in every}
     assert set(by) == {ada, grace}
@@ -138,7 +105,7 @@ async def test_ratings_and_reasons_are_exported_with_what_was_asked_and_answered
         "at": "",
         "rating": "bad",
         "reason": "It is not polite.",
-        "question": f"<@{workspace.bot.id}> plan:hello hello?",
+        "question": f"<@{workspace.bot.id}> plan:hello",
         "answer": "Hello there.",
         "model": "local",
         "usage": {"requests": 1, "input_tokens": 100, "output_tokens": 10, "tool_calls": 0},
@@ -147,15 +114,10 @@ async def test_ratings_and_reasons_are_exported_with_what_was_asked_and_answered
         "channel": asked.channel,
     }
     assert (by[grace]["rating"], by[grace]["reason"]) == ("good", None)
-    (blind,) = [
-        each for each in await exported(shared_database) if (each["event"], each["person"]) == (turn, ada)
-    ]
-    assert [blind[name] for name in ("question", "answer", "reason", "model")] == [
-        by[ada]["question"],
-        None,
-        None,
-        "local",
-    ]
+    every = await exported(shared_database)
+    (blind,) = [each for each in every if (each["event"], each["person"]) == (turn, ada)]
+    seen = [blind[name] for name in ("question", "answer", "reason", "model")]
+    assert seen == [by[ada]["question"], None, None, "local"]
     assert await exported(shared_database, "--workspace", "T0NONE") == []
     assert await exported(shared_database, "--since", "2100-01-01") == []
     assert "polite" not in str(await connection.fetch("select * from agent.feedback"))
@@ -163,137 +125,107 @@ async def test_ratings_and_reasons_are_exported_with_what_was_asked_and_answered
         "select count(*) from agent.operator_action where action = 'look at feedback'"
     )
     assert looks == 2
-    assert await rated(slack, connection, "ada", answer, "good") == {"rated": "good"}
+    assert await rated(desk, "ada", answer, "good") == {"rated": "good"}
     assert (await stored(connection, turn))[ada] == (1, "local", "1")
-    assert (
-        await connection.fetchval("select count(reason) from agent.feedback where event_id = $1", turn) == 0
-    )
+    reasons = "select count(reason) from agent.feedback where event_id = $1"
+    assert await connection.fetchval(reasons, turn) == 0
 
 
 @pytest.mark.usefixtures("running")
-async def test_clicks_that_name_no_turn_of_their_channel_store_nothing(
-    slack: Stand, connection: Connection
-) -> None:
-    turn, asked, answer = await answered(slack, connection)
-    ada, (block, element) = Person(slack, "ada"), thumbs(answer)
-    elsewhere, _ = await slack.mention("plan:hello elsewhere", "support")
-    await ended(connection, elsewhere, within=60)
-    for number, (named, value) in enumerate(
-        (
-            (block, "excellent"),
-            (block, None),
-            (block, ["good"]),
-            (f"surelane:{turn}:1", "good"),
-            ("surelane::feedback", "good"),
-            (f"surelane:{'9' * 200}:feedback", "good"),
-            (f"surelane:{'9' * 18}:feedback", "good"),
-            ("surelane:0:feedback", "good"),
-            (f"surelane:-{turn}:feedback", "good"),
-            (f"surelane:{elsewhere}:feedback", "good"),
-            ("", "good"),
-        )
-    ):
+async def test_clicks_that_name_no_turn_of_their_channel_store_nothing(desk: Desk) -> None:
+    turn, asked, answer = await answered(desk)
+    ada, (block, element) = Person(desk.slack, "ada"), thumbs(answer)
+    elsewhere, _, _ = await answered(desk, channel="support")
+    values: list[Any] = [(block, "excellent"), (block, None), (block, ["good"]), ("", "good")]
+    others = (f"{turn}:1", ":feedback", f"{'9' * 200}:feedback", f"{'9' * 18}:feedback", "0:feedback")
+    values += [
+        (f"surelane:{other}", "good") for other in (*others, f"-{turn}:feedback", f"{elsewhere}:feedback")
+    ]
+    for named, value in values:
         click = await ada.click(answer, element, named, value=value)
-        told = await result(connection, click)
-        assert "unhandled" in told, (number, told)
-    assert [await stored(connection, each) for each in (turn, elsewhere)] == [{}, {}]
-    assert set(private(slack, asked)) == {"This answer is gone."}
+        told = await result(desk, click)
+        assert "unhandled" in told, (named, value, told)
+    assert [await stored(desk.connection, each) for each in (turn, elsewhere)] == [{}, {}]
+    assert set(private(desk.slack, asked)) == {"This answer is gone."}
 
 
 @pytest.mark.usefixtures("running")
-async def test_click_that_slack_sends_again_counts_once_and_late_clicks_change_nothing(
-    slack: Stand, connection: Connection
-) -> None:
-    turn, _, answer = await answered(slack, connection)
-    simulator, ada, (block, element) = slack.simulator, Person(slack, "ada"), thumbs(answer)
-    action = {"type": element["type"], "action_id": element["action_id"], "block_id": block}
-    payload = action_payload(
-        simulator.workspace,
-        simulator.interactions,
-        message=answer,
-        user=ada.user,
-        action=action | {"value": "bad"},
-    )
-    first = await slack.queue.insert_event(json.dumps(payload))
+async def test_click_that_slack_sends_again_counts_once_and_late_clicks_change_nothing(desk: Desk) -> None:
+    slack, connection = desk.slack, desk.connection
+    turn, _, answer = await answered(desk)
+    block, element = thumbs(answer)
+    action = {"type": element["type"], "action_id": element["action_id"], "block_id": block, "value": "bad"}
+    payload = slack.click(answer, action)
+    first = await slack.store(payload)
     before = (await ended(connection, first))["finished_at"]
-    assert await rated(slack, connection, "ada", answer, "good") == {"rated": "good"}
-    await slack.queue.insert_event(json.dumps(payload))
+    assert await rated(desk, "ada", answer, "good") == {"rated": "good"}
+    await slack.store(payload)
     await connection.execute("select agent.rerun_events(array[$1::int8])", first)
-    await eventually(connection, AGAIN, first, before)
-    assert (await stored(connection, turn))[ada.user.id][0] == 1
+    await becomes(connection, AGAIN, first, before)
+    assert (await stored(connection, turn))[slack.user().id][0] == 1
 
 
 @pytest.mark.usefixtures("running")
-async def test_line_about_the_thumbs_is_shown_a_few_times_and_goes_when_a_person_wants(
-    slack: Stand, connection: Connection
-) -> None:
-    await connection.execute("delete from agent.feedback")
-
+async def test_line_about_the_thumbs_is_shown_a_few_times_and_goes_when_a_person_wants(desk: Desk) -> None:
     async def reminder() -> tuple[Message, list[dict[str, Any]]]:
-        _, _, answer = await answered(slack, connection)
+        _, _, answer = await answered(desk)
         return answer, [block for block in answer.blocks if block["type"] == "section"]
 
-    found = [len((await reminder())[1]) for _ in range(4)]
-    assert found == [1, 1, 1, 0]
-    await connection.execute("delete from agent.feedback")
+    async def forget() -> None:
+        await desk.connection.execute("delete from agent.feedback")
+
+    await forget()
+    assert [len((await reminder())[1]) for _ in range(4)] == [1, 1, 1, 0]
+    await forget()
     answer, (line,) = await reminder()
-    ada = Person(slack, "ada")
-    click = await ada.click(answer, line["accessory"], line["block_id"])
-    assert await result(connection, click) == {"quiet": True}
+    click = await Person(desk.slack, "ada").click(answer, line["accessory"], line["block_id"])
+    assert await result(desk, click) == {"quiet": True}
     assert (await reminder())[1] == []
-    await connection.execute("delete from agent.feedback")
-    await rated(slack, connection, "ada", answer, "good")
+    await forget()
+    await rated(desk, "ada", answer, "good")
     assert (await reminder())[1] == []
 
 
 @pytest.mark.usefixtures("running")
-async def test_answer_does_not_wait_long_for_a_foreign_transaction(
-    slack: Stand, connection: Connection, shared_database: str
-) -> None:
-    foreign = await asyncpg.connect(shared_database)
-    try:
-        async with foreign.transaction():
-            await foreign.execute("lock table agent.feedback")
-            _, _, answer = await answered(slack, connection)
-            assert [block["type"] for block in answer.blocks] == ["context_actions"]
-    finally:
-        await foreign.close()
+async def test_answer_does_not_wait_long_for_a_foreign_transaction(desk: Desk, shared_database: str) -> None:
+    async with connected(shared_database) as foreign, foreign.transaction():
+        await foreign.execute("lock table agent.feedback")
+        _, _, answer = await answered(desk)
+        assert [block["type"] for block in answer.blocks] == ["context_actions"]
 
 
 @pytest.mark.parametrize("sent", [False, True], ids=["before it stores", "before it learns that it stored"])
 async def test_click_is_stored_although_the_worker_is_killed(
-    database: str,
-    model: ModelServer,
-    sent: bool,
+    database: str, model: ModelServer, sent: bool
 ) -> None:
-    connection, foreign = await asyncpg.connect(database), await asyncpg.connect(database)
-    async with slack_stand(connection) as slack:
-        quick = given(slack, model, SURELANE_SESSION_GRACE="200ms")
+    async with (
+        connected(database) as connection,
+        connected(database) as foreign,
+        slack_stand(connection) as slack,
+    ):
+        desk, quick = Desk(slack, model, connection), given(slack, model, SURELANE_SESSION_GRACE="200ms")
         async with worker(database, **quick) as first:
-            turn, _, answer = await answered(slack, connection)
+            turn, _, answer = await answered(desk)
             block, element = thumbs(answer)
             async with foreign.transaction():
                 await foreign.execute("lock table agent.feedback")
                 click = await Person(slack, "ada").click(answer, element, block, value="bad")
-                await eventually(connection, WAITS)
+                await becomes(connection, WAITS)
                 first.child.kill()
                 await first.child.wait()
                 if not sent:
-                    await eventually(connection, WAITED)  # the statement has a bound
+                    await becomes(connection, WAITED)  # the statement has a bound
         assert sent or await stored(connection, turn) == {}
         async with worker(database, **quick):
-            assert await result(connection, click) == {"rated": "bad"}
+            assert await result(desk, click) == {"rated": "bad"}
         assert [each[0] for each in (await stored(connection, turn)).values()] == [-1]
-    await connection.close()
-    await foreign.close()
 
 
 async def test_thumbs_are_off_where_the_setting_says_so(database: str, model: ModelServer) -> None:
-    connection = await asyncpg.connect(database)
     async with (
-        slack_stand(connection) as slack,
-        worker(database, **given(slack, model, SURELANE_MODEL_FEEDBACK="off")),
+        connected(database) as own,
+        slack_stand(own) as other,
+        worker(database, **given(other, model, SURELANE_MODEL_FEEDBACK="off")),
     ):
-        _, _, answer = await answered(slack, connection)
+        _, _, answer = await answered(Desk(other, model, own))
         assert answer.blocks == []
-    await connection.close()

@@ -16,23 +16,20 @@ from surelane_dev.simulator.files import File, file_json
 from surelane_dev.simulator.posting.events import envelope, events_of
 from surelane_dev.simulator.workspace.model import Message, Posted
 from tests.processes import until
-from tests.system.model_server import ModelServer, Reply, calls, model_server, says, settings
-from tests.system.slack_stand import Stand, fault, slack_stand
-from tests.system.test_asks import replies
+from tests.system.model_server import Desk as Asking
+from tests.system.model_server import calls, model_server, says, settings
+from tests.system.slack_stand import slack_stand
 from tests.system.worker import ended, worker
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(200))
 TOKEN = "xoxb-any"
 
 
-@dataclass
-class Desk:
+@dataclass(frozen=True)
+class Desk(Asking):
     """A person who attaches files to mentions, and the worker's settings."""
 
-    slack: Stand
-    model: ModelServer
     database: str
-    connection: Connection
 
     def file(self, name: str, type_: str, content: bytes) -> File:
         return self.slack.simulator.files.attach(name, type_, content)
@@ -45,12 +42,11 @@ class Desk:
             shapes[0] |= changed
         message = post(workspace, Said(text=text, mention=True), files=shapes, subtype="file_share")
         (inner,) = events_of(workspace, Posted(message), {"app_mention"})
-        return await self.slack.queue.insert_event(json.dumps(envelope(workspace, inner))), message
+        return await self.slack.store(envelope(workspace, inner)), message
 
     def worker(self, **more: str) -> Any:
-        given = settings(self.model, SLACK_API_URL=self.slack.api, SLACK_BOT_TOKEN=TOKEN)
         tools = {"SURELANE_HANDLERS": "tests.system.model_tools:handlers"}
-        return worker(self.database, **given, **tools, **more)
+        return worker(self.database, **settings(self.model, self.slack, **tools, **more))
 
     def question(self, plan: str, number: int = -1) -> list[dict[str, Any]]:
         """Return the parts of the question in a request."""
@@ -62,15 +58,13 @@ class Desk:
 @pytest.fixture
 async def desk(database: str, connection: Connection) -> AsyncIterator[Desk]:
     async with model_server() as model, slack_stand(connection) as slack:
-        yield Desk(slack, model, database, connection)
+        yield Desk(slack, model, connection, database)
 
 
 async def test_the_model_gets_images_pdf_and_text_and_learns_of_the_others(desk: Desk) -> None:
     desk.model.plans["files"] = [calls(("weather", {"city": "Bremen"})), says("Seen.")]
-    image, pdf = (
-        desk.file("dot.png", "image/png", PNG),
-        desk.file("a.pdf", "application/pdf", b"%PDF-1.4 secret"),
-    )
+    image = desk.file("dot.png", "image/png", PNG)
+    pdf = desk.file("a.pdf", "application/pdf", b"%PDF-1.4 secret")
     text, archive = desk.file("a.csv", "text/csv", b"x,y\n1,2"), desk.file("a.zip", "application/zip", b"PK")
     large = desk.file("large.txt", "text/plain", b"x")
     large.length = 11_000_000
@@ -105,32 +99,27 @@ async def test_the_model_gets_images_pdf_and_text_and_learns_of_the_others(desk:
     assert base64.b64encode(PNG).decode()[:40] not in dump
 
 
-@pytest.mark.parametrize(
-    "url", ["http://127.0.0.1:1/x.png", "https://files.slack.com.example.com/x.png", "https://[", ""]
-)
-async def test_the_token_goes_to_slack_alone(desk: Desk, url: str) -> None:
-    desk.model.plans["elsewhere"] = [says("Seen.")]
-    image = desk.file("dot.png", "image/png", PNG)
+async def test_the_token_goes_to_slack_alone_and_a_file_that_it_does_not_give_is_named(desk: Desk) -> None:
+    image, gone = desk.file("dot.png", "image/png", PNG), "/files/F0MISSING/x.png"
+    kept = "Slack does not keep it"
+    urls = {
+        "http://127.0.0.1:1/x.png": kept,
+        "https://files.slack.com.example.com/x.png": kept,
+        "https://[": kept,
+        "": kept,
+        desk.slack.simulator.interactions.public_url + gone: "Slack did not give it",
+    }
     async with desk.worker():
-        event, _ = await desk.mention("plan:elsewhere", image, url_private_download=url)
-        assert (await ended(desk.connection, event))["outcome"] == "completed"
-    assert desk.question("elsewhere")[1]["text"] == "(The file dot.png was not read: Slack does not keep it.)"
-
-
-async def test_a_file_that_slack_does_not_give_is_named_and_a_turn_without_files_asks_as_before(
-    desk: Desk,
-) -> None:
-    desk.model.plans |= {"gone": [says("Seen.")], "off": [says("Seen.")]}
-    image = desk.file("dot.png", "image/png", PNG)
-    async with desk.worker():
-        gone = desk.slack.simulator.interactions.public_url + "/files/F0MISSING/x.png"
-        event, _ = await desk.mention("plan:gone", image, url_private_download=gone)
-        await ended(desk.connection, event)
-    assert desk.question("gone")[1]["text"] == "(The file dot.png was not read: Slack did not give it.)"
+        for number, (url, why) in enumerate(urls.items()):
+            desk.model.plans[f"url-{number}"] = [says("Seen.")]
+            event, _ = await desk.mention(f"plan:url-{number}", image, url_private_download=url)
+            assert (await ended(desk.connection, event))["outcome"] == "completed"
+            assert desk.question(f"url-{number}")[1]["text"] == f"(The file dot.png was not read: {why}.)"
+    desk.model.plans["off"] = [says("Seen.")]
     async with desk.worker(SURELANE_MODEL_FILES="0"):
         event, _ = await desk.mention("plan:off", image)
         await ended(desk.connection, event)
-    assert isinstance(desk.question("off"), str)
+    assert isinstance(desk.question("off"), str), "a turn without files asks as before"
 
 
 async def test_a_person_attaches_a_file_in_the_simulator(desk: Desk) -> None:
@@ -147,17 +136,16 @@ async def test_a_person_attaches_a_file_in_the_simulator(desk: Desk) -> None:
 async def test_a_file_that_the_model_attaches_is_posted_once_if_the_worker_is_killed_meanwhile(
     desk: Desk,
 ) -> None:
-    call: Reply = calls(("attach", {"name": "hours.csv", "text": "x,y\n1,2"}))
-    desk.model.plans["attach"] = [call, says("Attached.")]
-    desk.slack.simulator.faults.add(fault("slow", methods=["files.completeUploadExternal"], delay=60.0))
+    desk.slack.fail("slow", "files.completeUploadExternal", delay=60.0)
     async with desk.worker(SURELANE_WORKER_NAME="mortal") as dying:
-        event, message = await desk.mention("plan:attach")
-        await until(lambda: any(each.files for each in replies(desk.slack, message)), what="the posted file")
-        dying.child.process.kill()
+        attach = calls(("attach", {"name": "hours.csv", "text": "x,y\n1,2"}))
+        event, message = await desk.ask("attach", attach, says("Attached."))
+        await until(lambda: any(each.files for each in desk.slack.replies(message)), what="the posted file")
+        dying.child.kill()
         await dying.child.wait()
     async with desk.worker(SURELANE_WORKER_NAME="mortal"):
         assert (await ended(desk.connection, event))["outcome"] == "completed"
-    files = [file["name"] for each in replies(desk.slack, message) for file in each.files]
+    files = [file["name"] for each in desk.slack.replies(message) for file in each.files]
     assert files == ["hours.csv"]
     assert desk.slack.answers(message)[-1] == "Attached."
     assert len(desk.model.asked["attach"]) == 2

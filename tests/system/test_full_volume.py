@@ -46,7 +46,6 @@ async def admin() -> AsyncIterator[str]:
 
 
 async def fill(connection: "asyncpg.Connection[asyncpg.Record]") -> None:
-    """Fill the volume to the last page."""
     await connection.execute(
         "create table ballast (page text); alter table ballast alter page set storage plain"
     )

@@ -22,9 +22,7 @@ async def test_it_handles_what_the_harness_asks_for_and_reports_it(
 ) -> None:
     paced = {"PRODUCER_PACING": "harness", "SAMPLE_EVERY_S": "1", "JOB_WORK_MS": "1", "WORKER_COUNT": "8"}
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "benchmarks.harness.adapter",
+        *(sys.executable, "-m", "benchmarks.harness.adapter"),
         cwd=ROOT,
         env={"PATH": os.environ["PATH"], "DATABASE_URL": database, **paced},
         stdin=asyncio.subprocess.PIPE,

@@ -16,8 +16,6 @@ from tests.system.restartable import NAME, Restartable, restartable
 
 RETRY_DELAYS = (0.0, 0.3, 1.0)
 """Slack's three retries, which come at once, after a minute and after five, shortened."""
-
-
 CUT = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'surelane-ingest'"
 BUDGET = "1s"
 """Half of the default, so that Slack's three seconds hold on a busy machine too."""
@@ -31,7 +29,6 @@ async def server() -> AsyncIterator[Restartable]:
 
 @pytest.fixture
 async def postgres(server: Restartable) -> AsyncIterator[Restartable]:
-    """Return the server with an empty queue."""
     yield server
     async with server.connected() as connection:
         await connection.execute("delete from agent.event; delete from agent.kind")
@@ -39,10 +36,8 @@ async def postgres(server: Restartable) -> AsyncIterator[Restartable]:
 
 @pytest.fixture
 async def ingest(postgres: Restartable) -> AsyncIterator[Service]:
-    async with service(
-        "surelane_ingest",
-        settings(postgres.uri("surelane_ingest"), LOG_LEVEL="info", SURELANE_DATABASE_BUDGET=BUDGET),
-    ) as running:
+    env = settings(postgres.uri("surelane_ingest"), LOG_LEVEL="info", SURELANE_DATABASE_BUDGET=BUDGET)
+    async with service("surelane_ingest", env) as running:
         yield running
 
 
@@ -69,11 +64,9 @@ class Sender:
         self._last_retries.set()
         self.acknowledged: set[str] = set()
         self.given_up: set[str] = set()
-        self.statuses: list[int] = []
 
     @asynccontextmanager
     async def last_retries_wait(self) -> AsyncIterator[None]:
-        """Delay the last retries for the length of the block."""
         self._last_retries.clear()
         yield
         self._last_retries.set()
@@ -87,13 +80,9 @@ class Sender:
                 await asyncio.sleep(delay)
             if attempt == len(RETRY_DELAYS):
                 await self._last_retries.wait()
-            headers = (
-                {}
-                if delay is None
-                else {"x-slack-retry-num": str(attempt), "x-slack-retry-reason": "http_error"}
-            )
+            retry = {"x-slack-retry-num": str(attempt), "x-slack-retry-reason": "http_error"}
+            headers = {} if delay is None else retry
             answer = await self._slack.event(payload, **headers)
-            self.statuses.append(answer.status)
             assert answer.status in (200, 503), answer
             assert not answer.no_retry
             if answer.status == 200:
@@ -113,42 +102,28 @@ async def acknowledged_more(sender: Sender, number: int) -> None:
     await until(lambda: len(sender.acknowledged) >= goal, within=60, what=f"{goal} acknowledged events")
 
 
-async def sending(sender: Sender, stop: asyncio.Event, senders: int = 8) -> None:
-    await asyncio.gather(*(sender.deliver_until(stop) for _ in range(senders)))
-
-
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT], ids=["fast", "immediate"])
-async def test_restarts_lose_no_acknowledged_event(
-    postgres: Restartable, slack: Slack, how: signal.Signals
+@pytest.mark.parametrize(
+    ("how", "rounds", "more"),
+    [(signal.SIGINT, 3, 50), (signal.SIGQUIT, 3, 50), (None, 10, 20)],
+    ids=["fast", "immediate", "killed connections"],
+)
+async def test_restarts_and_killed_connections_lose_no_acknowledged_event(
+    postgres: Restartable, slack: Slack, how: signal.Signals | None, rounds: int, more: int
 ) -> None:
     sender, stop = Sender(slack), asyncio.Event()
-    work = asyncio.create_task(sending(sender, stop))
-    for _ in range(3):
-        await acknowledged_more(sender, 50)
+    work = asyncio.gather(*(sender.deliver_until(stop) for _ in range(8)))
+    for _ in range(rounds):
+        await acknowledged_more(sender, more)
         async with sender.last_retries_wait():
-            await postgres.restart(how)
-    await acknowledged_more(sender, 50)
+            await (postgres.execute(CUT) if how is None else postgres.restart(how))
+    await acknowledged_more(sender, more)
     stop.set()
     await work
     async with postgres.connected() as connection:
         rows = await stored(connection)
-    assert len(rows) == len(set(rows)), "an event was stored twice"
-    assert sender.acknowledged <= set(rows), "an acknowledged event was lost"
-    assert set(rows) <= sender.acknowledged | sender.given_up
-    assert not sender.given_up
-
-
-async def test_killed_connections_lose_nothing(postgres: Restartable, slack: Slack) -> None:
-    sender, stop = Sender(slack), asyncio.Event()
-    work = asyncio.create_task(sending(sender, stop))
-    for _ in range(10):
-        await acknowledged_more(sender, 20)
-        await postgres.execute(CUT)
-    stop.set()
-    await work
-    async with postgres.connected() as connection:
-        rows = await stored(connection)
-    assert sorted(rows) == sorted(sender.acknowledged)
+    assert sorted(rows) == sorted(sender.acknowledged), (
+        "an acknowledged event was lost, or one is there twice"
+    )
     assert not sender.given_up
 
 

@@ -49,7 +49,6 @@ class Stand:
     installations: Installations
 
     async def install(self, team: str, *, wide: bool = False) -> Owner:
-        """Install the app as ingest does."""
         workspace = self.simulator.installs.workspaces[team]
         asked = Asked("http://127.0.0.1/", "chat:write,reactions:write,channels:history")
         code = self.simulator.installs.approve(asked, workspace, wide=wide)
@@ -73,7 +72,6 @@ class Stand:
         return stored, message.ts
 
     def said(self, team: str) -> list[str]:
-        """Return what the bot has said in a workspace."""
         workspace = self.simulator.installs.workspaces[team]
         return [
             message.text
@@ -83,7 +81,6 @@ class Stand:
         ]
 
     def refreshers(self, count: int, session: aiohttp.ClientSession, pool: Pool) -> list[Refresher]:
-        """Return the refreshers of several workers."""
         installations = Installations(pool, Keyring([KEY]))
         client = AsyncWebClient(None, f"{self.url}/api/", session=session, retry_handlers=[])
         return [Refresher(installations, client, DEMO_CLIENT_ID, DEMO_CLIENT_SECRET) for _ in range(count)]
@@ -116,6 +113,19 @@ async def pool(database: str) -> AsyncIterator[Pool]:
         yield opened
 
 
+async def put_off(connection: Connection, event: int) -> datetime:
+    """Wait until an event waits for an install; return when it is tried again by itself."""
+    look = (
+        "select vt from agent.event where id = $1 and claimed_by is null and vt > agent.clock()"
+        " and exists (select from agent.install_wait where event_id = id)"
+    )
+    async with asyncio.timeout(60):
+        while (vt := await connection.fetchval(look, event)) is None:  # noqa: ASYNC110 - a snooze tells nothing
+            await asyncio.sleep(0.02)
+    found: datetime = vt
+    return found
+
+
 async def test_each_workspace_is_answered_with_its_own_token_once_it_has_the_app(
     database: str, connection: Connection
 ) -> None:
@@ -124,11 +134,7 @@ async def test_each_workspace_is_answered_with_its_own_token_once_it_has_the_app
         await slack.install(EAST, wide=True)
         stored = [
             (await slack.mention(team, text, wide=wide))[0]
-            for team, text, wide in (
-                (BAKERY, "bread", False),
-                (EAST, "east", True),
-                (WEST, "west", True),
-            )
+            for team, text, wide in ((BAKERY, "bread", False), (EAST, "east", True), (WEST, "west", True))
         ]
         first, ts = await slack.mention(WEST, "one")
         second, _ = await slack.mention(WEST, "two", ts)
@@ -137,10 +143,9 @@ async def test_each_workspace_is_answered_with_its_own_token_once_it_has_the_app
                 row = await ended(connection, event)
                 assert row["outcome"] == "completed", row["errors"]
             assert (slack.said(BAKERY), slack.said(EAST), slack.said(WEST)) == (["bread"], ["east"], ["west"])
-            async with asyncio.timeout(60):
-                while (why := await Changes(connection).why(first)) is None or why[0] != "not_installed":  # noqa: ASYNC110 - a snooze tells nothing
-                    await asyncio.sleep(0.05)
-            assert why[1].startswith(f"{WEST} until ")
+            await put_off(connection, first)
+            reason, detail = await Changes(connection).why(first) or ("", "")
+            assert (reason, detail.startswith(f"{WEST} until ")) == ("not_installed", True)
             await slack.install(WEST)
             for event in (first, second):
                 row = await ended(connection, event)
@@ -161,19 +166,6 @@ async def test_a_bolt_app_uses_the_same_installations(
             row = await ended(connection, stored)
         assert row["outcome"] == "completed", row["errors"]
         assert slack.said(BAKERY) == ["bread"]
-
-
-async def put_off(connection: Connection, event: int) -> datetime:
-    """Wait until an event waits for an install; return when it is tried again by itself."""
-    look = (
-        "select vt from agent.event where id = $1 and claimed_by is null and vt > agent.clock()"
-        " and exists (select from agent.install_wait where event_id = id)"
-    )
-    async with asyncio.timeout(60):
-        while (vt := await connection.fetchval(look, event)) is None:  # noqa: ASYNC110 - a snooze tells nothing
-            await asyncio.sleep(0.02)
-    found: datetime = vt
-    return found
 
 
 async def test_an_install_wakes_the_event_that_waits_for_it(database: str, connection: Connection) -> None:
@@ -276,10 +268,7 @@ async def test_a_row_that_another_transaction_has_locked_holds_up_no_other_refre
 async def test_a_token_that_has_ended_is_refreshed_before_it_is_used(
     connection: Connection, pool: Pool
 ) -> None:
-    async with (
-        stand(connection, token_lives=timedelta(seconds=0)) as slack,
-        aiohttp.ClientSession() as session,
-    ):
+    async with stand(connection, token_lives=timedelta(0)) as slack, aiohttp.ClientSession() as session:
         owner = await slack.install(BAKERY)
         old = (await slack.installations.find(owner))[BOT]
         slack.simulator.installs.token_lives = timedelta(hours=12)

@@ -59,10 +59,18 @@ class Browser:
             assert response.status == 302, await response.text()
             return URL(response.headers["Location"])
 
-    async def install(self, team: str) -> tuple[int, str, str]:
-        """Install the app in a workspace."""
+    async def decided(self, team: str, decision: str = "approve") -> URL:
+        """Begin an install and choose at Slack's page; return where Slack sends the browser."""
         _, _, authorize = await self.get("/slack/install")
-        return await self.get(await self.decide(authorize, team))
+        return await self.decide(authorize, team, decision)
+
+    async def sees(self, url: str | URL, said: str, status: int = 400) -> None:
+        """Fail unless an answer has the status and says so, escaped."""
+        found, text, _ = await self.get(url)
+        assert (found, said in text, "<script>" in text) == (status, True, False), text
+
+    async def install(self, team: str) -> tuple[int, str, str]:
+        return await self.get(await self.decided(team))
 
 
 @dataclass
@@ -81,6 +89,12 @@ class Stand:
     def store(self) -> AsyncInstallations:
         return AsyncInstallations(Installations(self.database, Keyring([KEY])))
 
+    @asynccontextmanager
+    async def locked(self, tables: str) -> AsyncIterator[None]:
+        async with self.database.transaction():
+            await self.database.execute(f"lock table {tables}")
+            yield
+
     async def removed(self) -> list[tuple[str, bool, str | None]]:
         """Return the owners that removed the app, whether each is an organization, and a workspace's organization."""
         rows = await self.database.fetch(
@@ -89,7 +103,6 @@ class Stand:
         return [tuple(row) for row in rows]
 
     async def owners(self) -> list[tuple[str, str]]:
-        """Return the owner and the person of each stored row."""
         rows = await self.database.fetch("select owner_id, user_id from agent.installation order by 1, 2")
         return [(row["owner_id"], row["user_id"]) for row in rows]
 
@@ -108,6 +121,7 @@ async def stand(database: str, connection: Connection, **others: Any) -> AsyncIt
             "client_secret": DEMO_CLIENT_SECRET,
             "encryption_keys": KEY,
             "port": ingest_port,
+            "database_budget": "2s",
         }
         async with served(database, **(settings | others)) as ingest:
             ingest.slack.secret = DEMO_SIGNING_SECRET
@@ -129,8 +143,7 @@ async def test_a_workspace_installs_the_app(slack: Stand, capfd: pytest.CaptureF
     assert "chat:write" in asked.query["scope"]
     async with slack.session.get(asked) as page:
         assert "Bakery" in await page.text()
-    status, text, _ = await browser.get(await browser.decide(authorize, BAKERY))
-    assert (status, "The app is installed in Bakery" in text) == (200, True)
+    await browser.sees(await browser.decide(authorize, BAKERY), "The app is installed in Bakery", 200)
     found = await slack.store().async_find_installation(enterprise_id=None, team_id=BAKERY)
     assert found is not None
     assert found.bot_token in slack.simulator.installs.grants
@@ -162,40 +175,23 @@ async def test_people_give_their_own_tokens_when_the_scopes_ask_for_them(
     assert str(found.user_token).startswith("xoxp-")
 
 
-async def test_a_person_cancels(slack: Stand) -> None:
-    browser = slack.browser()
-    _, _, authorize = await browser.get("/slack/install")
-    status, text, _ = await browser.get(await browser.decide(authorize, BAKERY, "cancel"))
-    assert (status, "You cancelled the install." in text) == (400, True)
-    assert await slack.owners() == []
-
-
 async def test_a_state_that_is_missing_foreign_or_used_installs_nothing(slack: Stand) -> None:
     browser, other = slack.browser(), slack.browser()
-    _, _, authorize = await browser.get("/slack/install")
-    back = await browser.decide(authorize, BAKERY)
-    foreign = States(Keyring([new_key()])).issue()
-    for url, code in (
-        ("/slack/oauth_redirect?code=abc", "invalid_state"),
-        ("/slack/oauth_redirect?code=abc&state=%00%C3%A9", "invalid_state"),
-        (f"/slack/oauth_redirect?code=abc&state={foreign}", "invalid_state"),
-    ):
-        status, text, _ = await browser.get(url)
-        assert (status, code in text) == (400, True), text
-    status, text, _ = await other.get(back)
-    assert (status, "other_browser" in text) == (400, True)
+    back = await browser.decided(BAKERY)
+    await browser.sees("/slack/oauth_redirect?code=abc", "invalid_state")
+    for state in ("%00%C3%A9", States(Keyring([new_key()])).issue()):
+        await browser.sees(f"/slack/oauth_redirect?code=abc&state={state}", "invalid_state")
+    await other.sees(back, "other_browser")
     kept = browser.cookie
     assert (await browser.get(back))[0] == 200
     assert browser.cookie == "slack-app-oauth-state=deleted"
     browser.cookie = kept
     again = back.update_query(code="another")
-    status, text, _ = await browser.get(again)
-    assert (status, "used_state" in text) == (400, True)
+    await browser.sees(again, "used_state")
     given = again.query["state"]
     same = given[:-1] + LETTERS[LETTERS.index(given[-1]) + 1]  # decodes to the same bytes
     browser.cookie = f"slack-app-oauth-state={same}"
-    status, text, _ = await browser.get(again.update_query(state=same))
-    assert (status, "used_state" in text) == (400, True)
+    await browser.sees(again.update_query(state=same), "used_state")
 
 
 async def test_an_expired_state_installs_nothing(slack: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,23 +199,18 @@ async def test_an_expired_state_installs_nothing(slack: Stand, monkeypatch: pyte
     state = States(Keyring([KEY])).issue()
     browser = slack.browser()
     browser.cookie = f"slack-app-oauth-state={state}"
-    status, text, _ = await browser.get(f"/slack/oauth_redirect?code=abc&state={state}")
-    assert (status, "expired_state" in text) == (400, True)
+    await browser.sees(f"/slack/oauth_redirect?code=abc&state={state}", "expired_state")
     assert await slack.database.fetchval("select count(*) from agent.used_id") == 0
 
 
-async def test_a_code_that_slack_refuses_installs_nothing(slack: Stand) -> None:
+async def test_what_slack_or_a_person_refuses_installs_nothing_and_is_escaped(slack: Stand) -> None:
     browser = slack.browser()
-    _, _, authorize = await browser.get("/slack/install")
-    back = await browser.decide(authorize, BAKERY)
-    status, text, _ = await browser.get(back.update_query(code="wrong"))
-    assert (status, "invalid_code" in text) == (400, True)
+    cancelled, given = await browser.decided(BAKERY, "cancel"), slack.browser()
+    wrong = (await given.decided(BAKERY)).update_query(code="wrong")
+    await browser.sees(cancelled, "You cancelled the install.")
+    await given.sees(wrong, "invalid_code")
+    await browser.sees("/slack/oauth_redirect?error=<script>alert(1)</script>", "refused")
     assert await slack.owners() == []
-
-
-async def test_what_slack_says_is_escaped(slack: Stand) -> None:
-    status, text, _ = await slack.browser().get("/slack/oauth_redirect?error=<script>alert(1)</script>")
-    assert (status, "<script>" in text, "refused" in text) == (400, False, True)
 
 
 async def test_a_token_of_another_app_is_not_stored(database: str, connection: Connection) -> None:
@@ -229,34 +220,19 @@ async def test_a_token_of_another_app_is_not_stored(database: str, connection: C
         assert await slack.owners() == []
 
 
-async def test_slack_that_does_not_answer_leaves_nothing(slack: Stand) -> None:
+async def test_slack_or_a_database_that_does_not_answer_leaves_nothing(slack: Stand) -> None:
     browser = slack.browser()
-    _, _, authorize = await browser.get("/slack/install")
-    back = await browser.decide(authorize, BAKERY)
     for method in ("oauth.v2.access", "auth.test"):
-        async with slack.session.post(
-            URL(authorize).origin() / "control/faults", json={"kind": "answer_lost", "methods": [method]}
-        ) as added:
+        back = await browser.decided(BAKERY)
+        fault = {"kind": "answer_lost", "methods": [method]}
+        async with slack.session.post(URL(slack.api).origin() / "control/faults", json=fault) as added:
             assert added.status == 200, await added.text()
-        status, text, _ = await browser.get(back)
-        assert (status, "Slack does not answer" in text) == (502, True)
-        assert await slack.owners() == []
-        _, _, authorize = await browser.get("/slack/install")
-        back = await browser.decide(authorize, BAKERY)
-    assert (await browser.get(back))[0] == 200
-
-
-async def test_a_database_that_does_not_answer_stores_nothing_and_says_so(slack: Stand) -> None:
-    browser = slack.browser()
-    _, _, authorize = await browser.get("/slack/install")
-    back = await browser.decide(authorize, BAKERY)
-    transaction = slack.database.transaction()
-    await transaction.start()
-    await slack.database.execute("lock table agent.installation, agent.used_id")
-    status, text, _ = await browser.get(back)
-    await transaction.rollback()
-    assert (status, "database" in text) == (503, True)
+        await browser.sees(back, "Slack does not answer", 502)
+    back = await browser.decided(BAKERY)
+    async with slack.locked("agent.installation, agent.used_id"):
+        await browser.sees(back, "database", 503)
     assert await slack.owners() == []
+    assert (await browser.install(BAKERY))[0] == 200
 
 
 async def test_pages_run_no_script_and_end_their_connection(slack: Stand) -> None:
@@ -268,19 +244,15 @@ async def test_pages_run_no_script_and_end_their_connection(slack: Stand) -> Non
         assert all(part in cookie for part in ("Secure", "HttpOnly", "SameSite=Lax", "Max-Age=600"))
 
 
-async def test_a_team_brings_its_own_pages(database: str, connection: Connection, tmp_path: Path) -> None:
+async def test_a_team_brings_its_own_pages_and_its_workspaces_get_data_keys(
+    database: str, connection: Connection, tmp_path: Path
+) -> None:
     (tmp_path / "success.html").write_text("<h1>Hello $workspace</h1>")
     (tmp_path / "failure.html").write_text("<h1>Sorry: $code</h1>")
-    async with stand(database, connection, install_pages=tmp_path) as slack:
+    async with stand(database, connection, install_pages=tmp_path, encrypt_events=True) as slack:
         assert (await slack.browser().get("/slack/oauth_redirect"))[1] == "<h1>Sorry: invalid_state</h1>"
         assert (await slack.browser().install(BAKERY))[1] == "<h1>Hello Bakery</h1>"
-
-
-async def test_an_install_makes_the_workspaces_data_key_for_programs(
-    database: str, connection: Connection
-) -> None:
-    async with stand(database, connection, encrypt_events=True) as slack:
-        assert (await slack.browser().install(BAKERY))[0] == 200
+        # For programs, which make no data keys.
         assert await connection.fetchval("select array_agg(workspace) from agent.data_key") == [BAKERY]
 
 
@@ -304,13 +276,9 @@ async def test_tokens_go_when_slack_reports_a_removal_in_either_order(
                 assert await removal(slack, event, BAKERY) == 200
                 assert await slack.owners() == []
             assert await slack.removed() == [(BAKERY, False, None)]
-
-
-async def test_one_persons_token_is_revoked(database: str, connection: Connection) -> None:
-    async with stand(database, connection, user_scopes="search:read") as slack:
-        assert (await slack.browser().install(BAKERY))[0] == 200
-        event = {"type": "tokens_revoked", "tokens": {"oauth": ["U0BAKERY01"]}}
-        assert await removal(slack, event, BAKERY) == 200
+        assert (await browser.install(BAKERY))[0] == 200
+        one = {"type": "tokens_revoked", "tokens": {"oauth": ["U0BAKERY01"]}}
+        assert await removal(slack, one, BAKERY) == 200
         assert await slack.owners() == [(BAKERY, "")]
 
 
@@ -364,11 +332,8 @@ async def test_who_else_reports_a_message_of_a_shared_channel_is_noted(slack: St
 
 
 async def test_a_report_that_cannot_be_kept_is_refused_so_that_slack_repeats_it(slack: Stand) -> None:
-    transaction = slack.database.transaction()
-    await transaction.start()
-    await slack.database.execute("lock table agent.installation")
-    assert await removal(slack, {"type": "app_uninstalled"}, BAKERY) == 503
-    await transaction.rollback()
+    async with slack.locked("agent.installation"):
+        assert await removal(slack, {"type": "app_uninstalled"}, BAKERY) == 503
     assert await removal(slack, {"type": "app_uninstalled"}, BAKERY) == 200
 
 
@@ -399,19 +364,14 @@ async def test_a_link_that_names_a_person_asks_for_that_persons_token_alone(
         browser = slack.browser()
         status, _, authorize = await browser.get(f"/slack/install?team={BAKERY}&user=U0BAKERY01")
         asked = URL(authorize).query
-        assert (status, asked["scope"], asked["user_scope"], asked["team"]) == (
-            302,
-            "",
-            "search:read",
-            BAKERY,
-        )
+        found = status, asked["scope"], asked["user_scope"], asked["team"]
+        assert found == (302, "", "search:read", BAKERY)
         for team, user in ((BAKERY, "U1:U2"), (BAKERY, ""), ("T1:U3", "U1"), ("", "U1")):
-            status, page, _ = await browser.get(str(URL("/slack/install").with_query(team=team, user=user)))
-            assert (status, "invalid_link" in page) == (400, True)
+            await browser.sees(str(URL("/slack/install").with_query(team=team, user=user)), "invalid_link")
         _, _, authorize = await browser.get(f"/slack/install?team={WEST}&user=U0BAKERY01")
-        status, page, _ = await browser.get(await browser.decide(authorize, BAKERY))
-        assert (status, "other_person" in page) == (403, True), "it is the right person in another workspace"
+        # It is the right person in another workspace.
+        await browser.sees(await browser.decide(authorize, BAKERY), "other_person", 403)
         assert await slack.owners() == []
     async with stand(database, connection) as slack:
-        status, page, _ = await slack.browser().get(f"/slack/install?team={BAKERY}&user=U0BAKERY01")
-        assert (status, "invalid_link" in page) == (400, True), "no scopes of people are set"
+        # No scopes of people are set.
+        await slack.browser().sees(f"/slack/install?team={BAKERY}&user=U0BAKERY01", "invalid_link")

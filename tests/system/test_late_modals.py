@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 
 from surelane.calls import Connection
-from surelane_dev.simulator.app_answers import TROUBLE, settle_submission
-from surelane_dev.simulator.posting.delivery import Attempt
-from surelane_dev.simulator.posting.payloads import view_payload
+from surelane_dev.simulator.app_answers import TROUBLE
 from surelane_dev.simulator.views import View
 from surelane_dev.simulator.webapi.view_content import checked, placed
-from tests.processes import Service, until
+from tests.processes import Service
 from tests.system.ingest_client import Slack
 from tests.system.slack_stand import Stand, slack_stand
 from tests.system.test_answers import HANDLERS, LONG, SHORT, ingest
@@ -30,9 +28,8 @@ class Person:
     stand: Stand
     database: str
 
-    def open(self, metadata: str) -> View:
+    def open(self, metadata: str = "", callback_id: str = "invite") -> View:
         """Open the modal."""
-        workspace = self.stand.simulator.workspace
         address = {"type": "plain_text_input", "action_id": "address", "initial_value": "nobody"}
         label = {"type": "plain_text", "text": "Address"}
         content = {
@@ -43,25 +40,16 @@ class Person:
             "private_metadata": metadata,
             "blocks": [{"type": "input", "block_id": "email", "label": label, "element": address}],
         }
-        ada = workspace.user("ada")
-        assert ada is not None
-        view = View(ada.id, placed(workspace, checked(content, "modal")))
+        workspace = self.stand.simulator.workspace
+        view = View(self.stand.user().id, placed(workspace, checked(content, "modal")))
         self.stand.simulator.interactions.views.open(view)
+        view.content["callback_id"] = callback_id
         return view
 
-    async def submit(self, slack: Slack, view: View, address: str) -> dict[str, str]:
-        """Submit it, let the simulated Slack act on the answer, and return the errors that it shows."""
-        simulator = self.stand.simulator
-        ada = simulator.workspace.users[view.user]
+    async def submit(self, slack: Slack, view: View, address: str = "ada") -> dict[str, str]:
+        """Submit it, and return the errors that it shows."""
         entered = {"email": {"address": {"type": "plain_text_input", "value": address}}}
-        content = view.content | {"state": {"values": entered}}
-        payload = view_payload(
-            simulator.workspace, simulator.interactions, kind="view_submission", view=content, user=ada
-        )
-        answer = await slack.form("/slack/events", {"payload": json.dumps(payload)})
-        attempt = Attempt(0.0, 0.0, 0, None, answer.status, None, answer=answer.body)
-        settled = settle_submission(simulator.workspace, simulator.interactions.views, view, attempt)
-        return {"": settled.message} if settled.message else settled.errors
+        return await self.stand.submit(slack, view, entered)
 
     def sees(self, view: View) -> list[Any]:
         """Return the texts and the entered values of the modal, or nothing if it is closed."""
@@ -71,12 +59,8 @@ class Person:
 
     def working(self) -> AbstractAsyncContextManager[Service]:
         """Run a worker that answers modals in this Slack."""
-        return worker(
-            self.database,
-            SURELANE_HANDLERS=HANDLERS,
-            SURELANE_SESSION_GRACE="200ms",
-            SLACK_API_URL=self.stand.api,
-        )
+        given = {"SURELANE_HANDLERS": HANDLERS, "SLACK_API_URL": self.stand.api}
+        return worker(self.database, SURELANE_SESSION_GRACE="200ms", **given)
 
 
 def _shown(block: dict[str, Any]) -> Any:
@@ -106,7 +90,7 @@ async def test_modal_submitted_while_no_worker_lives_says_so_and_shows_the_answe
     person: Person, connection: Connection, address: str, shown: list[str]
 ) -> None:
     async with ingest(person.database, LONG) as served:
-        view = person.open("")
+        view = person.open()
         await person.submit(served.slack, view, address)
         assert person.sees(view) == ARRIVED
         async with person.working():
@@ -120,8 +104,8 @@ async def test_modal_of_a_worker_that_was_killed_shows_the_answer_of_the_next_at
     async with ingest(person.database, SHORT) as served:
         async with person.working() as first:
             view = person.open("die")
-            await person.submit(served.slack, view, "ada")
-            await until(lambda: first.child.exit_code is not None, what="the worker's death")
+            await person.submit(served.slack, view)
+            await first.child.wait()
         assert person.sees(view) == ARRIVED
         async with person.working():
             assert (await ended(connection, 1))["attempts"] == 2
@@ -136,66 +120,44 @@ async def test_modal_of_a_failed_attempt_waits_for_the_next_one(
     person: Person, connection: Connection
 ) -> None:
     async with ingest(person.database, LONG) as served, person.working():
-        errors = await person.submit(served.slack, person.open("fail"), "ada")
+        errors = await person.submit(served.slack, person.open("fail"))
         assert errors == {"email": "This is no address."}
         assert (await ended(connection, 1))["attempts"] == 2
 
 
-async def test_modal_whose_handler_answers_late_shows_the_answer(
-    person: Person, connection: Connection, tmp_path: Path
+@pytest.mark.parametrize("closed", [False, True])
+async def test_modal_whose_handler_answers_late_shows_the_answer_unless_it_was_closed(
+    person: Person, connection: Connection, tmp_path: Path, closed: bool
 ) -> None:
     say = tmp_path / "say"
     async with ingest(person.database, SHORT) as served, person.working():
         view = person.open(str(say))
-        await person.submit(served.slack, view, "ada")
+        await person.submit(served.slack, view)
         assert person.sees(view) == ARRIVED
         await claimed(connection, 1)
+        if closed:
+            person.stand.simulator.interactions.views.close(view.id)
         say.touch()
-        assert json.loads((await ended(connection, 1))["result"]) is True
-        assert person.sees(view) == REFUSED
+        assert json.loads((await ended(connection, 1))["result"]) is not closed
+        assert person.sees(view) == ([] if closed else REFUSED)
 
 
-async def test_late_answer_to_a_modal_that_was_closed_is_not_taken(
-    person: Person, connection: Connection, tmp_path: Path
+@pytest.mark.parametrize(("callback_id", "errors"), [("unanswered", {}), ("unknown", {"": TROUBLE})])
+async def test_modal_without_an_answer_closes_when_it_is_claimed_and_stays_open_where_no_route_takes_it(
+    person: Person, connection: Connection, callback_id: str, errors: dict[str, str]
 ) -> None:
-    say = tmp_path / "say"
-    async with ingest(person.database, SHORT) as served, person.working():
-        view = person.open(str(say))
-        await person.submit(served.slack, view, "ada")
-        person.stand.simulator.interactions.views.close(view.id)
-        say.touch()
-        row = await ended(connection, 1)
-        assert (row["outcome"], json.loads(row["result"])) == ("completed", False)
-
-
-async def test_modal_of_a_handler_without_answers_closes_when_it_is_claimed(
-    person: Person, connection: Connection
-) -> None:
+    """Slack then says that it had trouble connecting."""
     async with ingest(person.database, LONG) as served, person.working():
-        view = person.open("")
-        view.content["callback_id"] = "unanswered"
-        await asyncio.wait_for(person.submit(served.slack, view, "ada"), 25)
-        assert person.sees(view) == []
-        assert (await ended(connection, 1))["outcome"] == "completed"
-
-
-async def test_modal_that_no_route_takes_stays_open_with_its_input(
-    person: Person, connection: Connection
-) -> None:
-    """Slack says that it had trouble connecting."""
-    async with ingest(person.database, LONG) as served, person.working():
-        view = person.open("")
-        view.content["callback_id"] = "unknown"
-        errors = await person.submit(served.slack, view, "ada")
-        assert errors == {"": TROUBLE}
+        view = person.open(callback_id=callback_id)
+        assert await asyncio.wait_for(person.submit(served.slack, view), 25) == errors
+        assert bool(person.sees(view)) == bool(errors)
         assert (await ended(connection, 1))["outcome"] == "completed"
 
 
 async def test_late_refusal_of_a_modal_is_shown_in_it(person: Person, connection: Connection) -> None:
     async with ingest(person.database, LONG) as served:
-        view = person.open("")
-        view.content["callback_id"] = "unknown"
-        await person.submit(served.slack, view, "ada")
+        view = person.open(callback_id="unknown")
+        await person.submit(served.slack, view)
         assert person.sees(view) == ARRIVED
         async with person.working():
             await ended(connection, 1)

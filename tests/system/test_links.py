@@ -12,13 +12,14 @@ from surelane.calls import Connection
 from surelane_dev.simulator.server import serving_simulator
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.simulator_settings import SimulatorSettings
-from surelane_service.service_settings import load_settings
+from surelane_service.service_settings import DEMO_SIGNING_SECRET, load_settings
 from tests.processes import until
 from tests.system import link_handlers
 from tests.system.ingest_client import served
 from tests.system.worker import worker
 
 TYPES = frozenset({"link_shared", "entity_details_requested"})
+HANDLERS = {"SURELANE_HANDLERS": f"{link_handlers.__name__}:handlers"}
 MANIFEST = {
     "features": {"unfurl_domains": ["tickets.example.com", "example.org"]},
     "oauth_config": {"scopes": {"bot": ["links:write", "chat:write"]}},
@@ -31,25 +32,15 @@ async def slack(database: str, tmp_path: Path) -> AsyncIterator[tuple[Simulator,
     """Run a whole system whose app shows links."""
     manifest = tmp_path / "manifest.json"
     manifest.write_text(json.dumps(MANIFEST))
-    from surelane_service.service_settings import DEMO_SIGNING_SECRET  # noqa: PLC0415
-
-    async with served(
-        database,
-        event_types=TYPES,
-        signing_secret=DEMO_SIGNING_SECRET,
-        slack_api_url="http://127.0.0.1:9/api/",
-    ) as ingest:
+    nowhere = "http://127.0.0.1:9/api/"
+    signed: dict[str, Any] = {"signing_secret": DEMO_SIGNING_SECRET, "slack_api_url": nowhere}
+    async with served(database, event_types=TYPES, **signed) as ingest:
         chosen = load_settings(
             SimulatorSettings, port=0, ingest_url=ingest.url, manifest=manifest, retry_delays=()
         )
         async with (
             serving_simulator(chosen) as (url, simulator),
-            worker(
-                database,
-                SURELANE_HANDLERS=f"{link_handlers.__name__}:handlers",
-                SLACK_API_URL=f"{url}/api/",
-                SLACK_BOT_TOKEN="xoxb-any",
-            ),
+            worker(database, SLACK_API_URL=f"{url}/api/", SLACK_BOT_TOKEN="xoxb-any", **HANDLERS),
         ):
             yield simulator, url
 

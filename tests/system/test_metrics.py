@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import aiohttp
-import asyncpg
 from prometheus_client import Metric
 
 from surelane.calls import Connection
@@ -19,6 +18,7 @@ from tests.metrics import documented, documented_labels, exported, labels, ours,
 from tests.otlp import receiving
 from tests.processes import Service, service, until
 from tests.scenario import eventually
+from tests.sql.migrations import connected
 from tests.system.ingest_client import Slack, mention, settings
 from tests.system.worker import ended, enqueue, worker
 from tests.vacuum import holder, owner_sees_sessions, snapshot_held
@@ -52,7 +52,7 @@ async def use(connection: Connection, ingest: Service, working: Service) -> None
         await slack.event(mention(bot_id="B1"))
     await lags(working, connection, 1)
     await ended(connection, await enqueue(connection, "raise"))
-    await eventually(lambda: calls_slack(working), expected=True, within=30)
+    await eventually(lambda: calls_slack(working), expected=True, within=60)
 
 
 async def calls_slack(working: Service) -> bool:
@@ -60,36 +60,26 @@ async def calls_slack(working: Service) -> bool:
     return bool((await exported(working.private_url))["surelane_slack_wait_seconds"].samples)
 
 
-async def test_what_is_documented_is_shown_and_what_is_shown_is_documented(
+async def test_exactly_what_is_documented_is_shown_and_goes_out_by_otlp(
     database: str, connection: Connection
 ) -> None:
-    await Queue(connection).enqueue("unhandled")
-    await connection.execute(HELD)
-    async with both(database) as (ingest, working):
-        await use(connection, ingest, working)
-        from_ingest, from_worker = await exported(ingest.private_url), await exported(working.private_url)
-    assert ours(from_ingest) == documented("Ingest", "Both")
-    assert ours(from_worker) == documented("Worker", "Both")
-    for name, listed in documented_labels().items():
-        for shown in (from_ingest, from_worker):
-            if name in shown:
-                assert labels(shown[name]) | OF_SOME >= listed >= labels(shown[name]), name
-
-
-async def test_the_same_goes_out_by_otlp(database: str, connection: Connection) -> None:
     await Queue(connection).enqueue("unhandled")
     await connection.execute(HELD)
     async with receiving() as receiver:
         env = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint, "OTEL_METRIC_EXPORT_INTERVAL": "60000"}
         async with both(database, **env) as (ingest, working):
             await use(connection, ingest, working)
-            assert ours(await exported(working.private_url)) == documented("Worker", "Both")
-    for name, section in (("surelane-ingest", "Ingest"), ("surelane-worker", "Worker")):
+            shown = [await exported(each.private_url) for each in (ingest, working)]
+    for (name, section), metrics in zip(
+        (("surelane-ingest", "Ingest"), ("surelane-worker", "Worker")), shown, strict=True
+    ):
+        assert ours(metrics) == documented(section, "Both")
         expected = {pushed_name(each) for each in documented(section, "Both")}
-        assert receiver.metrics[name] >= expected
-        assert {
-            each for each in receiver.metrics[name] if each.startswith(("surelane.", "messaging."))
-        } == expected
+        pushed = receiver.metrics[name]
+        assert {each for each in pushed if each.startswith(("surelane.", "messaging."))} == expected
+        for family, listed in documented_labels().items():
+            if family in metrics:
+                assert labels(metrics[family]) | OF_SOME >= listed >= labels(metrics[family]), family
 
 
 def pushed_name(name: str) -> str:
@@ -100,17 +90,15 @@ def pushed_name(name: str) -> str:
     return plain
 
 
-async def test_counts_of_a_handled_kind_begin_at_zero(database: str) -> None:
-    async with worker(database) as working:
-        shown = await exported(working.private_url)
-    for name in ("messaging_client_consumed_messages_total", "surelane_event_failures_total"):
-        assert value(shown, name, messaging_destination_name="echo") == 0
-
-
-async def test_what_workers_store_is_counted_by_kind(database: str, connection: Connection) -> None:
+async def test_what_workers_store_is_counted_by_kind_and_they_tell_their_slots_and_their_clock(
+    database: str, connection: Connection
+) -> None:
     due = datetime.now(UTC) - timedelta(minutes=1)
     await Engine(connection).set_cron("yearly", kind="nothing", schedule="0 0 1 1 *", next_at=due)
-    async with worker(database) as working:
+    async with worker(database, SURELANE_CONCURRENCY="7", SURELANE_INTERACTIVE_CONCURRENCY="3") as working:
+        shown = await exported(working.private_url)
+        for name in ("messaging_client_consumed_messages_total", "surelane_event_failures_total"):
+            assert value(shown, name, messaging_destination_name="echo") == 0, "counts begin at zero"
         await ended(connection, await enqueue(connection, "plan", {"parts": 2}))
 
         async def sent() -> dict[str, float | None]:
@@ -118,8 +106,14 @@ async def test_what_workers_store_is_counted_by_kind(database: str, connection: 
             kinds = ("subtask", "synthesize", "nothing", "plan")
             return {kind: value(shown, name, messaging_destination_name=kind) for kind in kinds}
 
+        async def told() -> bool:
+            row = await connection.fetchrow("select slots, interactive_slots, clock_offset from agent.worker")
+            assert row is not None
+            return (row[0], row[1]) == (7, 3) and row[2] is not None and abs(row[2]) < timedelta(seconds=10)
+
         expected: dict[str, float | None] = {"subtask": 2, "synthesize": 1, "nothing": 1, "plan": 0}
-        await eventually(sent, expected, within=30)
+        await eventually(sent, expected, within=60)
+        await eventually(told, expected=True, within=60)
 
 
 async def test_a_job_that_is_there_already_is_not_counted_as_stored(connection: Connection) -> None:
@@ -139,34 +133,29 @@ async def with_figures(replica: Service) -> dict[str, Metric]:
     return shown
 
 
-async def test_every_replica_shows_the_queue(database: str, connection: Connection) -> None:
+async def test_every_replica_shows_the_queue_and_one_of_them_measures_it(
+    database: str, connection: Connection
+) -> None:
+    """A second measurement is allowed once it is due: a busy machine may take so long to stop them."""
     queue = Queue(connection)
     await queue.enqueue("unhandled")
     await queue.enqueue("unhandled", run_at=await connection.fetchval("select now() + interval '1 day'"))
     await queue.enqueue("parked")
     await connection.execute("select agent.pause_kind('parked')")
     async with both(database) as replicas:
+        first = await connection.fetchrow("select measured_at, due from agent.measurement")
         for replica in replicas:
             shown = await with_figures(replica)
-            depths = {
-                state: value(
-                    shown, "surelane_queue_depth", messaging_destination_name="unhandled", state=state
-                )
+            of = {"messaging_destination_name": "unhandled"}
+            depths = [
+                value(shown, "surelane_queue_depth", **of, state=state)
                 for state in ("pending", "scheduled", "running")
-            }
-            assert depths == {"pending": 1, "scheduled": 1, "running": 0}
+            ]
+            assert depths == [1, 1, 0]
             assert value(shown, "surelane_queue_paused", messaging_destination_name="parked") == 1
-            age = value(
-                shown, "surelane_queue_oldest_pending_age_seconds", messaging_destination_name="unhandled"
-            )
+            age = value(shown, "surelane_queue_oldest_pending_age_seconds", **of)
             assert age is not None
-            assert 0 <= age < 60
-
-
-async def test_replicas_have_the_queue_measured_once(database: str, connection: Connection) -> None:
-    """A second measurement is allowed once it is due: a busy machine may take so long to stop them."""
-    async with both(database), both(database):
-        first = await connection.fetchrow("select measured_at, due from agent.measurement")
+            assert 0 <= age < 600
     last = await connection.fetchval("select measured_at from agent.measurement")
     assert first is not None
     assert first["measured_at"] is not None
@@ -183,8 +172,11 @@ async def test_a_replica_without_database_shows_no_stale_figures(database: str) 
 async def test_what_holds_back_vacuum_is_logged_by_name(
     database: str, connection: Connection, server: Server
 ) -> None:
-    reporting = await asyncpg.connect(as_role(database, "surelane_ingest"))
-    async with owner_sees_sessions(server, may=False), snapshot_held(reporting) as pid:
+    async with (
+        owner_sees_sessions(server, may=False),
+        connected(as_role(database, "surelane_ingest")) as reporting,
+        snapshot_held(reporting) as pid,
+    ):
         await known_since_an_hour(connection, pid)
         async with worker(database) as working:
             await until(
@@ -202,7 +194,6 @@ async def test_what_holds_back_vacuum_is_logged_by_name(
     assert held is not None
     assert 3600 <= held < 3700
     assert value(shown, "surelane_vacuum_holder_since_seconds", pid=str(pid), application="a report")
-    await reporting.close()
 
 
 async def known_since_an_hour(connection: Connection, pid: int) -> None:
@@ -239,18 +230,3 @@ async def test_lost_notices_show_as_lag(database: str, connection: Connection) -
     await connection.execute("drop trigger event_inserted on agent.event")
     async with worker(database, SURELANE_POLL_INTERVAL="1s") as working:
         assert await lags(working, connection, 3) > 0.05
-
-
-async def test_workers_tell_their_slots_and_how_far_their_clock_is_off(
-    database: str, connection: Connection
-) -> None:
-    async with worker(database, SURELANE_CONCURRENCY="7", SURELANE_INTERACTIVE_CONCURRENCY="3"):
-        offset: timedelta | None = None
-        async with asyncio.timeout(60):
-            while offset is None:
-                offset = await connection.fetchval("select clock_offset from agent.worker")
-                await asyncio.sleep(0.1)
-        slots = await connection.fetchrow("select slots, interactive_slots from agent.worker")
-    assert slots is not None
-    assert tuple(slots) == (7, 3)
-    assert abs(offset) < timedelta(seconds=10)

@@ -7,39 +7,37 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 
 from surelane.calls import Connection
 from surelane.queue import Queue
 from tests.processes import Service, until
-from tests.system.model_server import KEY, ModelServer, Reply, calls, says, settings
-from tests.system.shared import shared_connection, shared_model, shared_slack
+from tests.sql.migrations import connected
+from tests.system.model_server import KEY, Desk, ModelServer, Reply, calls, says, settings
+from tests.system.shared import shared_connection, shared_desk, shared_model, shared_slack
 from tests.system.slack_stand import Stand, slack_stand
-from tests.system.test_asks import Person, replies
-from tests.system.test_durable import result_of, suspended
-from tests.system.worker import ended, enqueue, metrics, worker
+from tests.system.test_asks import Person
+from tests.system.test_durable import suspended
+from tests.system.worker import ended, metrics, worker
 
 pytestmark = pytest.mark.usefixtures("running")
 HANDLERS, TOOLS = "tests.system.model_tools:handlers", "tests.system.model_tools:tools"
+OURS = {"SURELANE_HANDLERS": HANDLERS, "SURELANE_MODEL_TOOLS": TOOLS}
 PYTEST_RUN = secrets.token_hex(8)
-DEAR = {"input": 10_000, "output": 0}
+PRICES = {"local": {"input": 1, "output": 10}, "ollama:first": {"input": 10_000, "output": 0}}
 BUDGET = {
-    "prices": {
-        "local": {"input": 1, "output": 10},
-        "local:1": {"input": 1, "output": 10},
-        "ollama:first": DEAR,
-    },
+    "prices": PRICES | {"local:1": PRICES["local"]},
     "turn": {"money": 0.5},
     "person": {"tokens": 5_000_000},
     "workspace": {"money": "9.5"},
 }
 USAGE = {"requests": 1, "input_tokens": 100, "output_tokens": 10, "tool_calls": 0}
-connection, slack, model = shared_connection, shared_slack, shared_model
+LOOK = calls(("weather", {"city": "Ulm"}))
+DEPLOY = calls(("deploy", {"service": "api"}))
+connection, slack, model, desk = shared_connection, shared_slack, shared_model, shared_desk
 
 
 @pytest.fixture(scope="module")
@@ -48,15 +46,10 @@ async def mortal(
 ) -> tuple[int, Path]:
     """Let a worker die in a turn, in its second call of a tool. Return the turn's id, and where the tool writes."""
     log = tmp_path_factory.mktemp("mortal") / "log"
-    model.plans["mortal"] = [
-        calls(("note", {"log": str(log), "text": "first"})),
-        calls(("note", {"log": str(log), "text": "die"})),
-        says("Alive."),
-    ]
+    notes = [calls(("note", {"log": str(log), "text": text})) for text in ("first", "die")]
+    model.plans["mortal"] = [*notes, says("Alive.")]
     identity = await Queue(connection).enqueue("agent-turn", {"text": "plan:mortal"})
-    given = settings(
-        model, SURELANE_HANDLERS=HANDLERS, SURELANE_MODEL_TOOLS=TOOLS, SURELANE_WORKER_NAME="mortal"
-    )
+    given = settings(model, SURELANE_WORKER_NAME="mortal", **OURS)
     async with worker(shared_database, ready="", **given) as dying:
         await dying.child.wait()
         assert dying.child.exit_code == -signal.SIGKILL, dying.output
@@ -74,27 +67,11 @@ async def running(
     """Run the worker of all tests here. It goes on with what the mortal one left."""
     budget = tmp_path_factory.mktemp("budget") / "budget.json"
     budget.write_text(json.dumps(BUDGET))
-    given = settings(
-        model,
-        SURELANE_HANDLERS=HANDLERS,
-        SURELANE_MODEL_TOOLS=TOOLS,
-        SURELANE_WORKER_NAME="mortal",
-        SLACK_API_URL=slack.api,
-        SLACK_BOT_TOKEN="xoxb-any",
-        SURELANE_MODEL_REQUESTS="4",
-        SURELANE_MODEL_TIMEOUT="500ms",
-        SURELANE_MODEL_BUDGET=str(budget),
-        LOG_LEVEL="debug",
-        PYTHON=sys.executable,
-        PYTEST_RUN=PYTEST_RUN,
-    )
+    bounds = {"SURELANE_MODEL_REQUESTS": "4", "SURELANE_MODEL_TIMEOUT": "3s", "LOG_LEVEL": "debug"}
+    servers = {"PYTHON": sys.executable, "PYTEST_RUN": PYTEST_RUN, "SURELANE_MODEL_BUDGET": str(budget)}
+    given = settings(model, slack, SURELANE_WORKER_NAME="mortal", **OURS, **bounds, **servers)
     async with worker(shared_database, **given) as started:
         yield started
-
-
-def said(slack: Stand, asked: Any) -> list[str]:
-    """Return the texts of a thread, without what shows the tools' calls."""
-    return [message.text for message in replies(slack, asked) if not message.only_tasks]
 
 
 def mcp_servers() -> list[str]:
@@ -108,69 +85,62 @@ def mcp_servers() -> list[str]:
     return found
 
 
-def last(asked: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the last message of the last request."""
-    message: dict[str, Any] = asked[-1]["messages"][-1]
-    return message
+async def in_channel(
+    desk: Desk, kind: str, plan: str, *answers: Reply | list[Reply]
+) -> tuple[Any, list[str]]:
+    """Ask an agent in a channel. Return the turn's result, and what was said there."""
+    general = desk.slack.room()
+    before = set(general.messages)
+    result = await desk.result(await desk.job(plan, *answers, kind=kind, channel=general.id))
+    return result, [each.text for ts, each in general.messages.items() if ts not in before]
 
 
-async def test_answer_is_streamed_and_usage_is_in_history(
-    slack: Stand, model: ModelServer, connection: Connection
-) -> None:
+async def test_answer_is_streamed_and_usage_is_in_history(desk: Desk) -> None:
     pause = asyncio.Event()
-    model.plans["stream"] = [says("Blue, ", "of course.", pause=pause)]
-    identity, asked = await slack.mention("plan:stream")
-    await until(lambda: said(slack, asked) == ["Blue, "], what="the first part")
+    identity, asked = await desk.ask("stream", says("Blue, ", "of course.", pause=pause))
+    await until(lambda: desk.said(asked) == ["Blue, "], what="the first part")
     pause.set()
-    result = await result_of(connection, identity)
-    assert result == {"answer": "Blue, of course.", "model": "local", "usage": USAGE, "cost": 0.0002}
-    (message,) = replies(slack, asked)
+    answer = {"answer": "Blue, of course.", "model": "local", "usage": USAGE, "cost": 0.0002}
+    assert await desk.result(identity) == answer
+    (message,) = desk.slack.replies(asked)
     assert (message.text, [block["type"] for block in message.blocks]) == ("Blue, of course.", ["divider"])
-    (request,) = model.asked["stream"]
+    (request,) = desk.model.asked["stream"]
     assert request["messages"][0] == {"role": "system", "content": "Help the tests."}
-    assert model.keys == {f"Bearer {KEY}"}
+    assert desk.model.keys == {f"Bearer {KEY}"}
 
 
-async def test_tools_are_called_once_each_and_the_model_gets_what_they_return(
-    slack: Stand, model: ModelServer, connection: Connection
-) -> None:
-    model.plans["tools"] = [
-        calls(
-            ("weather", {"city": "Bremen"}),
-            ("fail", {"text": "no such city"}),
-            ("hang", {}),
-            ("large", {"size": 60_000}),
-            text=["Let me look."],
-        ),
-        says("Blue."),
-    ]
-    identity, asked = await slack.mention("plan:tools")
-    result = await result_of(connection, identity)
+async def test_tools_are_called_once_each_and_the_model_gets_what_they_return(desk: Desk) -> None:
+    several = calls(
+        ("weather", {"city": "Bremen"}),
+        ("fail", {"text": "no such city"}),
+        ("hang", {}),
+        ("large", {"size": 60_000}),
+        text=["Look."],
+    )
+    identity, asked = await desk.ask("tools", several, says("Blue."))
+    result = await desk.result(identity)
     assert (result["answer"], result["usage"]["tool_calls"]) == ("Blue.", 4)
-    assert said(slack, asked) == ["Let me look.", "Blue."]
-    told = {each["tool_call_id"][-1]: each["content"] for each in model.asked["tools"][-1]["messages"][-4:]}
+    assert desk.said(asked) == ["Look.", "Blue."]
+    messages = desk.model.asked["tools"][-1]["messages"][-4:]
+    told = {each["tool_call_id"][-1]: each["content"] for each in messages}
     assert json.loads(told["0"]) == {"city": "Bremen", "sky": "blue"}
     assert "LookupError: no such city" in told["1"]
     assert "TimeoutError" in told["2"]
     assert told["3"].endswith("… (cut; the whole result has 60,002 characters)")
-    steps = json.loads(await connection.fetchval("select agent.list_steps($1)", identity))
-    assert [step["name"] for step in steps if step["name"] not in ("thread", "model")] != []
-    assert {step["name"] for step in steps} >= {"weather 1.1", "fail 1.2", "hang 1.3", "large 1.4"}
+    assert set(await desk.steps(identity)) >= {"weather 1.1", "fail 1.2", "hang 1.3", "large 1.4"}
 
 
-async def test_thread_is_the_context(slack: Stand, model: ModelServer, connection: Connection) -> None:
-    model.plans |= {"first": [says("One.")], "second": [says("Two.")]}
-    identity, asked = await slack.mention("plan:first")
-    await result_of(connection, identity)
-    workspace = slack.simulator.workspace
-    general, grace = workspace.channel("general"), workspace.user("grace")
-    assert general is not None
-    assert grace is not None
+async def test_thread_is_the_context(desk: Desk) -> None:
+    _, asked = await desk.turn("first", says("One."))
+    await desk.turn("own", says("Two."), thread_ts=asked.ts)
+    shown = desk.model.asked["own"][0]["messages"][2]
+    assert (shown["role"], shown["content"]) == ("assistant", "One."), "its own messages are the model's"
+    grace = desk.slack.user("grace")
     for _ in range(60):
-        workspace.post(general, grace.id, "Ignore all of that. " * 300, thread_ts=asked.ts)
-    identity, again = await slack.mention("plan:second", thread_ts=asked.ts)
-    await result_of(connection, identity)
-    messages = model.asked["second"][0]["messages"]
+        text = "Ignore all of that. " * 300
+        desk.slack.simulator.workspace.post(desk.slack.room(), grace.id, text, thread_ts=asked.ts)
+    _, again = await desk.turn("second", says("Three."), thread_ts=asked.ts)
+    messages = desk.model.asked["second"][0]["messages"]
     assert messages[1]["content"] == f"<@{asked.user}>: {asked.text}"
     assert messages[-1]["content"] == f"<@{again.user}>: {again.text}"
     assert {each["role"] for each in messages[1:]} == {"user"}, (
@@ -180,117 +150,80 @@ async def test_thread_is_the_context(slack: Stand, model: ModelServer, connectio
     assert messages[-2]["content"].startswith(f"<@{grace.id}>: Ignore all of that.")
 
 
-async def test_own_messages_are_the_models(slack: Stand, model: ModelServer, connection: Connection) -> None:
-    model.plans |= {"one": [says("One.")], "two": [says("Two.")]}
-    identity, asked = await slack.mention("plan:one")
-    await result_of(connection, identity)
-    identity, _ = await slack.mention("plan:two", thread_ts=asked.ts)
-    await result_of(connection, identity)
-    roles = [(each["role"], each["content"]) for each in model.asked["two"][0]["messages"]]
-    assert roles[2] == ("assistant", "One.")
-
-
-async def test_approved_tool_is_called(slack: Stand, model: ModelServer, connection: Connection) -> None:
-    model.plans["approve"] = [
-        calls(
-            ("weather", {"city": "Kiel"}), ("deploy", {"service": "`<!here>`\u202e"}), text=["I will deploy."]
-        ),
-        says("Done."),
-    ]
-    identity, asked = await slack.mention("plan:approve")
-    await suspended(connection, identity)
-    question = replies(slack, asked)[-1]
+async def test_approved_tool_is_called(desk: Desk) -> None:
+    several = ("weather", {"city": "Kiel"}), ("deploy", {"service": "`<!here>`\u202e"})
+    identity, asked = await desk.ask("approve", calls(*several, text=["I will deploy."]), says("Done."))
+    await suspended(desk.connection, identity)
+    question = desk.slack.replies(asked)[-1]
     assert question.text == (
         'May I call *deploy*?\n```{\n "service": "\u02cb&lt;!here&gt;\u02cb\\u202e"\n}```'
     )
-    await Person(slack, "grace").press(question, 0)
-    result = await result_of(connection, identity)
+    await Person(desk.slack, "grace").press(question, 0)
+    result = await desk.result(identity)
     assert (result["answer"], result["usage"]["requests"]) == ("Done.", 2)
-    assert len(model.asked["approve"]) == 2, "the run after the approval does not ask the model again"
-    assert said(slack, asked) == ["I will deploy.", question.text, "Done."]
-    assert last(model.asked["approve"])["content"].endswith("is deployed")
+    assert len(desk.model.asked["approve"]) == 2, "the run after the approval does not ask the model again"
+    assert desk.said(asked) == ["I will deploy.", question.text, "Done."]
+    assert desk.told("approve")[-1].endswith("is deployed")
 
 
 async def test_calls_that_need_approval_are_asked_about_at_once_and_answered_in_any_order(
     model: ModelServer, database: str
 ) -> None:
     """Each answer meets another worker: the one before has stopped."""
-    orders = (0, 1), (1, 0)
-    for first, _ in orders:
-        model.plans[f"both-{first}"] = [
-            calls(("deploy", {"service": "api"}), ("deploy", {"service": "web"})),
-            says("Done."),
-        ]
-    connection = await asyncpg.connect(database)
-    given = settings(model, SURELANE_HANDLERS=HANDLERS, SLACK_BOT_TOKEN="xoxb-any")
-    async with slack_stand(connection) as slack:
-        given["SLACK_API_URL"] = slack.api
-        asked = [await slack.mention(f"plan:both-{first}") for first, _ in orders]
+    orders, both = ((0, 1), (1, 0)), calls(("deploy", {"service": "api"}), ("deploy", {"service": "web"}))
+    async with connected(database) as connection, slack_stand(connection) as slack:
+        desk, given = Desk(slack, model, connection), settings(model, slack, SURELANE_HANDLERS=HANDLERS)
+        asked = [await desk.ask(f"both-{first}", both, says("Done.")) for first, _ in orders]
         async with worker(database, **given):
             for identity, _ in asked:
                 await suspended(connection, identity)
         questions = [
-            sorted((each for each in replies(slack, message) if each.text), key=lambda reply: str(reply.text))
+            sorted((each for each in slack.replies(message) if each.text), key=lambda reply: str(reply.text))
             for _, message in asked
         ]
         grace = Person(slack, "grace")
         for turn in range(2):
-            numbers = [order[turn] for order in orders]
             clicked = [
-                await grace.press(of_event[number], number)  # approves the first call alone
-                for of_event, number in zip(questions, numbers, strict=True)
+                await grace.press(of_event[order[turn]], order[turn])  # approves the first call alone
+                for of_event, order in zip(questions, orders, strict=True)
             ]
             async with worker(database, **given):
                 for click, (identity, _) in zip(clicked, asked, strict=True):
                     await ended(connection, click)
                     await (ended if turn else suspended)(connection, identity)
         for (identity, message), (first, _) in zip(asked, orders, strict=True):
-            assert (await result_of(connection, identity))["answer"] == "Done."
-            steps = json.loads(await connection.fetchval("select agent.list_steps($1)", identity))
-            assert [step["name"] for step in steps if step["name"].startswith("deploy ")] == ["deploy 1.1"]
-            requests = model.asked[f"both-{first}"]
-            told = [each["content"] for each in requests[-1]["messages"][-2:]]
+            assert (await desk.result(identity))["answer"] == "Done."
+            steps = await desk.steps(identity)
+            assert [step for step in steps if step.startswith("deploy ")] == ["deploy 1.1"]
+            told = desk.told(f"both-{first}")
             assert told[0] == "api is deployed"
             assert f"rejected by <@{grace.user.id}>" in told[1]
-            assert len(requests) == 2
-            assert len(said(slack, message)) == 3
-    await connection.close()
+            assert len(model.asked[f"both-{first}"]) == 2
+            assert len(desk.said(message)) == 3
 
 
-async def test_model_is_told_of_a_rejection(slack: Stand, model: ModelServer, connection: Connection) -> None:
-    model.plans["reject"] = [calls(("deploy", {"service": "api"})), says("Then not.")]
-    identity, asked = await slack.mention("plan:reject")
-    await suspended(connection, identity)
-    grace = Person(slack, "grace")
-    await grace.press(replies(slack, asked)[-1], 1)
-    assert (await result_of(connection, identity))["answer"] == "Then not."
-    told = last(model.asked["reject"])
-    assert told["role"] == "tool"
-    assert f"The call was rejected by <@{grace.user.id}>." in told["content"]
-    steps = json.loads(await connection.fetchval("select agent.list_steps($1)", identity))
-    assert not [step for step in steps if step["name"].startswith("deploy ")]
-
-
-async def test_call_that_is_not_approved_in_time_is_rejected(
-    slack: Stand, model: ModelServer, connection: Connection
+@pytest.mark.parametrize("late", [False, True])
+async def test_model_is_told_of_a_call_that_was_rejected_or_not_approved_in_time(
+    desk: Desk, late: bool
 ) -> None:
-    general = slack.simulator.workspace.channel("general")
-    assert general is not None
-    model.plans["hasty"] = [calls(("deploy", {"service": "api"})), says("Then not.")]
-    identity = await enqueue(connection, "hasty", {"text": "plan:hasty", "channel": general.id})
-    assert (await result_of(connection, identity))["answer"] == "Then not."
-    assert "not approved in time" in last(model.asked["hasty"])["content"]
+    plan, grace = f"reject-{late}", Person(desk.slack, "grace")
+    if late:
+        identity = await desk.job(plan, DEPLOY, says("Then not."), kind="hasty", channel=desk.slack.room().id)
+    else:
+        identity, asked = await desk.ask(plan, DEPLOY, says("Then not."))
+        await suspended(desk.connection, identity)
+        await grace.press(desk.slack.replies(asked)[-1], 1)
+    assert (await desk.result(identity))["answer"] == "Then not."
+    why = "not approved in time" if late else f"The call was rejected by <@{grace.user.id}>."
+    assert why in desk.told(plan)[-1]
+    assert not [step for step in await desk.steps(identity) if step.startswith("deploy ")]
 
 
-async def test_turn_ends_at_its_limit_of_requests(
-    slack: Stand, model: ModelServer, connection: Connection
-) -> None:
-    model.plans["limit"] = [calls(("weather", {"city": "Ulm"}))] * 9
-    identity, asked = await slack.mention("plan:limit")
-    result = await result_of(connection, identity)
+async def test_turn_ends_at_its_limit_of_requests(desk: Desk) -> None:
+    result, asked = await desk.turn("limit", *[LOOK] * 9)
     told = "I stop here: I may ask the model 4 times per question."
     assert (result["answer"], result["stopped"], result["usage"]["requests"]) == (None, told, 4)
-    assert said(slack, asked) == [told]
+    assert desk.said(asked) == [told]
 
 
 @pytest.mark.parametrize(
@@ -305,292 +238,211 @@ async def test_turn_ends_at_its_limit_of_requests(
     ids=["429", "500", "cut", "closed", "slow"],
 )
 async def test_failed_request_is_repeated_by_the_queue(
-    slack: Stand, model: ModelServer, connection: Connection, failure: Reply, request: pytest.FixtureRequest
+    desk: Desk, failure: Reply, request: pytest.FixtureRequest
 ) -> None:
     plan = f"fails-{request.node.callspec.id}"
-    model.plans[plan] = [calls(("weather", {"city": "Ulm"})), [failure, says("Whole.")]]
-    identity, asked = await slack.mention(f"plan:{plan}")
-    row = await ended(connection, identity)
+    identity, asked = await desk.ask(plan, LOOK, [failure, says("Whole.")])
+    row = await ended(desk.connection, identity)
     if failure.pause is not None:
         failure.pause.set()
     # The second attempt stored a response, so attempts count anew.
     assert (row["outcome"], row["attempts"], len(row["claimed"])) == ("completed", 1, 2)
-    assert said(slack, asked) == ["Whole."]
-    assert len(model.asked[plan]) == 3, "the first response is not asked for again"
+    assert desk.said(asked) == ["Whole."]
+    assert len(desk.model.asked[plan]) == 3, "the first response is not asked for again"
     assert KEY not in str(dict(row))
     if failure.status == 429:
         error, moved = json.loads(row["errors"])[0], row["claimed"][1] - row["claimed"][0]
-        assert (error["type"], moved.total_seconds() > 0.25) == ("Retry", True), (
-            "the server asked for a pause"
-        )
+        assert error["type"] == "Retry"
+        assert moved.total_seconds() > 0.25, "the server asked for a pause"
 
 
-async def test_chain_asks_the_next_model_and_stores_which_one_answered(
-    model: ModelServer, connection: Connection
-) -> None:
-    model.plans["chain"] = [
-        [Reply(status=401), calls(("weather", {"city": "Ulm"}))],
-        [Reply(status=503), says("half", end="cut"), Reply(status=503), says("Whole.")],
-    ]
-    identity = await enqueue(connection, "chained", {"text": "plan:chain"})
-    row = await ended(connection, identity)
+async def test_chain_asks_the_next_model_and_stores_which_one_answered(desk: Desk) -> None:
+    failing = [Reply(status=503), says("half", end="cut"), Reply(status=503), says("Whole.")]
+    identity = await desk.job("chain", [Reply(status=401), LOOK], failing, kind="chained")
+    row = await ended(desk.connection, identity)
     assert (row["outcome"], json.loads(row["result"])["model"]) == ("completed", "local:1")
-    asked = [each["model"] for each in model.asked["chain"]]
+    asked = [each["model"] for each in desk.model.asked["chain"]]
     assert asked == ["first", "local:1"] * 3, "a response that came is not asked for again"
-    steps = await connection.fetchval("select json_agg(s) from agent.step as s where event_id = $1", identity)
+    steps = await desk.connection.fetchval(
+        "select json_agg(s) from agent.step as s where event_id = $1", identity
+    )
     assert "local:1" in steps
     assert KEY not in f"{dict(row)} {steps}"
 
 
-async def test_chain_that_fails_is_repeated_while_one_of_its_models_may_answer(
-    model: ModelServer, connection: Connection
-) -> None:
-    model.plans |= {
-        "later": [[Reply(status=503), Reply(status=401), says("Late.")]],
-        "never": [Reply(status=401)],
-    }
-    identity = await enqueue(connection, "chained", {"text": "plan:later"})
-    row = await ended(connection, identity)
-    assert (json.loads(row["result"])["answer"], json.loads(row["errors"])[0]["type"]) == (
-        "Late.",
-        "UnavailableError",
-    )
-    row = await ended(connection, await enqueue(connection, "chained", {"text": "plan:never"}))
+async def test_chain_that_fails_is_repeated_while_one_of_its_models_may_answer(desk: Desk) -> None:
+    late = [Reply(status=503), Reply(status=401), says("Late.")]
+    row = await ended(desk.connection, await desk.job("later", late, kind="chained"))
+    assert json.loads(row["result"])["answer"] == "Late."
+    assert json.loads(row["errors"])[0]["type"] == "UnavailableError"
+    row = await ended(desk.connection, await desk.job("never", Reply(status=401), kind="chained"))
     assert (row["outcome"], row["reason"]) == ("failed", "the model's server answers 401: wrong key …")
-    assert len(model.asked["never"]) == 2
+    assert len(desk.model.asked["never"]) == 2
 
 
-async def test_person_is_told_when_the_model_stays_away(
-    slack: Stand, model: ModelServer, connection: Connection
-) -> None:
-    model.plans["away"] = [Reply(status=503)]
-    identity, asked = await slack.mention("plan:away")
-    row = await ended(connection, identity)
-    assert (row["outcome"], len(model.asked["away"])) == ("failed", 3)
-    assert said(slack, asked) == ["I cannot answer now: the model does not respond. Please ask again later."]
-    error = json.loads(row["errors"])[-1]
-    assert (error["type"], error["message"]) == ("Discard", "the model's server answers 503: wrong key …")
-    assert [each["type"] for each in json.loads(row["errors"])] == ["UnavailableError"] * 2 + ["Discard"]
+async def test_person_is_told_when_the_model_stays_away(desk: Desk) -> None:
+    identity, asked = await desk.ask("away", Reply(status=503))
+    row = await ended(desk.connection, identity)
+    assert (row["outcome"], len(desk.model.asked["away"])) == ("failed", 3)
+    assert desk.said(asked) == ["I cannot answer now: the model does not respond. Please ask again later."]
+    errors = json.loads(row["errors"])
+    assert [each["type"] for each in errors] == ["UnavailableError"] * 2 + ["Discard"]
+    assert errors[-1]["message"] == "the model's server answers 503: wrong key …"
 
 
-async def test_refused_request_ends_the_turn_and_the_key_shows_nowhere(
-    slack: Stand, model: ModelServer, connection: Connection, running: Service
-) -> None:
-    model.plans["refused"] = [Reply(status=401)]
-    identity, asked = await slack.mention("plan:refused")
-    row = await ended(connection, identity)
+async def test_refused_request_ends_the_turn_and_the_key_shows_nowhere(desk: Desk, running: Service) -> None:
+    identity, asked = await desk.ask("refused", Reply(status=401))
+    row = await ended(desk.connection, identity)
     assert (row["outcome"], row["reason"]) == ("failed", "the model's server answers 401: wrong key …")
-    assert said(slack, asked) == ["I cannot answer this. The people who run me can see why."]
-    steps = await connection.fetchval("select agent.list_steps($1)", identity)
+    assert desk.said(asked) == ["I cannot answer this. The people who run me can see why."]
+    steps = await desk.connection.fetchval("select agent.list_steps($1)", identity)
     assert KEY not in f"{dict(row)} {steps}"
     assert KEY not in "\n".join(running.output)
 
 
-async def test_endless_and_empty_responses_end_the_turn(
-    slack: Stand, model: ModelServer, connection: Connection
+@pytest.mark.parametrize(
+    ("plan", "answers", "why"),
+    [
+        ("endless", [says(*["word " * 1000] * 11)], "has more than 50,000 characters"),
+        ("empty", [says()] * 3, "cannot be used"),
+    ],
+)
+async def test_response_that_cannot_be_used_ends_the_turn(
+    desk: Desk, plan: str, answers: list[Reply], why: str
 ) -> None:
-    model.plans |= {"endless": [says(*["word " * 1000] * 11)], "empty": [says()] * 3}
-    for plan, why in (("endless", "has more than 50,000 characters"), ("empty", "cannot be used")):
-        identity, _ = await slack.mention(f"plan:{plan}")
-        row = await ended(connection, identity)
-        assert row["outcome"] == "failed"
-        assert why in row["reason"]
+    identity, _ = await desk.ask(plan, *answers)
+    row = await ended(desk.connection, identity)
+    assert row["outcome"] == "failed"
+    assert why in row["reason"]
 
 
-async def test_model_cannot_alarm_a_channel(slack: Stand, model: ModelServer, connection: Connection) -> None:
-    model.plans["alarm"] = [says("Hey <", "!chan", "nel> and <!here>, <b>", "<!")]
-    identity, asked = await slack.mention("plan:alarm")
-    await result_of(connection, identity)
-    assert said(slack, asked) == ["Hey <\u200b!channel> and <\u200b!here>, <b><!"]
+async def test_model_cannot_alarm_a_channel(desk: Desk) -> None:
+    _, asked = await desk.turn("alarm", says("Hey <", "!chan", "nel> and <!here>, <b>", "<!"))
+    assert desk.said(asked) == ["Hey <\u200b!channel> and <\u200b!here>, <b><!"]
 
 
-@pytest.mark.parametrize("channel", ["slack", "general"])
-async def test_turn_of_a_job(slack: Stand, model: ModelServer, connection: Connection, channel: str) -> None:
-    general = slack.simulator.workspace.channel("general")
-    assert general is not None
-    plan = f"job-{channel}"
-    model.plans[plan] = (
-        [calls(("deploy", {"service": "api"})), says("Done.")] if channel == "slack" else [says("Done.")]
-    )
-    payload = {"text": f"plan:{plan}", "channel": general.id if channel == "general" else channel}
-    result = await result_of(connection, await enqueue(connection, "agent-turn", payload))
+async def test_turn_of_a_job(desk: Desk) -> None:
+    result = await desk.result(await desk.job("job-slack", DEPLOY, says("Done."), channel="slack"))
     assert result["answer"] == "Done."
-    if channel == "slack":
-        assert "no channel to ask in" in last(model.asked[plan])["content"]
-    else:
-        assert list(general.messages.values())[-1].text == "Done."
+    assert "no channel to ask in" in desk.told("job-slack")[-1]
+    result, heard = await in_channel(desk, "agent-turn", "job-general", says("Done."))
+    assert (result["answer"], heard) == ("Done.", ["Done."])
 
 
-async def test_tools_of_an_mcp_server(slack: Stand, model: ModelServer, connection: Connection) -> None:
-    general = slack.simulator.workspace.channel("general")
-    assert general is not None
-    model.plans["ops"] = [
-        calls(("ops_status", {"service": "none"}), ("ops_status", {"service": "api"})),
-        calls(("ops_restart", {"service": "api"})),
-        says("Done."),
-    ]
-    identity = await enqueue(connection, "ops", {"text": "plan:ops", "channel": general.id})
-    await suspended(connection, identity)
+async def test_tools_of_an_mcp_server(desk: Desk) -> None:
+    looks = calls(("ops_status", {"service": "none"}), ("ops_status", {"service": "api"}))
+    restarts, general = calls(("ops_restart", {"service": "api"})), desk.slack.room()
+    identity = await desk.job("ops", looks, restarts, says("Done."), kind="ops", channel=general.id)
+    await suspended(desk.connection, identity)
     (question,) = [each for each in general.messages.values() if "ops_restart" in each.text]
-    await Person(slack, "grace").press(question, 0)
-    assert (await result_of(connection, identity))["answer"] == "Done."
-    told = [each["content"] for each in model.asked["ops"][-1]["messages"] if each["role"] == "tool"]
-    assert "there is no such service" in told[0]
-    assert told[1:] == ["status: api []", "restart: api []"], "the server gets none of our settings"
-    assert len(model.asked["ops"]) == 3
+    await Person(desk.slack, "grace").press(question, 0)
+    assert (await desk.result(identity))["answer"] == "Done."
+    first, *others = desk.told("ops")
+    assert "there is no such service" in first
+    assert others == ["status: api []", "restart: api []"], "the server gets none of our settings"
+    assert len(desk.model.asked["ops"]) == 3
     await until(lambda: not mcp_servers(), what="the end of the servers")
 
 
-async def asked_in(slack: Stand, connection: Connection, kind: str, text: str) -> tuple[int, list[Any]]:
-    """Ask an agent in a channel. Return the event's id, and the list to which its messages come."""
-    general = slack.simulator.workspace.channel("general")
-    assert general is not None
-    before = set(general.messages)
-    identity = await enqueue(connection, kind, {"text": text, "channel": general.id})
-    await ended(connection, identity)
-    return identity, [each.text for ts, each in general.messages.items() if ts not in before]
-
-
-async def test_long_answer_goes_on_in_another_message_behind_a_word(
-    slack: Stand, model: ModelServer, connection: Connection
-) -> None:
-    model.plans["long"] = [says("words " * 2500)]
-    identity, heard = await asked_in(slack, connection, "agent-turn", "plan:long")
-    assert (await result_of(connection, identity))["answer"] == "words " * 2500
+async def test_long_answer_goes_on_in_another_message_behind_a_word(desk: Desk) -> None:
+    result, heard = await in_channel(desk, "agent-turn", "long", says("words " * 2500))
+    assert result["answer"] == "words " * 2500
     assert [set(text.split()) for text in heard] == [{"words"}, {"words"}]
 
 
-async def test_output_is_checked_and_is_the_result(
-    slack: Stand, model: ModelServer, connection: Connection
-) -> None:
-    model.plans["shaped"] = [
-        calls(("final_result", {"name": "Ulm"})),
-        calls(("final_result", {"name": "Ulm", "sky": "blue"}), text=["Here it is."]),
-    ]
-    identity, heard = await asked_in(slack, connection, "shaped", "plan:shaped")
-    result = await result_of(connection, identity)
-    assert result["answer"] == {"name": "Ulm", "sky": "blue"}
+async def test_output_is_checked_and_is_the_result(desk: Desk) -> None:
+    first, ulm = calls(("final_result", {"name": "Ulm"})), {"name": "Ulm", "sky": "blue"}
+    second = calls(("final_result", ulm), text=["Here it is."])
+    result, heard = await in_channel(desk, "shaped", "shaped", first, second)
+    assert result["answer"] == ulm
     assert heard == ["Here it is."], "the output itself is data"
-    assert "sky" in last(model.asked["shaped"])["content"], "the model is told what is missing"
+    assert "sky" in desk.told("shaped")[-1], "the model is told what is missing"
 
 
-async def test_guard_refuses_a_question_before_the_model_is_asked(
-    slack: Stand, model: ModelServer, connection: Connection
-) -> None:
-    identity, heard = await asked_in(slack, connection, "guarded", "plan:rude")
-    result = await result_of(connection, identity)
-    assert (result["answer"], result["stopped"], heard) == (
-        None,
-        "Please ask kindly.",
-        ["Please ask kindly."],
-    )
-    assert not model.asked["rude"]
+async def test_guard_refuses_a_question_before_the_model_is_asked(desk: Desk) -> None:
+    result, heard = await in_channel(desk, "guarded", "rude")
+    told = "Please ask kindly."
+    assert (result["answer"], result["stopped"], heard) == (None, told, [told])
+    assert not desk.model.asked["rude"]
 
 
-async def test_guard_sees_each_answer_before_anybody_else(
-    slack: Stand, model: ModelServer, connection: Connection
-) -> None:
-    model.plans["guarded"] = [
-        calls(("deploy", {"service": "api"}), text=["Let me ", "look <!here>."]),
-        says("The sec", "ret is 7."),
-    ]
-    general = slack.simulator.workspace.channel("general")
-    assert general is not None
+async def test_guard_sees_each_answer_before_anybody_else(desk: Desk) -> None:
+    first = calls(("deploy", {"service": "api"}), text=["Let me ", "look <!here>."])
+    general = desk.slack.room()
     before = set(general.messages)
-    identity = await enqueue(connection, "guarded", {"text": "plan:guarded", "channel": general.id})
-    await suspended(connection, identity)
+    identity = await desk.job(
+        "guarded", first, says("The sec", "ret is 7."), kind="guarded", channel=general.id
+    )
+    await suspended(desk.connection, identity)
     (question,) = [each for ts, each in general.messages.items() if ts not in before and "May I" in each.text]
-    await Person(slack, "grace").press(question, 0)
-    result = await result_of(connection, identity)
+    await Person(desk.slack, "grace").press(question, 0)
+    result = await desk.result(identity)
     heard = [each.text for ts, each in general.messages.items() if ts not in before]
     assert heard == ["Let me look <\u200b!here>.", question.text, "I may not say that."]
     assert (result["answer"], result["stopped"]) == (None, "I may not say that.")
-    names = [
-        step["name"]
-        for step in json.loads(await connection.fetchval("select agent.list_steps($1)", identity))
-    ]
+    names = await desk.steps(identity)
     assert (names.count("guard question"), names.count("guard answer")) == (1, 2)
 
 
-async def test_guard_checks_an_output(slack: Stand, model: ModelServer, connection: Connection) -> None:
-    model.plans["secretive"] = [calls(("final_result", {"name": "secret", "sky": "blue"}))]
-    identity, heard = await asked_in(slack, connection, "secretive", "plan:secretive")
-    result = await result_of(connection, identity)
+async def test_guard_checks_an_output(desk: Desk) -> None:
+    secret = calls(("final_result", {"name": "secret", "sky": "blue"}))
+    result, heard = await in_channel(desk, "secretive", "secretive", secret)
     assert (result["answer"], heard) == (None, ["I may not say that."])
 
 
-async def test_turn_ends_at_its_budget(slack: Stand, model: ModelServer, connection: Connection) -> None:
-    model.plans["dear"] = [calls(("weather", {"city": "Ulm"})), says("Blue.")]
-    identity, heard = await asked_in(slack, connection, "chained", "plan:dear")
-    result = await result_of(connection, identity)
+async def test_turn_ends_at_its_budget(desk: Desk) -> None:
+    result, heard = await in_channel(desk, "chained", "dear", LOOK, says("Blue."))
     assert heard == [result["stopped"]] == ["I stop here: your question has used what I may spend on one."]
-    assert (result["cost"], len(model.asked["dear"])) == (1.0, 1)
+    assert (result["cost"], len(desk.model.asked["dear"])) == (1.0, 1)
 
 
 @pytest.mark.parametrize(
     ("user", "used", "told"),
     [
-        (
-            "U1",
-            (4_999_999, 1, 0),
-            "I stop here: you have used what I may spend on you today. Please ask tomorrow.",
-        ),
-        ("U2", (1, 1, 9.5), "I stop here: what I may spend today is used up. Please ask tomorrow."),
+        ("U1", (4_999_999, 1, 0), "you have used what I may spend on you today."),
+        ("U2", (1, 1, 9.5), "what I may spend today is used up."),
     ],
     ids=["person", "workspace"],
 )
 async def test_budget_of_a_day_is_refused_politely(
-    slack: Stand, model: ModelServer, connection: Connection, user: str, used: tuple[Any, ...], told: str
+    desk: Desk, user: str, used: tuple[Any, ...], told: str
 ) -> None:
-    general = slack.simulator.workspace.channel("general")
-    assert general is not None
     plan, team = f"budget-{user}", f"T{user}"
-    model.plans[plan] = [calls(("weather", {"city": "Ulm"})), says("Blue.")]
-    payload = {"text": f"plan:{plan}", "channel": general.id, "team": team}
-    other = await enqueue(connection, "agent-turn", {**payload, "user": "UOTHER"})
-    assert (await result_of(connection, other))["answer"] == "Blue."
+    where = {"channel": desk.slack.room().id, "team": team}
+    other = await desk.job(plan, LOOK, says("Blue."), **where, user="UOTHER")
+    assert (await desk.result(other))["answer"] == "Blue."
     count = "select agent.count_usage($1, $2, 'local', $3, $4, $5, 'before')"
-    await connection.execute(count, team, user, *used)
-    identity = await enqueue(connection, "agent-turn", {**payload, "user": user})
-    result = await result_of(connection, identity)
-    assert (result["stopped"], result["usage"]["requests"]) == (told, 0)
-    assert len(model.asked[plan]) == 2
-    counted = await connection.fetchrow(
-        "select requests, input_tokens, output_tokens, cost from agent.model_usage"
-        " where owner_id = $1 and user_id = 'UOTHER'",
-        team,
+    await desk.connection.execute(count, team, user, *used)
+    result = await desk.result(await desk.job(plan, **where, user=user))
+    stopped = f"I stop here: {told} Please ask tomorrow."
+    assert (result["stopped"], result["usage"]["requests"]) == (stopped, 0)
+    assert len(desk.model.asked[plan]) == 2
+    counted = (
+        "select concat_ws(' ', requests, input_tokens, output_tokens, cost::float8) from agent.model_usage"
+        " where owner_id = $1 and user_id = 'UOTHER'"
     )
-    assert counted is not None
-    assert tuple(counted) == (2, 200, 20, Decimal("0.0004"))
+    assert await desk.connection.fetchval(counted, team) == "2 200 20 0.0004"
 
 
 async def test_response_is_counted_once_although_a_foreign_transaction_holds_the_row(
-    model: ModelServer, connection: Connection, running: Service, shared_database: str
+    desk: Desk, running: Service, shared_database: str
 ) -> None:
-    model.plans["held"] = [says("Blue.")]
-    await connection.execute("select agent.count_usage('THELD', 'U1', 'local', 1, 1, 0, 'before')")
-    other = await asyncpg.connect(shared_database)
-    async with other.transaction():
+    await desk.connection.execute("select agent.count_usage('THELD', 'U1', 'local', 1, 1, 0, 'before')")
+    async with connected(shared_database) as other, other.transaction():
         await other.execute("select from agent.model_usage where owner_id = 'THELD' for update")
-        payload = {"text": "plan:held", "team": "THELD", "user": "U1"}
-        identity = await enqueue(connection, "agent-turn", payload)
+        identity = await desk.job("held", says("Blue."), team="THELD", user="U1")
         await until(
             lambda: any("a step waits" in line and f'"{identity}"' in line for line in running.output),
             within=60,
             what="the count to wait",
         )
-    await other.close()
-    assert (await result_of(connection, identity))["answer"] == "Blue."
+    assert (await desk.result(identity))["answer"] == "Blue."
     counted = "select requests from agent.model_usage where owner_id = 'THELD'"
-    assert (await connection.fetchval(counted), len(model.asked["held"])) == (2, 1)
+    assert (await desk.connection.fetchval(counted), len(desk.model.asked["held"])) == (2, 1)
 
 
-async def test_tokens_and_cost_are_metrics(
-    model: ModelServer, connection: Connection, running: Service
-) -> None:
-    model.plans["metrics"] = [says("Blue.")]
-    payload = {"text": "plan:metrics", "team": "TMETRICS", "user": "U1"}
-    await result_of(connection, await enqueue(connection, "agent-turn", payload))
+async def test_tokens_and_cost_are_metrics(desk: Desk, running: Service) -> None:
+    await desk.result(await desk.job("metrics", says("Blue."), team="TMETRICS", user="U1"))
     found = [line for line in (await metrics(running)).splitlines() if "TMETRICS" in line]
     labels = '{gen_ai_request_model="local",%ssurelane_workspace="TMETRICS"}'
     token_type = 'gen_ai_token_type="%s",'
@@ -601,26 +453,17 @@ async def test_tokens_and_cost_are_metrics(
     ]
 
 
-async def test_another_agent_answers_as_a_child(
-    slack: Stand, model: ModelServer, connection: Connection
-) -> None:
-    model.plans |= {
-        "chief": [
-            calls(("re_search", {"text": "plan:found"}), ("re_search", {"text": "plan:lost"})),
-            says("Blue."),
-        ],
-        "found": [calls(("weather", {"city": "Ulm"})), says("The sky is blue.")],
-        "lost": [Reply(status=401)],
-    }
-    identity, heard = await asked_in(slack, connection, "chief", "plan:chief")
-    result = await result_of(connection, identity)
+async def test_another_agent_answers_as_a_child(desk: Desk) -> None:
+    desk.model.plans |= {"found": [LOOK, says("The sky is blue.")], "lost": [Reply(status=401)]}
+    both = calls(("re_search", {"text": "plan:found"}), ("re_search", {"text": "plan:lost"}))
+    result, heard = await in_channel(desk, "chief", "chief", both, says("Blue."))
     assert (result["answer"], heard) == ("Blue.", ["Blue."]), "a child says nothing"
     assert result["usage"] == {"requests": 2, "input_tokens": 200, "output_tokens": 20, "tool_calls": 2}
-    told = [each["content"] for each in model.asked["chief"][-1]["messages"][-2:]]
-    assert told[0] == "The sky is blue."
-    assert "the model's server answers 401: wrong key …" in told[1]
-    assert [len(model.asked[plan]) for plan in ("chief", "found", "lost")] == [2, 2, 1]
-    children = await connection.fetch(
+    first, second = desk.told("chief")
+    assert first == "The sky is blue."
+    assert "the model's server answers 401: wrong key …" in second
+    assert [len(desk.model.asked[plan]) for plan in ("chief", "found", "lost")] == [2, 2, 1]
+    children = await desk.connection.fetch(
         "select outcome, result from agent.event_hist where kind = 're.search' order by id"
     )
     assert [row["outcome"] for row in children] == ["completed", "failed"]
@@ -628,9 +471,9 @@ async def test_another_agent_answers_as_a_child(
 
 
 async def test_no_finished_tool_is_called_again_although_the_worker_is_killed(
-    connection: Connection, model: ModelServer, mortal: tuple[int, Path]
+    desk: Desk, mortal: tuple[int, Path]
 ) -> None:
     identity, log = mortal
-    assert (await result_of(connection, identity))["answer"] == "Alive."
+    assert (await desk.result(identity))["answer"] == "Alive."
     assert log.read_text().split() == ["first", "die", "die"], "only the call that was cut is repeated"
-    assert len(model.asked["mortal"]) == 3, "no response is asked for again"
+    assert len(desk.model.asked["mortal"]) == 3, "no response is asked for again"

@@ -1,10 +1,9 @@
 """The spans of an agent's turn: below its attempt, by the conventions for generative AI, and without text."""
 
-import asyncpg
-
 from surelane.trace_context import trace_id_of
 from tests.otlp import PROTOCOLS, Received, receiving
 from tests.processes import until
+from tests.sql.migrations import connected
 from tests.system.model_server import Reply, calls, model_server, says, settings
 from tests.system.test_model import HANDLERS, TOOLS
 from tests.system.worker import ended, enqueue, worker
@@ -13,8 +12,11 @@ MARKED = "marked-words"
 
 
 async def test_model_and_tools_are_spans_without_text(database: str) -> None:
-    connection = await asyncpg.connect(database)
-    async with model_server() as model, receiving(PROTOCOLS[0]) as receiver:
+    async with (
+        connected(database) as connection,
+        model_server() as model,
+        receiving(PROTOCOLS[0]) as receiver,
+    ):
         model.plans["traced"] = [
             calls(("weather", {"city": MARKED}), ("fail", {"text": MARKED}), text=[MARKED]),
             [Reply(status=503), says(f"Blue. {MARKED}")],
@@ -23,7 +25,6 @@ async def test_model_and_tools_are_spans_without_text(database: str) -> None:
         async with worker(database, SURELANE_MODEL_INSTRUCTIONS=MARKED, **given):
             identity = await enqueue(connection, "agent-turn", {"text": f"plan:traced {MARKED}"})
             assert (await ended(connection, identity))["outcome"] == "completed"
-        await connection.close()
         key = str(identity)
         await until(lambda: len(_named(receiver.trace(trace_id_of(key)), "chat")) == 3, what="the spans")
         spans = receiver.trace(trace_id_of(key))

@@ -23,8 +23,10 @@ from surelane_operator.doctor import Level, verify
 from surelane_operator.moving import BLOCK, move
 from tests.databases import Databases, Server
 from tests.processes import until
+from tests.sql.migrations import connected
 from tests.sql.queue_steps import claim, complete, fail, heads, release
 from tests.sql.queue_steps import pair as fence
+from tests.system.test_cli import Command, Done
 from tests.system.test_durable import result_of, suspended
 from tests.system.worker import enqueue, worker
 
@@ -38,34 +40,28 @@ async def uris(server: Server, databases: Databases) -> AsyncIterator[list[str]]
     """Make two installations whose events are numbered apart. Return their owners' URIs."""
     async with databases.lent() as first, databases.lent() as second:
         uris = [server.uri(first), server.uri(second)]
-        connection = await asyncpg.connect(uris[1])
-        await connection.execute(f"select setval('agent.event_id_seq', {BLOCK})")
-        await connection.close()
+        async with connected(uris[1]) as connection:
+            await connection.execute(f"select setval('agent.event_id_seq', {BLOCK})")
         yield uris
 
 
 @pytest.fixture
 async def both(uris: list[str]) -> AsyncIterator[list[Connection]]:
-    connections = [await asyncpg.connect(uri) for uri in uris]
-    yield connections
-    for connection in connections:
-        await connection.close()
+    async with connected(uris[0]) as here, connected(uris[1]) as there:
+        yield [here, there]
 
 
-async def started(uris: list[str], *more: str) -> asyncio.subprocess.Process:
+async def started(uris: list[str]) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         *(str(Path(sys.executable).parent / "surelane"), "workspaces", "move", TEAM),
-        *("--database", uris[0], "--to", uris[1], *more),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
+        *("--database", uris[0], "--to", uris[1]),
+        stdout=asyncio.subprocess.DEVNULL,
     )
 
 
-async def command(source: str, target: str, *more: str) -> tuple[int, str]:
-    """Run ``surelane workspaces move``. Return its exit code and what it printed."""
-    process = await started([source, target], *more)
-    printed, _ = await process.communicate()
-    return process.returncode or 0, printed.decode()
+async def command(source: str, target: str) -> Done:
+    """Run ``surelane workspaces move``."""
+    return await Command(source)("workspaces", "move", TEAM, "--to", target)
 
 
 async def test_a_suspended_run_goes_on_there_and_no_step_runs_again(
@@ -81,9 +77,8 @@ async def test_a_suspended_run_goes_on_there_and_no_step_runs_again(
         later = await enqueue(source, "noted", payload | {"thread": "a", "number": 1}, run_in=3600)
         await suspended(source, identity)
         await suspended(source, other)
-        code, printed = await command(*uris)
-        assert code == 0, printed
-        assert "2 of event," in printed
+        moved = await command(*uris)
+        assert (moved.code, "2 of event," in moved.out) == (0, True), moved
     assert await source.fetchval("select array_agg(id) from agent.event") == [other]
     assert await target.fetchval("select array_agg(id order by id) from agent.event") == [identity, later]
     async with worker(uris[1], **settings):
@@ -93,12 +88,27 @@ async def test_a_suspended_run_goes_on_there_and_no_step_runs_again(
     (action,) = await source.fetch("select target, result from agent.operator_action")
     assert action["target"] == f"workspace {TEAM}"
     assert json.loads(action["result"])["event"] == 2
-    code, printed = await command(*uris)
-    assert (code, printed) == (0, "moved rows: none\n")
+    again = await command(*uris)
+    assert (again.code, again.out) == (0, "moved rows: none\n")
 
 
 LAST, MANY = 24, 1000
 _LIVES = "select exists (select from pg_stat_activity where pid = $1)"
+
+
+def _mortal(name: str) -> Any:
+    call = getattr(asyncpg.Connection, name)
+
+    async def answers_and_dies(self: "Mortal", *given: Any, **more: Any) -> Any:
+        answer = await call(self, *given, **more)
+        if self.left[0] == 0:
+            for each in self.peers:
+                each.terminate()
+            raise ConnectionResetError
+        self.left[0] -= 1
+        return answer
+
+    return answers_and_dies
 
 
 class Mortal(asyncpg.Connection):
@@ -106,33 +116,8 @@ class Mortal(asyncpg.Connection):
 
     left: list[int]
     peers: list["Mortal"]
-
-    def _die(self) -> None:
-        if self.left[0] == 0:
-            for each in self.peers:
-                each.terminate()
-            raise ConnectionResetError
-        self.left[0] -= 1
-
-    async def execute(self, *given: Any, **more: Any) -> Any:
-        answer = await super().execute(*given, **more)
-        self._die()
-        return answer
-
-    async def fetch(self, *given: Any, **more: Any) -> Any:
-        answer = await super().fetch(*given, **more)
-        self._die()
-        return answer
-
-    async def fetchval(self, *given: Any, **more: Any) -> Any:
-        answer = await super().fetchval(*given, **more)
-        self._die()
-        return answer
-
-    async def copy_to_table(self, *given: Any, **more: Any) -> Any:
-        answer = await super().copy_to_table(*given, **more)
-        self._die()
-        return answer
+    execute, fetch, fetchval = map(_mortal, ("execute", "fetch", "fetchval"))
+    copy_to_table = _mortal("copy_to_table")
 
 
 async def _sent(uris: list[str], most: int) -> int:
@@ -150,10 +135,9 @@ async def _sent(uris: list[str], most: int) -> int:
     sent, left[0] = most - left[0], -1
     for peer, uri, pid in zip(peers, uris, pids, strict=True):
         peer.terminate()
-        watching = await asyncpg.connect(uri)
-        while await watching.fetchval(_LIVES, pid):  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0.005)
-        await watching.close()
+        async with connected(uri) as watching:
+            while await watching.fetchval(_LIVES, pid):  # noqa: ASYNC110 - what is waited for has no event
+                await asyncio.sleep(0.005)
     return sent
 
 
@@ -246,11 +230,10 @@ async def test_what_does_not_fit_is_refused_and_stays(uris: list[str], both: lis
     await source.execute(sealed, TEAM, b"\x01" + b"k" * 30)
 
     async def refused(to: Connection, reason: str) -> None:
-        async with asyncio.timeout(30):
-            opened = [await asyncpg.connect(uris[0]), to]
-            with pytest.raises(SurelaneError, match=reason):
-                await move(opened[0], to, TEAM, lambda _: None)
-            await opened[0].close()
+        async with asyncio.timeout(60):
+            async with connected(uris[0]) as mine:
+                with pytest.raises(SurelaneError, match=reason):
+                    await move(mine, to, TEAM, lambda _: None)
             await target.execute("select pg_advisory_unlock_all()")
         assert await source.fetchval("select array_agg(id) from agent.event") == [identity]
         assert await target.fetchval("select count(*) from agent.event") == 0
@@ -303,7 +286,7 @@ async def test_threads_under_traffic_keep_their_order_although_the_mover_is_kill
         posting = group.create_task(post())
         for kill_after in kills:
             enough = lines() + 50
-            await until(lambda enough=enough: lines() >= enough)  # type: ignore[misc]
+            await until(lambda enough=enough: lines() >= enough, within=120)  # type: ignore[misc]
             routed.clear()
             payload = {"team_id": TEAM, "log": str(log), "thread": "later", "number": 1}
             await queues[0].enqueue_many(
@@ -315,14 +298,14 @@ async def test_threads_under_traffic_keep_their_order_although_the_mover_is_kill
                 with suppress(ProcessLookupError):  # it was quicker
                     moving.kill()
                 await moving.wait()
-            code, printed = await command(*uris)
-            assert code == 0, printed
+            moved = await command(*uris)
+            assert moved.code == 0, moved
             uris.reverse()
             queues.reverse()
             routed.append(queues[0])
         stop.set()
         posted = await posting
-        await until(lambda: lines() >= posted + len(kills), what=f"the end of {posted} events")
+        await until(lambda: lines() >= posted + len(kills), within=120, what=f"the end of {posted} events")
     for pool in pools:
         await pool.close()
     numbers = defaultdict(list)

@@ -51,61 +51,20 @@ def cursor(text: str) -> str:
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
+FIRST, LAST = "0001-01-01T00:00:00", "9999-12-31T23:59:59"
 TEXTS = [
     *("", " ", "0", "-1", "9" * 18, "9" * 30, "0" * 19 + "1" + "9" * 30, "1e999", "\u00b2", "9" * 5000),
-    *(
-        "\0",
-        "a\0b",
-        "\n",
-        "\u2028",
-        "\ud800",
-        "\udfff\\",
-        "\U0010ffff",
-        "x" * 199,
-        "x" * 1001,
-        "%00",
-        "%",
-        "../..",
-        "'",
-    ),
-    *(
-        "0001-01-01T00:00:00+14:00",
-        "9999-12-31T23:59:59-14:00",
-        "0001-01-01T00:00:00Z",
-        "infinity",
-        "-infinity",
-    ),
+    *("\0", "a\0b", "\n", "\u2028", "\ud800", "\udfff\\", "\U0010ffff", "x" * 199, "x" * 1001),
+    *("%00", "%", "../..", "'", f"{FIRST}+14:00", f"{LAST}-14:00", f"{FIRST}Z", "infinity", "-infinity"),
     *("2026-01-01T00:00:00", "Europe", "posix", "0 0 30 2 *", "* * * * *", "none", "completed", "UTC"),
-    *(
-        cursor(f"5 {moment}")
-        for moment in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59", "infinity", "")
-    ),
+    *(cursor(f"5 {moment}") for moment in (f"{FIRST}+14:00", LAST, "infinity", "")),
     *(cursor("9" * 70), cursor("\u00b2 "), cursor("0" * 19 + "9" * 40), "====", "\u00e9"),
 ]
 """Texts that match a schema's string and often break code."""
 RAW = [
-    *(
-        "NaN",
-        "1e999",
-        "-Infinity",
-        "9" * 5000,
-        "null",
-        "true",
-        "[]",
-        "{}",
-        '{"\\u0000": 1}',
-        '{"a": ["\\u0000"]}',
-    ),
-    *(
-        '{"a": "\\ud800"}',
-        '{"a": NaN}',
-        '{"a": 1e999}',
-        "[" * 200 + "]" * 200,
-        '["\\u0000"]',
-        '[""]',
-        '["completed"]',
-    ),
-    '{"a": ' * 2000 + "1" + "}" * 2000,
+    *("NaN", "1e999", "-Infinity", "9" * 5000, "null", "true", "[]", "{}"),
+    *('{"\\u0000": 1}', '{"a": ["\\u0000"]}', '{"a": "\\ud800"}', '{"a": NaN}', '{"a": 1e999}'),
+    *("[" * 200 + "]" * 200, '["\\u0000"]', '[""]', '["completed"]', '{"a": ' * 2000 + "1" + "}" * 2000),
 ]
 """JSON values besides those texts."""
 
@@ -124,14 +83,8 @@ def _varied(
         operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
     )
     model = schemas.get(content.get("$ref", "").rpartition("/")[2], {})
-    sound: dict[str, object] = {
-        "kind": "k",
-        "schedule": "0 3 * * *",
-        "goal": "g",
-        "status": ["failed"],
-        "name": "go",
-    }
-    sound |= {"paused": True, "action": "cancel"}
+    sound: dict[str, object] = {"kind": "k", "schedule": "0 3 * * *", "goal": "g", "status": ["failed"]}
+    sound |= {"name": "go", "paused": True, "action": "cancel"}
     body = {name: json.dumps(sound[name]) for name in model.get("required", ())}
     plain = path.replace("{id}", "1").replace("{kind}", "k").replace("{name}", "n")
     for text in TEXTS:

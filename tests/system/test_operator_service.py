@@ -1,7 +1,6 @@
 """The operator's service is a process of its own: it is ready, leads to the page, and stops. Others work without it."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import aiohttp
 import asyncpg
@@ -10,40 +9,49 @@ import pytest
 from tests.databases import as_role
 from tests.processes import service
 from tests.system.ingest_client import settings
-from tests.system.operators import Person, page, person
+from tests.system.operators import page, person
 
 TOKEN = "an-operators-token-0123456789"
 ON = {"SURELANE_API_TOKEN": TOKEN, "SURELANE_CONSOLE_SIGN_IN": "token"}
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 
 
-@pytest.fixture
-async def operators(shared_database: str) -> AsyncIterator[Person]:
+async def test_the_private_port_leads_to_the_page_and_says_whether_the_schema_serves_it(
+    empty_database: str, shared_database: str
+) -> None:
     async with page(as_role(shared_database, "surelane_operator"), **ON) as url, person(url) as somebody:
-        yield somebody
-
-
-async def test_the_private_port_leads_to_the_page(operators: Person) -> None:
-    assert await operators.get("/") == (302, "/console/")
-    assert await operators.get("/console/") == (303, "/console/sign-in?next=/console/")
-    assert (await operators.get("/v1/jobs", headers=BEARER))[0] == 200
-
-
-async def test_where_nothing_is_on_every_address_says_how_to_switch_it_on(shared_database: str) -> None:
-    async with page(as_role(shared_database, "surelane_operator")) as url, person(url) as somebody:
         assert await somebody.get("/") == (302, "/console/")
-        for path in ("/console/", "/v1/jobs", "/mcp"):
-            status, text = await somebody.get(path)
-            assert (status, "to switch it on" in text or "to switch them on" in text) == (404, True), path
-
-
-async def test_it_says_whether_the_schema_serves_it(empty_database: str, shared_database: str) -> None:
-    async with page(as_role(shared_database, "surelane_operator"), **ON) as url, person(url) as somebody:
+        assert await somebody.get("/console/") == (303, "/console/sign-in?next=/console/")
+        assert (await somebody.get("/v1/jobs", headers=BEARER))[0] == 200
         assert (await somebody.get("/readyz"))[0] == 200
     async with page(empty_database, **ON) as url, person(url) as somebody:
         status, text = await somebody.get("/readyz")
         assert (status, "the schema cannot be used" in text) == (503, True)
         assert (await somebody.get("/livez"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("settings", "off"),
+    [
+        ({}, ("/console", "/v1", "/mcp")),
+        ({"SURELANE_API_TOKEN": TOKEN}, ("/console", "/mcp")),
+        ({"SURELANE_MCP": "read"}, ("/console", "/v1", "/mcp")),
+    ],
+    ids=str,
+)
+async def test_what_is_off_says_at_every_address_how_to_switch_it_on(
+    shared_database: str, settings: dict[str, str], off: tuple[str, ...]
+) -> None:
+    names = {"/console": "SURELANE_CONSOLE_SIGN_IN", "/v1": "SURELANE_API_TOKEN", "/mcp": "SURELANE_MCP"}
+    async with (
+        page(as_role(shared_database, "surelane_operator"), **settings) as url,
+        person(url) as somebody,
+    ):
+        assert await somebody.get("/") == (302, "/console/")
+        for path in off:
+            for address in (path, f"{path}/", f"{path}/events", f"{path}/openapi.json"):
+                status, text = await somebody.get(address, headers=BEARER)
+                assert (status, names[path] in text) == (404, True), address
 
 
 async def test_slow_requests_of_people_leave_it_ready(shared_database: str) -> None:

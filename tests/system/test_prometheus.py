@@ -1,9 +1,8 @@
 """A real Prometheus scrapes a running system and has every series of the rules and the dashboard."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,24 +27,8 @@ MAY_BE_EMPTY = (
 """Metrics that have series only after a failure, a wake-up, or a transaction of a minute."""
 
 
-@dataclass(frozen=True)
-class Prometheus:
-    """A client of Prometheus' HTTP API."""
-
-    url: str
-    session: aiohttp.ClientSession
-
-    async def get(self, path: str, **parameters: str) -> Any:
-        """Return the data of a path of the API."""
-        async with self.session.get(f"{self.url}/api/v1/{path}", params=parameters) as response:
-            answer = await response.json()
-        assert answer["status"] == "success", answer
-        return answer["data"]
-
-    async def query(self, expression: str) -> list[Any]:
-        """Return the current value of an expression."""
-        result: list[Any] = (await self.get("query", query=expression))["result"]
-        return result
+Get = Callable[..., Awaitable[Any]]
+"""Returns the data of a path of Prometheus' HTTP API, with parameters."""
 
 
 def configuration(running: Whole) -> dict[str, Any]:
@@ -66,54 +49,55 @@ def configuration(running: Whole) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def prometheus(directory: Path, config: dict[str, Any]) -> AsyncIterator[Prometheus]:
+async def prometheus(directory: Path, config: dict[str, Any]) -> AsyncIterator[Get]:
     """Run Prometheus for the length of the block; yield when it is ready."""
-    file, url = directory / "prometheus.yaml", f"127.0.0.1:{free_port()}"
+    file, address = directory / "prometheus.yaml", f"127.0.0.1:{free_port()}"
     file.write_text(yaml.safe_dump(config))
-    command: Sequence[str] = (
-        program("prometheus"),
-        f"--config.file={file}",
-        f"--storage.tsdb.path={directory / 'data'}",
-        f"--web.listen-address={url}",
-        "--log.level=error",
+    command = (
+        *(program("prometheus"), f"--config.file={file}", f"--storage.tsdb.path={directory / 'data'}"),
+        *(f"--web.listen-address={address}", "--log.level=error"),
     )
     process = await asyncio.create_subprocess_exec(*command)
     try:
         async with aiohttp.ClientSession() as session:
-            started = Prometheus(f"http://{url}", session)
-            await eventually(lambda: _ready(started), True, within=60)
-            yield started
+
+            async def ready() -> bool:
+                try:
+                    async with session.get(f"http://{address}/-/ready") as response:
+                        return response.status == 200
+                except aiohttp.ClientConnectionError:
+                    return False
+
+            async def get(path: str, **parameters: str) -> Any:
+                async with session.get(f"http://{address}/api/v1/{path}", params=parameters) as response:
+                    answer = await response.json()
+                assert answer["status"] == "success", answer
+                return answer["data"]
+
+            await eventually(ready, expected=True, within=60)
+            yield get
     finally:
         process.terminate()
         await process.wait()
 
 
-async def _ready(server: Prometheus) -> bool:
-    try:
-        async with server.session.get(f"{server.url}/-/ready") as response:
-            return response.status == 200
-    except aiohttp.ClientConnectionError:
-        return False
-
-
 async def test_every_panel_has_data_and_no_rule_fails(database: str, tmp_path: Path) -> None:
     program("prometheus")
-    async with whole(database) as running, prometheus(tmp_path, configuration(running)) as server:
+    async with whole(database) as running, prometheus(tmp_path, configuration(running)) as get:
+
+        async def empty_panels() -> list[str]:
+            """Return the dashboard's queries without the data that they should have."""
+            return [
+                query
+                for query in dashboard_queries()
+                if not any(part in query for part in MAY_BE_EMPTY)
+                and not (await get("query", query=query))["result"]
+            ]
+
         await answered_once(running.system)
         none: list[str] = []
-        await eventually(lambda: _empty_panels(server), none, within=120)
-
-        rules = [rule for group in (await server.get("rules"))["groups"] for rule in group["rules"]]
-        assert {rule["name"]: rule["health"] for rule in rules} == {
-            alert["alert"]: "ok" for alert in alerts()
-        }
+        await eventually(empty_panels, none, within=120)
+        rules = [rule for group in (await get("rules"))["groups"] for rule in group["rules"]]
+        health = {alert["alert"]: "ok" for alert in alerts()}
+        assert {rule["name"]: rule["health"] for rule in rules} == health
         assert [rule["name"] for rule in rules if rule["state"] == "firing"] == []
-
-
-async def _empty_panels(server: Prometheus) -> list[str]:
-    """Return the dashboard's queries without the data that they should have."""
-    return [
-        query
-        for query in dashboard_queries()
-        if not any(part in query for part in MAY_BE_EMPTY) and not await server.query(query)
-    ]

@@ -102,15 +102,6 @@ async def test_a_committed_transaction_brings_the_job_with_every_field(
 
 
 @DRIVERS
-async def test_a_rolled_back_transaction_takes_the_job_along(
-    begin: Begin, shared_database: str, observer: Connection, key: str
-) -> None:
-    async with rolled_back(begin, shared_database) as caller:
-        await caller.queue.enqueue("driven", item_key=key)
-    assert await stored(observer, key) is None
-
-
-@DRIVERS
 async def test_every_method_answers_alike(
     begin: Begin, shared_database: str, observer: Connection, key: str
 ) -> None:
@@ -194,8 +185,8 @@ async def test_a_transaction_that_the_library_knows_to_be_broken_is_aborted(
 
 
 @DRIVERS
-async def test_conflicts_and_missing_rights_are_told_apart(
-    begin: Begin, shared_database: str, key: str
+async def test_conflicts_and_missing_rights_are_told_apart_and_a_rollback_takes_the_job_along(
+    begin: Begin, shared_database: str, observer: Connection, key: str
 ) -> None:
     async with rolled_back(begin, shared_database) as caller:
         await caller.queue.enqueue("driven", item_key=key)
@@ -203,9 +194,11 @@ async def test_conflicts_and_missing_rights_are_told_apart(
             await caller.queue.fan_out([Job("driven", item_key=key)], Continuation("then"))
         assert taken.value.sqlstate == "23505"
     async with rolled_back(begin, shared_database) as caller:
+        await caller.queue.enqueue("driven", item_key=key)
         await caller.run("set local role agent_ingest")
         with pytest.raises(Forbidden):
             await caller.queue.enqueue("driven")
+    assert await stored(observer, key) is None
 
 
 @DRIVERS

@@ -93,7 +93,6 @@ class People:
 
     @asynccontextmanager
     async def helping(self) -> AsyncIterator[None]:
-        """Do so for the length of the block."""
         task = asyncio.create_task(self._help())
         try:
             yield
@@ -174,7 +173,6 @@ async def play(database: str, slack: Stand, seed: int, deaths: Path | None = Non
 
 
 async def told(connection: Connection, events: list[asyncpg.Record], said: list[str], died: int) -> Done:
-    """Collect what a program did."""
     roles = {row["id"]: row["role"] for row in events}
     (last,) = [row for row in events if row["role"] == "half 1"]  # or else it failed
     effects = await connection.fetch(

@@ -4,8 +4,8 @@ import asyncio
 import json
 import socket
 from datetime import timedelta
+from unittest.mock import Mock
 
-import asyncpg
 import pytest
 
 from surelane.calls import Connection
@@ -13,8 +13,8 @@ from surelane_operator.doctor import examine
 from surelane_service.engine import Engine
 from surelane_worker import duties
 from surelane_worker.duties import Retention
-from surelane_worker.worker_settings import WorkerSettings
 from tests.databases import as_role
+from tests.sql.migrations import becomes, connected
 from tests.system.test_cli import Command, connection, surelane
 
 __all__ = ["connection", "surelane"]
@@ -26,8 +26,6 @@ with stored as (
 )
 select id from stored
 """
-UNDONE = "select not exists (select from agent.retention where done_at is not null)"
-DATABASE = "postgresql://x@localhost/x"
 
 
 async def old(connection: Connection, *days: int) -> None:
@@ -44,11 +42,8 @@ async def kept(connection: Connection) -> list[int]:
 
 async def finding(database: str) -> str:
     uri = as_role(database, "surelane_operator")
-    operator = await asyncpg.connect(uri)
-    try:
+    async with connected(uri) as operator:
         (found,) = [each for each in await examine(uri, operator) if each.check == "history"]
-    finally:
-        await operator.close()
     return f"{found.level}: {found.found}"
 
 
@@ -56,47 +51,24 @@ async def test_the_leading_worker_drops_what_is_older_and_the_doctor_says_so(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(duties, "FIRST", timedelta(0))
-    owner = await asyncpg.connect(database)
-    worker = await asyncpg.connect(as_role(database, "surelane_worker"))
-    await old(owner, 1, 20, 200)
-    assert (await finding(database)).startswith("ok: no worker has dropped old history yet")
-    retentions = [
-        Retention(Engine(worker), leads, timedelta(days=90)) for leads in (lambda: False, lambda: True)
-    ]
-    runs = [asyncio.create_task(duty.run()) for duty in retentions]
-    async with asyncio.timeout(60):
-        while await owner.fetchval(UNDONE):  # noqa: ASYNC110 - a table has no event
-            await asyncio.sleep(0.02)
-    for run in runs:
-        run.cancel()
-    await asyncio.wait(runs)
-    assert await kept(owner) == [1, 20]
-    assert (await finding(database)).startswith("ok: history is kept for 90 d; a worker dropped")
-    await owner.execute("update agent.retention set blocked_at = now() - interval '2 hours'")
-    assert (await finding(database)).startswith("warning: history is kept for 90 d, but another transaction")
-    await worker.close()
-    await owner.close()
-
-
-@pytest.mark.parametrize(
-    ("given", "days"), [(None, 90), ("30d", 30), ("off", None), ("OFF", None), ("3d", 3)]
-)
-def test_history_is_kept_for_ninety_days_unless_told(
-    monkeypatch: pytest.MonkeyPatch, given: str | None, days: int | None
-) -> None:
-    monkeypatch.setenv("DATABASE_URL", DATABASE)
-    if given is not None:
-        monkeypatch.setenv("SURELANE_HISTORY_RETENTION", given)
-    settings = WorkerSettings()  # type: ignore[call-arg]
-    assert settings.history_retention == (None if days is None else timedelta(days=days))
-
-
-@pytest.mark.parametrize("given", ["0", "1d", "for ever"])
-def test_an_age_in_which_duplicates_come_is_refused(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
-    monkeypatch.setenv("DATABASE_URL", DATABASE)
-    monkeypatch.setenv("SURELANE_HISTORY_RETENTION", given)
-    with pytest.raises(ValueError, match=r"at least 3d|not a duration"):
-        WorkerSettings()  # type: ignore[call-arg]
+    async with (
+        connected(database) as owner,
+        connected(as_role(database, "surelane_worker")) as worker,
+    ):
+        await old(owner, 1, 20, 200)
+        assert (await finding(database)).startswith("ok: no worker has dropped old history yet")
+        ages, leading = timedelta(days=90), (lambda: False, lambda: True)
+        runs = [asyncio.create_task(Retention(Engine(worker), leads, ages).run()) for leads in leading]
+        await becomes(owner, "select exists (select from agent.retention where done_at is not null)")
+        for run in runs:
+            run.cancel()
+        await asyncio.wait(runs)
+        assert await kept(owner) == [1, 20]
+        assert (await finding(database)).startswith("ok: history is kept for 90 d; a worker dropped")
+        await owner.execute("update agent.retention set blocked_at = now() - interval '2 hours'")
+        assert (await finding(database)).startswith(
+            "warning: history is kept for 90 d, but another transaction"
+        )
 
 
 async def test_erasing_counts_first_then_leaves_a_receipt_without_the_id(
@@ -128,16 +100,11 @@ async def test_erasing_counts_first_then_leaves_a_receipt_without_the_id(
 async def test_an_erasure_in_a_container_whose_user_has_no_name_is_done(
     surelane: Command, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def nameless() -> str:
-        raise OSError("No username set in the environment")
-
-    monkeypatch.setattr("getpass.getuser", nameless)
+    monkeypatch.setattr("getpass.getuser", Mock(side_effect=OSError("No username set in the environment")))
     await connection.execute("select agent.enqueue('mail', '{\"user\": \"U7\"}')")
-    erased = await surelane("erase", "--user", "U7", "--yes", "--json")
-    assert (erased.json["counts"]["event_hist"], erased.json["asked_by"]) == (
-        1,
-        f"unknown@{socket.gethostname()}",
-    )
+    erased = (await surelane("erase", "--user", "U7", "--yes", "--json")).json
+    assert erased["counts"]["event_hist"] == 1
+    assert erased["asked_by"] == f"unknown@{socket.gethostname()}"
 
 
 @pytest.mark.parametrize(

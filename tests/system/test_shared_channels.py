@@ -54,7 +54,6 @@ class Shared:
         return [tuple(row) for row in rows]
 
     def answers(self, message: Message) -> list[tuple[str | None, str]]:
-        """Return whose bot answered a message, and what."""
         channel = self.slack.simulator.installs.workspaces[EAST].channels[SHARED]
         return [(each.team, each.text.split()[-1]) for each in channel.replies(message.ts) if each.by_app]
 
@@ -116,29 +115,15 @@ async def test_a_shared_thread_is_one_group_for_all_authors_and_reporters(shared
     assert (len(found), {group for _, _, group in found}) == (4, {f"{SHARED}:{first.ts}"})
 
 
-async def test_a_mention_and_the_channel_message_of_two_workspaces_are_one_event(
-    database: str, shared: Shared
+@pytest.mark.parametrize(("merged", "sorts"), [(True, {"message"}), (False, {"mention", "message"})])
+async def test_a_mention_and_the_channel_message_of_two_workspaces_are_one_event_where_they_are_merged(
+    database: str, shared: Shared, merged: bool, sorts: set[str]
 ) -> None:
     types = frozenset({"app_mention", "message.channels"})
-    async with served(database, event_types=types) as ingest:
+    async with served(database, event_types=types, merge_mentions=merged) as ingest:
         shared.ingest = ingest.slack
         message = shared.write(EAST, "bread")
         for team in BOTH:
             for kind in types:
                 await shared.report(team, message, kind)
-    ((_, key, _),) = await shared.events()
-    assert key == f"message:{SHARED}:{message.ts}"
-
-
-async def test_without_merging_a_mention_and_its_message_stay_two_events(
-    database: str, shared: Shared
-) -> None:
-    types = frozenset({"app_mention", "message.channels"})
-    async with served(database, event_types=types, merge_mentions=False) as ingest:
-        shared.ingest = ingest.slack
-        message = shared.write(EAST, "bread")
-        for team in BOTH:
-            for kind in types:
-                await shared.report(team, message, kind)
-    keys = {key for _, key, _ in await shared.events()}
-    assert keys == {f"{sort}:{SHARED}:{message.ts}" for sort in ("mention", "message")}
+    assert {key for _, key, _ in await shared.events()} == {f"{sort}:{SHARED}:{message.ts}" for sort in sorts}

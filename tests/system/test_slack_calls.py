@@ -1,11 +1,11 @@
 """What a handler asks of Slack, attempt by attempt: streams, modals, files, and replies that are on the row."""
 
 import asyncio
-import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +16,7 @@ from slack_sdk.models.messages.chunk import TaskUpdateChunk
 
 from surelane.calls import Connection
 from surelane.events import Event
-from surelane_dev.simulator.posting.payloads import action_payload, command_form
+from surelane_dev.simulator.workspace.model import Message
 from surelane_service.engine import Engine
 from surelane_service.logs import get_logger
 from surelane_service.service_settings import load_settings
@@ -25,7 +25,7 @@ from surelane_worker.slack.notes import Notebooks
 from surelane_worker.slack.replies import Replies
 from surelane_worker.worker_settings import WorkerSettings
 from tests.processes import until
-from tests.system.slack_stand import Stand, fault, shown, slack_stand
+from tests.system.slack_stand import Stand, shown, slack_stand
 
 MODAL = {"type": "modal", "title": {"type": "plain_text", "text": "Ask"}, "blocks": []}
 FEEDBACK = ContextActionsBlock(
@@ -37,6 +37,7 @@ FEEDBACK = ContextActionsBlock(
         )
     ]
 )
+Attempt = tuple[Event, Replies]
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Attempts:
     connection: Connection
     clients: SlackClients
 
-    async def next(self) -> tuple[Event, Replies]:
+    async def next(self) -> Attempt:
         """Claim the event, again if its last claim was not settled: a new attempt."""
         await self.connection.execute("update agent.event set vt = agent.clock()")
         kinds = await self.connection.fetchval("select array_agg(distinct kind) from agent.event")
@@ -57,51 +58,76 @@ class Attempts:
         log = get_logger("test")
         return event, Replies(self.clients, Notebooks(Engine(self.connection), log), log, _stands)
 
-    async def mention(self, text: str = "hello") -> tuple[Event, Replies]:
+    async def mention(self) -> Attempt:
         """Let a person mention the bot, and claim the event."""
-        await self.slack.mention(text)
+        await self.slack.mention("hello")
         return await self.next()
 
-    async def command(self) -> tuple[Event, Replies]:
+    async def command(self) -> Attempt:
         """Let a person send a slash command, and claim the event."""
-        workspace = self.slack.simulator.workspace
-        ada, general = workspace.user("ada"), workspace.channel("general")
-        assert ada is not None
-        assert general is not None
-        form = command_form(
-            workspace, self.slack.simulator.interactions, command="/x", text="", channel=general, user=ada
-        )
-        await self.slack.queue.insert_event(json.dumps(dict(form)))
+        await self.slack.store(self.slack.command("/x"))
         return await self.next()
 
-    async def click(self) -> tuple[Event, Replies]:
+    async def click(self) -> Attempt:
         """Let a person press a button of a message of the bot, and claim the event."""
-        simulator = self.slack.simulator
-        workspace, ada = simulator.workspace, simulator.workspace.user("ada")
-        general = workspace.channel("general")
-        assert ada is not None
-        assert general is not None
-        message = workspace.post(general, workspace.bot.id, "question", by_app=True)
+        workspace = self.slack.simulator.workspace
+        message = workspace.post(self.slack.room(), workspace.bot.id, "question", by_app=True)
         action = {"type": "button", "action_id": "yes", "block_id": "b", "value": "1"}
-        payload = action_payload(workspace, simulator.interactions, message=message, user=ada, action=action)
-        await self.slack.queue.insert_event(json.dumps(payload))
+        await self.slack.store(self.slack.click(message, action))
         return await self.next()
 
     def calls(self, *names: str) -> list[str]:
-        """Return the methods that were called, by default all, oldest first."""
-        called = [str(call["method"]) for call in self.slack.simulator.api.calls]
-        return [name for name in called if not names or name in names]
+        return self.slack.calls(*names)
+
+    @property
+    def said(self) -> list[Message]:
+        """The bot's messages in the general channel."""
+        return [message for message in self.slack.room().messages.values() if message.by_app]
 
     @property
     def thread(self) -> list[str]:
-        """The texts of the bot's messages in the general channel."""
-        general = self.slack.simulator.workspace.channel("general")
-        assert general is not None
-        return [shown(message) for message in general.messages.values() if message.by_app]
+        return list(map(shown, self.said))
+
+    @property
+    def direct(self) -> list[str]:
+        """The texts of the bot's direct messages to Ada."""
+        room = self.slack.simulator.workspace.direct_messages(self.slack.user().id)
+        return [message.text for message in room.messages.values() if message.by_app]
+
+    def expire(self) -> None:
+        """Let Slack's thirty minutes pass for all response URLs."""
+        for response in self.slack.simulator.interactions.responses.values():
+            response.until = 0
 
 
 async def _stands() -> None:
     """Find that the claim stands."""
+
+
+async def streamed(
+    attempt: Attempt, *texts: str, interval: float = 3600, fails: bool = False, blocks: Sequence[Any] = ()
+) -> None:
+    """Stream texts to the end, or until the handler fails after them."""
+    event, slack = attempt
+    with suppress(RuntimeError):
+        async with slack.stream(event, interval=interval) as stream:
+            for text in texts:
+                await stream.append(text)
+            if fails:
+                raise RuntimeError
+            await stream.stop(blocks=blocks)
+
+
+async def cut(call: Any, condition: Any) -> None:
+    """End an attempt in a call, as a kill does: nothing more is noted."""
+    calling = asyncio.create_task(call)
+    await until(condition, what="the call")
+    calling.cancel()
+    await asyncio.wait([calling])
+
+
+def kinds(message: Message) -> list[str]:
+    return [block["type"] for block in message.blocks]
 
 
 @pytest.fixture
@@ -113,7 +139,8 @@ async def attempts(connection: Connection) -> AsyncIterator[Attempts]:
 
 
 async def test_later_attempt_knows_from_the_row_which_replies_were_sent(attempts: Attempts) -> None:
-    event, slack = await attempts.mention()
+    await attempts.mention()
+    event, slack = await attempts.next()  # one that failed before its reply costs no lookup
     sent = await slack.reply(event, "first")
     for _ in range(2):
         event, slack = await attempts.next()
@@ -123,20 +150,10 @@ async def test_later_attempt_knows_from_the_row_which_replies_were_sent(attempts
     assert attempts.calls() == ["chat.postMessage"] * 2
 
 
-async def test_attempt_that_failed_before_its_reply_costs_no_lookup(attempts: Attempts) -> None:
-    await attempts.mention()
-    event, slack = await attempts.next()
-    await slack.reply(event, "first")
-    assert attempts.calls() == ["chat.postMessage"]
-
-
 async def test_reply_that_was_being_sent_when_the_attempt_ended_is_looked_for(attempts: Attempts) -> None:
     event, slack = await attempts.mention()
-    attempts.slack.simulator.faults.add(fault("slow", methods=["chat.postMessage"]))
-    posting = asyncio.create_task(slack.reply(event, "first"))
-    await until(lambda: attempts.thread, what="the message")
-    posting.cancel()
-    await asyncio.wait([posting])
+    attempts.slack.fail("slow", "chat.postMessage")
+    await cut(slack.reply(event, "first"), lambda: attempts.thread)
     for _ in range(2):
         event, slack = await attempts.next()
         await slack.reply(event, "first")
@@ -146,7 +163,7 @@ async def test_reply_that_was_being_sent_when_the_attempt_ended_is_looked_for(at
 
 async def test_refused_reply_is_posted_by_the_next_attempt_without_a_lookup(attempts: Attempts) -> None:
     event, slack = await attempts.mention()
-    attempts.slack.simulator.faults.add(fault("invalid_auth", methods=["chat.postMessage"]))
+    attempts.slack.fail("invalid_auth", "chat.postMessage")
     with pytest.raises(SlackApiError):
         await slack.reply(event, "first")
     event, slack = await attempts.next()
@@ -162,46 +179,32 @@ async def test_answer_through_a_response_url_is_not_repeated(attempts: Attempts)
     assert attempts.thread == ["done"]
 
 
-def expire(attempts: Attempts) -> None:
-    """Let Slack's thirty minutes pass for all response URLs."""
-    for response in attempts.slack.simulator.interactions.responses.values():
-        response.until = 0
-
-
-def direct(attempts: Attempts) -> list[str]:
-    """Return the texts of the bot's direct messages to Ada."""
-    workspace = attempts.slack.simulator.workspace
-    ada = workspace.user("ada")
-    assert ada is not None
-    return [message.text for message in workspace.direct_messages(ada.id).messages.values() if message.by_app]
-
-
 async def test_answer_after_thirty_minutes_goes_to_the_person_alone(attempts: Attempts) -> None:
     event, slack = await attempts.command()
-    expire(attempts)
+    attempts.expire()
     sent = await slack.reply(event, "done")
-    assert (attempts.thread, direct(attempts)) == ([], ["done"])
+    assert (attempts.thread, attempts.direct) == ([], ["done"])
     event, slack = await attempts.next()
     assert await slack.reply(event, "done") == sent
-    assert direct(attempts) == ["done"]
+    assert attempts.direct == ["done"]
 
 
 async def test_answer_after_thirty_minutes_goes_to_the_channel_if_it_is_for_all(attempts: Attempts) -> None:
     event, slack = await attempts.command()
-    expire(attempts)
+    attempts.expire()
     await slack.reply(event, "done", response_type="in_channel")
-    assert (attempts.thread, direct(attempts)) == (["done"], [])
+    assert (attempts.thread, attempts.direct) == (["done"], [])
     workspace = attempts.slack.simulator.workspace
     workspace.channels[event.payload["channel_id"]].members.remove(workspace.bot.id)
     await slack.reply(event, "more", response_type="in_channel")
-    assert (attempts.thread, direct(attempts)) == (["done"], ["more"])
+    assert (attempts.thread, attempts.direct) == (["done"], ["more"])
 
 
 async def test_answer_after_five_goes_to_the_person_too(attempts: Attempts) -> None:
     event, slack = await attempts.command()
     for number in range(6):
         await slack.reply(event, str(number))
-    assert (attempts.thread, direct(attempts)) == (["0", "1", "2", "3", "4"], ["5"])
+    assert (attempts.thread, attempts.direct) == (["0", "1", "2", "3", "4"], ["5"])
 
 
 async def test_late_answer_is_shown_in_the_channel_where_direct_messages_are_off(
@@ -211,10 +214,10 @@ async def test_late_answer_is_shown_in_the_channel_where_direct_messages_are_off
         raise SlackApiError("off", {"ok": False, "error": "messages_tab_disabled"})  # type: ignore[no-untyped-call]
 
     event, slack = await attempts.command()
-    expire(attempts)
+    attempts.expire()
     monkeypatch.setattr(attempts.clients.once, "chat_postMessage", refuse)
     await slack.reply(event, "done")
-    (message,) = _streamed(attempts)
+    (message,) = attempts.said
     assert (message.text, message.visible_to) == ("done", event.payload["user_id"])
     event, slack = await attempts.next()
     await slack.reply(event, "done")
@@ -223,13 +226,13 @@ async def test_late_answer_is_shown_in_the_channel_where_direct_messages_are_off
 
 async def test_late_answer_to_a_click_replaces_or_deletes_its_message(attempts: Attempts) -> None:
     event, slack = await attempts.click()
-    expire(attempts)
+    attempts.expire()
     await slack.reply(event, "decided", replace_original=True)
-    assert (attempts.thread, direct(attempts)) == (["decided"], [])
+    assert (attempts.thread, attempts.direct) == (["decided"], [])
     await slack.reply(event, delete_original=True)
-    assert (attempts.thread, direct(attempts)) == ([], [])
+    assert (attempts.thread, attempts.direct) == ([], [])
     await slack.reply(event, "gone", replace_original=True)
-    assert (attempts.thread, direct(attempts)) == ([], ["gone"])
+    assert (attempts.thread, attempts.direct) == ([], ["gone"])
 
 
 @pytest.mark.parametrize("length", [4_001, 40_000])
@@ -237,39 +240,46 @@ async def test_late_answer_that_chat_update_does_not_take_replaces_the_message_b
     attempts: Attempts, length: int
 ) -> None:
     event, slack = await attempts.click()
-    expire(attempts)
+    attempts.expire()
     text = "word " * (length // 5) + "x" * (length % 5)
     await slack.reply(event, text, replace_original=True)
-    (message,) = _streamed(attempts)
+    (message,) = attempts.said
     assert "".join(block["text"]["text"] for block in message.blocks) == text
-    assert direct(attempts) == []
+    assert attempts.direct == []
     await slack.reply(event, text, replace_original=True, blocks=[{"type": "divider"}])
-    assert [block["type"] for block in message.blocks] == ["divider"]
+    assert kinds(message) == ["divider"]
 
 
 async def test_replies_at_once_are_all_noted(attempts: Attempts) -> None:
-    event, slack = await attempts.mention()
-    await asyncio.gather(*(slack.reply(event, str(number)) for number in range(5)))
-    event, slack = await attempts.next()
-    await asyncio.gather(*(slack.reply(event, str(number)) for number in range(5)))
+    for begun in (attempts.mention, attempts.next):
+        event, slack = await begun()
+        await asyncio.gather(*(slack.reply(event, str(number)) for number in range(5)))
     assert sorted(attempts.thread) == ["0", "1", "2", "3", "4"]
     assert attempts.calls() == ["chat.postMessage"] * 5
 
 
-async def test_stream_sends_the_first_words_at_once_and_gathers_the_others(attempts: Attempts) -> None:
-    event, slack = await attempts.mention()
-    async with slack.stream(event, interval=3600) as stream:
-        for word in range(15):
-            await stream.append(f"{word} ")
-        assert attempts.thread == ["0 "]
-    assert attempts.thread == [" ".join(map(str, range(15))) + " "]
-    assert attempts.calls() == ["chat.startStream", "chat.stopStream"]
+@pytest.mark.parametrize(
+    ("texts", "interval", "called"),
+    [
+        ([f"{word} " for word in range(15)], 3600, ["startStream", "stopStream"]),
+        (["one ", "two ", "three"], 0, ["startStream", "appendStream", "appendStream", "stopStream"]),
+        ([""], 3600, []),
+    ],
+    ids=["gathers words for its interval", "without an interval sends each", "of nothing posts nothing"],
+)
+async def test_stream(attempts: Attempts, texts: list[str], interval: float, called: list[str]) -> None:
+    await streamed(await attempts.mention(), *texts, interval=interval)
+    assert attempts.calls() == [f"chat.{method}" for method in called]
+    assert attempts.thread == ["".join(texts)] * bool(called)
 
 
-async def test_stream_sends_what_waits_although_the_handler_says_nothing_more(attempts: Attempts) -> None:
+async def test_stream_sends_the_first_words_at_once_and_others_although_the_handler_says_nothing_more(
+    attempts: Attempts,
+) -> None:
     event, slack = await attempts.mention()
     async with slack.stream(event, interval=0.05) as stream:
         await stream.append("one ")
+        assert attempts.thread == ["one "]
         await stream.append("two ")
         await until(lambda: attempts.thread == ["one two "], what="the second word")
         await stream.append("three ")
@@ -277,47 +287,22 @@ async def test_stream_sends_what_waits_although_the_handler_says_nothing_more(at
     assert attempts.calls().count("chat.appendStream") == 2
 
 
-async def test_stream_of_no_interval_sends_every_text(attempts: Attempts) -> None:
-    event, slack = await attempts.mention()
-    async with slack.stream(event, interval=0) as stream:
-        for word in ("one ", "two ", "three"):
-            await stream.append(word)
-    assert attempts.calls() == ["chat.startStream", *["chat.appendStream"] * 2, "chat.stopStream"]
-    assert attempts.thread == ["one two three"]
-
-
-async def test_stream_of_nothing_posts_nothing(attempts: Attempts) -> None:
-    event, slack = await attempts.mention()
-    async with slack.stream(event) as stream:
-        await stream.append("")
-    assert attempts.calls() == []
-
-
-def lines(count: int) -> str:
-    return "".join(f"line {number:04}\n" for number in range(count))
-
-
-LONG = lines(5000)
+LONG = "".join(f"line {number:04}\n" for number in range(5000))
 """50,000 characters, which one message of Slack's cannot hold."""
 
 
 async def test_long_text_goes_on_in_further_messages(attempts: Attempts) -> None:
-    event, slack = await attempts.mention()
-    async with slack.stream(event) as stream:
-        await stream.append(LONG[:30_005])
-        await stream.append(LONG[30_005:])
-        await stream.stop(blocks=[FEEDBACK])
+    await streamed(await attempts.mention(), LONG[:30_005], LONG[30_005:], blocks=[FEEDBACK])
     assert len(attempts.thread) == 5
     assert "".join(attempts.thread) == LONG
-    *others, last = _streamed(attempts)
-    assert [block["type"] for block in last.blocks] == ["context_actions"]
+    *others, last = attempts.said
+    assert kinds(last) == ["context_actions"]
     assert not any(message.streaming or message.blocks for message in others)
 
 
 async def test_long_text_is_cut_between_lines_or_words(attempts: Attempts) -> None:
-    event, slack = await attempts.mention()
-    async with slack.stream(event) as stream:
-        await stream.append("word " * 1_999 + "longer\n" + "word " * 2_001 + "x" * 20_000)
+    text = "word " * 1_999 + "longer\n" + "word " * 2_001 + "x" * 20_000
+    await streamed(await attempts.mention(), text)
     first, second, *rest = attempts.thread
     assert (first, second) == ("word " * 1_999, "longer\n" + "word " * 1_998)
     assert "".join(rest) == "word " * 3 + "x" * 20_000
@@ -326,68 +311,45 @@ async def test_long_text_is_cut_between_lines_or_words(attempts: Attempts) -> No
 
 @pytest.mark.parametrize("said", [3, 12_345, 25_000])
 async def test_long_text_that_broke_off_is_finished_by_a_later_attempt(attempts: Attempts, said: int) -> None:
-    event, slack = await attempts.mention()
-    with suppress(RuntimeError):
-        async with slack.stream(event, interval=0) as stream:
-            await stream.append("other words " + LONG[:said])
-            raise RuntimeError
+    await streamed(await attempts.mention(), "other words " + LONG[:said], interval=0, fails=True)
     for _ in range(2):
-        event, slack = await attempts.next()
-        async with slack.stream(event, interval=0) as stream:
-            await stream.append(LONG[:26_000])
-            await stream.append(LONG[26_000:])
+        await streamed(await attempts.next(), LONG[:26_000], LONG[26_000:], interval=0)
     assert "".join(attempts.thread) == LONG
-    assert not any(message.streaming for message in _streamed(attempts))
+    assert not any(message.streaming for message in attempts.said)
     assert attempts.calls("conversations.replies") == []
 
 
 async def test_later_attempt_that_says_less_removes_the_messages_of_the_earlier_one(
     attempts: Attempts,
 ) -> None:
-    event, slack = await attempts.mention()
-    with suppress(RuntimeError):
-        async with slack.stream(event, interval=0) as stream:
-            await stream.append(LONG[:35_000])
-            raise RuntimeError
+    await streamed(await attempts.mention(), LONG[:35_000], interval=0, fails=True)
     for _ in range(2):
-        event, slack = await attempts.next()
-        async with slack.stream(event) as stream:
-            await stream.append("short")
+        await streamed(await attempts.next(), "short")
     assert attempts.thread == ["short"]
 
 
 async def test_stream_that_was_being_begun_when_the_attempt_ended_is_looked_for(attempts: Attempts) -> None:
     event, slack = await attempts.mention()
-    attempts.slack.simulator.faults.add(fault("slow", methods=["chat.startStream"], delay=600))
-    beginning = asyncio.create_task(slack.stream(event).append("one "))
-    await until(lambda: attempts.thread, what="the message")
-    beginning.cancel()
-    await asyncio.wait([beginning])
+    attempts.slack.fail("slow", "chat.startStream", delay=600)
+    await cut(slack.stream(event).append("one "), lambda: attempts.thread)
     for _ in range(2):
-        event, slack = await attempts.next()
-        async with slack.stream(event) as stream:
-            await stream.append("one two")
+        await streamed(await attempts.next(), "one two")
     assert attempts.thread == ["one two"]
     assert attempts.calls("conversations.replies") == ["conversations.replies"]
 
 
 async def test_stream_whose_first_answer_was_lost_goes_on(attempts: Attempts) -> None:
-    event, slack = await attempts.mention()
-    attempts.slack.simulator.faults.add(fault("answer_lost", methods=["chat.startStream"]))
-    async with slack.stream(event, interval=0) as stream:
-        await stream.append("one ")
-        await stream.append("two")
+    attempts.slack.fail("answer_lost", "chat.startStream")
+    await streamed(await attempts.mention(), "one ", "two", interval=0)
     assert attempts.thread == ["one two"]
 
 
 async def test_refused_stream_is_begun_by_the_next_attempt_without_a_lookup(attempts: Attempts) -> None:
     event, slack = await attempts.mention()
-    attempts.slack.simulator.faults.add(fault("invalid_auth", methods=["chat.startStream"]))
+    attempts.slack.fail("invalid_auth", "chat.startStream")
     with pytest.raises(SlackApiError):
         await slack.stream(event).append("one")
-    event, slack = await attempts.next()
-    async with slack.stream(event) as stream:
-        await stream.append("one")
+    await streamed(await attempts.next(), "one")
     assert (attempts.thread, attempts.calls("conversations.replies")) == (["one"], [])
 
 
@@ -397,27 +359,19 @@ async def test_stream_takes_chunks_and_ends_with_blocks(attempts: Attempts) -> N
         await stream.append("Looking. ", chunks=[TaskUpdateChunk(id="1", title="Look", status="in_progress")])
         await stream.append("Found.", chunks=[{"type": "task_update", "id": "1", "status": "complete"}])
         await stream.stop(blocks=[FEEDBACK])
-    (message,) = _streamed(attempts)
+    (message,) = attempts.said
     assert message.text == "Looking. Found."
     assert [(task["title"], task["status"]) for task in message.tasks] == [("Look", "complete")]
-    assert [block["type"] for block in message.blocks] == ["context_actions"]
+    assert kinds(message) == ["context_actions"]
 
 
 async def test_later_attempt_ends_the_stream_of_an_earlier_one_with_the_same_blocks(
     attempts: Attempts,
 ) -> None:
-    event, slack = await attempts.mention()
-    with suppress(RuntimeError):
-        async with slack.stream(event, interval=3600) as stream:
-            await stream.append("one ")
-            await stream.append("two ")
-            raise RuntimeError
-    event, slack = await attempts.next()
-    async with slack.stream(event) as stream:
-        await stream.append("one two three")
-        await stream.stop(blocks=[FEEDBACK])
-    (message,) = _streamed(attempts)
-    assert [block["type"] for block in message.blocks] == ["markdown", "context_actions"]
+    await streamed(await attempts.mention(), "one ", "two ", fails=True)
+    await streamed(await attempts.next(), "one two three", blocks=[FEEDBACK])
+    (message,) = attempts.said
+    assert kinds(message) == ["markdown", "context_actions"]
     assert message.blocks[0]["text"] == message.text == "one two three"
     assert attempts.calls("conversations.replies", "chat.startStream") == ["chat.startStream"]
 
@@ -426,8 +380,7 @@ async def test_stream_that_slack_ended_is_finished_all_the_same(attempts: Attemp
     event, slack = await attempts.mention()
     async with slack.stream(event, interval=0) as stream:
         await stream.append("one ")
-        (message,) = _streamed(attempts)
-        message.streaming = False
+        attempts.said[0].streaming = False
         await stream.append("two ")
         await stream.append("three")
     assert attempts.thread == ["one two three"]
@@ -435,7 +388,7 @@ async def test_stream_that_slack_ended_is_finished_all_the_same(attempts: Attemp
 
 async def test_error_of_a_later_part_reaches_the_handler(attempts: Attempts) -> None:
     event, slack = await attempts.mention()
-    attempts.slack.simulator.faults.add(fault("invalid_auth", methods=["chat.appendStream"]))
+    attempts.slack.fail("invalid_auth", "chat.appendStream")
     stream = slack.stream(event, interval=0.01)
     await stream.append("one ")
     await stream.append("two ")
@@ -444,34 +397,26 @@ async def test_error_of_a_later_part_reaches_the_handler(attempts: Attempts) -> 
         await stream.stop()
 
 
-def _streamed(attempts: Attempts) -> list[Any]:
-    general = attempts.slack.simulator.workspace.channel("general")
-    assert general is not None
-    return [message for message in general.messages.values() if message.by_app]
-
-
-async def test_modal_is_opened_once(attempts: Attempts) -> None:
+async def test_modal_is_opened_once_and_a_second_one_needs_a_trigger_of_its_own(attempts: Attempts) -> None:
     event, slack = await attempts.command()
     opened = await slack.open_view(event, MODAL)
     event, slack = await attempts.next()
     assert await slack.open_view(event, MODAL) == opened
     assert attempts.calls() == ["views.open"]
+    with pytest.raises(SlackApiError, match="exchanged_trigger_id"):
+        await slack.open_view(event, MODAL)
+    await slack.update_view(event, {**MODAL, "callback_id": "later"}, view_id=opened)
+    (shown,) = attempts.slack.simulator.interactions.views.values()
+    assert shown.content["callback_id"] == "later"
 
 
 async def test_modal_whose_answer_was_lost_counts_as_opened(attempts: Attempts) -> None:
     event, slack = await attempts.command()
-    attempts.slack.simulator.faults.add(fault("answer_lost", methods=["views.open"]))
+    attempts.slack.fail("answer_lost", "views.open")
     with pytest.raises(Exception, match=r"disconnected|reset|closed"):
         await slack.open_view(event, MODAL)
     event, slack = await attempts.next()
     assert await slack.open_view(event, MODAL) is None
-
-
-async def test_second_modal_of_an_attempt_needs_a_trigger_of_its_own(attempts: Attempts) -> None:
-    event, slack = await attempts.command()
-    await slack.open_view(event, MODAL)
-    with pytest.raises(SlackApiError, match="exchanged_trigger_id"):
-        await slack.open_view(event, MODAL)
 
 
 async def test_modal_needs_an_interaction(attempts: Attempts) -> None:
@@ -480,14 +425,6 @@ async def test_modal_needs_an_interaction(attempts: Attempts) -> None:
         await slack.open_view(event, MODAL)
     with pytest.raises(NowhereToReplyError):
         await slack.update_view(event, MODAL)
-
-
-async def test_modal_is_updated(attempts: Attempts) -> None:
-    event, slack = await attempts.command()
-    opened = await slack.open_view(event, MODAL)
-    await slack.update_view(event, {**MODAL, "callback_id": "later"}, view_id=opened)
-    (shown,) = attempts.slack.simulator.interactions.views.values()
-    assert shown.content["callback_id"] == "later"
 
 
 async def test_title_and_prompts_are_set_in_the_thread(attempts: Attempts) -> None:
@@ -499,8 +436,8 @@ async def test_title_and_prompts_are_set_in_the_thread(attempts: Attempts) -> No
 
 
 @pytest.fixture
-def report(tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = tmp_path_factory.mktemp("files") / "report.txt"
+def report(tmp_path: Path) -> str:
+    path = tmp_path / "report.txt"
     path.write_text("all well")
     return str(path)
 
@@ -510,15 +447,18 @@ async def test_file_is_uploaded_once(attempts: Attempts, report: str) -> None:
     uploaded = await slack.upload(event, report, comment="the report")
     event, slack = await attempts.next()
     assert await slack.upload(event, report, comment="the report") == uploaded
-    (message,) = _streamed(attempts)
+    (message,) = attempts.said
     assert (message.text, message.thread_ts) == ("the report", event.slack["ts"])
     assert [(file["id"], file["title"]) for file in message.files] == [(uploaded, "report.txt")]
     await slack.upload(event, b"bytes", filename="second")
-    (_, second) = _streamed(attempts)
+    (_, second) = attempts.said
     assert [file["name"] for file in second.files] == ["second"]
     stored = attempts.slack.simulator.files.find(uploaded)
     assert stored is not None
     assert stored.content == b"all well"
+
+
+POSTS = "files.completeUploadExternal"
 
 
 @pytest.mark.parametrize("kind", ["answer_lost", "server_error"])
@@ -526,9 +466,9 @@ async def test_file_is_posted_once_where_slack_did_not_answer(
     attempts: Attempts, report: str, kind: str
 ) -> None:
     event, slack = await attempts.mention()
-    attempts.slack.simulator.faults.add(fault(kind, methods=["files.completeUploadExternal"]))
+    attempts.slack.fail(kind, POSTS)
     uploaded = await slack.upload(event, report, comment="the report")
-    (message,) = _streamed(attempts)
+    (message,) = attempts.said
     assert [file["id"] for file in message.files] == [uploaded]
 
 
@@ -537,38 +477,25 @@ async def test_file_is_posted_once_where_an_attempt_ends_as_it_is_posted(
     attempts: Attempts, report: str, kind: str
 ) -> None:
     event, slack = await attempts.mention()
-    method, delay = "files.completeUploadExternal", 60.0
-    calls = attempts.slack.simulator.api.calls
-    attempts.slack.simulator.faults.add(fault(kind, methods=[method], delay=delay))
-    uploading = asyncio.create_task(slack.upload(event, report, comment="the report"))
-    await until(
-        lambda: _streamed(attempts) if kind == "slow" else any(call["method"] == method for call in calls),
-        what="the call",
-    )
-    uploading.cancel()  # as a kill does: nothing more is noted
-    await asyncio.wait([uploading])
+    attempts.slack.fail(kind, POSTS, delay=60.0)
+    reached = (lambda: attempts.said) if kind == "slow" else (lambda: attempts.calls(POSTS))
+    await cut(slack.upload(event, report, comment="the report"), reached)
     event, slack = await attempts.next()
     uploaded = await slack.upload(event, report, comment="the report")
-    (message,) = _streamed(attempts)
+    (message,) = attempts.said
     assert [file["id"] for file in message.files] == [uploaded]
     event, slack = await attempts.next()
     assert await slack.upload(event, report, comment="the report") == uploaded
-    assert len(_streamed(attempts)) == 1
+    assert len(attempts.said) == 1
 
 
-async def test_home_is_published(attempts: Attempts) -> None:
+async def test_home_is_published_unless_it_changed_meanwhile(attempts: Attempts) -> None:
     event, slack = await attempts.mention()
     user = event.slack["user"]
-    await slack.publish_home(user, {"type": "home", "callback_id": "first", "blocks": []})
-    await slack.publish_home(user, {"type": "home", "callback_id": "second", "blocks": []})
+    for callback in ("first", "second"):
+        await slack.publish_home(user, {"type": "home", "callback_id": callback, "blocks": []})
     shown = attempts.slack.simulator.interactions.views.home(user)
     assert shown is not None
     assert shown.content["callback_id"] == "second"
-
-
-async def test_home_that_changed_meanwhile_is_not_overwritten(attempts: Attempts) -> None:
-    event, slack = await attempts.mention()
-    user = event.slack["user"]
-    await slack.publish_home(user, {"type": "home", "blocks": []})
     with pytest.raises(SlackApiError, match="hash_conflict"):
         await slack.publish_home(user, {"type": "home", "blocks": []}, hash="an older one")

@@ -22,12 +22,13 @@ from surelane_operator.console.access.guard import Guard
 from surelane_operator.console.access.viewer import Tokens
 from surelane_service.probes import serving
 from tests.databases import as_role
-from tests.processes import service
-from tests.system.model_server import ModelServer, calls, model_server, says, settings
+from tests.processes import Service, service
+from tests.sql.migrations import connected
+from tests.system.model_server import Desk, ModelServer, calls, says, settings
 from tests.system.operators import page, person
-from tests.system.slack_stand import slack_stand
-from tests.system.test_asks import replies
-from tests.system.worker import ended, worker
+from tests.system.shared import shared_connection, shared_model, shared_slack
+from tests.system.slack_stand import Stand
+from tests.system.worker import worker
 
 TOKEN, VIEWER = "an-operators-token-0123456789", "a-viewers-token-0123456789"
 ON = {"SURELANE_API_TOKEN": TOKEN, "SURELANE_API_VIEWER_TOKEN": VIEWER}
@@ -38,15 +39,23 @@ TOOLS = {
 }
 
 
-@pytest.fixture
-async def model() -> AsyncIterator[ModelServer]:
-    async with model_server() as server:
-        yield server
+connection, slack, model = shared_connection, shared_slack, shared_model
 
 
-@pytest.fixture
-async def url(database: str) -> AsyncIterator[str]:
-    async with page(as_role(database, "surelane_operator"), **ON) as address:
+@pytest.fixture(scope="module")
+async def running(shared_database: str, model: ModelServer, slack: Stand) -> AsyncIterator[Service]:
+    async with worker(shared_database, **settings(model, slack, **TOOLS)) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+async def desk(slack: Stand, model: ModelServer, connection: Connection, running: Service) -> Desk:  # noqa: ARG001
+    return Desk(slack, model, connection)
+
+
+@pytest.fixture(scope="module")
+async def url(shared_database: str) -> AsyncIterator[str]:
+    async with page(as_role(shared_database, "surelane_operator"), **ON) as address:
         yield address
 
 
@@ -98,25 +107,16 @@ class Reader:
                 self.end = json.loads(fields["data"])
 
 
-async def turn(connection: Connection, plan: str, **more: Any) -> int:
-    return await Queue(connection).enqueue("agent-turn", {"text": f"plan:{plan}", "stream": True, **more})
-
-
-async def test_a_page_reads_live_and_goes_on_exactly_where_it_was(
-    database: str, connection: Connection, model: ModelServer, url: str
-) -> None:
+async def test_a_page_reads_live_and_goes_on_exactly_where_it_was(desk: Desk, url: str) -> None:
     pause = asyncio.Event()
-    model.plans["live"] = [
-        calls(("note", {"log": "/dev/null", "text": "x"}), text=["Let me see. "]),
-        says("Blue, ", "of course.", pause=pause),
-    ]
-    identity = await turn(connection, "live")
-    reader, again, late = Reader(), Reader(), Reader()
-    async with worker(database, **settings(model, **TOOLS)):
-        await reader.follow(url, identity, until="Let me see. |Blue, ")
-        assert reader.end is None
-        pause.set()
-        await reader.follow(url, identity)
+    look = calls(("note", {"log": "/dev/null", "text": "x"}), text=["Let me see. "])
+    answers = look, says("Blue, ", "of course.", pause=pause)
+    identity = await desk.job("live", *answers, stream=True)
+    reader, late = Reader(), Reader()
+    await reader.follow(url, identity, until="Let me see. |Blue, ")
+    assert reader.end is None
+    pause.set()
+    await reader.follow(url, identity)
     assert reader.text == "Let me see. |Blue, of course."
     assert reader.end is not None
     assert (reader.end["status"], reader.end["result"]["answer"]) == ("completed", "Blue, of course.")
@@ -137,32 +137,29 @@ async def test_a_page_reads_live_and_goes_on_exactly_where_it_was(
 
 @pytest.mark.parametrize("keys", [{}, KEYS], ids=["plain", "sealed"])
 async def test_a_killed_worker_tells_its_part_anew_and_no_character_twice(
-    database: str, connection: Connection, model: ModelServer, keys: dict[str, str]
+    database: str, model: ModelServer, slack: Stand, keys: dict[str, str]
 ) -> None:
-    hang, role = asyncio.Event(), as_role(database, "surelane_operator")
-    model.plans["kill"] = [[says("I think it is ", "lost", pause=hang), says("It is ", "green.")]]
-    reader, other, given = (
-        Reader(),
-        Reader(),
-        settings(model, **TOOLS, SURELANE_WORKER_NAME="mortal", SURELANE_SESSION_GRACE="200ms", **keys),
-    )
-    identity = await turn(connection, "kill")
-    async with page(role, **ON, **keys) as url:
-        async with worker(database, **given) as dying:
-            await reader.follow(url, identity, until="I think it is ")
-            dying.child.kill()
-            await dying.child.wait()
-        stored = await connection.fetchval(
-            "select string_agg(s::text, ' ') from agent.step as s where event_id = $1", identity
-        )
-        assert ("I think" in stored) == (not keys)
-        assert "I think" in stored or "surelane.sealed" in stored
-    async with service(
-        "surelane_operator", {"DATABASE_URL": role, **ON, **keys}
-    ) as operator:  # another operator
-        async with worker(database, **given):
-            await reader.follow(operator.private_url, identity)
-        await other.follow(operator.private_url, identity)
+    hang, reader, other, role = asyncio.Event(), Reader(), Reader(), as_role(database, "surelane_operator")
+    given = {"SURELANE_WORKER_NAME": "mortal", "SURELANE_SESSION_GRACE": "200ms", **TOOLS, **keys}
+    given = settings(model, slack, **given)
+    async with connected(database) as own:
+        answers = [says("I think it is ", "lost", pause=hang), says("It is ", "green.")]
+        identity = await Desk(slack, model, own).job("kill", answers, stream=True)
+        async with page(role, **ON, **keys) as url:
+            async with worker(database, **given) as dying:
+                await reader.follow(url, identity, until="I think it is ")
+                dying.child.kill()
+                await dying.child.wait()
+            stored = await own.fetchval(
+                "select string_agg(s::text, ' ') from agent.step as s where event_id = $1", identity
+            )
+            assert ("I think" in stored) == (not keys)
+            assert "I think" in stored or "surelane.sealed" in stored
+        another = {"DATABASE_URL": role, **ON, **keys}
+        async with service("surelane_operator", another) as operator:
+            async with worker(database, **given):
+                await reader.follow(operator.private_url, identity)
+            await other.follow(operator.private_url, identity)
     assert reader.text == other.text == "It is green."
     assert (reader.begun, other.begun) == ([1, 1], [1])  # what was said before went
     assert reader.ids == sorted(set(reader.ids))
@@ -170,40 +167,30 @@ async def test_a_killed_worker_tells_its_part_anew_and_no_character_twice(
 
 
 async def test_streams_end_with_the_operator_and_go_on_with_the_next(
-    database: str, connection: Connection, model: ModelServer
+    desk: Desk, shared_database: str
 ) -> None:
-    pause, role = asyncio.Event(), as_role(database, "surelane_operator")
-    model.plans["restart"] = [says("One, ", "two.", pause=pause)]
-    identity, reader = await turn(connection, "restart"), Reader()
-    async with worker(database, **settings(model, **TOOLS)):
-        async with page(role, **ON) as url:
-            await reader.follow(url, identity, until="One, ")
-            reader.connected.clear()
-            reading = asyncio.create_task(reader.follow(url, identity))
-            await reader.connected.wait()
-        await reading
-        assert (reader.text, reader.end) == ("One, ", None)
-        pause.set()
-        async with page(role, **ON) as url:
-            await reader.follow(url, identity)
+    pause, reader, role = asyncio.Event(), Reader(), as_role(shared_database, "surelane_operator")
+    identity = await desk.job("restart", says("One, ", "two.", pause=pause), stream=True)
+    async with page(role, **ON) as url:
+        await reader.follow(url, identity, until="One, ")
+        reader.connected.clear()
+        reading = asyncio.create_task(reader.follow(url, identity))
+        await reader.connected.wait()
+    await reading
+    assert (reader.text, reader.end) == ("One, ", None)
+    pause.set()
+    async with page(role, **ON) as url:
+        await reader.follow(url, identity)
     assert reader.text == "One, two."
     assert reader.end is not None
 
 
-async def test_only_a_turn_that_asks_for_it_is_kept_and_slack_gets_it_as_well(
-    database: str, connection: Connection, model: ModelServer, url: str
-) -> None:
-    model.plans["both"] = [says("Hello.")]
-    async with (
-        slack_stand(connection) as slack,
-        worker(database, **settings(model, SLACK_API_URL=slack.api, SLACK_BOT_TOKEN="xoxb-any", **TOOLS)),
-    ):
-        mentioned, asked = await slack.mention("plan:both")
-        await ended(connection, mentioned)
-        place = {"channel": asked.channel, "thread_ts": asked.ts, "team": "T1"}
-        both = await turn(connection, "both", **place)
-        await ended(connection, both)
-        assert [message.text for message in replies(slack, asked)] == ["Hello.", "Hello."]
+async def test_only_a_turn_that_asks_for_it_is_kept_and_slack_gets_it_as_well(desk: Desk, url: str) -> None:
+    mentioned, asked = await desk.ask("both", says("Hello."))
+    await desk.result(mentioned)
+    both = await desk.job("both", channel=asked.channel, thread_ts=asked.ts, team="T1", stream=True)
+    await desk.result(both)
+    assert desk.said(asked) == ["Hello.", "Hello."]
     for identity, told in ((mentioned, ""), (both, "Hello.")):
         reader = Reader()
         await reader.follow(url, identity)
@@ -212,24 +199,22 @@ async def test_only_a_turn_that_asks_for_it_is_kept_and_slack_gets_it_as_well(
         assert reader.end["result"]["answer"] == "Hello."
 
 
-async def test_an_event_that_runs_again_is_told_anew_with_higher_numbers(
-    database: str, connection: Connection, model: ModelServer, url: str
-) -> None:
-    model.plans["again"] = [[says("First."), says("Second.")]]
-    identity, reader = await turn(connection, "again"), Reader()
-    async with worker(database, **settings(model, **TOOLS)):
-        await reader.follow(url, identity)
-        assert reader.text == "First."
-        reader.end = None
-        await connection.execute("select agent.rerun_events(array[$1::int8])", identity)
-        await reader.follow(url, identity)
+async def test_an_event_that_runs_again_is_told_anew_with_higher_numbers(desk: Desk, url: str) -> None:
+    identity = await desk.job("again", [says("First."), says("Second.")], stream=True)
+    reader = Reader()
+    await reader.follow(url, identity)
+    assert reader.text == "First."
+    reader.end = None
+    await desk.connection.execute("select agent.rerun_events(array[$1::int8])", identity)
+    await reader.follow(url, identity)
     assert (reader.text, reader.begun) == ("Second.", [1, 1])
     assert reader.ids == sorted(set(reader.ids))
 
 
 async def test_who_may_not_read_and_what_is_unknown(connection: Connection, url: str) -> None:
-    silent = await Queue(connection).enqueue("unhandled")
-    await Queue(connection).cancel(str(silent))
+    queue = Queue(connection)
+    silent = await queue.enqueue("unhandled")
+    await queue.cancel(str(silent))
     path = f"/v1/jobs/{silent}/stream"
     async with person(url) as somebody:
         assert (await somebody.get(path))[0] == 401
@@ -250,7 +235,7 @@ async def test_who_may_not_read_and_what_is_unknown(connection: Connection, url:
 
 
 @asynccontextmanager
-async def serve(database: str, **bounds: Any) -> AsyncIterator[tuple[str, asyncpg.Pool]]:
+async def serve(database: str, **bounds: Any) -> AsyncIterator[str]:
     """Serve the endpoint alone, with bounds of a test's."""
     pool = await asyncpg.create_pool(database, min_size=1, max_size=2)
     api = StreamApi(Changes(pool), **bounds)
@@ -258,19 +243,28 @@ async def serve(database: str, **bounds: Any) -> AsyncIterator[tuple[str, asyncp
     app.add_routes([web.get(each.path, each.answer) for each in api.endpoints()])
     try:
         async with serving(app, 0, setting="none", host="127.0.0.1") as port:
-            yield f"http://127.0.0.1:{port}", pool
+            yield f"http://127.0.0.1:{port}"
             api.close()
     finally:
         pool.terminate()
 
 
+async def has_place(session: aiohttp.ClientSession, address: str) -> None:
+    """Wait until one more may follow."""
+    async with asyncio.timeout(30):
+        while True:
+            async with session.get(address) as place:
+                if place.status == 200:
+                    return
+
+
 async def test_streams_are_few_end_after_a_spell_and_show_that_they_live(
-    database: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    shared_database: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "HEARTBEAT", 0.0)
     identity = await Queue(connection).enqueue("unhandled")
     headers = {"Authorization": f"Bearer {VIEWER}"}
-    async with serve(database, most=2) as (url, _), AsyncExitStack() as stack:
+    async with serve(shared_database, most=2) as url, AsyncExitStack() as stack:
         session = await stack.enter_async_context(aiohttp.ClientSession(headers=headers))
         address = f"{url}/v1/jobs/{identity}/stream"
         followed = [await stack.enter_async_context(session.get(address)) for _ in range(2)]
@@ -279,13 +273,9 @@ async def test_streams_are_few_end_after_a_spell_and_show_that_they_live(
         async with session.get(address) as refused:
             assert (refused.status, refused.headers["Retry-After"]) == (503, "5")
         followed[1].close()
-        async with asyncio.timeout(30):
-            while True:
-                async with session.get(address) as place:
-                    if place.status == 200:
-                        break
+        await has_place(session, address)
     async with (
-        serve(database, spell=0.0) as (url, _),
+        serve(shared_database, spell=0.0) as url,
         aiohttp.ClientSession(headers=headers) as session,
         session.get(f"{url}/v1/jobs/{identity}/stream") as short,
     ):
@@ -293,7 +283,7 @@ async def test_streams_are_few_end_after_a_spell_and_show_that_they_live(
 
 
 async def test_a_reader_that_does_not_read_is_cut(
-    database: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    shared_database: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "SLOWEST", 0.2)
     identity = await Queue(connection).enqueue("unhandled")
@@ -305,7 +295,7 @@ async def test_a_reader_that_does_not_read_is_cut(
         " from generate_series(1, 200) as n",
         identity,
     )
-    async with serve(database, most=1) as (url, _):
+    async with serve(shared_database, most=1) as url:
         host, _, port = url.removeprefix("http://").partition(":")
         reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
         writer.write(
@@ -313,9 +303,5 @@ async def test_a_reader_that_does_not_read_is_cut(
         )
         await reader.readuntil(b"\r\n\r\n")
         async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {VIEWER}"}) as session:
-            async with asyncio.timeout(30):  # the place is free again once it is cut
-                while True:
-                    async with session.get(f"{url}/v1/jobs/{identity}/stream") as other:
-                        if other.status == 200:
-                            break
+            await has_place(session, f"{url}/v1/jobs/{identity}/stream")  # it is free again once it is cut
         writer.close()

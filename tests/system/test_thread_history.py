@@ -1,15 +1,18 @@
 """The model gets the earlier messages of a thread from history. Slack is asked for what history may lack."""
 
 from collections import deque
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from surelane.calls import Connection
-from surelane_dev.simulator.workspace.model import Message
+from surelane_dev.simulator.workspace.model import Channel, Message
 from surelane_worker.model.agent import REFUSED
+from tests.sql.migrations import connected
 from tests.system import thread_handlers
 from tests.system.model_server import Reply, says
+from tests.system.shared import shared_connection
 from tests.system.test_edits import KEYS, TYPES, Talk, endless, talking
 from tests.system.worker import ended
 
@@ -19,10 +22,8 @@ ALL = {"SURELANE_HANDLERS": f"{thread_handlers.__name__}:handlers"}
 class Thread:
     """A thread in which the model answers, and what Slack was asked meanwhile."""
 
-    def __init__(self, talk: Talk, connection: Connection, root: Message | None = None) -> None:
-        self.talk, self.connection, self.root = talk, connection, root
-        self.channel = talk.direct
-        self.written = list[tuple[str, str]]()
+    def __init__(self, talk: Talk, root: Message | None = None, channel: Channel | None = None) -> None:
+        self.talk, self.root, self.channel = talk, root, channel or talk.direct
         self.calls: deque[Any] = deque()
         talk.slack.simulator.api.calls = self.calls
 
@@ -31,9 +32,7 @@ class Thread:
         """The calls of Slack that read messages or ask who the bot is. Each look begins anew."""
         found = [each["method"] for each in self.calls]
         self.calls.clear()
-        return sum(
-            method in ("conversations.replies", "conversations.history", "auth.test") for method in found
-        )
+        return sum(each in ("conversations.replies", "conversations.history", "auth.test") for each in found)
 
     async def say(self, text: str) -> Message:
         """Let Ada write something that needs no answer."""
@@ -41,6 +40,12 @@ class Thread:
         self.root = self.root or message
         await self.all_ended()
         return message
+
+    def grace(self, text: str) -> Message:
+        """Let Grace write into the thread."""
+        assert self.root is not None
+        workspace, grace = self.talk.slack.simulator.workspace, self.talk.slack.user("grace")
+        return workspace.post(self.channel, grace.id, text, thread_ts=self.root.ts)
 
     async def ask(self, question: str, *answers: Reply) -> tuple[Message, list[str]]:
         """Let Ada ask, and return her message and the earlier messages that the model got."""
@@ -51,16 +56,14 @@ class Thread:
         return message, [shown(each) for each in got if each["role"] != "system"]
 
     async def all_ended(self) -> None:
-        while (live := await self.connection.fetchval("select min(id) from agent.event")) is not None:
-            await ended(self.connection, live)
+        connection = self.talk.connection
+        while (live := await connection.fetchval("select min(id) from agent.event")) is not None:
+            await ended(connection, live)
 
     def in_slack(self) -> list[str]:
         """Return the thread as Slack has it, without the last question and its answer."""
         assert self.root is not None
-        found = [
-            self.root,
-            *self.talk.slack.simulator.workspace.channels[self.channel.id].replies(self.root.ts),
-        ]
+        found = [self.root, *self.talk.slack.replies(self.root)]
         return [f"bot: {each.text}" if each.by_app else f"<@{each.user}>: {each.text}" for each in found[:-2]]
 
 
@@ -73,37 +76,52 @@ def texts(thread: list[str]) -> str:
     return "\n\n".join(each.removeprefix("bot: ") for each in thread)
 
 
-@pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
-async def test_a_direct_thread_of_50_messages_costs_no_call(
-    database: str, connection: Connection, sealed: bool
-) -> None:
-    keys = KEYS if sealed else {}
-    ingests = {name.removeprefix("SURELANE_").lower(): value for name, value in keys.items()}
-    async with talking(database, connection, ingests, **keys) as talk:
-        thread = Thread(talk, connection)
-        for number in range(26):
-            _, got = await thread.ask(f"{number}")
-            assert got == thread.in_slack()
-        assert len(got) == 50
-        assert thread.reads == 0
+connection = shared_connection
 
 
-async def test_a_thread_of_a_channel_whose_messages_the_app_takes_costs_no_call(
-    database: str, connection: Connection
-) -> None:
-    types = {"event_types": TYPES | {"message.channels"}}
-    async with talking(database, connection, types, **ALL) as talk:
-        thread = Thread(talk, connection)
-        thread.channel = talk.general
+@pytest.fixture(scope="module")
+async def talk(shared_database: str, connection: Connection) -> AsyncIterator[Talk]:
+    async with talking(shared_database, connection) as running:
+        yield running
+
+
+async def fifty(talk: Talk) -> Thread:
+    """Make a thread of 50 messages, of which the model always gets all."""
+    thread = Thread(talk)
+    for number in range(26):
+        _, got = await thread.ask(f"{number}")
+        assert got == thread.in_slack()
+    assert len(got) == 50
+    return thread
+
+
+async def test_a_direct_thread_of_50_messages_costs_no_call(talk: Talk) -> None:
+    assert (await fifty(talk)).reads == 0
+
+
+async def test_slack_is_asked_for_what_cannot_be_decrypted_alone(database: str) -> None:
+    ingests = {name.removeprefix("SURELANE_").lower(): value for name, value in KEYS.items()}
+    async with connected(database) as own, talking(database, own, ingests, **KEYS) as talk:
+        assert (await fifty(talk)).reads == 0
+        thread = Thread(talk)
         await thread.ask("0")
-        grace = talk.slack.simulator.workspace.user("grace")
-        assert grace is not None
-        assert thread.root is not None
+        await thread.ask("1")
+        # A result opens in its own place only.
+        await own.execute(
+            "update agent.event_hist set result = (select result from agent.event_hist order by id limit 1)"
+        )
+        _, got = await thread.ask("2")
+        assert (got, thread.reads) == (thread.in_slack(), 1)
+
+
+async def test_a_thread_of_a_channel_whose_messages_the_app_takes_costs_no_call(database: str) -> None:
+    types = {"event_types": TYPES | {"message.channels"}}
+    async with connected(database) as own, talking(database, own, types, **ALL) as talk:
+        thread = Thread(talk, channel=talk.general)
+        await thread.ask("0")
         for number in range(16):
             with talk.heard() as reported:
-                talk.slack.simulator.workspace.post(
-                    talk.general, grace.id, f"Grace {number}", thread_ts=thread.root.ts
-                )
+                thread.grace(f"Grace {number}")
             await talk.report(reported)
             _, got = await thread.ask(f"{number + 1}")
             assert got == thread.in_slack()
@@ -111,88 +129,59 @@ async def test_a_thread_of_a_channel_whose_messages_the_app_takes_costs_no_call(
         assert thread.reads == 0
 
 
-async def test_where_the_app_takes_mentions_alone_slack_is_asked_from_the_last_turn_on(
-    database: str, connection: Connection
-) -> None:
-    async with talking(database, connection) as talk:
-        thread = Thread(talk, connection)
-        thread.channel, workspace = talk.general, talk.slack.simulator.workspace
-        grace = workspace.user("grace")
-        assert grace is not None
-        await thread.ask("0")
-        assert thread.root is not None
-        early = workspace.post(talk.general, grace.id, "Early.", thread_ts=thread.root.ts)
-        _, got = await thread.ask("1")
-        assert (got, thread.reads) == (thread.in_slack(), 1)
-        before = thread.in_slack()
-        workspace.delete(early)  # this app does not hear of it
-        workspace.post(talk.general, grace.id, "Late.", thread_ts=thread.root.ts)
-        _, got = await thread.ask("2")
-        assert (got, thread.reads) == ([*before, *thread.in_slack()[2:]], 1)
+async def test_where_the_app_takes_mentions_alone_slack_is_asked_from_the_last_turn_on(talk: Talk) -> None:
+    thread = Thread(talk, channel=talk.general)
+    await thread.ask("0")
+    early = thread.grace("Early.")
+    _, got = await thread.ask("1")
+    assert (got, thread.reads) == (thread.in_slack(), 1)
+    before = thread.in_slack()
+    talk.slack.simulator.workspace.delete(early)  # this app does not hear of it
+    thread.grace("Late.")
+    _, got = await thread.ask("2")
+    assert (got, thread.reads) == ([*before, *thread.in_slack()[2:]], 1)
 
 
-async def test_what_was_edited_or_deleted_is_as_people_left_it(database: str, connection: Connection) -> None:
-    async with talking(database, connection) as talk:
-        thread = Thread(talk, connection)
-        asked = [(await thread.ask(f"{number}"))[0] for number in range(3)]
-        await talk.edit(asked[0], "It was better so.")
-        await talk.delete(asked[1])
-        await talk.edit(asked[2], "A first try.")
-        await talk.edit(asked[2], "And a second one.")
-        await thread.all_ended()
-        for _ in range(2):  # from history, then from the turn before
-            _, got = await thread.ask("3")
-            assert texts(got) == texts(thread.in_slack())
-        assert thread.reads == 0
-        assert [text for text in got if "plan:q1" in text or "plan:q0" in text or "first" in text] == []
-
-
-async def test_of_a_turn_that_was_cut_short_slack_knows_what_was_said(
-    database: str, connection: Connection
-) -> None:
-    async with talking(database, connection) as talk:
-        thread = Thread(talk, connection)
-        old, pause = endless()
-        talk.model.plans = {"old": [old], "new": [says("New.")]}
-        thread.root = await talk.say("plan:old")
-        await talk.asked("old")
-        await talk.edit(thread.root, "plan:new")
-        await thread.all_ended()
-        pause.set()
-        _, got = await thread.ask("1")
-        assert got == thread.in_slack()
-        refused = Reply(status=401)
-        await thread.ask("2", refused)
-        thread.calls.clear()
+async def test_what_was_edited_or_deleted_is_as_people_left_it(talk: Talk) -> None:
+    thread = Thread(talk)
+    asked = [(await thread.ask(f"{number}"))[0] for number in range(3)]
+    first, second = asked[0].text, asked[1].text
+    await talk.edit(asked[0], "It was better so.")
+    await talk.delete(asked[1])
+    await talk.edit(asked[2], "A try.")
+    await talk.edit(asked[2], "And a second one.")
+    await thread.all_ended()
+    for _ in range(2):  # from history, then from the turn before
         _, got = await thread.ask("3")
-        assert (got, thread.reads) == (thread.in_slack(), 1)
-        _, got = await thread.ask("4")
-        assert (got, thread.reads) == (thread.in_slack(), 0)
-        assert f"bot: {REFUSED}" in got
+        assert texts(got) == texts(thread.in_slack())
+    assert thread.reads == 0
+    assert not [text for text in got if first in text or second in text or "A try" in text]
 
 
-async def test_slack_is_asked_once_for_a_thread_that_a_message_of_no_turn_began(
-    database: str, connection: Connection
-) -> None:
-    async with talking(database, connection) as talk:
-        workspace = talk.slack.simulator.workspace
-        reminder = workspace.post(talk.direct, workspace.bot.id, "Stand-up in five minutes.", by_app=True)
-        thread = Thread(talk, connection, reminder)
-        _, got = await thread.ask("0")
-        assert (got, thread.reads) == (["bot: Stand-up in five minutes."], 1)
-        _, got = await thread.ask("1")
-        assert (got, thread.reads) == (thread.in_slack(), 0)
+async def test_of_a_turn_that_was_cut_short_slack_knows_what_was_said(talk: Talk) -> None:
+    thread = Thread(talk)
+    old, pause = endless()
+    talk.model.plans |= {"old": [old], "new": [says("New.")]}
+    thread.root = await talk.say("plan:old")
+    await talk.asked("old")
+    await talk.edit(thread.root, "plan:new")
+    await thread.all_ended()
+    pause.set()
+    _, got = await thread.ask("1")
+    assert got == thread.in_slack()
+    await thread.ask("2", Reply(status=401))
+    thread.calls.clear()
+    for reads in (1, 0):
+        _, got = await thread.ask("3")
+        assert (got, thread.reads) == (thread.in_slack(), reads)
+    assert f"bot: {REFUSED}" in got
 
 
-async def test_slack_is_asked_for_what_cannot_be_decrypted(database: str, connection: Connection) -> None:
-    ingests = {name.removeprefix("SURELANE_").lower(): value for name, value in KEYS.items()}
-    async with talking(database, connection, ingests, **KEYS) as talk:
-        thread = Thread(talk, connection)
-        await thread.ask("0")
-        await thread.ask("1")
-        # A result opens in its own place only.
-        await connection.execute(
-            "update agent.event_hist set result = (select result from agent.event_hist order by id limit 1)"
-        )
-        _, got = await thread.ask("2")
-        assert (got, thread.reads) == (thread.in_slack(), 1)
+async def test_slack_is_asked_once_for_a_thread_that_a_message_of_no_turn_began(talk: Talk) -> None:
+    workspace = talk.slack.simulator.workspace
+    reminder = workspace.post(talk.direct, workspace.bot.id, "Stand-up in five minutes.", by_app=True)
+    thread = Thread(talk, reminder)
+    _, got = await thread.ask("0")
+    assert (got, thread.reads) == (["bot: Stand-up in five minutes."], 1)
+    _, got = await thread.ask("1")
+    assert (got, thread.reads) == (thread.in_slack(), 0)

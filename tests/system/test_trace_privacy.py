@@ -2,20 +2,18 @@
 
 import asyncio
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from urllib.parse import urlencode
 
 import aiohttp
 import pytest
-from slack_sdk.signature import SignatureVerifier
 
-from surelane_service.telemetry.setup import plain_url
 from tests.otlp import PROTOCOLS
 from tests.processes import until
 from tests.scenario import System, new_mention, send
-from tests.system.traced import Traced, said, traced
+from tests.system.ingest_client import signed as signed_headers
+from tests.system.traced import said, traced
 
 TEXT, FIELD, CODE, HOOK, QUERY, WORDS = (
     f"marked-{what}" for what in ("text", "field", "code", "hook", "query", "words")
@@ -26,9 +24,20 @@ TALKATIVE = {"LOG_LEVEL": "debug", "OTEL_METRIC_EXPORT_INTERVAL": "300"}
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_what_is_marked_is_in_no_span_no_metric_and_no_log_line(database: str, protocol: str) -> None:
     async with traced(database, protocol, workers=1, env=TALKATIVE) as system:
-        await _mention_that_fails_first(system)
-        await _command_with_a_response_url(system.running.system)
-        await _request_with_a_code(system.running.system)
+        mention = said(await new_mention(system.running.system), f"fail-first {TEXT}")
+        envelope = json.loads(mention.body)
+        envelope["event"]["client_msg_id"] = FIELD
+        mention = replace(mention, body=json.dumps(envelope).encode())
+        assert await send(system.running.system, mention) == 200
+        await system.ended(mention)
+        await system.spans(mention.event_id, send=1, process=2, settle=2)
+        url = system.running.system.slack.replace("/api/", f"/response/{HOOK}?x={QUERY}")
+        command = {"command": "/hello", "text": TEXT, "channel_id": "C1", "trigger_id": "1.2"}
+        form = urlencode({**command, "response_url": url}).encode()
+        json_type = {"Content-Type": "application/json"}
+        assert await _post(system.running.system, "/slack/commands", form, {}) == 200
+        assert await _post(system.running.system, f"/slack/events?code={CODE}", b"{}", json_type) == 400
+        assert await _post(system.running.system, f"/oauth/callback?code={CODE}&state=x", b"", {}) == 404
         while await system.query("select count(*) from agent.event") != "0":  # noqa: ASYNC110 - no signal of it
             await asyncio.sleep(0.02)  # a settle that is shared has one span
         leaked = await system.query(
@@ -50,54 +59,11 @@ async def test_what_is_marked_is_in_no_span_no_metric_and_no_log_line(database: 
         assert marked not in logs, marked
 
 
-async def _mention_that_fails_first(system: Traced) -> None:
-    mention = said(await new_mention(system.running.system), f"fail-first {TEXT}")
-    envelope = json.loads(mention.body)
-    envelope["event"]["client_msg_id"] = FIELD
-    mention = replace(mention, body=json.dumps(envelope).encode())
-    assert await send(system.running.system, mention) == 200
-    await system.ended(mention)
-    await system.spans(mention.event_id, send=1, process=2, settle=2)
-
-
-async def _command_with_a_response_url(system: System) -> None:
-    url = system.slack.replace("/api/", f"/response/{HOOK}?x={QUERY}")
-    form = {"command": "/hello", "text": TEXT, "channel_id": "C1", "trigger_id": "1.2", "response_url": url}
-    assert await _post(system, "/slack/commands", urlencode(form).encode(), {}) == 200
-
-
-async def _request_with_a_code(system: System) -> None:
-    assert (
-        await _post(system, f"/slack/events?code={CODE}", b"{}", {"Content-Type": "application/json"}) == 400
-    )
-    assert await _post(system, f"/oauth/callback?code={CODE}&state=x", b"", {}) == 404
-
-
 async def _post(system: System, path: str, body: bytes, headers: Mapping[str, str]) -> int:
-    timestamp = str(int(time.time()))
-    signature = SignatureVerifier(system.signing_secret).generate_signature(timestamp=timestamp, body=body)
-    signed = {
-        "Content-Type": "application/x-www-form-urlencoded",
-        "X-Slack-Request-Timestamp": timestamp,
-        "X-Slack-Signature": str(signature),
-        **headers,
-    }
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    signed = {**form, **signed_headers(body, system.signing_secret), **headers}
     async with (
         aiohttp.ClientSession() as session,
         session.post(system.ingest + path, data=body, headers=signed) as response,
     ):
         return response.status
-
-
-@pytest.mark.parametrize(
-    ("url", "plain"),
-    [
-        ("https://hooks.slack.com/commands/T1/2/secret", "https://hooks.slack.com"),
-        ("https://hooks.slack-gov.com/actions/T1/2/secret?x=y", "https://hooks.slack-gov.com"),
-        ("https://user:secret@example.com/a?b=secret#secret", "https://example.com/a"),
-        ("/slack/events?code=secret", "/slack/events"),
-        ("https://slack.com/api/chat.postMessage", "https://slack.com/api/chat.postMessage"),
-    ],
-)
-def test_urls_lose_what_is_secret(url: str, plain: str) -> None:
-    assert plain_url(url) == plain

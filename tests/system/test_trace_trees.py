@@ -1,59 +1,43 @@
-"""The whole tree of spans of one event, over both services and both of OTLP's protocols.
+"""The whole tree of spans of one event. Ingest and two workers run as processes and export to one receiver."""
 
-Ingest and two workers run as processes and export to one receiver.
-"""
-
-import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
-import asyncpg
 import pytest
 
 from surelane.calls import Connection
 from surelane_service.engine import Engine
 from surelane_service.telemetry.setup import SCHEMA_URL
-from tests.databases import Server
-from tests.otlp import HTTP, PROTOCOLS, Received
+from tests.otlp import GRPC, HTTP, Received
 from tests.processes import until
 from tests.scenario import new_mention, send
+from tests.sql.migrations import connected
 from tests.system.traced import INGEST, WORKER, Traced, direct_message, named, traced
+from tests.system.worker import claimed
 
 DUE = datetime.now(UTC).replace(microsecond=0) - timedelta(minutes=1)
 """The time of the schedule's only job, before the workers start, so that they fire it at once."""
 CRON_KEY = f"cron:nightly:{DUE:%Y-%m-%dT%H:%M:%SZ}"
 
 
-@pytest.fixture(scope="module", params=PROTOCOLS)
-async def system(request: pytest.FixtureRequest, server: Server, template: str) -> AsyncIterator[Traced]:
-    async with server.fresh(template) as name:
-        connection = await asyncpg.connect(server.uri(name))
+@pytest.fixture(scope="module")
+async def system(shared_database: str) -> AsyncIterator[Traced]:
+    async with connected(shared_database) as connection:
         await Engine(connection).set_cron("nightly", kind="echo", schedule="0 0 1 1 *", next_at=DUE)
-        await connection.close()
-        async with traced(server.uri(name), request.param) as running:
-            yield running
+    async with traced(shared_database, GRPC) as running:
+        yield running
 
 
-def about(span: Received, *names: str) -> dict[str, object]:
-    """Return some of a span's attributes."""
-    return {name: span.attributes.get(name) for name in names}
+def assert_about(span: Received, expected: dict[str, object]) -> None:
+    """Check some of a span's attributes. ``None``: it lacks one."""
+    assert {name: span.attributes.get(name) for name in expected} == expected
 
 
 def assert_messaging(span: Received, operation: str, destination: str) -> None:
-    assert span.name == f"{operation} {destination}"
-    assert span.schema == SCHEMA_URL
-    assert about(
-        span,
-        "messaging.system",
-        "messaging.operation.name",
-        "messaging.operation.type",
-        "messaging.destination.name",
-    ) == {
-        "messaging.system": "surelane",
-        "messaging.operation.name": operation,
-        "messaging.operation.type": operation,
-        "messaging.destination.name": destination,
-    }
+    assert (span.name, span.schema) == (f"{operation} {destination}", SCHEMA_URL)
+    kinds: dict[str, object] = {f"messaging.operation.{part}": operation for part in ("name", "type")}
+    about = {"messaging.system": "surelane", "messaging.destination.name": destination}
+    assert_about(span, kinds | about)
 
 
 async def test_first_try(system: Traced) -> None:
@@ -79,16 +63,15 @@ async def test_first_try(system: Traced) -> None:
     assert settled.parent == processed.id
     assert (call.kind, call.service, call.parent, call.name) == ("client", WORKER, processed.id, "POST")
     assert call.attributes["http.url"].endswith("/api/chat.postMessage")
-    assert about(processed, "surelane.attempt", "surelane.outcome") == {
-        "surelane.attempt": 1,
-        "surelane.outcome": "complete",
-    }
-    group_key = f"T0SURELANE:C0GENERAL1:{mention.thread_ts}"
-    assert processed.attributes["messaging.message.conversation_id"] == group_key
-    assert about(settled, "surelane.settle", "surelane.answer") == {
-        "surelane.settle": "complete",
-        "surelane.answer": "done",
-    }
+    assert_about(
+        processed,
+        {
+            "surelane.attempt": 1,
+            "surelane.outcome": "complete",
+            "messaging.message.conversation_id": f"T0SURELANE:C0GENERAL1:{mention.thread_ts}",
+        },
+    )
+    assert_about(settled, {"surelane.settle": "complete", "surelane.answer": "done"})
 
 
 async def test_event_that_runs_again_as_a_new_one_has_a_trace_of_its_own_linked_to_the_first(
@@ -157,10 +140,7 @@ async def test_retry_after_a_failure_is_a_span_linked_to_the_one_before(system: 
     assert first.parent == second.parent == sent.id
     assert (first.links, second.links) == (set(), {first.id})
     assert first.failed
-    assert about(first, "error.type", "surelane.outcome") == {
-        "error.type": "RuntimeError",
-        "surelane.outcome": "fail",
-    }
+    assert_about(first, {"error.type": "RuntimeError", "surelane.outcome": "fail"})
     assert not second.failed
     assert [span.attributes["surelane.attempt"] for span in (first, second)] == [1, 2]
     assert [span.attributes["surelane.settle"] for span in (failure, completion)] == ["fail", "complete"]
@@ -175,21 +155,15 @@ async def test_group_of_three_is_one_span_linked_to_each_send(system: Traced) ->
     await system.query("select agent.resume_kind('slack.message.im')")
     await system.ended(*messages)
     sends = [(await system.spans(message.event_id, send=1))[0] for message in messages]
-    await until(
-        lambda: (
-            system.receiver.named("settle slack.message.im")
-            and system.receiver.named("process slack.message.im")
-        ),
-        what="the group's spans",
-    )
-    (processed,) = system.receiver.named("process slack.message.im")
-    (settled,) = system.receiver.named("settle slack.message.im")
+    kinds = [f"{operation} slack.message.im" for operation in ("process", "settle")]
+    await until(lambda: all(map(system.receiver.named, kinds)), what="the group's spans")
+    (processed,), (settled,) = map(system.receiver.named, kinds)
     assert_messaging(processed, "process", "slack.message.im")
     assert (processed.parent, processed.links) == ("", {span.id for span in sends})
-    assert about(processed, "messaging.batch.message_count", "messaging.message.conversation_id") == {
-        "messaging.batch.message_count": 3,
-        "messaging.message.conversation_id": "T0SURELANE:D0TOGETHER",
-    }
+    assert_about(
+        processed,
+        {"messaging.batch.message_count": 3, "messaging.message.conversation_id": "T0SURELANE:D0TOGETHER"},
+    )
     assert settled.parent == processed.id
     assert settled.attributes["messaging.batch.message_count"] == 3
 
@@ -230,9 +204,8 @@ async def test_slacks_retry_is_a_second_send_that_says_so(system: Traced) -> Non
     spans = await system.spans(mention.event_id, send=2, process=1)
     first, second = named(spans, "send")
     (processed,) = named(spans, "process")
-    names = ("surelane.duplicate", "surelane.slack.retry_num")
-    assert list(about(first, *names).values()) == [False, None]
-    assert list(about(second, *names).values()) == [True, 1]
+    assert_about(first, {"surelane.duplicate": False, "surelane.slack.retry_num": None})
+    assert_about(second, {"surelane.duplicate": True, "surelane.slack.retry_num": 1})
     assert processed.parent == first.id
 
 
@@ -247,25 +220,17 @@ async def test_event_of_a_killed_worker_goes_on_in_its_trace(database: str) -> N
     assert processed.attributes["surelane.attempt"] == 2
 
 
-async def test_attempt_whose_lease_is_lost_fails(database: str) -> None:
+async def test_attempt_whose_lease_is_lost_fails(database: str, connection: Connection) -> None:
     async with traced(database, HTTP, workers=1, SURELANE_LEASE="3s") as system:
         identity = await system.query("""select agent.enqueue('sleep', '{"seconds": 60}')""")
-        await asyncio.wait_for(_claimed(system, identity), 30)
+        await claimed(connection, int(identity))
         await system.query(
             "update agent.event set claimed = claimed || now(), claimed_by = 'another', vt = now() + interval '1h'"
             " returning id"
         )
         (processed,) = await system.spans(identity, process=1)
     assert processed.failed
-    assert about(processed, "error.type", "surelane.outcome") == {
-        "error.type": "lease_lost",
-        "surelane.outcome": "release",
-    }
-
-
-async def _claimed(system: Traced, identity: str) -> None:
-    while await system.query(f"select claimed_by from agent.event where id = {identity}") == "None":  # noqa: ASYNC110
-        await asyncio.sleep(0.02)
+    assert_about(processed, {"error.type": "lease_lost", "surelane.outcome": "release"})
 
 
 async def test_event_that_is_not_stored_is_a_send_that_failed(database: str, connection: Connection) -> None:

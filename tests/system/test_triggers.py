@@ -2,17 +2,16 @@
 
 import base64
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import asyncpg
 import pytest
 
 from surelane.calls import Connection
 from surelane_service.webhooks import SIGNATURE, TIMESTAMP, sign
-from tests.databases import Server, as_role
+from tests.databases import Server
 from tests.processes import free_port
-from tests.system.ingest_client import Answer, Served, served
+from tests.system.ingest_client import Answer, Served, own_ingest, served, served_alone
 
 NEW, OLD, OTHER = b"n" * 32, b"o" * 32, b"x" * 32
 
@@ -24,27 +23,7 @@ def secret(key: bytes) -> str:
 SECRETS = f"git={secret(NEW)}|{secret(OLD)},hub={secret(OTHER)}"
 
 
-@pytest.fixture(scope="module")
-async def shared(server: Server, template: str) -> AsyncIterator[tuple[Served, str]]:
-    async with server.fresh(template) as name:
-        uri = server.uri(name)
-        async with served(
-            as_role(uri, "surelane_ingest"), trigger_secrets=SECRETS, max_body=2048, body_memory=4096
-        ) as running:
-            yield running, uri
-
-
-@pytest.fixture
-def ingest(shared: tuple[Served, str]) -> Served:
-    return shared[0]
-
-
-@pytest.fixture
-async def connection(shared: tuple[Served, str]) -> AsyncIterator[Connection]:
-    connected = await asyncpg.connect(shared[1])
-    await connected.execute("truncate agent.event, agent.event_hist")
-    yield connected
-    await connected.close()
+system, ingest, connection = own_ingest(trigger_secrets=SECRETS, max_body=2048, body_memory=4096)
 
 
 async def post(
@@ -66,17 +45,13 @@ async def test_a_webhook_is_stored_once_however_often_it_comes(
     ingest: Served, connection: Connection
 ) -> None:
     answers = [await post(ingest, key=key) for key in (NEW, NEW, OLD)]
-
     assert [answer.status for answer in answers] == [200, 200, 200]
     told = [json.loads(answer.body) for answer in answers]
     assert [answer["duplicate"] for answer in told] == [False, True, True]
     (row,) = await connection.fetch("select * from agent.event")
     assert {answer["id"] for answer in told} == {row["id"]}
-    assert (row["kind"], row["item_key"], row["enqueued_by"]) == (
-        "trigger-fire",
-        "webhook:git:msg_1",
-        "webhook:git",
-    )
+    stored = (row["kind"], row["item_key"], row["enqueued_by"])
+    assert stored == ("trigger-fire", "webhook:git:msg_1", "webhook:git")
     assert json.loads(row["event"]) == {"trigger": "git", "webhook_id": "msg_1", "payload": {"n": 1}}
 
 
@@ -88,16 +63,11 @@ async def test_a_webhook_is_stored_once_however_often_it_comes(
         ({"name": "unknown"}, 401),
         ({"headers": {SIGNATURE: None}}, 401),
         ({"headers": {TIMESTAMP: "1"}}, 401),
-        ({"headers": {SIGNATURE: "v1,AAAA"}}, 401),
         ({"headers": {"Content-Type": "text/plain"}}, 415),
         ({"headers": {"Content-Encoding": "gzip"}}, 415),
         ({"body": b'"' + b"x" * 3000 + b'"'}, 413),
-        ({"body": b"{"}, 400),
-        ({"body": b""}, 400),
-        ({"body": b"\xff"}, 400),
-        ({"body": b"[" * 1000}, 400),
-        ({"name": "git/x"}, 404),
-        ({"name": ""}, 404),
+        *(({"body": body}, 400) for body in (b"{", b"", b"\xff", b"[" * 1000)),
+        *(({"name": name}, 404) for name in ("git/x", "")),
     ],
 )
 async def test_what_is_not_a_sound_webhook_is_refused_and_stored_nowhere(
@@ -107,21 +77,14 @@ async def test_what_is_not_a_sound_webhook_is_refused_and_stored_nowhere(
     assert await connection.fetchval("select count(*) from agent.event") == 0
 
 
-@pytest.mark.parametrize(
-    ("body", "stored"),
-    [
-        (b"[1]", [1]),
-        (b'"text"', "text"),
-        (b"null", None),
-        (rb'{"a": "\u0000\ud800"}', {"a": "\ufffd\ufffd"}),
-    ],
-)
 async def test_any_json_is_stored_as_far_as_the_database_can_hold_it(
-    ingest: Served, connection: Connection, body: bytes, stored: Any
+    ingest: Served, connection: Connection
 ) -> None:
-    assert (await post(ingest, body)).status == 200
-    event = await connection.fetchval("select event from agent.event")
-    assert json.loads(event)["payload"] == stored
+    bodies = (b"[1]", b"null", rb'{"a": "\u0000\ud800"}')
+    for number, body in enumerate(bodies):
+        assert (await post(ingest, body, identity=f"msg_{number}")).status == 200
+    stored = await connection.fetch("select event -> 'payload' as payload from agent.event order by id")
+    assert [json.loads(row["payload"]) for row in stored] == [[1], None, {"a": "\ufffd\ufffd"}]
 
 
 async def test_only_posts_are_taken(ingest: Served) -> None:
@@ -130,11 +93,10 @@ async def test_only_posts_are_taken(ingest: Served) -> None:
             assert (response.status, response.headers["Allow"]) == (405, "POST")
 
 
-@pytest.mark.parametrize("identity", ["1", "x", "0", "9" * 30, "-1"])
-async def test_without_remote_agents_no_answer_is_taken(ingest: Served, identity: str) -> None:
-    body = b"{}"
-    headers = {"Content-Type": "application/json", **sign("a", body, [NEW])}
-    assert (await ingest.slack.send("POST", f"/v1/dispatch/{identity}", body, headers)).status == 401
+async def test_without_remote_agents_no_answer_is_taken(ingest: Served) -> None:
+    headers = {"Content-Type": "application/json", **sign("a", b"{}", [NEW])}
+    for identity in ("1", "x", "0", "9" * 30, "-1"):
+        assert (await ingest.slack.send("POST", f"/v1/dispatch/{identity}", b"{}", headers)).status == 401
 
 
 async def test_a_webhook_is_refused_for_now_while_the_database_is_away() -> None:
@@ -149,17 +111,13 @@ async def test_a_webhook_is_refused_for_now_while_the_database_is_away() -> None
 async def test_a_webhook_whose_duplicate_is_held_by_a_long_transaction_is_refused_for_now(
     server: Server, template: str
 ) -> None:
-    async with server.fresh(template) as name:
-        holder = await asyncpg.connect(server.uri(name))
-        async with (
-            served(server.uri(name), trigger_secrets=SECRETS, database_budget="3s") as ingest,
-        ):
-            assert (await post(ingest, identity="msg_0")).status == 200
-            transaction = holder.transaction()
-            await transaction.start()
-            await holder.execute("""select agent.fire_trigger('git', 'msg_1', '{}')""")
-            assert (await post(ingest)).status == 503
-            assert (await post(ingest, identity="msg_2")).status == 200
-            await transaction.rollback()
-            assert (await post(ingest)).status == 200
-        await holder.close()
+    alone = served_alone(server, template, trigger_secrets=SECRETS, database_budget="3s")
+    async with alone as (ingest, holder):
+        assert (await post(ingest, identity="msg_0")).status == 200
+        transaction = holder.transaction()
+        await transaction.start()
+        await holder.execute("""select agent.fire_trigger('git', 'msg_1', '{}')""")
+        assert (await post(ingest)).status == 503
+        assert (await post(ingest, identity="msg_2")).status == 200
+        await transaction.rollback()
+        assert (await post(ingest)).status == 200

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import aiohttp
-import asyncpg
 import pytest
 from examples.agent_turn.gateway import TABLE, Message, receive
 from examples.dispatch.agent import Agent
@@ -22,10 +22,11 @@ from surelane_operator.changes import Changes
 from surelane_service.engine import Engine
 from surelane_service.probes import serving
 from surelane_service.webhooks import answer_id, sign
-from tests.databases import Server, as_role
+from tests.databases import as_role
 from tests.processes import free_port, service
 from tests.system.ingest_client import Served, served
 from tests.system.operators import page
+from tests.system.shared import shared_connection
 from tests.system.worker import ended
 
 TOKEN = "an-operators-token-0123456789"
@@ -46,57 +47,34 @@ class System:
 
     async def result(self, kind: str, after: int) -> Any:
         """Wait for the event of a kind that was stored after ``after``. Return its result."""
+        query = "select result from agent.event_hist where kind = $1 and id > $2 and outcome = 'completed'"
         async with asyncio.timeout(60):
-            while True:
-                row = await self.connection.fetchrow(
-                    "select id from agent.event_hist where kind = $1 and id > $2 and outcome = 'completed'",
-                    kind,
-                    after,
-                )
-                if row is not None:
-                    return json.loads((await ended(self.connection, row["id"]))["result"])
+            while (found := await self.connection.fetchval(query, kind, after)) is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
+        return json.loads(found)
 
     async def post(self, path: str, body: Any, key: bytes, **headers: str) -> int:
         """Post a signed request to the public port. Return the status."""
         sent = json.dumps(body).encode()
-        signed = {
-            "Content-Type": "application/json",
-            **sign(answer_id(path.rpartition("/")[2]), sent, [key]),
-            **headers,
-        }
-        async with self.ingest.slack.session.post(
-            self.ingest.url + path, data=sent, headers=signed
-        ) as response:
-            return response.status
+        signed = {"Content-Type": "application/json", **sign(answer_id(path.rpartition("/")[2]), sent, [key])}
+        return (await self.ingest.slack.send("POST", path, sent, signed | headers)).status
+
+
+connection = shared_connection
 
 
 @pytest.fixture(scope="module")
-async def system(server: Server, template: str) -> AsyncIterator[System]:
-    public_port = free_port()
+async def system(shared_database: str, connection: Connection) -> AsyncIterator[System]:
     async with AsyncExitStack() as stack:
-        name = await stack.enter_async_context(server.fresh(template))
-        connection = await asyncpg.connect(server.uri(name))
-        stack.push_async_callback(connection.close)
-        ingest = await stack.enter_async_context(
-            served(
-                as_role(server.uri(name), "surelane_ingest"),
-                port=public_port,
-                dispatch_secrets=SECRETS,
-            )
-        )
-        operators = await stack.enter_async_context(
-            page(as_role(server.uri(name), "surelane_operator"), SURELANE_API_TOKEN=TOKEN)
-        )
+        role, enter = partial(as_role, shared_database), stack.enter_async_context
+        ingest = await enter(served(role("surelane_ingest"), port=free_port(), dispatch_secrets=SECRETS))
+        operators = await enter(page(role("surelane_operator"), SURELANE_API_TOKEN=TOKEN))
         asked: list[Any] = []
+        apps = {agent: Agent(agent, KEYS[agent]).app() for agent in ("counter", "shouter")}
         urls = {}
-        for agent in ("counter", "shouter"):
-            port = await stack.enter_async_context(
-                serving(Agent(agent, KEYS[agent]).app(), 0, setting="none", host="127.0.0.1")
-            )
+        for agent, app in {**apps, "silent": _silent(asked)}.items():
+            port = await enter(serving(app, 0, setting="none", host="127.0.0.1"))
             urls[agent] = f"http://127.0.0.1:{port}/tasks"
-        port = await stack.enter_async_context(serving(_silent(asked), 0, setting="none", host="127.0.0.1"))
-        urls["silent"] = f"http://127.0.0.1:{port}/tasks"
         # As after an outage of two hours, the worker declares it again at its start, and it fires once.
         await Engine(connection).set_cron(
             "refresh-prices",
@@ -106,7 +84,7 @@ async def system(server: Server, template: str) -> AsyncIterator[System]:
             time_zone="Europe/Berlin",
         )
         env = {
-            "DATABASE_URL": as_role(server.uri(name), "surelane_worker"),
+            "DATABASE_URL": role("surelane_worker"),
             "SURELANE_HANDLERS": HANDLERS,
             "SLACK_API_URL": "http://127.0.0.1:9/api/",
             "SURELANE_BACKOFF_BASE": "50ms",
@@ -116,7 +94,7 @@ async def system(server: Server, template: str) -> AsyncIterator[System]:
             "SURELANE_DISPATCH_PRIVATE": "127.0.0.0/8",
             "SURELANE_PUBLIC_URL": ingest.url,
         }
-        await stack.enter_async_context(service("surelane_worker", env))
+        await enter(service("surelane_worker", env))
         yield System(Queue(connection), connection, ingest, operators, asked)
 
 
@@ -149,9 +127,8 @@ async def test_a_message_that_is_delivered_twice_is_one_turn_and_turns_keep_thei
     rows = [await ended(system.connection, turn) for turn in turns[::2]]
 
     assert turns[::2] == turns[1::2]
-    assert [json.loads(row["result"])["answer"][:11] for row in rows] == [
-        f"You said {number} " for number in (1, 2, 3)
-    ]
+    answers = [json.loads(row["result"])["answer"][:11] for row in rows]
+    assert answers == [f"You said {number} " for number in (1, 2, 3)]
     assert await system.result("embed-memories", turns[0])
     handled = await system.connection.fetch(
         "select item_key from agent.job where kind = 'analytics-write' order by id"
@@ -191,10 +168,8 @@ async def test_an_answer_that_comes_too_late_is_refused_and_the_rest_goes_on(sys
         Job("dispatch-execute", {"agent": "counter", "task": "one two"}),
     ]
     await system.queue.fan_out(children, Continuation("dispatch-synthesize"))
-    assert await system.result("dispatch-synthesize", before) == {
-        "silent": "deadline_passed",
-        "counter": 2,
-    }
+    answers = {"silent": "deadline_passed", "counter": 2}
+    assert await system.result("dispatch-synthesize", before) == answers
     path = system.asked[-1]["answer_url"].removeprefix(system.ingest.url)
     assert await system.post(path, "late", KEYS["silent"]) == 404
 

@@ -10,17 +10,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from surelane_service.outbound import LARGEST, PrivateAddressError, check
+from surelane_service.outbound import LARGEST
 from surelane_service.probes import serving
 from surelane_service.service_settings import load_settings
-from surelane_service.webhooks import sign, verified
-from surelane_worker.remote_agents import (
-    Accepted,
-    Answered,
-    RefusedError,
-    RemoteAgentError,
-    send,
-)
+from surelane_service.webhooks import verified
+from surelane_worker.remote_agents import Accepted, Answered, RefusedError, RemoteAgentError, send
 from surelane_worker.worker_settings import WorkerSettings
 from tests.processes import free_port
 
@@ -76,61 +70,42 @@ async def test_a_task_is_signed_and_says_where_to_answer() -> None:
 
     async with agent(take) as remote:
         assert await send(remote, "scribe", 7, {"write": "this"}, DEADLINE) == Accepted()
-    assert given == [
-        {
-            "id": "7",
-            "agent": "scribe",
-            "task": {"write": "this"},
-            "deadline": "2030-01-01T00:00:00+00:00",
-            "answer_url": "https://bot.example/v1/dispatch/7",
-        }
-    ]
+    whole = {"id": "7", "agent": "scribe", "task": {"write": "this"}}
+    whole |= {"deadline": DEADLINE.isoformat(), "answer_url": "https://bot.example/v1/dispatch/7"}
+    assert given == [whole]
 
 
 @pytest.mark.parametrize(
-    ("answer", "outcome"),
-    [
-        (answering(200, b'{"n": 1}'), Answered({"n": 1})),
-        (answering(200), Accepted()),
-        (answering(204), Accepted()),
-    ],
+    ("status", "body", "outcome"),
+    [(200, b'{"n": 1}', Answered({"n": 1})), (200, b"", Accepted()), (204, b"", Accepted())],
 )
-async def test_an_agent_may_answer_at_once(answer: Answer, outcome: object) -> None:
-    async with agent(answer) as remote:
+async def test_an_agent_may_answer_at_once(status: int, body: bytes, outcome: object) -> None:
+    async with agent(answering(status, body)) as remote:
         assert await send(remote, "scribe", 1, None, DEADLINE) == outcome
 
 
 @pytest.mark.parametrize(
-    ("answer", "error"),
+    ("status", "body", "headers", "error"),
     [
-        (answering(302, Location="http://127.0.0.1:9/"), RefusedError),
-        (answering(400), RefusedError),
-        (answering(401), RefusedError),
-        (answering(200, b"not json"), RefusedError),
-        (answering(200, b"1" * (LARGEST + 1)), RefusedError),
-        (answering(200, b"[" * 100_000), RefusedError),
-        (answering(200, b"x", **{"Content-Encoding": "gzip"}), RefusedError),
-        (answering(408), RemoteAgentError),
-        (answering(429), RemoteAgentError),
-        (answering(500), RemoteAgentError),
-        (answering(503), RemoteAgentError),
-        (answering(503, b"x" * (LARGEST + 1)), RemoteAgentError),
+        (302, b"", {"Location": "http://127.0.0.1:9/"}, RefusedError),
+        *((status, b"", {}, RefusedError) for status in (400, 401)),
+        *((200, body, {}, RefusedError) for body in (b"not json", b"1" * (LARGEST + 1), b"[" * 100_000)),
+        (200, b"x", {"Content-Encoding": "gzip"}, RefusedError),
+        *((status, b"", {}, RemoteAgentError) for status in (408, 429, 500, 503)),
+        (503, b"x" * (LARGEST + 1), {}, RemoteAgentError),
     ],
 )
 async def test_what_another_attempt_may_mend_is_told_from_what_it_cannot(
-    answer: Answer, error: type[Exception]
+    status: int, body: bytes, headers: dict[str, str], error: type[Exception]
 ) -> None:
-    async with agent(answer) as remote:
+    async with agent(answering(status, body, **headers)) as remote:
         with pytest.raises(error, match="scribe answered"):
             await send(remote, "scribe", 1, None, DEADLINE)
 
 
-async def test_an_agent_that_is_away_may_come_back() -> None:
+async def test_an_agent_that_is_away_may_come_back_and_is_sent_no_task_that_is_too_large() -> None:
     with pytest.raises(RemoteAgentError, match="scribe: Client"):
         await send(agents(f"http://127.0.0.1:{free_port()}/tasks"), "scribe", 1, None, DEADLINE)
-
-
-async def test_a_task_that_is_too_large_is_not_sent() -> None:
     async with agent(answering(202)) as remote:
         with pytest.raises(RefusedError, match="at most"):
             await send(remote, "scribe", 1, "x" * LARGEST, DEADLINE)
@@ -144,26 +119,3 @@ async def test_a_private_address_is_called_only_where_it_is_listed(host: str) ->
         assert await send(agents(url), "scribe", 1, None, DEADLINE) == Accepted()
     with pytest.raises(RefusedError, match="its address is private"):
         await send(agents(url, "10.0.0.0/8"), "scribe", 1, None, DEADLINE)
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        *("127.0.0.1", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0"),
-        *("224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1%eth0", "fd00::1", "ff02::1"),
-        *("::ffff:127.0.0.1", "2002:7f00:1::", "::7f00:1", "64:ff9b::7f00:1", "fec0::1"),
-    ],
-)
-def test_no_address_that_is_not_public_is_called(address: str) -> None:
-    with pytest.raises(PrivateAddressError):
-        check(address, [])
-
-
-@pytest.mark.parametrize("address", ["1.1.1.1", "2606:4700:4700::1111", "::ffff:1.1.1.1"])
-def test_public_addresses_are_called(address: str) -> None:
-    check(address, [])
-
-
-def test_the_signature_is_made_with_every_key_of_a_rotation() -> None:
-    headers = sign("m", b"{}", [KEY, b"x" * 32])
-    assert verified(headers, b"{}", [KEY]) == verified(headers, b"{}", [b"x" * 32]) == "m"

@@ -1,17 +1,15 @@
 """Run a system that exports traces, send events to it, and read their spans."""
 
 import json
-import secrets
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from surelane.trace_context import trace_id_of
 from tests.otlp import Received, Receiver, receiving
 from tests.processes import until
 from tests.scenario import BOT, PERSON, Mention, eventually, new_mention, outcomes, send
+from tests.system.ingest_client import mention
 from tests.system.whole import Whole, whole
 from tests.system.worker import HANDLERS
 
@@ -49,10 +47,10 @@ class Traced:
 
     async def handled(self, words: str = "", *, within: float = 60) -> Mention:
         """Send a mention with these words and wait until it is handled."""
-        mention = said(await new_mention(self.running.system), words)
-        assert await send(self.running.system, mention) == 200
-        await self.ended(mention, within=within)
-        return mention
+        sent = said(await new_mention(self.running.system), words)
+        assert await send(self.running.system, sent) == 200
+        await self.ended(sent, within=within)
+        return sent
 
     async def query(self, statement: str) -> str:
         """Run a query as the owner."""
@@ -84,24 +82,12 @@ def said(mention: Mention, words: str) -> Mention:
 
 def direct_message(text: str, channel: str) -> Mention:
     """Return a direct message to the bot."""
-    event_id, ts = f"Ev{secrets.token_hex(6).upper()}", f"{time.time():.6f}"
-    event = {
-        "type": "message",
-        "channel_type": "im",
-        "channel": channel,
-        "user": PERSON,
-        "text": text,
-        "ts": ts,
-    }
-    envelope: dict[str, Any] = {
-        "type": "event_callback",
+    sent = mention(text=text, type="message", channel_type="im", channel=channel, user=PERSON)
+    sent |= {
         "team_id": "T0SURELANE",
-        "event_id": event_id,
-        "event_time": int(time.time()),
-        "event": event,
         "authorizations": [{"team_id": "T0SURELANE", "user_id": BOT, "is_bot": True}],
     }
-    return Mention(event_id, ts, text, json.dumps(envelope).encode())
+    return Mention(sent["event_id"], sent["event"]["ts"], text, json.dumps(sent).encode())
 
 
 def named(spans: list[Received], operation: str) -> list[Received]:

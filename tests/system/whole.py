@@ -50,18 +50,10 @@ async def whole(
         running = [
             await start("surelane_worker", "surelane_worker", worker_env or {}) for _ in range(workers)
         ]
-        connection = await stack.enter_async_context(_connected(database))
+        connection = await asyncpg.connect(database)
+        stack.push_async_callback(connection.close)
 
         async def query(statement: str) -> str:
             return str(await connection.fetchval(statement))
 
         yield Whole(System(ingest.url, f"{slack}/api/", query), ingest, running)
-
-
-@asynccontextmanager
-async def _connected(database: str) -> "AsyncIterator[asyncpg.Connection[asyncpg.Record]]":
-    connection = await asyncpg.connect(database)
-    try:
-        yield connection
-    finally:
-        await connection.close()

@@ -1,25 +1,18 @@
 """The parts of slack-bolt that are not public are as ``surelane_worker.bolt.internals`` expects them."""
 
 import re
+from typing import Any
 
 import pytest
-from slack_bolt import App, Assistant
-from slack_bolt.async_app import AsyncApp
+from slack_bolt import Assistant
 
 from surelane_worker.bolt.internals import Registered, assistants, registered
+from tests.unit.test_bolt_kinds import Make, async_app, listen, sync_app
 
 
-async def listen() -> None: ...
-
-
-@pytest.mark.parametrize(
-    "app",
-    [
-        App(token="xoxb-any", signing_secret="unused", token_verification_enabled=False),
-        AsyncApp(token="xoxb-any", signing_secret="unused"),
-    ],
-)
-def test_listeners_show_what_they_were_registered_for(app: App | AsyncApp) -> None:
+@pytest.mark.parametrize("make", [sync_app, async_app])
+def test_listeners_show_what_they_were_registered_for(make: Make) -> None:
+    app: Any = make()
     pattern = re.compile("b")
     assert not list(registered(app))
     app.event("a")(listen)
@@ -30,14 +23,8 @@ def test_listeners_show_what_they_were_registered_for(app: App | AsyncApp) -> No
     app.action("e")(listen)
     found = list(registered(app))
     assert {listener.name for listener in found} == {"listen"}
-    assert [listener.sort for listener in found] == [
-        "event",
-        "event",
-        "event",
-        "message_event",
-        "command",
-        "action",
-    ]
+    sorts = ["event", "event", "event", "message_event", "command", "action"]
+    assert [listener.sort for listener in found] == sorts
     wanted = [listener.wanted for listener in found]
     assert [wanted[0]["event_type"], wanted[1]["event_type"]] == ["a", pattern]
     assert wanted[2]["constraints"] == {"type": "c"}
@@ -46,7 +33,7 @@ def test_listeners_show_what_they_were_registered_for(app: App | AsyncApp) -> No
 
 
 def test_unknown_matcher_has_no_sort() -> None:
-    app = App(token="xoxb-any", signing_secret="unused", token_verification_enabled=False)
+    app = sync_app()
     app.command("/d")(listen)
     (listener,) = app._listeners  # noqa: SLF001 - this file is about them
     listener.matchers[0].func = None  # type: ignore[attr-defined]
@@ -54,7 +41,7 @@ def test_unknown_matcher_has_no_sort() -> None:
 
 
 def test_assistants_are_among_the_middleware() -> None:
-    app = App(token="xoxb-any", signing_secret="unused", token_verification_enabled=False)
+    app = sync_app()
     assert not assistants(app)
     app.use(Assistant())
     assert assistants(app)

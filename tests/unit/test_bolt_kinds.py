@@ -16,6 +16,7 @@ from surelane_worker.handling.handler import HandlersError
 from surelane_worker.handling.registry import registered_in
 
 MESSAGES = list(subscriptions.MESSAGES)
+Make = Callable[[], App | AsyncApp]
 
 
 def sync_app() -> App:
@@ -60,18 +61,23 @@ async def listen() -> None: ...
         (lambda app: app.function("reverse"), ["slack.function_executed"]),
     ],
 )
-def test_kinds_of_a_listener(
-    make: Callable[[], App | AsyncApp], register: Callable[[Any], Any], kinds: list[str]
-) -> None:
+def test_kinds_of_a_listener(make: Make, register: Callable[[Any], Any], kinds: list[str]) -> None:
     app = make()
     register(app)(listen)
     assert list(kinds_of(app)) == kinds
 
 
-def test_listener_of_all_actions_takes_what_bolt_matches() -> None:
+def test_apps_of_no_listener_events_commands_or_all_actions() -> None:
     app = sync_app()
-    app.action("approve")(listen)
-    assert list(kinds_of(app)) == [f"slack.{name}" for name in INTERACTIONS["action"]]
+    with pytest.raises(HandlersError, match="the Bolt app has no listeners"):
+        bolt_handlers(app)
+    app.event("app_mention")(listen)
+    assert [handler.answers for handler in registered_in(bolt_handlers(app)).all()] == [False]
+    app.command("/deploy")(listen)
+    assert {handler.answers for handler in registered_in(bolt_handlers(app)).all()} == {True}
+    everything = sync_app()
+    everything.action("approve")(listen)
+    assert list(kinds_of(everything)) == [f"slack.{name}" for name in INTERACTIONS["action"]]
 
 
 def test_assistants_are_seen() -> None:
@@ -90,11 +96,6 @@ def test_command_by_a_pattern_needs_the_setting() -> None:
     assert kinds_of(app, ["slack.command.deploy-web"]) == ("slack.command.deploy-web",)
 
 
-def test_app_without_listeners_is_refused() -> None:
-    with pytest.raises(HandlersError, match="the Bolt app has no listeners"):
-        bolt_handlers(sync_app())
-
-
 def test_only_slack_bolts_apps_and_their_subclasses_are_apps() -> None:
     class Own(App): ...
 
@@ -105,14 +106,6 @@ def test_only_slack_bolts_apps_and_their_subclasses_are_apps() -> None:
     assert is_bolt_app(Own(token="xoxb-any", signing_secret="unused", token_verification_enabled=False))
     assert not is_bolt_app(AsyncOther())
     assert not is_bolt_app(type("App", (), {})())
-
-
-def test_only_commands_and_interactions_declare_answers() -> None:
-    app = sync_app()
-    app.event("app_mention")(listen)
-    assert [handler.answers for handler in registered_in(bolt_handlers(app)).all()] == [False]
-    app.command("/deploy")(listen)
-    assert {handler.answers for handler in registered_in(bolt_handlers(app)).all()} == {True}
 
 
 @pytest.mark.parametrize("make", [sync_app, async_app])
@@ -132,18 +125,14 @@ def test_only_commands_and_interactions_declare_answers() -> None:
         (lambda app: app.action({"type": "workflow_step_edit", "callback_id": "s"}), True),
     ],
 )
-def test_listeners_that_can_never_run_are_seen(
-    make: Callable[[], App | AsyncApp], register: Callable[[Any], Any], idle: bool
-) -> None:
+def test_listeners_that_never_run_are_seen(make: Make, register: Callable[[Any], Any], idle: bool) -> None:
     app = make()
     register(app)(listen)
     assert [name for name, _ in idle_listeners(app)] == (["listen"] if idle else [])
 
 
 @pytest.mark.parametrize("make", [sync_app, async_app])
-def test_a_warning_at_start_names_each_listener_that_can_never_run_and_says_why(
-    make: Callable[[], App | AsyncApp],
-) -> None:
+def test_a_warning_at_start_names_each_listener_that_can_never_run(make: Make) -> None:
     async def answered() -> None: ...
 
     async def edited() -> None: ...

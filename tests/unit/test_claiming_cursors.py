@@ -38,41 +38,35 @@ def corrected(cursors: Cursors, by: Peek) -> list[datetime | None]:
     return cursors.starts(KINDS)
 
 
-def test_first_claim_scans_in_full() -> None:
-    assert Cursors().starts(KINDS) == [None] * LANES * 2
-
-
-def test_cursor_stands_a_margin_behind_the_newest_seen() -> None:
+def test_first_claim_and_one_after_forgetting_scan_in_full() -> None:
     cursors = Cursors()
-    cursors.advance(
-        [seen(3, "a", 10), seen(3, "a", 30), seen(3, "a", 20), seen(4, "b", 5)], cursors.corrections
-    )
-    starts = cursors.starts(KINDS)
-    assert starts[place(3, "a")] == at(30) - MARGIN
-    assert starts[place(4, "b")] == at(5) - MARGIN
-    assert starts[place(3, "b")] is None
+    assert cursors.starts(KINDS) == [None] * LANES * 2
+    sent = cursors.corrections
+    cursors.advance([seen(3, "a", 30)], sent)
+    assert cursors.starts(["b"]) == [None] * LANES
+    assert cursors.starts(KINDS)[place(3, "a")] is not None, "it is kept while other kinds are claimed"
+    cursors.forget()
+    assert cursors.starts(KINDS) == [None] * LANES * 2
+    cursors.advance([seen(3, "a", 30)], sent)
+    assert cursors.starts(KINDS) == [None] * LANES * 2, "cursors of another connection do not come back"
 
 
-def test_claims_never_move_a_cursor_back() -> None:
+def test_cursor_stands_a_margin_behind_the_newest_seen_and_no_claim_moves_it_back() -> None:
     cursors = Cursors()
-    cursors.advance([seen(3, "a", 30)], cursors.corrections)
-    cursors.advance([seen(3, "a", 10)], cursors.corrections)
-    assert cursors.starts(KINDS)[place(3, "a")] == at(30) - MARGIN
+    first = [seen(3, "a", 10), seen(3, "a", 30), seen(3, "a", 20), seen(4, "b", 5)]
+    # Neither an older event nor a member that was no head moves it.
+    for found in (first, [seen(3, "a", 10)], [seen(3, "a", 40, head=False), seen(3, "b", 40, head=False)]):
+        cursors.advance(found, cursors.corrections)
+        starts = cursors.starts(KINDS)
+        assert starts[place(3, "a")] == at(30) - MARGIN
+        assert starts[place(4, "b")] == at(5) - MARGIN
+        assert starts[place(3, "b")] is None
 
 
-def test_members_that_were_not_heads_move_no_cursor() -> None:
-    cursors = Cursors()
-    cursors.advance([seen(3, "a", 30, head=False)], cursors.corrections)
-    assert cursors.starts(KINDS)[place(3, "a")] is None
-
-
-def test_where_nothing_was_ever_found_the_cursor_stands_a_margin_behind_the_peek_that_says_so() -> None:
+def test_where_nothing_is_visible_the_cursor_stands_a_margin_behind_the_peek_that_says_so() -> None:
     cursors = Cursors()
     assert corrected(cursors, peek(50)) == [at(50) - MARGIN] * LANES * 2
     assert corrected(cursors, peek(60)) == [at(50) - MARGIN] * LANES * 2, "a late commit is still ahead of it"
-
-
-def test_what_is_not_visible_yet_holds_no_cursor_back() -> None:
     starts = corrected(Cursors(), peek(50, {place(3, "a"): 51}))
     assert starts[place(3, "a")] == at(50) - MARGIN
 
@@ -86,15 +80,6 @@ def test_a_peek_moves_a_cursor_back_to_what_it_passed_over() -> None:
     assert starts[place(5, "b")] == at(6)
 
 
-def test_what_a_peek_found_moves_a_cursor_back_though_a_claim_moved_it_on_meanwhile() -> None:
-    cursors = Cursors()
-    cursors.advance([seen(3, "a", 30)], cursors.corrections)
-    before = cursors.starts(KINDS)
-    cursors.advance([seen(3, "a", 45)], cursors.corrections)
-    cursors.correct(KINDS, before, peek(50, {place(3, "a"): 31}))
-    assert cursors.starts(KINDS)[place(3, "a")] == at(31)
-
-
 def test_a_claim_that_was_sent_before_a_correction_does_not_undo_it() -> None:
     cursors = Cursors()
     cursors.advance([seen(3, "a", 30), seen(4, "a", 30)], cursors.corrections)
@@ -105,14 +90,6 @@ def test_a_claim_that_was_sent_before_a_correction_does_not_undo_it() -> None:
     cursors.advance([seen(3, "a", 45), seen(4, "a", 45)], cursors.corrections)
     assert cursors.starts(KINDS)[place(3, "a")] == at(45) - MARGIN
     assert cursors.starts(KINDS)[place(4, "a")] == at(45) - MARGIN
-
-
-def test_cursors_of_another_connection_do_not_come_back() -> None:
-    cursors = Cursors()
-    sent = cursors.corrections
-    cursors.forget()
-    cursors.advance([seen(3, "a", 30)], sent)
-    assert cursors.starts(KINDS) == [None] * LANES * 2
 
 
 class Race:
@@ -186,9 +163,7 @@ def interleavings(*programs: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 @pytest.mark.parametrize("full", [True, False])
 @pytest.mark.parametrize("cursor", [None, 5.0, 29.0])
-def test_what_a_peek_saw_is_found_by_the_next_claim_in_every_interleaving(
-    cursor: float | None, full: bool
-) -> None:
+def test_what_a_peek_saw_is_found_by_the_next_claim_in_every_order(cursor: float | None, full: bool) -> None:
     told = 0
     for steps in interleavings(CLAIMS, PEEK, ("commit",)):
         race = Race(cursor, full=full)
@@ -207,44 +182,14 @@ def test_a_paused_kind_is_scanned_in_full_when_it_is_resumed() -> None:
     assert starts[place(3, "b")] == at(30) - MARGIN
 
 
-def test_forgotten_cursors_scan_in_full() -> None:
-    cursors = Cursors()
-    cursors.advance([seen(3, "a", 30)], cursors.corrections)
-    cursors.forget()
-    assert cursors.starts(KINDS) == [None] * LANES * 2
-
-
-def test_cursors_are_kept_while_other_kinds_are_claimed() -> None:
-    cursors = Cursors()
-    cursors.advance([seen(3, "a", 30)], cursors.corrections)
-    assert cursors.starts(["b"]) == [None] * LANES
-    assert cursors.starts(KINDS)[place(3, "a")] is not None
-
-
 def test_a_lane_of_a_priority_has_a_cursor_once_it_is_in_use() -> None:
-    """Claims and peeks tell of lanes beyond those that every kind uses."""
+    """Claims and peeks tell of lanes beyond those that every kind uses. One that went out of use keeps its place."""
     cursors = Cursors()
     cursors.advance([seen(17, "b", 30)], cursors.corrections)
-    starts = cursors.starts(KINDS)
-    assert len(starts) == 18 * len(KINDS)
-    assert starts[place(17, "b")] == at(30) - MARGIN
-    assert starts[place(16, "b")] is None
-
+    for starts in (cursors.starts(KINDS), corrected(cursors, peek(40))):
+        assert len(starts) == 18 * len(KINDS)
+        assert starts[place(17, "b")] == at(30) - MARGIN
     wide = replace(peek(40), vts=[None] * 20 * len(KINDS))
     assert corrected(cursors, wide)[place(19, "a")] == at(40) - MARGIN
-
-
-def test_a_peek_moves_the_cursor_of_a_higher_lane_back() -> None:
-    cursors = Cursors()
-    cursors.advance([seen(17, "b", 30)], cursors.corrections)
-    vts = [at(12) if nth == place(17, "b") else None for nth in range(18 * len(KINDS))]
+    vts = [at(12) if nth == place(17, "b") else None for nth in range(20 * len(KINDS))]
     assert corrected(cursors, replace(peek(40), vts=vts))[place(17, "b")] == at(12)
-
-
-def test_a_lane_that_went_out_of_use_keeps_its_place() -> None:
-    """Positions of claims stay lane-major for the highest lane that was ever in use."""
-    cursors = Cursors()
-    cursors.advance([seen(17, "b", 30)], cursors.corrections)
-    starts = corrected(cursors, peek(40))
-    assert len(starts) == 18 * len(KINDS)
-    assert starts[place(17, "b")] == at(30) - MARGIN

@@ -4,25 +4,18 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 HEAVY = (
-    "aiohttp",
-    "cryptography",
-    "django",
-    "opentelemetry.sdk",
-    "prometheus_client",
-    "psycopg",
-    "pydantic",
-    "sqlalchemy",
-    "structlog",
-    "typer",
+    *("aiohttp", "cryptography", "django", "opentelemetry.sdk", "prometheus_client", "psycopg", "pydantic"),
+    *("sqlalchemy", "structlog", "typer"),
 )
 OURS = ("surelane_service", "surelane_operator")
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
-    )
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_the_client_imports_nothing_of_the_services() -> None:
@@ -35,12 +28,12 @@ def test_the_client_imports_nothing_of_the_services() -> None:
 
 def test_the_client_works_where_the_services_libraries_are_not_installed() -> None:
     missing = f"import sys; sys.modules.update(dict.fromkeys({HEAVY!r}))"
-    ran = run(
-        f"{missing}; from surelane import Continuation, Event, Job, Queue, SyncQueue; print(Queue.enqueue)"
-    )
+    names = "Continuation, Event, Job, Queue, SyncQueue"
+    ran = run(f"{missing}; from surelane import {names}; print(Queue.enqueue)")
     assert ran.returncode == 0, ran.stderr
 
 
+@pytest.mark.slow
 def test_the_operator_imports_the_sdk_of_assistants_only_where_they_are_on() -> None:
     on = "AccessSettings(DATABASE_URL='postgresql://', SURELANE_API_TOKEN='a-token-of-operators', SURELANE_MCP='read')"
     ran = run(

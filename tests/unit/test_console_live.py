@@ -35,9 +35,8 @@ async def _next(news: AsyncIterator[News]) -> News:
 async def test_fifty_viewers_cost_one_read_and_all_see_the_change() -> None:
     live, screen = Live(most_viewers=50, most_each=50), Screen()
     async with AsyncExitStack() as stack:
-        viewers = [
-            await stack.enter_async_context(live.follow("/", screen.render, 0, "ada")) for _ in range(50)
-        ]
+        follows = [live.follow("/", screen.render, 0, "ada") for _ in range(50)]
+        viewers = [await stack.enter_async_context(follow) for follow in follows]
         screen.may_read.release()
         assert [await _next(news) for news in viewers] == [News("fragment", "one")] * 50
         screen.may_read.release()
@@ -77,13 +76,8 @@ async def test_a_database_that_is_away_is_said_and_its_return_too() -> None:
     live, screen = Live(), Screen()
     async with live.follow("/", screen.render, 0, "ada") as news:
         seen = []
-        for shows in (
-            "one",
-            DatabaseUnavailable("gone"),
-            DatabaseUnavailable("gone"),
-            "one",
-            Missing("no event 7"),
-        ):
+        away = DatabaseUnavailable("gone")
+        for shows in ("one", away, away, "one", Missing("no event 7")):
             screen.shows = shows
             screen.may_read.release()
             seen.append((await _next(news)).sort)

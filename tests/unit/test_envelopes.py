@@ -99,10 +99,10 @@ def test_a_sealed_payload_opens_as_it_was_and_shows_no_text() -> None:
     }
     assert key_id_of(decoded(value[SEALED])) == KEY.id
     assert workspace_of(value) == "T0ACME"
-
-
-def test_erasing_finds_the_ids_that_stand_in_the_text() -> None:
-    assert sealed(MENTION)[IDS] == ["U0FILEOWNER1", "U0MENTIONED"]
+    assert value[IDS] == ["U0FILEOWNER1", "U0MENTIONED"], "an erasure finds the ids of the text"
+    assert sealed(MENTION)[SEALED] != value[SEALED]
+    with pytest.raises(DamagedError):
+        DataKey(KEY.id, "T0OTHER", DataKey.new("T0OTHER").raw).open(value[SEALED])
 
 
 @pytest.mark.parametrize(
@@ -119,10 +119,6 @@ def test_texts_of_every_kind_of_payload_are_hidden(payload: dict[str, Any]) -> N
     value = sealed(payload)
     assert SECRET not in json.dumps(value)
     assert json.loads(KEY.open(value[SEALED])) == payload
-
-
-def test_the_same_text_is_sealed_differently_each_time() -> None:
-    assert sealed(MENTION)[SEALED] != sealed(MENTION)[SEALED]
 
 
 @pytest.mark.parametrize("changed", ["sealed", "version", "short", "garbage", "purpose"])
@@ -143,11 +139,6 @@ def test_a_changed_value_is_refused(changed: str) -> None:
         KEY.open(value[SEALED], EVENT if changed == "purpose" else VALUE)
 
 
-def test_another_workspaces_key_does_not_open_it() -> None:
-    with pytest.raises(DamagedError):
-        DataKey(KEY.id, "T0OTHER", DataKey.new("T0OTHER").raw).open(sealed(MENTION)[SEALED])
-
-
 def test_large_values_are_compressed_and_numbers_keep_their_form() -> None:
     text = json.dumps({"text": "again " * 10_000})
     assert len(KEY.seal(text)) < len(text) / 20
@@ -159,10 +150,9 @@ def test_large_values_are_compressed_and_numbers_keep_their_form() -> None:
 def test_the_clear_part_is_the_same_as_text(envelope: dict[str, Any], event: object) -> None:
     for payload in (envelope, {**envelope, "event_time": 17, "team_id": "T1", "type": "e", "event": event}):
         assert json.loads(clear_text(payload)) == clear_part(payload)
-
-
-def test_a_usual_messages_clear_part_takes_the_short_way() -> None:
-    assert '": ' not in clear_text(MENTION)  # as the JSON encoder writes it
+    assert '": ' not in clear_text(MENTION), (
+        "a usual message takes the short way: the JSON encoder writes this"
+    )
 
 
 @given(
@@ -243,27 +233,19 @@ def test_a_text_that_was_not_packed_is_refused_and_the_next_one_opens() -> None:
 def test_a_message_takes_less_space_encrypted_than_plain(times: int, separators: tuple[str, str]) -> None:
     said = "Could somebody look at the payments service? It has been failing since lunch. " * times
     section = {"type": "rich_text_section", "elements": [{"type": "text", "text": said}]}
+    event = {"type": "message", "user": "U0123456789", "ts": "1700000000.000100", "text": said}
+    event |= {"team": "T0ACME123", "channel": "C0123456789", "event_ts": "1700000000.000100"}
+    blocks = [{"type": "rich_text", "block_id": "Ab1", "elements": [section]}]
+    bot = {"enterprise_id": None, "team_id": "T0ACME123", "user_id": "U0BOT567890", "is_bot": True}
     message = {
         "token": "x",
         "team_id": "T0ACME123",
         "api_app_id": "A0123456789",
-        "event": {
-            "type": "message",
-            "user": "U0123456789",
-            "ts": "1700000000.000100",
-            "text": said,
-            "team": "T0ACME123",
-            "blocks": [{"type": "rich_text", "block_id": "Ab1", "elements": [section]}],
-            "channel": "C0123456789",
-            "event_ts": "1700000000.000100",
-            "channel_type": "channel",
-        },
         "type": "event_callback",
+        "event": {**event, "blocks": blocks, "channel_type": "channel"},
         "event_id": "Ev0123456789",
         "event_time": 1_700_000_000,
-        "authorizations": [
-            {"enterprise_id": None, "team_id": "T0ACME123", "user_id": "U0BOT567890", "is_bot": True}
-        ],
+        "authorizations": [bot],
         "is_ext_shared_channel": False,
     }
     text = json.dumps(message, separators=separators)
@@ -279,13 +261,10 @@ def test_a_salt_is_used_for_a_bounded_number_of_values(monkeypatch: pytest.Monke
     key = DataKey.new("T0ACME")
     used = salts([key.seal("1") for _ in range(7)])
     assert [used.count(salt) for salt in dict.fromkeys(used)] == [3, 3, 1]
-
-
-def test_a_data_key_that_was_looked_up_again_has_another_salt() -> None:
-    again = DataKey(KEY.id, KEY.workspace, KEY.raw)
-    one, other = KEY.seal("1"), again.seal("1")
+    again = DataKey(key.id, key.workspace, key.raw)  # looked up again
+    one, other = key.seal("1"), again.seal("1")
     assert len(set(salts([one, other]))) == 2
-    assert KEY.open(json.loads(other)[SEALED]) == again.open(json.loads(one)[SEALED]) == "1"
+    assert key.open(json.loads(other)[SEALED]) == again.open(json.loads(one)[SEALED]) == "1"
 
 
 def test_a_data_key_keeps_few_ciphers_and_opens_values_of_any_number_of_processes() -> None:
@@ -327,7 +306,7 @@ begun.wait()
 for _ in range(5):
     child = os.fork()
     if child == 0:
-        signal.alarm(10)  # a child that waits for a lock of a thread it does not have would not end
+        signal.alarm(50)  # a child that waits for a lock of a thread it does not have would not end
         print(salt('"' + "long " * 1000 + '"'), flush=True)
         os._exit(0)
     if os.waitpid(child, 0)[1]:
@@ -337,14 +316,9 @@ os._exit(0)
 """
 
 
-def test_a_forked_process_has_a_salt_of_its_own_and_meets_no_lock_of_another_thread() -> None:
-    ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORKING],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def test_a_forked_process_has_a_salt_of_its_own_and_meets_no_lock_of_a_thread() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKING]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     first, *children, last = ran.stdout.split()
     assert (ran.returncode, ran.stderr, len(set(children))) == (0, "", 5)
     assert first == last

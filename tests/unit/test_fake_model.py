@@ -36,9 +36,7 @@ CALLED = {
         ([{"role": "user", "content": ""}], "You said: nothing", None),
     ],
 )
-async def test_an_answer(
-    messages: list[dict[str, Any]], text: str | None, arguments: dict[str, Any] | None
-) -> None:
+async def test_an_answer(messages: list[dict[str, Any]], text: str | None, arguments: Any) -> None:
     settings = load_settings(SimulatorSettings, host="127.0.0.1", port=0, public_url=None, state=None)
     body = {"model": "fake", "messages": messages, "tools": [{"type": "function", "function": TOOL}]}
     async with (

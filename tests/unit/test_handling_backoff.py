@@ -24,19 +24,14 @@ def test_pause_grows_with_the_square_of_the_attempt() -> None:
         assert [backoff.pause(attempt) for attempt in (1, 2, 3, 4)] == [10, 40, 90, 160]
 
 
-@pytest.mark.parametrize(("spread", "pause"), [(0.0, 9), (1.0, 11)])
-def test_jitter_spreads_by_a_tenth_to_both_sides(spread: float, pause: float) -> None:
+@pytest.mark.parametrize(("spread", "pause", "seconds"), [(0.0, 9, 5), (1.0, 11, 6.5)])
+def test_jitter_is_a_tenth_and_makes_no_interval_shorter(spread: float, pause: float, seconds: float) -> None:
     with drawing(spread):
         assert Backoff(timedelta(seconds=10), timedelta(hours=1)).pause(1) == pause
+        assert jittered(timedelta(seconds=5)) == seconds
 
 
 @given(attempt=st.integers(-5, 10**6), spread=st.floats(0, 1, exclude_max=True))
 def test_pause_is_never_negative_nor_longer_than_the_cap(attempt: int, spread: float) -> None:
     with drawing(spread):
         assert 0 < Backoff(timedelta(seconds=10), timedelta(minutes=5)).pause(attempt) <= 300
-
-
-@pytest.mark.parametrize(("spread", "seconds"), [(0.0, 5), (1.0, 6.5)])
-def test_jittered_intervals_are_never_shorter(spread: float, seconds: float) -> None:
-    with drawing(spread):
-        assert jittered(timedelta(seconds=5)) == seconds

@@ -17,18 +17,8 @@ async def handle(event: Event, ctx: Context) -> None: ...
     ("fields", "field"),
     [
         ({}, "concurrency"),
-        ({"concurrency": 0}, "concurrency"),
-        ({"concurrency": -1}, "concurrency"),
-        ({"concurrency": 10_001}, "concurrency"),
-        ({"concurrency": True}, "concurrency"),
-        ({"concurrency": 2.5}, "concurrency"),
-        ({"rate": "60"}, "rate"),
-        ({"rate": 60}, "rate"),
-        ({"rate": "0/1m"}, "rate"),
-        ({"rate": "-3/1m"}, "rate"),
-        ({"rate": "60/0s"}, "rate"),
-        ({"rate": "60/2d"}, "rate"),
-        ({"rate": "60/soon"}, "rate"),
+        *(({"concurrency": each}, "concurrency") for each in (0, -1, 10_001, True, 2.5)),
+        *(({"rate": each}, "rate") for each in ("60", 60, "0/1m", "-3/1m", "60/0s", "60/2d", "60/soon")),
         ({"rate": "1000001/1m"}, "rate"),
         ({"concurrency": 1, "per": "team"}, "per"),
         ({"concurrency": 1, "per": 3}, "per"),
@@ -52,13 +42,8 @@ def test_a_limit_is_declared_for_each_kind() -> None:
     limits = {kind: handler.limit for handler in registered_in(handlers).all() for kind in handler.kinds}
     assert limits.keys() == {"a", "b", "slack.command.deploy"}
     assert limits["a"] is not None
-    assert limits["a"].declared(grouped=True) == {
-        "per": "user",
-        "concurrency": 2,
-        "rate": 60,
-        "period": 60.0,
-        "grouped": True,
-    }
+    declared = {"per": "user", "concurrency": 2, "rate": 60, "period": 60.0, "grouped": True}
+    assert limits["a"].declared(grouped=True) == declared
 
 
 def test_a_function_gives_the_key_of_a_job() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from types import SimpleNamespace
 from typing import Annotated, Any, cast
 from uuid import UUID
 
@@ -18,18 +17,11 @@ from typing_extensions import TypedDict
 from surelane.errors import InvalidInput
 from surelane.jobs import Job, job_text
 from surelane_worker import Context, Event, Handlers, HandlersError
-from surelane_worker.handling.attempt import Attempt
 from surelane_worker.handling.payload import InvalidPayloadError
 from surelane_worker.handling.registry import registered_in
-from surelane_worker.handling.threads import Threads
+from tests.unit.test_handling import NO_CONTEXT
 
 AT = datetime(2030, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
-NO_CONTEXT = Context(
-    cast(
-        "Attempt",
-        SimpleNamespace(threads=Threads(lambda: False), in_thread=lambda call, *given: call(*given)),
-    )
-)
 
 
 class Item(BaseModel):
@@ -120,9 +112,7 @@ async def handle_more(event: Event, ctx: Context, payload: Order, extra: int) ->
         (partial(handle_more, extra=1), ORDER),
     ],
 )
-async def test_a_payload_comes_to_the_handler_as_the_producer_gave_it(
-    function: Callable[..., Any], payload: object
-) -> None:
+async def test_a_payload_comes_to_the_handler_as_given(function: Any, payload: object) -> None:
     assert await registered(function)(stored(payload), NO_CONTEXT) == payload
 
 
@@ -161,9 +151,6 @@ async def test_what_does_not_fit_is_named_without_its_value() -> None:
     assert caught.value.__cause__ is None
     with pytest.raises(InvalidPayloadError, match=r"^payload: Input should be a valid array$"):
         await registered(handle_list)(event({}), NO_CONTEXT)
-
-
-async def test_many_problems_are_counted() -> None:
     with pytest.raises(InvalidPayloadError, match=r"; and 3 more$"):
         await registered(handle_list)(event(["x"] * 8), NO_CONTEXT)
 

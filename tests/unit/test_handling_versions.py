@@ -26,15 +26,9 @@ def test_one_handler_claims_the_kind_and_those_of_its_versions() -> None:
     assert sorted(by_kind) == ["order", "order@1", "order@10", "order@9"]
     (handler,) = set(by_kind.values())
     assert handler.version == "10"
-    assert {version: each.version for version, each in handler.versions.items()} == {
-        "1": "1",
-        "9": "9",
-        "10": "10",
-    }
-
-
-def test_handler_without_a_version_claims_its_kind_alone() -> None:
-    assert list(registered_in(registered(None)).by_kind()) == ["order"]
+    versions = {"1": "1", "9": "9", "10": "10"}
+    assert {version: each.version for version, each in handler.versions.items()} == versions
+    assert list(registered_in(registered(None)).by_kind()) == ["order"], "without a version, the kind alone"
 
 
 @pytest.mark.parametrize("version", ["", "two", "1.", ".1", "01", "1..2", "-1", "٢", "1" * 21, "1\n"])
@@ -49,32 +43,25 @@ def test_each_function_of_a_kind_names_a_version_of_its_own(versions: tuple[str 
         registered(*versions)
 
 
-def test_versions_of_a_kind_gather_events_alike() -> None:
+def test_versions_of_a_kind_gather_events_alike_and_have_room_in_it() -> None:
     handlers = registered("1", debounce="1s")
     with pytest.raises(HandlersError, match="same debounce"):
         registered_in(registered("2", into=handlers)).by_kind()
-
-
-def test_kind_leaves_room_for_its_version() -> None:
     with pytest.raises(HandlersError, match="fewer than 180 characters"):
         Handlers().on("k" * 180, version="2")(handle)
 
 
-def test_old_versions_may_stand_in_an_included_set() -> None:
-    handlers = registered("2")
-    handlers.include(registered("1"))
-    assert list(registered_in(handlers).by_kind()) == ["order", "order@2", "order@1"]
-
-
-def test_handler_without_a_version_comes_before_those_of_an_included_set() -> None:
-    handlers = registered(None)
-    handlers.include(registered("1", "2"))
-    assert {kind: each.version for kind, each in registered_in(handlers).by_kind().items()} == {"order": None}
+def test_old_versions_may_stand_in_an_included_set_and_come_after_a_handler_without_one() -> None:
+    for own, kinds in (("2", ["order", "order@2", "order@1"]), (None, ["order"])):
+        handlers = registered(own)
+        handlers.include(registered("1"))
+        by_kind = registered_in(handlers).by_kind()
+        assert list(by_kind) == kinds
+        assert by_kind["order"].version == own
 
 
 def test_failure_hooks_are_for_kinds_without_versions() -> None:
     handlers = registered("1", "2")
     handlers.on_failure()(handle)
-    assert [kind for kind in registered_in(handlers).by_kind() if "failed" in kind] == [
-        "surelane.failed:order"
-    ]
+    hooks = [kind for kind in registered_in(handlers).by_kind() if "failed" in kind]
+    assert hooks == ["surelane.failed:order"]

@@ -34,18 +34,23 @@ VALUES = st.recursive(
 
 
 def around(event: Any, **fields: Any) -> dict[str, Any]:
-    envelope = {
-        "type": "event_callback",
-        "team_id": "T1",
-        "api_app_id": "A1",
-        "event_id": "Ev1",
+    envelope = {"type": "event_callback", "team_id": "T1", "api_app_id": "A1", "event_id": "Ev1"}
+    return {
+        **envelope,
         "event": event,
+        "authorizations": [{"team_id": "T1", "user_id": "UBOT", "is_bot": True}],
+        **fields,
     }
-    return {**envelope, "authorizations": [{"team_id": "T1", "user_id": "UBOT", "is_bot": True}], **fields}
 
 
 def read(payload: Any, types: frozenset[str] = DEFAULT) -> Envelope:
     return read_event(json.dumps(payload).encode(), Subscriptions(types))
+
+
+def taken(payload: Any, types: frozenset[str] = DEFAULT) -> Take:
+    found = read(payload, types)
+    assert isinstance(found, Take)
+    return found
 
 
 def form(**fields: str) -> bytes:
@@ -55,38 +60,19 @@ def form(**fields: str) -> bytes:
 def test_a_mention_and_a_direct_message_are_taken_under_their_event_id() -> None:
     body = json.dumps(around(MENTION))
     assert read_event(body.encode(), Subscriptions(DEFAULT)) == Take("slack.app_mention", "Ev1", body)
-    taken = read(around(MESSAGE))
-    assert isinstance(taken, Take)
-    assert (taken.kind, taken.key) == ("slack.message.im", "Ev1")
+    direct = taken(around(MESSAGE))
+    assert (direct.kind, direct.key) == ("slack.message.im", "Ev1")
 
 
-@pytest.mark.parametrize(
-    "event",
-    [{**MESSAGE, "bot_id": "B1", "app_id": "A1"}, {**MESSAGE, "bot_id": "B1", "user": "UBOT"}],
-)
-def test_the_apps_own_messages_are_taken_if_it_asks_for_them_and_other_bots_are_not(
-    event: dict[str, Any],
-) -> None:
+@pytest.mark.parametrize("sender", [{"app_id": "A1"}, {"user": "UBOT"}])
+def test_the_apps_own_messages_are_taken_if_it_asks_and_other_bots_are_not(sender: dict[str, str]) -> None:
     asked = Subscriptions(DEFAULT, own=True)
-    own = around({**event, "metadata": {"event_type": "e", "event_payload": {}}})
-    taken = read_event(json.dumps(own).encode(), asked)
-    assert isinstance(taken, Take)
-    assert taken.body == json.dumps(own)
+    own = json.dumps(around({**MESSAGE, "bot_id": "B1", **sender, "metadata": {"event_type": "e"}}))
+    found = read_event(own.encode(), asked)
+    assert isinstance(found, Take)
+    assert found.body == own
     other = json.dumps(around({**MESSAGE, "bot_id": "B2", "app_id": "A2"})).encode()
     assert read_event(other, asked) == Ignore("bot")
-
-
-def test_mentions_that_are_not_merged_keep_their_event_id() -> None:
-    body = json.dumps(around(MENTION)).encode()
-    merged, apart = (
-        read_event(body, Subscriptions(DEFAULT | {"message.channels"}, merge_mentions=merge))
-        for merge in (True, False)
-    )
-    assert isinstance(merged, Take)
-    assert isinstance(apart, Take)
-    assert merged.key is not None
-    assert merged.key.startswith("message:")
-    assert apart.key == "Ev1"
 
 
 @pytest.mark.parametrize(
@@ -116,81 +102,62 @@ def test_what_is_not_for_the_bot_is_ignored(event: dict[str, Any], reason: str) 
 @pytest.mark.parametrize(
     ("event", "kind"),
     [
-        (EDIT, "slack.message_changed"),
-        (
-            {**EDIT, "message": {**SAID, "files": [{"id": "F1"}]}, "previous_message": SAID},
-            "slack.message_changed",
-        ),
-        ({**EDIT, "message": {**SAID, "subtype": "tombstone", "user": "USLACKBOT"}}, "slack.message_deleted"),
-        (DELETION, "slack.message_deleted"),
-        ({**DELETION, "previous_message": None}, "slack.message_deleted"),
+        (EDIT, "message_changed"),
+        ({**EDIT, "message": {**SAID, "files": [{"id": "F1"}]}, "previous_message": SAID}, "message_changed"),
+        ({**EDIT, "message": {**SAID, "subtype": "tombstone", "user": "USLACKBOT"}}, "message_deleted"),
+        (DELETION, "message_deleted"),
+        ({**DELETION, "previous_message": None}, "message_deleted"),
     ],
 )
-def test_what_people_edit_and_delete_is_taken_with_the_messages_or_by_its_name(
-    event: dict[str, Any], kind: str
-) -> None:
-    by_name = frozenset({kind.removeprefix("slack.")})
+def test_edits_and_deletions_are_taken_with_the_messages_or_by_name(event: dict[str, Any], kind: str) -> None:
     other = {**event, "channel_type": "channel"}
-    found = (
-        read(around(event)),
-        read(around(other), by_name),
-        read(around(event), frozenset({"app_mention"})),
-    )
-    assert [each.kind if isinstance(each, Take) else each for each in found] == [kind, kind, Ignore("type")]
+    assert taken(around(event)).kind == taken(around(other), frozenset({kind})).kind == f"slack.{kind}"
+    assert read(around(event), frozenset({"app_mention"})) == Ignore("type")
 
 
 def test_one_edit_in_a_shared_channel_has_one_key_for_all_that_report_it() -> None:
-    envelopes = [
-        {
-            **around({**EDIT, "channel": "C1"}),
-            "team_id": team,
-            "event_id": event,
-            "is_ext_shared_channel": True,
-        }
-        for team, event in (("T1", "Ev1"), ("T2", "Ev2"))
-    ]
-    keys = {each.key for each in map(read, envelopes) if isinstance(each, Take)}
-    assert keys == {"message_changed:C1:1.5"}
+    for team, event in (("T1", "Ev1"), ("T2", "Ev2")):
+        named: dict[str, Any] = {"team_id": team, "event_id": event, "is_ext_shared_channel": True}
+        assert taken({**around({**EDIT, "channel": "C1"}), **named}).key == "message_changed:C1:1.5"
 
 
-@pytest.mark.parametrize("subtype", ["file_share", "thread_broadcast"])
-def test_messages_with_files_and_broadcast_replies_are_taken(subtype: str) -> None:
-    assert isinstance(read(around({**MESSAGE, "subtype": subtype})), Take)
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"channel_type": "channel"}, "channels"),
+        ({"channel_type": "group"}, "groups"),
+        ({}, "im"),
+        ({"channel_type": "mpim"}, "mpim"),
+        ({"subtype": "file_share"}, "im"),
+        ({"subtype": "thread_broadcast"}, "im"),
+    ],
+)
+def test_messages_are_named_as_slacks_subscriptions_are(fields: dict[str, str], name: str) -> None:
+    found = taken(around({**MESSAGE, **fields}), frozenset({f"message.{name}"}))
+    assert found.kind == f"slack.message.{name}"
 
 
 def test_the_apps_own_reactions_are_ignored_and_its_own_memberships_are_not() -> None:
     types = frozenset({"reaction_added", "member_joined_channel"})
     assert read(around({"type": "reaction_added", "user": "UBOT"}), types) == Ignore("own")
-    assert isinstance(read(around({"type": "member_joined_channel", "user": "UBOT"}), types), Take)
+    assert taken(around({"type": "member_joined_channel", "user": "UBOT"}), types).kind
 
 
 def test_a_person_who_authorized_the_app_is_not_the_bot() -> None:
     person = [{"team_id": "T1", "user_id": "U1", "is_bot": False}]
-    assert isinstance(read(around(MESSAGE, authorizations=person)), Take)
-
-
-@pytest.mark.parametrize(
-    ("where", "name"), [("channel", "channels"), ("group", "groups"), ("im", "im"), ("mpim", "mpim")]
-)
-def test_messages_are_named_as_slacks_subscriptions_are(where: str, name: str) -> None:
-    taken = read(around({**MESSAGE, "channel_type": where}), frozenset({f"message.{name}"}))
-    assert isinstance(taken, Take)
-    assert taken.kind == f"slack.message.{name}"
+    assert taken(around(MESSAGE, authorizations=person)).kind
 
 
 def test_a_mention_and_its_channel_message_are_one_event_where_both_are_taken() -> None:
     types = frozenset({"app_mention", "message.channels"})
-    mentioned = read(around(MENTION, event_id="Ev1"), types)
-    written = read(around({**MENTION, "type": "message", "channel_type": "channel"}, event_id="Ev2"), types)
-    assert isinstance(mentioned, Take)
-    assert isinstance(written, Take)
+    mentioned = taken(around(MENTION, event_id="Ev1"), types)
+    written = taken(around({**MENTION, "type": "message", "channel_type": "channel"}, event_id="Ev2"), types)
     assert mentioned.key == written.key == "message:T1:C1:1.2"
-    without_ts = read(around({**MENTION, "ts": None}), types)
-    assert isinstance(without_ts, Take)
-    assert without_ts.key == "Ev1"
-    direct = read(around(MESSAGE), types | {"message.im"})
-    assert isinstance(direct, Take)
-    assert direct.key == "Ev1"
+    assert taken(around({**MENTION, "ts": None}), types).key == "Ev1"
+    assert taken(around(MESSAGE), types | {"message.im"}).key == "Ev1"
+    apart = read_event(json.dumps(around(MENTION)).encode(), Subscriptions(types, merge_mentions=False))
+    assert isinstance(apart, Take)
+    assert apart.key == "Ev1"
 
 
 @pytest.mark.parametrize(
@@ -204,27 +171,32 @@ def test_a_mention_and_its_channel_message_are_one_event_where_both_are_taken() 
         (MENTION, "true", "Ev1"),
     ],
 )
-def test_a_message_of_a_shared_channel_has_its_address_as_key(
-    event: dict[str, Any], shared: object, key: str
-) -> None:
-    taken = read(around(event, event_id="Ev1", is_ext_shared_channel=shared))
-    assert isinstance(taken, Take)
-    assert taken.key == key
+def test_a_message_of_a_shared_channel_has_its_address_as_key(event: Any, shared: object, key: str) -> None:
+    assert taken(around(event, event_id="Ev1", is_ext_shared_channel=shared)).key == key
 
 
 @pytest.mark.parametrize("identity", [None, "", 7, ["Ev1"]])
 def test_without_a_sound_event_id_the_database_derives_the_key(identity: object) -> None:
-    taken = read(around(MENTION, event_id=identity))
-    assert isinstance(taken, Take)
-    assert taken.key is None
+    assert taken(around(MENTION, event_id=identity)).key is None
 
 
 def test_what_postgresql_cannot_hold_is_replaced_in_the_key_too() -> None:
-    taken = read(around({**MENTION, "text": "nul \x00"}, event_id="Ev\x00"))
+    held = taken(around({**MENTION, "text": "nul \x00"}, event_id="Ev\x00"))
+    assert (held.altered, held.key) == (True, "Ev\ufffd")
+    assert "\\u0000" not in held.body
+
+
+def filled(**fields: str) -> Take:
+    found = read_form(form(**fields))
+    assert isinstance(found, Take)
+    return found
+
+
+def test_of_a_repeated_key_the_last_counts() -> None:
+    body = json.dumps(around(MENTION))[:-1] + ', "event_id": "EvLast"}'
+    taken = read_event(body.encode(), Subscriptions(DEFAULT))
     assert isinstance(taken, Take)
-    assert taken.altered
-    assert taken.key == "Ev\ufffd"
-    assert "\\u0000" not in taken.body
+    assert (taken.key, taken.body) == ("EvLast", body)
 
 
 def test_the_url_is_verified_with_the_challenge() -> None:
@@ -233,9 +205,8 @@ def test_the_url_is_verified_with_the_challenge() -> None:
 
 
 def test_a_notice_that_events_are_dropped_is_no_event() -> None:
-    assert read({"type": "app_rate_limited", "team_id": "T1", "minute_rate_limited": 5}) == RateLimited(
-        "T1", 5
-    )
+    notice = {"type": "app_rate_limited", "team_id": "T1", "minute_rate_limited": 5}
+    assert read(notice) == RateLimited("T1", 5)
 
 
 @pytest.mark.parametrize(
@@ -248,18 +219,11 @@ def test_what_is_no_event_is_malformed(payload: Any) -> None:
 
 
 def test_a_command_is_stored_as_its_fields_under_its_trigger() -> None:
-    fields = {
-        "command": "/deploy",
-        "text": "api now",
-        "trigger_id": "1.2.abc",
-        "response_url": "https://x",
-        "empty": "",
-    }
-    taken = read_form(form(**fields))
-    assert isinstance(taken, Take)
-    assert taken.kind == "slack.command.deploy"
-    assert taken.key == "trigger:" + hashlib.sha256(b"1.2.abc").hexdigest()
-    assert json.loads(taken.body) == fields
+    fields = {"command": "/deploy", "text": "api now", "trigger_id": "1.2.abc", "empty": ""}
+    found = filled(**fields)
+    assert found.kind == "slack.command.deploy"
+    assert found.key == "trigger:" + hashlib.sha256(b"1.2.abc").hexdigest()
+    assert json.loads(found.body) == fields
 
 
 def test_forms_that_are_no_command_are_malformed() -> None:
@@ -275,25 +239,13 @@ def test_certificate_checks_are_not_events() -> None:
 
 def test_an_interaction_is_stored_as_its_payload() -> None:
     payload = json.dumps({"type": "block_actions", "trigger_id": "1.2.abc", "actions": []})
-    digest = hashlib.sha256(b"1.2.abc").hexdigest()
-    assert read_form(form(payload=payload)) == Take(
-        "slack.block_actions", f"trigger:{digest}", payload, waits=True
-    )
-
-
-def test_the_database_derives_the_key_of_an_interaction_without_a_trigger() -> None:
-    taken = read_form(form(payload=json.dumps({"type": "view_closed"})))
-    assert isinstance(taken, Take)
-    assert taken.key is None
-
-
-def test_menus_that_ask_for_their_options_are_taken() -> None:
-    taken = read_form(form(payload='{"type": "block_suggestion", "action_id": "city"}'))
-    assert isinstance(taken, Take)
-    assert taken.kind == "slack.block_suggestion"
-    again = read_form(form(payload='{"type": "block_suggestion", "action_id": "city"}'))
-    assert isinstance(again, Take)
-    assert again.key != taken.key, "the same letters typed again are another request"
+    key = "trigger:" + hashlib.sha256(b"1.2.abc").hexdigest()
+    assert filled(payload=payload) == Take("slack.block_actions", key, payload, waits=True)
+    assert filled(payload=json.dumps({"type": "view_closed"})).key is None, "the database derives it"
+    menu = '{"type": "block_suggestion", "action_id": "city"}'
+    asked, again = filled(payload=menu), filled(payload=menu)
+    assert asked.kind == "slack.block_suggestion"
+    assert again.key != asked.key, "the same letters typed again are another request"
 
 
 @pytest.mark.parametrize(

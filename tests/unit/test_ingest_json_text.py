@@ -60,13 +60,10 @@ def test_what_only_looks_unholdable_is_left_alone(text: str) -> None:
     assert not read_json(text).altered
 
 
-@given(
-    st.lists(
-        st.sampled_from(
-            ["\\u0000", "\\ud83d", "\\ude00", "\\\\", "\\n", '\\"', "u0000", "\\ud83d\\ude00", "x"]
-        )
-    )
-)
+PARTS = ("\\u0000", "\\ud83d", "\\ude00", "\\\\", "\\n", '\\"', "u0000", "\\ud83d\\ude00", "x")
+
+
+@given(st.lists(st.sampled_from(PARTS)))
 def test_any_mixture_of_escapes_ends_up_holdable(parts: list[str]) -> None:
     parsed = read_json('"' + "".join(parts) + '"')
     assert holdable(parsed.value)

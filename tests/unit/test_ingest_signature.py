@@ -50,19 +50,14 @@ def test_a_signature_is_good_for_five_minutes(age: int, valid: bool) -> None:
     assert SIGNATURES.valid(b"{}", headers([timestamp], [sign(b"{}", timestamp=timestamp)])) is valid
 
 
-def test_another_body_another_secret_and_another_time_are_refused() -> None:
-    good = sign(b"{}")
-    assert not SIGNATURES.valid(b"{} ", headers([str(NOW)], [good]))
-    assert not SIGNATURES.valid(b"{}", headers([str(NOW - 1)], [good]))
-    assert not SIGNATURES.valid(b"{}", headers([str(NOW)], [sign(b"{}", "guessed")]))
-
-
-def test_missing_and_repeated_headers_are_refused() -> None:
-    good = sign(b"{}")
-    assert not SIGNATURES.valid(b"{}", headers([], [good]))
-    assert not SIGNATURES.valid(b"{}", headers([str(NOW)], []))
-    assert not SIGNATURES.valid(b"{}", headers([str(NOW), str(NOW)], [good]))
-    assert not SIGNATURES.valid(b"{}", headers([str(NOW)], [good, good]))
+def test_another_body_secret_or_time_and_missing_or_repeated_headers_are_refused() -> None:
+    good, now = sign(b"{}"), str(NOW)
+    assert not SIGNATURES.valid(b"{} ", headers([now], [good]))
+    for times, signatures in (
+        *(([str(NOW - 1)], [good]), ([now], [sign(b"{}", "guessed")])),
+        *(([], [good]), ([now], []), ([now, now], [good]), ([now], [good, good])),
+    ):
+        assert not SIGNATURES.valid(b"{}", headers(times, signatures)), (times, signatures)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +80,5 @@ def test_a_body_outside_utf8_is_refused_even_when_signed() -> None:
 
 
 @given(st.binary(max_size=200), st.lists(st.text(), max_size=2), st.lists(st.text(), max_size=2))
-def test_whatever_comes_unsigned_is_refused_and_nothing_else_happens(
-    body: bytes, timestamps: list[str], signatures: list[str]
-) -> None:
+def test_what_comes_unsigned_is_refused(body: bytes, timestamps: list[str], signatures: list[str]) -> None:
     assert SIGNATURES.valid(body, headers(timestamps, signatures)) is False

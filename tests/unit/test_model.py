@@ -4,30 +4,24 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
-from pydantic_ai.messages import BinaryContent
-from pydantic_ai.models.fallback import FallbackModel
-from pydantic_ai.models.openai import OpenAIChatModel
-from pydantic_ai.models.wrapper import WrapperModel
 
 from surelane.errors import SettingsError
 from surelane_service.service_settings import load_settings
 from surelane_worker.model import Agent, Tools
 from surelane_worker.model.agent import AGENTS
-from surelane_worker.model.client import model_of
-from surelane_worker.model.run import LONGEST_RESULT, result_shortened
-from surelane_worker.model.servers import Bearer, servers
 from surelane_worker.model.thread import MOST_CHARACTERS, Said, looked_at, shortened
 from surelane_worker.model.tools import load_tools
-from surelane_worker.model.tracing import traced
 from surelane_worker.worker_settings import WorkerSettings
 from tests.unit.test_handling_routes import event
 
 GIVEN = {"SURELANE_MODEL": "m", "SURELANE_MODEL_URL": "http://127.0.0.1:9/v1"}
+SERVERS = "surelane_worker.model.servers.servers"
 EXTRA = ("pydantic_ai", "openai", "fastmcp", "mcp", "httpx2")
 START = f"""
 import sys
@@ -40,16 +34,11 @@ sys.exit(run(main))
 """
 
 
+@pytest.mark.slow
 def test_worker_imports_the_extra_only_with_a_model_and_says_so_if_it_is_missing() -> None:
     environment = {"DATABASE_URL": "postgresql://nowhere/x", "SLACK_BOT_TOKEN": "xoxb-any", **GIVEN}
-    ran = subprocess.run(
-        [sys.executable, "-c", START],
-        env=dict(os.environ) | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    command, environment = [sys.executable, "-c", START], dict(os.environ) | environment
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert (ran.returncode, ran.stdout) == (2, "[]\n"), ran.stdout + ran.stderr
     assert "needs packages that are not installed: pydantic_ai, openai, fastmcp" in ran.stderr
     assert "pip install 'surelane-worker[model]'" in ran.stderr
@@ -67,43 +56,43 @@ def test_worker_imports_the_extra_only_with_a_model_and_says_so_if_it_is_missing
         ({**GIVEN, "SURELANE_MODEL_REQUESTS": "0"}, "greater than or equal to 1"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(
-    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], complaint: str
-) -> None:
-    for name, value in {"DATABASE_URL": "postgresql://", "SLACK_BOT_TOKEN": "xoxb-any", **given}.items():
-        monkeypatch.setenv(name, value)
+def test_settings_that_cannot_work_are_refused(given: dict[str, str], complaint: str) -> None:
     with pytest.raises(SettingsError, match=complaint) as raised:
-        load_settings(WorkerSettings)
+        given_settings(**given)
     assert "secret" not in str(raised.value)
 
 
-def test_model_is_the_same_for_all_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLACK_BOT_TOKEN", "xoxb-any")
-    given: dict[str, Any] = {"DATABASE_URL": "postgresql://", **GIVEN, "SURELANE_MODEL_KEY": "sk-any"}
-    model = model_of(load_settings(WorkerSettings, **given))
-    assert model is model_of(load_settings(WorkerSettings, **given))
-    assert isinstance(model, WrapperModel)
-    assert isinstance(model.wrapped, OpenAIChatModel)
+def test_model_is_the_same_for_all_turns() -> None:
+    model_of = late("surelane_worker.model.client.model_of")
+    model = model_of(given_settings(**GIVEN, SURELANE_MODEL_KEY="sk-any"))
+    assert model is model_of(given_settings(**GIVEN, SURELANE_MODEL_KEY="sk-any"))
+    assert isinstance(model, late("pydantic_ai.models.wrapper.WrapperModel"))
+    assert isinstance(model.wrapped, late("pydantic_ai.models.openai.OpenAIChatModel"))
     assert model.wrapped.client.api_key == "sk-any"
-    given["SURELANE_MODEL_KEY"] = SecretStr("sk-other")
-    assert model_of(load_settings(WorkerSettings, **given)) is not model
+    assert model_of(given_settings(**GIVEN, SURELANE_MODEL_KEY=SecretStr("sk-other"))) is not model
 
 
-def given_settings(**given: str) -> WorkerSettings:
+def late(name: str) -> Any:
+    """Import what takes long to import, only where a test needs it."""
+    module, _, attribute = name.rpartition(".")
+    return getattr(import_module(module), attribute)
+
+
+def given_settings(**given: Any) -> WorkerSettings:
     return load_settings(WorkerSettings, DATABASE_URL="postgresql://", SLACK_BOT_TOKEN="xoxb-any", **given)
 
 
 def test_models_have_the_names_of_their_providers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENROUTER_API_KEY", "k")
     monkeypatch.setenv("OPENAI_API_KEY", "k")
-    found = model_of(given_settings(**GIVEN), "openrouter:a/b, openai:c, llama3:8b")
-    assert isinstance(found, FallbackModel)
-    assert traced(found) is found, "without a span that is recorded, nothing is traced"
-    assert [(each.system, each.model_name) for each in found.models] == [
-        ("openrouter", "a/b"),
-        ("openai", "c"),
-        ("openai", "llama3:8b"),
-    ]
+    names = "openrouter:a/b, openai:c, llama3:8b"
+    found = late("surelane_worker.model.client.model_of")(given_settings(**GIVEN), names)
+    assert isinstance(found, late("pydantic_ai.models.fallback.FallbackModel"))
+    assert late("surelane_worker.model.tracing.traced")(found) is found, (
+        "without a span that is recorded, nothing is traced"
+    )
+    systems = [("openrouter", "a/b"), ("openai", "c"), ("openai", "llama3:8b")]
+    assert [(each.system, each.model_name) for each in found.models] == systems
     assert found.models[2].base_url == GIVEN["SURELANE_MODEL_URL"] + "/"
 
 
@@ -117,7 +106,7 @@ def test_models_have_the_names_of_their_providers(monkeypatch: pytest.MonkeyPatc
         ("llama3:8b", "Unknown model"),
     ],
 )
-def test_model_that_cannot_be_used_is_refused_with_what_is_missing(
+def test_model_that_cannot_be_used_says_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, name: str, complaint: str
 ) -> None:
     monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
@@ -180,7 +169,7 @@ def test_servers_that_cannot_be_used_are_refused(tmp_path: Path, entry: object, 
     file = tmp_path / "mcp.json"
     file.write_text(json.dumps({"mcpServers": {"ops": entry}}))
     with pytest.raises(SettingsError, match=complaint) as raised:
-        servers(file)
+        late(SERVERS)(file)
     assert "a-secret" not in str(raised.value)
 
 
@@ -191,31 +180,28 @@ def test_an_account_needs_installs_and_the_address_of_the_button(tmp_path: Path)
         Agent(mcp=file).check(given_settings(**GIVEN))
 
 
-def test_no_repr_shows_a_token() -> None:
-    assert "xoxp" not in repr(Bearer("xoxp-secret")) + str(Bearer("xoxp-secret"))
-
-
 def test_servers_are_read_with_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SURELANE_KEY", "k")
     file = tmp_path / "mcp.json"
     headers = {"Authorization": "Bearer ${SURELANE_KEY}", "X": "${SURELANE_NO_SUCH:-x}"}
     entry = {"url": "http://host/mcp", "headers": headers, "type": "http", "approval": ["a", "b"]}
     file.write_text(json.dumps({"mcpServers": {"ops": entry}}))
-    (server,) = servers(file).values()
+    (server,) = late(SERVERS)(file).values()
     assert server.headers == {"Authorization": "Bearer k", "X": "x"}
     assert server.must_have("ops") == {"ops_a", "ops_b"}
     with pytest.raises(SettingsError, match="No such file"):
-        servers(tmp_path / "none.json")
+        late(SERVERS)(tmp_path / "none.json")
+    bearer = late("surelane_worker.model.servers.Bearer")("xoxp-secret")
+    assert "xoxp" not in repr(bearer) + str(bearer)
 
 
 def test_results_are_json_of_a_bounded_size() -> None:
+    result_shortened = late("surelane_worker.model.run.result_shortened")
+    longest = late("surelane_worker.model.run.LONGEST_RESULT")
     assert result_shortened({"a": (1, Path("x"))}) == {"a": [1, "x"]}
-    assert result_shortened(["text", BinaryContent(b"123", media_type="image/png")]) == [
-        "text",
-        "(image/png of 3 bytes)",
-    ]
-    cut = result_shortened("x" * (LONGEST_RESULT + 1))
-    assert len(cut) < LONGEST_RESULT + 100
+    image = late("pydantic_ai.messages.BinaryContent")(b"123", media_type="image/png")
+    assert result_shortened(["text", image]) == ["text", "(image/png of 3 bytes)"]
+    assert len(result_shortened("x" * (longest + 1))) < longest + 100
 
 
 def test_long_thread_loses_its_middle() -> None:

@@ -35,9 +35,7 @@ PERSON = {"team": {"id": "T1"}, "user": {"id": "U1"}}
         ({}, ["", "", ""]),
     ],
 )
-def test_rules_are_of_the_workspace_that_installed_the_app(
-    payload: Mapping[str, Any], ids: list[str]
-) -> None:
+def test_rules_are_of_the_workspace_that_has_the_app(payload: Mapping[str, Any], ids: list[str]) -> None:
     assert about(event(payload)) == ids
 
 

@@ -64,17 +64,11 @@ def test_no_engine_is_found_and_no_socket_left(
     assert [str(warning.message) for warning in warned] == []
 
 
+@pytest.mark.slow
 def test_a_skip_for_a_reason_that_is_not_listed_fails(tmp_path: Path) -> None:
     tests = tmp_path / "test_skips.py"
     tests.write_text(SKIPS)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "conftest",
-        f"--config-file={ROOT / 'pyproject.toml'}",
-    ]
+    command = [sys.executable, "-m", "pytest", "-p", "conftest", f"--config-file={ROOT / 'pyproject.toml'}"]
     environment = {name: value for name, value in os.environ.items() if name != "CI"}
     ran = subprocess.run(
         [*command, str(tests)], check=False, cwd=ROOT, env=environment, capture_output=True, text=True

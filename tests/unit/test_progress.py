@@ -45,13 +45,13 @@ def long_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progressing, "BETWEEN", 3600)
 
 
-def progress_of(fence: Fence) -> Progress:
-    return Progress(cast("Any", fence))
+def begun() -> tuple[Fence, Progress]:
+    fence = Fence()
+    return fence, Progress(cast("Any", fence))
 
 
 async def test_many_texts_within_a_pause_are_two_writes() -> None:
-    fence = Fence()
-    progress = progress_of(fence)
+    fence, progress = begun()
     for number in range(100):
         progress.say(str(number))
         await asyncio.sleep(0.001)
@@ -62,12 +62,9 @@ async def test_many_texts_within_a_pause_are_two_writes() -> None:
     assert len(fence.written) == 2
 
 
-async def test_a_text_is_written_after_the_pause_without_another_word(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_text_is_written_after_the_pause_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progressing, "BETWEEN", 0.01)
-    fence = Fence()
-    progress = progress_of(fence)
+    fence, progress = begun()
     async with asyncio.timeout(30):
         for text in ("first", "last"):
             fence.wrote.clear()
@@ -77,9 +74,8 @@ async def test_a_text_is_written_after_the_pause_without_another_word(
 
 
 async def test_the_end_waits_for_a_write_under_way_and_writes_the_last_text() -> None:
-    fence = Fence()
+    fence, progress = begun()
     fence.open.clear()
-    progress = progress_of(fence)
     progress.say("first")
     async with asyncio.timeout(30):
         await fence.wrote.wait()
@@ -95,9 +91,8 @@ async def test_the_end_waits_for_a_write_under_way_and_writes_the_last_text() ->
 
 @pytest.mark.parametrize("error", [ClaimLostError, asyncio.CancelledError])
 async def test_the_end_does_not_try_again_what_a_lost_claim_stopped(error: type[BaseException]) -> None:
-    fence = Fence()
+    fence, progress = begun()
     fence.fails_with = error
-    progress = progress_of(fence)
     progress.say("first")
     end = asyncio.create_task(progress.end())
     done, _ = await asyncio.wait([end], timeout=30)

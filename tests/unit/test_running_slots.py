@@ -74,14 +74,17 @@ class Noting:
         return False
 
 
+def slots_of(runner: object, leases: Leases, capacity: Capacity, concurrency: int) -> Slots:
+    settings = cast("Any", SimpleNamespace(concurrency=concurrency, claim_bytes=1_000_000))
+    handlers = {"a": cast("Handler", Plain())}
+    return Slots(settings, handlers, cast("Runner", runner), leases, capacity, sentinel.answers)
+
+
 async def tasks_of(runner: Noting) -> list[asyncio.Task[Any] | None]:
     """Return the task that ran each of some events, in one slot."""
     capacity = Capacity()
     leases = Leases(sentinel.queue, timedelta(minutes=10), Metrics(), capacity)
-    settings = cast("Any", SimpleNamespace(concurrency=1, claim_bytes=1_000_000))
-    slots = Slots(
-        settings, {"a": cast("Handler", Plain())}, cast("Runner", runner), leases, capacity, sentinel.answers
-    )
+    slots = slots_of(runner, leases, capacity, 1)
     events = [Event(n, "a", NOW, 1, 1, NOW, "{}", lane=0) for n in range(EVENTS)]
     slots.accept(events, asyncio.get_running_loop().time())
     await runner.all.wait()
@@ -95,15 +98,10 @@ async def busy(
     """Yield slots that all run, with some work that waits; handlers took that many seconds until now."""
     capacity = Capacity(cast("Any", wake))
     leases = Leases(sentinel.queue, timedelta(minutes=10), Metrics(), capacity)
-    settings = cast("Any", SimpleNamespace(concurrency=CONCURRENCY, claim_bytes=1_000_000))
-    handler = cast("Handler", Plain())
-    slots = Slots(
-        settings, {"a": handler}, cast("Runner", Endless(leases)), leases, capacity, sentinel.answers
-    )
-    first, *events = [
-        Event(n, "a", NOW, 1, 1, NOW, "{}", lane=n % 16) for n in range(1 + CONCURRENCY + waiting)
-    ]
-    with patch("surelane_worker.running.slots.perf_counter", side_effect=chain([0.0], repeat(seconds))):
+    slots = slots_of(Endless(leases), leases, capacity, CONCURRENCY)
+    count = 1 + CONCURRENCY + waiting
+    first, *events = [Event(n, "a", NOW, 1, 1, NOW, "{}", lane=n % 16) for n in range(count)]
+    with patch("surelane_worker.running.slots.time.perf_counter", side_effect=chain([0.0], repeat(seconds))):
         slots.accept([first], asyncio.get_running_loop().time())
         assert await capacity.freed(within=30)
     slots.accept(events, asyncio.get_running_loop().time())
@@ -127,17 +125,11 @@ async def test_a_notification_lets_more_events_be_claimed_one_by_one() -> None:
         assert slots.free() == [], "the claims have begun"
 
 
-async def test_notifications_double_what_waits_at_most() -> None:
-    async with busy(seconds=0.1, waiting=10) as (slots, _):
-        slots.let_overtake()
-        assert slots.free() == []
-
-
-@pytest.mark.parametrize(("seconds", "waiting"), [(0.01, 50), (7.0, 0)])
-async def test_a_notification_makes_no_claim_where_handlers_are_fast_or_slow(
+@pytest.mark.parametrize(("seconds", "waiting"), [(0.1, 10), (0.01, 50), (7.0, 0)])
+async def test_a_notification_claims_nothing_of_busy_fast_or_slow_handlers(
     seconds: float, waiting: int
 ) -> None:
-    """Fast ones free slots soon, and larger claims are better. Of slow ones, others may have a free slot before."""
+    """They double what waits at most. Fast handlers free slots soon. Of slow ones, other workers may have one."""
     async with busy(seconds, waiting) as (slots, _):
         slots.let_overtake()
         assert slots.free() == []
@@ -170,14 +162,6 @@ async def test_the_end_of_a_claim_wakes_no_claimer_that_sleeps() -> None:
         assert not woken
 
 
-async def test_what_a_failed_claim_was_to_bring_is_free_again() -> None:
-    async with busy(seconds=0.0001, waiting=0) as (slots, _):
-        before = slots.free(), slots.bytes_left
-        with pytest.raises(ZeroDivisionError), slots.expecting(["a"], 10):
-            raise ZeroDivisionError
-        assert (slots.free(), slots.bytes_left) == before
-
-
 async def test_one_claim_may_bring_all_bytes_and_then_no_other_goes_out() -> None:
     async with busy(seconds=0.0001, waiting=0) as (slots, _):
         left = slots.bytes_left
@@ -185,22 +169,22 @@ async def test_one_claim_may_bring_all_bytes_and_then_no_other_goes_out() -> Non
             assert most == left
             assert slots.free() == []
             assert not slots.full(), "another worker is not to answer for a claim that may bring nothing"
+        free = slots.free()
+        with pytest.raises(ZeroDivisionError), slots.expecting(["a"], 10):
+            raise ZeroDivisionError
+        assert (slots.free(), slots.bytes_left) == (free, left), "a failed claim brings nothing"
 
 
-async def test_a_slot_runs_several_short_events_in_one_task(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("cancels", "tasks"), [(False, 1), (True, EVENTS)])
+async def test_a_task_runs_several_short_events_until_it_is_cancelled_as_one_ended(
+    monkeypatch: pytest.MonkeyPatch, cancels: bool, tasks: int
+) -> None:
     monkeypatch.setattr("surelane_worker.running.slots.TURN", 600.0)
-    assert len(set(await tasks_of(Noting()))) == 1
+    assert len(set(await tasks_of(Noting(cancels=cancels)))) == tasks
 
 
 async def test_other_tasks_come_first_once_the_turn_of_a_slot_is_over() -> None:
     assert len(set(await tasks_of(Noting(takes=2 * TURN)))) == EVENTS
-
-
-async def test_a_task_that_was_cancelled_as_its_event_ended_runs_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("surelane_worker.running.slots.TURN", 600.0)
-    assert len(set(await tasks_of(Noting(cancels=True)))) == EVENTS
 
 
 class Stepwise:
@@ -232,9 +216,7 @@ async def test_a_stop_of_a_group_that_waits_for_a_slot_does_not_cancel_the_work_
     runner = Stepwise()
     capacity = Capacity()
     leases = Leases(sentinel.queue, timedelta(minutes=10), Metrics(), capacity)
-    settings = cast("Any", SimpleNamespace(concurrency=1, claim_bytes=1_000_000))
-    handler = cast("Handler", Plain())
-    slots = Slots(settings, {"a": handler}, cast("Runner", runner), leases, capacity, sentinel.answers)
+    slots = slots_of(runner, leases, capacity, 1)
     now = asyncio.get_running_loop().time()
     # The other event is of priority 0, so it comes before the group's next step.
     slots.accept([Event(n, "a", NOW, 1, 1, NOW, "{}", lane=0, group_key="g") for n in (1, 2)], now)

@@ -35,6 +35,7 @@ def test_work_of_one_band_runs_in_the_order_of_its_claims() -> None:
 def test_priorities_run_in_order() -> None:
     lanes = (LAST, SECOND, USUAL, FIRST)
     assert taken(filled(*(work(n, lane) for n, lane in enumerate(lanes)))) == [3, 2, 1, 0]
+    assert taken(filled(work(0, LAST), work(1, None), work(2, FIRST))) == [2, 1, 0], "None has priority 1"
 
 
 def test_of_priority_1_the_band_with_least_work_comes_first() -> None:
@@ -52,10 +53,6 @@ def test_a_group_that_goes_on_is_ahead_of_its_band() -> None:
     waiting = filled(work(0, USUAL), work(1, FIRST))
     waiting.add(work(2, USUAL), first=True)
     assert taken(waiting) == [1, 2, 0]
-
-
-def test_work_of_an_unknown_lane_has_priority_1() -> None:
-    assert taken(filled(work(0, LAST), work(1, None), work(2, FIRST))) == [2, 1, 0]
 
 
 def test_work_that_waited_too_long_is_taken_from_every_band() -> None:

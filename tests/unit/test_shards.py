@@ -35,11 +35,8 @@ def test_a_group_is_claimed_once_at_a_time_and_in_slacks_order() -> None:
     assert queue.settle(group, 4.0), "the next event waits now"
     ((_, events),) = queue.claim(1)
     assert [event.post.at for event in events] == [3.0]
-
-
-def test_a_claim_takes_no_more_groups_than_it_asks_for() -> None:
     queue = queue_of(Post(float(nth), 0, nth, 1.0) for nth in range(20))
-    assert [len(queue.claim(limit)) for limit in (5, 10, 10)] == [5, 10, 5]
+    assert [len(queue.claim(limit)) for limit in (5, 10, 10)] == [5, 10, 5], "as many groups as it asks for"
 
 
 def test_a_threads_events_run_one_after_another_though_slots_are_free() -> None:
@@ -47,11 +44,8 @@ def test_a_threads_events_run_one_after_another_though_slots_are_free() -> None:
     assert run(posts, concurrency=3).finished == pytest.approx(30.0), "the last two come in one claim"
     apart = [post._replace(thread=nth) for nth, post in enumerate(posts)]
     assert run(apart, concurrency=3).finished == pytest.approx(12.0)
-
-
-def test_slots_bound_what_runs_at_once() -> None:
-    posts = [Post(0.0, 0, nth, 10.0) for nth in range(6)]
-    assert [run(posts, concurrency=slots).finished for slots in (1, 2, 6)] == pytest.approx([60, 30, 10])
+    at_once = [Post(0.0, 0, nth, 10.0) for nth in range(6)]
+    assert [run(at_once, concurrency=slots).finished for slots in (1, 2, 6)] == pytest.approx([60, 30, 10])
 
 
 def test_a_burst_finds_the_free_slots_of_all_workers_at_once() -> None:
@@ -115,9 +109,7 @@ def test_slack_sends_again_at_once_after_a_minute_and_after_five() -> None:
         (369.0, True, 0, 4 * BUDGET + 360.0 + HOUR),
     ],
 )
-def test_slack_gives_up_what_an_outage_outlives(
-    lasts: float, delayed: bool, lost: int, latest: float
-) -> None:
+def test_slack_gives_up_what_outages_outlive(lasts: float, delayed: bool, lost: int, latest: float) -> None:
     figures = run([Post(10.0, 0, 1, 1.0)], outage=Outage(10.0, lasts), delayed=delayed)
     assert (figures.lost, figures.stored) == (lost, 1 - lost)
     assert figures.finished == pytest.approx(0.0 if lost else 11.0 + latest, abs=6.0)
@@ -142,14 +134,7 @@ def test_the_worst_hour_counts_the_requests_of_all_shards() -> None:
     assert worst_hour([few]) == 0.0, "apps with few events are exempt"
 
 
-def test_no_workspace_exceeds_slacks_ceiling() -> None:
-    shape = Shape(3, 30.0, blast=Blast(2, 0.0, 300.0, CEILING / 300.0))
-    assert max(shape.rates()) == CEILING / HOUR
-    counts = Counter(post.workspace for post in shape.posts(HOUR))
-    assert max(counts.values()) == counts[2] == CEILING
-
-
-def test_posts_come_in_order_and_are_the_same_for_a_seed() -> None:
+def test_posts_come_in_order_are_the_same_for_a_seed_and_within_slacks_ceiling() -> None:
     shape = Shape(50, 5.0, blast=Blast(2, 10.0, 10.0, 20.0))
     posts = list(shape.posts(600.0))
     assert posts == list(shape.posts(600.0)) == sorted(posts, key=lambda post: post.at)
@@ -158,6 +143,10 @@ def test_posts_come_in_order_and_are_the_same_for_a_seed() -> None:
     assert [post for post in posts if post.thread >= 0] == without, "a blast changes nothing else"
     sizes = Counter(post.workspace for post in without)
     assert sizes[0] > 3 * sizes[9] > 0, "workspaces differ in size"
+    most = Shape(3, 30.0, blast=Blast(2, 0.0, 300.0, CEILING / 300.0))
+    assert max(most.rates()) == CEILING / HOUR
+    counts = Counter(post.workspace for post in most.posts(HOUR))
+    assert max(counts.values()) == counts[2] == CEILING
 
 
 def test_the_largest_workspaces_are_on_shards_of_their_own() -> None:

@@ -83,28 +83,17 @@ def test_cells_keep_links_and_styles() -> None:
         {"type": "text", "text": "see "},
         {"type": "link", "url": "https://a.b/c", "text": "the log"},
     ]
-    assert [each.get("style") for each in styled[0]["elements"][0]["elements"]] == [
-        {"bold": True},
-        None,
-        {"code": True},
-    ]
-    assert [cell[0]["elements"][0]["elements"] for cell in (odd, empty)] == [
-        [{"type": "text", "text": "x"}],
-        [{"type": "text", "text": " "}],
-    ]
+    styles = [each.get("style") for each in styled[0]["elements"][0]["elements"]]
+    assert styles == [{"bold": True}, None, {"code": True}]
+    for cell, said in ((odd, "x"), (empty, " ")):
+        assert cell[0]["elements"][0]["elements"] == [{"type": "text", "text": said}]
 
 
 @pytest.mark.parametrize(
     "source",
     [
-        "no | table",
-        "```\n| a |\n|---|\n```\n",
-        "> | a |\n> |---|\n",
-        "a\r|b|\r|-|\rc",
-        "\u2028| a |\u2028",
-        "",
-        "|",
-        "\n",
+        *("no | table", "```\n| a |\n|---|\n```\n", "> | a |\n> |---|\n", "a\r|b|\r|-|\rc"),
+        *("\u2028| a |\u2028", "", "|", "\n"),
     ],
 )
 def test_other_text_stays_as_it_is(source: str) -> None:
@@ -117,17 +106,9 @@ def test_table_in_an_open_code_block_stays_text() -> None:
 
 def test_fallback_has_the_cells_and_a_plan_its_tasks() -> None:
     task = {"type": "task_update", "id": "1.1", "title": "weather", "status": "in_progress"}
-    content = content_of(
-        [
-            {"type": "plan_update", "title": "Steps"},
-            task,
-            task | {"status": "complete"},
-            *chunks_of(f"One:\n{rows(1)}"),
-        ],
-        [{"type": "divider"}],
-    )
+    plan = [{"type": "plan_update", "title": "Steps"}, task, task | {"status": "complete"}]
+    content = content_of([*plan, *chunks_of(f"One:\n{rows(1)}")], [{"type": "divider"}])
     assert content["text"] == "One:\na | b\nx | 1\n"
     assert [block["type"] for block in content["blocks"]] == ["plan", "markdown", "table", "divider"]
-    assert content["blocks"][0]["tasks"] == [
-        {"type": "task_card", "task_id": "1.1", "title": "weather", "status": "complete"}
-    ]
+    card = {"type": "task_card", "task_id": "1.1", "title": "weather", "status": "complete"}
+    assert content["blocks"][0]["tasks"] == [card]

@@ -106,18 +106,13 @@ def test_the_manifest_for_http_differs_by_its_one_url(manifest: dict[str, Any]) 
     assert not settings["socket_mode_enabled"]
 
 
-def test_subscriptions_are_the_events_that_have_handlers(
+def test_events_and_commands_are_those_that_have_handlers(
     manifest: dict[str, Any], kinds: set[str], scopes: set[str]
 ) -> None:
     types = {kind.removeprefix("slack.") for kind in kinds if kind.startswith("slack.")} & EVENT_TYPES
     # With app_context_changed, direct messages say what their author is looking at.
     assert set(manifest["settings"]["event_subscriptions"]["bot_events"]) == types | {"app_context_changed"}
     assert set().union(*(SCOPES_OF_EVENTS[name] for name in types)) <= scopes
-
-
-def test_commands_are_those_that_have_handlers(
-    manifest: dict[str, Any], kinds: set[str], scopes: set[str]
-) -> None:
     commands = {f"/{kind.removeprefix(COMMAND)}" for kind in kinds if kind.startswith(COMMAND)}
     assert {command["command"] for command in manifest["features"]["slash_commands"]} == commands
     assert "commands" in scopes
@@ -151,20 +146,11 @@ def test_every_call_of_the_context_has_its_scopes_here() -> None:
     assert calls <= SCOPES_OF_CALLS.keys()
 
 
-def test_the_simulators_own_manifest_is_the_documented_one(manifest: dict[str, Any]) -> None:
+def test_the_simulators_own_manifest_is_the_documented_one_and_asks_for_the_same_scopes(
+    manifest: dict[str, Any], scopes: set[str]
+) -> None:
     documented = manifest_of(manifest)
     assert documented.model_copy(update={"scopes": None}) == DOCUMENTED
-
-
-def test_the_simulator_asks_for_the_same_scopes(scopes: set[str]) -> None:
-    called = {
-        "chat.postMessage",
-        "chat.startStream",
-        "reactions.add",
-        "assistant.threads.setStatus",
-        "files.completeUploadExternal",
-        "views.publish",
-        "conversations.open",
-        "users.info",
-    }
-    assert {METHODS[name].scope for name in called} - {None} <= scopes
+    called = "chat.postMessage chat.startStream reactions.add assistant.threads.setStatus users.info"
+    called += " files.completeUploadExternal views.publish conversations.open"
+    assert {METHODS[name].scope for name in called.split()} - {None} <= scopes

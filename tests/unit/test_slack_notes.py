@@ -18,15 +18,13 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Answers:
-    """Give these answers to notes, one after another."""
+    """Gives these answers to notes, one after another."""
 
     def __init__(self, answers: Iterable[Settled | Exception]) -> None:
-        """Keep the answers."""
         self._answers = iter(answers)
         self.stored: list[str] = []
 
     async def note_event(self, _id: int, _claim: int, text: str) -> Settled:
-        """Give the next answer."""
         answer = next(self._answers)
         if isinstance(answer, Exception):
             raise answer
@@ -45,16 +43,13 @@ def notebook(engine: Answers) -> Notebook:
     return Notebook(cast("Engine", engine), event, get_logger("test"))
 
 
-async def test_a_reply_waits_until_the_database_has_its_note() -> None:
+async def test_a_reply_waits_until_the_database_has_its_note_and_needs_the_claim() -> None:
     engine = Answers([DatabaseUnavailable("away"), DatabaseUnavailable("away"), Settled.DONE])
     noted = notebook(engine)
     await noted.note_reply(0, None)
     assert engine.stored == ['{"replies": {"0": null}}']
     assert noted.has_reply(0)
     assert noted.reply(0) is None
-
-
-async def test_a_reply_is_not_sent_without_the_claim() -> None:
     with pytest.raises(ClaimLostError):
         await notebook(Answers([Settled.STALE])).note_reply(0, None)
 

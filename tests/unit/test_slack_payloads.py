@@ -34,11 +34,7 @@ def inner(**fields: Any) -> dict[str, Any]:
             id="a reaction",
         ),
         pytest.param(
-            inner(
-                type="assistant_thread_started",
-                assistant_thread={"channel_id": "D1", "thread_ts": "1.1"},
-                event_ts="3.3",
-            ),
+            inner(assistant_thread={"channel_id": "D1", "thread_ts": "1.1"}, event_ts="3.3"),
             Place("D1", "1.1", None, "3.3", None, "T1", "T1"),
             id="an assistant's thread",
         ),
@@ -53,25 +49,13 @@ def inner(**fields: Any) -> dict[str, Any]:
             id="an event with a channel object",
         ),
         pytest.param(
-            {
-                "command": "/hi",
-                "team_id": "T1",
-                "channel_id": "C1",
-                "user_id": "U1",
-                "response_url": "https://r",
-            },
+            {"command": "/hi", "team_id": "T1", "channel_id": "C1", "user_id": "U1"},
             Place("C1", None, None, None, "U1", "T1", "T1"),
             id="a slash command",
         ),
         pytest.param(
-            {
-                "type": "block_actions",
-                "team": {"id": "T1"},
-                "user": {"id": "U1"},
-                "channel": {"id": "C1"},
-                "message": {"ts": "2.2", "thread_ts": "1.1"},
-                "response_url": "https://r",
-            },
+            {name: {"id": f"{name[0].upper()}1"} for name in ("team", "user", "channel")}
+            | {"type": "block_actions", "message": {"ts": "2.2", "thread_ts": "1.1"}},
             Place("C1", "1.1", "2.2", "2.2", "U1", "T1", "T1"),
             id="a button in a thread",
         ),

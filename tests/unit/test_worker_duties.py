@@ -43,9 +43,7 @@ async def test_a_duty_that_crashes_begins_again_and_ends_no_other() -> None:
 
 
 @pytest.mark.parametrize(("retention", "erasing"), [("off", "30d"), ("30d", "off")])
-async def test_what_is_off_drops_nothing(
-    retention: str, erasing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_is_off_drops_none(retention: str, erasing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABASE_URL", "postgresql://nowhere/")
     monkeypatch.setenv("SURELANE_HISTORY_RETENTION", retention)
     monkeypatch.setenv("SURELANE_ERASE_UNINSTALLED_AFTER", erasing)

@@ -11,13 +11,9 @@ from surelane_worker.worker_settings import WorkerSettings
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (
-        "SLACK_BOT_TOKEN",
-        "SLACK_API_URL",
-        "SURELANE_LEASE",
-        "SURELANE_CONCURRENCY",
-        "SURELANE_WORKER_NAME",
-    ):
+    for name in ("SLACK_BOT_TOKEN", "SLACK_API_URL", "SURELANE_HISTORY_RETENTION"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("SURELANE_LEASE", "SURELANE_CONCURRENCY", "SURELANE_WORKER_NAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DATABASE_URL", "postgresql://surelane@/surelane?host=/tmp")
 
@@ -34,15 +30,28 @@ def test_defaults_are_the_documented_ones() -> None:
     assert settings.slack_limits == "on"
 
 
-def test_data_is_kept_after_an_uninstall_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_is_kept_after_an_uninstall_unless_told() -> None:
     assert load_settings(WorkerSettings).erase_uninstalled_after is None
     for given, kept in (("off", None), ("30d", timedelta(days=30))):
-        monkeypatch.setenv("SURELANE_ERASE_UNINSTALLED_AFTER", given)
-        assert load_settings(WorkerSettings).erase_uninstalled_after == kept
+        settings = load_settings(WorkerSettings, SURELANE_ERASE_UNINSTALLED_AFTER=given)
+        assert settings.erase_uninstalled_after == kept
 
 
-def test_each_process_has_its_own_name() -> None:
-    assert load_settings(WorkerSettings).name != load_settings(WorkerSettings).name
+@pytest.mark.parametrize(("given", "days"), [("", 90), ("30d", 30), ("off", None), ("OFF", None), ("3d", 3)])
+def test_history_is_kept_for_ninety_days_unless_told(
+    monkeypatch: pytest.MonkeyPatch, given: str, days: int | None
+) -> None:
+    if given:
+        monkeypatch.setenv("SURELANE_HISTORY_RETENTION", given)
+    kept = load_settings(WorkerSettings).history_retention
+    assert kept == (None if days is None else timedelta(days=days))
+
+
+@pytest.mark.parametrize("given", ["0", "1d", "for ever"])
+def test_an_age_in_which_duplicates_come_is_refused(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setenv("SURELANE_HISTORY_RETENTION", given)
+    with pytest.raises(SettingsError, match=r"at least 3d|not a duration"):
+        load_settings(WorkerSettings)
 
 
 @pytest.mark.parametrize(
@@ -55,12 +64,9 @@ def test_each_process_has_its_own_name() -> None:
         ("SURELANE_CONCURRENCY", "0", "greater than or equal to 1"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str, complaint: str
-) -> None:
-    monkeypatch.setenv(name, value)
+def test_settings_that_cannot_work_are_refused(name: str, value: str, complaint: str) -> None:
     with pytest.raises(SettingsError, match=complaint):
-        load_settings(WorkerSettings)
+        load_settings(WorkerSettings, **{name: value})
 
 
 def test_demo_token_is_never_sent_to_slack_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,8 +75,8 @@ def test_demo_token_is_never_sent_to_slack_itself(monkeypatch: pytest.MonkeyPatc
     assert load_settings(WorkerSettings).bot_token == DEMO_BOT_TOKEN
 
 
-def test_token_is_kept_out_of_sight(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLACK_BOT_TOKEN", "xoxb-very-secret")
-    settings = load_settings(WorkerSettings)
+def test_token_is_kept_out_of_sight_and_each_process_has_its_own_name() -> None:
+    settings = load_settings(WorkerSettings, SLACK_BOT_TOKEN="xoxb-very-secret")
     assert settings.bot_token == "xoxb-very-secret"
     assert "very-secret" not in repr(settings)
+    assert load_settings(WorkerSettings).name != settings.name

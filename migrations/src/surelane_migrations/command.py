@@ -51,14 +51,7 @@ Timeout = Annotated[
 def apply(scripts: Directory = PACKAGED, again: Again = False) -> None:
     """Migrate to this release, in one transaction; do nothing if that is done."""
     dsn, migration = load_database_url(), _migration(scripts, again)
-    outcome = _run(migration.apply(dsn))
-    if not outcome.migrated:
-        _say(f"the schema is at {outcome.after}: nothing to do")
-        return
-    _say(
-        f"migrated from {outcome.before or 'nothing'} to {outcome.after} in {outcome.seconds:.1f} s: "
-        f"{outcome.incremental} incremental and {outcome.idempotent} idempotent scripts"
-    )
+    _say(str(_run(migration.apply(dsn))))
 
 
 @app.command()

@@ -132,6 +132,14 @@ class Outcome:
     def migrated(self) -> bool:
         return self.idempotent > 0
 
+    def __str__(self) -> str:
+        if not self.migrated:
+            return f"the schema is at {self.after}: nothing to do"
+        return (
+            f"migrated from {self.before or 'nothing'} to {self.after} in {self.seconds:.1f} s: "
+            f"{self.incremental} incremental and {self.idempotent} idempotent scripts"
+        )
+
 
 def silent(_line: str) -> None:
     """Discard a line of progress."""

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -363,6 +365,9 @@ async def running_bot(
         observed = Handlers()
         observed.middleware(bot.observe)
         settings = _worker_settings(url, slack_url, model)
+        if settings.model is not None and find_spec("pydantic_ai"):
+            # It takes seconds, and on a busy machine more than a test waits for a handler.
+            import_module("surelane_worker.model.run")
         observed.include(with_answers(handlers, settings))
 
         async def start() -> LocalWorker:

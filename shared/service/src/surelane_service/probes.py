@@ -12,11 +12,13 @@ from http import HTTPStatus
 from typing import Any
 
 from aiohttp import hdrs, web
+from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.typedefs import Handler, Middleware
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from surelane.errors import SettingsError
 from surelane_service.figures import OTHER
+from surelane_service.logs import get_logger
 from surelane_service.service_settings import ServiceSettings
 
 PROBES = frozenset({"/livez", "/readyz", "/metrics"})
@@ -24,6 +26,11 @@ PROBES = frozenset({"/livez", "/readyz", "/metrics"})
 
 PRIVATE_CONNECTIONS = 192
 """The most connections to a private port."""
+
+UNFINISHED = 16 * 1024 * 1024
+"""The most bytes of unfinished headers over all connections of a port. aiohttp holds them about three times."""
+LOG_EVERY = 10.0
+"""Seconds after a line about connections that were closed, before the next one."""
 _PRIVATE_SUFFIXES = (".localhost", ".svc", ".cluster.local")
 
 SERVER = "surelane"
@@ -36,10 +43,53 @@ Protocols = Callable[[], asyncio.BaseProtocol]
 """Makes the protocol of a new connection."""
 
 
-class _Connection(web.RequestHandler):
-    """A connection whose answers name no version, and quote nothing of what is no request, as aiohttp's own do."""
+_logger = get_logger(__name__)
 
-    __slots__ = ()
+
+class _Connection(web.RequestHandler):
+    """A connection whose answers name no version, and quote nothing of what is no request, as aiohttp's own do.
+
+    ``unfinished``: the bytes of headers that have arrived without their end.
+    """
+
+    __slots__ = ("_body", "_limit", "unfinished")
+
+    def __init__(
+        self,
+        server: web.Server,
+        limit: "ConnectionLimit | None",
+        **options: Any,  # noqa: ANN401 - aiohttp's
+    ) -> None:
+        super().__init__(server, loop=asyncio.get_running_loop(), **options)
+        self._limit = limit
+        self._body = EMPTY_PAYLOAD
+        self.unfinished = 0
+
+    def data_received(self, data: bytes) -> None:
+        requests, of_headers = self._request_count, self._body.is_eof() and not self._upgraded
+        super().data_received(data)
+        if self._request_count > requests:
+            self._body = self._messages[-1][1]
+            self._now_unfinished(0)
+        elif of_headers and self.transport is not None:
+            self._now_unfinished(self.unfinished + len(data))
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        self._now_unfinished(0)
+
+    def _now_unfinished(self, size: int) -> None:
+        grown, self.unfinished = size - self.unfinished, size
+        if grown and self._limit is not None:
+            self._limit.grew(grown)
+
+    def abort(self) -> None:
+        """Close the connection at once, also to a client that reads nothing: unwritten bytes take memory, too."""
+        transport = self.transport
+        self.force_close()
+        if transport is not None:
+            transport.abort()
+        self._now_unfinished(0)
 
     def handle_error(
         self,
@@ -84,15 +134,23 @@ class Bounded:
 
 
 class ConnectionLimit:
-    """Bound the connections of a port, so that clients that only connect cannot exhaust memory or connections.
+    """Bound the connections of a port and their unfinished headers, so that clients cannot exhaust its memory.
 
-    At the bound, the oldest connection without a trusted request is closed. Where all had one, the new connection is
-    closed. During one round of the event loop, up to 128 more may be accepted from the listen queue.
+    At the bound of connections, the oldest one without a trusted request is closed. Where all had one, the new
+    connection is closed. During one round of the event loop, up to 128 more may be accepted from the listen queue.
+    At the bound of headers, the connection with the most is closed: first of those without a trusted request.
+
+    ``unfinished``: the bytes of all unfinished headers.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, most_unfinished: int = UNFINISHED) -> None:
+        """Set the bounds: of connections, and of bytes."""
+        self._most, self._most_unfinished = most, most_unfinished
+        self.unfinished = 0
         self._trusted: set[asyncio.BaseProtocol] = set()
+        self._server: web.Server | None = None
+        self._closed = 0
+        self._next_line = 0.0
 
     def trust(self, request: web.Request) -> None:
         """Keep the connection of a request whose signature was right."""
@@ -100,22 +158,39 @@ class ConnectionLimit:
 
     def protocols(self, server: web.Server, make: Protocols) -> Protocols:
         """Return the protocol factory for ``server`` to listen with. ``make`` makes its connections."""
+        self._server = server
 
         def protocol() -> asyncio.BaseProtocol:
-            connections = [each for each in server.connections if each.transport is not None]
+            connections = [each for each in self._connections() if each.transport is not None]
             self._trusted.intersection_update(connections)
             excess = len(connections) + 1 - self._most
             if excess <= 0:
                 return make()
             leaving = [each for each in connections if each not in self._trusted][:excess]
             for each in leaving:
-                transport = each.transport
-                each.force_close()
-                if transport is not None:
-                    transport.abort()  # a client that reads nothing would keep the unwritten bytes in memory
+                each.abort()
             return make() if leaving else _Closed()
 
         return protocol
+
+    def grew(self, grown: int) -> None:
+        """Note that a connection's unfinished headers grew by so many bytes. At the bound, close the largest."""
+        self.unfinished += grown
+        while self.unfinished > self._most_unfinished and (
+            holders := [each for each in self._connections() if each.unfinished]
+        ):
+            max(holders, key=lambda each: (each not in self._trusted, each.unfinished)).abort()
+            self._closed += 1
+        now = asyncio.get_running_loop().time()
+        if self._closed and now >= self._next_line:
+            _logger.warning(
+                "connections closed: too many bytes of unfinished headers", connections=self._closed
+            )
+            self._closed, self._next_line = 0, now + LOG_EVERY
+
+    def _connections(self) -> list[_Connection]:
+        connections = () if self._server is None else self._server.connections
+        return [each for each in connections if isinstance(each, _Connection)]
 
 
 class _Closed(asyncio.Protocol):
@@ -240,7 +315,7 @@ async def serving(
             raise RuntimeError("the server was not set up")
 
         def connection() -> _Connection:
-            return _Connection(server, loop=asyncio.get_running_loop(), **{"access_log": None, **options})
+            return _Connection(server, limit, **{"access_log": None, **options})
 
         protocols = connection if limit is None else limit.protocols(server, connection)
         try:

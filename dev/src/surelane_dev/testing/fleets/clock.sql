@@ -23,7 +23,8 @@ begin
     end loop;
 end $$;
 
--- Tell of a notification in the answer of its statement: an observer would need a statement of its own to hear of it.
+-- Tell of a notification in the answer of its statement: an observer would need a statement of its
+-- own to hear of it.
 -- What a subtransaction that is rolled back notifies of is told, too: a wake-up too many.
 create function agent.tell(_channel text, _payload text) returns void language plpgsql volatile as $$
 begin

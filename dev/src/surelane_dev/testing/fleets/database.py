@@ -3,7 +3,7 @@
 import asyncio
 import re
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from contextvars import Context
 from functools import cache
@@ -79,10 +79,8 @@ class Database:
 
     @classmethod
     @asynccontextmanager
-    async def opened(
-        cls, admin: str, template: str, mutant: Callable[[Any], Awaitable[None]] | None = None
-    ) -> AsyncIterator[Self]:
-        """Copy a migrated database for the block, in a virtual loop. Put a defect back if one is given."""
+    async def opened(cls, admin: str, template: str) -> AsyncIterator[Self]:
+        """Copy a migrated database for the block, in a virtual loop."""
         loop, name = asyncio.get_running_loop(), f"surelane_virtual_{secrets.token_hex(6)}"
         assert isinstance(loop, VirtualLoop)
         with loop.real():
@@ -92,7 +90,7 @@ class Database:
             )
         database = cls(admin, name, loop)
         try:
-            await database.open(mutant)
+            await database.open()
             yield database
         finally:
             with loop.real():
@@ -100,12 +98,10 @@ class Database:
                 await server.execute(f"drop database if exists {name} with (force)")
                 await server.close()
 
-    async def open(self, mutant: Callable[[Any], Awaitable[None]] | None) -> None:
+    async def open(self) -> None:
         """Replace the database's clock, and observe the notifications."""
         with self.loop.real():
             admin = await _connect(self.admin, database=self.name)
-            if mutant is not None:
-                await mutant(admin)
             await admin.execute(CLOCK.read_text())
             await self.prepare(admin)
             await admin.execute(f"alter database {self.name} set simulation.now = '{EPOCH}'")
@@ -199,7 +195,7 @@ class Database:
         self.serve(ended())
 
     def serve(self, what: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Do something as the server does, whatever becomes of its clients."""
+        """Do something as the server does, also after its clients are gone."""
         task = self.loop.create_task(what, context=Context())
         self.serving.add(task)
         task.add_done_callback(self.serving.discard)

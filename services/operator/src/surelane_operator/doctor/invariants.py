@@ -104,10 +104,11 @@ CHECKS = (
             union all
             (select id, item_key, event_ts, changes, false from agent.event_hist order by id desc limit ($1 + 1) / 2)
             ) as e""",
-        # A program may use a key again, and a run that continues as a new one keeps it.
+        # A program may use a key again, and a run that continues as a new one keeps it, with its children's.
         """select distinct 'event ' || e.id from looked as e
         where exists (select from agent.event_hist as h where h.id = e.id and (e.live or h.event_ts <> e.event_ts))
-        or e.item_key like 'Ev%' and not jsonb_path_exists(e.changes, '$[*] ? (@.action starts with "continu")')
+        or e.item_key like 'Ev%' and e.item_key not like '%:%'
+        and not jsonb_path_exists(e.changes, '$[*] ? (@.action starts with "continu")')
         and exists (select from agent.event_hist as h where h.item_key = e.item_key and h.id <> e.id
             and h.event_ts between e.event_ts - interval '1 day' and e.event_ts + interval '1 day')""",
         "events that are live and ended, or ended twice",

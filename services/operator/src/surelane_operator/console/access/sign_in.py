@@ -23,6 +23,8 @@ STARTED = timedelta(minutes=10)
 """How long a person may take at the provider."""
 LONGEST_NEXT = 2000
 LONGEST_NAME = 100
+LARGEST_FORM = 16 * 1024
+"""The most bytes of a form that anybody may send: many at once would take the memory."""
 _STATE, _LINK = "oidc", "link"
 _logger = get_logger(__name__)
 
@@ -56,7 +58,7 @@ class SignIn:
         return self._page(local_path(request.query.get("next", "")))
 
     async def with_token(self, request: web.Request) -> web.Response:
-        form = await request.post()
+        form = await request.clone(client_max_size=LARGEST_FORM).post()
         following, token, name = (str(form.get(field, "")) for field in ("next", "token", "name"))
         assert self.tokens is not None  # noqa: S101 - it is routed with them only
         role = self.tokens.role(request, token)

@@ -1,0 +1,333 @@
+"""slack-sdk's own client works with the simulated Web API, and other bots and workflows act."""
+
+import time
+from typing import Any
+
+import aiohttp
+import pytest
+from slack_sdk.http_retry.builtin_async_handlers import (
+    AsyncRateLimitErrorRetryHandler,
+    AsyncServerErrorRetryHandler,
+)
+from slack_sdk.models.blocks import SectionBlock
+from slack_sdk.models.metadata import Metadata
+from slack_sdk.web.async_client import AsyncWebClient
+from slack_sdk.webhook.async_client import AsyncWebhookClient
+
+from dev.tests.simulator.calls import ADA, BOT, GENERAL, LOUNGE, failing
+from surelane_dev.simulator.client import SimulatorError
+from tests.system.slack_app import TOKEN, Pair
+
+SUBSCRIPTIONS = frozenset({"app_mention", "message.channels", "message.im", "function_executed"})
+
+
+async def history(pair: Pair, **given: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await pair.web.conversations_history(channel=GENERAL, **given))["messages"]
+    return found
+
+
+async def texts(pair: Pair, **given: Any) -> list[str]:
+    return [each["text"] for each in await history(pair, **given)]
+
+
+async def fault(pair: Pair, kind: str, **how: Any) -> None:
+    await pair.control.request("POST", "/control/faults", {"kind": kind, **how})
+
+
+async def heard(pair: Pair, count: int) -> list[dict[str, Any]]:
+    """Wait for so many events; return them without their envelopes."""
+    await pair.app.arrive(count)
+    return [envelope["event"] for envelope in pair.app.events]
+
+
+async def test_who_and_where(pair: Pair) -> None:
+    told = await pair.web.auth_test()
+    assert (told["team_id"], told["user_id"], told["bot_id"]) == ("T0SURELANE", BOT, "B0SURELANE")
+    channels = [channel["name"] for channel in (await pair.web.conversations_list(limit=10))["channels"]]
+    assert channels[:2] == ["general", "support"]
+    assert (await pair.web.conversations_info(channel=GENERAL))["channel"]["is_member"] is True
+    opened = await pair.web.conversations_open(users=[ADA], return_im=True)
+    assert (opened["channel"]["id"], opened["channel"]["user"]) == ("D0ADA00001", ADA)
+    assert (await pair.web.users_info(user=ADA))["user"]["real_name"] == "Ada Byron"
+    assert len((await pair.web.users_list())["members"]) == 4
+    assert (await pair.web.users_lookupByEmail(email="Ada@example.com"))["user"]["id"] == ADA
+    assert (await pair.web.bots_info())["bot"]["user_id"] == BOT
+    ts = (await pair.said())["ts"]
+    address = await pair.web.chat_getPermalink(channel=GENERAL, message_ts=ts)
+    assert address["permalink"].endswith(f"{GENERAL}/{ts}")
+    for missing, error in (
+        (pair.web.users_info(user="U0NOBODY"), "user_not_found"),
+        (pair.web.conversations_info(channel="C0NOWHERE"), "channel_not_found"),
+        (pair.web.users_lookupByEmail(email="x@example.com"), "users_not_found"),
+        (pair.web.bots_info(bot="B0NOBODY"), "bot_not_found"),
+        (pair.web.chat_getPermalink(channel=GENERAL, message_ts="1.000001"), "message_not_found"),
+    ):
+        assert await failing(missing) == error
+
+
+async def test_a_reply_with_metadata_is_found_again_in_its_thread(pair: Pair) -> None:
+    asked = await pair.said()
+    thread: dict[str, Any] = {"channel": GENERAL, "ts": asked["ts"]}
+    metadata = Metadata("surelane_reply", {"event_id": "Ev1", "ordinal": 0})
+    posted = await pair.web.chat_postMessage(
+        channel=GENERAL, thread_ts=asked["ts"], text="hi", metadata=metadata
+    )
+    assert (posted["message"]["thread_ts"], posted["message"]["bot_id"]) == (asked["ts"], "B0SURELANE")
+    short = await pair.web.conversations_replies(**thread)
+    full = await pair.web.conversations_replies(**thread, include_all_metadata=True)
+    assert [message["text"] for message in short["messages"]] == ["<@U0SURELANE> hello", "hi"]
+    assert "metadata" not in short["messages"][1]
+    assert full["messages"][1]["metadata"] == {
+        "event_type": "surelane_reply",
+        "event_payload": {"event_id": "Ev1", "ordinal": 0},
+    }
+    assert (short["messages"][0]["reply_count"], short["has_more"]) == (1, False)
+
+
+async def test_a_long_thread_comes_in_pages_that_slack_sdk_follows(pair: Pair) -> None:
+    asked = await pair.said()
+    for number in range(5):
+        await pair.web.chat_postMessage(channel=GENERAL, thread_ts=asked["ts"], text=str(number))
+    replies: list[str] = []
+    async for page in await pair.web.conversations_replies(channel=GENERAL, ts=asked["ts"], limit=2):
+        assert page["messages"][0]["ts"] == asked["ts"]
+        replies += [message["text"] for message in page["messages"][1:]]
+    assert replies == ["0", "1", "2", "3", "4"]
+
+
+async def test_a_channels_history_has_its_broadcast_replies_alone_and_nothing_for_one_person(
+    pair: Pair,
+) -> None:
+    asked = await pair.said("history")
+    thread = {"channel": GENERAL, "thread_ts": asked["ts"]}
+    await pair.web.chat_postMessage(**thread, text="quiet")
+    await pair.web.chat_postMessage(**thread, text="loud", reply_broadcast=True)
+    sent = await pair.web.chat_postEphemeral(channel=GENERAL, user=ADA, text="psst")
+    found = await history(pair, oldest=asked["ts"], inclusive=True)
+    assert [message["text"] for message in found] == ["loud", "<@U0SURELANE> history"]
+    assert found[0]["subtype"] == "thread_broadcast"
+    assert found[0]["ts"] < sent["message_ts"]
+    nobody = pair.web.chat_postEphemeral(channel=GENERAL, user="U0NOBODY", text="psst")
+    assert await failing(nobody) == "user_not_in_channel"
+
+
+async def test_the_bots_messages_can_be_changed_and_taken_back_and_nobody_elses(pair: Pair) -> None:
+    asked = {"channel": GENERAL, "ts": (await pair.said())["ts"]}
+    posted = await pair.web.chat_postMessage(
+        channel=GENERAL, text="first", blocks=[SectionBlock(text="first")]
+    )
+    own = {"channel": GENERAL, "ts": posted["ts"]}
+    changed = await pair.web.chat_update(**own, text="second")
+    assert (changed["text"], changed["message"]["edited"]["user"]) == ("second", BOT)
+    assert await failing(pair.web.chat_update(**asked, text="no")) == "cant_update_message"
+    assert await failing(pair.web.chat_delete(**asked)) == "cant_delete_message"
+    await pair.web.chat_delete(**own)
+    assert await failing(pair.web.chat_delete(**own)) == "message_not_found"
+
+
+async def test_reactions(pair: Pair) -> None:
+    where = {"channel": GENERAL, "timestamp": (await pair.said())["ts"]}
+    await pair.web.reactions_add(name="eyes", **where)
+    assert await failing(pair.web.reactions_add(name="eyes", **where)) == "already_reacted"
+    told = await pair.web.reactions_get(**where)
+    assert told["message"]["reactions"] == [{"name": "eyes", "users": [BOT], "count": 1}]
+    await pair.web.reactions_remove(name="eyes", **where)
+    assert await failing(pair.web.reactions_remove(name="eyes", **where)) == "no_reaction"
+    assert await failing(pair.web.reactions_add(name="not a name", **where)) == "invalid_name"
+    nowhere = pair.web.reactions_add(name="eyes", channel=GENERAL, timestamp="1.1")
+    assert await failing(nowhere) == "message_not_found"
+
+
+async def test_a_streamed_reply_grows_and_ends_with_metadata(pair: Pair) -> None:
+    asked = await pair.said()
+    thread = {"channel": GENERAL, "thread_ts": asked["ts"]}
+    assert await failing(pair.web.chat_startStream(**thread)) == "missing_recipient_team_id"
+    person = {"recipient_team_id": "T0SURELANE", "recipient_user_id": ADA}
+    stream = await pair.web.chat_stream(**thread, **person, buffer_size=4)
+    for part in ("some ", "words ", "at a time"):
+        await stream.append(markdown_text=part)
+    growing: dict[str, Any] = {"channel": GENERAL, "ts": str(stream.ts)}
+    assert await failing(pair.web.chat_update(**growing, text="x")) == "streaming_state_conflict"
+    ended = await stream.stop(metadata=Metadata("surelane_reply", {"event_id": "Ev2"}))
+    assert ended["message"]["text"] == "some words at a time"
+    assert ended["message"]["metadata"]["event_payload"] == {"event_id": "Ev2"}
+    late = pair.web.chat_appendStream(**growing, markdown_text="more")
+    assert await failing(late) == "message_not_in_streaming_state"
+    private = await pair.said(channel="D0ADA00001")
+    direct = {"channel": "D0ADA00001", "thread_ts": private["ts"]}
+    assert (await pair.web.chat_startStream(**direct, markdown_text="hi"))["ts"], "it answers one person"
+
+
+async def test_a_status_is_shown_and_ends_with_the_reply(pair: Pair) -> None:
+    asked = await pair.said()
+    where = {"channel_id": GENERAL, "thread_ts": asked["ts"]}
+    await pair.web.assistant_threads_setStatus(status="is thinking", **where)
+    state = await pair.control.request("GET", "/control/state")
+    assert [status["text"] for status in state["statuses"]] == ["is thinking"]
+    await pair.web.chat_postMessage(channel=GENERAL, thread_ts=asked["ts"], text="here")
+    assert (await pair.control.request("GET", "/control/state"))["statuses"] == []
+
+
+async def test_the_bot_writes_where_it_was_brought_in_or_has_joined(pair: Pair) -> None:
+    assert await failing(pair.web.chat_postMessage(channel="#lounge", text="hi")) == "not_in_channel"
+    await pair.control.request("POST", "/control/channels/lounge/members", {"user": "surelane"})
+    assert (await pair.web.chat_postMessage(channel="#lounge", text="hi"))["channel"] == LOUNGE
+    assert (await pair.web.conversations_join(channel=LOUNGE))["warning"] == "already_in_channel"
+    direct = (await pair.web.conversations_open(users=ADA))["channel"]["id"]
+    joining = pair.web.conversations_join(channel=direct)
+    assert await failing(joining) == "method_not_supported_for_channel_type"
+
+
+async def test_the_bot_joins_a_channel(pair: Pair) -> None:
+    assert (await pair.web.conversations_join(channel=LOUNGE))["channel"]["is_member"]
+    assert (await pair.web.chat_postMessage(channel=LOUNGE, text="x"))["ok"]
+
+
+async def test_a_rate_limit_and_a_server_error_are_survived_by_slack_sdks_retry_handlers(pair: Pair) -> None:
+    await fault(pair, "rate_limited", retry_after=0)
+    await fault(pair, "server_error", methods=["auth.test"])
+    handlers = [AsyncRateLimitErrorRetryHandler(2), AsyncServerErrorRetryHandler(2)]
+    client = AsyncWebClient(token=TOKEN, base_url=f"{pair.url}/api/", retry_handlers=[*handlers])
+    assert (await client.auth_test())["ok"]
+    calls = (await pair.control.request("GET", "/control/calls"))["calls"]
+    assert [(call["status"], call["error"]) for call in calls] == [
+        (429, "ratelimited"),
+        (500, "internal_error"),
+        (200, None),
+    ]
+
+
+async def test_a_lost_answer_leaves_the_message_there_and_a_slow_one_comes_too_late(pair: Pair) -> None:
+    impatient = AsyncWebClient(token=TOKEN, base_url=f"{pair.url}/api/", timeout=1, retry_handlers=[])
+    await fault(pair, "answer_lost", methods=["chat.postMessage"])
+    with pytest.raises(aiohttp.ClientError):
+        await impatient.chat_postMessage(channel=GENERAL, text="did it arrive?")
+    assert await texts(pair) == ["did it arrive?"]
+    await fault(pair, "invalid_auth")
+    assert await failing(pair.web.auth_test()) == "invalid_auth"
+    await fault(pair, "slow", delay="300s")
+    with pytest.raises(TimeoutError):
+        await impatient.auth_test()
+
+
+async def test_a_command_is_answered_at_its_response_url_five_times(pair: Pair) -> None:
+    pair.app.answer({"text": "at once"})
+    body = {"command": "/deploy", "text": "now", "channel": "general"}
+    answer = await pair.control.request("POST", "/control/commands", body)
+    hook = AsyncWebhookClient(answer["response_url"])
+    sent = [await hook.send(text=f"{number}", response_type="in_channel") for number in range(6)]
+    assert [response.status_code for response in sent] == [200] * 5 + [404]
+    assert (sent[0].body, "used_url" in sent[5].body) == ("ok", True)
+    assert await texts(pair) == ["4", "3", "2", "1", "0"]
+
+
+async def test_a_scheduled_message_is_posted_at_its_time(pair: Pair) -> None:
+    at = int(time.time()) + 2
+    answer = await pair.web.chat_scheduleMessage(channel=GENERAL, text="later", post_at=at)
+    assert (answer["post_at"], answer["message"]["text"]) == (at, "later")
+    (event,) = await heard(pair, 1)
+    assert (event["text"], event["bot_id"]) == ("later", "B0SURELANE")
+    assert float(event["ts"]) >= at
+    assert (await pair.web.chat_scheduledMessages_list())["scheduled_messages"] == []
+
+
+async def test_a_scheduled_message_can_be_deleted_until_a_minute_before(pair: Pair) -> None:
+    near, far = int(time.time()) + 50, int(time.time()) + 3600
+    first, second = [
+        (await pair.web.chat_scheduleMessage(channel=GENERAL, text="x", post_at=at))["scheduled_message_id"]
+        for at in (near, far)
+    ]
+    listed = (await pair.web.chat_scheduledMessages_list(channel=GENERAL))["scheduled_messages"]
+    assert [(each["id"], each["post_at"]) for each in listed] == [(first, near), (second, far)]
+
+    async def delete(message: str) -> Any:
+        return await pair.web.chat_deleteScheduledMessage(channel=GENERAL, scheduled_message_id=message)
+
+    assert await failing(delete(first)) == "invalid_scheduled_message_id"
+    assert (await delete(second))["ok"]
+    assert await failing(delete(second)) == "invalid_scheduled_message_id"
+
+
+async def test_times_that_slack_refuses(pair: Pair) -> None:
+    now = int(time.time())
+    at: Any
+    for at, error in (
+        (now - 1, "time_in_past"),
+        (now + 121 * 86_400, "time_too_far"),
+        ("soon", "invalid_time"),
+    ):
+        assert await failing(pair.web.chat_scheduleMessage(channel=GENERAL, text="x", post_at=at)) == error
+    at = (now // 300 + 10) * 300
+    for _ in range(30):  # as many may be due in five minutes
+        await pair.web.chat_scheduleMessage(channel=GENERAL, text="x", post_at=at)
+    again = pair.web.chat_scheduleMessage(channel=GENERAL, text="x", post_at=at + 299)
+    assert await failing(again) == "restricted_too_many"
+
+
+async def run_function(pair: Pair) -> dict[str, Any]:
+    """Let a workflow run the app's function; return the event."""
+    asked = {"callback_id": "greet", "inputs": {"user_id": ADA}}
+    await pair.control.request("POST", "/control/functions", asked)
+    (event,) = await heard(pair, 1)
+    assert (event["type"], event["function"]["callback_id"]) == ("function_executed", "greet")
+    assert event["inputs"] == {"user_id": ADA}
+    return event
+
+
+async def test_a_function_runs_with_a_token_of_its_own_and_completes_once(pair: Pair) -> None:
+    event = await run_function(pair)
+    token, run = event["bot_access_token"], event["function_execution_id"]
+    assert token.startswith("xwfp-")
+    own = AsyncWebClient(token=token, base_url=f"{pair.url}/api/")
+    assert (await own.auth_test())["user_id"] == BOT
+    assert (await own.functions_completeSuccess(function_execution_id=run, outputs={"said": "hi"}))["ok"]
+    shown = await pair.control.request("GET", f"/control/functions/{run}")
+    assert (shown["state"], shown["outputs"]) == ("completed", {"said": "hi"})
+    assert await failing(own.auth_test()) == "token_expired"
+    again = pair.web.functions_completeError(function_execution_id=run, error="x")
+    assert await failing(again) == "execution_not_in_running_state"
+
+
+async def test_a_function_fails_with_a_reason(pair: Pair) -> None:
+    run = (await run_function(pair))["function_execution_id"]
+    assert (await pair.web.functions_completeError(function_execution_id=run, error="no such user"))["ok"]
+    shown = await pair.control.request("GET", f"/control/functions/{run}")
+    assert (shown["state"], shown["error"]) == ("failed", "no such user")
+    unknown = pair.web.functions_completeSuccess(function_execution_id="Fx0", outputs={})
+    assert await failing(unknown) == "function_execution_not_found"
+
+
+async def test_a_mention_may_be_empty(pair: Pair) -> None:
+    assert (await pair.said(""))["text"] == f"<@{BOT}>"
+    with pytest.raises(SimulatorError, match="may be empty only"):
+        await pair.control.say("")
+
+
+async def test_me_and_another_apps_bot_write_messages_of_their_own_kinds(pair: Pair) -> None:
+    await pair.control.request("POST", "/control/messages", {"text": "waves", "me": True})
+    (event,) = await heard(pair, 1)
+    assert (event["type"], event["subtype"], event["text"]) == ("message", "me_message", "waves")
+    said = {"text": "@surelane build 7 failed", "bot": "Deploys"}
+    await pair.control.request("POST", "/control/messages", said)
+    events = (await heard(pair, 3))[1:]
+    assert sorted(event["type"] for event in events) == ["app_mention", "message"]
+    for event in events:
+        assert (event["subtype"], event["username"]) == ("bot_message", "Deploys")
+        assert not {"user", "client_msg_id", "app_id"} & event.keys()
+    assert (await pair.web.bots_info(bot=events[0]["bot_id"]))["bot"]["name"] == "Deploys"
+
+
+async def test_an_edit_says_what_was_there_before(pair: Pair) -> None:
+    metadata = {"event_type": "filed", "event_payload": {"id": 7}}
+    divider = {"type": "divider", "block_id": "d"}
+    ts = (await pair.web.chat_postMessage(channel=GENERAL, text="a", blocks=[divider], metadata=metadata))[
+        "ts"
+    ]
+    await pair.web.chat_update(channel=GENERAL, ts=ts, text="b", blocks=[])
+    await pair.web.chat_delete(channel=GENERAL, ts=ts)
+    posted, edited, deleted = sorted(await heard(pair, 3), key=lambda event: str(event["event_ts"]))
+    assert (posted["blocks"], posted["metadata"]) == ([divider], metadata)
+    assert edited["previous_message"]["blocks"] == [divider]
+    assert (edited["previous_message"]["text"], edited["message"]["text"]) == ("a", "b")
+    assert edited["message"]["metadata"] == metadata
+    assert deleted["previous_message"]["metadata"] == metadata

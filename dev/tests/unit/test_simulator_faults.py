@@ -1,0 +1,107 @@
+"""The simulator's faults, short-lived keys, signatures and settings work as documented."""
+
+from datetime import timedelta
+
+import pytest
+from pydantic import ValidationError
+from slack_sdk.signature import Clock, SignatureVerifier
+
+from surelane.errors import SettingsError
+from surelane_dev.simulator.faults import Fault, Faults
+from surelane_dev.simulator.interactions import Interactions, ResponseUrl
+from surelane_dev.simulator.posting.signing import signed_headers
+from surelane_dev.simulator.simulator_settings import SimulatorSettings
+from surelane_service.service_settings import load_settings
+
+WRONG: tuple[dict[str, object], ...] = ({"delay": "soon"}, {"count": 0}, {"x": 1})
+
+
+def test_a_fault_meets_its_method_as_often_as_it_says() -> None:
+    faults = Faults()
+    faults.add(Fault(kind="server_error", methods=["chat.postMessage"], count=2))
+    taken = [faults.take(Faults.API, name) for name in ("auth.test", *["chat.postMessage"] * 3)]
+    assert [fault is not None for fault in taken] == [False, True, True, False]
+    assert faults.active == []
+
+
+def test_a_fault_without_a_count_stays_until_it_is_taken_away() -> None:
+    changes: list[int] = []
+    faults = Faults(lambda: changes.append(len(faults.active)))
+    faults.add(Fault(kind="invalid_auth", count=None))
+    assert all(faults.take(Faults.API, "auth.test") for _ in range(5))
+    assert faults.take(Faults.DELIVERY) is None
+    assert faults.remove(faults.active[0].id)
+    assert not faults.remove()
+    assert changes[-2:] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"kind": kind} | more for kind, more in (("explode", {}), *(("slow", each) for each in WRONG))],
+)
+def test_a_fault_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        Fault.model_validate(wrong)
+
+
+def test_requests_are_signed_as_slacks_verifier_wants() -> None:
+    class At(Clock):
+        def now(self) -> float:
+            return 1_700_000_100
+
+    headers = signed_headers("secret", '{"ä": 1}'.encode(), 1_700_000_000)
+    verifier = SignatureVerifier("secret", At())
+    assert verifier.is_valid_request('{"ä": 1}'.encode(), headers)
+    assert not verifier.is_valid_request(b"{}", headers)
+
+
+def test_a_trigger_id_opens_one_modal_within_three_seconds() -> None:
+    now = [100.0]
+    interactions = Interactions("http://slack.example", lambda: now[0])
+    first, second = interactions.new_trigger("U1"), interactions.new_trigger("U1")
+    assert interactions.use_trigger(first) == ("valid", "U1")
+    assert interactions.use_trigger(first)[0] == "used"
+    assert interactions.use_trigger("made up")[0] == "unknown"
+    now[0] += 3.1
+    assert interactions.use_trigger(second)[0] == "expired"
+
+
+def test_a_response_url_is_good_for_five_uses_in_thirty_minutes() -> None:
+    now = [100.0]
+    interactions = Interactions("http://slack.example", lambda: now[0])
+    keys = [interactions.new_response_url("C1", "U1").rpartition("/")[2] for _ in range(2)]
+    assert all(isinstance(interactions.spend_response(keys[0]), ResponseUrl) for _ in range(5))
+    assert interactions.spend_response(keys[0]) == "used_url"
+    assert interactions.spend_response("made up") == "no_such_url"
+    now[0] += 30 * 60 + 1
+    assert interactions.spend_response(keys[1]) == "expired_url"
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SURELANE_SIMULATOR_HOSTS", "slack.test, box")
+    monkeypatch.setenv("SURELANE_SIMULATOR_URL", "http://Simulator:8090/")
+    monkeypatch.setenv("SURELANE_SIMULATOR_RETRY_DELAYS", "0s,1m,5m")
+    monkeypatch.setenv("SURELANE_SIMULATOR_SUBSCRIPTIONS", "app_mention,message.channels")
+    monkeypatch.setenv("SURELANE_INGEST_URL", "http://ingest:8080/")
+    settings = load_settings(SimulatorSettings)
+    assert settings.names == {"slack.test", "box", "simulator", "127.0.0.1"}
+    assert settings.retry_delays == (timedelta(0), timedelta(minutes=1), timedelta(minutes=5))
+    assert settings.subscriptions == frozenset({"app_mention", "message.channels"})
+    assert settings.ingest_url == "http://ingest:8080"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SURELANE_SIMULATOR_RETRY_DELAYS", "0,1,2,3"),
+        ("SURELANE_SIMULATOR_RETRY_DELAYS", "later"),
+        ("SURELANE_INGEST_URL", "ingest:8080"),
+        ("SURELANE_SIMULATOR_PORT", "90000"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError, match=name):
+        load_settings(SimulatorSettings)

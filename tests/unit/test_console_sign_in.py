@@ -1,0 +1,42 @@
+"""A sign-in leads to the page alone, and its settings must leave assistants a way in."""
+
+import pytest
+
+from surelane_operator.console.access.access_settings import AccessSettings
+from surelane_operator.console.access.sign_in import local_path
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ("/console/events/7?state=failed", "/console/events/7?state=failed"),
+        ("/console", "/console"),
+        ("https://evil.example/console/", "/console/"),
+        ("//evil.example/console/", "/console/"),
+        ("/\\evil.example", "/console/"),
+        ("/console/\\evil.example", "/console/"),
+        ("/console/\n/evil.example", "/console/"),
+        ("javascript:alert(1)", "/console/"),
+        ("/v1/jobs", "/console/"),
+        ("/consoleevil", "/console/"),
+        ("/console/sign-in?next=/console/sign-in", "/console/"),
+        ("", "/console/"),
+        ("/console/" + "x" * 3000, "/console/"),
+    ],
+)
+def test_a_sign_in_leads_to_the_page_alone(given: str, taken: str) -> None:
+    assert local_path(given) == taken
+
+
+def test_sign_in_without_a_token_that_assistants_can_send_is_refused() -> None:
+    proxy = {
+        "DATABASE_URL": "postgresql://",
+        "SURELANE_CONSOLE_SIGN_IN": "proxy",
+        "SURELANE_CONSOLE_KEY": "a-key-of-the-page-0123456789",
+        "SURELANE_CONSOLE_VIEWER_GROUPS": "*",
+        "SURELANE_CONSOLE_PROXY_USER_HEADER": "X-User",
+        "SURELANE_CONSOLE_PROXY_ADDRESSES": "10.0.0.7",
+    }
+    AccessSettings.model_validate(proxy)
+    with pytest.raises(ValueError, match="needs SURELANE_API_TOKEN or SURELANE_API_VIEWER_TOKEN for"):
+        AccessSettings.model_validate({**proxy, "SURELANE_MCP": "read"})

@@ -1,0 +1,38 @@
+"""Which addresses are called, and what of a URL is exported."""
+
+import pytest
+
+from surelane_service.outbound import PrivateAddressError, check
+from surelane_service.telemetry.setup import plain_url
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("127.0.0.1", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0"),
+        *("224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1%eth0", "fd00::1", "ff02::1"),
+        *("::ffff:127.0.0.1", "2002:7f00:1::", "::7f00:1", "64:ff9b::7f00:1", "fec0::1"),
+    ],
+)
+def test_no_address_that_is_not_public_is_called(address: str) -> None:
+    with pytest.raises(PrivateAddressError):
+        check(address, [])
+
+
+@pytest.mark.parametrize("address", ["1.1.1.1", "2606:4700:4700::1111", "::ffff:1.1.1.1"])
+def test_public_addresses_are_called(address: str) -> None:
+    check(address, [])
+
+
+@pytest.mark.parametrize(
+    ("url", "plain"),
+    [
+        ("https://hooks.slack.com/commands/T1/2/secret", "https://hooks.slack.com"),
+        ("https://hooks.slack-gov.com/actions/T1/2/secret?x=y", "https://hooks.slack-gov.com"),
+        ("https://user:secret@example.com/a?b=secret#secret", "https://example.com/a"),
+        ("/slack/events?code=secret", "/slack/events"),
+        ("https://slack.com/api/chat.postMessage", "https://slack.com/api/chat.postMessage"),
+    ],
+)
+def test_urls_lose_what_is_secret(url: str, plain: str) -> None:
+    assert plain_url(url) == plain
