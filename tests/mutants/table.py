@@ -274,7 +274,7 @@ TABLE = r"""
 - array(select kind from agent.kind where not paused and (_kinds is null or
 + array(select kind from agent.kind where (_kinds is null or
 # cut-undos: undos run after the deadline, too
-@ sql/008-sweep.sql > system/test_durable_undos.py sql/test_queue_sweeps.py
+@ sql/008-sweep.sql > fleet/test_undos.py sql/test_queue_sweeps.py
 ~ and (e.notes ? 'undo') is not true and not exists ( ==> and not exists (
 # stuck-last-attempts: a last attempt that lapsed ends as expired
 @ sql/008-sweep.sql > sql/test_queue_sweeps.py
@@ -393,7 +393,7 @@ TABLE = r"""
 @ worker/claiming/claimer.py > unit/test_claiming_cursors.py
 ~ = first if stands is None else min(first, stands) ==> = first if stands is None else max(first, stands)
 # undos-forwards: undos run in reverse order
-@ worker/handling/undo.py > system/test_durable_undos.py
+@ worker/handling/undo.py > fleet/test_undos.py
 ~ for key, call in reversed(steps.undos): ==> for key, call in steps.undos:
 # children-one-by-one: a continuation begins once all its children have ended
 @ sql/011-workflow.sql > sql/test_workflow_fan_out.py sql/test_children.py
@@ -403,7 +403,7 @@ TABLE = r"""
 @ worker/running/runner.py > system/test_versions.py unit/test_handling_versions.py
 ~ return newest.versions.get(attempt.version, lacking) ==> return newest.versions.get(attempt.version, newest)
 # followers-of-a-pause: quick messages end with the run that got them
-@ worker/running/runner.py > system/test_coalescing.py
+@ worker/running/runner.py > fleet/test_coalescing.py
 ~ ended_too = () if isinstance(outcome, Snooze | Elsewhere | Undone) else followers ==> ended_too = followers
 # busy-followers: an event that began a run of its own follows no other
 @ sql/010-durable.sql > sql/test_coalesce.py
