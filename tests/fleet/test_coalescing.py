@@ -82,8 +82,8 @@ async def attempts(*events: Any) -> list[int]:
 
 
 @virtual
-async def test_a_run_waits_until_no_more_come_and_gets_them_in_order(virtual_database: Any) -> None:
-    async with fleet(talking([]), database=virtual_database) as f:
+async def test_a_run_waits_until_no_more_come_and_gets_them_in_order() -> None:
+    async with fleet(talking([])) as f:
         (first,) = await say(f, "a")
         await f.sleep(8)
         row = await first.row()
@@ -101,8 +101,8 @@ async def test_a_run_waits_until_no_more_come_and_gets_them_in_order(virtual_dat
 
 
 @virtual
-async def test_what_can_get_no_more_is_handled_at_once(virtual_database: Any) -> None:
-    async with fleet(talking([]), database=virtual_database) as f:
+async def test_what_can_get_no_more_is_handled_at_once() -> None:
+    async with fleet(talking([])) as f:
         assert await ends(f, await f.enqueue("talk", {"text": "alone"})) == [["alone"]]
         first, second = await say(f, "a") + await say(f, "p", kind="plain")
         assert await ends(f, first, second) == [["a"], "p"]
@@ -110,8 +110,8 @@ async def test_what_can_get_no_more_is_handled_at_once(virtual_database: Any) ->
 
 
 @virtual
-async def test_other_kinds_of_the_thread_keep_their_turn(virtual_database: Any) -> None:
-    async with fleet(talking([]), database=virtual_database, workers=0) as f:
+async def test_other_kinds_of_the_thread_keep_their_turn() -> None:
+    async with fleet(talking([]), workers=0) as f:
         first, second = await say(f, "a", "b")
         (plain,) = await say(f, "p", kind="plain")
         third, fourth = await say(f, "c", "d")
@@ -121,8 +121,8 @@ async def test_other_kinds_of_the_thread_keep_their_turn(virtual_database: Any) 
 
 
 @virtual
-async def test_a_new_run_gets_the_same_events(virtual_database: Any) -> None:
-    async with fleet(talking([]), database=virtual_database) as f:
+async def test_a_new_run_gets_the_same_events() -> None:
+    async with fleet(talking([])) as f:
         first, second = await say(f, "a", "b")
         await ends(f, first, second)
         for step in (None, "read"):
@@ -131,10 +131,10 @@ async def test_a_new_run_gets_the_same_events(virtual_database: Any) -> None:
 
 
 @virtual
-async def test_every_attempt_gets_the_same_events(virtual_database: Any) -> None:
+async def test_every_attempt_gets_the_same_events() -> None:
     """Their steps, which were stored for them, fit. The third event comes before the second attempt."""
     log, go = list[str](), asyncio.Event()
-    async with fleet(talking(log, go), database=virtual_database) as f:
+    async with fleet(talking(log, go)) as f:
         first, second = await say(f, "a", "b", do="fail once")
         await f.until(lambda: "began" in log)
         (third,) = await say(f, "c")
@@ -146,24 +146,24 @@ async def test_every_attempt_gets_the_same_events(virtual_database: Any) -> None
 
 
 @virtual
-async def test_followers_of_a_run_that_failed_for_good_are_handled_anew(virtual_database: Any) -> None:
-    async with fleet(talking([]), database=virtual_database) as f:
+async def test_followers_of_a_run_that_failed_for_good_are_handled_anew() -> None:
+    async with fleet(talking([])) as f:
         first, *others = await say(f, "a", "b", "c", do="fail")
         assert (await f.until(first.ended))["reason"] == "no more"
         assert await ends(f, *others) == [["b", "c"], others[0].id]
 
 
 @virtual
-async def test_followers_end_with_a_fan_out(virtual_database: Any) -> None:
-    async with fleet(talking([]), database=virtual_database) as f:
+async def test_followers_end_with_a_fan_out() -> None:
+    async with fleet(talking([])) as f:
         first, second = await say(f, "a", "b", do="fan out")
         assert await ends(f, first, second) == [None, first.id]
 
 
 @virtual
-async def test_a_follower_is_cancelled_alone_and_a_head_with_its_run(virtual_database: Any) -> None:
+async def test_a_follower_is_cancelled_alone_and_a_head_with_its_run() -> None:
     log: list[str] = []
-    async with fleet(talking(log, asyncio.Event()), database=virtual_database) as f:
+    async with fleet(talking(log, asyncio.Event())) as f:
         first, second, third = await say(f, "a", "b", "c", do="wait")
         await f.until(lambda: "began" in log)
         assert await f.cancel(second) == "running"
@@ -176,9 +176,9 @@ async def test_a_follower_is_cancelled_alone_and_a_head_with_its_run(virtual_dat
 
 
 @virtual
-async def test_followers_are_handled_anew_if_an_operator_ended_the_head(virtual_database: Any) -> None:
+async def test_followers_are_handled_anew_if_an_operator_ended_the_head() -> None:
     log, go = list[str](), asyncio.Event()
-    async with fleet(talking(log, go), database=virtual_database) as f:
+    async with fleet(talking(log, go)) as f:
         first, *others = await say(f, "a", "b", "c", do="wait")
         await f.until(lambda: "began" in log)
         await f.sql("select agent.delete_event($1)", first.id)
@@ -187,8 +187,8 @@ async def test_followers_are_handled_anew_if_an_operator_ended_the_head(virtual_
 
 
 @virtual
-async def test_a_follower_that_history_refuses_is_handled_anew(virtual_database: Any) -> None:
-    async with fleet(talking([]), database=virtual_database) as f:
+async def test_a_follower_that_history_refuses_is_handled_anew() -> None:
+    async with fleet(talking([])) as f:
         first, second, third = await say(f, "a", "b", "c")
         refusing = f"check (id <> {second.id} or reason is null) not valid"
         await f.sql(f"alter table agent.event_hist add constraint refused {refusing}")
@@ -200,7 +200,7 @@ async def test_a_follower_that_history_refuses_is_handled_anew(virtual_database:
 
 
 @virtual
-async def test_replies_are_those_of_the_run_and_answer_the_last_message(virtual_database: Any) -> None:
+async def test_replies_are_those_of_the_run_and_answer_the_last_message() -> None:
     handlers = Handlers()
 
     @handlers.on("slack.app_mention", debounce="10s")
@@ -209,7 +209,7 @@ async def test_replies_are_those_of_the_run_and_answer_the_last_message(virtual_
         await ctx.sleep("5s")
         await ctx.slack.reply(events[-1], "and once more")
 
-    async with fleet(handlers, database=virtual_database) as f:
+    async with fleet(handlers) as f:
         first = await f.mention("one")
         second = await f.mention("two", thread=first)
         rows = [await f.until(event.ended) for event in (first, second)]
@@ -223,9 +223,9 @@ async def test_replies_are_those_of_the_run_and_answer_the_last_message(virtual_
 
 
 @virtual
-async def test_nothing_is_lost_or_handled_twice_though_the_worker_is_killed(virtual_database: Any) -> None:
+async def test_nothing_is_lost_or_handled_twice_though_the_worker_is_killed() -> None:
     log: list[str] = []
-    async with fleet(talking(log), database=virtual_database) as f:
+    async with fleet(talking(log)) as f:
         with f.killed_at("end"):
             first, *others = await say(f, "a", "b", "c")
             await f.until(lambda: len(f.workers) == 1 and f.workers[0].host.name == "worker-2")

@@ -1,7 +1,6 @@
 """Leases are renewed while a handler runs. If one is lost or its worker dies, another worker takes the event."""
 
 import asyncio
-from typing import Any
 
 import pytest
 import structlog
@@ -33,11 +32,9 @@ def sleeping(ended: list[int]) -> Handlers:
 
 
 @virtual
-async def test_leases_of_an_event_and_of_a_whole_group_are_renewed_while_their_handlers_run(
-    virtual_database: Any,
-) -> None:
+async def test_leases_of_an_event_and_of_a_whole_group_are_renewed_while_their_handlers_run() -> None:
     settings = {"SURELANE_LEASE": "10s"}
-    async with fleet(sleeping([]), database=virtual_database, workers=2, settings=settings) as f:
+    async with fleet(sleeping([]), workers=2, settings=settings) as f:
         grouped = [await f.enqueue("sleep", {"seconds": 35}, group_key="T:C:1") for _ in range(3)]
         alone = await f.enqueue("sleep", {"seconds": 35})
         await f.sleep("30s")
@@ -48,11 +45,9 @@ async def test_leases_of_an_event_and_of_a_whole_group_are_renewed_while_their_h
 
 @pytest.mark.parametrize("taken", TAKEN.values(), ids=TAKEN)
 @virtual
-async def test_a_lost_lease_cancels_the_handler_and_leaves_the_event_to_its_holder(
-    virtual_database: Any, taken: str
-) -> None:
+async def test_a_lost_lease_cancels_the_handler_and_leaves_the_event_to_its_holder(taken: str) -> None:
     ended: list[int] = []
-    async with fleet(sleeping(ended), database=virtual_database, settings={"SURELANE_LEASE": "9s"}) as f:
+    async with fleet(sleeping(ended), settings={"SURELANE_LEASE": "9s"}) as f:
         event = await f.enqueue("sleep", {"seconds": 600})
         await f.until(lambda: f.workers[0].runs(event))
         await f.sql(taken)
@@ -66,9 +61,9 @@ async def test_a_lost_lease_cancels_the_handler_and_leaves_the_event_to_its_hold
 
 @pytest.mark.parametrize("taken", TAKEN.values(), ids=TAKEN)
 @virtual
-async def test_a_stale_settle_changes_nothing_and_is_logged(virtual_database: Any, taken: str) -> None:
+async def test_a_stale_settle_changes_nothing_and_is_logged(taken: str) -> None:
     ended: list[int] = []
-    async with fleet(sleeping(ended), database=virtual_database) as f:
+    async with fleet(sleeping(ended)) as f:
         event = await f.enqueue("sleep", {"seconds": 2})
         await f.until(lambda: f.workers[0].runs(event))
         await f.sql(taken)
@@ -79,8 +74,8 @@ async def test_a_stale_settle_changes_nothing_and_is_logged(virtual_database: An
 
 
 @virtual
-async def test_events_of_dead_workers_return_to_others(virtual_database: Any) -> None:
-    async with fleet(sleeping([]), database=virtual_database) as f:
+async def test_events_of_dead_workers_return_to_others() -> None:
+    async with fleet(sleeping([])) as f:
         event = await f.enqueue("sleep", {"seconds": 30})
         await f.until(lambda: f.workers[0].runs(event))
         await f.kill(noticed=10_000)  # its machine is gone, and nothing tells the server
@@ -97,16 +92,14 @@ async def test_events_of_dead_workers_return_to_others(virtual_database: Any) ->
 
 
 @virtual
-async def test_only_old_slack_events_expire_and_only_after_claiming_for_that_age(
-    virtual_database: Any,
-) -> None:
+async def test_only_old_slack_events_expire_and_only_after_claiming_for_that_age() -> None:
     handlers = sleeping([])
 
     @handlers.on("slack.app_mention")
     async def mentioned(_: Event, __: Context) -> None: ...
 
     settings = {"SURELANE_CONCURRENCY": "1", "SURELANE_MAX_VT_AGE": "30s", "SURELANE_SWEEP_INTERVAL": "1s"}
-    async with fleet(handlers, database=virtual_database, settings=settings) as f:
+    async with fleet(handlers, settings=settings) as f:
         busy = await f.enqueue("sleep", {"seconds": 600}, max_attempts=1)
         await f.until(lambda: f.workers[0].runs(busy))
         mention, job = await f.mention("hello"), await f.enqueue("sleep")

@@ -42,10 +42,11 @@ async def test_example(example: Callable[..., Coroutine[Any, Any, None]], bot: B
     await example(**{name: given[name] for name in inspect.signature(example).parameters})
 
 
-def test_example_in_virtual_time(virtual_database: object, handlers: Handlers) -> None:
+@pytest.mark.usefixtures("virtual_database")
+def test_example_in_virtual_time(handlers: Handlers) -> None:
     (code,) = blocks("virtual")
     example = defined(code)["test_releases_once_although_a_worker_is_lost"]
-    example(virtual_database=virtual_database, handlers=handlers)
+    example(handlers=handlers)
 
 
 def test_page_has_examples() -> None:
