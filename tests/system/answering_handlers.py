@@ -33,14 +33,6 @@ async def wrong(event: Event, ctx: Context) -> None:
     await ctx.ack(options=[])
 
 
-@handlers.command("/die", answers=True)
-async def die(event: Event, ctx: Context) -> bool:
-    """Kill the worker at the first attempt."""
-    if event.attempts == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return await ctx.ack(text="too late")
-
-
 @handlers.command("/hold")
 async def hold(event: Event, ctx: Context) -> None:
     """Run until the worker stops, without an answer."""

@@ -48,6 +48,10 @@ class Proxy:
         directory = parse_qs(parts.query).get("host", [""])[0]
         self._socket = f"{directory}/.s.PGSQL.{parts.port or 5432}" if directory else None
         self._server = parts.hostname, parts.port
+        self.cut()
+
+    def cut(self) -> None:
+        """End the open connections."""
         for way in self._ways:
             way.back.close()
 
@@ -147,3 +151,4 @@ async def half_open(uri: str) -> AsyncIterator[Proxy]:
         yield proxy
     finally:
         server.close()
+        proxy.cut()

@@ -13,8 +13,10 @@ PLAIN = b"Host: ingest\r\nContent-Type: application/json\r\n"
 
 
 @asynccontextmanager
-async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def connected(
+    port: int, *, limit: int = 65536
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=limit)
     try:
         yield reader, writer
     finally:

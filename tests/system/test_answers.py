@@ -167,15 +167,6 @@ async def test_answer_finds_the_replica_that_waits_and_a_repeated_request_gets_i
     assert (await post(slack, form)).body == b""
 
 
-async def test_death_of_the_worker_answers_nothing_in_time_and_loses_no_event(
-    hurried: Slack, database: str, connection: Connection
-) -> None:
-    async with answering(database):
-        assert (await post(hurried, command("/die", "1"))).body == b""
-        row = await ended(connection, 1)
-    assert (row["outcome"], row["attempts"], row["result"]) == ("completed", 2, "false")
-
-
 async def test_answer_arrives_although_the_connection_that_listens_was_cut(
     slack: Slack, database: str, connection: Connection, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from tests.system.half_open import Proxy, half_open
 from tests.system.ingest_client import Slack, mention, settings
 from tests.system.restartable import Restartable, restartable
 from tests.system.test_doctor import doctor
-from tests.system.worker import claimed, ended, enqueue, live, worker
+from tests.system.worker import ended, enqueue, live, worker
 
 
 @pytest.fixture
@@ -52,28 +52,6 @@ async def replayed(primary: Restartable, standby: Restartable) -> None:
 
 def said(running: Service, text: str) -> bool:
     return any(text in line for line in running.output)
-
-
-async def test_an_outcome_survives_a_standby_that_is_promoted_later(
-    primary: Restartable, standby: Restartable, address: Proxy, tmp_path: Path
-) -> None:
-    """The address leads to the standby before the standby is a primary. The handler ends meanwhile."""
-    gate = tmp_path / "gate"
-    async with worker(address.uri) as running:
-        async with primary.connected() as connection:
-            held = await enqueue(connection, "wait-for-file", {"path": str(gate)})
-            await claimed(connection, held)
-        await replayed(primary, standby)
-        address.lead_to(standby.uri("surelane_worker"))
-        gate.touch()
-        await until(
-            lambda: said(running, "ReadOnly") or said(running, "DatabaseUnavailable"), what="a refusal"
-        )
-        await standby.execute("select pg_promote()")
-        async with standby.connected() as connection:
-            row = await ended(connection, held, within=60)
-            assert (row["outcome"], row["attempts"]) == ("completed", 1)
-            assert (await ended(connection, await enqueue(connection, "nothing"), within=60))["attempts"] == 1
 
 
 async def test_no_service_works_on_a_primary_that_a_failover_replaced(

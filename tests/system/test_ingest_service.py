@@ -14,10 +14,7 @@ async def test_an_acknowledged_event_is_stored_whole_and_a_dropped_type_is_said_
     database: str, connection: Connection
 ) -> None:
     sent, env = mention(novel_field={"kept": True}), settings(as_role(database, "surelane_ingest"))
-    async with (
-        service("surelane_ingest", env, imported=False) as ingest,
-        aiohttp.ClientSession() as session,
-    ):
+    async with service("surelane_ingest", env, imported=False) as ingest, aiohttp.ClientSession() as session:
         slack = Slack(session, ingest.url)
         assert (await slack.event(sent)).status == 200
         for name in ("reaction_added", "reaction_added", "app_uninstalled", "team_join"):

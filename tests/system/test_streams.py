@@ -24,6 +24,7 @@ from surelane_service.probes import serving
 from tests.databases import as_role
 from tests.processes import Service, service
 from tests.sql.migrations import connected
+from tests.system import raw_http
 from tests.system.model_server import Desk, ModelServer, calls, says, settings
 from tests.system.operators import page, person
 from tests.system.shared import shared_connection, shared_model, shared_slack
@@ -296,12 +297,11 @@ async def test_a_reader_that_does_not_read_is_cut(
         identity,
     )
     async with serve(shared_database, most=1) as url:
-        host, _, port = url.removeprefix("http://").partition(":")
-        reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
-        writer.write(
-            f"GET /v1/jobs/{identity}/stream HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {VIEWER}\r\n\r\n".encode()
-        )
-        await reader.readuntil(b"\r\n\r\n")
-        async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {VIEWER}"}) as session:
+        head = f"GET /v1/jobs/{identity}/stream HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {VIEWER}\r\n\r\n"
+        async with (
+            raw_http.connected(int(url.rpartition(":")[2]), limit=1024) as (reader, writer),
+            aiohttp.ClientSession(headers={"Authorization": f"Bearer {VIEWER}"}) as session,
+        ):
+            writer.write(head.encode())
+            await reader.readuntil(b"\r\n\r\n")
             await has_place(session, f"{url}/v1/jobs/{identity}/stream")  # it is free again once it is cut
-        writer.close()
