@@ -207,13 +207,6 @@ async def live(queue: Connection, identity: int) -> Row | None:
     )
 
 
-async def live_row(queue: Connection, identity: int) -> Row:
-    """Return the row of an event that is in the queue."""
-    row = await live(queue, identity)
-    assert row is not None
-    return row
-
-
 async def ended(queue: Connection, identity: int) -> Row | None:
     """Return an event's only row in history."""
     rows = await queue.fetch("select * from agent.event_hist where id = $1", identity)
@@ -221,17 +214,10 @@ async def ended(queue: Connection, identity: int) -> Row | None:
     return rows[0] if rows else None
 
 
-async def ended_row(queue: Connection, identity: int) -> Row:
-    """Return the row of an event that has ended."""
-    row = await ended(queue, identity)
-    assert row is not None
-    return row
-
-
 async def ending(queue: Connection, identity: int) -> tuple[str, str | None]:
     """Return the outcome and the reason of an ended event."""
     assert await live(queue, identity) is None
-    row = await ended_row(queue, identity)
+    row = await history_of(queue, identity)
     return row["outcome"], row["reason"]
 
 

@@ -20,10 +20,11 @@ from tests.sql.queue_steps import (
     complete,
     enqueue,
     envelope,
+    event_of,
     fail,
     insert,
     live,
-    live_row,
+    locked,
     pair,
     release,
 )
@@ -42,7 +43,7 @@ async def test_of_an_empty_queue_a_claim_is_no_row(queue: Connection) -> None:
     assert await claim(queue) == []
 
 
-def event_of(row: asyncpg.Record, prior_vt: datetime | None) -> Event:
+def expected_event(row: asyncpg.Record, prior_vt: datetime | None) -> Event:
     """Convert a claimed row to an event, each field by its name."""
     named = {
         **row,
@@ -62,14 +63,14 @@ async def test_the_client_puts_each_column_into_its_field(queue: Connection) -> 
     )
     (batched,) = await Engine(queue).claim_events(["slack.app_mention"], 1, worker="w")
     assert (row := await live(queue, identity)) is not None
-    assert batched == event_of(row, vt)
+    assert batched == expected_event(row, vt)
 
 
 async def test_a_claim_is_the_row_as_it_is_afterwards(queue: Connection) -> None:
     identity = await insert(queue, envelope("Ev1"))
     before = await queue.fetchval("select agent.clock()")
     claimed = await claim_single(queue)
-    stored = await live_row(queue, identity)
+    stored = await event_of(queue, identity)
     assert dict(claimed) == {name: stored[name] for name in claimed.keys()}  # noqa: SIM118 - a record iterates its values
     assert (claimed["attempts"], len(claimed["claimed"]), claimed["heartbeat_at"]) == (1, 1, None)
     assert claimed["claimed_by"] == "surelane"
@@ -131,7 +132,7 @@ async def test_a_batch_has_what_a_worker_needs(queue: Connection) -> None:
         1,
     )
     assert (row["prior_vt"], row["max_attempts"], row["traceparent"], row["event"]) == (due, 7, "00-ab", "{}")
-    stored = await live_row(queue, identity)
+    stored = await event_of(queue, identity)
     assert (stored["claimed_by"], stored["heartbeat_at"]) == ("w7", stored["claimed"][0])
     assert (stored["vt"], row["lane"]) == (stored["claimed"][0] + timedelta(minutes=2), stored["lane"])
 
@@ -156,8 +157,7 @@ async def test_exhausted_events_do_not_keep_others_from_being_claimed(queue: Con
 async def test_a_locked_event_is_passed_over(queue: Connection, other: Connection) -> None:
     first = await enqueue(queue)
     second = await enqueue(queue)
-    async with other.transaction():
-        await other.execute("select from agent.event where id = $1 for update", first)
+    async with locked(other, first):
         assert [row["id"] for row in await claim(queue)] == [second]
     assert [row["id"] for row in await claim(queue)] == [first]
 
@@ -222,7 +222,7 @@ async def test_a_claim_without_bounds_is_refused_or_finds_nothing(queue: Connect
     except asyncpg.NotNullViolationError:
         claimed = None
     assert claimed is None
-    row = await live_row(queue, identity)
+    row = await event_of(queue, identity)
     assert row["attempts"] == 0
 
 

@@ -22,6 +22,7 @@ from tests.sql.queue_steps import (
     envelope,
     fail,
     heads,
+    locked,
     pair,
     sweep,
     waits_for_lock,
@@ -318,8 +319,7 @@ async def test_a_sweep_leaves_a_group_whose_retry_is_locked(queue: Connection, o
     assert await fail(queue, pair(one), retry_in=timedelta(hours=1)) == ["done"]
     await queue.execute("update agent.event set attempts = 3 where id = $1", second)
     await advance(queue, timedelta(minutes=11))
-    async with other.transaction():
-        await other.execute("select from agent.event where id = $1 for update", first)
+    async with locked(other, first):
         assert await sweep(queue) == 0
         assert await claim(queue) == []
         assert await claim_one(queue) is None

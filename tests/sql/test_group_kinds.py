@@ -15,6 +15,7 @@ from tests.sql.queue_steps import (
     heads,
     insert,
     pair,
+    sweep,
 )
 
 HANDLED, UNHANDLED = "slack.app_mention", "slack.message.channels"
@@ -100,6 +101,24 @@ async def test_while_no_worker_runs_those_that_ran_last_are_what_is_known(queue:
 
 async def swept(queue: Connection) -> None:
     await queue.execute("select agent.sweep_events(_by_age => false)")
+
+
+async def test_while_a_kind_is_paused_its_groups_go_on_without_it(queue: Connection) -> None:
+    parked, running, member = [await add(queue, kind) for kind in ("parked", HANDLED, "parked")]
+    await queue.execute("select agent.pause_kind('parked')")
+    rows = await claim(queue, "parked", HANDLED)
+    assert [row["id"] for row in rows] == [running]
+    await complete(queue, *map(pair, rows))
+    assert await claim(queue, "parked", HANDLED) == []
+    await advance(queue, timedelta(hours=2))
+    expired = await add(queue, HANDLED)
+    await queue.execute("update agent.event set vt = vt - interval '2 hours' where id = $1", expired)
+    assert await sweep(queue) == 1
+    later = await queue.fetchval("select agent.clock() + interval '1 hour'")
+    head = await enqueue(queue, HANDLED, group_key="g", run_at=later)
+    assert await heads(queue, "g") == [head]
+    await queue.execute("select agent.resume_kind('parked')")
+    assert [row["id"] for row in await claim(queue, "parked")] == [parked, member]
 
 
 async def test_after_a_worker_came_back_nothing_visible_waits_behind_a_parked_head(queue: Connection) -> None:

@@ -8,13 +8,13 @@ import asyncpg
 import pytest
 
 from surelane.calls import Connection
-from tests.sql.queue_steps import claim_single, complete, enqueue, envelope, insert, live_row
+from tests.sql.queue_steps import claim_single, complete, enqueue, envelope, event_of, insert
 
 SLACKS_EXAMPLE = datetime(2023, 11, 14, 22, 13, 20, 100, tzinfo=UTC)
 
 
 async def test_an_envelope_is_stored_whole_and_waits(queue: Connection) -> None:
-    row = await live_row(queue, await insert(queue, envelope("Ev1")))
+    row = await event_of(queue, await insert(queue, envelope("Ev1")))
     assert json.loads(row["event"]) == json.loads(envelope("Ev1"))
     assert (row["kind"], row["item_key"], row["event_ts"]) == ("slack.app_mention", "Ev1", SLACKS_EXAMPLE)
     assert (row["attempts"], row["claimed"], row["claimed_by"], row["head"]) == (0, [], None, True)
@@ -25,7 +25,7 @@ async def test_a_bare_event_is_its_own_envelope(queue: Connection) -> None:
     event = (
         '{"type": "app_mention", "event_ts": "1700000000.000100", "channel": "C1", "ts": "1700000000.000100"}'
     )
-    row = await live_row(queue, await insert(queue, event))
+    row = await event_of(queue, await insert(queue, event))
     assert (row["kind"], row["event_ts"], row["group_key"]) == (
         "slack.app_mention",
         SLACKS_EXAMPLE,
@@ -50,7 +50,7 @@ ABSURD: tuple[Any, ...] = (
 @pytest.mark.parametrize("given", ABSURD)
 async def test_an_absurd_time_is_replaced_by_the_envelopes(queue: Connection, given: Any) -> None:
     event = json.loads(envelope("Ev1", event_ts=given)) | {"event_time": 1700000000}
-    row = await live_row(queue, await insert(queue, json.dumps(event)))
+    row = await event_of(queue, await insert(queue, json.dumps(event)))
     assert row["event_ts"] == SLACKS_EXAMPLE.replace(microsecond=0)
     assert json.loads(row["event"]) == event
 
@@ -59,13 +59,13 @@ async def test_an_absurd_time_is_replaced_by_the_envelopes(queue: Connection, gi
 async def test_without_any_time_an_event_happens_now(queue: Connection, event_time: Any) -> None:
     event = json.loads(envelope("Ev1", event_ts=None)) | {"event_time": event_time}
     now = await queue.fetchval("select agent.clock()")
-    row = await live_row(queue, await insert(queue, json.dumps(event)))
+    row = await event_of(queue, await insert(queue, json.dumps(event)))
     assert timedelta(0) <= row["event_ts"] - now < timedelta(minutes=1)
 
 
 async def test_a_time_just_ahead_is_slacks_own(queue: Connection) -> None:
     ahead = await queue.fetchval("select agent.from_timestamptz(agent.clock() + interval '23 hours')::text")
-    row = await live_row(queue, await insert(queue, envelope("Ev1", event_ts=ahead)))
+    row = await event_of(queue, await insert(queue, envelope("Ev1", event_ts=ahead)))
     assert await queue.fetchval("select agent.from_timestamptz($1)::text", row["event_ts"]) == ahead
 
 
@@ -86,7 +86,7 @@ async def test_a_time_just_ahead_is_slacks_own(queue: Connection) -> None:
     ],
 )
 async def test_events_are_called_as_by_slack(queue: Connection, event: dict[str, Any], kind: str) -> None:
-    row = await live_row(queue, await insert(queue, json.dumps(event)))
+    row = await event_of(queue, await insert(queue, json.dumps(event)))
     assert row["kind"] == kind
     assert await queue.fetchval("select array_agg(kind) from agent.kind") == [kind]
 
@@ -110,7 +110,7 @@ async def test_events_are_called_as_by_slack(queue: Connection, event: dict[str,
     ],
 )
 async def test_events_go_to_threads(queue: Connection, inner: dict[str, Any], group_key: str | None) -> None:
-    row = await live_row(queue, await insert(queue, envelope("Ev1", **inner)))
+    row = await event_of(queue, await insert(queue, envelope("Ev1", **inner)))
     assert row["head"]
     assert row["group_key"] == group_key or row["group_key"].startswith("sha256:")
 
@@ -119,7 +119,7 @@ async def test_a_command_is_known_by_a_hash_of_its_trigger(queue: Connection) ->
     identity = await insert(
         queue, '{"command": "/deploy", "trigger_id": "13345224609.738474920.8088930838d88f008e0"}'
     )
-    row = await live_row(queue, identity)
+    row = await event_of(queue, identity)
     assert row["item_key"].startswith("trigger:")
     assert "13345224609" not in row["item_key"]
     assert (
@@ -152,9 +152,9 @@ async def test_a_batch_answers_each_in_its_place(queue: Connection) -> None:
         True,
     )
     assert (found["id"], again["id"]) == (known, first["id"])
-    stored = await live_row(queue, first["id"])
+    stored = await event_of(queue, first["id"])
     assert stored["traceparent"] == "00-a"
-    other = await live_row(queue, keyed["id"])
+    other = await event_of(queue, keyed["id"])
     assert (other["item_key"], other["traceparent"]) == ("trigger:1", "00-c")
 
 
@@ -167,7 +167,7 @@ async def test_a_plain_insert_makes_a_sound_row(queue: Connection) -> None:
         "insert into agent.event (event_ts, event) values (now(), $1) returning id",
         envelope("Ev1", channel="C1", ts="1.1"),
     )
-    row = await live_row(queue, identity)
+    row = await event_of(queue, identity)
     assert (row["kind"], row["item_key"], row["group_key"], row["head"]) == (
         "slack.app_mention",
         "Ev1",

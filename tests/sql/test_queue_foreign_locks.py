@@ -20,11 +20,11 @@ from tests.sql.queue_steps import (
     complete,
     continue_with,
     enqueue,
+    event_of,
     extend,
     fail,
     heads,
     live,
-    live_row,
     pair,
     release,
     snooze,
@@ -82,7 +82,7 @@ async def test_heartbeats_and_settles_go_on_around_a_held_member_that_is_locked(
         assert await extend(queue, *items) == ["done", "busy", "done", "done"]
         assert await release(queue, (locked, 1)) == ["busy"]
         assert await complete(queue, *items) == ["done", "busy", "busy", "done"]
-        row = await live_row(queue, third)
+        row = await event_of(queue, third)
         assert row["visible_in"] > timedelta(minutes=9)
     assert await complete(queue, *items[1:3]) == ["done", "done"]
 
@@ -122,7 +122,7 @@ async def test_a_lapsed_group_with_a_locked_member_waits_alone(queue: Connection
     async with stays_open(await connect(), LOCKED, locked):
         assert [row["id"] for row in await claim(queue)] == [other]
     assert [row["id"] for row in await claim(queue)] == [first]
-    row = await live_row(queue, locked)
+    row = await event_of(queue, locked)
     assert (row["claimed_by"], row["attempts"]) == (None, 0)
 
 

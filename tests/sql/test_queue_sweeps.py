@@ -12,7 +12,18 @@ from surelane.queue import Queue
 from surelane_operator.changes import Changes, ManyChange
 from surelane_operator.reads.filters import Filter
 from surelane_service.engine import Engine
-from tests.sql.queue_steps import advance, claim, ending, enqueue, envelope, expire, insert, live, sweep
+from tests.sql.queue_steps import (
+    advance,
+    claim,
+    ending,
+    enqueue,
+    envelope,
+    expire,
+    insert,
+    live,
+    locked,
+    sweep,
+)
 
 HOUR = timedelta(hours=1)
 SLOW = """
@@ -99,8 +110,7 @@ async def test_a_claim_gets_past_any_number_of_exhausted_events(queue: Connectio
 async def test_a_sweep_waits_for_no_locked_continuation(queue: Connection, other: Connection) -> None:
     continuation = await Queue(queue).fan_out([], Continuation("after"))
     await queue.execute("update agent.event set waits_for = 1, vt = 'infinity' where id = $1", continuation)
-    async with other.transaction():
-        await other.execute("select from agent.event where id = $1 for update", continuation)
+    async with locked(other, continuation):
         await queue.execute("set lock_timeout = '1s'")
         assert await Engine(queue).sweep_events() == 0
     await Engine(queue).sweep_events()

@@ -13,13 +13,14 @@ from tests.sql.queue_steps import (
     advance,
     claim,
     claim_one,
-    ended_row,
     ending,
     enqueue,
+    event_of,
     expire,
     fail,
+    history_of,
     live,
-    live_row,
+    locked,
     pair,
     sweep,
 )
@@ -59,17 +60,17 @@ async def test_every_outcome_in_one_batch(queue: Connection) -> None:
         (awaiting, "await", {"until": "2999-01-01 00:00:00+00"}),
     )
     assert answers == ["done", "done", "done", "stale", "done", "done", "done", "done"]
-    row = await ended_row(queue, done[0])
+    row = await history_of(queue, done[0])
     assert (row["outcome"], json.loads(row["result"])) == ("completed", {"answer": 42})
-    row = await live_row(queue, failed[0])
+    row = await event_of(queue, failed[0])
     assert (row["retrying"], row["attempts"], row["claimed_by"]) == (True, 1, None)
     assert 50 < row["visible_in"].total_seconds() <= 60.5
     assert json.loads(row["errors"]) == [{"message": "no"}]
     assert await ending(queue, final[0]) == ("failed", "refused")
-    row = await live_row(queue, released[0])
+    row = await event_of(queue, released[0])
     assert (row["attempts"], row["claimed_by"]) == (0, None)
     assert row["visible_in"].total_seconds() <= 0
-    row = await live_row(queue, snoozed[0])
+    row = await event_of(queue, snoozed[0])
     assert (row["attempts"], row["visible_in"].total_seconds() > 20) == (0, True)
     assert await ending(queue, fanned[0]) == ("completed", None)
     assert await queue.fetchval("select waits_for from agent.event where kind = 'next'") == 1
@@ -111,10 +112,9 @@ async def test_a_locked_event_is_busy_alone(queue: Connection, other: Connection
         "await": {"until": None},
         "fan_out": {"children": [], "continuation": {"kind": "next"}},
     }
-    locked, free = await claimed(queue, 2)
-    items = [(locked, outcome, arguments.get(outcome)), (free, outcome, arguments.get(outcome))]
-    async with other.transaction():
-        await other.execute("select from agent.event where id = $1 for update", locked[0])
+    held, free = await claimed(queue, 2)
+    items = [(held, outcome, arguments.get(outcome)), (free, outcome, arguments.get(outcome))]
+    async with locked(other, held[0]):
         assert await settle(queue, *items) == ["busy", "done"]
     assert await settle(queue, *items) == ["done", "stale"]
 
@@ -198,7 +198,7 @@ async def test_at_the_maximum_an_event_ends_as_failed_with_every_error(queue: Co
         assert await fail(queue, pair(row)) == ["done"]
     assert await claim(queue) == []
     assert await ending(queue, identity) == ("failed", "attempts_exhausted")
-    row_ended = await ended_row(queue, identity)
+    row_ended = await history_of(queue, identity)
     assert [error["message"] for error in json.loads(row_ended["errors"])] == [
         f"attempt with claim {number}" for number in (1, 2, 3)
     ]
@@ -276,7 +276,6 @@ async def test_sweeps_step_over_each_others_events(queue: Connection, other: Con
     first = await enqueue(queue)
     await enqueue(queue)
     await advance(queue, HOUR * 2)
-    async with other.transaction():
-        await other.execute("select from agent.event where id = $1 for update", first)
+    async with locked(other, first):
         assert await sweep(queue) == 1
     assert await sweep(queue) == 1

@@ -15,12 +15,13 @@ from tests.sql.queue_steps import (
     claim_single,
     complete,
     ended,
-    ended_row,
     ending,
     enqueue,
+    event_of,
     extend,
     fail,
-    live_row,
+    history_of,
+    locked,
     pair,
     release,
     snooze,
@@ -112,8 +113,7 @@ async def test_an_event_that_is_locked_is_busy_and_keeps_its_claim(
 ) -> None:
     identity = await enqueue(queue)
     (row,) = await claim(queue)
-    async with other.transaction():
-        await other.execute("select from agent.event where id = $1 for update", identity)
+    async with locked(other, identity):
         assert await unchanged_by(queue, identity, settle, pair(row)) == ["busy"]
     assert await settle(queue, pair(row)) == ["done"]
 
@@ -125,8 +125,7 @@ async def test_while_its_group_changes_it_is_busy(
     head = await enqueue(queue, group_key="g")
     member = await enqueue(queue, group_key="g")
     rows = {row["id"]: row for row in await claim(queue)}
-    async with other.transaction():
-        await other.execute("select from agent.event where id = $1 for update", head)
+    async with locked(other, head):
         assert await unchanged_by(queue, member, settle, pair(rows[member])) == ["busy"]
     assert await settle(queue, pair(rows[member])) == ["done"]
 
@@ -136,8 +135,7 @@ async def test_each_item_of_a_batch_has_its_own_answer(queue: Connection, other:
         await enqueue(queue)
     done, late, busy, twice = await claim(queue)
     await release(queue, pair(late))
-    async with other.transaction():
-        await other.execute("select from agent.event where id = $1 for update", busy["id"])
+    async with locked(other, busy["id"]):
         items = pair(twice), pair(busy), (999_999_999, 1), pair(late), pair(twice), pair(done)
         assert await complete(queue, *items) == ["done", "busy", "stale", "stale", "stale", "done"]
     assert await queue.fetchval("select count(*) from agent.event_hist") == 2
@@ -154,7 +152,7 @@ async def test_of_two_claims_of_an_event_in_a_batch_the_later_settles(queue: Con
     items = [(pair(first), '"old"', "stale"), (pair(second), '"new"', "done")][::order]
     pairs, results, answers = zip(*items, strict=True)
     assert await complete(queue, *pairs, results=results) == list(answers)
-    row = await ended_row(queue, identity)
+    row = await history_of(queue, identity)
     assert row["result"] == '"new"'
 
 
@@ -166,7 +164,7 @@ async def test_of_two_failures_of_an_event_in_a_batch_the_later_counts(queue: Co
     (second,) = await claim(queue)
     pairs = [pair(first), pair(second)][::order]
     assert await fail(queue, *pairs) == ["stale", "done"][::order]
-    row = await live_row(queue, identity)
+    row = await event_of(queue, identity)
     assert json.loads(row["errors"]) == [{"message": "attempt with claim 2"}]
 
 
@@ -187,7 +185,7 @@ async def test_an_extended_lease_counts_from_now_and_beats(queue: Connection) ->
     assert await extend(queue, pair(row), lease=timedelta(minutes=20)) == ["done"]
     await advance(queue, timedelta(minutes=19))
     assert await claim(queue) == []
-    stored = await live_row(queue, row["id"])
+    stored = await event_of(queue, row["id"])
     assert stored["vt"] - stored["heartbeat_at"] == timedelta(minutes=20)
 
 
