@@ -75,10 +75,18 @@ BOUNDED = {
 SMALL, LARGE = 1_000, 30_000
 
 
+async def fewest_pages(queue: Connection, statement: str) -> int:
+    """Count the pages that a statement reads, at the least of three times.
+
+    Many changes in other databases of the server, such as a migration, empty the caches of all sessions.
+    """
+    return min([await pages_read(queue, statement) for _ in range(3)])
+
+
 async def filled(server: Server, name: str, events: int) -> Connection:
     queue = await asyncpg.connect(server.admin, database=name)
     await queue.execute("insert into agent.kind select 'k' || n from generate_series(0, 4) as n")
-    # An automatic analyze would make sessions plan anew, and count the pages of the catalogue.
+    # An automatic analyze would make sessions plan anew, and read pages of the catalogue.
     for table in ("event", "event_hist", "step"):
         await queue.execute(f"alter table agent.{table} set (autovacuum_enabled = off)")
     # Without the trigger that looks for heads: its work grows with the members.
@@ -106,8 +114,7 @@ async def queues(server: Server, template: str) -> AsyncIterator[list[Connection
 @pytest.mark.parametrize("statement", READS.values(), ids=READS)
 async def test_a_read_scans_nothing_and_does_not_grow(queues: list[Connection], statement: str) -> None:
     small, large = queues
-    bound = 2 * await pages_read(small, statement) + 400
-    assert min([await pages_read(large, statement) for _ in range(2)]) <= bound
+    assert await fewest_pages(large, statement) <= 2 * await fewest_pages(small, statement) + 400
     assert await scanned(large, statement) == []
 
 

@@ -80,6 +80,15 @@ def test_a_peek_moves_a_cursor_back_to_what_it_passed_over() -> None:
     assert starts[place(5, "b")] == at(6)
 
 
+def test_what_a_peek_found_moves_a_cursor_back_though_a_claim_moved_it_on_meanwhile() -> None:
+    cursors = Cursors()
+    cursors.advance([seen(3, "a", 30)], cursors.corrections)
+    before = cursors.starts(KINDS)
+    cursors.advance([seen(3, "a", 45)], cursors.corrections)
+    cursors.correct(KINDS, before, peek(50, {place(3, "a"): 31}))
+    assert cursors.starts(KINDS)[place(3, "a")] == at(31)
+
+
 def test_a_claim_that_was_sent_before_a_correction_does_not_undo_it() -> None:
     cursors = Cursors()
     cursors.advance([seen(3, "a", 30), seen(4, "a", 30)], cursors.corrections)
