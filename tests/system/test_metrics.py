@@ -180,7 +180,9 @@ async def test_what_holds_back_vacuum_is_logged_by_name(
         await known_since_an_hour(connection, pid)
         async with worker(database) as working:
             await until(
-                lambda: any("vacuum is held back" in line for line in working.output), what="the warning"
+                lambda: any("vacuum is held back" in line for line in working.output),
+                within=60,
+                what="the warning",
             )
             shown = await exported(working.private_url)
     (line,) = [json.loads(line) for line in working.output if "vacuum is held back" in line]

@@ -202,7 +202,7 @@ async def test_a_move_that_is_interrupted_after_any_statement_is_finished_by_the
     here, there = there, here
     uris.reverse()
     # All of the last ones, in which it leaves here and appears there; of those before, which only copy, a sample.
-    for after in (*range(0, sent - LAST, 14), *range(sent - LAST, sent)):
+    for after in (*range(0, sent - LAST, 21), *range(sent - LAST, sent)):
         assert await _sent(uris, after) == after
         left = {row["id"] for row in await here.fetch("select id from agent.event where kind <> 'event'")}
         came = {row["id"] for row in await there.fetch("select id from agent.event where kind <> 'event'")}
