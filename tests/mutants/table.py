@@ -156,7 +156,7 @@ TABLE = r"""
 - set vt = case when cancelled_by is null then _now + _invisible_for else vt end, heartbeat_at
 + set vt = _now + _invisible_for, heartbeat_at
 # heartbeats-go-on: the lease of a cancelled handler is not renewed
-@ worker/running/cancels.py > fleet/test_durable.py
+@ worker/running/cancels.py > fleet/test_durable.py system/test_durable.py
 -             claim.cancelled = True
 -             claim.lease_ends = min(claim.lease_ends, ends)
 +             claim.lease_ends = min(claim.lease_ends, ends)
@@ -231,25 +231,25 @@ TABLE = r"""
 +     ;
 +     if _done
 # unnumbered-steps: two steps of one name are two steps
-@ worker/handling/steps.py > fleet/test_durable.py
+@ worker/handling/steps.py > fleet/test_durable.py system/test_durable.py
 ~ return Key(name, self._counts[name]) ==> return Key(name, 1)
 # unordered-steps: a new step before a stored one is refused
-@ worker/handling/past.py > fleet/test_durable.py fleet/test_versions.py
+@ worker/handling/past.py > fleet/test_durable.py fleet/test_versions.py system/test_durable.py
 -     return step.in_order and (step.ended or step.sort == "wait")
 +     return step.in_order and step.ended and step.sort == "wait"
 # counted-waits: an attempt that ends in a wait is not counted
-@ sql/010-durable.sql > fleet/test_durable.py sql/test_model.py
+@ sql/010-durable.sql > fleet/test_durable.py sql/test_model.py system/test_durable.py
 - attempts = case when _new then 0 else greatest(attempts - 1, 0) end
 + attempts = case when _new then 0 else attempts end
 # signals-twice: each signal is taken once
-@ sql/010-durable.sql > fleet/test_durable.py sql/test_model.py
+@ sql/010-durable.sql > fleet/test_durable.py sql/test_model.py system/test_durable.py
 - where s.event_id = _id and s.name = _name and s.taken_by is null order by s.id limit 1;
 + where s.event_id = _id and s.name = _name order by s.id limit 1;
 # early-signals: a signal that came before the wait was stored is taken
-@ sql/010-durable.sql > fleet/test_durable.py sql/test_model.py
+@ sql/010-durable.sql > fleet/test_durable.py sql/test_model.py system/test_durable.py
 ~ sent.name = s.name and sent.taken_by is null)) ==> sent.name = s.name and sent.taken_by is not null))
 # endless-waits: a wait ends at its timeout
-@ sql/010-durable.sql > fleet/test_durable.py sql/test_model.py
+@ sql/010-durable.sql > fleet/test_durable.py sql/test_model.py system/test_durable.py
 ~ elsif coalesce(_wait.due_at, _now + _timeout) > _now or ==> elsif _now + _timeout > _now or
 # fired-twice: of all workers that fire a schedule one does
 @ sql/012-cron.sql > sql/test_cron.py sql/test_schedules.py
@@ -274,7 +274,7 @@ TABLE = r"""
 - array(select kind from agent.kind where not paused and (_kinds is null or
 + array(select kind from agent.kind where (_kinds is null or
 # cut-undos: undos run after the deadline, too
-@ sql/008-sweep.sql > fleet/test_undos.py sql/test_queue_sweeps.py
+@ sql/008-sweep.sql > fleet/test_undos.py sql/test_queue_sweeps.py system/test_durable_undos.py
 ~ and (e.notes ? 'undo') is not true and not exists ( ==> and not exists (
 # stuck-last-attempts: a last attempt that lapsed ends as expired
 @ sql/008-sweep.sql > sql/test_queue_sweeps.py
@@ -328,12 +328,12 @@ TABLE = r"""
 @ sql/021-grants.sql > sql/test_roles.py
 ~ _inserting text := 'insert_event ==> _inserting text := 'claim_events insert_event
 # unnoted-replies: a reply that may have been sent is looked for by the next attempt
-@ worker/slack/notes.py > system/test_slack_repeats.py
+@ worker/slack/notes.py > system/test_slack_calls.py system/test_slack_replies.py system/test_slack_repeats.py
 -         await note(None)
 -         try:
 +         try:
 # resent-replies: a message whose answer was lost is looked for before it is sent again
-@ worker/slack/notes.py > system/test_slack_repeats.py
+@ worker/slack/notes.py > system/test_slack_calls.py system/test_slack_replies.py system/test_slack_repeats.py
 ~ if found := await find(): ==> if found := None:
 # one-call-too-many: Slack's rate limits hold for all workers together
 @ sql/013-slack-limit.sql > sql/test_slack_limits.py
@@ -393,14 +393,14 @@ TABLE = r"""
 @ worker/claiming/claimer.py > unit/test_claiming_cursors.py
 ~ = first if stands is None else min(first, stands) ==> = first if stands is None else max(first, stands)
 # undos-forwards: undos run in reverse order
-@ worker/handling/undo.py > fleet/test_undos.py
+@ worker/handling/undo.py > fleet/test_undos.py system/test_durable_undos.py
 ~ for key, call in reversed(steps.undos): ==> for key, call in steps.undos:
 # children-one-by-one: a continuation begins once all its children have ended
 @ sql/011-workflow.sql > sql/test_workflow_fan_out.py sql/test_children.py
 -         update agent.event set waits_for = greatest(waits_for - _ended.children, 0)
 +         update agent.event set waits_for = greatest(waits_for - 1, 0)
 # newest-code: a run stays with the version that it began under
-@ worker/running/runner.py > system/test_versions.py unit/test_handling_versions.py
+@ worker/running/runner.py > fleet/test_versions.py system/test_versions.py
 ~ return newest.versions.get(attempt.version, lacking) ==> return newest.versions.get(attempt.version, newest)
 # followers-of-a-pause: quick messages end with the run that got them
 @ worker/running/runner.py > fleet/test_coalescing.py

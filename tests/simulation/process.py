@@ -7,6 +7,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 
 import structlog
 
@@ -32,8 +33,9 @@ def main() -> int:
     level = logging.INFO if given.verbose else logging.CRITICAL
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
     loop = VirtualLoop()
-    with virtual_time(loop), asyncio.Runner(loop_factory=lambda: loop) as runner:
+    with virtual_time(loop), suppress(KeyboardInterrupt), asyncio.Runner(loop_factory=lambda: loop) as runner:
         return runner.run(_run(given))
+    return 0  # another process has found one
 
 
 async def _run(given: argparse.Namespace) -> int:
