@@ -119,6 +119,9 @@ def given(messages: list[dict[str, Any]]) -> list[str]:
 async def desk(
     database: str, connection: Connection, patience: Any = LONG, **more: str
 ) -> AsyncIterator[Desk]:
+    given: Any = {
+        name.removeprefix("SURELANE_").lower(): value for name, value in more.items() if name in KEYS
+    }
     async with (
         model_server() as model,
         slack_stand(connection) as stand,
@@ -126,7 +129,7 @@ async def desk(
             database,
             patience=patience,
             database_budget="30s",
-            **{name.removeprefix("SURELANE_").lower(): value for name, value in more.items() if name in KEYS},
+            **given,
         ) as ingest,
     ):
         yield Desk(stand, model, connection, ingest.slack)
