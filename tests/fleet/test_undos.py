@@ -304,15 +304,16 @@ EVERYWHERE = [
 
 @virtual
 async def test_killed_at_every_boundary_each_part_is_booked_and_undone_once() -> None:
-    for how, outcome in (("fail", "failed"), ("wait", "cancelled")):
+    undoing = [f"in undo {part}" for part in PARTS]
+    for how, outcome, dies in (("fail", "failed", EVERYWHERE), ("wait", "cancelled", undoing)):
         agency = Agency()
         async with fleet(agency.handlers, settings=SOON) as agency.fleet:
-            event = await agency.fleet.enqueue("trip", {"how": how, "dies": EVERYWHERE}, max_attempts=9)
+            event = await agency.fleet.enqueue("trip", {"how": how, "dies": dies}, max_attempts=9)
             if how == "wait":
                 await agency.fleet.until(event.suspended)
                 await agency.fleet.cancel(event)
             row = await agency.fleet.until(event.ended)
-            assert (row["outcome"], len(agency.died)) == (outcome, len(EVERYWHERE))
+            assert (row["outcome"], len(agency.died)) == (outcome, len(dies))
             assert agency.effects == WHOLE
 
 
