@@ -146,7 +146,9 @@ async def test_cancelled_and_expired_events_undo_before_they_end() -> None:
             assert (row["outcome"], row["reason"]) == ("cancelled", f"{reason}: no money")
             assert (row["cancelled_by"], agency.effects) == ("U1" if how == "hang" else None, WHOLE)
             agency.log.clear()
-        event = await f.enqueue("trip", {"how": "wait"})
+        # Past the deadline it has time for its undos, of which one is tried again later.
+        bounds = {"retries": 1, "backoff": "30s"}
+        event = await f.enqueue("trip", {"how": "wait", "fails": {"car": 1}, "bounds": bounds})
         await f.until(event.suspended)
         await f.sql("update agent.event set deadline = agent.clock() where id = $1", event.id)
         row = await f.until(event.ended)
