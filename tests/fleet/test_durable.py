@@ -342,6 +342,8 @@ def hanging(said: list[str]) -> Handlers:
             await asyncio.sleep(600)
         except asyncio.CancelledError:
             said.append(f"cancelled {ctx.cancelled}")
+            if event.payload.get("stays"):
+                await asyncio.sleep(600)
             if event.payload.get("ignore"):
                 return "done all the same"
             raise
@@ -404,13 +406,16 @@ async def test_a_suspended_event_is_cancelled_at_once() -> None:
 @virtual
 async def test_a_worker_that_hangs_is_fenced_after_the_grace() -> None:
     said: list[str] = []
-    async with fleet(hanging(said), workers=1) as f:
-        event = await f.enqueue("hang")
-        await f.until(lambda: said)
-        f.freeze(f.workers[0], "30s")
-        await f.cancel(event)
-        row = await f.until(event.ended)
-        assert (row["outcome"], row["reason"]) == ("cancelled", "cancelled while running")
+    async with fleet(hanging(said), settings={"SURELANE_SWEEP_INTERVAL": "5s"}) as f:
+        for stays in (False, True):
+            said.clear()
+            event = await f.enqueue("hang", {"stays": stays})
+            await f.until(lambda: said)
+            if not stays:
+                f.freeze(f.workers[0], "30s")
+            await f.cancel(event)
+            row = await f.until(event.ended, "1m")
+            assert (row["outcome"], row["reason"]) == ("cancelled", "cancelled while running")
 
 
 # --- Retention, and running again
