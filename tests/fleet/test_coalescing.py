@@ -32,6 +32,9 @@ def talking(log: list[str], go: asyncio.Event | None = None) -> Handlers:  # noq
             case "fail once" if ctx.attempt == 1:
                 await until_told()
                 raise RuntimeError("not yet")
+            case "undo":
+                await ctx.undo("read", log.append, "undid")
+                return Discard("no more")
             case "fail":
                 return Discard("no more")
             case "sleep":
@@ -152,10 +155,13 @@ async def test_every_attempt_gets_the_same_events() -> None:
 
 @virtual
 async def test_followers_of_a_run_that_failed_for_good_are_handled_anew() -> None:
-    async with fleet(talking([])) as f:
-        first, *others = await say(f, "a", "b", "c", do="fail")
-        assert (await f.until(first.ended))["reason"] == "no more"
-        assert await ends(f, *others) == [["b", "c"], others[0].id]
+    log: list[str] = []
+    async with fleet(talking(log)) as f:
+        for do in ("fail", "undo"):
+            first, *others = await say(f, "a", "b", "c", do=do)
+            assert (await f.until(first.ended))["reason"] == "no more"
+            assert await ends(f, *others) == [["b", "c"], others[0].id]
+        assert log.count("undid") == 1
 
 
 @virtual

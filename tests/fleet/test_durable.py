@@ -406,7 +406,7 @@ async def test_a_suspended_event_is_cancelled_at_once() -> None:
 @virtual
 async def test_a_worker_that_hangs_is_fenced_after_the_grace() -> None:
     said: list[str] = []
-    async with fleet(hanging(said), settings={"SURELANE_SWEEP_INTERVAL": "5s"}) as f:
+    async with fleet(hanging(said), settings={"SURELANE_LEASE": "9s", "SURELANE_SWEEP_INTERVAL": "5s"}) as f:
         for stays in (False, True):
             said.clear()
             event = await f.enqueue("hang", {"stays": stays})
