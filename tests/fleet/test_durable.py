@@ -1,6 +1,7 @@
 """Durable handlers: stored steps are not run again, and suspended events wait without a worker."""
 
 import asyncio
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -342,8 +343,10 @@ def hanging(said: list[str]) -> Handlers:
             await asyncio.sleep(600)
         except asyncio.CancelledError:
             said.append(f"cancelled {ctx.cancelled}")
-            if event.payload.get("stays"):
-                await asyncio.sleep(600)
+            while event.payload.get("stays") and len(said) < 100:
+                said.append("stays")
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(600)
             if event.payload.get("ignore"):
                 return "done all the same"
             raise
