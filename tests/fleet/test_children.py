@@ -76,14 +76,14 @@ async def child_of(f: Any, event: Any) -> Any:
 
 
 @virtual
-async def test_results_of_children_come_back(virtual_database: Any) -> None:
+async def test_results_of_children_come_back() -> None:
     family = Family()
 
     @family.handlers.on("sync-parent")
     def sync_parent(_: Event, ctx: Context) -> Any:
         return ctx.run(ctx.run("part", {"n": 3}))
 
-    async with fleet(family.handlers, database=virtual_database) as f:
+    async with fleet(family.handlers) as f:
         event = await f.enqueue("parent", {"parts": [{"n": {"deep": [1, "é"]}}]})
         assert await event.result() == [{"deep": [1, "é"]}]
         (child,) = await event.children()
@@ -100,8 +100,8 @@ async def test_results_of_children_come_back(virtual_database: Any) -> None:
 
 
 @virtual
-async def test_options_reach_the_child(virtual_database: Any) -> None:
-    async with fleet(Family().handlers, database=virtual_database) as f:
+async def test_options_reach_the_child() -> None:
+    async with fleet(Family().handlers) as f:
         payload = {"parts": [{"n": 1}], "how": {"key": "a", "priority": 0, "max_attempts": 2}}
         event = await f.enqueue("parent", payload)
         await event.result()
@@ -112,9 +112,9 @@ async def test_options_reach_the_child(virtual_database: Any) -> None:
 
 
 @virtual
-async def test_child_that_does_not_complete_raises(virtual_database: Any) -> None:
+async def test_child_that_does_not_complete_raises() -> None:
     settings = {"SURELANE_SWEEP_INTERVAL": "1s"}
-    async with fleet(Family().handlers, database=virtual_database, settings=settings) as f:
+    async with fleet(Family().handlers, settings=settings) as f:
         event = await f.enqueue("parent", {"parts": [{"fails": "no such thing"}], "how": {"max_attempts": 2}})
         told = ["part", f"{event.id}:part:1", "failed", "attempts_exhausted", "no such thing"]
         assert await event.result() == told
@@ -133,8 +133,8 @@ async def test_child_that_does_not_complete_raises(virtual_database: Any) -> Non
 
 
 @virtual
-async def test_cancelling_a_parent_cancels_its_live_children(virtual_database: Any) -> None:
-    async with fleet(Family().handlers, database=virtual_database) as f:
+async def test_cancelling_a_parent_cancels_its_live_children() -> None:
+    async with fleet(Family().handlers) as f:
         event = await f.enqueue("grandparent", {"parts": [{"waits": True}]})
         child = await child_of(f, event)
         grandchild = await child_of(f, child)
@@ -149,11 +149,9 @@ async def test_cancelling_a_parent_cancels_its_live_children(virtual_database: A
 
 
 @virtual
-async def test_parent_that_runs_again_runs_again_the_children_that_did_not_complete(
-    virtual_database: Any,
-) -> None:
+async def test_parent_that_runs_again_runs_again_the_children_that_did_not_complete() -> None:
     family = Family()
-    async with fleet(family.handlers, database=virtual_database) as f:
+    async with fleet(family.handlers) as f:
         event = await f.enqueue("parent", {"parts": [{"waits": True, "n": 5}]})
         child = await child_of(f, event)
         await f.until(event.suspended)
@@ -179,14 +177,14 @@ async def test_parent_that_runs_again_runs_again_the_children_that_did_not_compl
 
 
 @virtual
-async def test_new_event_for_an_ended_parent_runs_children_of_its_own(virtual_database: Any) -> None:
+async def test_new_event_for_an_ended_parent_runs_children_of_its_own() -> None:
     family = Family()
 
     @family.handlers.on("sequence")
     async def sequence(event: Event, ctx: Context) -> Any:
         return [await ctx.run("part", given) for given in event.payload["parts"]]
 
-    async with fleet(family.handlers, database=virtual_database) as f:
+    async with fleet(family.handlers) as f:
         event = await f.enqueue("sequence", {"parts": [{"n": 1}, {"n": 2}]})
         await event.result()
         assert await (await f.rerun(event, "child part:2")).result() == [1, 2]
@@ -194,7 +192,7 @@ async def test_new_event_for_an_ended_parent_runs_children_of_its_own(virtual_da
 
 
 @virtual
-async def test_parent_that_ends_leaves_its_child_alone(virtual_database: Any) -> None:
+async def test_parent_that_ends_leaves_its_child_alone() -> None:
     family = Family()
 
     @family.handlers.on("leaving")
@@ -204,7 +202,7 @@ async def test_parent_that_ends_leaves_its_child_alone(virtual_database: Any) ->
         await asyncio.wait({child, pause}, return_when=asyncio.FIRST_COMPLETED)
         return child.done()
 
-    async with fleet(family.handlers, database=virtual_database) as f:
+    async with fleet(family.handlers) as f:
         event = await f.enqueue("leaving")
         child = await child_of(f, event)
         assert await event.result() is False
@@ -213,9 +211,9 @@ async def test_parent_that_ends_leaves_its_child_alone(virtual_database: Any) ->
 
 
 @virtual
-async def test_later_attempts_start_no_child_again_and_twenty_run_at_once(virtual_database: Any) -> None:
+async def test_later_attempts_start_no_child_again_and_twenty_run_at_once() -> None:
     family = Family()
-    async with fleet(family.handlers, database=virtual_database) as f:
+    async with fleet(family.handlers) as f:
         event = await f.enqueue("parent", {"parts": [{"n": 1}], "claims": 4})
         assert await event.result() == [1]
         assert (family.log.count("part 1"), family.log.count("parent")) == (1, 4)
@@ -227,22 +225,20 @@ async def test_later_attempts_start_no_child_again_and_twenty_run_at_once(virtua
 
 
 @virtual
-async def test_child_that_ends_before_its_parent_suspends(virtual_database: Any) -> None:
-    async with fleet(Family().handlers, database=virtual_database) as f:
+async def test_child_that_ends_before_its_parent_suspends() -> None:
+    async with fleet(Family().handlers) as f:
         assert await (await f.enqueue("busy-parent")).result() == [1, 1]
 
 
 @virtual
-async def test_a_child_is_refused_with_another_payload_or_with_anothers_key_or_in_its_blocked_group(
-    virtual_database: Any,
-) -> None:
+async def test_a_child_is_refused_with_another_payload_or_with_anothers_key_or_in_its_blocked_group() -> None:
     family = Family()
 
     @family.handlers.on("other-payload", backoff="1s")
     async def other_payload(event: Event, ctx: Context) -> Any:
         return await ctx.run("part", {"n": event.claim})
 
-    async with fleet(family.handlers, database=virtual_database) as f:
+    async with fleet(family.handlers) as f:
         event = await f.enqueue("other-payload", max_attempts=1)
         (error,) = await event.errors()
         assert error.startswith("StepMismatchError: step child part:1 was stored for other arguments")
@@ -257,8 +253,8 @@ async def test_a_child_is_refused_with_another_payload_or_with_anothers_key_or_i
 
 
 @virtual
-async def test_group_goes_on_while_its_parent_waits_unless_that_blocks_it(virtual_database: Any) -> None:
-    async with fleet(Family().handlers, database=virtual_database) as f:
+async def test_group_goes_on_while_its_parent_waits_unless_that_blocks_it() -> None:
+    async with fleet(Family().handlers) as f:
         event = await f.enqueue("parent", {"parts": [{"waits": True}]}, group_key="thread")
         child = await child_of(f, event)
         await f.until(event.suspended)
@@ -284,7 +280,7 @@ async def test_group_goes_on_while_its_parent_waits_unless_that_blocks_it(virtua
 
 
 @virtual
-async def test_database_has_nothing_of_an_encrypted_childs_words(virtual_database: Any) -> None:
+async def test_database_has_nothing_of_an_encrypted_childs_words() -> None:
     family, word = Family(), "hidden-word"
 
     @family.handlers.on("secretive", max_attempts=1)
@@ -296,19 +292,17 @@ async def test_database_has_nothing_of_an_encrypted_childs_words(virtual_databas
             return error.message == word
 
     encryption = {"SURELANE_ENCRYPTION_KEYS": new_key(), "SURELANE_ENCRYPT_EVENTS": "true"}
-    async with fleet(family.handlers, database=virtual_database, settings=encryption) as f:
+    async with fleet(family.handlers, settings=encryption) as f:
         event = await f.enqueue("secretive")
         await event.result()
         await f.sleep("10s")
         assert family.log == [f"part {word}", "part None"]
-        for table in virtual_database.tables:
+        for table in f.database.tables:
             assert not await f.sql(f"select from {table} as r where position($1 in r::text) > 0", word), table
 
 
 @virtual
-async def test_children_are_started_once_although_the_worker_is_killed_everywhere(
-    virtual_database: Any,
-) -> None:
+async def test_children_are_started_once_although_the_worker_is_killed_everywhere() -> None:
     handlers, died, started = Handlers(), list[str](), list[int]()
 
     async def die_once(where: str) -> None:
@@ -340,7 +334,7 @@ async def test_children_are_started_once_although_the_worker_is_killed_everywher
         return [*results, await last]
 
     settings = {"SURELANE_SESSION_GRACE": "100ms"}
-    async with fleet(handlers, database=virtual_database, settings=settings) as f:
+    async with fleet(handlers, settings=settings) as f:
         event = await f.enqueue("mortal-parent", max_attempts=100)
         assert await event.result() == [1, 2, 3, 4]
         assert (len(died), sorted(started)) == (5, [1, 2, 3, 4])

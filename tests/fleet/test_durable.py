@@ -34,9 +34,9 @@ def steps(ran: list[str]) -> Handlers:
 
 
 @virtual
-async def test_steps_count_up_are_not_run_again_and_are_told(virtual_database: Any) -> None:
+async def test_steps_count_up_are_not_run_again_and_are_told() -> None:
     ran: list[str] = []
-    async with fleet(steps(ran), database=virtual_database) as f:
+    async with fleet(steps(ran)) as f:
         calls = [["a", "1"], ["b", "2"], ["b", "3"]]
         event = await f.enqueue("steps", {"runs": [calls[:2], calls]})
         assert await event.result() == ["1", "2", "3"]
@@ -58,7 +58,7 @@ async def test_steps_count_up_are_not_run_again_and_are_told(virtual_database: A
 
 
 @virtual
-async def test_results_go_through_json_at_once_and_others_fail_the_step(virtual_database: Any) -> None:
+async def test_results_go_through_json_at_once_and_others_fail_the_step() -> None:
     values = {"object": object(), "nan": float("nan"), "large": "x" * 1_000_001, "tuple": (1, "a\0b")}
     handlers = Handlers()
 
@@ -66,7 +66,7 @@ async def test_results_go_through_json_at_once_and_others_fail_the_step(virtual_
     async def result(event: Event, ctx: Context) -> Any:
         return await ctx.step("make", lambda: values[event.payload["value"]])
 
-    async with fleet(handlers, database=virtual_database) as f:
+    async with fleet(handlers) as f:
         event = await f.enqueue("result", {"value": "tuple"})
         assert await event.result() == [1, "a\ufffdb"]
         for value, why in (
@@ -81,7 +81,7 @@ async def test_results_go_through_json_at_once_and_others_fail_the_step(virtual_
 
 
 @virtual
-async def test_steps_that_fail_or_stand_where_none_may(virtual_database: Any) -> None:
+async def test_steps_that_fail_or_stand_where_none_may() -> None:
     handlers, called = Handlers(), list[str]()
 
     @handlers.on("flaky")
@@ -113,7 +113,7 @@ async def test_steps_that_fail_or_stand_where_none_may(virtual_database: Any) ->
 
         await ctx.step("outer", outer)
 
-    async with fleet(handlers, database=virtual_database) as f:
+    async with fleet(handlers) as f:
         event = await f.enqueue("flaky")
         assert await event.result() == "done"
         (step,) = await event.steps()
@@ -132,7 +132,7 @@ async def test_steps_that_fail_or_stand_where_none_may(virtual_database: Any) ->
 
 
 @virtual
-async def test_results_come_again_in_the_order_in_which_they_were_stored(virtual_database: Any) -> None:
+async def test_results_come_again_in_the_order_in_which_they_were_stored() -> None:
     handlers, ends = Handlers(), list("hgfedcba")
 
     @handlers.on("overtaking")
@@ -148,7 +148,7 @@ async def test_results_come_again_in_the_order_in_which_they_were_stored(virtual
         await ctx.sleep("50ms")
         return came
 
-    async with fleet(handlers, database=virtual_database) as f:
+    async with fleet(handlers) as f:
         assert await (await f.enqueue("overtaking")).result() == ends
 
 
@@ -156,7 +156,7 @@ async def test_results_come_again_in_the_order_in_which_they_were_stored(virtual
 
 
 @virtual
-async def test_tags_and_the_last_progress_are_kept_with_the_event(virtual_database: Any) -> None:
+async def test_tags_and_the_last_progress_are_kept_with_the_event() -> None:
     handlers = Handlers()
 
     @handlers.on("tagged", backoff="1s")
@@ -174,7 +174,7 @@ async def test_tags_and_the_last_progress_are_kept_with_the_event(virtual_databa
         await ctx.wait_for("go")
         await ctx.progress("x" * 300)
 
-    async with fleet(handlers, database=virtual_database) as f:
+    async with fleet(handlers) as f:
         reads = Reads(f.connection)
         event = await f.enqueue("tagged", {"customer": "acme", "order": 17, "paid": True, "gone": "x"})
         await event.result()
@@ -222,7 +222,7 @@ def waiting() -> Handlers:
 
 
 @virtual
-async def test_a_sleep_ends_the_run_whatever_is_caught_and_another_goes_on(virtual_database: Any) -> None:
+async def test_a_sleep_ends_the_run_whatever_is_caught_and_another_goes_on() -> None:
     handlers = Handlers()
 
     @handlers.on("sleep")
@@ -247,15 +247,15 @@ async def test_a_sleep_ends_the_run_whatever_is_caught_and_another_goes_on(virtu
             return "swallowed"
         return event.claim
 
-    async with fleet(handlers, database=virtual_database) as f:
+    async with fleet(handlers) as f:
         assert await (await f.enqueue("sleep")).result() == {"claim": 2, "attempt": 1}
         assert await (await f.enqueue("in-thread")).result() == 3
         assert await (await f.enqueue("swallow")).result() == 2
 
 
 @virtual
-async def test_a_suspended_event_holds_no_claim_and_says_what_it_waits_for(virtual_database: Any) -> None:
-    async with fleet(waiting(), database=virtual_database) as f:
+async def test_a_suspended_event_holds_no_claim_and_says_what_it_waits_for() -> None:
+    async with fleet(waiting()) as f:
         event = await f.enqueue("wait")
         await f.until(event.suspended)
         row = await event.row()
@@ -273,8 +273,8 @@ async def test_a_suspended_event_holds_no_claim_and_says_what_it_waits_for(virtu
 
 
 @virtual
-async def test_values_that_come_first_are_taken_in_order_until_the_timeout(virtual_database: Any) -> None:
-    async with fleet(waiting(), database=virtual_database) as f:
+async def test_values_that_come_first_are_taken_in_order_until_the_timeout() -> None:
+    async with fleet(waiting()) as f:
         event = await f.enqueue("wait", {"times": 3, "timeout": "5m"}, run_in="20s")
         for value in (1, None):
             await f.signal(event, "value", value)
@@ -283,7 +283,7 @@ async def test_values_that_come_first_are_taken_in_order_until_the_timeout(virtu
 
 
 @virtual
-async def test_a_step_beside_a_wait_is_finished_before_the_run_ends(virtual_database: Any) -> None:
+async def test_a_step_beside_a_wait_is_finished_before_the_run_ends() -> None:
     handlers, ran = Handlers(), list[str]()
 
     @handlers.on("branches")
@@ -295,7 +295,7 @@ async def test_a_step_beside_a_wait_is_finished_before_the_run_ends(virtual_data
 
         return await asyncio.gather(ctx.wait_for("value"), ctx.step("slow", slow))
 
-    async with fleet(handlers, database=virtual_database) as f:
+    async with fleet(handlers) as f:
         event = await f.enqueue("branches")
         await f.until(event.suspended)
         assert f.now > 3
@@ -305,7 +305,7 @@ async def test_a_step_beside_a_wait_is_finished_before_the_run_ends(virtual_data
 
 
 @virtual
-async def test_a_group_goes_on_unless_the_wait_blocks_it(virtual_database: Any) -> None:
+async def test_a_group_goes_on_unless_the_wait_blocks_it() -> None:
     handlers = Handlers()
 
     @handlers.on("sleep")
@@ -315,7 +315,7 @@ async def test_a_group_goes_on_unless_the_wait_blocks_it(virtual_database: Any) 
     @handlers.on("quick")
     async def quick(_: Event, __: Context) -> None: ...
 
-    async with fleet(handlers, database=virtual_database) as f:
+    async with fleet(handlers) as f:
         for blocking in (False, True):
             first = await f.enqueue("sleep", {"blocking": blocking}, group_key=f"g {blocking}")
             await f.until(first.suspended)
@@ -350,11 +350,9 @@ def hanging(said: list[str]) -> Handlers:
 
 
 @virtual
-async def test_a_running_handler_is_cancelled_by_whom_and_why_unless_it_completes(
-    virtual_database: Any,
-) -> None:
+async def test_a_running_handler_is_cancelled_by_whom_and_why_unless_it_completes() -> None:
     said: list[str] = []
-    async with fleet(hanging(said), database=virtual_database) as f:
+    async with fleet(hanging(said)) as f:
         event = await f.enqueue("hang")
         await f.until(lambda: said)
         assert await f.cancel(event, by="U1", reason="enough") == "running"
@@ -369,10 +367,10 @@ async def test_a_running_handler_is_cancelled_by_whom_and_why_unless_it_complete
 
 
 @virtual
-async def test_a_running_handler_is_cancelled_without_notifications(virtual_database: Any) -> None:
+async def test_a_running_handler_is_cancelled_without_notifications() -> None:
     said: list[str] = []
     settings = {"SURELANE_NOTIFICATIONS": "false", "SURELANE_POLL_INTERVAL": "1s"}
-    async with fleet(hanging(said), database=virtual_database, settings=settings) as f:
+    async with fleet(hanging(said), settings=settings) as f:
         event = await f.enqueue("hang")
         await f.until(lambda: said)
         await f.cancel(event)
@@ -380,9 +378,9 @@ async def test_a_running_handler_is_cancelled_without_notifications(virtual_data
 
 
 @virtual
-async def test_a_waiting_member_of_a_group_is_cancelled_and_its_head_goes_on(virtual_database: Any) -> None:
+async def test_a_waiting_member_of_a_group_is_cancelled_and_its_head_goes_on() -> None:
     said: list[str] = []
-    async with fleet(hanging(said), database=virtual_database, workers=0) as f:
+    async with fleet(hanging(said), workers=0) as f:
         first, second = [await f.enqueue("hang", group_key="g") for _ in range(2)]
         f.start()
         await f.until(lambda: said)
@@ -395,8 +393,8 @@ async def test_a_waiting_member_of_a_group_is_cancelled_and_its_head_goes_on(vir
 
 
 @virtual
-async def test_a_suspended_event_is_cancelled_at_once(virtual_database: Any) -> None:
-    async with fleet(waiting(), database=virtual_database) as f:
+async def test_a_suspended_event_is_cancelled_at_once() -> None:
+    async with fleet(waiting()) as f:
         event = await f.enqueue("wait")
         await f.until(event.suspended)
         assert await f.cancel(event, reason="enough") == "cancelled"
@@ -404,9 +402,9 @@ async def test_a_suspended_event_is_cancelled_at_once(virtual_database: Any) -> 
 
 
 @virtual
-async def test_a_worker_that_hangs_is_fenced_after_the_grace(virtual_database: Any) -> None:
+async def test_a_worker_that_hangs_is_fenced_after_the_grace() -> None:
     said: list[str] = []
-    async with fleet(hanging(said), database=virtual_database, workers=1) as f:
+    async with fleet(hanging(said), workers=1) as f:
         event = await f.enqueue("hang")
         await f.until(lambda: said)
         f.freeze(f.workers[0], "30s")
@@ -419,10 +417,10 @@ async def test_a_worker_that_hangs_is_fenced_after_the_grace(virtual_database: A
 
 
 @virtual
-async def test_steps_leave_with_retention(virtual_database: Any) -> None:
+async def test_steps_leave_with_retention() -> None:
     handlers = waiting()
     handlers.include(steps([]))
-    async with fleet(handlers, database=virtual_database) as f:
+    async with fleet(handlers) as f:
         gone = await f.enqueue("steps", {"runs": [[["a", "1"]]]}, run_in="1m")
         # Old enough for its chunk of history to end before the cutoff.
         await f.sql(
@@ -439,11 +437,9 @@ async def test_steps_leave_with_retention(virtual_database: Any) -> None:
 
 
 @virtual
-async def test_event_that_runs_again_goes_on_after_its_stored_steps_unless_it_completed(
-    virtual_database: Any,
-) -> None:
+async def test_event_that_runs_again_goes_on_after_its_stored_steps_unless_it_completed() -> None:
     ran: list[str] = []
-    async with fleet(steps(ran), database=virtual_database) as f:
+    async with fleet(steps(ran)) as f:
         event = await f.enqueue("steps", {"runs": [[["a", "1"]]] * 2}, max_attempts=1)
         assert (await f.until(event.ended))["outcome"] == "failed"
         for calls in (1, 2):
@@ -453,11 +449,9 @@ async def test_event_that_runs_again_goes_on_after_its_stored_steps_unless_it_co
 
 
 @virtual
-async def test_new_run_keeps_the_steps_before_the_named_one_and_runs_the_others(
-    virtual_database: Any,
-) -> None:
+async def test_new_run_keeps_the_steps_before_the_named_one_and_runs_the_others() -> None:
     ran: list[str] = []
-    async with fleet(steps(ran), database=virtual_database) as f:
+    async with fleet(steps(ran)) as f:
         event = await f.enqueue("steps", {"runs": [[["a", "1"], ["b", "2"], ["c", "3"]]]})
         await event.result()
         new = await f.rerun(event, "b")

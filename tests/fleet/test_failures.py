@@ -74,11 +74,9 @@ def buying(log: list[str]) -> Handlers:  # noqa: C901 - one after another
 
 
 @virtual
-async def test_failure_past_which_a_handler_went_on_is_raised_again_and_not_tried_again(
-    virtual_database: Any,
-) -> None:
+async def test_failure_past_which_a_handler_went_on_is_raised_again_and_not_tried_again() -> None:
     log: list[str] = []
-    async with fleet(buying(log), database=virtual_database) as f:
+    async with fleet(buying(log)) as f:
         event = await f.enqueue("buy", {"how": "wait"})
         await f.until(event.suspended)
         await f.signal(event, "answer", "Give up")
@@ -102,28 +100,26 @@ async def test_failure_past_which_a_handler_went_on_is_raised_again_and_not_trie
 
 
 @virtual
-async def test_first_run_raises_the_same_error_as_later_ones(virtual_database: Any) -> None:
-    async with fleet(buying([]), database=virtual_database) as f:
+async def test_first_run_raises_the_same_error_as_later_ones() -> None:
+    async with fleet(buying([])) as f:
         result = await (await f.enqueue("buy", {"how": "end"})).result()
         assert (result["type"], result["cause"]) == ("PaymentError", "PaymentError")
         assert result["text"] == "step pay failed: PaymentError: card declined"
 
 
 @virtual
-async def test_failure_that_was_compensated_is_final_although_the_worker_is_killed(
-    virtual_database: Any,
-) -> None:
+async def test_failure_that_was_compensated_is_final_although_the_worker_is_killed() -> None:
     log: list[str] = []
-    async with fleet(buying(log), database=virtual_database) as f:
+    async with fleet(buying(log)) as f:
         with f.killed_at("step compensate"):
             assert (await (await f.enqueue("buy", {"how": "crash"})).result())["cause"] == "NoneType"
         assert (log.count("charged"), log.count("compensated"), log.count("caught")) == (1, 1, 2)
 
 
 @virtual
-async def test_failure_that_ends_the_attempt_is_tried_again(virtual_database: Any) -> None:
+async def test_failure_that_ends_the_attempt_is_tried_again() -> None:
     log: list[str] = []
-    async with fleet(buying(log), database=virtual_database) as f:
+    async with fleet(buying(log)) as f:
         event = await f.enqueue("buy", {"how": "fail"})
         assert await event.result() == "Bought."
         assert await event.errors() == ["PaymentError: card declined"]
@@ -134,9 +130,9 @@ async def test_failure_that_ends_the_attempt_is_tried_again(virtual_database: An
 
 
 @virtual
-async def test_failure_beside_other_steps_is_a_result_in_each_run(virtual_database: Any) -> None:
+async def test_failure_beside_other_steps_is_a_result_in_each_run() -> None:
     log: list[str] = []
-    async with fleet(buying(log), database=virtual_database) as f:
+    async with fleet(buying(log)) as f:
         event = await f.enqueue("buy-two")
         await f.until(event.suspended)
         await f.signal(event, "answer", 1)
@@ -145,8 +141,8 @@ async def test_failure_beside_other_steps_is_a_result_in_each_run(virtual_databa
 
 
 @virtual
-async def test_failed_step_of_the_release_before_is_tried_again(virtual_database: Any) -> None:
-    async with fleet(buying(["charged"]), database=virtual_database) as f:
+async def test_failed_step_of_the_release_before_is_tried_again() -> None:
+    async with fleet(buying(["charged"])) as f:
         event = await f.enqueue("buy", {"how": "wait"}, run_in="10s")
         error = '[{"type": "PaymentError", "message": "card declined", "at": "2026-01-01", "attempt": 1}]'
         await f.sql(
@@ -163,9 +159,7 @@ async def test_failed_step_of_the_release_before_is_tried_again(virtual_database
 
 
 @virtual
-async def test_several_waits_at_once_need_all_answers_in_any_order(  # noqa: C901 - one story
-    virtual_database: Any,
-) -> None:
+async def test_several_waits_at_once_need_all_answers_in_any_order() -> None:  # noqa: C901 - one story
     handlers, deployed = Handlers(), list[int]()
 
     @handlers.on("both")
@@ -188,7 +182,7 @@ async def test_several_waits_at_once_need_all_answers_in_any_order(  # noqa: C90
         deployed.append(event.id)
         return got
 
-    async with fleet(handlers, database=virtual_database) as f:
+    async with fleet(handlers) as f:
         for how in ("gather", "exceptions", "group", "wait"):
             for order in ("ab", "ba"):
                 event = await f.enqueue("both", {"how": how})
@@ -207,7 +201,7 @@ async def test_several_waits_at_once_need_all_answers_in_any_order(  # noqa: C90
 
 
 @virtual
-async def test_nothing_of_a_suspended_handler_goes_on(virtual_database: Any) -> None:
+async def test_nothing_of_a_suspended_handler_goes_on() -> None:
     handlers, log = Handlers(), list[str]()
 
     @handlers.on("catch-all")
@@ -236,7 +230,7 @@ async def test_nothing_of_a_suspended_handler_goes_on(virtual_database: Any) -> 
         log.append("answered")
         return event.claim
 
-    async with fleet(handlers, database=virtual_database) as f:
+    async with fleet(handlers) as f:
         event = await f.enqueue("catch-all")
         await f.until(event.suspended)
         await f.sleep(2)
@@ -249,7 +243,7 @@ async def test_nothing_of_a_suspended_handler_goes_on(virtual_database: Any) -> 
 
 
 @virtual
-async def test_first_of_several_is_the_same_in_each_run(virtual_database: Any) -> None:
+async def test_first_of_several_is_the_same_in_each_run() -> None:
     handlers, winners = Handlers(), list[list[str]]()
 
     @handlers.on("first")
@@ -260,7 +254,7 @@ async def test_first_of_several_is_the_same_in_each_run(virtual_database: Any) -
         await ctx.step("use", lambda: winners[-1])
         return winners[-1]
 
-    async with fleet(handlers, database=virtual_database, workers=0) as f:
+    async with fleet(handlers, workers=0) as f:
         event = await f.enqueue("first")
         for name in ("b", "a"):
             await f.signal(event, name, name)
@@ -272,7 +266,7 @@ async def test_first_of_several_is_the_same_in_each_run(virtual_database: Any) -
 
 
 @virtual
-async def test_escalation_stays_one_although_the_answer_came_meanwhile(virtual_database: Any) -> None:
+async def test_escalation_stays_one_although_the_answer_came_meanwhile() -> None:
     handlers, log = Handlers(), list[str]()
 
     @handlers.on("escalate")
@@ -288,7 +282,7 @@ async def test_escalation_stays_one_although_the_answer_came_meanwhile(virtual_d
             await f.die()
         return ["escalated", await waiting]
 
-    async with fleet(handlers, database=virtual_database) as f:
+    async with fleet(handlers) as f:
         event = await f.enqueue("escalate")
         await f.until(lambda: "dies" in log)
         await f.signal(event, "answer", "late")
@@ -300,7 +294,7 @@ async def test_escalation_stays_one_although_the_answer_came_meanwhile(virtual_d
 
 
 @virtual
-async def test_attempt_that_stored_a_step_does_not_count(virtual_database: Any) -> None:
+async def test_attempt_that_stored_a_step_does_not_count() -> None:
     handlers, log = Handlers(), list[str]()
 
     @handlers.on("slow-progress")
@@ -315,7 +309,7 @@ async def test_attempt_that_stored_a_step_does_not_count(virtual_database: Any) 
                 await f.die()
         return "all"
 
-    async with fleet(handlers, database=virtual_database) as f:
+    async with fleet(handlers) as f:
         assert await (await f.enqueue("slow-progress", max_attempts=3)).result() == "all"
         # The attempt that stored the second step counts as the first.
         event = await f.enqueue("slow-progress", {"poison": 2}, max_attempts=3)
@@ -325,9 +319,7 @@ async def test_attempt_that_stored_a_step_does_not_count(virtual_database: Any) 
 
 
 @virtual
-async def test_handler_has_attempts_and_pauses_of_its_own_from_the_first_claim_on(
-    virtual_database: Any,
-) -> None:
+async def test_handler_has_attempts_and_pauses_of_its_own_from_the_first_claim_on() -> None:
     handlers, at = Handlers(), list[float]()
 
     @handlers.on("fails-often", max_attempts=5, backoff="1ms")
@@ -339,7 +331,7 @@ async def test_handler_has_attempts_and_pauses_of_its_own_from_the_first_claim_o
     async def fails_once(_: Event, __: Context) -> None:
         raise LookupError
 
-    async with fleet(handlers, database=virtual_database, workers=0) as f:
+    async with fleet(handlers, workers=0) as f:
         some = [await f.enqueue("fails-once") for _ in range(20)]
         # No worker has announced the maximum yet, and this one's announcement comes late.
         locking = await f.database.lend("surelane")
@@ -355,9 +347,7 @@ async def test_handler_has_attempts_and_pauses_of_its_own_from_the_first_claim_o
 
 
 @virtual
-async def test_pause_between_tries_of_a_step_holds_no_slot_and_costs_no_attempt(
-    virtual_database: Any,
-) -> None:
+async def test_pause_between_tries_of_a_step_holds_no_slot_and_costs_no_attempt() -> None:
     handlers, called = Handlers(), list[float]()
 
     @handlers.on("retrying")
@@ -370,10 +360,11 @@ async def test_pause_between_tries_of_a_step_holds_no_slot_and_costs_no_attempt(
 
         return [await ctx.step("call", call, retries=2, backoff="1m"), ctx.attempt]
 
-    async with fleet(handlers, database=virtual_database) as f:
+    async with fleet(handlers) as f:
         event = await f.enqueue("retrying")
         for tries in (1, 2):
-            await f.until(lambda tries=tries: len(called) == tries)
+            while len(called) < tries:
+                await f.sleep("1s")
             await f.until(event.suspended)
             row = await event.row()
             assert (row["claimed_by"], row["attempts"]) == (None, 0)
@@ -387,7 +378,7 @@ async def test_pause_between_tries_of_a_step_holds_no_slot_and_costs_no_attempt(
 
 
 @virtual
-async def test_steps_of_one_name_at_once_need_keys(virtual_database: Any) -> None:
+async def test_steps_of_one_name_at_once_need_keys() -> None:
     handlers, fetched = Handlers(), list[str]()
 
     @handlers.on("side-by-side", backoff="1s")
@@ -409,7 +400,7 @@ async def test_steps_of_one_name_at_once_need_keys(virtual_database: Any) -> Non
             raise RuntimeError("once more")
         return dict(zip(items, results, strict=True))
 
-    async with fleet(handlers, database=virtual_database) as f:
+    async with fleet(handlers) as f:
         event = await f.enqueue("side-by-side", {"keys": True})
         assert await event.result() == {each: f"result of {each}" for each in "abc"}
         assert sorted(fetched) == ["a", "b", "c"]

@@ -17,23 +17,23 @@ from surelane_worker import Context, Event, Handlers, Limit
 class Shop:
     """Handlers of several deployments, which note what they do."""
 
-    def __init__(self, database: Any) -> None:
+    def __init__(self) -> None:
         self.log: list[str] = []
         self.fleet: Any = None
-        self._database = database
 
     def deployed(self, *versions: str | None, **bounds: Any) -> Handlers:
         """Return the handlers of a deployment that has these versions. ``None`` is the first one, without a name."""
         handlers = Handlers()
         for version in versions:
             given = bounds if version is None else {**bounds, "version": version}
-            handlers.on("order", backoff="1s", **given)(self._order(version or "1"))
+            on: Any = handlers.on("order", backoff="1s", **given)
+            on(self._order(version or "1"))
         return handlers
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Any]:
         """Run a fleet without a worker."""
-        async with fleet(Handlers(), database=self._database, workers=0) as self.fleet:
+        async with fleet(Handlers(), workers=0) as self.fleet:
             yield self.fleet
 
     async def begun(self, handlers: Handlers, events: int = 1, most: int = 3, **payload: object) -> list[Any]:
@@ -82,10 +82,8 @@ class Shop:
 
 
 @virtual
-async def test_one_worker_runs_the_version_that_a_run_began_under_and_new_ones_in_the_greatest(
-    virtual_database: Any,
-) -> None:
-    shop = Shop(virtual_database)
+async def test_one_worker_runs_the_version_that_a_run_began_under_and_new_ones_in_the_greatest() -> None:
+    shop = Shop()
     async with shop.open() as f:
         (old,) = await shop.begun(shop.deployed(None))
         f.start(shop.deployed("2", "1"))
@@ -103,8 +101,8 @@ async def test_one_worker_runs_the_version_that_a_run_began_under_and_new_ones_i
 
 
 @virtual
-async def test_run_waits_for_a_worker_that_has_its_version(virtual_database: Any) -> None:
-    shop = Shop(virtual_database)
+async def test_run_waits_for_a_worker_that_has_its_version() -> None:
+    shop = Shop()
     async with shop.open() as f:
         (old,) = await shop.begun(shop.deployed(None))
         f.start(shop.deployed("2"))
@@ -116,8 +114,8 @@ async def test_run_waits_for_a_worker_that_has_its_version(virtual_database: Any
 
 
 @virtual
-async def test_run_that_its_worker_died_in_stays_with_its_version(virtual_database: Any) -> None:
-    shop = Shop(virtual_database)
+async def test_run_that_its_worker_died_in_stays_with_its_version() -> None:
+    shop = Shop()
     async with shop.open() as f:
         f.start(shop.deployed("2"))
         f.handlers = shop.deployed("1")  # of the worker after the death
@@ -130,10 +128,8 @@ async def test_run_that_its_worker_died_in_stays_with_its_version(virtual_databa
 
 
 @virtual
-async def test_rolling_deployment_ends_each_run_in_its_version_and_passes_none_to_and_fro(
-    virtual_database: Any,
-) -> None:
-    shop = Shop(virtual_database)
+async def test_rolling_deployment_ends_each_run_in_its_version_and_passes_none_to_and_fro() -> None:
+    shop = Shop()
     async with shop.open() as f:
         old = await shop.begun(shop.deployed(None), 5)
         new = await shop.begun(shop.deployed("1", "2"), 5)
@@ -152,8 +148,8 @@ async def test_rolling_deployment_ends_each_run_in_its_version_and_passes_none_t
 
 
 @virtual
-async def test_killed_workers_lose_no_run_on_its_way_to_its_version(virtual_database: Any) -> None:
-    shop = Shop(virtual_database)
+async def test_killed_workers_lose_no_run_on_its_way_to_its_version() -> None:
+    shop = Shop()
     async with shop.open() as f:
         old = await shop.begun(shop.deployed("1"), 8, most=9)
         await shop.go(*old)
@@ -171,8 +167,8 @@ async def test_killed_workers_lose_no_run_on_its_way_to_its_version(virtual_data
 
 
 @virtual
-async def test_old_worker_without_a_version_gets_its_runs_while_it_lives(virtual_database: Any) -> None:
-    shop = Shop(virtual_database)
+async def test_old_worker_without_a_version_gets_its_runs_while_it_lives() -> None:
+    shop = Shop()
     async with shop.open() as f:
         old = await shop.begun(shop.deployed(None), 3)
         f.start(shop.deployed("2"))
@@ -182,10 +178,8 @@ async def test_old_worker_without_a_version_gets_its_runs_while_it_lives(virtual
 
 
 @virtual
-async def test_failed_run_of_an_old_version_has_its_hook_and_runs_again_in_its_version(
-    virtual_database: Any,
-) -> None:
-    shop = Shop(virtual_database)
+async def test_failed_run_of_an_old_version_has_its_hook_and_runs_again_in_its_version() -> None:
+    shop = Shop()
     both = shop.deployed("1", "2")
 
     @both.on_failure("order")
@@ -212,8 +206,8 @@ async def test_failed_run_of_an_old_version_has_its_hook_and_runs_again_in_its_v
 
 
 @virtual
-async def test_successor_of_a_run_begins_in_the_newest_version(virtual_database: Any) -> None:
-    shop = Shop(virtual_database)
+async def test_successor_of_a_run_begins_in_the_newest_version() -> None:
+    shop = Shop()
     async with shop.open() as f:
         (old,) = await shop.begun(shop.deployed(None), anew=True)
         f.start(shop.deployed("2"))
@@ -230,8 +224,8 @@ async def test_successor_of_a_run_begins_in_the_newest_version(virtual_database:
 
 
 @virtual
-async def test_child_of_an_old_version_tells_its_parent(virtual_database: Any) -> None:
-    shop = Shop(virtual_database)
+async def test_child_of_an_old_version_tells_its_parent() -> None:
+    shop = Shop()
     second = shop.deployed("2")
 
     @second.on("parent")
@@ -252,8 +246,8 @@ async def test_child_of_an_old_version_tells_its_parent(virtual_database: Any) -
 
 
 @virtual
-async def test_limited_run_is_passed_to_its_version(virtual_database: Any) -> None:
-    shop = Shop(virtual_database)
+async def test_limited_run_is_passed_to_its_version() -> None:
+    shop = Shop()
     async with shop.open() as f:
         old = await shop.begun(shop.deployed("1", limit=Limit(1)), 3)
         f.start(shop.deployed("2", limit=Limit(1)))
@@ -267,8 +261,8 @@ async def test_limited_run_is_passed_to_its_version(virtual_database: Any) -> No
 
 
 @virtual
-async def test_run_keeps_its_place_in_its_group(virtual_database: Any) -> None:
-    shop = Shop(virtual_database)
+async def test_run_keeps_its_place_in_its_group() -> None:
+    shop = Shop()
     async with shop.open() as f:
         first = f.start(shop.deployed("1"))
         old = await f.enqueue("order", {"blocking": True}, group_key="thread")
@@ -286,8 +280,8 @@ async def test_run_keeps_its_place_in_its_group(virtual_database: Any) -> None:
 
 
 @virtual
-async def test_doctor_says_how_many_runs_need_which_version(virtual_database: Any) -> None:
-    shop = Shop(virtual_database)
+async def test_doctor_says_how_many_runs_need_which_version() -> None:
+    shop = Shop()
     async with shop.open() as f:
         await shop.begun(shop.deployed("1"), 3)
         await shop.begun(shop.deployed("2"), 2)
@@ -363,11 +357,9 @@ PATCHES: dict[str, tuple[list[list[str]], list[bool]]] = {
 
 @pytest.mark.parametrize("kind", ["code", "in-thread"])
 @virtual
-async def test_changed_step_is_refused_before_it_runs_unless_it_is_behind_what_is_stored(
-    virtual_database: Any, kind: str
-) -> None:
+async def test_changed_step_is_refused_before_it_runs_unless_it_is_behind_what_is_stored(kind: str) -> None:
     log: list[str] = []
-    async with fleet(changing(log), database=virtual_database) as f:
+    async with fleet(changing(log)) as f:
         changes = {
             what: (await f.enqueue(kind, {"runs": runs}, max_attempts=2), ran)
             for what, (runs, ran) in CHANGES.items()
@@ -385,8 +377,8 @@ async def test_changed_step_is_refused_before_it_runs_unless_it_is_behind_what_i
 
 
 @virtual
-async def test_patch_is_for_runs_that_were_not_past_it(virtual_database: Any) -> None:
-    async with fleet(changing([]), database=virtual_database) as f:
+async def test_patch_is_for_runs_that_were_not_past_it() -> None:
+    async with fleet(changing([])) as f:
         events = {
             what: (await f.enqueue("code", {"runs": runs}, max_attempts=9), answers)
             for what, (runs, answers) in PATCHES.items()
@@ -396,7 +388,7 @@ async def test_patch_is_for_runs_that_were_not_past_it(virtual_database: Any) ->
 
 
 @virtual
-async def test_tasks_and_timeouts_are_no_change(virtual_database: Any) -> None:  # noqa: C901 - two handlers
+async def test_tasks_and_timeouts_are_no_change() -> None:  # noqa: C901 - two handlers
     handlers = Handlers()
 
     @handlers.on("racing", backoff="1ms")
@@ -435,6 +427,6 @@ async def test_tasks_and_timeouts_are_no_change(virtual_database: Any) -> None: 
             raise RuntimeError("once more")
         return "done"
 
-    async with fleet(handlers, database=virtual_database) as f:
+    async with fleet(handlers) as f:
         for kind in ("racing", "timed"):
             assert await (await f.enqueue(kind, max_attempts=2)).result() == "done"

@@ -12,7 +12,7 @@ import pytest
 from surelane_dev.simulator.workspace.model import Message
 from tests.processes import until
 from tests.system.bolt import Bolt, bolt, bolt_worker
-from tests.system.test_leasing import LEASE
+from tests.system.worker import LEASE
 
 
 @pytest.fixture(params=["asynchronous", "synchronous"], scope="module")

@@ -11,8 +11,7 @@ from surelane.calls import Connection
 from surelane_dev.simulator.workspace.model import Message
 from tests.processes import Service, until
 from tests.system.slack_stand import Stand, slack_stand
-from tests.system.test_leasing import LEASE
-from tests.system.worker import ended, worker
+from tests.system.worker import LEASE, ended, worker
 
 
 @dataclass(frozen=True)

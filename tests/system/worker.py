@@ -13,6 +13,8 @@ from tests.databases import as_role
 from tests.processes import Service, service
 
 HANDLERS = "tests.system.worker_handlers:handlers"
+LEASE = "3s"
+"""Short, but long enough for a worker on a busy machine to renew it."""
 HOLDER = """
 select l.pid from agent.worker as w join pg_locks as l on l.objid = w.session::oid
 where l.locktype = 'advisory' and l.classid = agent.session_class()::oid and w.name = $1

@@ -42,5 +42,12 @@ async def test_example(example: Callable[..., Coroutine[Any, Any, None]], bot: B
     await example(**{name: given[name] for name in inspect.signature(example).parameters})
 
 
+@pytest.mark.usefixtures("virtual_database")
+def test_example_in_virtual_time(handlers: Handlers) -> None:
+    (code,) = blocks("virtual")
+    example = defined(code)["test_releases_once_although_a_worker_is_lost"]
+    example(handlers=handlers)
+
+
 def test_page_has_examples() -> None:
     assert len(TESTS) == 3

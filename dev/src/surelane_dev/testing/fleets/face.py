@@ -11,7 +11,7 @@ from contextvars import Context as Variables
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -54,23 +54,27 @@ select to_jsonb(e) from agent.event as e where id = $1
 union all select to_jsonb(h) from agent.event_hist as h where id = $1
 """
 Test = Callable[..., Coroutine[Any, Any, None]]
+_open: list[Database] = []
+"""The database of this session's virtual tests."""
 
 
 def virtual(test: Test) -> Callable[..., None]:
     """Run a test in virtual time: its clock jumps to what happens next, so an hour takes no longer than its work.
 
-    The loop is that of its fixture ``virtual_database``. Meanwhile ``time.time()``, ``time.monotonic()`` and
-    ``asyncio.sleep`` show virtual time, and ``datetime.now()`` does not.
+    It uses the fixture ``virtual_database``. Meanwhile ``time.time()``, ``time.monotonic()`` and ``asyncio.sleep`` show
+    virtual time, and ``datetime.now()`` does not.
     """
+    import pytest  # noqa: PLC0415 - the package has other uses
 
     @wraps(test)
     def run(*args: Any, **given: Any) -> None:
-        loop = next(each.loop for each in given.values() if isinstance(each, Database))
+        loop = _open[-1].loop
         loop.now = 0.0
         with virtual_time(loop):
             loop.run_until_complete(test(*args, **given))
 
-    return run
+    marked: Callable[..., None] = pytest.mark.usefixtures("virtual_database")(run)
+    return marked
 
 
 @contextmanager
@@ -78,9 +82,11 @@ def virtual_databases(admin: str, template: str) -> Iterator[Database]:
     """Copy a migrated database, to be used by one virtual test after another, each in the database's own loop."""
     loop = VirtualLoop()
     opening = Database.opened(admin, template)
+    _open.append(loop.run_until_complete(opening.__aenter__()))
     try:
-        yield loop.run_until_complete(opening.__aenter__())
+        yield _open[-1]
     finally:
+        _open.pop()
         loop.run_until_complete(opening.__aexit__(None, None, None))
         loop.close()
 
@@ -211,7 +217,7 @@ class Fleet:
     def start(self, handlers: Handlers | None = None, **settings: str) -> Member:
         """Start a worker, with other handlers or settings than the fleet's perhaps: a new version is deployed."""
         self._names += 1
-        given = WorkerSettings(**cast("Any", {**SETTINGS, **self._settings, **settings}))
+        given = _settings(frozenset({**SETTINGS, **self._settings, **settings}.items()))
         around = Handlers()
         around.middleware(self._observe)
         around.include(with_answers(self.handlers if handlers is None else handlers, given))
@@ -382,7 +388,7 @@ class Fleet:
 async def fleet(
     handlers: Handlers,
     *,
-    database: Database,
+    database: Database | None = None,
     workers: int = 1,
     settings: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Fleet]:
@@ -390,11 +396,11 @@ async def fleet(
 
     Args:
         handlers: a team's handlers. They run in the test's process, and may share values with the test.
-        database: the fixture ``virtual_database``, which is empty now.
+        database: that of the fixture ``virtual_database``, which is empty now.
         workers: how many are started.
         settings: variables of the workers, such as ``{"SURELANE_LEASE": "1m"}``; by default as in production.
     """
-    async with simulated(database, seed=0) as net:
+    async with simulated(database or _open[-1], seed=0) as net:
         running = Fleet(net, handlers, settings or {})
         pool = Wire(net, Host("ingest"), "surelane_ingest", within=2, kept=True)
         async with Writer(
@@ -436,6 +442,11 @@ async def _end_all(database: Database) -> None:
         if left:
             await asyncio.wait(left, timeout=100)
         await asyncio.sleep(100_000)  # every timer has passed
+
+
+@cache
+def _settings(given: frozenset[tuple[str, str]]) -> WorkerSettings:
+    return WorkerSettings(**cast("Any", dict(given)))
 
 
 async def _awaited(value: Any) -> Any:

@@ -160,7 +160,7 @@ class Wire(Connection):
     def is_in_transaction(self) -> bool:
         return False
 
-    def transaction(self) -> Any:
+    def transaction(self, **_: Any) -> Any:
         assert not self._kept, "all pools of a role share a connection"
         return SimpleNamespace(start=partial(self.execute, "begin"), commit=partial(self.execute, "commit"))
 

@@ -1,0 +1,110 @@
+"""Leases are renewed while a handler runs. If one is lost or its worker dies, another worker takes the event."""
+
+import asyncio
+
+import pytest
+import structlog
+
+from surelane.testing import fleet, virtual
+from surelane_worker import Context, Event, Handlers
+
+TAKE = "update agent.event set {} claimed_by = 'another', vt = agent.clock() + interval '1h'"
+TAKEN = {
+    "by the next claim": TAKE.format("claimed = claimed || agent.clock(),"),
+    "after a failover that lost the claim": TAKE.format(""),
+}
+"""How another worker gets an event."""
+
+
+def sleeping(ended: list[int]) -> Handlers:
+    """Return a handler that takes as long as the payload says."""
+    handlers = Handlers()
+
+    @handlers.on("sleep")
+    async def sleep(event: Event, _: Context) -> int:
+        try:
+            await asyncio.sleep(event.payload.get("seconds", 0))
+        finally:
+            ended.append(event.claim)
+        return event.claim
+
+    return handlers
+
+
+@virtual
+async def test_leases_of_an_event_and_of_a_whole_group_are_renewed_while_their_handlers_run() -> None:
+    settings = {"SURELANE_LEASE": "10s"}
+    async with fleet(sleeping([]), workers=2, settings=settings) as f:
+        grouped = [await f.enqueue("sleep", {"seconds": 35}, group_key="T:C:1") for _ in range(3)]
+        alone = await f.enqueue("sleep", {"seconds": 35})
+        await f.sleep("30s")
+        rows = await f.sql("select cardinality(claimed) = 1 and vt > agent.clock() as held from agent.event")
+        assert [row["held"] for row in rows] == [True] * 4
+        assert [await event.result() for event in (*grouped, alone)] == [1] * 4
+
+
+@pytest.mark.parametrize("taken", TAKEN.values(), ids=TAKEN)
+@virtual
+async def test_a_lost_lease_cancels_the_handler_and_leaves_the_event_to_its_holder(taken: str) -> None:
+    ended: list[int] = []
+    async with fleet(sleeping(ended), settings={"SURELANE_LEASE": "9s"}) as f:
+        event = await f.enqueue("sleep", {"seconds": 600})
+        await f.until(lambda: f.workers[0].runs(event))
+        await f.sql(taken)
+        with structlog.testing.capture_logs() as logs:
+            await f.until(lambda: ended, "20s")
+        assert any("lease lost" in each["event"] for each in logs)
+        assert await (await f.enqueue("sleep")).result() == 1
+        row = await event.row()
+        assert (row["claimed_by"], row["attempts"]) == ("another", 1)
+
+
+@pytest.mark.parametrize("taken", TAKEN.values(), ids=TAKEN)
+@virtual
+async def test_a_stale_settle_changes_nothing_and_is_logged(taken: str) -> None:
+    ended: list[int] = []
+    async with fleet(sleeping(ended)) as f:
+        event = await f.enqueue("sleep", {"seconds": 2})
+        await f.until(lambda: f.workers[0].runs(event))
+        await f.sql(taken)
+        with structlog.testing.capture_logs() as logs:
+            await f.until(lambda: any("stale settle" in each["event"] for each in logs), "20s")
+        assert ended == [1]
+        assert (await event.row())["claimed_by"] == "another"
+
+
+@virtual
+async def test_events_of_dead_workers_return_to_others() -> None:
+    async with fleet(sleeping([])) as f:
+        event = await f.enqueue("sleep", {"seconds": 30})
+        await f.until(lambda: f.workers[0].runs(event))
+        await f.kill(noticed=10_000)  # its machine is gone, and nothing tells the server
+        f.start()
+        assert await event.result("20m") == 2
+        assert 300 < f.now < 600
+        assert (await event.row())["attempts"] == 2
+        last = await f.enqueue("sleep", {"seconds": 600}, max_attempts=1)
+        await f.until(lambda: f.workers[0].runs(last))
+        await f.kill()
+        f.start(SURELANE_SWEEP_INTERVAL="1s")
+        row = await f.until(last.ended)
+        assert (row["outcome"], row["reason"]) == ("expired", "attempts_exhausted")
+
+
+@virtual
+async def test_only_old_slack_events_expire_and_only_after_claiming_for_that_age() -> None:
+    handlers = sleeping([])
+
+    @handlers.on("slack.app_mention")
+    async def mentioned(_: Event, __: Context) -> None: ...
+
+    settings = {"SURELANE_CONCURRENCY": "1", "SURELANE_MAX_VT_AGE": "30s", "SURELANE_SWEEP_INTERVAL": "1s"}
+    async with fleet(handlers, settings=settings) as f:
+        busy = await f.enqueue("sleep", {"seconds": 600}, max_attempts=1)
+        await f.until(lambda: f.workers[0].runs(busy))
+        mention, job = await f.mention("hello"), await f.enqueue("sleep")
+        await f.sql("update agent.event set vt = vt - interval '1h' where claimed_by is null")
+        row = await f.until(mention.ended)
+        assert (row["outcome"], row["reason"]) == ("expired", "too_old")
+        assert 30 <= f.now < 60
+        assert (await job.row())["attempts"] == 0
