@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
 from opentelemetry.context import attach, get_value, set_value
@@ -102,9 +102,7 @@ REASONS = {
 
 
 @virtual
-async def test_each_outcome_ends_its_event_and_none_that_cannot_be_settled_ends_more(
-    virtual_database: Any,
-) -> None:
+async def test_each_outcome_ends_its_event_and_none_that_cannot_be_settled_ends_more() -> None:
     handlers, others_ended = Handlers(), asyncio.Event()
 
     @handlers.on("ends")
@@ -117,7 +115,7 @@ async def test_each_outcome_ends_its_event_and_none_that_cannot_be_settled_ends_
         await others_ended.wait()
 
     settings = {"SURELANE_CONCURRENCY": "50", "SURELANE_BACKOFF_BASE": "1s"}
-    async with fleet(handlers, database=virtual_database, settings=settings) as f:
+    async with fleet(handlers, settings=settings) as f:
         beside, unhandled = await f.enqueue("innocent"), await f.enqueue("unheard-of")
         with capture_logs() as logs:
             some = {name: await f.enqueue("ends", {"name": name}) for name in [*ENDINGS, *FAILURES]}
@@ -153,14 +151,14 @@ class Typed(BaseModel):
 
 
 @virtual
-async def test_payload_that_does_not_fit_fails_once_and_names_the_field_alone(virtual_database: Any) -> None:
+async def test_payload_that_does_not_fit_fails_once_and_names_the_field_alone() -> None:
     handlers = Handlers()
 
     @handlers.on("typed")
     async def typed(_: Event, __: Context, payload: Typed) -> object:
         return [payload.at.isoformat(), payload.numbers]
 
-    async with fleet(handlers, database=virtual_database) as f:
+    async with fleet(handlers) as f:
         at = datetime(2030, 1, 2, tzinfo=UTC)
         fits = await f.enqueue("typed", Typed(at=at, numbers={"one": 1}))
         assert await fits.result() == [at.isoformat(), {"one": 1}]
@@ -177,7 +175,7 @@ async def test_payload_that_does_not_fit_fails_once_and_names_the_field_alone(vi
 
 
 @virtual
-async def test_what_takes_too_long_fails_and_names_its_line(virtual_database: Any) -> None:
+async def test_what_takes_too_long_fails_and_names_its_line() -> None:
     handlers = Handlers()
 
     @handlers.on("slow", timeout="1m")
@@ -193,7 +191,7 @@ async def test_what_takes_too_long_fails_and_names_its_line(virtual_database: An
         await ctx.slack.reply("hello", event)  # type: ignore[arg-type]
 
     settings = {"SURELANE_HANDLER_TIMEOUT": "2m"}
-    async with fleet(handlers, database=virtual_database, settings=settings) as f:
+    async with fleet(handlers, settings=settings) as f:
         (error,) = (await f.until((await f.enqueue("slow", max_attempts=1)).ended))["errors"]
         assert error["type"] == "HandlerTimeoutError"
         path, _, number = error["where"].rpartition(":")
@@ -241,12 +239,10 @@ class Together:
 
 
 @virtual
-async def test_a_group_of_several_kinds_runs_in_order_and_within_each_handlers_bound(
-    virtual_database: Any,
-) -> None:
+async def test_a_group_of_several_kinds_runs_in_order_and_within_each_handlers_bound() -> None:
     """Some groups begin with the handler whose only slot is taken, and some events have no group."""
     ran, kinds = Together(), ("step", "bounded", "step", "bounded", "together", "step")
-    async with fleet(ran.handlers, database=virtual_database, workers=0) as f:
+    async with fleet(ran.handlers, workers=0) as f:
         for group in range(8):
             for kind in kinds if group % 2 else kinds[1:]:
                 await f.enqueue(kind, {"n": group}, group_key=f"T:C:{group}")
@@ -264,11 +260,9 @@ async def test_a_group_of_several_kinds_runs_in_order_and_within_each_handlers_b
 
 
 @virtual
-async def test_a_group_is_handled_whole_or_one_by_one_and_a_retry_holds_back_the_rest(
-    virtual_database: Any,
-) -> None:
+async def test_a_group_is_handled_whole_or_one_by_one_and_a_retry_holds_back_the_rest() -> None:
     ran = Together()
-    async with fleet(ran.handlers, database=virtual_database, workers=0) as f:
+    async with fleet(ran.handlers, workers=0) as f:
         some = [await f.enqueue("together", {"n": n}, group_key="T:C:1") for n in range(5)]
         first = await f.enqueue("step", {"n": 10, "bad": True}, group_key="T:C:3")
         rest = [await f.enqueue("step", {"n": 11 + n}, group_key="T:C:3") for n in range(3)]
@@ -281,9 +275,9 @@ async def test_a_group_is_handled_whole_or_one_by_one_and_a_retry_holds_back_the
 
 
 @virtual
-async def test_a_bounded_handler_with_a_backlog_does_not_hold_back_the_others(virtual_database: Any) -> None:
+async def test_a_bounded_handler_with_a_backlog_does_not_hold_back_the_others() -> None:
     ran = Together()
-    async with fleet(ran.handlers, database=virtual_database, workers=0) as f:
+    async with fleet(ran.handlers, workers=0) as f:
         await f.sql("select agent.enqueue('bounded', '{\"n\": 1}') from generate_series(1, 200)")
         quick = [await f.enqueue("step", {"n": 2}) for _ in range(40)]
         f.start()
@@ -297,9 +291,7 @@ async def test_a_bounded_handler_with_a_backlog_does_not_hold_back_the_others(vi
 
 
 @virtual
-async def test_a_plan_goes_on_in_subtasks_and_their_synthesis_and_an_await_takes_its_answer(
-    virtual_database: Any,
-) -> None:
+async def test_a_plan_goes_on_in_subtasks_and_their_synthesis_and_an_await_takes_its_answer() -> None:
     handlers, sums = Handlers(), list[int]()
 
     @handlers.on("plan")
@@ -319,7 +311,7 @@ async def test_a_plan_goes_on_in_subtasks_and_their_synthesis_and_an_await_takes
     async def dispatch(_: Event, __: Context) -> Await:
         return Await(datetime.now(UTC) + timedelta(minutes=1))
 
-    async with fleet(handlers, database=virtual_database) as f:
+    async with fleet(handlers) as f:
         assert await (await f.enqueue("plan", {"parts": 5})).result() == "planned"
         await f.until(lambda: sums)
         assert sums == [0 + 1 + 4 + 9 + 16]
@@ -360,7 +352,7 @@ def leave(number: int) -> list[object]:
 @pytest.mark.parametrize("traced", [False, True])
 @virtual
 async def test_no_event_finds_what_an_earlier_one_left_in_its_context(
-    virtual_database: Any, traced: bool, monkeypatch: pytest.MonkeyPatch
+    traced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handlers = Handlers()
 
@@ -387,7 +379,7 @@ async def test_no_event_finds_what_an_earlier_one_left_in_its_context(
         monkeypatch.setattr(face, "Observer", lambda metrics: Observer(metrics, tracing))
     ARRAY.set(Incomparable())
     settings = {"SURELANE_CONCURRENCY": "1", "SURELANE_NOTIFICATIONS": "false"}
-    async with fleet(handlers, database=virtual_database, workers=0, settings=settings) as f:
+    async with fleet(handlers, workers=0, settings=settings) as f:
         some = [await f.enqueue("leave", {"n": n}) for n in range(10)]
         some += [await f.enqueue("leave", {"n": n}, group_key="T:C:1") for n in range(10)]
         some += [await f.enqueue("raise", {"n": n}) for n in range(5)]
