@@ -123,7 +123,7 @@ TABLE = r"""
 @ worker/slack/notes.py > system/test_slack_repeats.py unit/test_slack_notes.py
 ~ if mark.get("event_id") == event.key else None ==> if mark.get("event_id") == event.id else None
 # changed-answers: the first answer to a question counts
-@ sql/010-durable.sql > system/test_asks.py sql/test_operator_actions.py
+@ sql/010-durable.sql > fleet/test_asks.py sql/test_operator_actions.py
 ~ if _once then ==> if false then
 @ sql/010-durable.sql
 - signal, _held.attempts, _now, _now + _timeout, _now)

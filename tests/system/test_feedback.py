@@ -17,8 +17,7 @@ from tests.processes import Service
 from tests.sql.migrations import becomes, connected
 from tests.system.model_server import Desk, ModelServer, says, settings
 from tests.system.shared import shared_connection, shared_desk, shared_model, shared_slack
-from tests.system.slack_stand import Stand, slack_stand
-from tests.system.test_asks import Person, private
+from tests.system.slack_stand import Person, Stand, private, slack_stand
 from tests.system.test_cli import Command
 from tests.system.worker import ended, worker
 

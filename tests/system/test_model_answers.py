@@ -15,8 +15,7 @@ from tests.processes import Service, until
 from tests.sql.migrations import connected
 from tests.system.model_server import Desk, ModelServer, calls, says, settings
 from tests.system.shared import shared_connection, shared_desk, shared_model, shared_slack
-from tests.system.slack_stand import Stand, slack_stand
-from tests.system.test_asks import Person
+from tests.system.slack_stand import Person, Stand, slack_stand
 from tests.system.test_durable import suspended
 from tests.system.worker import ended, worker
 
