@@ -77,7 +77,7 @@ TABLE = r"""
 -         if self.attempts:
 +         if self.attempts:
 # kept-claims: claims whose answer was lost are released
-@ sql/008-sweep.sql > sql/test_sessions.py system/test_worker_network.py
+@ sql/008-sweep.sql > sql/test_sessions.py fleet/test_outages.py
 ~ where e.attempts > 0 and e.vt > agent.clock() ==> where false and e.vt > agent.clock()
 # kept-keys: a job that is replaced gets the new limit key
 @ sql/003-insert.sql > sql/test_limits.py sql/test_enqueue.py
@@ -86,7 +86,7 @@ TABLE = r"""
 @ sql/008-sweep.sql > sql/test_group_kinds.py
 ~ not m.head and m.retrying and m.kind ==> not m.head and false and m.kind
 # early-retirement: a worker whose claims stand is not forgotten
-@ sql/014-session.sql > sql/test_sessions.py system/test_sessions.py
+@ sql/014-session.sql > sql/test_sessions.py fleet/test_sessions.py
 -     if exists (select from agent.event where attempts > 0 and vt > _now and claimed_by = _name) then
 +     if false then
 # future-starts: a clock that jumps ahead and back does not block a rate
@@ -289,10 +289,10 @@ TABLE = r"""
 @ sql/008-sweep.sql > sql/test_sessions.py
 ~ if not found or _session = any(agent.open_sessions()) then ==> if not found then
 # no-grace: a lost worker has a grace to come back
-@ worker/sessions.py > sql/test_session_watcher.py system/test_sessions.py
+@ worker/sessions.py > sql/test_session_watcher.py fleet/test_sessions.py
 ~ if began - since >= grace: ==> if now - since <= grace:
 # old-losses: after a restart of the server the grace begins anew
-@ worker/sessions.py > sql/test_session_watcher.py system/test_sessions.py
+@ worker/sessions.py > sql/test_session_watcher.py fleet/test_sessions.py
 ~ looked >= 2 * self._grace or sessions.server_since != self._server_since: ==> looked >= 2 * self._grace:
 # uncounted-deaths: the attempts of a dead worker count
 @ sql/008-sweep.sql > sql/test_sessions.py sql/test_queue_sweeps.py
@@ -301,7 +301,7 @@ TABLE = r"""
 +     update agent.event set vt = _now, attempts = greatest(attempts - 1, 0)
 +     , changes
 # silent-rescues: idle workers get the events of a dead one at once
-@ sql/008-sweep.sql > sql/test_sessions.py system/test_sessions.py
+@ sql/008-sweep.sql > sql/test_sessions.py fleet/test_sessions.py
 -         perform agent.sweep_exhausted(null, 1000, null);
 -         perform pg_notify('agent_event', '');
 +         perform agent.sweep_exhausted(null, 1000, null);
