@@ -18,11 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PYTHONS = ("3.13", "3.11", "3.12", "3.14")
 """The first one is the images'."""
-SERVERS = {
-    "embedded": "18",
-    "oldest": "16",
-    "container": "17 with TimescaleDB 2.19",
-}
+SERVERS = {"embedded": "18", "oldest": "16", "container": "17 with TimescaleDB 2.19"}
 """The versions of the servers that ``SURELANE_TEST_SERVER`` names."""
 
 

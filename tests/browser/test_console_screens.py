@@ -48,10 +48,7 @@ class Desk:
 
 @pytest.fixture(scope="module")
 async def shared(browser: "Browser", shared_database: str) -> AsyncIterator[Desk]:
-    async with (
-        asyncpg.create_pool(shared_database, min_size=1, max_size=4) as pool,
-        console_at(pool) as url,
-    ):
+    async with asyncpg.create_pool(shared_database, min_size=1, max_size=4) as pool, console_at(pool) as url:
         stage = Stage(pool)
         yield Desk(browser, pool, stage, await seed(stage), await furnish(stage), url)
 

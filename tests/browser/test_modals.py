@@ -99,9 +99,7 @@ async def test_a_modal_shows_errors_and_closes_when_all_is_well(slack: "SlackPag
     assert submitted["state"]["values"]["city"]["x"]["selected_option"] == option("bergen")
 
 
-async def test_an_update_keeps_what_was_entered_and_a_push_can_be_taken_back(
-    slack: "SlackPage", pair: Pair
-) -> None:
+async def test_an_update_keeps_the_input_and_a_push_goes_back(slack: "SlackPage", pair: Pair) -> None:
     view_id = await opened(slack, pair)
     await slack.page.get_by_label("What is wrong?").fill("the door")
     more = asking("who", "Who?", type="users_select")

@@ -152,10 +152,7 @@ async def test_feedback_and_a_confirmed_button(slack: "SlackPage", pair: Pair) -
     }
     sure = {"title": plain("Sure?"), "text": plain("For all."), "confirm": plain("Yes"), "deny": plain("No")}
     button = {"type": "button", "action_id": "go", "text": plain("Go"), "confirm": sure}
-    blocks = [
-        {"type": "actions", "elements": [button]},
-        {"type": "context_actions", "elements": [feedback]},
-    ]
+    blocks = [{"type": "actions", "elements": [button]}, {"type": "context_actions", "elements": [feedback]}]
     await pair.web.chat_postMessage(channel="general", text="x", blocks=blocks)
     await slack.page.get_by_role("button", name="Bad").click()
     (given,) = await forms(pair, "block_actions")

@@ -44,9 +44,7 @@ async def ingest_of(pair: "Pair") -> str:
     return address
 
 
-async def test_each_workspace_has_its_own_channels_people_and_answers(
-    slack: "SlackPage", pair: "Pair"
-) -> None:
+async def test_each_workspace_has_its_channels_people_and_answers(slack: "SlackPage", pair: "Pair") -> None:
     from tests.browser.slack_page import go  # noqa: PLC0415
 
     expect = slack.expect
@@ -84,9 +82,7 @@ async def test_each_workspace_has_its_own_channels_people_and_answers(
     await expect(slack.channel).not_to_contain_text("two loaves")
 
 
-async def test_a_workspace_without_the_app_says_so_and_offers_the_install(
-    slack: "SlackPage", pair: "Pair"
-) -> None:
+async def test_a_workspace_without_the_app_offers_the_install(slack: "SlackPage", pair: "Pair") -> None:
     page, expect = slack.page, slack.expect
     await slack.open_tools("Workspaces")
     bakery = slack.tools.get_by_role("listitem").filter(has_text="Bakery")
@@ -112,9 +108,7 @@ async def test_a_workspace_without_the_app_says_so_and_offers_the_install(
     assert await slack.unnamed() == []
 
 
-async def test_a_phone_shows_the_connection_and_disconnects_socket_mode(
-    phone: "SlackPage", pair: "Pair"
-) -> None:
+async def test_a_phone_shows_and_ends_a_socket_mode_connection(phone: "SlackPage", pair: "Pair") -> None:
     await phone.open_tools("Workspaces")
     connection = phone.tools.locator("#app-connection")
     button = phone.tools.get_by_role("button", name="Disconnect")

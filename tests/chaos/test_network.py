@@ -45,7 +45,7 @@ async def lost_claim(proxy: Proxy, connection: Connection, fault: str) -> asyncp
 
 
 @pytest.mark.parametrize("fault", ["cut", "hung"])
-async def test_a_claim_whose_answer_is_lost_runs_again_within_seconds(
+async def test_a_claim_without_an_answer_runs_again(
     database: str, connection: Connection, fault: str
 ) -> None:
     """The worker lives, so no other may end its claim. The second claim is the first to count."""

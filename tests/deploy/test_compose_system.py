@@ -51,9 +51,7 @@ async def test_three_workers_answer_each_mention_once(system: Project) -> None:
     assert system.query(f"select count(*) from agent.job where item_key = '{mentions[0].event_id}'") == "1"
 
 
-def test_an_installation_without_a_database_uses_the_one_that_it_is_given(
-    system: Project, tmp_path: Path
-) -> None:
+def test_an_installation_without_a_database_uses_a_given_one(system: Project, tmp_path: Path) -> None:
     """Its database is that of the other installation here, at which it gets another worker."""
     (tmp_path / "reached.yaml").write_text(
         f"networks: {{database: !override {{external: true, name: '{system.name}_database'}}}}\n"

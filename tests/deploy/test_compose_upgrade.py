@@ -19,9 +19,7 @@ def system(images: dict[str, str]) -> Iterator[Project]:  # noqa: ARG001 - built
         yield running
 
 
-async def test_nothing_is_lost_while_the_version_goes_up_and_the_services_go_back(
-    system: Project, next_version: str
-) -> None:
+async def test_nothing_is_lost_as_a_version_goes_up_and_back(system: Project, next_version: str) -> None:
     async def migrate() -> None:
         await asyncio.to_thread(system.at(next_version).compose, "run", "--rm", "migrate")
         await asyncio.to_thread(system.compose, "restart", "worker")  # old code starts on the newer schema

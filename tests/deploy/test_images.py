@@ -71,9 +71,7 @@ def _source_files(directory: Path) -> set[str]:
     }
 
 
-def test_has_the_code_of_its_own_program_and_nothing_else_of_ours(
-    image: tuple[str, str], files: set[str]
-) -> None:
+def test_has_its_own_program_and_nothing_else_of_ours(image: tuple[str, str], files: set[str]) -> None:
     ours = {file for file in files if "surelane" in file or file.startswith("app/")}
     expected = {
         f"{SITE}/{package}/{file}"

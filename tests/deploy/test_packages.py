@@ -52,9 +52,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.packages
-def test_wheels_have_every_file_and_are_the_same_at_every_build(
-    wheels: dict[str, Path], tmp_path: Path
-) -> None:
+def test_wheels_have_every_file_and_are_always_the_same(wheels: dict[str, Path], tmp_path: Path) -> None:
     assert tuple(wheels) == tuple(SOURCES)
     again = build(tmp_path)
     for name, source in SOURCES.items():
@@ -121,9 +119,7 @@ def test_both_ends_of_the_ranges_run_a_new_project(
 
 @pytest.mark.packages
 @pytest.mark.timeout(300)
-def test_the_client_is_four_packages_without_code_of_a_service(
-    wheels: dict[str, Path], tmp_path: Path
-) -> None:
+def test_the_client_is_four_packages_without_a_service(wheels: dict[str, Path], tmp_path: Path) -> None:
     held = zipfile.ZipFile(wheels["surelane"]).namelist()
     assert {file.partition("/")[0] for file in held} == {"surelane", f"surelane-{version()}.dist-info"}
     assert not any(file.endswith("entry_points.txt") for file in held), "the command is the operator's"

@@ -117,9 +117,7 @@ async def connection(shared_database: str) -> Any:
     await connected.close()
 
 
-async def test_orders_and_their_jobs_are_stored_together(
-    connection: Connection, shared_database: str
-) -> None:
+async def test_orders_are_stored_with_their_jobs(connection: Connection, shared_database: str) -> None:
     class Base(DeclarativeBase):
         pass
 

@@ -78,9 +78,7 @@ async def archived(server: Restartable) -> None:
             await asyncio.sleep(0.1)
 
 
-async def test_the_database_goes_back_to_a_point_in_time_and_loses_only_what_came_later(
-    tmp_path: Path,
-) -> None:
+async def test_a_point_in_time_is_restored_and_only_what_came_later_is_lost(tmp_path: Path) -> None:
     archive = make(tmp_path / "archive")
     user = server_user(archive)
     make_private(archive, user)

@@ -70,9 +70,7 @@ def _headers(count: int, size: int) -> bytes:
     ],
     ids=["too many", "as many as may be"],
 )
-async def test_headers_without_end_do_not_take_the_memory(
-    ingest: Service, request_: bytes, kept: int
-) -> None:
+async def test_endless_headers_do_not_take_the_memory(ingest: Service, request_: bytes, kept: int) -> None:
     """The last line of the headers does not come, so that none is answered. A small request comes through."""
     async with connected(ingest.port) as (reader, small), crowd(ingest.port, 128, request_) as closed:
         small.write(REQUEST)

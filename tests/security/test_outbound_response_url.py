@@ -56,7 +56,7 @@ async def victim() -> AsyncIterator[Victim]:
         yield found
 
 
-async def test_a_payload_does_not_choose_where_the_worker_posts(
+async def test_a_payload_does_not_choose_the_address(
     database: str, connection: Connection, victim: Victim
 ) -> None:
     """Neither a forged command nor a job that does not come from Slack does."""

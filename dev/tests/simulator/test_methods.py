@@ -95,9 +95,7 @@ async def test_a_long_thread_comes_in_pages_that_slack_sdk_follows(pair: Pair) -
     assert replies == ["0", "1", "2", "3", "4"]
 
 
-async def test_a_channels_history_has_its_broadcast_replies_alone_and_nothing_for_one_person(
-    pair: Pair,
-) -> None:
+async def test_a_channels_history_has_broadcast_replies_alone(pair: Pair) -> None:
     asked = await pair.said("history")
     thread = {"channel": GENERAL, "thread_ts": asked["ts"]}
     await pair.web.chat_postMessage(**thread, text="quiet")
