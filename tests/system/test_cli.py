@@ -375,10 +375,7 @@ async def test_a_command_for_several_installations_runs_as_it_was_given_for_each
     monkeypatch.setattr("surelane_operator.cli.shards.subprocess", SimpleNamespace(run=run))
     monkeypatch.setenv("SURELANE_SHARDS", "alpha=a beta=b  gamma=c")
     assert list(known()) == ["alpha", "beta", "gamma"]
-    for shard, code, reached in (
-        (["--shard", "all"], 3, "abc"),
-        (["--shard=gamma,alpha"], 1, "ca"),
-    ):
+    for shard, code, reached in ((["--shard", "all"], 3, "abc"), (["--shard=gamma,alpha"], 1, "ca")):
         ran.clear()
         given = ["--as", "ada", *shard, "kinds", "pause", "mail"]
         monkeypatch.setattr(sys, "argv", ["surelane", *given])

@@ -9,13 +9,7 @@ from urllib.parse import parse_qs, urlsplit, urlunsplit
 import asyncpg
 import pytest
 
-from surelane import (
-    DatabaseUnavailable,
-    InvalidInput,
-    OutcomeUnknown,
-    Queue,
-    SurelaneError,
-)
+from surelane import DatabaseUnavailable, InvalidInput, OutcomeUnknown, Queue, SurelaneError
 from surelane.calls import Connection, Pool
 from surelane_service.pool import Listener, close_pool, create_pool
 from tests.databases import Server, as_role

@@ -233,7 +233,4 @@ async def test_a_backlog_that_gets_old_is_found_and_a_paused_one_too(
         Level.PROBLEM,
         "2 pending, 0 running; the oldest, of kind mail, has waited for 2 h",
     )
-    assert (paused.level, paused.advice) == (
-        Level.WARNING,
-        "when it is time: surelane kinds resume note",
-    )
+    assert (paused.level, paused.advice) == (Level.WARNING, "when it is time: surelane kinds resume note")
