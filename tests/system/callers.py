@@ -140,10 +140,7 @@ def async_engine_of(driver: str) -> Callable[..., AsyncEngine]:
 
     def made(uri: str, **options: Any) -> AsyncEngine:
         return create_async_engine(
-            f"postgresql+{driver}://",
-            async_creator=lambda **_: connect(uri),
-            poolclass=NullPool,
-            **options,
+            f"postgresql+{driver}://", async_creator=lambda **_: connect(uri), poolclass=NullPool, **options
         )
 
     return made

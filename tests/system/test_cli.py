@@ -298,6 +298,7 @@ async def test_a_database_that_is_away_or_has_no_schema_is_reported(
     away = Command(f"postgresql://surelane@127.0.0.1:{free_port()}/nowhere")
     for done, message in (
         (await away("stats"), "cannot reach the database"),
+        (await away("doctor"), "cannot reach the database"),
         (await away("stats", DATABASE_URL=surelane.database), "cannot reach the database"),
         (await Command(empty_database)("stats"), "surelane_migrations apply"),
         (await Command(as_role(shared_database, "surelane_ingest"))("stats"), "member of agent_operator"),
@@ -375,10 +376,7 @@ async def test_a_command_for_several_installations_runs_as_it_was_given_for_each
     monkeypatch.setattr("surelane_operator.cli.shards.subprocess", SimpleNamespace(run=run))
     monkeypatch.setenv("SURELANE_SHARDS", "alpha=a beta=b  gamma=c")
     assert list(known()) == ["alpha", "beta", "gamma"]
-    for shard, code, reached in (
-        (["--shard", "all"], 3, "abc"),
-        (["--shard=gamma,alpha"], 1, "ca"),
-    ):
+    for shard, code, reached in ((["--shard", "all"], 3, "abc"), (["--shard=gamma,alpha"], 1, "ca")):
         ran.clear()
         given = ["--as", "ada", *shard, "kinds", "pause", "mail"]
         monkeypatch.setattr(sys, "argv", ["surelane", *given])

@@ -38,35 +38,6 @@ async def _news(response: aiohttp.ClientResponse, *wanted: str) -> str:
     raise EOFError
 
 
-async def test_pages_share_a_reader_see_a_change_and_end_with_the_service(pool: Pool) -> None:
-    live = Live(most_viewers=PAGES, most_each=PAGES + 1)
-    # Without end, the service would wait 30 seconds for its streams: the time counts from the last page on.
-    async with (
-        asyncio.timeout(200) as most,
-        AsyncExitStack() as stack,
-        console_at(pool, live=live) as url,
-        aiohttp.ClientSession() as session,
-    ):
-        pages = [
-            await stack.enter_async_context(session.get(f"{url}/console/kinds", headers=ACCEPT))
-            for _ in range(PAGES)
-        ]
-        for page in pages:
-            assert "fresh-kind" not in await _news(page, "fragment")
-        assert live.topics == 1
-        await pool.execute("insert into agent.kind (kind) values ('fresh-kind')")
-        await pool.execute("update agent.measurement set due = '-infinity'")
-        for page in pages:
-            assert "fresh-kind" in await _news(page, "fragment")
-        async with session.get(f"{url}/console/kinds", headers=ACCEPT) as one_more:
-            assert "as many pages" in await _news(one_more, "full")
-        pool.terminate()
-        for page in pages:
-            assert await _news(page, "away")
-        most.reschedule(asyncio.get_running_loop().time() + 25)
-    assert live.topics == 0
-
-
 class Named(SignedIn):
     """People whom the test names in a header."""
 
@@ -74,27 +45,41 @@ class Named(SignedIn):
         return Viewer(request.headers["Who"], self.role, CSRF)
 
 
-async def test_a_person_with_many_pages_is_told_so_and_others_still_have_live_ones(pool: Pool) -> None:
-    async with AsyncExitStack() as stack:
-        served = console_at(pool, people=Named(), live=Live(most_each=3))
-        url = await stack.enter_async_context(served)
-        session = await stack.enter_async_context(aiohttp.ClientSession())
+async def test_pages_share_a_reader_see_a_change_and_end_with_the_service(pool: Pool) -> None:
+    live = Live(most_viewers=PAGES + 2, most_each=PAGES)
+    # Without end, the service would wait 30 seconds for its streams: the time counts from the last page on.
+    async with (
+        asyncio.timeout(200) as most,
+        AsyncExitStack() as stack,
+        console_at(pool, people=Named(), live=live) as url,
+        aiohttp.ClientSession() as session,
+    ):
 
-        async def follow(who: str, number: int) -> aiohttp.ClientResponse:
-            address = f"{url}/console/events?key={number}"
-            return await stack.enter_async_context(session.get(address, headers={**ACCEPT, "Who": who}))
+        async def follow(who: str, screen: str = "kinds") -> aiohttp.ClientResponse:
+            followed = session.get(f"{url}/console/{screen}", headers={**ACCEPT, "Who": who})
+            return await stack.enter_async_context(followed)
 
-        pages = [await follow("eve", number) for number in range(3)]
+        pages = [await follow("eve") for _ in range(PAGES)]
         for page in pages:
+            assert "fresh-kind" not in await _news(page, "fragment")
+        assert live.topics == 1
+        await pool.execute("insert into agent.kind (kind) values ('fresh-kind')")
+        await pool.execute("update agent.measurement set due = '-infinity'")
+        for page in pages:
+            assert "fresh-kind" in await _news(page, "fragment")
+        assert f"{PAGES} of your pages" in await _news(await follow("eve", "events"), "full")
+        others = [await follow("ada") for _ in range(3)]
+        for page in others[:2]:
             await _news(page, "fragment")
-        for number in (0, 3):
-            assert "3 of your pages" in await _news(await follow("eve", number), "full")
-        for number in range(3):
-            await _news(await follow("ada", 100 + number), "fragment")
-        pages[0].close()
-        async with asyncio.timeout(60):
-            while "of your pages" in await _news(await follow("eve", 200), "full", "fragment"):
-                pass
+        assert "as many pages" in await _news(others[2], "full")
+        pages.pop().close()
+        while "of your pages" in await _news(await follow("eve"), "full", "fragment"):
+            pass
+        pool.terminate()
+        for page in pages:
+            assert await _news(page, "away")
+        most.reschedule(asyncio.get_running_loop().time() + 25)
+    assert live.topics == 0
 
 
 async def test_a_stream_ends_after_its_spell_so_that_the_guard_sees_the_page_again(pool: Pool) -> None:

@@ -27,14 +27,6 @@ async def test_an_empty_database_belongs_to_an_ordinary_role(empty_database: str
     assert tuple(row) == ("surelane", False, "surelane")
 
 
-async def test_databases_are_dropped_with_their_sessions(server: Server) -> None:
-    async with server.fresh() as name:
-        session = await asyncpg.connect(server.uri(name))
-    async with connected(server.admin) as admin:
-        assert not await admin.fetchval("select exists (select from pg_database where datname = $1)", name)
-    session.terminate()
-
-
 async def test_a_database_is_lent_again_as_the_migrations_left_it(lender: Databases, server: Server) -> None:
     async with lender.lent() as name:
         before = await state(server.uri(name))

@@ -13,7 +13,6 @@ from surelane_operator.doctor import Finding, Level, examine
 from surelane_operator.doctor.invariants import CHECKS
 from surelane_service.engine import Engine
 from tests.databases import Server, as_role
-from tests.processes import free_port
 from tests.system.pooler import pooled
 from tests.system.test_cli import Command
 
@@ -80,9 +79,7 @@ async def test_a_problem_is_an_exit_code_and_advice(empty_database: str) -> None
     assert (code, "-> run: python -m surelane_migrations apply" in out) == (1, True)
 
 
-async def test_a_database_that_is_away_is_reported_in_one_line() -> None:
-    code, _, err = await doctor(f"postgresql://surelane@127.0.0.1:{free_port()}/nowhere")
-    assert (code, err.count("\n")) == (4, 1)
+async def test_its_help_names_its_exit_codes() -> None:
     code, out, _ = await doctor("", "--help")
     assert (code, "exits with 1 on a problem" in " ".join(out.split())) == (0, True)
 
@@ -233,7 +230,4 @@ async def test_a_backlog_that_gets_old_is_found_and_a_paused_one_too(
         Level.PROBLEM,
         "2 pending, 0 running; the oldest, of kind mail, has waited for 2 h",
     )
-    assert (paused.level, paused.advice) == (
-        Level.WARNING,
-        "when it is time: surelane kinds resume note",
-    )
+    assert (paused.level, paused.advice) == (Level.WARNING, "when it is time: surelane kinds resume note")

@@ -277,10 +277,7 @@ async def test_answers_of_remote_agents_and_to_slack_open_for_their_event_alone(
             await await_answer(connection, pair(row), datetime.now(UTC) + timedelta(minutes=10))
         for identity in ids:
             body = json.dumps({"of": identity}).encode()
-            headers = {
-                "Content-Type": "application/json",
-                **sign(answer_id(identity), body, [KEY.encode()]),
-            }
+            headers = {"Content-Type": "application/json", **sign(answer_id(identity), body, [KEY.encode()])}
             sent = await ingest.slack.send("POST", f"/v1/dispatch/{identity}", body, headers)
             assert sent.status == 200
     stored = {

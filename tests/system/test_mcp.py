@@ -45,12 +45,7 @@ async def desk(shared_database: str) -> AsyncIterator[Desk]:
     stage = Stage(pool)
     scenes = await seed(stage)
     database = as_role(shared_database, "surelane_operator")
-    async with page(
-        database,
-        SURELANE_CONSOLE_SIGN_IN="token",
-        SURELANE_MCP="change",
-        **TOKENS,
-    ) as url:
+    async with page(database, SURELANE_CONSOLE_SIGN_IN="token", SURELANE_MCP="change", **TOKENS) as url:
         yield Desk(url, stage, scenes, database)
     await close_pool(pool)
 
@@ -282,10 +277,7 @@ async def test_only_an_operators_assistant_changes_something_and_only_where_chan
         assert not CHANGES & {tool.name for tool in (await client.list_tools()).tools}
         for tool in CHANGES:
             assert "this needs the role operator" in await said(client, tool, id=desk.scenes.failed)
-    async with (
-        page(desk.database, **TOKENS, SURELANE_MCP="read") as url,
-        assistant(url, OPERATOR) as client,
-    ):
+    async with page(desk.database, **TOKENS, SURELANE_MCP="read") as url, assistant(url, OPERATOR) as client:
         assert not CHANGES & {tool.name for tool in (await client.list_tools()).tools}
         for tool in CHANGES:
             with pytest.raises(MCPError, match=f"{tool} is off: set SURELANE_MCP=change"):

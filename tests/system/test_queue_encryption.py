@@ -134,18 +134,14 @@ async def test_every_method_stores_ciphertext_and_a_rollback_takes_no_key_along(
     assert await observer.fetchval(keys, team) == 1
 
 
-async def test_without_encryption_the_same_search_finds_the_text(
-    shared_database: str, observer: Connection, team: str
+async def test_a_repeated_event_without_an_id_is_a_duplicate(
+    observer: Connection, pool: Any, team: str
 ) -> None:
-    async with TRANSACTIONS["asyncpg"](shared_database) as caller:
-        await caller.queue.enqueue("sealed", {"text": f"{SECRET} {team}y"})
-    assert f"{SECRET} {team}y" in await everything(observer)
-
-
-async def test_a_repeated_event_without_an_id_is_a_duplicate(pool: Any, team: str) -> None:
     queue = Queue(pool, encryption=Encryption(KEY, pool))
     event = json.dumps({"type": "app_mention", "team": team, "text": SECRET})
     assert await queue.insert_event(event) == await queue.insert_event(event)
+    await Queue(pool).enqueue("plain", {"text": f"{SECRET} {team}y"})
+    assert f"{SECRET} {team}y" in await everything(observer), "without encryption a search finds the text"
 
 
 async def test_threads_and_tasks_share_one_encryption(

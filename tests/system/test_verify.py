@@ -145,14 +145,8 @@ BREAKS = {
         *("one row a key", "event 7", (ENDED,)),
         (*ENDED_AGAIN, "update agent.event_hist set id = 7, kind = 'job'"),
     ),
-    "left open": Break(
-        *("open messages", "event {first}", (ENDED,)),
-        (OPEN_STREAM,),
-    ),
-    "orphaned step": Break(
-        *("steps", "event 77"),
-        (ORPHAN,),
-    ),
+    "left open": Break(*("open messages", "event {first}", (ENDED,)), (OPEN_STREAM,)),
+    "orphaned step": Break(*("steps", "event 77"), (ORPHAN,)),
 }
 
 

@@ -49,7 +49,12 @@ async def warnings(watch: Watch) -> list[object]:
 async def test_what_holds_back_vacuum_is_named_once_until_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     told = Told(held())
     watch = Watch(told.figures)
-    assert [await warnings(watch), await warnings(watch)] == [[7], []]
+    with structlog.testing.capture_logs() as logs:
+        await watch.read()
+    (line,) = logs
+    told_of = (line["log_level"], line["pid"], line["application"], line["holder"])
+    assert told_of == ("warning", 7, "a report", "session")
+    assert await warnings(watch) == []
     told.told = held(pid=8)
     assert await warnings(watch) == [8]
     monkeypatch.setattr(watching, "WARNED_EVERY", 0.0)
