@@ -14,7 +14,6 @@ import pytest
 from surelane.calls import Connection
 from tests.databases import as_role
 from tests.system.ingest_client import (
-    SECRET,
     Answer,
     Served,
     Slack,
@@ -121,13 +120,6 @@ async def test_what_slack_did_not_sign_lately_is_refused_and_may_be_retried(
 ) -> None:
     assert refused(await slack.send("POST", "/slack/events", b"{}", {**JSON, **headers}), 401)
     assert await rows(connection) == []
-
-
-async def test_either_secret_is_good_during_a_rotation(database: str) -> None:
-    async with served(database, signing_secret=f"the-next-one,{SECRET}") as running:
-        assert (await running.slack.event(mention())).status == 200
-        running.slack.secret = "the-next-one"
-        assert (await running.slack.event(mention())).status == 200
 
 
 async def test_signed_nonsense_is_refused_for_good(slack: Slack, connection: Connection) -> None:

@@ -2,14 +2,10 @@
 
 import asyncio
 import gzip
-import hashlib
 import json
-import re
 from collections.abc import AsyncIterator
-from typing import Any
 
 import aiohttp
-import asyncpg
 import psutil  # type: ignore[import-untyped]
 import pytest
 
@@ -86,12 +82,6 @@ async def test_requests_behind_one_another_are_each_verified(local: Served, conn
     assert await connection.fetchval("select count(*) from agent.event") == 1
 
 
-async def test_a_signature_given_twice_is_refused(local: Served) -> None:
-    body = json.dumps(mention()).encode()
-    request = post(body) + b"X-Slack-Signature: v0=0\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-    assert statuses(await raw(local.ingest.port, request, answers=1)) == [401]
-
-
 async def test_a_compression_bomb_is_never_inflated(ingest: Service, slack: Slack) -> None:
     bomb = gzip.compress(b"[" * 10_000_000) * 20
     before = _resident(ingest)
@@ -112,12 +102,11 @@ async def test_memory_stays_bounded_under_large_bodies(ingest: Service, slack: S
     assert _resident(ingest) < 400_000_000
 
 
-async def test_nothing_private_is_logged_or_traced(database: str) -> None:
-    """The trace follows from the event's id."""
+async def test_nothing_private_is_logged_or_traced(shared_database: str) -> None:
     good, url = mention(text=MARK), f"https://hooks.slack.com/{MARK}"
     command = {"command": "/x", "text": MARK, "trigger_id": MARK, "response_url": url}
     click = json.dumps({"type": "block_actions", "trigger_id": MARK})
-    env = settings(as_role(database, "surelane_ingest"), OTEL_TRACES_EXPORTER="console")
+    env = settings(as_role(shared_database, "surelane_ingest"), OTEL_TRACES_EXPORTER="console")
     async with service("surelane_ingest", env) as ingest, aiohttp.ClientSession() as session:
         slack = Slack(session, ingest.url)
         assert (await slack.post(f"/slack/events?code={MARK}", json.dumps(good).encode())).status == 200
@@ -146,24 +135,7 @@ async def test_nothing_private_is_logged_or_traced(database: str) -> None:
     )  # traces have a request's path, and logs have ours alone
     for private in (MARK, SECRET, "verification-token", "Traceback", "f" * 64):
         assert private not in shown
-    spans = _spans(output)
-    assert {span["name"] for span in spans} >= {
-        "POST /slack/events",
-        "POST /slack/commands",
-    }  # probes have no span
-    trace = hashlib.sha256(good["event_id"].encode()).hexdigest()[:32]
-    (send,) = [span for span in spans if span["context"]["trace_id"] == f"0x{trace}"]
-    assert send["name"] == "send slack.app_mention"
-    (http,) = [
-        span for span in spans if span["context"]["trace_id"] == send["links"][0]["context"]["trace_id"]
-    ]
-    assert http["name"] == "POST /slack/events"
-    connection = await asyncpg.connect(database)
-    stored = await connection.fetchval(
-        "select traceparent from agent.event where item_key = $1", good["event_id"]
-    )
-    await connection.close()
-    assert stored.split("-")[1:3] == [trace, send["context"]["span_id"][2:]]
+    assert '"name": "POST /slack/commands"' in output
 
 
 def _json() -> dict[str, str]:
@@ -173,11 +145,3 @@ def _json() -> dict[str, str]:
 def _resident(ingest: Service) -> int:
     resident: int = psutil.Process(ingest.process.pid).memory_info().rss
     return resident
-
-
-def _spans(output: str) -> list[dict[str, Any]]:
-    """Parse the spans in the console exporter's output: objects that begin and end in the first column."""
-    decoder = json.JSONDecoder()
-    return [
-        decoder.raw_decode(output, found.start())[0] for found in re.finditer(r"^\{$", output, re.MULTILINE)
-    ]

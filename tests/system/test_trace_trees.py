@@ -209,17 +209,6 @@ async def test_slacks_retry_is_a_second_send_that_says_so(system: Traced) -> Non
     assert processed.parent == first.id
 
 
-async def test_event_of_a_killed_worker_goes_on_in_its_trace(database: str) -> None:
-    """The attempt that died with its worker left no span, so no span links to it."""
-    async with traced(database, HTTP, SURELANE_LEASE="3s") as system:
-        mention = await system.handled("die-after-first")
-        spans = await system.spans(mention.event_id, send=1, process=1, settle=1)
-    assert [worker.child.exit_code is None for worker in system.running.workers].count(False) >= 1
-    (sent,), (processed,) = named(spans, "send"), named(spans, "process")
-    assert (processed.parent, processed.links) == (sent.id, set())
-    assert processed.attributes["surelane.attempt"] == 2
-
-
 async def test_attempt_whose_lease_is_lost_fails(database: str, connection: Connection) -> None:
     async with traced(database, HTTP, workers=1, SURELANE_LEASE="3s") as system:
         identity = await system.query("""select agent.enqueue('sleep', '{"seconds": 60}')""")
