@@ -234,7 +234,7 @@ TABLE = r"""
 @ worker/handling/steps.py > fleet/test_durable.py system/test_durable.py
 ~ return Key(name, self._counts[name]) ==> return Key(name, 1)
 # unordered-steps: a new step before a stored one is refused
-@ worker/handling/past.py > fleet/test_durable.py fleet/test_versions.py system/test_durable.py
+@ worker/handling/past.py > fleet/test_versions.py fleet/test_durable.py system/test_versions.py
 -     return step.in_order and (step.ended or step.sort == "wait")
 +     return step.in_order and step.ended and step.sort == "wait"
 # counted-waits: an attempt that ends in a wait is not counted
