@@ -47,12 +47,12 @@ async def test_leases_of_an_event_and_of_a_whole_group_are_renewed_while_their_h
 @virtual
 async def test_a_lost_lease_cancels_the_handler_and_leaves_the_event_to_its_holder(taken: str) -> None:
     ended: list[int] = []
-    async with fleet(sleeping(ended), settings={"SURELANE_LEASE": "9s"}) as f:
+    async with fleet(sleeping(ended), settings={"SURELANE_LEASE": "1m"}) as f:  # a heartbeat each 20 s
         event = await f.enqueue("sleep", {"seconds": 600})
         await f.until(lambda: f.workers[0].runs(event))
         await f.sql(taken)
         with structlog.testing.capture_logs() as logs:
-            await f.until(lambda: ended, "20s")
+            await f.until(lambda: ended, "30s")
         assert any("lease lost" in each["event"] for each in logs)
         assert await (await f.enqueue("sleep")).result() == 1
         row = await event.row()

@@ -143,7 +143,7 @@ TABLE = r"""
 -         update agent.event set notes = _notes where id = any(_held);
 +         update agent.event set notes = _notes where id = _id;
 # unfenced-steps: a worker that lost its claim stores no step
-@ sql/010-durable.sql > sql/test_model.py
+@ sql/010-durable.sql > sql/test_settle_fences.py sql/test_model.py
 -     select * into _held from agent.event where id = _id and agent.claim_stands(claimed_by, claimed, _claim)
 +     select * into _held from agent.event where id = _id and claimed_by is not null
 # busy-outcomes-dropped: an outcome of a locked event is sent again
@@ -167,7 +167,7 @@ TABLE = r"""
 +             elif answer is Settled.BUSY:
 +                 self._lose(claim)
 # suspended-workers-post: a worker that stood still posts nothing under a lost claim
-@ worker/leasing.py > fleet/test_leasing.py unit/test_leases.py system/test_slack_repeats.py
+@ worker/leasing.py > unit/test_leases.py fleet/test_leasing.py
 -         self.stop_lapsed()
 -         if work.stopped == LOST:
 +         if work.stopped == LOST:
@@ -209,7 +209,7 @@ TABLE = r"""
 -         room := greatest(_limit.concurrency - cardinality(running), 0);
 +         room := greatest(_limit.concurrency - cardinality(running) + 1, 0);
 # half-periods: no more events begin in a period than the limit allows
-@ sql/006-limit.sql > sql/test_model.py
+@ sql/006-limit.sql > sql/test_limits.py sql/test_model.py
 - where given.at > _now - _limit.period and given.at <=
 + where given.at > _now - _limit.period / 2 and given.at <=
 # forgotten-runs: all runs of a key count
@@ -225,7 +225,7 @@ TABLE = r"""
 @ sql/006-limit.sql > sql/test_limit_races.py interleavings/test_interleavings.py
 ~ if _lapsed is not null and _most is not null then ==> if _lapsed is not null and _most is null then
 # overwritten-steps: a stored step keeps its result
-@ sql/010-durable.sql > sql/test_model.py fleet/test_durable.py
+@ sql/010-durable.sql > sql/test_settle_fences.py fleet/test_durable.py
 -     where s.finished_at is null;
 -     if _done
 +     ;
@@ -318,7 +318,7 @@ TABLE = r"""
 @ client/encryption/keys.py > unit/test_keys.py
 ~ self.current_id = _id_of(raw[0]) ==> self.current_id = _id_of(raw[-1])
 # plain-steps: the results of steps are encrypted
-@ service/sealed_engine.py > system/test_encryption.py
+@ service/sealed_engine.py > sql/test_sealing.py system/test_encryption.py
 ~ result = await self._sealed(result, step_place(identity, name, nth)) ==> result = str(result)
 # public-functions: nothing is everybody's
 @ sql/021-grants.sql > sql/test_roles.py
@@ -358,7 +358,7 @@ TABLE = r"""
 @ ingest/taking.py > system/test_ingest_outage.py system/test_ingest_writer.py
 ~ raise Refused(503, answer.value, event=named) ==> return
 # refused-forever: Slack sends again what an outage kept out
-@ ingest/writer.py > system/test_ingest_outage.py system/test_ingest_writer.py
+@ ingest/writer.py > unit/test_ingest_writer.py system/test_ingest_writer.py
 -     return NotStored.UNSTORABLE if isinstance(error, InvalidInput) else NotStored.REFUSED
 +     return NotStored.UNSTORABLE if isinstance(error, Exception) else NotStored.REFUSED
 # two-signatures: a request with two signatures is refused
@@ -442,7 +442,7 @@ TABLE = r"""
 - greatest(coalesce(_pauses[array_position(_of, e.id)], interval '0'), interval '0')
 + greatest(coalesce(_pauses[1], interval '0'), interval '0')
 # moved-while-running: no two installations can claim one event
-@ operator/moving.py > system/test_moving.py
+@ operator/moving.py > sql/test_moving.py system/test_moving.py
 - select id from agent.event where id = any($1) and claimed_by is null
 - and (head or
 + select id from agent.event where id = any($1)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -224,6 +225,7 @@ async def test_one_process_refreshes_a_token(service: Connection, connect: Conne
     tokens, version = begun
     assert tokens["bot_refresh_token"] == SECRETS[1]
     assert await installations.expiring(timedelta(hours=13)) == []
+    assert await other.begin_refresh(replace(row, version=version), minute) is None
     assert await installations.end_refresh(row, version, tokens | {"bot_token": "xoxb-fresh"}, None)
     fresh = (await other.find(Owner("T1")))[BOT]
     assert (fresh.token, fresh.expires_at) == ("xoxb-fresh", None)
