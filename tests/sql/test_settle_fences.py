@@ -46,7 +46,7 @@ async def stored(queue: Connection, item: Pair, result: str = "1") -> list[str]:
 
 ENDING: dict[str, Settle] = {"complete": complete, "fail": fail, "release": release, "snooze": snoozed}
 SETTLES: dict[str, Settle] = {**ENDING, "extend": extend, "note": noted}
-settles = pytest.mark.parametrize("settle", (*SETTLES.values(), stored), ids=(*SETTLES, "step"))
+settles = pytest.mark.parametrize("settle", [*SETTLES.values(), stored], ids=(*SETTLES, "step"))
 
 
 async def unchanged_by(queue: Connection, identity: int, settle: Settle, item: Pair) -> list[str]:
