@@ -247,6 +247,18 @@ async def test_priorities_and_other_workspaces_overtake_a_backlog() -> None:
         assert (await f.sql(waiting))[0][0] > 600 / 4
 
 
+@virtual
+async def test_other_events_cost_the_interactive_slots_no_claim(sent: Sent) -> None:
+    ran = Ran()
+    ran.handlers.command("/echo")(ran.echo)
+    async with ran.fleet(SURELANE_CONCURRENCY="1", SURELANE_INTERACTIVE_CONCURRENCY="1") as f:
+        before = sent.claims("worker-1")
+        for _ in range(10):
+            await ran.handled_by(f)
+        # One claim finds the event, and one finds no other.
+        assert sent.claims("worker-1") - before <= 2 * 10 + 2
+
+
 # --- Several workers
 
 

@@ -72,7 +72,7 @@ TABLE = r"""
 @ sql/005-claim.sql > sql/test_group_order.py sql/test_group_kinds.py
 ~ if _followed then ==> if false then
 # late-limits: limits are declared before the first claim
-@ worker/sessions.py > system/test_limits.py sql/test_limits.py
+@ worker/sessions.py > fleet/test_limits.py sql/test_limits.py
 -         await self._limit(engine)
 -         if self.attempts:
 +         if self.attempts:
