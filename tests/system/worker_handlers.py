@@ -200,13 +200,6 @@ async def wait_for_file(event: Event, ctx: Context) -> None:
         await asyncio.sleep(0.02)
 
 
-@handlers.on("step-after-file")
-async def step_after_file(event: Event, ctx: Context) -> None:
-    """Store a step once the payload's path exists."""
-    await wait_for_file(event, ctx)
-    await ctx.step("a step", lambda: 1)
-
-
 @alone.on("hang-once")
 @handlers.on("hang-once")
 async def hang_once(event: Event, ctx: Context) -> str:
