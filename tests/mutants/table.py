@@ -381,12 +381,12 @@ TABLE = r"""
 @ sql/001-event.sql > sql/test_insert.py sql/test_group.py system/test_answers.py
 ~ _kind in ('slack.block_actions', 'slack.block_suggestion', ==> _kind in ('slack.block_suggestion',
 # no-wake-up: an insert wakes a worker
-@ sql/002-group.sql > sql/test_insert.py fleet/test_wakeups.py
+@ sql/002-group.sql > sql/test_insert.py fleet/test_claiming.py
 -     perform pg_notify('agent_event', '');
 -     return null;
 +     return null;
 # no-deputy: where the responder hangs another worker still polls
-@ worker/claiming/position.py > fleet/test_wakeups.py
+@ worker/claiming/position.py > fleet/test_claiming.py
 -         return not self.notifications or self.number is not None
 +         return not self.notifications or self.number == 0
 # hidden-commits: an event that was committed late is found
