@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 PATIENCE = 60_000
 """Milliseconds. Generous, because a browser, a database and services may share two cores."""
 CSRF = "a-stand-in-for-the-token"
-FINDINGS = [
-    Finding("clock", Level.WARNING, "this machine's clock is 2 s ahead of the database's", "keep time by NTP")
-]
+FINDINGS = [Finding("clock", Level.WARNING, "this machine's clock is 2 s ahead of the database's", "use NTP")]
 
 
 class SignedIn:
@@ -98,9 +96,5 @@ async def accessible(page: "Page", within: str | None = None) -> list[str]:
     """Return what axe finds wrong with a page, or within what a CSS selector names."""
     from axe_playwright_python.async_playwright import Axe  # noqa: PLC0415
 
-    found = await Axe().run(page, within)
-    return [
-        f"{each['id']}: {node['html'][:160]}"
-        for each in found.response["violations"]
-        for node in each["nodes"]
-    ]
+    found = (await Axe().run(page, within)).response["violations"]
+    return [f"{each['id']}: {node['html'][:160]}" for each in found for node in each["nodes"]]

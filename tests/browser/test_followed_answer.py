@@ -42,9 +42,8 @@ def web_server(operator: str) -> web.Application:
     async def show(request: web.Request) -> web.Response:
         turn = request.match_info["id"]
         names = f"const turn = {turn}, page = document.body, done = (end) => {{ window.end = end; }};"
-        return web.Response(
-            text=f"<body></body><script>{names}\n{script.code}</script>", content_type="text/html"
-        )
+        html = f"<body></body><script>{names}\n{script.code}</script>"
+        return web.Response(text=html, content_type="text/html")
 
     async def answer(request: web.Request) -> web.StreamResponse:
         headers = {"Authorization": f"Bearer {TOKEN}"}

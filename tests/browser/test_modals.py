@@ -24,12 +24,8 @@ def option(value: str) -> dict[str, Any]:
 
 
 def asking(block_id: str, label: str, **element: Any) -> dict[str, Any]:
-    return {
-        "type": "input",
-        "block_id": block_id,
-        "label": plain(label),
-        "element": {"action_id": "x", **element},
-    }
+    element["action_id"] = "x"
+    return {"type": "input", "block_id": block_id, "label": plain(label), "element": element}
 
 
 WHAT = asking("what", "What is wrong?", type="plain_text_input")
@@ -88,9 +84,8 @@ async def test_a_modal_shows_errors_and_closes_when_all_is_well(slack: "SlackPag
     await slack.expect(what).to_be_focused()
     pair.app.answers.append(Answer(500))
     await slack.page.get_by_role("button", name="File it").click()
-    await slack.expect(slack.modal.get_by_role("alert")).to_have_text(
-        "We had some trouble connecting. Try again?"
-    )
+    trouble = slack.modal.get_by_role("alert")
+    await slack.expect(trouble).to_have_text("We had some trouble connecting. Try again?")
     await slack.page.get_by_role("button", name="File it").click()
     await slack.expect(slack.modal).to_have_count(0)
     submitted = (await forms(pair, "view_submission", 3))[-1].payload["view"]

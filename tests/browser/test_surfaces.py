@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tests.browser.test_modals import asking, forms, option, plain
+from tests.browser.test_modals import forms, option, plain
 from tests.system.slack_app import Answer, Pair, simulated
 
 if TYPE_CHECKING:
@@ -81,9 +81,7 @@ async def test_slackbot_says_that_a_command_failed(slack: "SlackPage", pair: Pai
 async def test_a_messages_shortcut_is_used_by_keyboard(slack: "SlackPage", pair: Pair) -> None:
     await slack.say("a long story")
     message = slack.message("a long story")
-    await slack.expect(
-        message.get_by_text("app_mention 200")
-    ).to_be_visible()  # the message is drawn again for it
+    await slack.expect(message.get_by_text("app_mention 200")).to_be_visible()  # the message is drawn again
     await message.get_by_role("button", name="Message shortcuts").press("Enter")
     await slack.expect(slack.page.get_by_role("menuitem", name="Summarise")).to_be_focused()
     await slack.page.keyboard.press("Enter")
@@ -206,9 +204,12 @@ async def test_a_file_is_saved(slack: "SlackPage", pair: Pair) -> None:
 
 
 async def test_a_menu_in_a_message_asks_the_app(slack: "SlackPage", pair: Pair) -> None:
-    menu = asking("m", "x", type="external_select", min_query_length=0, placeholder=plain("A city"))[
-        "element"
-    ]
+    menu = {
+        "type": "external_select",
+        "action_id": "x",
+        "min_query_length": 0,
+        "placeholder": plain("A city"),
+    }
     blocks = [{"type": "actions", "block_id": "a", "elements": [menu]}]
     await pair.web.chat_postMessage(channel="general", text="x", blocks=blocks)
     pair.app.answer({"option_groups": [{"label": plain("North"), "options": [option("oslo")]}]})

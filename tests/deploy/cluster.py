@@ -119,9 +119,7 @@ def apply(cluster: Cluster, directory: Path, *, tag: str | None = None) -> None:
     known = run("kubectl", "api-versions").stdout.split()
     lacks = [newer for newer in OLDER if newer not in known]
     for newer in lacks:
-        manifests = re.sub(
-            f"^apiVersion: {newer}$", f"apiVersion: {OLDER[newer]}", manifests, flags=re.MULTILINE
-        )
+        manifests = re.sub(f"(?m)^apiVersion: {newer}$", f"apiVersion: {OLDER[newer]}", manifests)
     rendered = directory / "rendered.yaml"
     rendered.write_text(manifests)
     validate = "--validate=false" if lacks else "--validate=true"  # such a cluster does not know every field

@@ -34,9 +34,8 @@ def test_every_package_has_the_licence_and_the_version() -> None:
     licence = (ROOT / "LICENSE").read_bytes()
     for source in SOURCES.values():
         assert (ROOT / source / "LICENSE").read_bytes() == licence, source
-        assert (
-            tomllib.loads((ROOT / source / "pyproject.toml").read_text())["project"]["version"] == version()
-        )
+        project = tomllib.loads((ROOT / source / "pyproject.toml").read_text())["project"]
+        assert project["version"] == version()
 
 
 def build(directory: Path) -> dict[str, Path]:
