@@ -23,7 +23,7 @@ async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Up]:
     settings = {
         "SURELANE_BACKOFF_BASE": "0.2s",
         "SURELANE_POLL_INTERVAL": "0.2s",
-        "SURELANE_HANDLERS": "tests.browser.ticket_handlers:handlers",
+        "SURELANE_HANDLERS": "surelane_worker.builtin:handlers",
     }
     async with up(data / "pg", settings) as running:
         await running.ready()
@@ -54,20 +54,3 @@ async def test_a_refused_token_ends_the_event_and_the_page_says_why(slack: "Slac
     await slack.expect(delivery).to_contain_text("queue: failed")
     await delivery.locator("summary").click()
     await slack.expect(delivery).to_contain_text("invalid_auth")
-
-
-async def test_a_modal_gets_its_options_and_its_errors_from_the_handlers(slack: "SlackPage") -> None:
-    await slack.use_shortcut("Ask")
-    await slack.page.get_by_label("What is wrong?").fill("the window")
-    city = slack.page.get_by_role("combobox", name="City")
-    await city.press_sequentially("be")
-    await slack.expect(slack.modal.get_by_role("option")).to_have_count(2)
-    await slack.expect(slack.modal.get_by_text("Norway")).to_be_visible()
-    await slack.modal.get_by_role("option", name="Bergen").click()
-    await slack.page.get_by_role("button", name="File it").click()
-    await slack.expect(slack.modal.get_by_text("Name the door.")).to_be_visible()
-    await slack.page.get_by_label("What is wrong?").fill("the door")
-    await slack.page.get_by_role("button", name="File it").click()
-    await slack.expect(slack.modal).to_contain_text("Somebody in Bergen looks at it.")
-    await slack.page.keyboard.press("Escape")
-    await slack.expect(slack.modal).to_have_count(0)
