@@ -2,16 +2,11 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from dev.tests.system.up import Up, up
-
-if TYPE_CHECKING:
-    from playwright.async_api import Browser
-
-    from tests.browser.slack_page import SlackPage
+from tests.browser.slack_page import Browser, SlackPage, open_page
 
 pytestmark = pytest.mark.browser
 
@@ -32,22 +27,20 @@ async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Up]:
 
 
 @pytest.fixture
-async def slack(browser: "Browser", system: Up) -> AsyncIterator["SlackPage"]:
+async def slack(browser: Browser, system: Up) -> AsyncIterator[SlackPage]:
     """Open its page."""
-    from tests.browser.slack_page import open_page  # noqa: PLC0415
-
     async with open_page(browser, system.page, width=1280, height=800) as page:
         yield page
 
 
-async def test_a_message_is_answered_and_the_queue_says_done(slack: "SlackPage") -> None:
+async def test_a_message_is_answered_and_the_queue_says_done(slack: SlackPage) -> None:
     await slack.say("is anybody there?")
     await slack.expect(slack.channel.locator(".delivery").last).to_contain_text("app_mention 200 in")
     await slack.expect(slack.channel.locator(".delivery").last).to_contain_text("queue: done")
     await slack.expect(slack.thread.locator(".message.app")).to_have_count(1)
 
 
-async def test_a_refused_token_ends_the_event_and_the_page_says_why(slack: "SlackPage") -> None:
+async def test_a_refused_token_ends_the_event_and_the_page_says_why(slack: SlackPage) -> None:
     await slack.switch_on("the token is refused", "chat.postMessage")
     await slack.say("no luck")
     delivery = slack.message("no luck").locator(".delivery")
