@@ -34,7 +34,6 @@ MINUTE = timedelta(minutes=1)
 
 
 async def declare(queue: Connection, kind: str = "job", **limit: Any) -> None:
-    """Declare a limit, as a worker of that kind does."""
     await queue.fetchval(
         "select agent.declare_limits('w', array[$1], $2)", kind, json.dumps({kind: limit} if limit else {})
     )

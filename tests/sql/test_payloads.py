@@ -28,7 +28,6 @@ MALFORMED: tuple[Any, ...] = (
 
 
 def simulated() -> Iterator[dict[str, Any]]:
-    """Yield a payload of every kind that the simulator makes."""
     here, interactions = demo_workspace(), Interactions("http://127.0.0.1")
     changes: list[Change] = []
     here.listeners.append(changes.append)

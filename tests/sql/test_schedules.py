@@ -11,7 +11,6 @@ from surelane.calls import Connection
 from surelane.queue import Queue
 from surelane_operator.changes import Changes
 from surelane_operator.reads.timeline import story_of
-from tests.sql.conftest import Connect
 from tests.sql.queue_steps import claim, complete, event_of, expire, fail, pair
 
 HOUR = timedelta(hours=1)
@@ -147,13 +146,3 @@ async def test_a_pending_duplicate_obeys_its_mode(
     assert await client.enqueue("mail", {"n": 2}, **given) == first
     stored = await event_of(queue, first)
     assert (round((stored["vt"] - base) / HOUR), json.loads(stored["event"])["n"]) == expected
-
-
-async def test_enqueueing_joins_the_callers_transaction(queue: Connection, connect: Connect) -> None:
-    other = await connect()
-    transaction = queue.transaction()
-    await transaction.start()
-    await Queue(queue).enqueue("mail")
-    assert await other.fetchval("select count(*) from agent.event") == 0
-    await transaction.rollback()
-    assert await other.fetchval("select count(*) from agent.event") == 0

@@ -55,7 +55,6 @@ class Terminal:
                 self.raw += (await self._screen.read(4096)).decode()
 
     async def interrupt(self) -> int:
-        """Press Ctrl-C; return the exit code."""
         self._process.send_signal(signal.SIGINT)
         return await self.ended()
 
@@ -74,7 +73,6 @@ class Terminal:
 
 @asynccontextmanager
 async def terminal(database: str, *arguments: str, **env: str) -> AsyncIterator[Terminal]:
-    """Run the command on a terminal of 80 columns."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, WIDTH, 0, 0))
     settings = {**clean_environment(), "TERM": "xterm-256color", "TZ": "UTC", "DATABASE_URL": database, **env}
