@@ -56,7 +56,6 @@ async def traces(queue: Connection, *words: str) -> list[str]:
 
 
 async def erase(queue: Connection, limit: int = 500, **names: str) -> dict[str, int]:
-    """Erase as the command does; return the counts."""
     given = json.dumps(names)
     begun = await only_row(queue, "select * from agent.begin_erasure($1, 'ann')", given)
     while True:
@@ -67,7 +66,6 @@ async def erase(queue: Connection, limit: int = 500, **names: str) -> dict[str, 
 
 
 async def preview(queue: Connection, limit: int = 500, **names: str) -> dict[str, int]:
-    """Preview as the command does; return the counts."""
     at, total = None, dict[str, int]()
     look = "select agent.preview_erasure($1, $2, $3)"
     while True:
@@ -80,7 +78,6 @@ async def preview(queue: Connection, limit: int = 500, **names: str) -> dict[str
 
 
 async def begin(queue: Connection, given: str) -> int:
-    """Begin an erasure; return its id."""
     begun: int = await queue.fetchval("select id from agent.begin_erasure($1, 'ann')", given)
     return begun
 
