@@ -358,7 +358,7 @@ TABLE = r"""
 @ ingest/taking.py > system/test_ingest_outage.py system/test_ingest_writer.py
 ~ raise Refused(503, answer.value, event=named) ==> return
 # refused-forever: Slack sends again what an outage kept out
-@ ingest/writer.py > system/test_ingest_outage.py system/test_ingest_writer.py
+@ ingest/writer.py > system/test_ingest_answers.py system/test_ingest_writer.py
 -     return NotStored.UNSTORABLE if isinstance(error, InvalidInput) else NotStored.REFUSED
 +     return NotStored.UNSTORABLE if isinstance(error, Exception) else NotStored.REFUSED
 # two-signatures: a request with two signatures is refused
