@@ -60,7 +60,8 @@ def test_bounds_and_arguments_that_a_handler_cannot_have_are_refused() -> None:
         *(("message", "answers"), ("action", "limit"), ("options", "debounce")),
     ):
         with pytest.raises(TypeError, match=bound):
-            getattr(Handlers(), register)("a", **{bound: None})(handle)
+            wrap: Any = getattr(Handlers(), register)
+            wrap("a", **{bound: None})(handle)
     bounds: list[tuple[dict[str, Any], str]] = [
         ({"timeout": "soon"}, "timeout: 'soon' is not a duration"),
         ({"timeout": 0}, "timeout must be positive"),
