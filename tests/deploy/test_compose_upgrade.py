@@ -25,9 +25,7 @@ async def test_nothing_is_lost_as_a_version_goes_up_and_back(system: Project, ne
         await asyncio.to_thread(system.compose, "restart", "worker")  # old code starts on the newer schema
 
     async def upgrade() -> None:
-        await asyncio.to_thread(
-            system.at(next_version).compose, "up", "--detach", "--wait", "ingest", "worker"
-        )
+        await asyncio.to_thread(system.at(next_version).compose, "up", "-d", "--wait", "ingest", "worker")
 
     async def roll_back() -> None:
         back = ("up", "--detach", "--wait", "--no-deps", "ingest", "worker")

@@ -291,9 +291,7 @@ def test_demonstration_secrets_are_marked_and_refused_against_slack() -> None:
 
 
 @pytest.mark.parametrize("version", ["1.27", "1.37"])
-@pytest.mark.parametrize(
-    "directory", [OBSERVED, PRODUCTION, TEAM], ids=["demonstration", "production", "team"]
-)
+@pytest.mark.parametrize("directory", [OBSERVED, PRODUCTION, TEAM], ids=["observed", "production", "team"])
 def test_they_are_strictly_valid_for_the_oldest_and_newest_kubernetes(version: str, directory: Path) -> None:
     """A version between two others refuses nothing that both accept: fields are added, and removed for good."""
     for manifest in rendered(directory):

@@ -13,6 +13,7 @@ from surelane_worker import Context, Event, Handlers
 from tests.fleet.statements import statements
 
 SOON = {"SURELANE_SESSION_GRACE": "5s"}
+DEAD = "select name from agent.worker where died_at is not null"
 
 
 def hanging() -> Handlers:
@@ -127,7 +128,7 @@ async def test_workers_that_stand_still_are_not_dead() -> None:
         assert await event.result() == 1
         assert (await event.row())["claimed_by"] == member.host.name
         await f.sleep("10s")
-        assert await f.sql("select from agent.worker where died_at is not null") == []
+        assert await f.sql(DEAD) == []
 
 
 @pytest.mark.parametrize("notifications", ["true", "false"])
@@ -154,3 +155,16 @@ async def test_a_worker_is_on_the_list_with_its_kinds_before_it_claims_until_it_
             )
             await f.drain(member)
         assert await f.sql("select from agent.worker") == []
+
+
+@virtual
+async def test_the_deputy_watches_the_others_while_the_responder_hangs() -> None:
+    async with fleet(hanging(), workers=0, settings={**SOON, "SURELANE_CONCURRENCY": "1"}) as f:
+        for _ in range(3):
+            f.start()
+            await held(f)
+        f.freeze(f.workers[0], "3m")
+        await f.sleep(1)
+        await f.kill(f.workers[2])
+        await f.sleep("1m")
+        assert [row["name"] for row in await f.sql(DEAD)] == ["worker-3"]

@@ -72,7 +72,7 @@ TABLE = r"""
 @ sql/005-claim.sql > sql/test_group.py sql/test_group_kinds.py
 ~ if _followed then ==> if false then
 # late-limits: limits are declared before the first claim
-@ worker/sessions.py > sql/test_limits.py system/test_limits.py
+@ worker/sessions.py > fleet/test_limits.py sql/test_limits.py system/test_limits.py
 -         await self._limit(engine)
 -         if self.attempts:
 +         if self.attempts:
@@ -114,7 +114,7 @@ TABLE = r"""
 +     if sqlstate == _READ_ONLY:
 +         return InvalidInput(message, sqlstate)
 # blind-idlers: an idle worker finds out within 10 seconds that its connections hang
-@ worker/assembly.py > fleet/test_outages.py system/test_worker_network.py
+@ worker/assembly.py > system/test_worker_network.py fleet/test_outages.py fleet/test_claiming.py
 ~ CLAIM_TIMEOUT = timedelta(seconds=5) ==> CLAIM_TIMEOUT = STATEMENT_TIMEOUT
 @ service/pool.py
 - if self._connection is not None and not self._turn.locked():
@@ -381,12 +381,12 @@ TABLE = r"""
 @ sql/001-event.sql > sql/test_insert.py sql/test_group.py system/test_answers.py
 ~ _kind in ('slack.block_actions', 'slack.block_suggestion', ==> _kind in ('slack.block_suggestion',
 # no-wake-up: an insert wakes a worker
-@ sql/002-group.sql > sql/test_insert.py fleet/test_wakeups.py
+@ sql/002-group.sql > sql/test_insert.py fleet/test_wakeups.py fleet/test_claiming.py
 -     perform pg_notify('agent_event', '');
 -     return null;
 +     return null;
 # no-deputy: where the responder hangs another worker still polls
-@ worker/claiming/position.py > fleet/test_wakeups.py
+@ worker/claiming/position.py > fleet/test_wakeups.py fleet/test_claiming.py
 -         return not self.notifications or self.number is not None
 +         return not self.notifications or self.number == 0
 # hidden-commits: an event that was committed late is found

@@ -170,9 +170,7 @@ async def test_everything_moves_to_a_server_without_timescaledb(timescaledb: str
         assert await connection.fetchval("select agent.history_is_hypertable()")
         ended = await connection.fetchval("select count(*) from agent.event_hist")
         assert ended > 0
-    await run(
-        program("pg_dump"), "-Fc", "--data-only", "--schema=agent", *kept_out, "-d", superuser, "-f", dump
-    )
+    await run(program("pg_dump"), "-Fc", "-a", "--schema=agent", *kept_out, "-d", superuser, "-f", dump)
     await run(program("psql"), "-d", superuser, "-c", rf"\copy (select * from agent.event_hist) to {history}")
     async with restartable() as server:
         new = server.uri("postgres")

@@ -42,16 +42,8 @@ async def status(method: str, url: str, headers: Mapping[str, str]) -> int:
 
 
 PRIVATE = (
-    *(
-        "127.0.0.1:8081",
-        "10.1.2.3",
-        "[::1]:8081",
-        "[fe80::1]",
-        "::1",
-        "localhost:8081",
-        "ingest",
-        "ingest:8081",
-    ),
+    *("127.0.0.1:8081", "10.1.2.3", "[::1]:8081", "[fe80::1]", "::1", "localhost:8081"),
+    *("ingest", "ingest:8081"),
     *("ingest.surelane.svc:8081", "ingest.surelane.svc.cluster.local", "LOCALHOST.", "x.localhost", ""),
     *("queue.example.com:8081", "Queue.Example.Com.", "127.0.0.1."),
 )

@@ -132,7 +132,6 @@ async def command(dsn: str, *arguments: str | Path, **settings: str) -> Finished
 
 @asynccontextmanager
 async def connected(dsn: str) -> AsyncIterator[Connection]:
-    """Connect for the length of a block."""
     connection = await asyncpg.connect(dsn)
     try:
         yield connection

@@ -95,7 +95,7 @@ async def test_child_that_completed_while_its_parent_was_ended_is_found(queue: C
     assert await count(queue, "part") == 1
 
 
-async def test_completed_parent_that_runs_again_starts_a_child_anew(queue: Connection) -> None:
+async def test_parent_that_runs_again_or_as_a_new_event_starts_a_child_anew(queue: Connection) -> None:
     row = await parent(queue)
     await complete_child(queue, "7")
     await complete(queue, pair(row))
@@ -103,14 +103,10 @@ async def test_completed_parent_that_runs_again_starts_a_child_anew(queue: Conne
     (row,) = await claim(queue, "parent")
     assert await started(queue, row) == ("pending", None)
     assert await count(queue, "part") == 2
-
-
-async def test_new_event_for_a_parent_takes_no_end_of_the_old_ones_child(queue: Connection) -> None:
-    row = await parent(queue)
-    await complete_child(queue, "7")
+    await complete_child(queue, "8")
     await fail(queue, pair(row), final=True)
     again = await queue.fetchval("select rerun from agent.rerun_as_new($1, $2, null)", row["id"], WAIT)
     (row,) = await claim(queue, "parent")
     assert row["id"] == again
-    assert await started(queue, row) == ("pending", None)
-    assert await count(queue, "part") == 2
+    assert await started(queue, row) == ("pending", None), "it takes no end of the old one's child"
+    assert await count(queue, "part") == 3

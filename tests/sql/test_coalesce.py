@@ -44,7 +44,6 @@ async def put_back(queue: Connection, row: Row, pause: float) -> None:
 async def coalesce(
     queue: Connection, rows: list[Row], how: str = "complete", argument: Any = None
 ) -> Settled:
-    """Settle a head with its followers."""
     given = {"outcome": how, "argument": argument, "followers": [pair(row) for row in rows[1:]]}
     (answer,) = await Engine(queue).settle([(*pair(rows[0]), "coalesce", json.dumps(given))])
     return answer

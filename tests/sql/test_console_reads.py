@@ -103,7 +103,6 @@ async def filled(server: Server, name: str, events: int) -> Connection:
 
 @pytest.fixture(scope="module")
 async def queues(server: Server, template: str) -> AsyncIterator[list[Connection]]:
-    """Fill a database with few events and one with many."""
     async with server.fresh(template) as small, server.fresh(template) as large:
         both = [await filled(server, name, events) for name, events in ((small, SMALL), (large, LARGE))]
         yield both
@@ -133,7 +132,6 @@ async def test_reads_find_what_they_look_for_in_a_long_history(queues: list[Conn
 
 
 async def scanned(large: Connection, statement: str) -> list[str]:
-    """Return the large tables that a statement scans."""
     async with large.transaction():
         await large.fetch(statement)
         rows = await large.fetch(

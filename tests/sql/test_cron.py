@@ -46,7 +46,6 @@ async def test_of_all_workers_that_try_one_fires(queue: Connection, connect: Con
 
 
 async def fire(queue: Connection, name: str, times: int = 1) -> int:
-    """Fire a schedule for its next times."""
     due = await queue.fetchval("select next_at from agent.cron where name = $1", name)
     at = [due + nth * HOUR for nth in range(times)]
     return await Engine(queue).fire_cron(name, due, at, due + times * HOUR)
@@ -120,18 +119,19 @@ async def test_a_service_of_the_previous_release_keeps_a_schedules_newer_setting
     assert tuple(row) == ("skip", HOUR)
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"catch_up": 0}, {"catch_up": 1001}, {"overlap": "stop"}, {"jitter": timedelta(days=2)}]
-)
-async def test_a_schedule_that_makes_no_sense_is_refused(queue: Connection, wrong: dict[str, Any]) -> None:
-    with pytest.raises(InvalidInput):
-        await set_due(queue, "c", **wrong)
-
-
-@pytest.mark.parametrize("payload", ["[]", "1", "null"])
-async def test_a_schedules_payload_is_an_object(queue: Connection, payload: str) -> None:
-    with pytest.raises(asyncpg.InvalidParameterValueError, match="JSON object"):
-        await queue.execute("select agent.set_cron('c', 'k', '* * * * *', now(), $1)", payload)
+async def test_a_schedule_that_makes_no_sense_is_refused(queue: Connection) -> None:
+    wrong: list[Any] = [
+        {"catch_up": 0},
+        {"catch_up": 1001},
+        {"overlap": "stop"},
+        {"jitter": timedelta(days=2)},
+    ]
+    for given in wrong:
+        with pytest.raises(InvalidInput):
+            await set_due(queue, "c", **given)
+    for payload in ("[]", "1", "null"):
+        with pytest.raises(asyncpg.InvalidParameterValueError, match="JSON object"):
+            await queue.execute("select agent.set_cron('c', 'k', '* * * * *', now(), $1)", payload)
 
 
 async def test_paused_and_deleted_schedules_are_not_due(queue: Connection) -> None:

@@ -56,7 +56,6 @@ async def traces(queue: Connection, *words: str) -> list[str]:
 
 
 async def erase(queue: Connection, limit: int = 500, **names: str) -> dict[str, int]:
-    """Erase as the command does; return the counts."""
     given = json.dumps(names)
     begun = await only_row(queue, "select * from agent.begin_erasure($1, 'ann')", given)
     while True:
@@ -67,7 +66,6 @@ async def erase(queue: Connection, limit: int = 500, **names: str) -> dict[str, 
 
 
 async def preview(queue: Connection, limit: int = 500, **names: str) -> dict[str, int]:
-    """Preview as the command does; return the counts."""
     at, total = None, dict[str, int]()
     look = "select agent.preview_erasure($1, $2, $3)"
     while True:
@@ -80,7 +78,6 @@ async def preview(queue: Connection, limit: int = 500, **names: str) -> dict[str
 
 
 async def begin(queue: Connection, given: str) -> int:
-    """Begin an erasure; return its id."""
     begun: int = await queue.fetchval("select id from agent.begin_erasure($1, 'ann')", given)
     return begun
 
@@ -273,10 +270,13 @@ async def test_tokens_go_with_their_owner(queue: Connection, names: Any, left: l
     installations = AsyncInstallations(Installations(queue, Keyring([new_key()])))
     for team in ("T1", "T2"):
         await installations.async_save(installation(team))
+    waits = "insert into agent.install_wait values (7, 'T1', false, 'infinity', 'U1')"
+    await queue.execute(waits)
     found = "select array_agg(owner_id || ':' || user_id order by 1) from agent.installation"
     assert (await preview(queue, **names)).get("installation", 0) == 4 - len(left)
     assert (await erase(queue, **names)).get("installation", 0) == 4 - len(left)
     assert sorted(await queue.fetchval(found)) == left
+    assert await queue.fetchval("select count(*) from agent.install_wait") == ("channel" in names)
 
 
 async def test_a_workspaces_data_key_goes_with_all_that_it_encrypted(queue: Connection) -> None:

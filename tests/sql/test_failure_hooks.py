@@ -3,12 +3,10 @@
 import json
 from collections.abc import Sequence
 
-import asyncpg
 import pytest
 
 from surelane.calls import Connection
 from surelane_service.engine import Engine
-from tests.sql.conftest import Connect
 from tests.sql.queue_steps import TEN_MINUTES, advance, claim, complete, enqueue, fail, live, pair, sweep
 
 HOOK = "surelane.failed:job"
@@ -68,10 +66,3 @@ async def test_no_other_end_and_neither_another_kind_nor_a_hook_calls_a_hook(hoo
     await fail(hooked, pair((await claim(hooked))[0]), final=True)
     await fail(hooked, pair((await claim(hooked, HOOK))[0]), final=True)
     assert await hooked.fetchval("select count(*) from agent.event") == 0
-
-
-@pytest.mark.parametrize("role", ["surelane_worker", "surelane_ingest", "surelane_operator"])
-@pytest.mark.usefixtures("hooked")
-async def test_no_program_stores_a_hooks_job(connect: Connect, role: str) -> None:
-    with pytest.raises(asyncpg.InsufficientPrivilegeError):
-        await (await connect(role)).execute("select agent.enqueue($1, '{}')", HOOK)

@@ -27,7 +27,6 @@ async def flood(queue: Connection, workspace: str, events: int = 600) -> None:
 
 
 async def single(queue: Connection, workspace: str, **named: str) -> int:
-    """Enqueues one job of a workspace."""
     return await enqueue(queue, payload=f'{{"team_id": "{workspace}"}}', **named)
 
 
@@ -44,7 +43,6 @@ async def bands(queue: Connection) -> dict[str, list[int]]:
 
 
 async def taken(queue: Connection, claims: int, limit: int = 1) -> Counter[str]:
-    """Whose events so many claims took."""
     found: Counter[str] = Counter()
     for _ in range(claims):
         ids = [row["id"] for row in await claim(queue, limit=limit)]

@@ -16,7 +16,6 @@ REMIND = "select agent.remind_feedback($1, $2, 1)"
 
 
 async def turn(queue: Connection, user: str = "U1", channel: str = "C1", *, done: bool = True) -> int:
-    """Store a turn in a channel, and complete it."""
     identity = await Queue(queue).enqueue("turn", {"team": "T1", "user": user, "channel": channel})
     if done:
         await queue.execute("select agent.claim_events('{turn}')")
@@ -46,23 +45,20 @@ async def test_later_click_counts_in_the_turns_channel(queue: Connection, done: 
     assert await rows(queue) == [("U1", 1, None), ("U2", 1, None)]
 
 
-async def test_person_is_told_three_times_unless_they_rate(queue: Connection) -> None:
+async def test_person_is_told_three_times_unless_they_rate_also_after_retention_dropped_it(
+    queue: Connection,
+) -> None:
     assert [await queue.fetchval(REMIND, "T1", "U1") for _ in range(5)] == [True, True, True, False, False]
     assert await queue.fetchval(REMIND, "T2", "U1")
     identity = await turn(queue)
     assert await queue.fetchval(RATE, identity, "T2", "U1", "C1", 1, None, 1)
     assert not await queue.fetchval(REMIND, "T2", "U1")
-
-
-async def test_retention_drops_ratings_and_keeps_who_wants_to_hear_no_more(queue: Connection) -> None:
-    identity = await turn(queue)
-    await queue.execute(RATE, identity, "T1", "U1", "C1", 1, None, 1)
     await retain(queue)
     assert len(await rows(queue)) == 1
     await advance(queue, timedelta(days=60))
     await retain(queue)
     assert await rows(queue) == []
-    assert not await queue.fetchval(REMIND, "T1", "U1")
+    assert not await queue.fetchval(REMIND, "T2", "U1")
 
 
 async def test_erasing_takes_what_a_person_said_and_others_of_the_persons_turns(queue: Connection) -> None:
@@ -78,9 +74,7 @@ async def test_erasing_takes_what_a_person_said_and_others_of_the_persons_turns(
     assert await rows(queue) == []
     await erase(queue, team="T1")
     assert await queue.fetchval("select count(*) from agent.feedback") == 0
-
-
-async def test_erasing_finds_what_was_stored_while_its_turn_was_erased(queue: Connection) -> None:
+    # What was stored while its turn was erased is found by the next one.
     await queue.execute(RATE, await turn(queue), "T1", "U1", "C1", 1, None, 1)
     await queue.execute("update agent.feedback set event_id = 999999 where event_id > 0")
     await erase(queue, user="U9")

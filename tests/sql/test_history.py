@@ -21,7 +21,6 @@ from tests.sql.queue_steps import (
 
 
 async def timescale(connection: Connection) -> bool:
-    """Return whether the database has the extension."""
     has: bool = await connection.fetchval(
         "select exists (select from pg_extension where extname = 'timescaledb')"
     )

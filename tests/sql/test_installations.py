@@ -9,17 +9,14 @@ from typing import Any
 import asyncpg
 import pytest
 from slack_sdk.oauth.installation_store import Installation
-from typer.testing import CliRunner
 
 from surelane.calls import Connection
 from surelane.encryption.keys import Keyring, SealedError, new_key
-from surelane_operator.cli.command import app
 from surelane_service.installation_store import AsyncInstallations, SyncInstallations
 from surelane_service.installations import BOT, Expiring, Installations, Owner
-from tests.databases import Server, as_role
+from tests.databases import Server
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import locked
-from tests.sql.test_roles import INSTALLING, REFRESHING, ROTATING
 
 OLD, NEW = new_key(), new_key()
 SECRETS = ("xoxb-secret-bot", "xoxe-1-secret-refresh", "xoxp-secret-user", "https://hooks.example/secret")
@@ -50,7 +47,6 @@ def installation(team: str | None = "T1", user: str = "U1", **changes: Any) -> I
 
 @pytest.fixture
 async def service(queue: Connection, connect: Connect) -> Connection:
-    """Connect to the empty database as a worker."""
     assert not queue.is_closed()
     return await connect("surelane_worker")
 
@@ -64,7 +60,6 @@ def store(connection: Connection, *keys: str) -> AsyncInstallations:
 
 
 async def found(connection: Connection, user: str | None = None) -> Installation:
-    """Return the workspace's installation, or a person's."""
     installed = await store(connection).async_find_installation(**WORKSPACE, user_id=user)
     assert installed is not None
     return installed
@@ -185,24 +180,6 @@ async def test_dump_log_of_writes_and_values_hold_no_plain_token(
         assert secret not in dumped + repr(row) + str(row) + printed.out + printed.err
 
 
-async def test_each_role_may_do_with_tokens_what_it_needs(queue: Connection) -> None:
-    rows = await queue.fetch(
-        "select rolname, array_agg(proname::text) as may from pg_proc, pg_roles"
-        " where pronamespace = 'agent'::regnamespace and proname = any($1) and rolname = any($2::text[])"
-        " and has_function_privilege(rolname, pg_proc.oid, 'execute') group by rolname",
-        INSTALLING | REFRESHING | ROTATING,
-        ["agent_ingest", "agent_worker", "agent_operator", "agent_producer"],
-    )
-    assert {row["rolname"]: set(row["may"]) for row in rows} == {
-        "agent_ingest": INSTALLING,
-        "agent_worker": INSTALLING | REFRESHING,
-        "agent_operator": ROTATING,
-    }
-    hidden = "select bool_or(has_table_privilege('agent_operator', oid, 'select')) from pg_class"
-    tables = "where oid in ('agent.installation'::regclass, 'agent.used_id'::regclass)"
-    assert await queue.fetchval(f"{hidden} {tables}") is False
-
-
 async def test_a_state_is_used_once_and_forgotten_in_the_end(queue: Connection, service: Connection) -> None:
     use = "select agent.use_oauth_state($1, now() + $2::text::interval)"
     assert [await service.fetchval(use, b"a", "10 minutes") for _ in range(2)] == [True, False]
@@ -258,28 +235,6 @@ async def test_a_refresh_brings_no_token_back(service: Connection, what: str) ->
     assert (bot and bot.token) == (None if what == "deleted" else "xoxb-anew")
 
 
-async def test_keys_are_rotated_while_the_old_one_still_opens(
-    queue_database: str, service: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for nth in range(3):
-        await store(service, OLD).async_save(installation(f"T{nth}"))
-    monkeypatch.setenv("DATABASE_URL", as_role(queue_database, "surelane_operator"))
-    monkeypatch.setattr("surelane_operator.cli.keys.BATCH", 2)
-
-    def rotate(keys: str) -> Any:
-        monkeypatch.setenv("SURELANE_ENCRYPTION_KEYS", keys)
-        return CliRunner().invoke(app, ["keys", "rotate", "--json"])
-
-    done = await asyncio.to_thread(rotate, f"{NEW},{OLD}")
-    assert (done.exit_code, done.stdout) == (0, '{\n  "sealed": 6,\n  "lost": {}\n}\n'), done.output
-    assert (await store(service).async_find_bot(enterprise_id=None, team_id="T2")) is not None
-    assert '"sealed": 0' in (await asyncio.to_thread(rotate, f"{NEW},{OLD}")).stdout
-    lost = await asyncio.to_thread(rotate, OLD)
-    assert (lost.exit_code, "which SURELANE_ENCRYPTION_KEYS lacks" in lost.stderr) == (1, True)
-    assert (await asyncio.to_thread(rotate, "wrong")).exit_code == 2
-    assert (await asyncio.to_thread(rotate, "")).exit_code == 2
-
-
 UNTIL = datetime(2100, 1, 1, tzinfo=UTC)
 
 
@@ -313,13 +268,10 @@ async def test_an_install_shows_what_waits_and_wakes_workers(queue: Connection, 
     assert await queue.fetchval(why, others) == "not_installed"
     assert await queue.fetchval(why, held) != "not_installed"
     assert await kept(worker).await_one(held, Owner("T1"), UNTIL)
-
-
-async def test_waits_for_installs_are_forgotten_in_the_end(queue: Connection, connect: Connect) -> None:
-    worker = await connect("surelane_worker")
-    await kept(worker).await_one(7, Owner("T1"), datetime(2020, 1, 1, tzinfo=UTC))
-    await waiting_event(queue, worker, "T2", 1)
-    assert await queue.fetchval("select array_agg(owner_id) from agent.install_wait") == ["T2"]
+    await kept(worker).await_one(held, Owner("T3"), datetime(2020, 1, 1, tzinfo=UTC))
+    await waiting_event(queue, worker, "T4", 1)
+    owners = "select array_agg(owner_id order by owner_id) from agent.install_wait"
+    assert await queue.fetchval(owners) == ["T2", "T4"], "those whose time is up are forgotten"
 
 
 async def test_another_reporter_is_found_while_it_has_the_app(queue: Connection, connect: Connect) -> None:

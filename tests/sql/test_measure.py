@@ -129,14 +129,6 @@ class Slow:
         await self._queue.execute("update agent.measurement set due = $1", pause)
 
 
-@pytest.mark.parametrize("function", ["queue_figures(null)", "vacuum_holder()", "count_heads('mail', now())"])
-@pytest.mark.parametrize("role", ["surelane_ingest", "surelane_worker"])
-async def test_no_service_has_figures_measured_more_often(connect: Connect, function: str, role: str) -> None:
-    connection = await connect(role)
-    with pytest.raises(asyncpg.InsufficientPrivilegeError):
-        await connection.execute(f"select agent.{function}")
-
-
 MANY = 60_000
 
 
@@ -173,9 +165,6 @@ async def test_a_large_backlog_is_estimated_and_a_small_one_beside_it_counted(ba
     mail, note = json.loads(await backlog.fetchval("select agent.queue_figures(null)"))["kinds"]
     assert mail["pending"] == pytest.approx(MANY - 30, rel=0.05)
     assert note["pending"] == 30
-
-
-async def test_measuring_reads_a_small_part_of_a_large_queue(backlog: Connection) -> None:
     read = await fewest_pages(backlog, "select agent.queue_figures(null)")
     pages = await backlog.fetchval("select pg_relation_size('agent.event') / 8192")
     assert read < pages / 10, f"{read} pages of {pages}"

@@ -107,7 +107,6 @@ async def workflow(queue: Connection, identity: int, after: int = 0) -> Workflow
 
 
 async def fanned_out(queue: Connection, children: int, kind: str = "plan") -> tuple[int, int]:
-    """Run a job that fans out. Return its id and its continuation's."""
     await enqueue(queue, kind)
     (row,) = await claim(queue, kind)
     jobs = [Job("part", {"n": number}) for number in range(children)]
@@ -131,6 +130,12 @@ async def test_a_workflow_is_found_from_any_of_its_events(queue: Connection) -> 
     assert [member.id for member in seen_from_a_child.path] == [joining]
     assert seen_from_a_child.tree.children is None
     assert await read_workflow(Calls(queue), 10**15) is None
+    jobs: list[Any] = [await Changes(queue).get(identity) for identity in (planned, joining)]
+    said = [step for job in jobs for step in story_of(job)]
+    assert [(step.what, step.detail) for step in said if step.what in ("fanned out", "continues")] == [
+        ("fanned out", f"3 children; event {joining} continues when they have ended"),
+        ("continues", f"event {planned}, which fanned out"),
+    ]
 
 
 async def test_a_fan_out_below_another_is_a_branch(queue: Connection) -> None:
@@ -154,16 +159,6 @@ async def test_many_children_come_in_pages(queue: Connection) -> None:
         seen += [child.id for child in tree.below]
         after = tree.more
     assert (len(seen), seen) == (120, sorted(seen))
-
-
-async def test_an_event_that_fanned_out_says_so(queue: Connection) -> None:
-    planned, joining = await fanned_out(queue, 2)
-    jobs: list[Any] = [await Changes(queue).get(identity) for identity in (planned, joining)]
-    said = [step for job in jobs for step in story_of(job)]
-    assert [(step.what, step.detail) for step in said if step.what in ("fanned out", "continues")] == [
-        ("fanned out", f"2 children; event {joining} continues when they have ended"),
-        ("continues", f"event {planned}, which fanned out"),
-    ]
 
 
 async def test_workflows_are_listed_live_ones_first(queue: Connection) -> None:

@@ -27,7 +27,6 @@ Rotate = Callable[[str], Any]
 
 @pytest.fixture
 async def service(queue: Connection, connect: Connect) -> Connection:
-    """Connect to the empty database as a worker."""
     assert not queue.is_closed()
     return await connect("surelane_worker")
 
@@ -85,10 +84,11 @@ async def test_keys_that_a_wrong_list_left_open_later(service: Connection, rotat
 
 
 async def test_what_is_replaced_is_kept_until_the_new_value_was_opened(
-    queue: Connection, service: Connection, rotate: Rotate
+    queue: Connection, service: Connection, rotate: Rotate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await DataKeys(service, Keyring([OLD])).current("T1")
-    await store(service, OLD).async_save(installation("T1"))
+    for nth in range(3):
+        await store(service, OLD).async_save(installation(f"T{nth}"))
     before = await queue.fetch(SEALED)
     for _ in range(2):
         await queue.execute("select agent.seal_data_key(id, sealed, 'garbage') from agent.data_key")
@@ -97,10 +97,16 @@ async def test_what_is_replaced_is_kept_until_the_new_value_was_opened(
             " from agent.installation"
         )
     assert [row["previous"] for row in await queue.fetch(SEALED)] == [row["sealed"] for row in before]
-    assert (await rotate(f"{NEW},{OLD}")).exit_code == 0
+    monkeypatch.setattr("surelane_operator.cli.keys.BATCH", 2)
+    for sealed in (len(before), 0):
+        done = await rotate(f"{NEW},{OLD}")
+        assert (done.exit_code, json.loads(done.stdout)) == (0, {"sealed": sealed, "lost": {}}), done.output
     after = [(row["sealed"][1:9], row["previous"]) for row in await queue.fetch(SEALED)]
     assert after == [(Keyring([NEW]).current_id, None)] * len(before) != []
     assert (await store(service, NEW).async_find_bot(enterprise_id=None, team_id="T1")) is not None
+    lost = await rotate(OLD)
+    assert (lost.exit_code, "which SURELANE_ENCRYPTION_KEYS lacks" in lost.stderr) == (1, True)
+    assert [(await rotate(keys)).exit_code for keys in ("wrong", "")] == [2, 2]
 
 
 async def test_new_tokens_forget_those_before_them(queue: Connection, service: Connection) -> None:

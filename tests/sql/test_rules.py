@@ -25,16 +25,8 @@ async def left(queue: Connection) -> list[str]:
 
 
 async def test_rules_come_by_scope_and_then_by_age(worker: Engine) -> None:
-    scopes = [
-        ("T1", "U1"),
-        ("T1", "T1"),
-        ("T1", "C1"),
-        ("T1", "U1"),
-        ("T2", "T2"),
-        ("T1", "C2"),
-        ("T1", "T1"),
-    ]
-    for number, (owner, about) in enumerate(scopes):
+    scopes = ("T1 U1", "T1 T1", "T1 C1", "T1 U1", "T2 T2", "T1 C2", "T1 T1")
+    for number, (owner, about) in enumerate(map(str.split, scopes)):
         assert await worker.set_rule(owner, (number, about, f"rule {number}", "U1"), {})
     found = await worker.read_rules("T1", ["T1", "C1", "U1"])
     assert [(identity, text) for identity, _, text, _ in found] == [

@@ -11,7 +11,6 @@ from surelane.calls import Connection
 from surelane.queue import Queue
 from surelane_operator.changes import Changes
 from surelane_operator.reads.timeline import story_of
-from tests.sql.conftest import Connect
 from tests.sql.queue_steps import claim, complete, event_of, expire, fail, pair
 
 HOUR = timedelta(hours=1)
@@ -106,26 +105,21 @@ async def test_a_job_that_ended_shows_when_it_ran_and_when_it_was_due(queue: Con
 
 
 async def test_what_runs_is_not_moved_nor_replaced_nor_tried_again_once_cancelled(queue: Connection) -> None:
-    client = Queue(queue)
-    identity = await client.enqueue("mail", {"n": 1}, item_key="k")
+    client, keys = Queue(queue), {"item_key": "k", "dedupe_key": "d"}
+    identity = await client.enqueue("mail", {"n": 1}, item_key="k", dedupe_key="d")
     (row,) = await claim(queue, "mail")
     assert await client.reschedule("k", await now(queue) + HOUR) == "running"
-    assert await client.enqueue("mail", {"n": 2}, item_key="k", on_duplicate="replace") == identity
+    modes: tuple[Any, ...] = ("replace", "earliest")
+    async with asyncio.timeout(60):
+        for mode in modes:
+            assert await client.enqueue("mail", {"n": 2}, item_key="k", on_duplicate=mode) == identity
+            assert await client.enqueue("mail", {"n": 2}, **keys, on_duplicate=mode) == identity
     assert await client.cancel("k") == "running"
     stored = await event_of(queue, identity)
     assert json.loads(stored["event"]) == {"n": 1}
     await fail(queue, pair(row))
     job = await job_of(queue, identity)
     assert (job["status"], job["locked_by"]) == ("cancelled", "w1")
-
-
-@pytest.mark.parametrize("on_duplicate", ["replace", "earliest"])
-async def test_a_job_whose_duplicate_of_both_keys_runs_is_told(queue: Connection, on_duplicate: Any) -> None:
-    keys: Any = {"item_key": "i", "dedupe_key": "d"}
-    identity = await Queue(queue).enqueue("mail", **keys)
-    await claim(queue, "mail")
-    async with asyncio.timeout(60):
-        assert await Queue(queue).enqueue("mail", **keys, on_duplicate=on_duplicate) == identity
 
 
 @pytest.mark.parametrize(
@@ -147,13 +141,3 @@ async def test_a_pending_duplicate_obeys_its_mode(
     assert await client.enqueue("mail", {"n": 2}, **given) == first
     stored = await event_of(queue, first)
     assert (round((stored["vt"] - base) / HOUR), json.loads(stored["event"])["n"]) == expected
-
-
-async def test_enqueueing_joins_the_callers_transaction(queue: Connection, connect: Connect) -> None:
-    other = await connect()
-    transaction = queue.transaction()
-    await transaction.start()
-    await Queue(queue).enqueue("mail")
-    assert await other.fetchval("select count(*) from agent.event") == 0
-    await transaction.rollback()
-    assert await other.fetchval("select count(*) from agent.event") == 0

@@ -76,7 +76,6 @@ PAYLOADS: list[dict[str, Any]] = [
 
 @pytest.fixture
 async def service(queue: Connection, connect: Connect) -> Connection:
-    """Connect to the empty database as a worker."""
     assert not queue.is_closed()
     return await connect("surelane_worker")
 
@@ -98,7 +97,6 @@ class Held:
         return events
 
     async def two_runs(self) -> list[Event]:
-        """Store two jobs of a workspace and claim them."""
         payloads = [{"team_id": "T1", "text": f"{SECRET} {nth}"} for nth in (1, 2)]
         await self.jobs.enqueue_many([Job("note", payload) for payload in payloads])
         return await self.claim("note", 2)
@@ -112,7 +110,6 @@ class Held:
             await self.queue.execute(change, other["value"], row["key"])
 
     async def shown(self, identity: int | None) -> dict[str, Any]:
-        """Return an event as operators see it, with its texts."""
         assert identity is not None
         job = await self.operations.get(identity, texts=True)
         assert job is not None

@@ -236,27 +236,15 @@ async def test_a_claim_without_heartbeats_is_named_and_its_rescue_told(queue: Co
     assert (last.what, last.detail) == ("rescued", "claim 1 of w1 was ended: no heartbeat came for 300 s")
 
 
-@pytest.mark.parametrize("dies", ["before the worker starts", "while it sweeps"])
-async def test_a_worker_rescues_at_start_and_later(queue: Connection, connect: Connect, dies: str) -> None:
-    interval = timedelta(hours=1) if dies.startswith("before") else timedelta(seconds=0.1)
-    settings = SimpleNamespace(sweep_interval=interval, max_vt_age=timedelta(hours=1))
+async def test_a_worker_rescues_at_its_start(queue: Connection, connect: Connect) -> None:
+    settings = SimpleNamespace(sweep_interval=timedelta(hours=1), max_vt_age=timedelta(hours=1))
     other, nobody = Engine(await connect("surelane_worker")), cast("Any", None)
     sweeper = Sweeper(other, lambda: True, cast("Any", settings), ["mail"], nobody, lambda: 0.0)
-    starts = asyncio.Event()
-
-    async def sweep() -> None:
-        await starts.wait()
-        await sweeper.run()
-
+    identity = await enqueue(queue, "mail")
+    await claim(queue, "mail", worker="w1")
+    await queue.execute(SILENT, 6)
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-        sweeps = tasks.create_task(sweep())
-        if dies.startswith("while"):
-            starts.set()
-            await asyncio.sleep(0)
-        identity = await enqueue(queue, "mail")
-        await claim(queue, "mail", worker="w1")
-        await queue.execute(SILENT, 6)
-        starts.set()
+        sweeps = tasks.create_task(sweeper.run())
         while (await why(queue, identity))[0] == "running":  # noqa: ASYNC110 - no event says so
             await asyncio.sleep(0.05)
         sweeps.cancel()

@@ -40,6 +40,16 @@ async def test_calls_begin_at_once_until_the_limit_and_then_a_window_later(queue
     assert await waits(queue, wants(5)) == [0, 0, 0, 100, 100]
     await forward(queue, 50)
     assert await waits(queue, wants(3)) == [50, 150, 150]
+    late = wants(5, name="T/y")
+    few = await leased(queue, late, within=99)
+    assert (len(few.waits), round(few.later or 0), few.workers) == (3, 100, 0)
+    for name in ("one", "two", "gone"):
+        await Engine(queue).announce_worker(name, ["job"], "1")
+    await Engine(queue).retire_worker("gone")
+    await forward(queue, 2)
+    again = await leased(queue, wants(2, name="T/y"), within=99)
+    assert [round(wait) for wait in again.waits] == [98, 98], "what was not leased is there for others"
+    assert again.workers == 2
 
 
 async def test_no_window_has_more_calls_than_the_limit(queue: Connection) -> None:
@@ -52,13 +62,6 @@ async def test_no_window_has_more_calls_than_the_limit(queue: Connection) -> Non
     for start in made:
         assert sum(start <= each < start + 29 for each in made) <= 5
     assert len(made) >= 5 * (max(made) // 30)
-
-
-async def test_calls_that_begin_too_late_are_not_leased(queue: Connection) -> None:
-    few = await leased(queue, wants(5), within=99)
-    assert (len(few.waits), round(few.later or 0)) == (3, 100)
-    await forward(queue, 2)
-    assert await waits(queue, wants(2), within=99) == [98, 98], "what was not leased is there for others"
 
 
 async def test_calls_are_at_hand_while_a_quarter_of_the_limit_is_free(queue: Connection) -> None:
@@ -136,10 +139,3 @@ async def test_limits_that_are_no_longer_used_are_dropped(queue: Connection) -> 
         if not await queue.fetchval("select count(*) from agent.slack_limit where name like 'T/old-%'"):
             return
     raise AssertionError("old limits are still there")
-
-
-async def test_the_number_of_workers_comes_with_the_answer(queue: Connection) -> None:
-    for name in ("one", "two", "gone"):
-        await Engine(queue).announce_worker(name, ["job"], "1")
-    await Engine(queue).retire_worker("gone")
-    assert (await leased(queue, wants(1))).workers == 2

@@ -2,9 +2,6 @@
 
 import asyncio
 
-import asyncpg
-import pytest
-
 from surelane.calls import Connection
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import waits_for_lock
@@ -34,11 +31,3 @@ async def test_ids_that_expired_long_ago_are_forgotten(queue: Connection) -> Non
     for identity, ago in (("old", "2 hours"), ("late", "30 minutes"), ("new", "-1 minute")):
         assert await queue.fetchval(use, identity, ago)
     assert await queue.fetchval("select array_agg(id order by id) from agent.used_id") == ["late", "new"]
-
-
-async def test_only_operators_use_ids(queue: Connection, connect: Connect) -> None:
-    may = "select has_function_privilege($1, 'agent.use_id(text, timestamptz)', 'execute')"
-    roles = ("agent_ingest", "agent_worker", "agent_producer", "agent_operator")
-    assert [role for role in roles if await queue.fetchval(may, role)] == ["agent_operator"]
-    with pytest.raises(asyncpg.InsufficientPrivilegeError):
-        await (await connect("surelane_ingest")).fetchval(LOOK, "a")

@@ -81,6 +81,12 @@ async def test_a_continuation_may_fail_with_its_first_child(queue: Connection, h
     await complete(queue, pair(first), pair(third))
     await end(queue, second, how)
     assert await ending(queue, identity) == ("failed", f"child_{how}")
+    # The failure of a grandchild reaches the outermost.
+    outer = await Queue(queue).fan_out([Job("plan")], Continuation("outer", fails_with_children=True))
+    (plan,) = await claim(queue, "plan")
+    await continue_with(queue, pair(plan), jobs(1), Continuation("inner", fails_with_children=True))
+    await end(queue, (await claim(queue, "child"))[0], how)
+    assert await ending(queue, outer) == ("failed", "child_failed")
 
 
 async def test_a_continuation_stands_in_for_the_event_that_it_continues(queue: Connection) -> None:
@@ -101,15 +107,6 @@ async def test_a_continuation_stands_in_for_the_event_that_it_continues(queue: C
     assert kinds == [("child", None), ("inner", "found")], (
         "the continuation is now the child in place of the plan"
     )
-
-
-async def test_the_failure_of_a_grandchild_reaches_the_outermost(queue: Connection) -> None:
-    client = Queue(queue)
-    outer = await client.fan_out([Job("plan")], Continuation("outer", fails_with_children=True))
-    (plan,) = await claim(queue, "plan")
-    await continue_with(queue, pair(plan), jobs(1), Continuation("inner", fails_with_children=True))
-    await fail(queue, pair((await claim(queue, "child"))[0]), final=True)
-    assert await ending(queue, outer) == ("failed", "child_failed")
 
 
 async def test_an_attempt_whose_claim_is_lost_starts_nothing(queue: Connection) -> None:

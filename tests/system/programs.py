@@ -295,7 +295,6 @@ async def interpret(event: Event, ctx: Context) -> Any:
 
 @handlers.on("part", max_attempts=MANY, backoff="1ms")
 async def part(event: Event, ctx: Context) -> Any:
-    """A child."""
     _ours.add(event.id)
     name = event.payload["name"]
     await ctx.step(name, Run(event, ctx).effect, name)

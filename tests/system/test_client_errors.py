@@ -27,15 +27,12 @@ class Wire:
         self._writers: list[asyncio.StreamWriter] = []
 
     def cut_after(self, way: str, size: int) -> None:
-        """Cut after ``size`` more bytes ``up`` to the server or ``down`` to the client."""
         self._left = {"up": None, "down": None, way: size}
 
     def mend(self) -> None:
-        """Let all bytes through again."""
         self._left = {"up": None, "down": None}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Relay one connection."""
         if self._host.startswith("/"):
             upstream, to_server = await asyncio.open_unix_connection(f"{self._host}/.s.PGSQL.{self._port}")
         else:

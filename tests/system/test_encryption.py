@@ -73,7 +73,6 @@ async def stored(server: Server, database: str, since: str, text: str) -> list[s
 
 
 async def place(connection: Connection | Pool) -> str:
-    """Return the place in the write-ahead log."""
     return str(await connection.fetchval("select pg_current_wal_lsn()::text"))
 
 

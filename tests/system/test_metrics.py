@@ -32,7 +32,6 @@ set due = 'infinity', measured_at = now(), figures = jsonb_set(agent.queue_figur
 
 @asynccontextmanager
 async def both(database: str, **env: str) -> AsyncIterator[tuple[Service, Service]]:
-    """Run ingest and a worker as processes."""
     async with (
         service("surelane_ingest", settings(database, **env)) as ingest,
         worker(database, SURELANE_SLACK_LIMITS="on", **env) as working,
@@ -52,7 +51,6 @@ async def use(connection: Connection, ingest: Service, working: Service) -> None
 
 
 async def calls_slack(working: Service) -> bool:
-    """Return whether a worker has called Slack."""
     return bool((await exported(working.private_url))["surelane_slack_wait_seconds"].samples)
 
 

@@ -322,12 +322,6 @@ async def test_tools_of_an_mcp_server(desk: Desk) -> None:
     await until(lambda: not mcp_servers(), what="the end of the servers")
 
 
-async def test_long_answer_goes_on_in_another_message_behind_a_word(desk: Desk) -> None:
-    result, heard = await in_channel(desk, "agent-turn", "long", says("words " * 2500))
-    assert result["answer"] == "words " * 2500
-    assert [set(text.split()) for text in heard] == [{"words"}, {"words"}]
-
-
 async def test_output_is_checked_and_is_the_result(desk: Desk) -> None:
     first, ulm = calls(("final_result", {"name": "Ulm"})), {"name": "Ulm", "sky": "blue"}
     second = calls(("final_result", ulm), text=["Here it is."])

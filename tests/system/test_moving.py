@@ -60,7 +60,6 @@ async def started(uris: list[str]) -> asyncio.subprocess.Process:
 
 
 async def command(source: str, target: str) -> Done:
-    """Run ``surelane workspaces move``."""
     return await Command(source)("workspaces", "move", TEAM, "--to", target)
 
 

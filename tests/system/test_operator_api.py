@@ -61,7 +61,6 @@ class Api:
         return dict(action)
 
     async def steps(self, identity: int, what: str) -> list[str]:
-        """Return the details of the steps of an event's timeline."""
         story = await self.get(f"/v1/jobs/{identity}?payload=false")
         return [step["detail"] for step in story["timeline"] if step["what"] == what]
 
@@ -87,7 +86,6 @@ def api(served: Api, connection: Connection) -> Api:  # noqa: ARG001 - an empty 
 
 
 async def _failed(connection: Connection, message: str) -> int:
-    """Store a job and fail its only attempt."""
     identity = await Queue(connection).enqueue("agent-turn", {"n": 1}, max_attempts=1)
     await fail(connection, identity, message)
     return identity

@@ -54,7 +54,6 @@ async def observer(shared_database: str) -> AsyncIterator[Connection]:
 
 
 async def stored(observer: Connection, key: str) -> Any:
-    """Return the row of an event."""
     return await observer.fetchrow("select * from agent.event where item_key = $1", key)
 
 

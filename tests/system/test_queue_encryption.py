@@ -79,7 +79,6 @@ async def pool(shared_database: str) -> AsyncIterator[Any]:
 
 
 async def everything(observer: Connection) -> str:
-    """Return all live rows as text."""
     rows = await observer.fetch(
         "select e::text from agent.event as e union all select s::text from agent.signal as s"
     )

@@ -75,7 +75,6 @@ class Router:
         assert await process.wait() == 0
 
     async def kill(self) -> None:
-        """End the router and its processes at once."""
         assert self.child is not None
         self.child.kill()
         await self.child.wait()

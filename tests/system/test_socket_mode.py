@@ -213,13 +213,6 @@ async def test_without_a_connection_the_service_is_not_ready_and_says_why(
         await eventually(named, expected=True, within=60, every=0.02)
 
 
-async def test_it_connects_once_slack_answers_again(database: str, slack: SocketSlack) -> None:
-    slack.answers = [(500, {"ok": False}, {})] * 2
-    async with connected(database, slack, socket_connections=1) as ingest:
-        await slack.wire()
-        await ready(ingest)
-
-
 async def test_replicas_share_the_ten_connections_that_slack_allows(
     database: str, slack: SocketSlack
 ) -> None:
@@ -231,7 +224,10 @@ async def test_replicas_share_the_ten_connections_that_slack_allows(
         await ready(ingest)
 
 
-async def test_the_first_connection_tries_until_slack_has_room(database: str, slack: SocketSlack) -> None:
+async def test_the_first_connection_tries_until_slack_answers_and_has_room(
+    database: str, slack: SocketSlack
+) -> None:
+    slack.answers = [(500, {"ok": False}, {})] * 2
     slack.first = {"type": "disconnect", "reason": "too_many_websockets"}
     async with connected(database, slack, socket_connections=1) as ingest:
         await slack.wire()

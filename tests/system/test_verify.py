@@ -208,7 +208,7 @@ async def test_what_a_second_look_does_not_find_was_a_race(
     assert (await wrong(operator), looked.is_set()) == ({}, True)
 
 
-async def test_it_waits_for_no_lock_and_for_no_slow_statement(
+async def test_it_only_reads_and_waits_for_no_lock_and_for_no_slow_statement(
     connection: Connection, operator: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with connection.transaction():
@@ -220,9 +220,6 @@ async def test_it_waits_for_no_lock_and_for_no_slow_statement(
     monkeypatch.setattr("surelane_operator.doctor.invariants.BOUNDS", "set local statement_timeout = '100ms'")
     (finding,) = await look(operator, slow, 10)
     assert (finding.level, "statement timeout" in finding.found) == (Level.UNKNOWN, True)
-
-
-async def test_it_only_reads(operator: Connection) -> None:
     writes = replace(CHECKS[0], wrong="select agent.pause_kind('job')::text")
     (finding,) = await look(operator, writes, 10)
     assert (finding.level, "read-only transaction" in finding.found) == (Level.UNKNOWN, True)

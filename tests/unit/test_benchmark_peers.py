@@ -12,27 +12,17 @@ def program(path: Path, script: str) -> None:
     path.chmod(0o755)
 
 
-@pytest.fixture
-def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make an empty folder the only one on the path."""
+async def test_what_npm_cannot_install_is_missing_and_what_is_there_is_not_installed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = tmp_path / "package.json"
     monkeypatch.setenv("PATH", str(tmp_path))
     program(tmp_path / "node", "exit 0")
-    return tmp_path
-
-
-async def test_without_npm_graphile_worker_is_missing(programs: Path) -> None:
     with pytest.raises(MissingError, match="no Node with npm"):
-        await graphile.prepare(programs / "package.json")
-
-
-async def test_what_npm_cannot_install_is_missing(programs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    program(programs / "npm", "echo out of reach; exit 1")
+        await graphile.prepare(package)
+    program(tmp_path / "npm", "echo out of reach; exit 1")
     with pytest.raises(MissingError, match="npm could not install graphile-worker"):
-        await graphile.prepare(programs / "package.json")
+        await graphile.prepare(package)
     assert "out of reach" in capsys.readouterr().err
-
-
-async def test_what_is_installed_is_not_installed_again(programs: Path) -> None:
-    program(programs / "npm", "exit 1")
-    (programs / "package.json").write_text(f'{{"version": "{graphile.VERSION}"}}')
-    await graphile.prepare(programs / "package.json")
+    package.write_text(f'{{"version": "{graphile.VERSION}"}}')
+    await graphile.prepare(package)

@@ -32,16 +32,12 @@ def test_listeners_show_what_they_were_registered_for(make: Make) -> None:
     assert wanted[4]["command"] == "/d"
 
 
-def test_unknown_matcher_has_no_sort() -> None:
+def test_unknown_matcher_has_no_sort_and_assistants_are_among_the_middleware() -> None:
     app = sync_app()
     app.command("/d")(listen)
     (listener,) = app._listeners  # noqa: SLF001 - this file is about them
     listener.matchers[0].func = None  # type: ignore[attr-defined]
     assert list(registered(app)) == [Registered("listen", "", {})]
-
-
-def test_assistants_are_among_the_middleware() -> None:
-    app = sync_app()
     assert not assistants(app)
     app.use(Assistant())
     assert assistants(app)

@@ -49,27 +49,19 @@ async def test_fifty_viewers_cost_one_read_and_all_see_the_change() -> None:
     assert live.topics == 0
 
 
-async def test_who_comes_later_gets_the_latest_content_at_once() -> None:
+async def test_who_comes_later_gets_the_latest_content_at_once_and_the_slow_the_newest_alone() -> None:
     live, screen = Live(), Screen()
-    async with live.follow("/", screen.render, 0, "ada") as first:
+    async with live.follow("/", screen.render, 0, "ada") as quick:
         screen.may_read.release()
-        await _next(first)
-        async with live.follow("/", screen.render, 0, "ada") as second:
-            assert await _next(second) == News("fragment", "one")
-    assert screen.reads == 1
-
-
-async def test_a_slow_viewer_gets_the_newest_content_and_nothing_is_kept_for_it() -> None:
-    live, screen = Live(), Screen()
-    async with (
-        live.follow("/", screen.render, 0, "ada") as slow,
-        live.follow("/", screen.render, 0, "ada") as quick,
-    ):
-        for number in range(5):
-            screen.shows = str(number)
-            screen.may_read.release()
-            await _next(quick)
-        assert await _next(slow) == News("fragment", "4")
+        await _next(quick)
+        async with live.follow("/", screen.render, 0, "ada") as slow:
+            assert await _next(slow) == News("fragment", "one")
+            assert screen.reads == 1
+            for number in range(5):
+                screen.shows = str(number)
+                screen.may_read.release()
+                await _next(quick)
+            assert await _next(slow) == News("fragment", "4"), "nothing is kept for it"
 
 
 async def test_a_database_that_is_away_is_said_and_its_return_too() -> None:

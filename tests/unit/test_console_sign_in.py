@@ -6,26 +6,20 @@ from surelane_operator.console.access.access_settings import AccessSettings
 from surelane_operator.console.access.sign_in import local_path
 
 
-@pytest.mark.parametrize(
-    ("given", "taken"),
-    [
-        ("/console/events/7?state=failed", "/console/events/7?state=failed"),
-        ("/console", "/console"),
-        ("https://evil.example/console/", "/console/"),
-        ("//evil.example/console/", "/console/"),
-        ("/\\evil.example", "/console/"),
-        ("/console/\\evil.example", "/console/"),
-        ("/console/\n/evil.example", "/console/"),
-        ("javascript:alert(1)", "/console/"),
-        ("/v1/jobs", "/console/"),
-        ("/consoleevil", "/console/"),
-        ("/console/sign-in?next=/console/sign-in", "/console/"),
-        ("", "/console/"),
-        ("/console/" + "x" * 3000, "/console/"),
-    ],
-)
-def test_a_sign_in_leads_to_the_page_alone(given: str, taken: str) -> None:
-    assert local_path(given) == taken
+def test_a_sign_in_leads_to_the_page_alone() -> None:
+    for own in ("/console/events/7?state=failed", "/console", "/console/"):
+        assert local_path(own) == own
+    for other in (
+        *(
+            "https://evil.example/console/",
+            "//evil.example/console/",
+            "/\\evil.example",
+            "javascript:alert(1)",
+        ),
+        *("/console/\\evil.example", "/console/\n/evil.example", "/v1/jobs", "/consoleevil", ""),
+        *("/console/sign-in?next=/console/sign-in", "/console/" + "x" * 3000),
+    ):
+        assert local_path(other) == "/console/", other
 
 
 def test_sign_in_without_a_token_that_assistants_can_send_is_refused() -> None:

@@ -90,6 +90,5 @@ def test_no_page_has_marks_of_an_unresolved_merge() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """Return the anchors that a page's headings have on GitHub."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}

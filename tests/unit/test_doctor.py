@@ -35,23 +35,15 @@ async def test_one_examination_serves_all_who_ask_until_somebody_wants_a_newer_o
     assert len(looked) == 2
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.34, "340 ms"), (90, "90 s"), (420, "7 min"), (10800, "3 h"), (200000, "2 d")]
-)
-def test_times_are_for_people(seconds: float, text: str) -> None:
-    assert span(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "found", "level"),
-    [
+def test_times_are_for_people_and_a_clock_that_is_wrong_is_found() -> None:
+    for seconds, text in ((0.34, "340 ms"), (90, "90 s"), (420, "7 min"), (10800, "3 h"), (200000, "2 d")):
+        assert span(seconds) == text
+    for seconds, text, level in (
         (3.0, "ours is 3 s ahead of the database's", Level.WARNING),
         (-60.0, "ours is 60 s behind the database's", Level.PROBLEM),
-    ],
-)
-def test_a_clock_that_is_wrong_is_found(seconds: float, found: str, level: Level) -> None:
-    finding = clock_finding("ours", seconds)
-    assert (finding.found, finding.level) == (found, level)
+    ):
+        finding = clock_finding("ours", seconds)
+        assert (finding.found, finding.level) == (text, level)
 
 
 def row(identity: int, *, after: float = 1.0) -> dict[str, Any]:

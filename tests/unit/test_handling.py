@@ -54,39 +54,29 @@ def test_a_kind_that_is_none_or_that_no_label_can_hold_is_refused(kinds: tuple[s
         Handlers().on(*kinds)(handle)
 
 
-@pytest.mark.parametrize(
-    ("register", "bound"),
-    [
+def test_bounds_and_arguments_that_a_handler_cannot_have_are_refused() -> None:
+    for register, bound in (
         *(("on", "timout"), ("on_group", "max_attempts"), ("event", "version"), ("command", "backoff")),
         *(("message", "answers"), ("action", "limit"), ("options", "debounce")),
-    ],
-)
-def test_bound_that_a_handler_cannot_have_is_refused(register: str, bound: str) -> None:
-    with pytest.raises(TypeError, match=bound):
-        getattr(Handlers(), register)("a", **{bound: None})(handle)
+    ):
+        with pytest.raises(TypeError, match=bound):
+            wrap: Any = getattr(Handlers(), register)
+            wrap("a", **{bound: None})(handle)
+    bounds: list[tuple[dict[str, Any], str]] = [
+        ({"timeout": "soon"}, "timeout: 'soon' is not a duration"),
+        ({"timeout": 0}, "timeout must be positive"),
+        ({"concurrency": 0}, "concurrency must be at least 1"),
+    ]
+    for given, message in bounds:
+        with pytest.raises(HandlersError, match=message):
+            Handlers().on("a", **given)(handle)
 
-
-def test_handlers_take_two_arguments_and_middleware_three() -> None:
     async def wrong(event: Event) -> None: ...
 
     with pytest.raises(HandlersError, match=r"wrong: it must take two arguments: \(event, ctx\)"):
         Handlers().on("a")(cast("Any", wrong))
     with pytest.raises(HandlersError, match=r"async def \(event, ctx, call_next\)"):
         Handlers().middleware(cast("Any", handle))
-
-
-@pytest.mark.parametrize(
-    ("bounds", "message"),
-    [
-        ({"timeout": "soon"}, "timeout: 'soon' is not a duration"),
-        ({"timeout": 0}, "timeout must be positive"),
-        ({"concurrency": 0}, "concurrency must be at least 1"),
-    ],
-)
-def test_impossible_bounds_are_refused(bounds: dict[str, Any], message: str) -> None:
-    register: Any = Handlers().on("a", **bounds)
-    with pytest.raises(HandlersError, match=message):
-        register(handle)
 
 
 async def test_middlewares_wrap_in_the_order_they_are_registered() -> None:

@@ -38,18 +38,16 @@ def test_a_debounce_that_makes_no_sense_names_its_field(given: dict[str, Any], w
         register(handle)
 
 
-@pytest.mark.parametrize("kind", ["slack.command.deploy", "slack.block_actions"])
-def test_kinds_that_wait_for_no_other_event_take_none(kind: str) -> None:
-    with pytest.raises(HandlersError, match=f"debounce: each '{kind}' is handled at once, beside its thread"):
-        Handlers().on("job", kind, debounce="2s")(handle)
-
-
-def test_a_route_within_a_kind_is_refused() -> None:
+def test_routes_within_a_kind_and_kinds_that_wait_for_no_other_event_are_refused() -> None:
     handlers = Handlers()
     handlers.on("slack.message.im", debounce="2s")(handle)
     handlers.message("help")(handle_one)
     with pytest.raises(HandlersError, match=r"takes several events of 'slack.message.im', so no route"):
         registered_in(handlers).all()
+    for kind in ("slack.command.deploy", "slack.block_actions"):
+        why = f"debounce: each '{kind}' is handled at once, beside its thread"
+        with pytest.raises(HandlersError, match=why):
+            Handlers().on("job", kind, debounce="2s")(handle)
 
 
 def event(stored: float, due: float | None = None) -> Event:

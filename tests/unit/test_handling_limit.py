@@ -29,12 +29,6 @@ def test_a_limit_that_makes_no_sense_names_its_field(fields: dict[str, Any], fie
         Limit(**fields)
 
 
-@pytest.mark.parametrize("kind", ["slack.app_mention", "trigger-fire", "event"])
-def test_a_function_is_refused_for_events_that_ingest_stores(kind: str) -> None:
-    with pytest.raises(HandlersError, match=f"limit: per: ingest stores '{kind}'"):
-        Handlers().on("job", kind, limit=Limit(concurrency=1, per=str))(handle)
-
-
 def test_a_limit_is_declared_for_each_kind() -> None:
     handlers = Handlers()
     handlers.on("a", "b", limit=Limit(concurrency=2, rate="60/1m", per="user"))(handle)
@@ -51,6 +45,9 @@ def test_a_function_gives_the_key_of_a_job() -> None:
     assert limit.key_of(Job("job", {"customer": 7})) == "7"
     assert limit.key_of(Job("job", {"customer": 7}, limit_key="own")) == "own"
     assert Limit(concurrency=1, per="user").key_of(Job("job")) is None
+    for kind in ("slack.app_mention", "trigger-fire", "event"):
+        with pytest.raises(HandlersError, match=f"limit: per: ingest stores '{kind}'"):
+            Handlers().on("job", kind, limit=Limit(concurrency=1, per=str))(handle)
     with pytest.raises(ValueError, match="1001 characters"):
         limit.key_of(Job("job", {"customer": "x" * 1001}))
 

@@ -58,22 +58,15 @@ def test_text_that_only_looks_like_nul_and_characters_beyond_the_basic_plane_are
     assert json.loads(mended(json.dumps("😀\0"))) == "😀\ufffd"
 
 
-def test_error_record_says_what_when_who_and_where() -> None:
+def test_error_record_says_what_when_who_and_where_and_at_first_the_end_of_the_traceback() -> None:
     with pytest.raises(ValueError, match="x") as raised:
         fail_at_length()
     record = error_record(EVENT, "worker-1", raised.value, traceparent="00-1-2-01")
     said = [record[name] for name in ("type", "worker", "attempt", "traceparent")]
     assert said == ["ValueError", "worker-1", 2, "00-1-2-01"]
-    assert len(record["message"]) == LONGEST_MESSAGE
+    assert (len(record["message"]), len(record["traceback"])) == (LONGEST_MESSAGE, LONGEST_TRACEBACK)
     assert datetime.fromisoformat(record["at"]).tzinfo is not None
     assert __file__ in record["where"]
-
-
-def test_the_records_of_the_first_attempts_have_the_end_of_the_traceback() -> None:
-    with pytest.raises(ValueError, match="x") as raised:
-        fail_at_length()
-    kept = error_record(EVENT, "worker-1", raised.value)["traceback"]
-    assert len(kept) == LONGEST_TRACEBACK
     assert "traceback" not in error_record(replace(EVENT, attempts=4), "worker-1", raised.value)
     with pytest.raises(ValueError, match="Expecting") as raised:
         json.loads("{")

@@ -218,40 +218,33 @@ async def test_included_routes_come_after_ones_own_and_middleware_is_around_each
     assert await answer(handlers, said("hello", "slack.message.channels")) == "included route"
 
 
+def doubts(*given: Any) -> dict[str, str]:
+    with capture_logs() as logs:
+        warn_of_doubts(*given)
+    found = {line["kind"]: line["reason"] for line in logs}
+    assert len(found) == len(logs), "each is named once"
+    return found
+
+
 def test_kinds_that_can_never_arrive_are_named_at_start() -> None:
     kinds = {
         *("slack.app_mentoin", "slack.reaction_added", "slack.app_mention", "agent-turn"),
         *("slack.block_actions", "slack.command.deploy", *MESSAGES),
     }
-    with capture_logs() as logs:
-        warn_of_doubts(kinds, {"app_mention", "message.im"})
-    assert {line["kind"]: line["reason"] for line in logs} == {
+    assert doubts(kinds, {"app_mention", "message.im"}) == {
         "slack.app_mentoin": "Slack has no event type app_mentoin; did you mean app_mention?",
         "slack.reaction_added": "SURELANE_EVENT_TYPES leaves out reaction_added",
     }
-
-
-def test_messages_that_ingest_does_not_take_are_named() -> None:
-    with capture_logs() as logs:
-        warn_of_doubts(MESSAGES, {"app_mention"})
-    assert [line["kind"] for line in logs] == sorted(MESSAGES)
-
-
-def test_types_that_the_manifest_lacks_are_named_once() -> None:
+    assert list(doubts(MESSAGES, {"app_mention"})) == sorted(MESSAGES)
     kinds = {"slack.app_mention", "slack.reaction_added", "slack.team_join", "slack.message_changed", "mail"}
-    with capture_logs() as logs:
-        warn_of_doubts(kinds, {"app_mention", "reaction_added", "message.im"}, {"app_mention", "message.im"})
-    assert {line["kind"]: line["reason"] for line in logs} == {
+    taken, subscribed = {"app_mention", "reaction_added", "message.im"}, {"app_mention", "message.im"}
+    assert doubts(kinds, taken, subscribed) == {
         "slack.reaction_added": "the app's manifest does not subscribe to reaction_added",
         "slack.team_join": "SURELANE_EVENT_TYPES leaves out team_join",
     }
-
-
-def test_without_the_setting_its_default_counts() -> None:
-    with capture_logs() as logs:
-        warn_of_doubts({"slack.reaction_added", "slack.app_mention", "slack.message_changed"}, None)
     told = "SURELANE_EVENT_TYPES is not set, so ingest leaves out reaction_added"
-    assert [(line["kind"], line["reason"]) for line in logs] == [("slack.reaction_added", told)]
+    kinds = {"slack.reaction_added", "slack.app_mention", "slack.message_changed"}
+    assert doubts(kinds, None) == {"slack.reaction_added": told}
 
 
 def test_types_that_ingest_takes_and_the_worker_does_not_handle_are_named() -> None:

@@ -141,11 +141,8 @@ def test_the_apps_own_reactions_are_ignored_and_its_own_memberships_are_not() ->
     types = frozenset({"reaction_added", "member_joined_channel"})
     assert read(around({"type": "reaction_added", "user": "UBOT"}), types) == Ignore("own")
     assert taken(around({"type": "member_joined_channel", "user": "UBOT"}), types).kind
-
-
-def test_a_person_who_authorized_the_app_is_not_the_bot() -> None:
     person = [{"team_id": "T1", "user_id": "U1", "is_bot": False}]
-    assert taken(around(MESSAGE, authorizations=person)).kind
+    assert taken(around(MESSAGE, authorizations=person)).kind, "who authorized the app is not the bot"
 
 
 def test_a_mention_and_its_channel_message_are_one_event_where_both_are_taken() -> None:
@@ -200,14 +197,12 @@ def test_of_a_repeated_key_the_last_counts() -> None:
     assert (taken.key, taken.body) == ("EvLast", body)
 
 
-def test_the_url_is_verified_with_the_challenge() -> None:
+def test_challenges_notices_of_dropped_events_and_certificate_checks_are_no_events() -> None:
     assert read({"type": "url_verification", "challenge": "abc"}) == Challenge("abc")
     assert read({"type": "url_verification", "challenge": 1}) == Malformed("no challenge")
-
-
-def test_a_notice_that_events_are_dropped_is_no_event() -> None:
     notice = {"type": "app_rate_limited", "team_id": "T1", "minute_rate_limited": 5}
     assert read(notice) == RateLimited("T1", 5)
+    assert read_form(form(ssl_check="1", token="t")) == Ignore("ssl_check")
 
 
 @pytest.mark.parametrize(
@@ -227,15 +222,12 @@ def test_a_command_is_stored_as_its_fields_under_its_trigger() -> None:
     assert json.loads(found.body) == fields
 
 
-def test_forms_that_are_no_command_are_malformed() -> None:
-    assert read_form(form(text="x")) == Malformed("neither a command nor an interaction")
-    assert read_form(form(command="/")) == Malformed("neither a command nor an interaction")
-    assert read_form(b"") == Malformed("neither a command nor an interaction")
+def test_forms_that_are_no_command_and_no_interaction_are_malformed() -> None:
+    for body in (form(text="x"), form(command="/"), b""):
+        assert read_form(body) == Malformed("neither a command nor an interaction")
     assert read_form(b"&".join(b"a=1" for _ in range(1000))) == Malformed("too many fields")
-
-
-def test_certificate_checks_are_not_events() -> None:
-    assert read_form(form(ssl_check="1", token="t")) == Ignore("ssl_check")
+    for payload in ("", "[]", "{}", '{"type": 1}'):
+        assert isinstance(read_form(form(payload=payload)), Malformed)
 
 
 def test_an_interaction_is_stored_as_its_payload() -> None:
@@ -258,13 +250,6 @@ def test_workers_acknowledge_every_kind_for_which_requests_wait() -> None:
     found = [filled(payload=json.dumps(payload)) for payload in payloads]
     assert all(each.waits and is_interactive(each.kind) for each in found)
     assert "surelane.answer" in {each.kind for each in found}
-
-
-@pytest.mark.parametrize(
-    "body", [b"", form(payload=""), form(payload="[]"), form(payload="{}"), form(payload='{"type": 1}')]
-)
-def test_forms_that_are_no_interaction_are_malformed(body: bytes) -> None:
-    assert isinstance(read_form(body), Malformed)
 
 
 @given(

@@ -60,22 +60,12 @@ def test_another_body_secret_or_time_and_missing_or_repeated_headers_are_refused
         assert not SIGNATURES.valid(b"{}", headers(times, signatures)), (times, signatures)
 
 
-@pytest.mark.parametrize(
-    "timestamp",
-    ["", "now", "1e9", "9" * 400, "9" * 5000, "-1", "nan", "\udcff", "\u0661", "0x10", "17_0", "\x00"],
-)
-def test_a_garbled_timestamp_is_refused(timestamp: str) -> None:
-    assert not SIGNATURES.valid(b"{}", headers([timestamp], [sign(b"{}")]))
-
-
-@pytest.mark.parametrize(
-    "signature", ["", "v0=", "v1=" + "0" * 64, "v0=é", "v0=\udcff", "\x00", "v0=" + "0" * 100_000]
-)
-def test_a_garbled_signature_is_refused(signature: str) -> None:
-    assert not SIGNATURES.valid(b"{}", headers([str(NOW)], [signature]))
-
-
-def test_a_body_outside_utf8_is_refused_even_when_signed() -> None:
+def test_a_garbled_timestamp_or_signature_is_refused_and_a_body_outside_utf8_even_when_signed() -> None:
+    times = ("", "now", "1e9", "9" * 400, "9" * 5000, "-1", "nan", "\udcff", "\u0661", "0x10", "17_0", "\x00")
+    for timestamp in times:
+        assert not SIGNATURES.valid(b"{}", headers([timestamp], [sign(b"{}")])), timestamp
+    for signature in ("", "v0=", "v1=" + "0" * 64, "v0=é", "v0=\udcff", "\x00", "v0=" + "0" * 100_000):
+        assert not SIGNATURES.valid(b"{}", headers([str(NOW)], [signature])), signature
     assert not SIGNATURES.valid(b"\xff\xfe", headers([str(NOW)], [sign(b"\xff\xfe")]))
 
 

@@ -30,6 +30,9 @@ def test_an_answer_is_bounded_and_says_that_it_is_cut(value: Any) -> None:
     assert "more" in text or "cut" in text
 
 
-def test_a_small_answer_is_whole() -> None:
+def test_a_small_answer_is_whole_and_a_large_one_says_what_is_missing() -> None:
     value = {"text": "x" * 4000, "none": None, "list": [1, {"a": [True]}], "ä": "😀"}
     assert json.loads(written(value)) == value
+    shown = json.loads(written({"many": list(range(3000)), "short": "whole"}))
+    assert (shown["many"][0], shown["many"][100], shown["many"][-1]) == (0, "… 2,800 more here", 2999)
+    assert shown["short"] == "whole"

@@ -81,7 +81,6 @@ def slots_of(runner: object, leases: Leases, capacity: Capacity, concurrency: in
 
 
 async def tasks_of(runner: Noting) -> list[asyncio.Task[Any] | None]:
-    """Return the task that ran each of some events, in one slot."""
     capacity = Capacity()
     leases = Leases(sentinel.queue, timedelta(minutes=10), Metrics(), capacity)
     slots = slots_of(runner, leases, capacity, 1)

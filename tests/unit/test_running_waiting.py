@@ -17,7 +17,6 @@ def work(identity: int, lane: int | None, since: float = 0.0) -> Work:
 
 
 def taken(waiting: Waiting, now: float = 0.0) -> list[int]:
-    """Take all the work; return its events."""
     return [waiting.take(now).claims[0].event.id for _ in range(len(waiting))]
 
 
@@ -28,31 +27,22 @@ def filled(*works: Work) -> Waiting:
     return waiting
 
 
-def test_work_of_one_band_runs_in_the_order_of_its_claims() -> None:
+def test_work_runs_by_priority_and_within_a_band_in_the_order_of_its_claims() -> None:
     assert taken(filled(*(work(n, n % 16) for n in range(5)))) == [0, 1, 2, 3, 4]
-
-
-def test_priorities_run_in_order() -> None:
     lanes = (LAST, SECOND, USUAL, FIRST)
     assert taken(filled(*(work(n, lane) for n, lane in enumerate(lanes)))) == [3, 2, 1, 0]
     assert taken(filled(work(0, LAST), work(1, None), work(2, FIRST))) == [2, 1, 0], "None has priority 1"
-
-
-def test_of_priority_1_the_band_with_least_work_comes_first() -> None:
-    """The one with more is a crowd's."""
     crowd = [work(n, CROWD) for n in range(3)]
-    assert taken(filled(*crowd, work(3, USUAL), work(4, FIRST), work(5, SECOND)))[:2] == [4, 3]
+    found = taken(filled(*crowd, work(3, USUAL), work(4, FIRST), work(5, SECOND)))
+    assert found[:2] == [4, 3], "of priority 1, the band with least work comes first"
+    waiting = filled(work(0, USUAL), work(1, FIRST))
+    waiting.add(work(2, USUAL), first=True)
+    assert taken(waiting) == [1, 2, 0], "a group that goes on is ahead of its band"
 
 
 def test_work_that_waited_long_comes_before_all_other() -> None:
     waiting = filled(work(0, LAST, since=0.0), work(1, FIRST, since=AGED / 2), work(2, USUAL, since=AGED / 2))
     assert taken(waiting, now=AGED) == [0, 1, 2]
-
-
-def test_a_group_that_goes_on_is_ahead_of_its_band() -> None:
-    waiting = filled(work(0, USUAL), work(1, FIRST))
-    waiting.add(work(2, USUAL), first=True)
-    assert taken(waiting) == [1, 2, 0]
 
 
 def test_work_that_waited_too_long_is_taken_from_every_band() -> None:

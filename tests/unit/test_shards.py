@@ -81,11 +81,8 @@ def test_claims_take_a_crowds_events_last_except_for_one_in_eight() -> None:
         queue.add(Event(Post(10.0, SMALL, nth, 1.0), 10.0), 10.0)
     first = Counter(queue.claim(1)[0][0].workspace for _ in range(800))
     assert 20 < first[CROWD] < 100, "one in eight begins with a random band"
-
-
-def test_few_waiting_events_are_no_crowd() -> None:
     queue = queue_of(Post(0.0, CROWD, nth, 1.0) for nth in range(255))
-    assert not queue.share(10.0)
+    assert not queue.share(10.0), "few waiting events are no crowd"
     queue.add(Event(Post(0.0, CROWD, 255, 1.0), 0.0), 0.0)
     assert not queue.share(1.9), "they have not waited for two seconds"
     assert queue.share(10.0)

@@ -13,7 +13,6 @@ def text(said: str) -> dict[str, Any]:
 
 
 def messages(chunks: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Return what each message says."""
     found = []
     while chunks:
         now, chunks = cut([], chunks)
@@ -42,11 +41,8 @@ def test_short_code_block_goes_whole_into_the_next_message() -> None:
     first, second = messages([text("word " * 1900 + "\n```\n" + "y\n" * 400 + "```\n")])
     assert first == [text("word " * 1900 + "\n")]
     assert second == [text("```\n" + "y\n" * 400 + "```\n")]
-
-
-def test_code_block_that_is_said_already_is_closed_although_the_message_is_full() -> None:
-    said = [text("```\n" + "y" * LONGEST)]
-    now, rest = cut(said, [text("more\n```\n")])
+    # One that is said already is closed although the message is full.
+    now, rest = cut([text("```\n" + "y" * LONGEST)], [text("more\n```\n")])
     assert (now, rest) == ([text("\n```\n")], [text("```\nmore\n```\n")])
 
 
@@ -98,10 +94,7 @@ def test_cells_keep_links_and_styles() -> None:
 )
 def test_other_text_stays_as_it_is(source: str) -> None:
     assert "".join(chunk["text"] for chunk in chunks_of(source)) == source
-
-
-def test_table_in_an_open_code_block_stays_text() -> None:
-    assert chunks_of("| a |\n|---|\n```\n", "```") == [text("| a |\n|---|\n```\n")]
+    assert chunks_of("| a |\n|---|\n```\n", "```") == [text("| a |\n|---|\n```\n")], "in an open code block"
 
 
 def test_fallback_has_the_cells_and_a_plan_its_tasks() -> None:

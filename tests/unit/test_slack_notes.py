@@ -54,16 +54,13 @@ async def test_a_reply_waits_until_the_database_has_its_note_and_needs_the_claim
         await notebook(Answers([Settled.STALE])).note_reply(0, None)
 
 
-async def test_a_sent_replys_timestamp_waits_for_no_database() -> None:
+async def test_a_sent_replys_timestamp_waits_for_no_database_and_its_other_channel_costs_no_write() -> None:
     """A later attempt then looks for it in Slack, because the note says that it was being sent."""
     engine = Answers([Settled.DONE, DatabaseUnavailable("away")])
     noted = notebook(engine)
     await noted.note_reply(0, None)
     await noted.note_reply(0, "1.2")
     assert engine.stored == ['{"replies": {"0": null}}']
-
-
-async def test_a_reply_in_another_channel_is_noted_with_it_at_no_further_write() -> None:
     engine = Answers([Settled.DONE, Settled.DONE])
     noted = notebook(engine)
     noted.place(0, "C2")

@@ -122,16 +122,11 @@ async def test_many_events_of_a_workspace_cause_one_lookup(monkeypatch: pytest.M
     for team in ("T1", "T1", "T2", "T2", "T1"):
         await tokens.clients_of(Owner(team))
     assert [each.identity for each in store.lookups] == ["T1", "T2", "T1"], "few are kept"
-
-
-async def test_the_wait_of_one_event_may_be_cancelled_alone() -> None:
-    tokens = Store().tokens()
-    first = asyncio.create_task(tokens.clients_of(Owner("T1")))
-    await asyncio.sleep(0)
-    second = asyncio.create_task(tokens.clients_of(Owner("T1")))
+    tokens = store.tokens()
+    first, second = [asyncio.create_task(tokens.clients_of(Owner("T1"))) for _ in range(2)]
     await asyncio.sleep(0)
     first.cancel()
-    assert str(await second) == "xoxb-T1"
+    assert str(await second) == "xoxb-T1", "the wait of one event is cancelled alone"
 
 
 async def test_an_event_without_an_installation_gets_no_token() -> None:

@@ -80,7 +80,6 @@ def event(key: str, traceparent: str | None = None, *, kind: str = "mail", error
 
 
 def keys(tracer: Tracer, *, are_sampled: bool) -> list[str]:
-    """Return some keys, all of them sampled or not."""
     candidates = [f"Ev{number}" for number in range(100)]
     return [key for key in candidates if (sampled(tracer.root(key)) is not None) is are_sampled]
 
@@ -249,18 +248,9 @@ def test_traceparent_is_read_back_and_a_later_version_may_say_more(given: str, r
 @pytest.mark.parametrize(
     "traceparent",
     [
-        None,
-        "",
-        "00",
-        f"00-{TRACE}-{SPAN}",
-        f"00-{TRACE}-{SPAN}-01-more",
-        f"ff-{TRACE}-{SPAN}-01",
-        f"cc-{TRACE}-{SPAN}-01more",
-        f"00-{'0' * 32}-{SPAN}-01",
-        f"00-{TRACE}-{'0' * 16}-01",
-        f"00-{TRACE.upper()}-{SPAN}-01",
-        f"00-{TRACE}-{SPAN}-01\n",
-        f"00-{'1_' * 16}-{SPAN}-01",
+        *(None, "", "00", f"00-{TRACE}-{SPAN}", f"00-{TRACE}-{SPAN}-01-more", f"ff-{TRACE}-{SPAN}-01"),
+        *(f"cc-{TRACE}-{SPAN}-01more", f"00-{'0' * 32}-{SPAN}-01", f"00-{TRACE}-{'0' * 16}-01"),
+        *(f"00-{TRACE.upper()}-{SPAN}-01", f"00-{TRACE}-{SPAN}-01\n", f"00-{'1_' * 16}-{SPAN}-01"),
         "x" * 100_000,
     ],
 )

@@ -30,28 +30,18 @@ def test_defaults_are_the_documented_ones() -> None:
     assert settings.slack_limits == "on"
 
 
-def test_data_is_kept_after_an_uninstall_unless_told() -> None:
+def test_history_is_kept_for_ninety_days_and_data_after_an_uninstall_unless_told() -> None:
+    assert load_settings(WorkerSettings).history_retention == timedelta(days=90)
+    for given, days in (("30d", 30), ("off", None), ("OFF", None), ("3d", 3)):
+        kept = load_settings(WorkerSettings, SURELANE_HISTORY_RETENTION=given).history_retention
+        assert kept == (None if days is None else timedelta(days=days))
+    for given in ("0", "1d", "for ever"):  # in which duplicates come
+        with pytest.raises(SettingsError, match=r"at least 3d|not a duration"):
+            load_settings(WorkerSettings, SURELANE_HISTORY_RETENTION=given)
     assert load_settings(WorkerSettings).erase_uninstalled_after is None
-    for given, kept in (("off", None), ("30d", timedelta(days=30))):
+    for given, after in (("off", None), ("30d", timedelta(days=30))):
         settings = load_settings(WorkerSettings, SURELANE_ERASE_UNINSTALLED_AFTER=given)
-        assert settings.erase_uninstalled_after == kept
-
-
-@pytest.mark.parametrize(("given", "days"), [("", 90), ("30d", 30), ("off", None), ("OFF", None), ("3d", 3)])
-def test_history_is_kept_for_ninety_days_unless_told(
-    monkeypatch: pytest.MonkeyPatch, given: str, days: int | None
-) -> None:
-    if given:
-        monkeypatch.setenv("SURELANE_HISTORY_RETENTION", given)
-    kept = load_settings(WorkerSettings).history_retention
-    assert kept == (None if days is None else timedelta(days=days))
-
-
-@pytest.mark.parametrize("given", ["0", "1d", "for ever"])
-def test_an_age_in_which_duplicates_come_is_refused(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
-    monkeypatch.setenv("SURELANE_HISTORY_RETENTION", given)
-    with pytest.raises(SettingsError, match=r"at least 3d|not a duration"):
-        load_settings(WorkerSettings)
+        assert settings.erase_uninstalled_after == after
 
 
 @pytest.mark.parametrize(

@@ -69,9 +69,7 @@ async def watch(event: Event, ctx: Context) -> Any:
 @bots.on("parent")
 async def parent(_: Event, ctx: Context) -> None:
     try:
-        done.append(
-            await asyncio.gather(ctx.run("child", {"pause": "1h"}), ctx.run("child", {"pause": "2h"}))
-        )
+        done.append(await asyncio.gather(*(ctx.run("child", {"pause": each}) for each in ("1h", "2h"))))
         await ctx.run("child", {"fails": "no such thing"})
     except ChildError as error:
         done.append([error.outcome, error.message])

@@ -121,18 +121,13 @@ def test_installs_are_tried_with_the_demo_secret(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("host", "url"),
-    [
-        ("127.0.0.1", "http://127.0.0.1"),
-        ("0.0.0.0", "http://127.0.0.1"),
-        ("::", "http://[::1]"),
-        ("box", "http://box"),
-    ],
+    ("host", "reached"),
+    [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("box", "box")],
 )
-def test_addresses_can_be_reached_as_shown(monkeypatch: pytest.MonkeyPatch, host: str, url: str) -> None:
+def test_addresses_can_be_reached_as_shown(monkeypatch: pytest.MonkeyPatch, host: str, reached: str) -> None:
     monkeypatch.setenv("SURELANE_HOST", host)
-    assert load_settings(DevSettings).url == url
-    assert environments()["worker"]["SLACK_API_URL"] == f"{url}:1090/api/"
+    assert load_settings(DevSettings).url == f"http://{reached}"
+    assert environments()["worker"]["SLACK_API_URL"] == f"http://{reached}:1090/api/"
 
 
 def test_the_public_token_opens_the_api_on_this_machine_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,12 +202,7 @@ def taken() -> Iterator[str]:
     ("name", "value", "socket_mode", "said"),
     [
         ("SURELANE_PORT", "http", False, "SURELANE_PORT"),
-        (
-            "SURELANE_WORKER_PRIVATE_PORT",
-            None,
-            False,
-            "SURELANE_WORKER_PRIVATE_PORT: cannot listen on 127.0.0.1:",
-        ),
+        ("SURELANE_WORKER_PRIVATE_PORT", None, False, "WORKER_PRIVATE_PORT: cannot listen on 127.0.0.1:"),
         ("SLACK_API_URL", "https://slack.test/api/", True, "unset SLACK_API_URL"),
     ],
 )
