@@ -108,3 +108,16 @@ async def test_only_old_slack_events_expire_and_only_after_claiming_for_that_age
         assert (row["outcome"], row["reason"]) == ("expired", "too_old")
         assert 30 <= f.now < 60
         assert (await job.row())["attempts"] == 0
+
+
+@virtual
+async def test_the_outcome_of_a_locked_event_is_sent_again() -> None:
+    async with fleet(sleeping([])) as f:
+        event = await f.enqueue("sleep", {"seconds": 1})
+        await f.until(lambda: f.workers[0].runs(event))
+        foreign = await f.database.lend("surelane")
+        for statement in ("begin", "select from agent.event for update"):
+            await f.database.run(foreign, "execute", statement)
+        await f.sleep(5)
+        f.database.end(foreign)
+        assert await event.result("1m") == 1
