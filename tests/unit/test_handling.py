@@ -60,16 +60,16 @@ def test_bounds_and_arguments_that_a_handler_cannot_have_are_refused() -> None:
         *(("message", "answers"), ("action", "limit"), ("options", "debounce")),
     ):
         with pytest.raises(TypeError, match=bound):
-            wrap: Any = getattr(Handlers(), register)
-            wrap("a", **{bound: None})(handle)
+            getattr(Handlers(), register)("a", **{bound: None})(handle)
     bounds: list[tuple[dict[str, Any], str]] = [
         ({"timeout": "soon"}, "timeout: 'soon' is not a duration"),
         ({"timeout": 0}, "timeout must be positive"),
         ({"concurrency": 0}, "concurrency must be at least 1"),
     ]
     for given, message in bounds:
+        on: Any = Handlers().on
         with pytest.raises(HandlersError, match=message):
-            Handlers().on("a", **given)(handle)
+            on("a", **given)(handle)
 
     async def wrong(event: Event) -> None: ...
 
