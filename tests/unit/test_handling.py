@@ -67,8 +67,9 @@ def test_bounds_and_arguments_that_a_handler_cannot_have_are_refused() -> None:
         ({"concurrency": 0}, "concurrency must be at least 1"),
     ]
     for given, message in bounds:
+        decorate: Any = Handlers().on("a", **given)
         with pytest.raises(HandlersError, match=message):
-            Handlers().on("a", **given)(handle)
+            decorate(handle)
 
     async def wrong(event: Event) -> None: ...
 
