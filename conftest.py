@@ -50,8 +50,9 @@ TOOLS = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Define the option that shows where the time of a run goes."""
+    """Define the options of a run."""
     parser.addoption("--slowest-files", type=int, default=0, help="show so many files that took longest")
+    parser.addoption("--own-servers", action="store_true", help="each process of the run has its own server")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -106,7 +107,7 @@ class SharedServer:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         """Tell a process of the run, as xdist makes it, where the server is."""
-        if not self._shared:
+        if not self._shared and not node.config.getoption("--own-servers"):
             portal = self._stack.enter_context(start_blocking_portal())
             server = self._stack.enter_context(portal.wrap_async_context_manager(running_server()))
             template = self._stack.enter_context(portal.wrap_async_context_manager(migrated_template(server)))

@@ -63,12 +63,7 @@ CRASHABLE = {"fsync": "off"}
 QUICK_LOGIN = "scram_iterations"
 """Lower than usual, because each test logs in a few times. The usual number takes ten milliseconds per login."""
 
-CONTAINER_SETTINGS = {
-    **UNSAFE,
-    "shared_buffers": "128MB",
-    "timescaledb.max_background_workers": "0",
-    QUICK_LOGIN: "1",
-}
+CONTAINED = {**UNSAFE, "shared_buffers": "128MB", "timescaledb.max_background_workers": "0", QUICK_LOGIN: "1"}
 
 
 _CATALOGUES = {
@@ -271,12 +266,12 @@ async def _oldest() -> AsyncIterator[str]:
 async def _container() -> AsyncIterator[str]:
     from testcontainers.community.postgres import PostgresContainer  # noqa: PLC0415 - slow to import, not always needed
 
-    settings = [part for name, value in CONTAINER_SETTINGS.items() for part in ("-c", f"{name}={value}")]
+    settings = [part for name, value in CONTAINED.items() for part in ("-c", f"{name}={value}")]
     container = PostgresContainer(
         IMAGE, username="postgres", password=secrets.token_hex(8), dbname="postgres", driver=None
     )
     container.with_tmpfs_mount("/var/lib/postgresql/data")
-    container.with_env("POSTGRES_INITDB_ARGS", f"-c {QUICK_LOGIN}={CONTAINER_SETTINGS[QUICK_LOGIN]}")
+    container.with_env("POSTGRES_INITDB_ARGS", f"-c {QUICK_LOGIN}={CONTAINED[QUICK_LOGIN]}")
     with container.with_command(["postgres", *settings]) as running:
         yield running.get_connection_url()
 

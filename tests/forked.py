@@ -116,7 +116,7 @@ async def _pipe() -> tuple[asyncio.StreamReader, Connection]:
 
 
 def _become(
-    command: Sequence[str], environment: Mapping[str, str], outputs: Sequence[Connection], orphaned: int
+    command: Sequence[str], env: Mapping[str, str], outputs: Sequence[Connection], orphaned: int
 ) -> None:
     """Run the program in the forked process."""
     os.setsid()
@@ -128,6 +128,6 @@ def _become(
     for output in outputs:
         output.close()
     os.environ.clear()
-    os.environ.update(environment)
+    os.environ.update(env)
     sys.argv = list(command)
     runpy.run_module(command[0], run_name="__main__", alter_sys=True)

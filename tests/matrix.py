@@ -18,11 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PYTHONS = ("3.13", "3.11", "3.12", "3.14")
 """The first one is the images'."""
-SERVERS = {
-    "embedded": "18",
-    "oldest": "16",
-    "container": "17 with TimescaleDB 2.19",
-}
+SERVERS = {"embedded": "18", "oldest": "16", "container": "17 with TimescaleDB 2.19"}
 """The versions of the servers that ``SURELANE_TEST_SERVER`` names."""
 
 
@@ -70,13 +66,8 @@ def _python(version: str) -> str | None:
 def _run(clone: Path, python: str, server: str, tests: str) -> tuple[int, str]:
     """Run the suite with its output shown; return its exit code and pytest's summaries."""
     print(f"\n== {python}, {server}", flush=True)
-    command = [
-        "make",
-        "--no-print-directory",
-        "test-all",
-        f"PYTHON={python}",
-        *[f"TESTS={tests}"] * bool(tests),
-    ]
+    some = [f"TESTS={tests}"] if tests else []
+    command = ["make", "--no-print-directory", "test-all", f"PYTHON={python}", *some]
     environment = {**os.environ, "SURELANE_TEST_SERVER": server}
     if server != "container":
         environment["DOCKER_HOST"] = "unix:///nonexistent"

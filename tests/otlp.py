@@ -9,9 +9,7 @@ from typing import Any
 import grpc
 from aiohttp import web
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as metrics
-from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2_grpc as metrics_rpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as traces
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as traces_rpc
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
@@ -19,7 +17,6 @@ from surelane_service.probes import serving
 
 HTTP, GRPC = "http/protobuf", "grpc"
 PROTOCOLS = (HTTP, GRPC)
-PROTOBUF = "application/x-protobuf"
 
 
 @dataclass(frozen=True)
@@ -103,19 +100,16 @@ class Receiver:
         """Return the spans of a name, in the order of their starts."""
         return _sorted(received for received in self.spans if received.name == name)
 
-    def take_traces(self, body: bytes) -> None:
-        """Keep an export of spans."""
-        self.requests.append("traces")
-        self.exported += body
-        self.spans += _spans(traces.ExportTraceServiceRequest.FromString(body))
-
-    def take_metrics(self, body: bytes) -> None:
-        """Keep an export of metrics."""
-        for resource in metrics.ExportMetricsServiceRequest.FromString(body).resource_metrics:
-            service = _values(resource.resource.attributes)["service.name"]
-            for scope in resource.scope_metrics:
-                self.metrics[service].update(metric.name for metric in scope.metrics)
-        self.requests.append("metrics")
+    def take(self, sort: str, body: bytes) -> None:
+        """Keep an export."""
+        if sort == "traces":
+            self.spans += _spans(traces.ExportTraceServiceRequest.FromString(body))
+        else:
+            for resource in metrics.ExportMetricsServiceRequest.FromString(body).resource_metrics:
+                service = _values(resource.resource.attributes)["service.name"]
+                for scope in resource.scope_metrics:
+                    self.metrics[service].update(metric.name for metric in scope.metrics)
+        self.requests.append(sort)
         self.exported += body
 
 
@@ -141,18 +135,12 @@ async def receiving(protocol: str = HTTP) -> AsyncIterator[Receiver]:
 
 @asynccontextmanager
 async def _over_http(receiver: Receiver) -> AsyncIterator[None]:
-    async def take_traces(request: web.Request) -> web.Response:
-        receiver.take_traces(await request.read())
-        answer = traces.ExportTraceServiceResponse()
-        return web.Response(body=answer.SerializeToString(), content_type=PROTOBUF)
-
-    async def take_metrics(request: web.Request) -> web.Response:
-        receiver.take_metrics(await request.read())
-        answer = metrics.ExportMetricsServiceResponse()
-        return web.Response(body=answer.SerializeToString(), content_type=PROTOBUF)
+    async def take(request: web.Request) -> web.Response:
+        receiver.take(request.match_info["sort"], await request.read())
+        return web.Response(body=b"", content_type="application/x-protobuf")  # an empty message
 
     app = web.Application()
-    app.add_routes([web.post("/v1/traces", take_traces), web.post("/v1/metrics", take_metrics)])
+    app.add_routes([web.post("/v1/{sort:traces|metrics}", take)])
     async with serving(app, 0, setting="none", host="127.0.0.1") as port:
         receiver.endpoint = f"http://127.0.0.1:{port}"
         yield
@@ -160,23 +148,16 @@ async def _over_http(receiver: Receiver) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _over_grpc(receiver: Receiver) -> AsyncIterator[None]:
-    class Traces(traces_rpc.TraceServiceServicer):
-        async def Export(  # noqa: N802 - the service's
-            self, request: traces.ExportTraceServiceRequest, _: object
-        ) -> traces.ExportTraceServiceResponse:
-            receiver.take_traces(request.SerializeToString())
-            return traces.ExportTraceServiceResponse()
-
-    class Metrics(metrics_rpc.MetricsServiceServicer):
-        async def Export(  # noqa: N802 - the service's
-            self, request: metrics.ExportMetricsServiceRequest, _: object
-        ) -> metrics.ExportMetricsServiceResponse:
-            receiver.take_metrics(request.SerializeToString())
-            return metrics.ExportMetricsServiceResponse()
-
     server = grpc.aio.server()
-    traces_rpc.add_TraceServiceServicer_to_server(Traces(), server)  # type: ignore[no-untyped-call]
-    metrics_rpc.add_MetricsServiceServicer_to_server(Metrics(), server)  # type: ignore[no-untyped-call]
+    for sort, name in (("traces", "trace.v1.TraceService"), ("metrics", "metrics.v1.MetricsService")):
+
+        async def take(body: bytes, _: object, sort: str = sort) -> bytes:
+            receiver.take(sort, body)
+            return b""  # an empty message
+
+        export = {"Export": grpc.unary_unary_rpc_method_handler(take)}
+        service = f"opentelemetry.proto.collector.{name}"
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, export),))
     receiver.endpoint = f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
     try:

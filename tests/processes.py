@@ -94,7 +94,7 @@ async def service(
         imported: begin with the modules imported; else with a new interpreter, as in production.
     """
     port, private_port = free_port(), free_port()
-    ports = {
+    at = {
         "SURELANE_PORT": str(port),
         "SURELANE_PRIVATE_PORT": str(private_port),
         "SURELANE_HOST": "127.0.0.1",
@@ -105,7 +105,7 @@ async def service(
         output.append(line)
         print(f"{module}  {line}")  # noqa: T201 - pytest shows it with a failing test
 
-    environment = {**clean_environment(), **ports, **env}
+    environment = {**clean_environment(), **at, **env}
     if imported:
         child = Child(module, await forked.start(module, env=environment), show, signal.SIGKILL)
     else:
@@ -166,7 +166,7 @@ async def _until_ready(child: Child, url: str, within: float, output: list[str])
         raise AssertionError(f"{url} was not ready within {within} s:\n" + "\n".join(output)) from None
     await child.wait()
     raise AssertionError(
-        f"{child.name} ended with {child.exit_code} before it was ready:\n" + "\n".join(output)
+        f"{child.name} ended with {child.exit_code}, and was not ready:\n" + "\n".join(output)
     )
 
 

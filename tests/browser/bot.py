@@ -8,28 +8,18 @@ from slack_sdk.web.async_client import AsyncWebClient
 
 from tests.system.slack_app import TOKEN, Pair
 
+_LABEL = {"type": "plain_text", "text": "Approve"}
+_APPROVE = {"type": "button", "action_id": "approve", "style": "primary", "text": _LABEL}
 BUTTONS: list[dict[str, Any]] = [
     {"type": "section", "text": {"type": "mrkdwn", "text": "Deploy *surelane*?"}},
-    {
-        "type": "actions",
-        "block_id": "deploy",
-        "elements": [
-            {
-                "type": "button",
-                "action_id": "approve",
-                "style": "primary",
-                "text": {"type": "plain_text", "text": "Approve"},
-            }
-        ],
-    },
+    {"type": "actions", "block_id": "deploy", "elements": [_APPROVE]},
 ]
 
 
 async def answering(pair: Pair) -> None:
     """Answer each event once, as it arrives, until cancelled."""
-    client = AsyncWebClient(
-        token=TOKEN, base_url=f"{pair.url}/api/", retry_handlers=[AsyncRateLimitErrorRetryHandler(3)]
-    )
+    retrying = [AsyncRateLimitErrorRetryHandler(3)]
+    client = AsyncWebClient(token=TOKEN, base_url=f"{pair.url}/api/", retry_handlers=[*retrying])
     answered: set[str] = set()
     while True:
         for envelope in pair.app.acknowledged:
@@ -59,13 +49,9 @@ async def _answer(client: AsyncWebClient, event: dict[str, Any]) -> None:
 
 
 async def _stream(client: AsyncWebClient, event: dict[str, Any], thread_ts: str) -> None:
-    stream = await client.chat_stream(
-        channel=event["channel"],
-        thread_ts=thread_ts,
-        recipient_team_id=event["team"],
-        recipient_user_id=event["user"],
-        buffer_size=1,
-    )
+    where = {"channel": event["channel"], "thread_ts": thread_ts}
+    person = {"recipient_team_id": event["team"], "recipient_user_id": event["user"]}
+    stream = await client.chat_stream(**where, **person, buffer_size=1)
     for part in ("it ", "comes ", "in **pieces**"):
         await stream.append(markdown_text=part)
     await stream.stop()

@@ -2,31 +2,22 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.browser.bot import answering
+from tests.browser.slack_page import Browser, SlackPage, open_page
 from tests.needs import lacking, program
 from tests.system.slack_app import Pair, simulated
 
-if TYPE_CHECKING:  # installed for these tests only; others are collected together with them
-    from playwright.async_api import Browser
-
-    from tests.browser.slack_page import SlackPage
-
 FLAGS = (
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
+    *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"),
+    *("--disable-sync", "--no-first-run"),
 )
 
 
 @pytest.fixture(scope="session")
-async def browser() -> AsyncIterator["Browser"]:
+async def browser() -> AsyncIterator[Browser]:
     """Start Chromium without a window."""
     try:
         from playwright.async_api import async_playwright  # noqa: PLC0415
@@ -50,18 +41,14 @@ async def pair() -> AsyncIterator[Pair]:
 
 
 @pytest.fixture
-async def slack(browser: "Browser", pair: Pair) -> AsyncIterator["SlackPage"]:
+async def slack(browser: Browser, pair: Pair) -> AsyncIterator[SlackPage]:
     """Open the page on a desktop screen."""
-    from tests.browser.slack_page import open_page  # noqa: PLC0415
-
     async with open_page(browser, pair.url, width=1280, height=800) as page:
         yield page
 
 
 @pytest.fixture
-async def phone(browser: "Browser", pair: Pair) -> AsyncIterator["SlackPage"]:
+async def phone(browser: Browser, pair: Pair) -> AsyncIterator[SlackPage]:
     """Open the page on a phone's screen."""
-    from tests.browser.slack_page import open_page  # noqa: PLC0415
-
     async with open_page(browser, pair.url, width=390, height=780, touch=True) as page:
         yield page

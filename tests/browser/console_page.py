@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import web
 
@@ -18,16 +18,10 @@ from surelane_operator.console.screen import Sources
 from surelane_operator.doctor import Examinations
 from surelane_operator.doctor.finding import Finding, Level
 from surelane_service.probes import private_app, serving
+from tests.browser.slack_page import PATIENCE, Browser, Page
 
-if TYPE_CHECKING:
-    from playwright.async_api import Browser, Locator, Page
-
-PATIENCE = 60_000
-"""Milliseconds. Generous, because a browser, a database and services may share two cores."""
 CSRF = "a-stand-in-for-the-token"
-FINDINGS = [
-    Finding("clock", Level.WARNING, "this machine's clock is 2 s ahead of the database's", "keep time by NTP")
-]
+FINDINGS = [Finding("clock", Level.WARNING, "this machine's clock is 2 s ahead of the database's", "use NTP")]
 
 
 class SignedIn:
@@ -71,7 +65,7 @@ async def console_at(
 
 
 @asynccontextmanager
-async def opened(browser: "Browser", url: str, **options: Any) -> AsyncIterator["Page"]:
+async def opened(browser: Browser, url: str, **options: Any) -> AsyncIterator[Page]:
     """Open a page. Check at the end that no script failed and that the policy refused nothing."""
     given: Mapping[str, Any] = {"viewport": {"width": 1280, "height": 800}, **options}
     problems: list[str] = []
@@ -86,21 +80,9 @@ async def opened(browser: "Browser", url: str, **options: Any) -> AsyncIterator[
     assert problems == []
 
 
-def expect(locator: "Locator") -> Any:
-    """Make an assertion about a part of a page, which waits until it holds."""
-    from playwright import async_api  # noqa: PLC0415
-
-    async_api.expect.set_options(timeout=PATIENCE)
-    return async_api.expect(locator)
-
-
-async def accessible(page: "Page", within: str | None = None) -> list[str]:
+async def accessible(page: Page, within: str | None = None) -> list[str]:
     """Return what axe finds wrong with a page, or within what a CSS selector names."""
     from axe_playwright_python.async_playwright import Axe  # noqa: PLC0415
 
-    found = await Axe().run(page, within)
-    return [
-        f"{each['id']}: {node['html'][:160]}"
-        for each in found.response["violations"]
-        for node in each["nodes"]
-    ]
+    found = (await Axe().run(page, within)).response["violations"]
+    return [f"{each['id']}: {node['html'][:160]}" for each in found for node in each["nodes"]]

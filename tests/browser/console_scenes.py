@@ -51,20 +51,10 @@ class Scenes:
 
 def mention(number: int, ts: str, thread_ts: str | None = None) -> dict[str, Any]:
     """Return what Slack posts for a mention."""
-    event = {
-        "type": "app_mention",
-        "channel": CHANNEL,
-        "user": "U0ADA00001",
-        "ts": ts,
-        "event_ts": ts,
-        "text": "hello",
-    }
-    return {
-        "type": "event_callback",
-        "team_id": TEAM,
-        "event_id": f"Ev0CONSOLE{number}",
-        "event": event | ({"thread_ts": thread_ts} if thread_ts else {}),
-    }
+    at = {"channel": CHANNEL, "ts": ts, "event_ts": ts, **({"thread_ts": thread_ts} if thread_ts else {})}
+    event = {"type": "app_mention", "user": "U0ADA00001", "text": "hello", **at}
+    outer = {"type": "event_callback", "team_id": TEAM, "event_id": f"Ev0CONSOLE{number}"}
+    return {**outer, "event": event}
 
 
 def link_to(ts: str, thread: str | None = None) -> str:

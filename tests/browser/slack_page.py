@@ -2,15 +2,27 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
-from playwright.async_api import Browser, Error, Locator, Page, expect
+if TYPE_CHECKING:  # installed for these tests only; others are collected together with them
+    from playwright.async_api import Browser, Locator, Page
+else:
+    Browser = Locator = Page = Any
+
+__all__ = ["PATIENCE", "Browser", "Locator", "Page", "SlackPage", "expect", "go", "open_page"]
 
 PATIENCE = 60_000
 """Milliseconds. Generous, because a browser, a database and services may share two cores."""
 
 NETWORK_CHANGED = "ERR_NETWORK_CHANGED"
 
-expect.set_options(timeout=PATIENCE)
+
+def expect(locator: Locator) -> Any:
+    """Make an assertion about a part of a page, which waits until it holds."""
+    from playwright import async_api  # noqa: PLC0415
+
+    async_api.expect.set_options(timeout=PATIENCE)
+    return async_api.expect(locator)
 
 
 class SlackPage:
@@ -106,6 +118,8 @@ async def go(page: Page, url: str | None = None) -> None:
     It drops requests when the machine gets or loses a network. Starting and ending containers cause that, even for
     requests to this machine.
     """
+    from playwright.async_api import Error  # noqa: PLC0415
+
     dropped: list[str] = []
 
     def note(failure: str | None) -> None:

@@ -1,24 +1,19 @@
 """The page on a phone, by keyboard, and when the simulator goes away."""
 
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.browser.console_page import accessible
+from tests.browser.slack_page import Browser, SlackPage, open_page
 from tests.browser.test_workspaces import installed
 from tests.processes import free_port
 from tests.system.slack_app import Pair, simulated
 
-if TYPE_CHECKING:
-    from playwright.async_api import Browser
-
-    from tests.browser.slack_page import SlackPage
-
 pytestmark = pytest.mark.browser
 
 
-async def test_a_phone_shows_one_thing_at_a_time_and_nothing_is_cut_off(phone: "SlackPage") -> None:
+async def test_a_phone_shows_one_thing_at_a_time_and_nothing_is_cut_off(phone: SlackPage) -> None:
     await phone.say("hello from the road, with a line that is longer than the screen of a phone is wide")
     reply = phone.channel.get_by_role("button", name="1 reply")
     await phone.expect(reply).to_be_visible()
@@ -32,7 +27,7 @@ async def test_a_phone_shows_one_thing_at_a_time_and_nothing_is_cut_off(phone: "
     await phone.expect(phone.composer).to_be_in_viewport()
 
 
-async def test_a_phone_has_the_channels_behind_a_button(phone: "SlackPage") -> None:
+async def test_a_phone_has_the_channels_behind_a_button(phone: SlackPage) -> None:
     support = phone.page.get_by_role("button", name="support")
     await phone.expect(support).to_be_hidden()
     await phone.page.get_by_role("button", name="Channels").tap()
@@ -41,12 +36,12 @@ async def test_a_phone_has_the_channels_behind_a_button(phone: "SlackPage") -> N
     await phone.expect(support).to_be_hidden()
 
 
-async def test_a_phone_has_the_faults(phone: "SlackPage") -> None:
+async def test_a_phone_has_the_faults(phone: SlackPage) -> None:
     await phone.switch_on("500")
     assert not await phone.scrolls_sideways()
 
 
-async def test_everything_is_done_by_keyboard(slack: "SlackPage") -> None:
+async def test_everything_is_done_by_keyboard(slack: SlackPage) -> None:
     keyboard = slack.page.keyboard
     await slack.page.locator("body").focus()
     await slack.page.get_by_role("link", name="Skip to the message box").focus()
@@ -64,7 +59,7 @@ async def test_everything_is_done_by_keyboard(slack: "SlackPage") -> None:
     await slack.expect(slack.reply_box).to_be_focused()
 
 
-async def test_every_control_has_a_name(slack: "SlackPage") -> None:
+async def test_every_control_has_a_name(slack: SlackPage) -> None:
     await slack.say("deploy it")
     await slack.expect(slack.thread.get_by_role("button", name="Approve")).to_be_visible()
     await slack.open_tools()
@@ -73,7 +68,7 @@ async def test_every_control_has_a_name(slack: "SlackPage") -> None:
 
 @pytest.mark.parametrize("workspaces", [1, 2])
 async def test_axe_finds_nothing_wrong_with_messages_a_thread_and_a_modal(
-    slack: "SlackPage", pair: Pair, workspaces: int
+    slack: SlackPage, pair: Pair, workspaces: int
 ) -> None:
     if workspaces > 1:
         await installed(pair, "T0BAKERY01")
@@ -95,9 +90,7 @@ async def test_axe_finds_nothing_wrong_with_messages_a_thread_and_a_modal(
     assert await accessible(slack.page) == []
 
 
-async def test_the_page_says_when_the_simulator_is_gone_and_comes_back_with_it(browser: "Browser") -> None:
-    from tests.browser.slack_page import open_page  # noqa: PLC0415
-
+async def test_the_page_says_when_the_simulator_is_gone_and_comes_back_with_it(browser: Browser) -> None:
     port = free_port()
     async with AsyncExitStack() as stack:
         async with simulated(port=port) as before:

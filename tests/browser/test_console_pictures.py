@@ -2,16 +2,13 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import asyncpg
 import pytest
 
-from tests.browser.console_page import console_at, expect, opened
+from tests.browser.console_page import console_at, opened
 from tests.browser.console_scenes import Stage, seed
-
-if TYPE_CHECKING:
-    from playwright.async_api import Browser
+from tests.browser.slack_page import Browser, expect
 
 pytestmark = [
     pytest.mark.browser,
@@ -25,7 +22,7 @@ PICTURES = {
 }
 
 
-async def test_pictures(browser: "Browser", shared_database: str) -> None:
+async def test_pictures(browser: Browser, shared_database: str) -> None:
     async with asyncpg.create_pool(shared_database, min_size=1, max_size=2) as pool, console_at(pool) as url:
         scenes = await seed(Stage(pool))
         await pool.execute("update agent.measurement set due = '-infinity'")

@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import asyncpg
 import pytest
@@ -15,12 +15,10 @@ import pytest
 from surelane.calls import Pool
 from surelane_operator.changes import Changes
 from surelane_operator.console.live import Live
-from tests.browser.console_page import SignedIn, accessible, console_at, expect, opened
+from tests.browser.console_page import SignedIn, accessible, console_at, opened
 from tests.browser.console_scenes import CHANNEL, Scenes, Stage, announce, furnish, link_to, seed, ts_of
+from tests.browser.slack_page import Browser, expect
 from tests.processes import free_port
-
-if TYPE_CHECKING:
-    from playwright.async_api import Browser
 
 pytestmark = pytest.mark.browser
 
@@ -29,7 +27,7 @@ class Desk:
     """The page, its database and its scenes, which the tests of this module share."""
 
     def __init__(
-        self, browser: "Browser", pool: Pool, stage: Stage, scenes: Scenes, joining: int, url: str
+        self, browser: Browser, pool: Pool, stage: Stage, scenes: Scenes, joining: int, url: str
     ) -> None:
         self.browser, self.pool, self.stage, self.scenes, self.url = browser, pool, stage, scenes, url
         self.joining = joining
@@ -47,11 +45,8 @@ class Desk:
 
 
 @pytest.fixture(scope="module")
-async def shared(browser: "Browser", shared_database: str) -> AsyncIterator[Desk]:
-    async with (
-        asyncpg.create_pool(shared_database, min_size=1, max_size=4) as pool,
-        console_at(pool) as url,
-    ):
+async def shared(browser: Browser, shared_database: str) -> AsyncIterator[Desk]:
+    async with asyncpg.create_pool(shared_database, min_size=1, max_size=4) as pool, console_at(pool) as url:
         stage = Stage(pool)
         yield Desk(browser, pool, stage, await seed(stage), await furnish(stage), url)
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
 
 import aiohttp
 import pytest
@@ -12,14 +11,12 @@ from aiohttp import web
 from surelane.calls import Connection
 from surelane.queue import Queue
 from surelane_service.probes import serving
+from tests.browser.slack_page import Browser
 from tests.databases import as_role
 from tests.docs.blocks import blocks
 from tests.system.model_server import ModelServer, model_server, says, settings
 from tests.system.operators import page as operator_page
 from tests.system.worker import worker
-
-if TYPE_CHECKING:  # installed for these tests only; others are collected together with them
-    from playwright.async_api import Browser
 
 pytestmark = pytest.mark.browser
 TOKEN = "an-operators-token-0123456789"
@@ -42,9 +39,8 @@ def web_server(operator: str) -> web.Application:
     async def show(request: web.Request) -> web.Response:
         turn = request.match_info["id"]
         names = f"const turn = {turn}, page = document.body, done = (end) => {{ window.end = end; }};"
-        return web.Response(
-            text=f"<body></body><script>{names}\n{script.code}</script>", content_type="text/html"
-        )
+        html = f"<body></body><script>{names}\n{script.code}</script>"
+        return web.Response(text=html, content_type="text/html")
 
     async def answer(request: web.Request) -> web.StreamResponse:
         headers = {"Authorization": f"Bearer {TOKEN}"}
@@ -67,7 +63,7 @@ def web_server(operator: str) -> web.Application:
 
 
 async def test_the_documented_script_shows_each_character_once_over_two_connections(
-    browser: "Browser", database: str, connection: Connection, model: ModelServer
+    browser: Browser, database: str, connection: Connection, model: ModelServer
 ) -> None:
     pause = asyncio.Event()
     model.plans["page"] = [says("Blue, ", "of course.", pause=pause)]

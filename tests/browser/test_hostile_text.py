@@ -1,12 +1,10 @@
 """The page reads texts made to keep it busy in time proportional to their length."""
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from tests.browser.slack_page import SlackPage
+from tests.browser.slack_page import SlackPage
 
 pytestmark = pytest.mark.browser
 
@@ -19,7 +17,7 @@ RENDER = """async (openings) => {
 }"""
 
 
-async def test_a_text_of_nothing_but_openings_is_read_once(slack: "SlackPage") -> None:
+async def test_a_text_of_nothing_but_openings_is_read_once(slack: SlackPage) -> None:
     """It is more than twice the longest message. A new scan from every opening would take minutes."""
     async with asyncio.timeout(120):
         shown = await slack.page.evaluate(RENDER, list(OPENINGS))

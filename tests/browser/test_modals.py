@@ -1,16 +1,12 @@
 """A person in Chromium fills in the app's modals and menus, by mouse and by keyboard, wide and on a phone."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from tests.browser.slack_page import Browser, SlackPage, go, open_page
 from tests.processes import until
 from tests.system.slack_app import Answer, Pair, Received
-
-if TYPE_CHECKING:
-    from playwright.async_api import Browser
-
-    from tests.browser.slack_page import SlackPage
 
 pytestmark = pytest.mark.browser
 
@@ -24,12 +20,8 @@ def option(value: str) -> dict[str, Any]:
 
 
 def asking(block_id: str, label: str, **element: Any) -> dict[str, Any]:
-    return {
-        "type": "input",
-        "block_id": block_id,
-        "label": plain(label),
-        "element": {"action_id": "x", **element},
-    }
+    element["action_id"] = "x"
+    return {"type": "input", "block_id": block_id, "label": plain(label), "element": element}
 
 
 WHAT = asking("what", "What is wrong?", type="plain_text_input")
@@ -61,7 +53,7 @@ async def forms(pair: Pair, kind: str, number: int = 1) -> list[Received]:
     return of_kind()
 
 
-async def opened(slack: "SlackPage", pair: Pair, view: dict[str, Any] = TICKET) -> str:
+async def opened(slack: SlackPage, pair: Pair, view: dict[str, Any] = TICKET) -> str:
     """Open a modal by the shortcut; return its id."""
     await slack.use_shortcut("Ask")
     trigger = (await forms(pair, "shortcut"))[-1].payload["trigger_id"]
@@ -69,7 +61,7 @@ async def opened(slack: "SlackPage", pair: Pair, view: dict[str, Any] = TICKET) 
     return str(answer["view"]["id"])
 
 
-async def test_a_modal_shows_errors_and_closes_when_all_is_well(slack: "SlackPage", pair: Pair) -> None:
+async def test_a_modal_shows_errors_and_closes_when_all_is_well(slack: SlackPage, pair: Pair) -> None:
     view_id = await opened(slack, pair)
     what, city = slack.page.get_by_label("What is wrong?"), slack.page.get_by_role("combobox", name="City")
     await slack.expect(what).to_be_focused()
@@ -88,9 +80,8 @@ async def test_a_modal_shows_errors_and_closes_when_all_is_well(slack: "SlackPag
     await slack.expect(what).to_be_focused()
     pair.app.answers.append(Answer(500))
     await slack.page.get_by_role("button", name="File it").click()
-    await slack.expect(slack.modal.get_by_role("alert")).to_have_text(
-        "We had some trouble connecting. Try again?"
-    )
+    trouble = slack.modal.get_by_role("alert")
+    await slack.expect(trouble).to_have_text("We had some trouble connecting. Try again?")
     await slack.page.get_by_role("button", name="File it").click()
     await slack.expect(slack.modal).to_have_count(0)
     submitted = (await forms(pair, "view_submission", 3))[-1].payload["view"]
@@ -99,9 +90,7 @@ async def test_a_modal_shows_errors_and_closes_when_all_is_well(slack: "SlackPag
     assert submitted["state"]["values"]["city"]["x"]["selected_option"] == option("bergen")
 
 
-async def test_an_update_keeps_what_was_entered_and_a_push_can_be_taken_back(
-    slack: "SlackPage", pair: Pair
-) -> None:
+async def test_an_update_keeps_the_input_and_a_push_goes_back(slack: SlackPage, pair: Pair) -> None:
     view_id = await opened(slack, pair)
     await slack.page.get_by_label("What is wrong?").fill("the door")
     more = asking("who", "Who?", type="users_select")
@@ -119,7 +108,7 @@ async def test_an_update_keeps_what_was_entered_and_a_push_can_be_taken_back(
     assert (closed.payload["view"]["id"], closed.payload["is_cleared"]) == (view_id, True)
 
 
-async def test_a_modal_is_filled_in_by_keyboard(slack: "SlackPage", pair: Pair) -> None:
+async def test_a_modal_is_filled_in_by_keyboard(slack: SlackPage, pair: Pair) -> None:
     tags = asking("tags", "Tags", type="multi_static_select", options=[option("door"), option("roof")])
     radio = asking("when", "When?", type="radio_buttons", options=[option("today"), option("later")])
     await opened(slack, pair, {**TICKET, "blocks": [WHAT, CITY, tags, radio]})
@@ -152,7 +141,7 @@ async def test_a_modal_is_filled_in_by_keyboard(slack: "SlackPage", pair: Pair) 
     assert values["when"]["x"]["selected_option"]["value"] == "today"
 
 
-async def test_a_phone_shows_a_modal_on_the_whole_screen(phone: "SlackPage", pair: Pair) -> None:
+async def test_a_phone_shows_a_modal_on_the_whole_screen(phone: SlackPage, pair: Pair) -> None:
     await opened(phone, pair)
     await phone.expect(phone.page.get_by_role("button", name="File it")).to_be_in_viewport()
     box = await phone.modal.bounding_box()
@@ -163,9 +152,7 @@ async def test_a_phone_shows_a_modal_on_the_whole_screen(phone: "SlackPage", pai
     await phone.expect(phone.modal).to_have_count(0)
 
 
-async def test_each_person_has_their_own_modals(slack: "SlackPage", pair: Pair, browser: "Browser") -> None:
-    from tests.browser.slack_page import go, open_page  # noqa: PLC0415
-
+async def test_each_person_has_their_own_modals(slack: SlackPage, pair: Pair, browser: Browser) -> None:
     await opened(slack, pair)
     async with open_page(browser, pair.url, width=900, height=700) as other:
         await other.expect(other.modal).to_be_visible()  # Ada, in another window

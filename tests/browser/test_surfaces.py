@@ -2,18 +2,14 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import yaml
 
-from tests.browser.test_modals import asking, forms, option, plain
+from tests.browser.slack_page import SlackPage
+from tests.browser.test_modals import forms, option, plain
 from tests.system.slack_app import Answer, Pair, simulated
-
-if TYPE_CHECKING:
-    from playwright.async_api import Browser
-
-    from tests.browser.slack_page import SlackPage
 
 pytestmark = pytest.mark.browser
 
@@ -46,15 +42,7 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
         yield running
 
 
-@pytest.fixture
-async def slack(browser: "Browser", pair: Pair) -> AsyncIterator["SlackPage"]:
-    from tests.browser.slack_page import open_page  # noqa: PLC0415
-
-    async with open_page(browser, pair.url, width=1280, height=800) as page:
-        yield page
-
-
-async def test_a_command_is_completed_and_its_answer_is_shown(slack: "SlackPage", pair: Pair) -> None:
+async def test_a_command_is_completed_and_its_answer_is_shown(slack: SlackPage, pair: Pair) -> None:
     await slack.composer.fill("/")
     offered = slack.page.get_by_role("listbox", name="Commands").get_by_role("option")
     await slack.expect(offered).to_have_count(2)
@@ -70,7 +58,7 @@ async def test_a_command_is_completed_and_its_answer_is_shown(slack: "SlackPage"
     assert pair.app.received[0].form["text"] == "api"
 
 
-async def test_slackbot_says_that_a_command_failed(slack: "SlackPage", pair: Pair) -> None:
+async def test_slackbot_says_that_a_command_failed(slack: SlackPage, pair: Pair) -> None:
     pair.app.answers.append(Answer(500))
     await slack.say("/deploy")
     warning = slack.message('/deploy failed with the error "dispatch_failed"')
@@ -78,12 +66,10 @@ async def test_slackbot_says_that_a_command_failed(slack: "SlackPage", pair: Pai
     await slack.expect(warning).to_contain_text("Only visible to you")
 
 
-async def test_a_messages_shortcut_is_used_by_keyboard(slack: "SlackPage", pair: Pair) -> None:
+async def test_a_messages_shortcut_is_used_by_keyboard(slack: SlackPage, pair: Pair) -> None:
     await slack.say("a long story")
     message = slack.message("a long story")
-    await slack.expect(
-        message.get_by_text("app_mention 200")
-    ).to_be_visible()  # the message is drawn again for it
+    await slack.expect(message.get_by_text("app_mention 200")).to_be_visible()  # the message is drawn again
     await message.get_by_role("button", name="Message shortcuts").press("Enter")
     await slack.expect(slack.page.get_by_role("menuitem", name="Summarise")).to_be_focused()
     await slack.page.keyboard.press("Enter")
@@ -91,7 +77,7 @@ async def test_a_messages_shortcut_is_used_by_keyboard(slack: "SlackPage", pair:
     assert "a long story" in used.payload["message"]["text"]
 
 
-async def test_an_open_menu_stays_open_while_its_message_changes(slack: "SlackPage", pair: Pair) -> None:
+async def test_an_open_menu_stays_open_while_its_message_changes(slack: SlackPage, pair: Pair) -> None:
     posted = await pair.web.chat_postMessage(channel="general", text="a draft")
     await slack.message("a draft").get_by_role("button", name="Message shortcuts").press("Enter")
     entry = slack.page.get_by_role("menuitem", name="Summarise")
@@ -106,7 +92,7 @@ async def test_an_open_menu_stays_open_while_its_message_changes(slack: "SlackPa
     await slack.expect(slack.message("the final text")).to_be_visible()
 
 
-async def test_nothing_moves_under_a_pressed_button(slack: "SlackPage") -> None:
+async def test_nothing_moves_under_a_pressed_button(slack: SlackPage) -> None:
     script = """async () => {
       const { changed, onChange } = await import("/page/store.js");
       let drawn = 0;
@@ -122,7 +108,7 @@ async def test_nothing_moves_under_a_pressed_button(slack: "SlackPage") -> None:
     assert await slack.page.evaluate(script) == [0, True]
 
 
-async def test_home_is_published_and_used(slack: "SlackPage", pair: Pair) -> None:
+async def test_home_is_published_and_used(slack: SlackPage, pair: Pair) -> None:
     await slack.open_channel("Surelane")
     await pair.app.arrive(1)
     await slack.page.get_by_role("tab", name="Home").click()
@@ -143,7 +129,7 @@ async def test_home_is_published_and_used(slack: "SlackPage", pair: Pair) -> Non
     await slack.expect(slack.composer).to_be_visible()
 
 
-async def test_feedback_and_a_confirmed_button(slack: "SlackPage", pair: Pair) -> None:
+async def test_feedback_and_a_confirmed_button(slack: SlackPage, pair: Pair) -> None:
     feedback = {
         "type": "feedback_buttons",
         "action_id": "feedback",
@@ -152,10 +138,7 @@ async def test_feedback_and_a_confirmed_button(slack: "SlackPage", pair: Pair) -
     }
     sure = {"title": plain("Sure?"), "text": plain("For all."), "confirm": plain("Yes"), "deny": plain("No")}
     button = {"type": "button", "action_id": "go", "text": plain("Go"), "confirm": sure}
-    blocks = [
-        {"type": "actions", "elements": [button]},
-        {"type": "context_actions", "elements": [feedback]},
-    ]
+    blocks = [{"type": "actions", "elements": [button]}, {"type": "context_actions", "elements": [feedback]}]
     await pair.web.chat_postMessage(channel="general", text="x", blocks=blocks)
     await slack.page.get_by_role("button", name="Bad").click()
     (given,) = await forms(pair, "block_actions")
@@ -173,7 +156,7 @@ async def test_feedback_and_a_confirmed_button(slack: "SlackPage", pair: Pair) -
     await slack.expect(warning).to_be_visible()
 
 
-async def test_streamed_text_stays_above_the_blocks_that_end_it(slack: "SlackPage", pair: Pair) -> None:
+async def test_streamed_text_stays_above_the_blocks_that_end_it(slack: SlackPage, pair: Pair) -> None:
     said = await pair.said()
     stream = await pair.web.chat_startStream(
         channel=said["channel"], thread_ts=said["ts"], recipient_team_id="T", recipient_user_id=ADA
@@ -189,7 +172,7 @@ async def test_streamed_text_stays_above_the_blocks_that_end_it(slack: "SlackPag
     await slack.expect(slack.thread).not_to_contain_text("all is well")
 
 
-async def test_the_agent_is_stopped(slack: "SlackPage", pair: Pair) -> None:
+async def test_the_agent_is_stopped(slack: SlackPage, pair: Pair) -> None:
     said = await pair.said()
     where = {"channel_id": said["channel"], "thread_ts": said["ts"]}
     await pair.web.agents_sessions_setStatus(status="processing", **where)
@@ -201,17 +184,20 @@ async def test_the_agent_is_stopped(slack: "SlackPage", pair: Pair) -> None:
     await slack.expect(slack.channel.locator(".status")).to_have_count(0)
 
 
-async def test_a_file_is_saved(slack: "SlackPage", pair: Pair) -> None:
+async def test_a_file_is_saved(slack: SlackPage, pair: Pair) -> None:
     await pair.web.files_upload_v2(content="all well", filename="report.txt", channel="general")
     async with slack.page.expect_download() as download:
         await slack.page.get_by_role("link", name="report.txt").click()
     assert (await (await download.value).path()).read_text() == "all well"
 
 
-async def test_a_menu_in_a_message_asks_the_app(slack: "SlackPage", pair: Pair) -> None:
-    menu = asking("m", "x", type="external_select", min_query_length=0, placeholder=plain("A city"))[
-        "element"
-    ]
+async def test_a_menu_in_a_message_asks_the_app(slack: SlackPage, pair: Pair) -> None:
+    menu = {
+        "type": "external_select",
+        "action_id": "x",
+        "min_query_length": 0,
+        "placeholder": plain("A city"),
+    }
     blocks = [{"type": "actions", "block_id": "a", "elements": [menu]}]
     await pair.web.chat_postMessage(channel="general", text="x", blocks=blocks)
     pair.app.answer({"option_groups": [{"label": plain("North"), "options": [option("oslo")]}]})

@@ -1,20 +1,17 @@
 """A person in Chromium writes to the bot and sees the answers."""
 
 import json
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 import pytest
 
+from tests.browser.slack_page import SlackPage
 from tests.system.slack_app import Answer, Pair
-
-if TYPE_CHECKING:
-    from tests.browser.slack_page import SlackPage
 
 pytestmark = pytest.mark.browser
 
 
-async def test_a_message_is_answered_in_its_thread(slack: "SlackPage", pair: Pair) -> None:
+async def test_a_message_is_answered_in_its_thread(slack: SlackPage, pair: Pair) -> None:
     await slack.say("hello")
     await slack.expect(slack.thread).to_contain_text("you said: hello")
     await slack.expect(slack.channel).to_contain_text("@Surelane hello")
@@ -24,7 +21,7 @@ async def test_a_message_is_answered_in_its_thread(slack: "SlackPage", pair: Pai
     assert pair.app.events[0]["event"]["text"] == "<@U0SURELANE> hello"
 
 
-async def test_retries_are_shown_with_each_attempt_and_its_reason(slack: "SlackPage", pair: Pair) -> None:
+async def test_retries_are_shown_with_each_attempt_and_its_reason(slack: SlackPage, pair: Pair) -> None:
     pair.app.answers.extend([Answer(503), Answer(500)])
     await slack.say("are you there?")
     delivery = slack.channel.locator(".delivery")
@@ -35,13 +32,13 @@ async def test_retries_are_shown_with_each_attempt_and_its_reason(slack: "SlackP
     await slack.expect(slack.thread).to_contain_text("you said: are you there?")
 
 
-async def test_an_event_nobody_takes_is_shown_as_given_up(slack: "SlackPage", pair: Pair) -> None:
+async def test_an_event_nobody_takes_is_shown_as_given_up(slack: SlackPage, pair: Pair) -> None:
     pair.app.answers.extend([Answer(503)] * 4)
     await slack.say("anybody?")
     await slack.expect(slack.channel.locator(".delivery")).to_contain_text("503 error · given up · 3 retries")
 
 
-async def test_a_rate_limit_is_switched_on_and_the_answer_comes_after_a_retry(slack: "SlackPage") -> None:
+async def test_a_rate_limit_is_switched_on_and_the_answer_comes_after_a_retry(slack: SlackPage) -> None:
     await slack.switch_on("429 with Retry-After", "chat.postMessage")
     await slack.say("hello")
     await slack.open_tools("Calls")
@@ -57,7 +54,7 @@ async def test_a_rate_limit_is_switched_on_and_the_answer_comes_after_a_retry(sl
     await slack.expect(slack.thread).to_contain_text("you said: hello")
 
 
-async def test_a_fault_can_be_switched_off_again(slack: "SlackPage") -> None:
+async def test_a_fault_can_be_switched_off_again(slack: SlackPage) -> None:
     await slack.switch_on("the token is refused")
     await slack.tools.get_by_role("button", name="Switch off").click()
     faults = slack.tools.get_by_role("list", name="Faults that are on").get_by_role("listitem")
@@ -67,19 +64,19 @@ async def test_a_fault_can_be_switched_off_again(slack: "SlackPage") -> None:
     await slack.expect(slack.thread).to_contain_text("you said: hello")
 
 
-async def test_a_streamed_answer_grows_until_it_is_whole(slack: "SlackPage") -> None:
+async def test_a_streamed_answer_grows_until_it_is_whole(slack: SlackPage) -> None:
     await slack.say("please stream")
     await slack.expect(slack.thread).to_contain_text("it comes in pieces")
     await slack.expect(slack.thread.locator("strong", has_text="pieces")).to_be_visible()
     await slack.expect(slack.thread.get_by_label("still writing")).to_have_count(0)
 
 
-async def test_what_the_bot_is_doing_is_shown(slack: "SlackPage") -> None:
+async def test_what_the_bot_is_doing_is_shown(slack: SlackPage) -> None:
     await slack.say("status")
     await slack.expect(slack.thread).to_contain_text("Surelane is thinking")
 
 
-async def test_without_the_mention_the_bot_hears_nothing(slack: "SlackPage", pair: Pair) -> None:
+async def test_without_the_mention_the_bot_hears_nothing(slack: SlackPage, pair: Pair) -> None:
     await slack.page.locator("#composer").get_by_role("button", name="Do not mention the bot").click()
     await slack.say("just us")
     await slack.expect(slack.channel).to_contain_text("just us")
@@ -87,7 +84,7 @@ async def test_without_the_mention_the_bot_hears_nothing(slack: "SlackPage", pai
     assert pair.app.events == []
 
 
-async def test_direct_messages_need_no_mention(slack: "SlackPage", pair: Pair) -> None:
+async def test_direct_messages_need_no_mention(slack: SlackPage, pair: Pair) -> None:
     await slack.open_channel("Surelane")
     await slack.expect(slack.page.locator("#composer").get_by_role("button", name="the bot")).to_have_count(0)
     await slack.say("between us")
@@ -96,7 +93,7 @@ async def test_direct_messages_need_no_mention(slack: "SlackPage", pair: Pair) -
     assert message["channel_type"] == "im"
 
 
-async def test_a_reply_in_the_thread_reaches_the_bot(slack: "SlackPage", pair: Pair) -> None:
+async def test_a_reply_in_the_thread_reaches_the_bot(slack: SlackPage, pair: Pair) -> None:
     await slack.say("hello")
     await slack.expect(slack.thread).to_contain_text("you said: hello")
     await slack.reply_box.fill("and again")
@@ -105,7 +102,7 @@ async def test_a_reply_in_the_thread_reaches_the_bot(slack: "SlackPage", pair: P
     assert pair.app.events[1]["event"]["thread_ts"] == pair.app.events[0]["event"]["ts"]
 
 
-async def test_a_reaction_is_given_and_taken_back(slack: "SlackPage") -> None:
+async def test_a_reaction_is_given_and_taken_back(slack: SlackPage) -> None:
     await slack.say("quiet please")
     message = slack.message("quiet please")
     await message.hover()
@@ -116,7 +113,7 @@ async def test_a_reaction_is_given_and_taken_back(slack: "SlackPage") -> None:
     await slack.expect(given).to_have_count(0)
 
 
-async def test_a_button_is_pressed(slack: "SlackPage", pair: Pair) -> None:
+async def test_a_button_is_pressed(slack: SlackPage, pair: Pair) -> None:
     await slack.say("deploy it")
     await slack.thread.get_by_role("button", name="Approve").click()
     received = await pair.app.arrive(2)
@@ -124,14 +121,14 @@ async def test_a_button_is_pressed(slack: "SlackPage", pair: Pair) -> None:
     assert (payload["type"], payload["actions"][0]["action_id"]) == ("block_actions", "approve")
 
 
-async def test_what_people_write_is_shown_as_text(slack: "SlackPage") -> None:
+async def test_what_people_write_is_shown_as_text(slack: SlackPage) -> None:
     await slack.say("quiet <img src=x onerror=alert(1)> & *bold*")
     await slack.expect(slack.channel).to_contain_text("quiet <img src=x onerror=alert(1)> & bold")
     await slack.expect(slack.channel.locator("strong", has_text="bold")).to_be_visible()
     await slack.expect(slack.channel.locator("img")).to_have_count(0)
 
 
-async def test_each_person_sees_what_is_theirs(slack: "SlackPage", pair: Pair) -> None:
+async def test_each_person_sees_what_is_theirs(slack: SlackPage, pair: Pair) -> None:
     await pair.web.chat_postEphemeral(channel="C0GENERAL1", user="U0GRACE001", text="for Grace alone")
     await slack.say("quiet, everybody")
     await slack.expect(slack.channel).to_contain_text("quiet, everybody")
@@ -140,7 +137,7 @@ async def test_each_person_sees_what_is_theirs(slack: "SlackPage", pair: Pair) -
     await slack.expect(slack.channel).to_contain_text("for Grace alone")
 
 
-async def test_the_bot_is_brought_into_a_channel(slack: "SlackPage") -> None:
+async def test_the_bot_is_brought_into_a_channel(slack: SlackPage) -> None:
     await slack.open_channel("lounge")
     await slack.page.get_by_role("button", name="Add the bot").click()
     await slack.expect(slack.page.get_by_role("button", name="Add the bot")).to_be_hidden()

@@ -2,16 +2,11 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from dev.tests.system.up import Up, up
-
-if TYPE_CHECKING:
-    from playwright.async_api import Browser
-
-    from tests.browser.slack_page import SlackPage
+from tests.browser.slack_page import Browser, SlackPage, open_page
 
 pytestmark = pytest.mark.browser
 
@@ -23,7 +18,7 @@ async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Up]:
     settings = {
         "SURELANE_BACKOFF_BASE": "0.2s",
         "SURELANE_POLL_INTERVAL": "0.2s",
-        "SURELANE_HANDLERS": "tests.browser.ticket_handlers:handlers",
+        "SURELANE_HANDLERS": "surelane_worker.builtin:handlers",
     }
     async with up(data / "pg", settings) as running:
         await running.ready()
@@ -32,42 +27,23 @@ async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Up]:
 
 
 @pytest.fixture
-async def slack(browser: "Browser", system: Up) -> AsyncIterator["SlackPage"]:
+async def slack(browser: Browser, system: Up) -> AsyncIterator[SlackPage]:
     """Open its page."""
-    from tests.browser.slack_page import open_page  # noqa: PLC0415
-
     async with open_page(browser, system.page, width=1280, height=800) as page:
         yield page
 
 
-async def test_a_message_is_answered_and_the_queue_says_done(slack: "SlackPage") -> None:
+async def test_a_message_is_answered_and_the_queue_says_done(slack: SlackPage) -> None:
     await slack.say("is anybody there?")
     await slack.expect(slack.channel.locator(".delivery").last).to_contain_text("app_mention 200 in")
     await slack.expect(slack.channel.locator(".delivery").last).to_contain_text("queue: done")
     await slack.expect(slack.thread.locator(".message.app")).to_have_count(1)
 
 
-async def test_a_refused_token_ends_the_event_and_the_page_says_why(slack: "SlackPage") -> None:
+async def test_a_refused_token_ends_the_event_and_the_page_says_why(slack: SlackPage) -> None:
     await slack.switch_on("the token is refused", "chat.postMessage")
     await slack.say("no luck")
     delivery = slack.message("no luck").locator(".delivery")
     await slack.expect(delivery).to_contain_text("queue: failed")
     await delivery.locator("summary").click()
     await slack.expect(delivery).to_contain_text("invalid_auth")
-
-
-async def test_a_modal_gets_its_options_and_its_errors_from_the_handlers(slack: "SlackPage") -> None:
-    await slack.use_shortcut("Ask")
-    await slack.page.get_by_label("What is wrong?").fill("the window")
-    city = slack.page.get_by_role("combobox", name="City")
-    await city.press_sequentially("be")
-    await slack.expect(slack.modal.get_by_role("option")).to_have_count(2)
-    await slack.expect(slack.modal.get_by_text("Norway")).to_be_visible()
-    await slack.modal.get_by_role("option", name="Bergen").click()
-    await slack.page.get_by_role("button", name="File it").click()
-    await slack.expect(slack.modal.get_by_text("Name the door.")).to_be_visible()
-    await slack.page.get_by_label("What is wrong?").fill("the door")
-    await slack.page.get_by_role("button", name="File it").click()
-    await slack.expect(slack.modal).to_contain_text("Somebody in Bergen looks at it.")
-    await slack.page.keyboard.press("Escape")
-    await slack.expect(slack.modal).to_have_count(0)

@@ -1,7 +1,6 @@
 """The page shows each workspace, who has the app, and how the app is connected."""
 
 import re
-from typing import TYPE_CHECKING
 
 import aiohttp
 import pytest
@@ -9,17 +8,15 @@ from slack_sdk.web.async_client import AsyncWebClient
 from yarl import URL
 
 from surelane_service.service_settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET
-
-if TYPE_CHECKING:
-    from tests.browser.slack_page import SlackPage
-    from tests.system.slack_app import Pair
+from tests.browser.slack_page import SlackPage, go
+from tests.system.slack_app import Pair
 
 pytestmark = pytest.mark.browser
 
 BAKERY, EAST = "T0BAKERY01", "T0ACMEEAST"
 
 
-async def installed(pair: "Pair", team: str) -> str:
+async def installed(pair: Pair, team: str) -> str:
     """Install the app in a workspace, as a person and ingest do; return its token."""
     asked = {
         "client_id": DEMO_CLIENT_ID,
@@ -38,17 +35,13 @@ async def installed(pair: "Pair", team: str) -> str:
             return token
 
 
-async def ingest_of(pair: "Pair") -> str:
+async def ingest_of(pair: Pair) -> str:
     """Return where the simulator posts."""
     address: str = (await pair.control.request("GET", "/control/state"))["ingest_url"]
     return address
 
 
-async def test_each_workspace_has_its_own_channels_people_and_answers(
-    slack: "SlackPage", pair: "Pair"
-) -> None:
-    from tests.browser.slack_page import go  # noqa: PLC0415
-
+async def test_each_workspace_has_its_channels_people_and_answers(slack: SlackPage, pair: Pair) -> None:
     expect = slack.expect
     await slack.say("quiet at home")
     await expect(slack.message("quiet at home").locator(".delivery")).to_contain_text("200 in")
@@ -84,9 +77,7 @@ async def test_each_workspace_has_its_own_channels_people_and_answers(
     await expect(slack.channel).not_to_contain_text("two loaves")
 
 
-async def test_a_workspace_without_the_app_says_so_and_offers_the_install(
-    slack: "SlackPage", pair: "Pair"
-) -> None:
+async def test_a_workspace_without_the_app_offers_the_install(slack: SlackPage, pair: Pair) -> None:
     page, expect = slack.page, slack.expect
     await slack.open_tools("Workspaces")
     bakery = slack.tools.get_by_role("listitem").filter(has_text="Bakery")
@@ -112,9 +103,7 @@ async def test_a_workspace_without_the_app_says_so_and_offers_the_install(
     assert await slack.unnamed() == []
 
 
-async def test_a_phone_shows_the_connection_and_disconnects_socket_mode(
-    phone: "SlackPage", pair: "Pair"
-) -> None:
+async def test_a_phone_shows_and_ends_a_socket_mode_connection(phone: SlackPage, pair: Pair) -> None:
     await phone.open_tools("Workspaces")
     connection = phone.tools.locator("#app-connection")
     button = phone.tools.get_by_role("button", name="Disconnect")

@@ -113,12 +113,10 @@ class Cluster(Project):
 
     async def connections_on_standbys(self) -> dict[str, int]:
         """Count the services' connections on each server that is not the primary."""
-        members = await self.members()
+        members = (await self.members()).items()
         count = "select count(*) from pg_stat_activity where application_name like 'surelane-%'"
         return {
-            name: await _asked(self.uri(name), count)
-            for name, each in members.items()
-            if each["role"] != "leader"
+            name: await _asked(self.uri(name), count) for name, each in members if each["role"] != "leader"
         }
 
     @asynccontextmanager
@@ -142,13 +140,9 @@ class Cluster(Project):
 
 def _whole(members: Collection[Mapping[str, Any]], second: str) -> bool:
     states = sorted(each["state"] for each in members)
-    timelines = {each.get("timeline") for each in members}
+    lines = {each.get("timeline") for each in members}
     roles = {each["role"] for each in members}
-    return (
-        states == ["running", "streaming", "streaming"]
-        and len(timelines) == 1
-        and {"leader", second} <= roles
-    )
+    return states == ["running", "streaming", "streaming"] and len(lines) == 1 and {"leader", second} <= roles
 
 
 async def _asked(uri: str, query: str) -> Any:

@@ -23,9 +23,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(420)]
         (f"the kind is paused for {faults.PAUSED} s", faults.kind_paused),
     ],
 )
-async def test_everything_acknowledged_is_answered_once_after(
-    stage: Stage, scenario: str, fault: Fault
-) -> None:
+async def test_everything_acknowledged_is_answered_once(stage: Stage, scenario: str, fault: Fault) -> None:
     await stage.play(scenario, fault)
 
 
@@ -41,9 +39,7 @@ async def test_a_database_that_hangs_is_survived(stage: Stage) -> None:
         (f"a worker stands still for {faults.AWAY} s", faults.worker_frozen),
     ],
 )
-async def test_a_worker_away_for_longer_than_its_lease_is_fenced(
-    stage: Stage, scenario: str, fault: Fault
-) -> None:
+async def test_a_worker_that_outstays_its_lease_is_fenced(stage: Stage, scenario: str, fault: Fault) -> None:
     row = await stage.play(scenario, fault)
     # The settles of this time arrive late, if the connection survives. Handlers that still ran are stopped.
     assert row.handlers_stopped + row.stale_settles > 0, "it held nothing"

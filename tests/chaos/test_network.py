@@ -45,9 +45,7 @@ async def lost_claim(proxy: Proxy, connection: Connection, fault: str) -> asyncp
 
 
 @pytest.mark.parametrize("fault", ["cut", "hung"])
-async def test_a_claim_whose_answer_is_lost_runs_again_within_seconds(
-    database: str, connection: Connection, fault: str
-) -> None:
+async def test_a_lost_claim_runs_again(database: str, connection: Connection, fault: str) -> None:
     """The worker lives, so no other may end its claim. The second claim is the first to count."""
     async with half_open(as_role(database, "surelane_worker")) as proxy, worker(proxy.uri):
         await ended(connection, await enqueue(connection, "nothing", group_key="g"))

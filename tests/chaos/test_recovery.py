@@ -40,9 +40,7 @@ async def test_what_is_no_death_repeats_nothing(unhurried: Stage, scenario: str,
         ("default leases: a worker's container is killed", faults.container_killed),
     ],
 )
-async def test_a_dead_workers_events_run_again_within_seconds(
-    unhurried: Stage, scenario: str, fault: Fault
-) -> None:
+async def test_a_dead_workers_events_run_again_soon(unhurried: Stage, scenario: str, fault: Fault) -> None:
     async def rescued() -> float:
         row = await unhurried.play(scenario, fault)
         assert isinstance(row.rescued_after, float), "none was rescued"

@@ -71,9 +71,7 @@ async def repeated(project: Project, since: float) -> int:
 
 async def stale_settles(project: Project, since: float) -> int:
     """Count the workers' log lines about stale claims. Some are repeated on another connection."""
-    return await logged(project, "stale settle", since) + await logged(
-        project, "stale settle, sent twice", since
-    )
+    return sum([await logged(project, what, since) for what in ("stale settle", "stale settle, sent twice")])
 
 
 async def logged(project: Project, what: str, since: float) -> int:

@@ -5,20 +5,74 @@ import json
 import re
 import secrets
 import shutil
+import socket
+import subprocess
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tests.deploy.commands import REGISTRY, run, version
-from tests.deploy.forward import Forward
 from tests.deploy.manifests import DEMONSTRATION
 from tests.needs import lacking, program
+from tests.processes import free_port
 from tests.scenario import System
 
 OLDER = {"policy/v1": "policy/v1beta1", "autoscaling/v2": "autoscaling/v2beta2"}
 """API versions that clusters before 1.21 and 1.23 have under an earlier name."""
+
+
+class Forward:
+    """A ``kubectl port-forward`` to a service. It leads to one pod, and ends with it."""
+
+    def __init__(self, namespace: str, service: str, port: int) -> None:
+        self._port = free_port()
+        self._process = subprocess.Popen(
+            ["kubectl", "-n", namespace, "port-forward", f"service/{service}", f"{self._port}:{port}"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    @classmethod
+    def to(cls, namespace: str, service: str, port: int, within: float = 90) -> Self:
+        """Open a forward. Try again if kubectl picks a pod that ends.
+
+        Raises:
+            AssertionError: none could be opened within ``within`` seconds.
+        """
+        deadline = time.monotonic() + within
+        while time.monotonic() < deadline:
+            forward = cls(namespace, service, port)
+            if forward._opens(deadline):
+                return forward
+            forward.close()
+            time.sleep(0.5)
+        raise AssertionError(f"no pod of service {service} could be reached within {within} s")
+
+    @property
+    def url(self) -> str:
+        """The URL of its end on this machine."""
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still forwards."""
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """End it."""
+        self._process.terminate()
+        self._process.wait(timeout=10)
+
+    def _opens(self, deadline: float) -> bool:
+        """Return whether the forward opens. kubectl listens once it has reached the pod, and ends if it cannot."""
+        while self.alive and time.monotonic() < deadline:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=1):
+                return True
+            time.sleep(0.1)
+        return False
 
 
 @dataclass
@@ -119,9 +173,7 @@ def apply(cluster: Cluster, directory: Path, *, tag: str | None = None) -> None:
     known = run("kubectl", "api-versions").stdout.split()
     lacks = [newer for newer in OLDER if newer not in known]
     for newer in lacks:
-        manifests = re.sub(
-            f"^apiVersion: {newer}$", f"apiVersion: {OLDER[newer]}", manifests, flags=re.MULTILINE
-        )
+        manifests = re.sub(f"(?m)^apiVersion: {newer}$", f"apiVersion: {OLDER[newer]}", manifests)
     rendered = directory / "rendered.yaml"
     rendered.write_text(manifests)
     validate = "--validate=false" if lacks else "--validate=true"  # such a cluster does not know every field

@@ -24,9 +24,7 @@ ACCOUNTS = {
     **{name: f"surelane_{name.lower()}" for name in ("INGEST", "WORKER", "OPERATOR")},
 }
 PASSWORDS = ("POSTGRES_PASSWORD", *(f"SURELANE_{name}_PASSWORD" for name in ACCOUNTS))
-SECRETS = {
-    name: secrets.token_urlsafe(16) for name in (*PASSWORDS, "SLACK_SIGNING_SECRET", "SLACK_BOT_TOKEN")
-}
+SECRETS = {key: secrets.token_urlsafe(16) for key in (*PASSWORDS, "SLACK_SIGNING_SECRET", "SLACK_BOT_TOKEN")}
 
 
 def addresses(password: str, host: str) -> dict[str, str]:

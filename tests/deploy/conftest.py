@@ -36,6 +36,5 @@ def next_version(images: dict[str, str], tmp_path_factory: pytest.TempPathFactor
         metadata.write_text(metadata.read_text().replace(f'{version()}"', f'{following}"'))
     run("make", "--no-print-directory", "images", env={"SURELANE_REGISTRY": REGISTRY}, where=tree, within=600)
     yield following
-    run(
-        "docker", "image", "rm", *(f"{REGISTRY}surelane-{image}:{following}" for image in images), check=False
-    )
+    following_images = [f"{REGISTRY}surelane-{image}:{following}" for image in images]
+    run("docker", "image", "rm", *following_images, check=False)

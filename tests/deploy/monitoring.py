@@ -16,11 +16,8 @@ DASHBOARD = OBSERVABILITY / "grafana/surelane.json"
 RUNBOOK = ROOT / "docs/runbook.md"
 
 _SUFFIXES = {"histogram": ("_bucket", "_count", "_sum")}
-_BY_PROMETHEUS = {
-    "up": set(),
-    "ALERTS": {"alertname", "alertstate", "severity"},
-    "process_resident_memory_bytes": set(),
-}
+_ALERT = {"alertname", "alertstate", "severity"}
+_BY_PROMETHEUS = {"up": set(), "ALERTS": _ALERT, "process_resident_memory_bytes": set()}
 
 
 def alerts() -> list[dict[str, Any]]:

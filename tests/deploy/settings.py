@@ -19,7 +19,8 @@ LIBPQ = {"PGPASSWORD"}
 """The variables that the database driver reads by itself."""
 
 
-def _fields(module: ModuleType) -> Iterator[FieldInfo]:
+def fields_of(module: ModuleType) -> Iterator[FieldInfo]:
+    """Return the fields of a module's settings."""
     for kind in vars(module).values():
         if isinstance(kind, type) and issubclass(kind, BaseSettings):
             yield from kind.model_fields.values()
@@ -38,7 +39,7 @@ MODULES = {
     "migrations": surelane_migrations.migration_settings,
 }
 READ = {
-    image: {name for field in _fields(module) for name in variables_of(field)}
+    image: {name for field in fields_of(module) for name in variables_of(field)}
     for image, module in MODULES.items()
 }
 """The variables of each image's program."""
@@ -46,7 +47,7 @@ READ = {
 SECRET = {
     image: {
         list(variables_of(field))[-1]
-        for field in _fields(module)
+        for field in fields_of(module)
         if re.search("Secret|Keyring", str(field.annotation))
     }
     for image, module in MODULES.items()

@@ -4,7 +4,6 @@ import re
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
-import pytest
 import yaml
 
 from tests.deploy.commands import ROOT
@@ -19,25 +18,6 @@ SPEC = CLUSTER["spec"]
 def test_it_is_valid() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     jsonschema.validate(CLUSTER, SCHEMA)
-
-
-@pytest.mark.parametrize(
-    ("place", "field", "value"),
-    [
-        ((), "replicas", 3),
-        (("postgresql", "synchronous"), "number", 0),
-        (("postgresql", "parameters"), "max_connections", 100),
-        (("bootstrap", "initdb"), "sql", []),
-    ],
-)
-def test_a_mistake_is_found(place: tuple[str, ...], field: str, value: object) -> None:
-    wrong = yaml.safe_load(yaml.safe_dump(CLUSTER))
-    part = wrong["spec"]
-    for name in place:
-        part = part[name]
-    part[field] = value
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(wrong, SCHEMA)
 
 
 def test_no_acknowledged_event_is_lost_with_it_and_its_log_has_no_text_of_one() -> None:

@@ -128,9 +128,7 @@ async def test_the_database_comes_back_with_what_it_holds(cluster: Cluster) -> N
     assert int(cluster.query("select count(*) from agent.event_hist")) >= before + len(accepted)
 
 
-async def test_a_new_version_is_rolled_out_and_back_and_nothing_is_lost(
-    cluster: Cluster, next_version: str, tmp_path: Path
-) -> None:
+async def test_a_rollout_and_back_loses_nothing(cluster: Cluster, next_version: str, tmp_path: Path) -> None:
     async def upgrade() -> None:
         await asyncio.to_thread(apply, cluster, tmp_path, tag=next_version)
         await asyncio.to_thread(cluster.rolled_out, "deployment/ingest", "deployment/worker")

@@ -19,17 +19,13 @@ def system(images: dict[str, str]) -> Iterator[Project]:  # noqa: ARG001 - built
         yield running
 
 
-async def test_nothing_is_lost_while_the_version_goes_up_and_the_services_go_back(
-    system: Project, next_version: str
-) -> None:
+async def test_nothing_is_lost_as_a_version_goes_up_and_back(system: Project, next_version: str) -> None:
     async def migrate() -> None:
         await asyncio.to_thread(system.at(next_version).compose, "run", "--rm", "migrate")
         await asyncio.to_thread(system.compose, "restart", "worker")  # old code starts on the newer schema
 
     async def upgrade() -> None:
-        await asyncio.to_thread(
-            system.at(next_version).compose, "up", "--detach", "--wait", "ingest", "worker"
-        )
+        await asyncio.to_thread(system.at(next_version).compose, "up", "-d", "--wait", "ingest", "worker")
 
     async def roll_back() -> None:
         back = ("up", "--detach", "--wait", "--no-deps", "ingest", "worker")

@@ -71,14 +71,10 @@ def _source_files(directory: Path) -> set[str]:
     }
 
 
-def test_has_the_code_of_its_own_program_and_nothing_else_of_ours(
-    image: tuple[str, str], files: set[str]
-) -> None:
+def test_has_its_own_program_and_nothing_else_of_ours(image: tuple[str, str], files: set[str]) -> None:
     ours = {file for file in files if "surelane" in file or file.startswith("app/")}
     expected = {
-        f"{SITE}/{package}/{file}"
-        for package in PACKAGES[image[0]]
-        for file in _source_files(SOURCES[package])
+        f"{SITE}/{each}/{file}" for each in PACKAGES[image[0]] for file in _source_files(SOURCES[each])
     }
     if image[0] == "simulator":
         simulator = ROOT / "dev/src/surelane_dev/simulator"

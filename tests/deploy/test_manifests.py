@@ -84,9 +84,7 @@ def test_every_pod_is_hardened_and_has_an_account_of_its_own_without_a_token(man
         assert pod(workload)["enableServiceLinks"] is False
 
 
-def test_every_container_is_hardened_asks_for_what_it_needs_and_is_of_this_version(
-    manifests: Manifests,
-) -> None:
+def test_every_container_is_hardened_bounded_and_of_this_version(manifests: Manifests) -> None:
     for _, container in all_containers(manifests):
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False,
@@ -146,9 +144,7 @@ def test_selectors_select_the_pods_they_are_meant_for(manifests: Manifests) -> N
         assert spread["labelSelector"]["matchLabels"].items() <= pods[name].items()
 
 
-def test_ports_are_the_ones_the_code_listens_on_and_each_service_has_all_three_probes(
-    manifests: Manifests,
-) -> None:
+def test_ports_are_those_of_the_code_and_each_service_has_all_three_probes(manifests: Manifests) -> None:
     public, private = default_ports()
     for name in SERVICES:
         container = main_container(manifests, name)
@@ -164,9 +160,7 @@ def test_ports_are_the_ones_the_code_listens_on_and_each_service_has_all_three_p
             assert len(list(probes(container))) == 3, container["name"]
 
 
-def test_the_public_port_alone_is_public_and_what_is_scraped_is_found_ready_or_not(
-    manifests: Manifests,
-) -> None:
+def test_only_the_public_port_is_public_and_scraping_finds_pods_ready_or_not(manifests: Manifests) -> None:
     (port,) = named(manifests, "Service", "ingest")["spec"]["ports"]
     assert port["targetPort"] == "public"
     for name in ("ingest-private", "operator-private", "worker"):
@@ -297,12 +291,8 @@ def test_demonstration_secrets_are_marked_and_refused_against_slack() -> None:
 
 
 @pytest.mark.parametrize("version", ["1.27", "1.37"])
-@pytest.mark.parametrize(
-    "directory", [OBSERVED, PRODUCTION, TEAM], ids=["demonstration", "production", "team"]
-)
-def test_manifests_are_strictly_valid_for_the_oldest_and_the_newest_kubernetes(
-    version: str, directory: Path
-) -> None:
+@pytest.mark.parametrize("directory", [OBSERVED, PRODUCTION, TEAM], ids=["observed", "production", "team"])
+def test_they_are_strictly_valid_for_the_oldest_and_newest_kubernetes(version: str, directory: Path) -> None:
     """A version between two others refuses nothing that both accept: fields are added, and removed for good."""
     for manifest in rendered(directory):
         if manifest["kind"] not in {"ScaledObject", "TriggerAuthentication"}:  # of other operators

@@ -21,10 +21,7 @@ LOCKS = {"migrations": "migrations", "dev": "up", "services/operator": "operator
 """The requirements files of what runs on others than runtime's."""
 DRIVERS = ("django", "psycopg", "sqlalchemy")
 """The extras of the client for the connections that a program brings."""
-OURS = {
-    "surelane",
-    *(f"surelane_{name}" for name in ("service", "ingest", "worker", "operator", "migrations", "dev")),
-}
+OURS = {"surelane", *(f"surelane_{package.rpartition('/')[2]}" for package in PACKAGES)}
 LATER = {"compression"}
 """What Python's library has from 3.14 on."""
 NOT_INSTALLED = OURS | LATER | sys.stdlib_module_names

@@ -10,14 +10,6 @@ from tests.deploy.compose import DEMONSTRATION, project
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(600)]
 
-LOADED = """
-import os
-from surelane_worker.wiring import load_handlers
-from surelane_worker.handling.registry import registered_in
-found = registered_in(load_handlers(os.environ["SURELANE_HANDLERS"])).all()
-print(*sorted(kind for handler in found for kind in handler.kinds))
-"""
-
 
 @pytest.fixture(scope="module")
 def team_image(images: dict[str, str]) -> Iterator[str]:
@@ -30,13 +22,6 @@ def team_image(images: dict[str, str]) -> Iterator[str]:
     run("docker", "image", "rm", name, check=False)
 
 
-def test_a_teams_image_runs_the_teams_handlers_without_privileges(team_image: str) -> None:
-    sandbox = ("--read-only", "--user=65532", "--cap-drop=ALL", "--network=none")
-    loaded = run("docker", "run", "--rm", *sandbox, "--entrypoint=python", team_image, "-c", LOADED).stdout
-
-    assert "slack.app_mention" in loaded.split()
-
-
 def test_under_compose_a_teams_image_runs_the_teams_handlers(team_image: str, tmp_path: Path) -> None:
     """As in docs/deploy-compose.md, a file of the team names the image."""
     (tmp_path / "team.yaml").write_text(
@@ -45,11 +30,4 @@ def test_under_compose_a_teams_image_runs_the_teams_handlers(team_image: str, tm
     with project(*DEMONSTRATION, str(tmp_path / "team.yaml")) as running:
         running.compose("up", "--detach", "--wait", "--wait-timeout=180", "worker", within=300)
         kinds = running.query("select unnest(kinds) from agent.worker").split()
-    assert {"reminder", "slack.command.status"} <= set(kinds), kinds
-
-
-def test_a_teams_image_says_in_one_line_what_it_lacks(team_image: str) -> None:
-    ended = run("docker", "run", "--rm", "--network=none", team_image, check=False)
-
-    assert ended.returncode == 2
-    assert "DATABASE_URL is not set" in ended.stdout + ended.stderr
+    assert {"reminder", "slack.app_mention", "slack.command.status"} <= set(kinds), kinds

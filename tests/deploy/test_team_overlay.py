@@ -3,16 +3,7 @@
 import re
 
 from tests.deploy.commands import version
-from tests.deploy.manifests import (
-    REMOTE,
-    TEAM,
-    all_containers,
-    environment,
-    main_container,
-    named,
-    of_kind,
-    rendered,
-)
+from tests.deploy.manifests import REMOTE, TEAM, all_containers, environment, named, of_kind, pod, rendered
 
 
 def test_it_names_our_repository_and_this_version() -> None:
@@ -26,7 +17,7 @@ def test_it_names_our_repository_and_this_version() -> None:
 
 def test_the_workers_run_the_teams_image_with_its_handlers_and_replicas() -> None:
     worker = named(rendered(TEAM), "Deployment", "worker")
-    container = main_container(rendered(TEAM), "worker")
+    (container,) = pod(worker)["containers"]
     assert container["image"] == "registry.example.com/team/team-worker:7"
     assert worker["spec"]["replicas"] == 4
     given = environment(rendered(TEAM), container)

@@ -5,36 +5,19 @@ from functools import cache
 
 import yaml
 from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings
 
 import surelane_dev.dev_settings
 import surelane_dev.simulator.simulator_settings
-import surelane_ingest.ingest_settings
-import surelane_migrations.migration_settings
-import surelane_operator.console.access.access_settings
-import surelane_worker.worker_settings
+from tests.deploy.settings import MODULES, fields_of
 from tests.docs.blocks import ROOT
 
-MODULES = (
-    surelane_ingest.ingest_settings,
-    surelane_worker.worker_settings,
-    surelane_migrations.migration_settings,
-    surelane_operator.console.access.access_settings,
-    surelane_dev.dev_settings,
-    surelane_dev.simulator.simulator_settings,
-)
+ALL = (*MODULES.values(), surelane_dev.dev_settings, surelane_dev.simulator.simulator_settings)
 
 
 @cache
 def settings() -> dict[str, FieldInfo]:
     """Return the settings of our programs by variable."""
-    return {
-        str(field.validation_alias): field
-        for module in MODULES
-        for kind in vars(module).values()
-        if isinstance(kind, type) and issubclass(kind, BaseSettings)
-        for field in kind.model_fields.values()
-    }
+    return {str(field.validation_alias): field for module in ALL for field in fields_of(module)}
 
 
 @cache

@@ -85,9 +85,7 @@ def missing(code: types.CodeType, names: dict[str, Any]) -> Iterator[str]:
 def test_page_runs_from_top_to_bottom(page: str, found: list[Block], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "examples/bolt"))
     monkeypatch.setenv("SLACK_BOT_TOKEN", "xoxb-test")
-    monkeypatch.setattr(
-        slack_sdk.WebClient, "auth_test", lambda *_, **__: {"ok": True}
-    )  # a Bolt app asks Slack
+    monkeypatch.setattr(slack_sdk.WebClient, "auth_test", lambda *_, **__: {"ok": True})  # a Bolt app asks
     names: dict[str, Any] = {"__name__": "page", "__builtins__": builtins, **GIVEN.get(page, {})}
     try:
         if page in BEGUN:
@@ -117,9 +115,7 @@ async def connection(shared_database: str) -> Any:
     await connected.close()
 
 
-async def test_orders_and_their_jobs_are_stored_together(
-    connection: Connection, shared_database: str
-) -> None:
+async def test_orders_are_stored_with_their_jobs(connection: Connection, shared_database: str) -> None:
     class Base(DeclarativeBase):
         pass
 

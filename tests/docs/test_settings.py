@@ -15,14 +15,8 @@ from tests.docs.blocks import ROOT
 PAGE = (ROOT / "docs/settings.md").read_text()
 ROW = re.compile(r"^\| (`[A-Z_`, ]+`) \| ([^|]+) \|", re.MULTILINE)
 SOMEWHERE = {
-    "SURELANE_MODEL_INSTRUCTIONS",
-    "SURELANE_WORKER_NAME",
-    "SURELANE_HANDLERS",
-    "SURELANE_CONSOLE_KEY",
-    "SURELANE_MESSAGE_URL",
-    "SLACK_SCOPES",
-    "SLACK_AUTHORIZE_URL",
-    "SLACK_REDIRECT_URI",
+    *("SURELANE_MODEL_INSTRUCTIONS", "SURELANE_WORKER_NAME", "SURELANE_HANDLERS", "SURELANE_CONSOLE_KEY"),
+    *("SURELANE_MESSAGE_URL", "SLACK_SCOPES", "SLACK_AUTHORIZE_URL", "SLACK_REDIRECT_URI"),
 }
 """Settings whose default the page describes in words."""
 ALSO = {"SURELANE_OPERATOR_DATABASE_URL": "DATABASE_URL"}
@@ -49,9 +43,7 @@ def rows(*sections: str) -> dict[str, str]:
 )
 def test_page_has_each_setting_with_its_default(section: str, settings: Any) -> None:
     documented = rows("All services", "Ingest and the worker", section)
-    fields = {
-        variable: name for name, field in settings.model_fields.items() for variable in variables_of(field)
-    }
+    fields = {each: name for name, field in settings.model_fields.items() for each in variables_of(field)}
     assert fields.keys() <= documented.keys(), fields.keys() - documented.keys()
     assert rows(section).keys() <= fields.keys(), "a setting that is not there any longer"
     assert fields

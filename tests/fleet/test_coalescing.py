@@ -6,7 +6,7 @@ from typing import Any
 from surelane.testing import fleet, virtual
 from surelane_operator.reads.events import Reads
 from surelane_operator.reads.timeline import story_of
-from surelane_worker import Context, Discard, Event, FanOut, Handlers, Job, Limit
+from surelane_worker import Context, Discard, Event, FanOut, Handlers, Job, Limit, Snooze
 from surelane_worker import Continuation as Then
 
 
@@ -32,11 +32,16 @@ def talking(log: list[str], go: asyncio.Event | None = None) -> Handlers:  # noq
             case "fail once" if ctx.attempt == 1:
                 await until_told()
                 raise RuntimeError("not yet")
+            case "undo":
+                await ctx.undo("read", log.append, "undid")
+                return Discard("no more")
             case "fail":
                 return Discard("no more")
             case "sleep":
                 await ctx.sleep("5s")
                 assert said == await ctx.step("read again", lambda texts: texts, words(events))
+            case "snooze" if log.count("a b") == 1:
+                return Snooze("5s")
             case "wait":
                 await until_told()
             case "fan out":
@@ -141,16 +146,22 @@ async def test_every_attempt_gets_the_same_events() -> None:
         go.set()
         assert await ends(f, first, second, third) == [["a", "b"], first.id, ["c"]]
         assert await attempts(first, second) == [2, 1]
-        first, *others = await say(f, "a", "b", do="sleep")
-        assert await ends(f, first, *others) == [["a", "b"], first.id]
+        for do in ("sleep", "snooze"):
+            log.clear()
+            first, *others = await say(f, "a", "b", do=do)
+            assert await ends(f, first, *others) == [["a", "b"], first.id]
+            assert log == ["a b", "a b"]
 
 
 @virtual
 async def test_followers_of_a_run_that_failed_for_good_are_handled_anew() -> None:
-    async with fleet(talking([])) as f:
-        first, *others = await say(f, "a", "b", "c", do="fail")
-        assert (await f.until(first.ended))["reason"] == "no more"
-        assert await ends(f, *others) == [["b", "c"], others[0].id]
+    log: list[str] = []
+    async with fleet(talking(log)) as f:
+        for do in ("fail", "undo"):
+            first, *others = await say(f, "a", "b", "c", do=do)
+            assert (await f.until(first.ended))["reason"] == "no more"
+            assert await ends(f, *others) == [["b", "c"], others[0].id]
+        assert log.count("undid") == 1
 
 
 @virtual

@@ -1,6 +1,7 @@
 """Durable handlers: stored steps are not run again, and suspended events wait without a worker."""
 
 import asyncio
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -342,6 +343,10 @@ def hanging(said: list[str]) -> Handlers:
             await asyncio.sleep(600)
         except asyncio.CancelledError:
             said.append(f"cancelled {ctx.cancelled}")
+            while event.payload.get("stays") and len(said) < 100:
+                said.append("stays")
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(600)
             if event.payload.get("ignore"):
                 return "done all the same"
             raise
@@ -404,13 +409,16 @@ async def test_a_suspended_event_is_cancelled_at_once() -> None:
 @virtual
 async def test_a_worker_that_hangs_is_fenced_after_the_grace() -> None:
     said: list[str] = []
-    async with fleet(hanging(said), workers=1) as f:
-        event = await f.enqueue("hang")
-        await f.until(lambda: said)
-        f.freeze(f.workers[0], "30s")
-        await f.cancel(event)
-        row = await f.until(event.ended)
-        assert (row["outcome"], row["reason"]) == ("cancelled", "cancelled while running")
+    async with fleet(hanging(said), settings={"SURELANE_LEASE": "9s", "SURELANE_SWEEP_INTERVAL": "5s"}) as f:
+        for stays in (False, True):
+            said.clear()
+            event = await f.enqueue("hang", {"stays": stays})
+            await f.until(lambda: said)
+            if not stays:
+                f.freeze(f.workers[0], "30s")
+            await f.cancel(event)
+            row = await f.until(event.ended, "1m")
+            assert (row["outcome"], row["reason"]) == ("cancelled", "cancelled while running")
 
 
 # --- Retention, and running again

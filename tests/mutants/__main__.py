@@ -28,6 +28,7 @@ MOST_UNSOUND = 3
 """Tests that fail without the fault, too, after which a tier is given up."""
 LONGEST = 1200
 """Seconds for one tier."""
+HUNG = "a test that ran into its time bound"
 
 
 class InvalidMutantError(Exception):
@@ -83,7 +84,7 @@ class Runner:
         while files and len(unsound) < MOST_UNSOUND:
             left_out = [f"--deselect={test}" for test in unsound]
             test = await _first_failure(tree, *left_out, "-m", WITHOUT_TOOLS + marks, *files)
-            if test is None or await self._is_sound(test):
+            if test is None or test == HUNG or await self._is_sound(test):
                 return test
             _say(f"note: without a fault, too, fails {test}")
             unsound.append(test)
@@ -98,13 +99,15 @@ class Runner:
 async def _first_failure(tree: Path, *given: str) -> str | None:
     options = "-x", "-q", "-n", "0", "--tb=short", f"--ignore={RECORDED}"
     code, output = await _ended(tree, "pytest", *options, *given)
+    if "Timeout (>" in output:  # it may end pytest, too
+        return HUNG
     migrated = not re.search(
         r"ERROR at setup.*^E +surelane_migrations.errors", output, re.DOTALL | re.MULTILINE
     )
-    if code not in (0, 1, 5) or not migrated:
-        raise InvalidMutantError(output[-2000:])
     failed = re.search(r"^(?:FAILED|ERROR) ((?:tests|dev)/\S+\.py(?:::.+?)?)(?: - |$)", output, re.MULTILINE)
-    return None if code != 1 else failed[1] if failed else output[-200:]
+    if code not in (0, 1, 5) or not migrated or (code == 1 and failed is None):
+        raise InvalidMutantError(output[-2000:])
+    return failed[1] if code == 1 and failed else None
 
 
 async def _ended(tree: Path, module: str, *given: str) -> tuple[int, str]:
@@ -121,7 +124,7 @@ async def _ended(tree: Path, module: str, *given: str) -> tuple[int, str]:
         async with asyncio.timeout(LONGEST):
             output, _ = await process.communicate()
     except TimeoutError:
-        return 1, f"it ran for {LONGEST} seconds"
+        return 1, f"Timeout (>{LONGEST}.0s)"
     finally:
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGTERM)

@@ -69,15 +69,15 @@ def read(table: str) -> Iterator[Mutant]:
 
 TABLE = r"""
 # skipped-members: claims do not pass over members that came first
-@ sql/005-claim.sql > sql/test_group_order.py sql/test_group_kinds.py
+@ sql/005-claim.sql > sql/test_group.py sql/test_group_kinds.py
 ~ if _followed then ==> if false then
 # late-limits: limits are declared before the first claim
-@ worker/sessions.py > system/test_limits.py sql/test_limits.py
+@ worker/sessions.py > fleet/test_limits.py sql/test_limits.py system/test_limits.py
 -         await self._limit(engine)
 -         if self.attempts:
 +         if self.attempts:
 # kept-claims: claims whose answer was lost are released
-@ sql/008-sweep.sql > sql/test_sessions.py system/test_worker_network.py
+@ sql/008-sweep.sql > sql/test_sessions.py fleet/test_outages.py
 ~ where e.attempts > 0 and e.vt > agent.clock() ==> where false and e.vt > agent.clock()
 # kept-keys: a job that is replaced gets the new limit key
 @ sql/003-insert.sql > sql/test_limits.py sql/test_enqueue.py
@@ -86,7 +86,7 @@ TABLE = r"""
 @ sql/008-sweep.sql > sql/test_group_kinds.py
 ~ not m.head and m.retrying and m.kind ==> not m.head and false and m.kind
 # early-retirement: a worker whose claims stand is not forgotten
-@ sql/014-session.sql > sql/test_sessions.py system/test_sessions.py
+@ sql/014-session.sql > sql/test_sessions.py fleet/test_sessions.py
 -     if exists (select from agent.event where attempts > 0 and vt > _now and claimed_by = _name) then
 +     if false then
 # future-starts: a clock that jumps ahead and back does not block a rate
@@ -106,7 +106,7 @@ TABLE = r"""
 -         rescued = await self.engine.rescue_events(DEAD_FOR)
 +         rescued = await self.engine.rescue_events(2 * DEAD_FOR)
 # refused-settles: an outcome that a standby refuses is sent again
-@ client/errors.py > system/test_settling.py unit/test_slack_errors.py system/test_client_errors.py
+@ client/errors.py > unit/test_slack_errors.py system/test_settling.py system/test_client_errors.py
 -     if sqlstate[:2] in _AWAY or sqlstate == _READ_ONLY:
 -         return DatabaseUnavailable(message)
 +     if sqlstate[:2] in _AWAY:
@@ -114,16 +114,16 @@ TABLE = r"""
 +     if sqlstate == _READ_ONLY:
 +         return InvalidInput(message, sqlstate)
 # blind-idlers: an idle worker finds out within 10 seconds that its connections hang
-@ worker/assembly.py > system/test_worker_network.py system/test_claiming_poller.py
+@ worker/assembly.py > system/test_worker_network.py fleet/test_outages.py fleet/test_claiming.py
 ~ CLAIM_TIMEOUT = timedelta(seconds=5) ==> CLAIM_TIMEOUT = STATEMENT_TIMEOUT
 @ service/pool.py
 - if self._connection is not None and not self._turn.locked():
 + if self._connection is None and not self._turn.locked():
 # repeated-questions: a reply whose answer was lost is found in Slack
-@ worker/slack/notes.py > system/test_slack_repeats.py unit/test_slack_notes.py
+@ worker/slack/notes.py > unit/test_slack_notes.py system/test_slack_repeats.py
 ~ if mark.get("event_id") == event.key else None ==> if mark.get("event_id") == event.id else None
 # changed-answers: the first answer to a question counts
-@ sql/010-durable.sql > system/test_asks.py sql/test_operator_actions.py
+@ sql/010-durable.sql > fleet/test_asks.py sql/test_operator_actions.py
 ~ if _once then ==> if false then
 @ sql/010-durable.sql
 - signal, _held.attempts, _now, _now + _timeout, _now)
@@ -132,7 +132,7 @@ TABLE = r"""
 @ sql/001-event.sql > sql/test_settle_fences.py
 ~ return array_upper(_claimed, 1) = _claim and ==> return array_upper(_claimed, 1) >= _claim and
 # returned-claims-stand: a claim ends as its event is returned
-@ sql/001-event.sql > sql/test_settle_fences.py sql/test_settle_outcomes.py
+@ sql/001-event.sql > sql/test_settle_fences.py sql/test_settle.py
 - = _claim and _claimed_by = coalesce(_worker, _claimed_by);
 + = _claim and (_worker is null or coalesce(_claimed_by, _worker) = _worker);
 # strangers-settle: after a failover no worker settles the claim of another
@@ -152,7 +152,7 @@ TABLE = r"""
 -         self._busy(busy)
 +         self._end(settled)
 # renewed-after-cancel: a cancelled event ends within its grace
-@ sql/007-settle.sql > sql/test_settle_outcomes.py sql/test_model.py
+@ sql/007-settle.sql > sql/test_settle.py sql/test_model.py
 - set vt = case when cancelled_by is null then _now + _invisible_for else vt end, heartbeat_at
 + set vt = _now + _invisible_for, heartbeat_at
 # heartbeats-go-on: the lease of a cancelled handler is not renewed
@@ -167,16 +167,16 @@ TABLE = r"""
 +             elif answer is Settled.BUSY:
 +                 self._lose(claim)
 # suspended-workers-post: a worker that stood still posts nothing under a lost claim
-@ worker/leasing.py > system/test_slack_repeats.py fleet/test_leasing.py unit/test_leases.py
+@ worker/leasing.py > fleet/test_leasing.py unit/test_leases.py system/test_slack_repeats.py
 -         self.stop_lapsed()
 -         if work.stopped == LOST:
 +         if work.stopped == LOST:
 # elected-by-id: a group's events come in the order in which they happened
-@ sql/002-group.sql > sql/test_group_order.py
+@ sql/002-group.sql > sql/test_group.py
 - order by event_ts, id limit 1 for update skip locked) as visible
 + order by id limit 1 for update skip locked) as visible
 # late-retries: a retry that waits keeps its group
-@ sql/002-group.sql > sql/test_group_order.py sql/test_group.py
+@ sql/002-group.sql > sql/test_group.py
 - where group_key = _group_key and not head and retrying
 + where group_key = _group_key and not head and retrying and vt <= _now
 # no-next-head: a group goes on as its head ends
@@ -185,7 +185,7 @@ TABLE = r"""
 -     return null;
 +     return null;
 # failures-let-pass: a failed event blocks its group
-@ sql/007-settle.sql > sql/test_group_order.py sql/test_settle_outcomes.py
+@ sql/007-settle.sql > sql/test_group.py sql/test_settle.py
 -         set claimed_by = null, heartbeat_at = null, retrying = _counted
 +         set claimed_by = null, heartbeat_at = null, retrying = false
 # lapsed-groups-whole: after a lapse a group's head is tried alone
@@ -199,7 +199,7 @@ TABLE = r"""
 + attempts
 +     where id = any(_members);
 # batches-by-id: a batch of ingest keeps the order in which its events happened
-@ sql/003-insert.sql > sql/test_insert_batches.py sql/test_group_order.py
+@ sql/003-insert.sql > sql/test_insert_batches.py sql/test_group.py
 -         order by group_key, first, second, id
 -         on conflict
 +         order by group_key, id
@@ -234,7 +234,7 @@ TABLE = r"""
 @ worker/handling/steps.py > fleet/test_durable.py system/test_durable.py
 ~ return Key(name, self._counts[name]) ==> return Key(name, 1)
 # unordered-steps: a new step before a stored one is refused
-@ worker/handling/past.py > fleet/test_durable.py fleet/test_versions.py system/test_durable.py
+@ worker/handling/past.py > fleet/test_versions.py fleet/test_durable.py
 -     return step.in_order and (step.ended or step.sort == "wait")
 +     return step.in_order and step.ended and step.sort == "wait"
 # counted-waits: an attempt that ends in a wait is not counted
@@ -270,11 +270,11 @@ TABLE = r"""
 @ worker/duties.py > unit/test_worker_duties.py fleet/test_leasing.py system/test_restarts.py
 ~ by_age = bool(kinds) and self.claiming_for() >= age.total_seconds() ==> by_age = bool(kinds)
 # paused-expire: events of a paused kind do not expire
-@ sql/008-sweep.sql > sql/test_settle_outcomes.py
+@ sql/008-sweep.sql > sql/test_settle.py
 - array(select kind from agent.kind where not paused and (_kinds is null or
 + array(select kind from agent.kind where (_kinds is null or
 # cut-undos: undos run after the deadline, too
-@ sql/008-sweep.sql > fleet/test_undos.py sql/test_queue_sweeps.py system/test_durable_undos.py
+@ sql/008-sweep.sql > fleet/test_undos.py sql/test_queue_sweeps.py
 ~ and (e.notes ? 'undo') is not true and not exists ( ==> and not exists (
 # stuck-last-attempts: a last attempt that lapsed ends as expired
 @ sql/008-sweep.sql > sql/test_queue_sweeps.py
@@ -289,10 +289,10 @@ TABLE = r"""
 @ sql/008-sweep.sql > sql/test_sessions.py
 ~ if not found or _session = any(agent.open_sessions()) then ==> if not found then
 # no-grace: a lost worker has a grace to come back
-@ worker/sessions.py > sql/test_session_watcher.py system/test_sessions.py
+@ worker/sessions.py > sql/test_session_watcher.py fleet/test_sessions.py
 ~ if began - since >= grace: ==> if now - since <= grace:
 # old-losses: after a restart of the server the grace begins anew
-@ worker/sessions.py > sql/test_session_watcher.py system/test_sessions.py
+@ worker/sessions.py > sql/test_session_watcher.py fleet/test_sessions.py
 ~ looked >= 2 * self._grace or sessions.server_since != self._server_since: ==> looked >= 2 * self._grace:
 # uncounted-deaths: the attempts of a dead worker count
 @ sql/008-sweep.sql > sql/test_sessions.py sql/test_queue_sweeps.py
@@ -301,12 +301,12 @@ TABLE = r"""
 +     update agent.event set vt = _now, attempts = greatest(attempts - 1, 0)
 +     , changes
 # silent-rescues: idle workers get the events of a dead one at once
-@ sql/008-sweep.sql > sql/test_sessions.py system/test_sessions.py
+@ sql/008-sweep.sql > sql/test_sessions.py fleet/test_sessions.py
 -         perform agent.sweep_exhausted(null, 1000, null);
 -         perform pg_notify('agent_event', '');
 +         perform agent.sweep_exhausted(null, 1000, null);
 # any-place: an encrypted value opens in its own event and step alone
-@ client/encryption/envelopes.py > sql/test_sealing.py system/test_encryption.py unit/test_envelopes.py
+@ client/encryption/envelopes.py > sql/test_sealing.py unit/test_envelopes.py system/test_encryption.py
 ~ if digest and place is not None and not place.takes(digest): ==> if digest and place is None:
 # unbound-secrets: a sealed secret opens in its own row alone
 @ client/encryption/keys.py > unit/test_keys.py sql/test_installations.py
@@ -358,14 +358,14 @@ TABLE = r"""
 @ ingest/taking.py > system/test_ingest_outage.py system/test_ingest_writer.py
 ~ raise Refused(503, answer.value, event=named) ==> return
 # refused-forever: Slack sends again what an outage kept out
-@ ingest/writer.py > system/test_ingest_outage.py system/test_ingest_writer.py
+@ ingest/writer.py > system/test_ingest_answers.py system/test_ingest_writer.py
 -     return NotStored.UNSTORABLE if isinstance(error, InvalidInput) else NotStored.REFUSED
 +     return NotStored.UNSTORABLE if isinstance(error, Exception) else NotStored.REFUSED
 # two-signatures: a request with two signatures is refused
 @ ingest/slack.py > unit/test_ingest_signature.py
 ~ if len(timestamps) == len(signatures) == 1 else None ==> if len(timestamps) and len(signatures) else None
 # acknowledged-in-vain: an envelope that was not stored is not acknowledged
-@ ingest/socket_mode.py > system/test_socket_outage.py system/test_socket_mode.py
+@ ingest/socket_mode.py > promises/test_ingest.py system/test_socket_mode.py
 -             if refused.status == 503:
 -                 return "unavailable"
 +             if refused.status == 500:
@@ -381,26 +381,26 @@ TABLE = r"""
 @ sql/001-event.sql > sql/test_insert.py sql/test_group.py system/test_answers.py
 ~ _kind in ('slack.block_actions', 'slack.block_suggestion', ==> _kind in ('slack.block_suggestion',
 # no-wake-up: an insert wakes a worker
-@ sql/002-group.sql > sql/test_insert.py system/test_claiming_wakeup.py
+@ sql/002-group.sql > sql/test_insert.py fleet/test_wakeups.py fleet/test_claiming.py
 -     perform pg_notify('agent_event', '');
 -     return null;
 +     return null;
 # no-deputy: where the responder hangs another worker still polls
-@ worker/claiming/position.py > system/test_claiming_position.py
+@ worker/claiming/position.py > fleet/test_wakeups.py fleet/test_claiming.py
 -         return not self.notifications or self.number is not None
 +         return not self.notifications or self.number == 0
 # hidden-commits: an event that was committed late is found
 @ worker/claiming/claimer.py > unit/test_claiming_cursors.py
 ~ = first if stands is None else min(first, stands) ==> = first if stands is None else max(first, stands)
 # undos-forwards: undos run in reverse order
-@ worker/handling/undo.py > fleet/test_undos.py system/test_durable_undos.py
+@ worker/handling/undo.py > fleet/test_undos.py
 ~ for key, call in reversed(steps.undos): ==> for key, call in steps.undos:
 # children-one-by-one: a continuation begins once all its children have ended
 @ sql/011-workflow.sql > sql/test_workflow_fan_out.py sql/test_children.py
 -         update agent.event set waits_for = greatest(waits_for - _ended.children, 0)
 +         update agent.event set waits_for = greatest(waits_for - 1, 0)
 # newest-code: a run stays with the version that it began under
-@ worker/running/runner.py > fleet/test_versions.py system/test_versions.py
+@ worker/running/runner.py > fleet/test_versions.py
 ~ return newest.versions.get(attempt.version, lacking) ==> return newest.versions.get(attempt.version, newest)
 # followers-of-a-pause: quick messages end with the run that got them
 @ worker/running/runner.py > fleet/test_coalescing.py
@@ -426,7 +426,7 @@ TABLE = r"""
 @ sql/011-workflow.sql > sql/test_failure_hooks.py
 ~ for each row when (new.outcome in ('failed', 'expired') ==> for each row when (new.outcome in ('failed')
 # counted-releases: an attempt that a drain ends is not counted
-@ sql/007-settle.sql > sql/test_settle_outcomes.py system/test_running_drain.py
+@ sql/007-settle.sql > sql/test_settle.py system/test_running_drain.py
 - where id <> all(_cancelled)), false, agent.latest_claims
 + where id <> all(_cancelled)), true, agent.latest_claims
 # hasty-drains: running handlers end before a drain cancels them
@@ -438,7 +438,7 @@ TABLE = r"""
 @ worker/handling/outcomes.py > unit/test_handling_backoff.py
 ~ return min(jittered, self.cap.total_seconds()) ==> return max(jittered, self.cap.total_seconds())
 # first-pause-for-all: each event of a batch has its own pause
-@ sql/007-settle.sql > sql/test_settle_outcomes.py sql/test_settle.py
+@ sql/007-settle.sql > sql/test_settle.py
 - greatest(coalesce(_pauses[array_position(_of, e.id)], interval '0'), interval '0')
 + greatest(coalesce(_pauses[1], interval '0'), interval '0')
 # moved-while-running: no two installations can claim one event
@@ -458,7 +458,7 @@ TABLE = r"""
 @ sql/015-change.sql > sql/test_rerun.py
 ~ select s.*, s.stored_at < cut.at and ==> select s.*, s.stored_at <= cut.at and
 # former-primaries: after a failover no service uses the former primary
-@ service/pool.py > system/test_failover.py sql/test_sessions.py
+@ service/pool.py > sql/test_sessions.py system/test_failover.py
 ~ if newest > timeline: ==> if newest < timeline:
 """
 

@@ -76,7 +76,6 @@ async def each_ended_once(
                     wanted,
                     outcome,
                 ) or []  # fmt: skip
-    assert ended == wanted, (
-        f"{len(wanted) - len(set(ended))} did not end, {len(ended) - len(set(ended))} twice"
-    )
+    once = len(set(ended))
+    assert ended == wanted, f"{len(wanted) - once} did not end, {len(ended) - once} twice"
     assert not await connection.fetchval("select count(*) from agent.event where item_key = any($1)", wanted)

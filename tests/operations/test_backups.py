@@ -78,9 +78,7 @@ async def archived(server: Restartable) -> None:
             await asyncio.sleep(0.1)
 
 
-async def test_the_database_goes_back_to_a_point_in_time_and_loses_only_what_came_later(
-    tmp_path: Path,
-) -> None:
+async def test_a_point_in_time_is_restored_and_only_what_came_later_is_lost(tmp_path: Path) -> None:
     archive = make(tmp_path / "archive")
     user = server_user(archive)
     make_private(archive, user)
@@ -172,9 +170,7 @@ async def test_everything_moves_to_a_server_without_timescaledb(timescaledb: str
         assert await connection.fetchval("select agent.history_is_hypertable()")
         ended = await connection.fetchval("select count(*) from agent.event_hist")
         assert ended > 0
-    await run(
-        program("pg_dump"), "-Fc", "--data-only", "--schema=agent", *kept_out, "-d", superuser, "-f", dump
-    )
+    await run(program("pg_dump"), "-Fc", "-a", "--schema=agent", *kept_out, "-d", superuser, "-f", dump)
     await run(program("psql"), "-d", superuser, "-c", rf"\copy (select * from agent.event_hist) to {history}")
     async with restartable() as server:
         new = server.uri("postgres")

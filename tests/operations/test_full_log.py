@@ -81,9 +81,7 @@ async def sent(send: Callable[[], Awaitable[int]]) -> int:
     return status
 
 
-async def test_a_full_log_volume_loses_nothing_and_work_goes_on_when_there_is_room(
-    container: PostgresContainer,
-) -> None:
+async def test_a_full_log_loses_nothing_and_work_goes_on_with_room(container: PostgresContainer) -> None:
     admin = container.get_connection_url()
     owner = uri_of(admin, role="surelane", database=NAME)
     await prepare(admin, NAME)

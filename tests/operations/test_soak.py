@@ -114,9 +114,7 @@ async def verify(server: Restartable) -> None:
     assert await process.wait() == 0
 
 
-async def test_nothing_is_lost_and_nothing_grows_for_ever(
-    record: Callable[[tuple[object, ...]], None],
-) -> None:
+async def test_nothing_is_lost_and_nothing_grows(record: Callable[[tuple[object, ...]], None]) -> None:
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(restartable())
         soak = Soak(server)

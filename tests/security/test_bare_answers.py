@@ -69,9 +69,7 @@ REQUESTS = {
 
 @pytest.mark.parametrize("port", PORTS)
 @pytest.mark.parametrize("case", REQUESTS)
-async def test_an_answer_to_what_is_no_request_says_its_status_alone(
-    ports: dict[str, int], port: str, case: str
-) -> None:
+async def test_an_answer_to_no_request_is_a_bare_status(ports: dict[str, int], port: str, case: str) -> None:
     request, status = REQUESTS[case]
     answer = await raw(ports[port], request, answers=1)
     assert statuses(answer) == [status], answer

@@ -104,9 +104,7 @@ def browser(url: str, sessions: Sessions) -> Browser:
     return Browser(url, sessions, "ada")
 
 
-async def test_a_session_reads_and_is_named_and_a_token_changes_without_a_csrf_token(
-    browser: Browser,
-) -> None:
+async def test_a_session_reads_and_is_named_and_a_token_changes_too(browser: Browser) -> None:
     status, who = await browser.send("GET", "/console/")
     assert status == 200
     assert (who["name"], who["actor"], who["via"]) == ("ada", "ada", "page")
@@ -115,9 +113,7 @@ async def test_a_session_reads_and_is_named_and_a_token_changes_without_a_csrf_t
     assert (who["name"], who["via"]) == ("script", "api")
 
 
-async def test_without_a_session_the_page_leads_to_the_sign_in_and_the_api_answers_401(
-    browser: Browser,
-) -> None:
+async def test_without_a_session_the_page_leads_to_the_sign_in(browser: Browser) -> None:
     there = "/console/sign-in?next=/console/?a%3D1%26b%3D2"
     assert await browser.send("GET", "/console/?a=1&b=2", cookie="") == (303, there)
     assert (await browser.send("GET", "/v1/who", cookie=""))[0] == 401

@@ -44,9 +44,7 @@ async def post(ingest: Served, identity: int | str, headers: Mapping[str, str], 
     return (await ingest.slack.send("POST", f"/v1/dispatch/{identity}", body, {**JSON, **headers})).status
 
 
-async def test_an_answer_ends_the_task_it_was_signed_for_and_no_other(
-    ingest: Served, connection: Connection
-) -> None:
+async def test_an_answer_ends_only_its_own_task(ingest: Served, connection: Connection) -> None:
     first, second = await parked(connection), await parked(connection)
     signed = sign(answer_id(first), ANSWER, [KEY])
     assert await post(ingest, second, signed) == 401, "another task's answer"

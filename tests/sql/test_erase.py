@@ -267,10 +267,13 @@ async def test_tokens_go_with_their_owner(queue: Connection, names: Any, left: l
     installations = AsyncInstallations(Installations(queue, Keyring([new_key()])))
     for team in ("T1", "T2"):
         await installations.async_save(installation(team))
+    waits = "insert into agent.install_wait values (7, 'T1', false, 'infinity', 'U1')"
+    await queue.execute(waits)
     found = "select array_agg(owner_id || ':' || user_id order by 1) from agent.installation"
     assert (await preview(queue, **names)).get("installation", 0) == 4 - len(left)
     assert (await erase(queue, **names)).get("installation", 0) == 4 - len(left)
     assert sorted(await queue.fetchval(found)) == left
+    assert await queue.fetchval("select count(*) from agent.install_wait") == ("channel" in names)
 
 
 async def test_a_workspaces_data_key_goes_with_all_that_it_encrypted(queue: Connection) -> None:

@@ -1,11 +1,9 @@
 """Handle the events of the durable handlers' tests in real worker processes."""
 
-import asyncio
 import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 
@@ -71,36 +69,3 @@ async def mortal(event: Event, ctx: Context) -> object:
     total += await ctx.step("last", count, answer)
     log.die_once("at end")
     return {"total": total, "text": made.text, "attempt": ctx.attempt}
-
-
-CHOICES = ["Approve", "Reject"]
-
-
-@handlers.on("slack.app_mention")
-async def mentioned(event: Event, ctx: Context) -> Any:
-    """Ask as the text says, with a reply before and after."""
-    words = event.slack["text"].split()
-    await ctx.slack.reply(event, "before")
-    if "stoppable" in words:
-        async with ctx.stoppable(event):
-            await asyncio.sleep(60 if "long" in words else 0)
-        return "ended"
-    await ctx.step("in a step", ctx.slack.reply, event, "in a step")
-    choices = (
-        None if "text" in words else [f"v{number}" for number in range(7)] if "menu" in words else CHOICES
-    )
-    if "raced" in words:
-        asking = asyncio.create_task(ctx.ask(event, "Deploy?", choices))
-        await asyncio.wait({asking, asyncio.create_task(ctx.sleep("50ms"))}, return_when="FIRST_COMPLETED")
-        return f"answered: {asking.done()}"
-    by: Any = (lambda user: user == event.slack["user"]) if "judged" in words else None
-    answer = await ctx.ask(
-        event,
-        "Deploy?",
-        choices,
-        timeout="100ms" if "timeout" in words else None,
-        by=event.slack["user"] if "mine" in words else by,
-        blocking="blocking" in words,
-    )
-    await ctx.slack.reply(event, "after")
-    return None if answer is None else [answer.choice, answer.user]

@@ -117,6 +117,36 @@ class Stand:
         return [shown(reply) for reply in self.replies(message) if not reply.only_tasks]
 
 
+class Person:
+    """Somebody who clicks."""
+
+    def __init__(self, slack: Stand, name: str) -> None:
+        self.slack, self.name, self.user = slack, name, slack.user(name)
+
+    async def click(self, message: Message, element: dict[str, Any], block: str, **chosen: Any) -> int:
+        """Click on an element of a message; return the event's id."""
+        action = {key: element[key] for key in ("type", "action_id", "value") if key in element}
+        payload = self.slack.click(message, action | {"block_id": block} | chosen, self.name)
+        return await self.slack.store(payload)
+
+    async def press(self, message: Message, number: int = 0) -> int:
+        """Press a button of a message."""
+        actions = message.blocks[-1]
+        return await self.click(message, actions["elements"][number], actions["block_id"])
+
+    def written(self, view: View, text: str) -> str:
+        """Return the payload of a modal that this person sends."""
+        values = {"answer": {"text": {"type": "plain_text_input", "value": text}}}
+        return json.dumps(self.slack.submission(view.content, values, self.name))
+
+
+def private(slack: Stand, asked: Message) -> list[str]:
+    """Return what was said to one person alone."""
+    room = slack.simulator.workspace.channels[asked.channel]
+    said = [message for message in room.messages.values() if message.thread_ts == asked.ts]
+    return [message.text for message in said if message.visible_to is not None]
+
+
 def shown(message: Message) -> str:
     """Return the text that a message shows. An update shows its blocks; its text is for notifications."""
     parts = [block["text"] for block in message.blocks if block["type"] == "markdown"]

@@ -13,13 +13,11 @@ from yarl import URL
 from surelane.calls import Connection
 from surelane_dev.simulator.workspace.model import Message
 from surelane_service.service_settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET
-from tests.databases import as_role
 from tests.processes import Service, service, until
 from tests.scenario import eventually
 from tests.sql.migrations import becomes
 from tests.system.account_server import AccountServer, account_server
 from tests.system.model_server import ModelServer, Reply, calls, model_server, says, settings
-from tests.system.test_cli import Command
 from tests.system.test_durable import result_of, suspended
 from tests.system.test_installing import BAKERY, KEY, Browser, stand
 from tests.system.test_installing import Stand as Slack
@@ -99,10 +97,10 @@ class World:
         await until(lambda: len(self.buttons()) >= buttons, within=60, what="the button")
         assert (await self.connect(self.buttons()[-1][2], "sarah"))[0] == 200
 
-    async def connected(self, name: str = "sarah", user: str = SARAH) -> str:
-        """Let somebody connect an account. Return the token."""
-        turn, before = await self.turn(user, "flour"), set(self.grants)
-        assert (await self.connect(self.buttons()[-1][2], name))[0] == 200
+    async def connected(self) -> str:
+        """Let Sarah connect her account. Return the token."""
+        turn, before = await self.turn(SARAH, "flour"), set(self.grants)
+        assert (await self.connect(self.buttons()[-1][2], "sarah"))[0] == 200
         await ended(self.slack.database, turn)
         (token,) = set(self.grants) - before
         return token
@@ -278,20 +276,3 @@ async def test_a_job_that_names_a_person_does_not_get_the_persons_token(
         turn = await connection.fetchval("select agent.enqueue('agent-turn', $1)", json.dumps(payload))
         assert await world.answer(turn) == "Without."
     assert world.server.seen == []
-
-
-async def test_erasing_a_person_takes_the_token(world: World, connection: Connection) -> None:
-    async with world.worker():
-        await world.connected()
-        await world.connected("ida", IDA)
-        waiting = await world.ask(SARAH, "flour")
-        await ended(connection, waiting)
-        assert await world.people() == [SARAH, IDA]
-        surelane = Command(as_role(world.database, "surelane_operator"))
-        erased = await surelane("erase", "--user", SARAH, "--yes", "--json")
-        assert erased.json["counts"]["installation"] == 1
-        assert await world.people() == [IDA]
-        await world.turn(SARAH, "flour")
-        assert world.buttons()[-1][0] == SARAH
-        await surelane("erase", "--user", SARAH, "--yes", "--json")
-    assert await connection.fetchval("select count(*) from agent.install_wait where user_id = $1", SARAH) == 0

@@ -16,7 +16,7 @@ from surelane_ingest.answers import POLL, Patience
 from tests.databases import as_role
 from tests.processes import Service
 from tests.system.ingest_client import Answer, Served, Slack, served
-from tests.system.worker import claimed, ended, enqueue, worker
+from tests.system.worker import claimed, ended, worker
 
 pytestmark = pytest.mark.usefixtures("running")
 
@@ -182,21 +182,6 @@ async def test_answer_arrives_although_the_connection_that_listens_was_cut(
     say.touch()
     assert json.loads((await asked).body) == {"text": "held"}
     assert await result(connection, 1) is True
-
-
-async def test_click_is_handled_while_all_ordinary_slots_are_taken_and_its_thread_is_busy(
-    slack: Slack, connection: Connection
-) -> None:
-    await claimed(connection, await enqueue(connection, "hold", group_key="T1:C1:1.1"))
-    waiting = [await enqueue(connection, "hold") for _ in range(2)]
-    place = {"channel": {"id": "C1"}, "message": {"ts": "1.1"}}
-    click = interaction("block_actions", "1", actions=[{"action_id": "stop"}], **place)
-    assert (await post(slack, click)).body == b""
-    assert (await ended(connection, 4))["outcome"] == "completed"
-    unclaimed = await connection.fetchval(
-        "select array_agg(id order by id) from agent.event where attempts = 0"
-    )
-    assert unclaimed == waiting
 
 
 async def test_stopping_ingest_waits_for_answers(

@@ -17,8 +17,7 @@ from tests.processes import Service
 from tests.sql.migrations import becomes, connected
 from tests.system.model_server import Desk, ModelServer, says, settings
 from tests.system.shared import shared_connection, shared_desk, shared_model, shared_slack
-from tests.system.slack_stand import Stand, slack_stand
-from tests.system.test_asks import Person, private
+from tests.system.slack_stand import Person, Stand, private, slack_stand
 from tests.system.test_cli import Command
 from tests.system.worker import ended, worker
 
@@ -26,8 +25,6 @@ BUILT_IN = "surelane_worker.builtin:handlers"
 KEYS = {"SURELANE_ENCRYPTION_KEYS": new_key(), "SURELANE_ENCRYPT_EVENTS": "on"}
 connection, slack, model, desk = shared_connection, shared_slack, shared_model, shared_desk
 AGAIN = "select exists (select from agent.event_hist where id = $1 and finished_at > $2)"
-WAITS = "select exists (select from pg_locks where relation = 'agent.feedback'::regclass and not granted)"
-WAITED = WAITS.replace("exists", "not exists")
 
 
 async def result(desk: Desk, identity: int) -> Any:
@@ -192,33 +189,6 @@ async def test_answer_does_not_wait_long_for_a_foreign_transaction(desk: Desk, s
         await foreign.execute("lock table agent.feedback")
         _, _, answer = await answered(desk)
         assert [block["type"] for block in answer.blocks] == ["context_actions"]
-
-
-@pytest.mark.parametrize("sent", [False, True], ids=["before it stores", "before it learns that it stored"])
-async def test_click_is_stored_although_the_worker_is_killed(
-    database: str, model: ModelServer, sent: bool
-) -> None:
-    async with (
-        connected(database) as connection,
-        connected(database) as foreign,
-        slack_stand(connection) as slack,
-    ):
-        desk, quick = Desk(slack, model, connection), given(slack, model, SURELANE_SESSION_GRACE="200ms")
-        async with worker(database, **quick) as first:
-            turn, _, answer = await answered(desk)
-            block, element = thumbs(answer)
-            async with foreign.transaction():
-                await foreign.execute("lock table agent.feedback")
-                click = await Person(slack, "ada").click(answer, element, block, value="bad")
-                await becomes(connection, WAITS)
-                first.child.kill()
-                await first.child.wait()
-                if not sent:
-                    await becomes(connection, WAITED)  # the statement has a bound
-        assert sent or await stored(connection, turn) == {}
-        async with worker(database, **quick):
-            assert await result(desk, click) == {"rated": "bad"}
-        assert [each[0] for each in (await stored(connection, turn)).values()] == [-1]
 
 
 async def test_thumbs_are_off_where_the_setting_says_so(database: str, model: ModelServer) -> None:

@@ -2,14 +2,11 @@
 
 import asyncio
 import gzip
-import hashlib
 import json
-import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import aiohttp
-import asyncpg
 import psutil  # type: ignore[import-untyped]
 import pytest
 
@@ -49,6 +46,10 @@ REST_OF_A_SIGNED_REQUEST = {
     "folded header": b"X: a\r\n\tfolded\r\nContent-Length: 2\r\n\r\n{}",
     "upgrade": b"Upgrade: websocket\r\nConnection: Upgrade\r\nContent-Length: 2\r\n\r\n{}",
 }
+ODD: tuple[Any, ...] = (
+    *(None, True, 0, -1, 10**30, 1e308, [], {}, [None, [{}]], {"x": [1]}),
+    *("", "\x00", "\ud800", "é" * 300, "x" * 5000, "1.2", "im"),
+)
 NO_REQUEST = {
     "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "absolute": b"GET http://elsewhere/slack/events HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -86,10 +87,20 @@ async def test_requests_behind_one_another_are_each_verified(local: Served, conn
     assert await connection.fetchval("select count(*) from agent.event") == 1
 
 
-async def test_a_signature_given_twice_is_refused(local: Served) -> None:
-    body = json.dumps(mention()).encode()
-    request = post(body) + b"X-Slack-Signature: v0=0\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-    assert statuses(await raw(local.ingest.port, request, answers=1)) == [401]
+@pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))
+async def test_an_odd_value_anywhere_is_stored_or_refused(local: Served, value: Any) -> None:
+    def payloads() -> Iterator[dict[str, Any]]:
+        made = mention()
+        for name in made:
+            yield mention() | {name: value}
+        for name in (*made["event"], "channel_type", "subtype", "thread_ts", "bot_id", "x"):
+            yield mention(**{name: value})
+        for name in made["authorizations"][0]:
+            yield mention() | {"authorizations": [made["authorizations"][0] | {name: value}]}
+
+    answers = await asyncio.gather(*map(local.slack.event, payloads()))
+    assert {answer.status for answer in answers} <= {200, 400}
+    await still_serves(local.url)
 
 
 async def test_a_compression_bomb_is_never_inflated(ingest: Service, slack: Slack) -> None:
@@ -102,22 +113,11 @@ async def test_a_compression_bomb_is_never_inflated(ingest: Service, slack: Slac
     assert _resident(ingest) - before < 50_000_000
 
 
-async def test_memory_stays_bounded_under_large_bodies(ingest: Service, slack: Slack) -> None:
-    body = b"[" * (1024 * 1024)
-    for _ in range(2):
-        answers = await asyncio.gather(
-            *(slack.send("POST", "/slack/events", body, _json()) for _ in range(150))
-        )
-        assert {answer.status for answer in answers} <= {401, 503}
-    assert _resident(ingest) < 400_000_000
-
-
-async def test_nothing_private_is_logged_or_traced(database: str) -> None:
-    """The trace follows from the event's id."""
+async def test_nothing_private_is_logged_or_traced(shared_database: str) -> None:
     good, url = mention(text=MARK), f"https://hooks.slack.com/{MARK}"
     command = {"command": "/x", "text": MARK, "trigger_id": MARK, "response_url": url}
     click = json.dumps({"type": "block_actions", "trigger_id": MARK})
-    env = settings(as_role(database, "surelane_ingest"), OTEL_TRACES_EXPORTER="console")
+    env = settings(as_role(shared_database, "surelane_ingest"), OTEL_TRACES_EXPORTER="console")
     async with service("surelane_ingest", env) as ingest, aiohttp.ClientSession() as session:
         slack = Slack(session, ingest.url)
         assert (await slack.post(f"/slack/events?code={MARK}", json.dumps(good).encode())).status == 200
@@ -146,24 +146,7 @@ async def test_nothing_private_is_logged_or_traced(database: str) -> None:
     )  # traces have a request's path, and logs have ours alone
     for private in (MARK, SECRET, "verification-token", "Traceback", "f" * 64):
         assert private not in shown
-    spans = _spans(output)
-    assert {span["name"] for span in spans} >= {
-        "POST /slack/events",
-        "POST /slack/commands",
-    }  # probes have no span
-    trace = hashlib.sha256(good["event_id"].encode()).hexdigest()[:32]
-    (send,) = [span for span in spans if span["context"]["trace_id"] == f"0x{trace}"]
-    assert send["name"] == "send slack.app_mention"
-    (http,) = [
-        span for span in spans if span["context"]["trace_id"] == send["links"][0]["context"]["trace_id"]
-    ]
-    assert http["name"] == "POST /slack/events"
-    connection = await asyncpg.connect(database)
-    stored = await connection.fetchval(
-        "select traceparent from agent.event where item_key = $1", good["event_id"]
-    )
-    await connection.close()
-    assert stored.split("-")[1:3] == [trace, send["context"]["span_id"][2:]]
+    assert '"name": "POST /slack/commands"' in output
 
 
 def _json() -> dict[str, str]:
@@ -173,11 +156,3 @@ def _json() -> dict[str, str]:
 def _resident(ingest: Service) -> int:
     resident: int = psutil.Process(ingest.process.pid).memory_info().rss
     return resident
-
-
-def _spans(output: str) -> list[dict[str, Any]]:
-    """Parse the spans in the console exporter's output: objects that begin and end in the first column."""
-    decoder = json.JSONDecoder()
-    return [
-        decoder.raw_decode(output, found.start())[0] for found in re.finditer(r"^\{$", output, re.MULTILINE)
-    ]

@@ -57,23 +57,6 @@ async def test_a_blocked_event_holds_up_no_other(service: Served, connection: Co
     assert await connection.fetchval("select count(*) from agent.event") == 32
 
 
-async def test_an_event_in_the_same_batch_as_a_blocked_one_is_stored(
-    service: Served, connection: Connection
-) -> None:
-    assert (await service.slack.event(mention())).status == 200
-    blocked = mention(channel="C-blocked")
-    async with connection.transaction():
-        await connection.execute("select agent.insert_event(($1::text)::jsonb)", json.dumps(blocked))
-        payloads = [mention(channel=f"C{n}") for n in range(20)]
-        async with asyncio.timeout(60):  # the transaction ends only after all answers
-            answers = await asyncio.gather(
-                *(service.slack.event(payload) for payload in [*payloads[:10], blocked, *payloads[10:]])
-            )
-    statuses = [answer.status for answer in answers]
-    assert statuses.pop(10) == 503
-    assert set(statuses) == {200}
-
-
 async def test_an_event_the_database_refuses_fails_no_other(service: Served, connection: Connection) -> None:
     await connection.execute(
         "alter table agent.event add constraint no_poison check (event #>> '{event,text}' <> 'poison')"

@@ -6,14 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import aiohttp
 import asyncpg
 import pytest
 from benchmarks.rotation import rotated
-from slack_sdk.oauth.installation_store import Installation
 from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.calls import Connection, Pool
@@ -24,14 +22,12 @@ from surelane_dev.simulator.posting.events import envelope, events_of
 from surelane_dev.simulator.server import serving_simulator
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.simulator_settings import SimulatorSettings
-from surelane_dev.simulator.workspace.demo import SHARED
 from surelane_dev.simulator.workspace.model import Posted
 from surelane_ingest.installing import installation_of
 from surelane_operator.changes import Changes
 from surelane_service.installations import BOT, Installations, Owner
 from surelane_service.service_settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET, load_settings
-from surelane_worker.slack.client import SlackClients
-from surelane_worker.slack.tokens import Refresher, Tokens
+from surelane_worker.slack.tokens import Refresher
 from tests.processes import service
 from tests.system.worker import ended, environment
 
@@ -203,23 +199,6 @@ async def test_an_event_without_its_install_is_told_of_once_and_looked_at_ever_m
         assert told.count("debug") >= 7
 
 
-async def test_another_workspace_that_reported_a_message_of_a_shared_channel_answers_it(
-    database: str, connection: Connection
-) -> None:
-    async with stand(connection) as slack:
-        east = slack.simulator.installs.workspaces[EAST]
-        message = east.post(east.channels[SHARED], next(iter(east.users)), f"<@{east.bot.id}> bread")
-        (inner,) = events_of(east, Posted(message), {"app_mention"})
-        stored = await Queue(connection).insert_event(json.dumps(envelope(east, inner)))
-        # Its duplicate came for the bakery. Then the first workspace removed the app.
-        await slack.installations.note_report(stored, await slack.install(BAKERY))
-        async with worker(database, slack):
-            row = await ended(connection, stored)
-        assert row["outcome"] == "completed", row["errors"]
-        answer = east.channels[SHARED].replies(message.ts)[-1]
-        assert (answer.text, answer.user) == ("bread", slack.simulator.installs.workspaces[BAKERY].bot.id)
-
-
 async def test_an_event_waits_for_its_install_until_a_deadline(database: str, connection: Connection) -> None:
     async with stand(connection) as slack:
         stored, _ = await slack.mention(BAKERY, "bread")
@@ -300,21 +279,3 @@ async def test_all_tokens_are_refreshed_once_under_traffic_and_no_call_fails(poo
     done = await rotated(pool, 60)
     assert (done.asked, done.granted, done.failed) == (60, 60, 0)
     assert done.calls > 0
-
-
-async def test_the_tokens_of_many_workspaces_are_looked_up_once_each(pool: Pool) -> None:
-    installations = Installations(pool, Keyring([KEY]))
-    for nth in range(100):
-        await installations.save(Installation(team_id=f"T{nth}", user_id="U1", bot_token=f"xoxb-{nth}"))
-    looked: list[Owner] = []
-
-    async def find(owner: Owner, user: str | None) -> Any:
-        looked.append(owner)
-        return await installations.find(owner, user)
-
-    installs = cast("Refresher", SimpleNamespace(find=find, installations=installations))
-    tokens = Tokens(installs, lambda token: cast("SlackClients", token))
-    owners = [Owner(f"T{nth}") for nth in range(100)] * 5
-    found: list[object] = [*await asyncio.gather(*(tokens.clients_of(owner) for owner in owners))]
-    assert found == [f"xoxb-{nth}" for nth in range(100)] * 5
-    assert sorted(owner.identity for owner in looked) == sorted(f"T{nth}" for nth in range(100))

@@ -1,9 +1,6 @@
-"""Limits of handlers: two workers keep them together, and operators see and change them."""
+"""Operators see and change the limits of handlers."""
 
-import asyncio
-import json
 from collections.abc import AsyncIterator
-from itertools import accumulate
 
 import aiohttp
 import asyncpg
@@ -14,52 +11,9 @@ from surelane.calls import Connection
 from surelane_operator.audit import this_user
 from surelane_service.engine import Engine
 from tests.databases import as_role
-from tests.processes import service, until
+from tests.processes import service
 from tests.system.test_cli import Command
 from tests.system.test_operator_api import TOKEN, Api
-from tests.system.worker import ended, enqueue, worker
-
-HANDLERS = {"SURELANE_HANDLERS": "tests.system.limit_handlers:handlers"}
-
-
-async def until_declared(connection: Connection) -> None:
-    async with asyncio.timeout(30):
-        while await connection.fetchval("select count(*) from agent.kind_limit") < 3:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
-
-
-async def test_two_workers_keep_the_limits_together(database: str, connection: Connection) -> None:
-    """What is over a limit waits, without an attempt. A changed limit holds at once, while all workers are idle."""
-    async with worker(database, **HANDLERS), worker(database, **HANDLERS):
-        await until_declared(connection)
-        async with connection.transaction():
-            some = [await enqueue(connection, "two-at-once") for _ in range(30)]
-            daily = [await enqueue(connection, "five-a-day") for _ in range(7)]
-        spans = [json.loads((await ended(connection, identity))["result"]) for identity in some]
-        assert most_at_once(spans) <= 2
-
-        for identity in daily[:5]:
-            await ended(connection, identity)
-        reason = await connection.fetchrow("select * from agent.why_waiting($1)", daily[5])
-        assert reason is not None
-        assert (reason["reason"], reason["detail"][:22]) == ("limited", "5 events per 24:00:00 ")
-        waiting = await connection.fetchrow("select * from agent.event where id = $1", daily[5])
-        assert waiting is not None
-        assert (waiting["attempts"], waiting["claimed_by"], waiting["claimed"]) == (0, None, [])
-
-        await connection.execute("select agent.set_limit('five-a-day', null, 6, '1 day', null)")
-        await ended(connection, daily[5])
-        await connection.execute("select agent.set_limit('five-a-day', null, 0, null, null)")
-        await ended(connection, daily[6])
-
-        identity = await enqueue(connection, "start")
-        ids = json.loads((await ended(connection, identity))["result"])
-        for identity in (ids[0], ids[2]):
-            key = json.loads((await ended(connection, identity))["changes"])[0]["limit_key"]
-            assert key in {"given:ada", "given:bob"}
-        reason = await connection.fetchrow("select * from agent.why_waiting($1)", ids[1])
-        assert reason is not None
-        assert (reason["reason"], "given:ada" in reason["detail"]) == ("limited", True)
 
 
 @pytest.fixture
@@ -73,35 +27,6 @@ async def limited(shared_database: str) -> AsyncIterator[Connection]:
     )
     yield connected
     await connected.close()
-
-
-def most_at_once(spans: list[dict[str, float]]) -> int:
-    """Return how many runs went on at once."""
-    changes = sorted(change for span in spans for change in ((span["began"], 1), (span["ended"], -1)))
-    return max(accumulate(change for _, change in changes))
-
-
-@pytest.mark.parametrize("how", ["at once", "after a foreign transaction"])
-async def test_a_new_limit_holds_from_the_first_claim_on(
-    database: str, connection: Connection, how: str
-) -> None:
-    """Its events waited before any worker declared it, perhaps while an operator's change to it was open."""
-    some = [await enqueue(connection, "two-at-once") for _ in range(40)]
-    foreign = await asyncpg.connect(database)
-    change = foreign.transaction()
-    await change.start()
-    if how == "after a foreign transaction":
-        await foreign.execute("select agent.set_limit('two-at-once', 30, null, null, null)")
-    async with worker(database, ready="", **HANDLERS) as running:
-        if how == "after a foreign transaction":
-            await until(
-                lambda: any("limit is locked by another" in line for line in running.output), what="the wait"
-            )
-            assert await connection.fetchval("select count(*) from agent.event where attempts > 0") == 0
-        await change.rollback()
-        await foreign.close()
-        spans = [json.loads((await ended(connection, identity))["result"]) for identity in some]
-    assert most_at_once(spans) <= 2
 
 
 async def test_an_operator_lists_changes_and_resets_limits(shared_database: str, limited: Connection) -> None:

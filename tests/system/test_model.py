@@ -3,7 +3,6 @@
 import asyncio
 import json
 import secrets
-import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -12,14 +11,11 @@ from typing import Any
 
 import pytest
 
-from surelane.calls import Connection
-from surelane.queue import Queue
 from tests.processes import Service, until
 from tests.sql.migrations import connected
 from tests.system.model_server import KEY, Desk, ModelServer, Reply, calls, says, settings
 from tests.system.shared import shared_connection, shared_desk, shared_model, shared_slack
-from tests.system.slack_stand import Stand, slack_stand
-from tests.system.test_asks import Person
+from tests.system.slack_stand import Person, Stand, slack_stand
 from tests.system.test_durable import suspended
 from tests.system.worker import ended, metrics, worker
 
@@ -41,35 +37,17 @@ connection, slack, model, desk = shared_connection, shared_slack, shared_model, 
 
 
 @pytest.fixture(scope="module")
-async def mortal(
-    shared_database: str, connection: Connection, model: ModelServer, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[int, Path]:
-    """Let a worker die in a turn, in its second call of a tool. Return the turn's id, and where the tool writes."""
-    log = tmp_path_factory.mktemp("mortal") / "log"
-    notes = [calls(("note", {"log": str(log), "text": text})) for text in ("first", "die")]
-    model.plans["mortal"] = [*notes, says("Alive.")]
-    identity = await Queue(connection).enqueue("agent-turn", {"text": "plan:mortal"})
-    given = settings(model, SURELANE_WORKER_NAME="mortal", **OURS)
-    async with worker(shared_database, ready="", **given) as dying:
-        await dying.child.wait()
-        assert dying.child.exit_code == -signal.SIGKILL, dying.output
-    return identity, log
-
-
-@pytest.fixture(scope="module")
 async def running(
     shared_database: str,
     slack: Stand,
     model: ModelServer,
-    mortal: tuple[int, Path],  # noqa: ARG001 - it goes first
     tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[Service]:
-    """Run the worker of all tests here. It goes on with what the mortal one left."""
     budget = tmp_path_factory.mktemp("budget") / "budget.json"
     budget.write_text(json.dumps(BUDGET))
     bounds = {"SURELANE_MODEL_REQUESTS": "4", "SURELANE_MODEL_TIMEOUT": "3s", "LOG_LEVEL": "debug"}
     servers = {"PYTHON": sys.executable, "PYTEST_RUN": PYTEST_RUN, "SURELANE_MODEL_BUDGET": str(budget)}
-    given = settings(model, slack, SURELANE_WORKER_NAME="mortal", **OURS, **bounds, **servers)
+    given = settings(model, slack, **OURS, **bounds, **servers)
     async with worker(shared_database, **given) as started:
         yield started
 
@@ -344,12 +322,6 @@ async def test_tools_of_an_mcp_server(desk: Desk) -> None:
     await until(lambda: not mcp_servers(), what="the end of the servers")
 
 
-async def test_long_answer_goes_on_in_another_message_behind_a_word(desk: Desk) -> None:
-    result, heard = await in_channel(desk, "agent-turn", "long", says("words " * 2500))
-    assert result["answer"] == "words " * 2500
-    assert [set(text.split()) for text in heard] == [{"words"}, {"words"}]
-
-
 async def test_output_is_checked_and_is_the_result(desk: Desk) -> None:
     first, ulm = calls(("final_result", {"name": "Ulm"})), {"name": "Ulm", "sky": "blue"}
     second = calls(("final_result", ulm), text=["Here it is."])
@@ -468,12 +440,3 @@ async def test_another_agent_answers_as_a_child(desk: Desk) -> None:
     )
     assert [row["outcome"] for row in children] == ["completed", "failed"]
     assert json.loads(children[0]["result"])["usage"]["tool_calls"] == 1
-
-
-async def test_no_finished_tool_is_called_again_although_the_worker_is_killed(
-    desk: Desk, mortal: tuple[int, Path]
-) -> None:
-    identity, log = mortal
-    assert (await desk.result(identity))["answer"] == "Alive."
-    assert log.read_text().split() == ["first", "die", "die"], "only the call that was cut is repeated"
-    assert len(desk.model.asked["mortal"]) == 3, "no response is asked for again"

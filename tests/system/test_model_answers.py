@@ -10,14 +10,12 @@ from typing import Any
 import pytest
 
 from surelane_dev.simulator.workspace.model import Message
-from surelane_worker.slack.chunks import open_fence, table_text
+from surelane_worker.slack.chunks import table_text
 from tests.processes import Service, until
 from tests.sql.migrations import connected
 from tests.system.model_server import Desk, ModelServer, calls, says, settings
 from tests.system.shared import shared_connection, shared_desk, shared_model, shared_slack
 from tests.system.slack_stand import Stand, slack_stand
-from tests.system.test_asks import Person
-from tests.system.test_durable import suspended
 from tests.system.worker import ended, worker
 
 pytestmark = pytest.mark.usefixtures("running")
@@ -66,28 +64,12 @@ async def test_table_is_streamed_as_a_block_in_its_place(desk: Desk, size: int) 
     assert table["column_settings"] == [{"align": "left"}, {"align": "right"}]
 
 
-async def test_each_further_table_goes_on_in_another_message(desk: Desk) -> None:
-    _, asked = await desk.turn("tables", says(SPLIT, "\n\n", SPLIT))
-    first, second = desk.slack.replies(asked)
-    assert (kinds(first), kinds(second)) == (["markdown", "table", "markdown"], ["table", "markdown"])
-
-
 async def test_answer_that_is_posted_has_the_table_as_a_block_and_its_cells_as_text(desk: Desk) -> None:
     general = desk.slack.room()
     await desk.result(await desk.job("posted", says(SPLIT), kind="guarded", channel=general.id))
     message = list(general.messages.values())[-1]
     assert kinds(message) == ["markdown", "table", "markdown"]
     assert message.text == "Here:\n\nwho | tickets\nAda | 3\nGrace | 4\n\nThat is all."
-
-
-async def test_long_code_is_a_code_block_in_each_message(desk: Desk) -> None:
-    lines = [f"print({number})" for number in range(2000)]
-    whole = "Look:\n```python\n" + "\n".join(lines) + "\n```\nThat was it."
-    _, asked = await desk.turn("code", says(*(whole[at : at + 400] for at in range(0, len(whole), 400))))
-    said = [message.text for message in desk.slack.replies(asked)]
-    assert len(said) > 2
-    assert not any(map(open_fence, said))
-    assert [line for line in "".join(said).splitlines() if line.startswith("print(")] == lines
 
 
 async def test_tasks_show_what_the_tools_do(desk: Desk, tmp_path: Path) -> None:
@@ -106,19 +88,6 @@ async def test_tasks_show_what_the_tools_do(desk: Desk, tmp_path: Path) -> None:
     assert (shown.plan, shown.streaming) == ("Steps", False)
     assert [task["id"] for task in shown.tasks] == ["1.1", "1.2", "2.1"]
     assert tasks(shown) == [("wait_for_file", "complete"), ("fail", "error"), ("weather", "complete")]
-
-
-async def test_tasks_go_on_after_an_approval(desk: Desk) -> None:
-    identity, asked = await desk.ask("later", LOOK, calls(("deploy", {"service": "api"})), says("Done."))
-    await suspended(desk.connection, identity)
-    shown, question = desk.slack.replies(asked)
-    await Person(desk.slack, "grace").press(question, 0)
-    await desk.result(identity)
-    assert [message.text for message in desk.slack.replies(asked)] == ["Steps", question.text, "Done."]
-    (plan,) = shown.blocks
-    assert [task["title"] for task in plan["tasks"]] == ["weather", "deploy"]
-    assert {task["status"] for task in plan["tasks"]} == {"complete"}
-    assert not shown.streaming
 
 
 async def test_refused_tasks_do_not_end_the_turn(desk: Desk) -> None:

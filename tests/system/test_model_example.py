@@ -7,8 +7,7 @@ from pathlib import Path
 from surelane.calls import Connection
 from tests.processes import until
 from tests.system.model_server import Desk, calls, model_server, says, settings
-from tests.system.slack_stand import slack_stand
-from tests.system.test_asks import Person
+from tests.system.slack_stand import Person, slack_stand
 from tests.system.worker import ended, worker
 
 FOLDER = Path(__file__).parents[2] / "examples/agent"

@@ -18,8 +18,7 @@ from surelane_dev.simulator.workspace.model import Message
 from tests.databases import as_role
 from tests.processes import Service
 from tests.system.programs import DEATHS, OPERATIONS, SHARE, URI
-from tests.system.slack_stand import Stand, slack_stand
-from tests.system.test_asks import Person
+from tests.system.slack_stand import Person, Stand, slack_stand
 from tests.system.worker import worker
 
 WITHIN = 200.0

@@ -104,26 +104,3 @@ async def test_after_a_crash_the_other_workspaces_report_is_no_second_answer(
         row = await ended(connection, event)
     assert (row["outcome"], row["attempts"]) == ("completed", 2), row["errors"]
     assert shared.answers(message) == [(EAST, "die")]
-
-
-async def test_a_shared_thread_is_one_group_for_all_authors_and_reporters(shared: Shared) -> None:
-    first = shared.write(EAST, "one")
-    await shared.report(EAST, first)
-    for author, reporter in ((BAKERY, EAST), (BAKERY, BAKERY), (EAST, BAKERY)):
-        await shared.report(reporter, shared.write(author, "more", first.ts))
-    found = await shared.events()
-    assert (len(found), {group for _, _, group in found}) == (4, {f"{SHARED}:{first.ts}"})
-
-
-@pytest.mark.parametrize(("merged", "sorts"), [(True, {"message"}), (False, {"mention", "message"})])
-async def test_a_mention_and_the_channel_message_of_two_workspaces_are_one_event_where_they_are_merged(
-    database: str, shared: Shared, merged: bool, sorts: set[str]
-) -> None:
-    types = frozenset({"app_mention", "message.channels"})
-    async with served(database, event_types=types, merge_mentions=merged) as ingest:
-        shared.ingest = ingest.slack
-        message = shared.write(EAST, "bread")
-        for team in BOTH:
-            for kind in types:
-                await shared.report(team, message, kind)
-    assert {key for _, key, _ in await shared.events()} == {f"{sort}:{SHARED}:{message.ts}" for sort in sorts}

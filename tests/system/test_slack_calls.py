@@ -150,61 +150,59 @@ async def test_later_attempt_knows_from_the_row_which_replies_were_sent(attempts
     assert attempts.calls() == ["chat.postMessage"] * 2
 
 
-async def test_reply_that_was_being_sent_when_the_attempt_ended_is_looked_for(attempts: Attempts) -> None:
+@pytest.mark.parametrize("method", ["chat.postMessage", "chat.startStream"])
+async def test_what_was_being_sent_when_the_attempt_ended_is_looked_for(
+    attempts: Attempts, method: str
+) -> None:
     event, slack = await attempts.mention()
-    attempts.slack.fail("slow", "chat.postMessage")
-    await cut(slack.reply(event, "first"), lambda: attempts.thread)
+    attempts.slack.fail("slow", method, delay=600)
+    posts = method == "chat.postMessage"
+    await cut(
+        slack.reply(event, "one") if posts else slack.stream(event).append("one "), lambda: attempts.said
+    )
     for _ in range(2):
-        event, slack = await attempts.next()
-        await slack.reply(event, "first")
-    assert attempts.thread == ["first"]
+        event, slack = again = await attempts.next()
+        await (slack.reply(event, "one") if posts else streamed(again, "one two"))
+    assert attempts.thread == ["one" if posts else "one two"]
     assert attempts.calls("conversations.replies") == ["conversations.replies"]
 
 
-async def test_refused_reply_is_posted_by_the_next_attempt_without_a_lookup(attempts: Attempts) -> None:
+@pytest.mark.parametrize("method", ["chat.postMessage", "chat.startStream"])
+async def test_what_was_refused_is_sent_by_the_next_attempt_without_a_lookup(
+    attempts: Attempts, method: str
+) -> None:
     event, slack = await attempts.mention()
-    attempts.slack.fail("invalid_auth", "chat.postMessage")
+    attempts.slack.fail("invalid_auth", method)
+    posts = method == "chat.postMessage"
     with pytest.raises(SlackApiError):
-        await slack.reply(event, "first")
-    event, slack = await attempts.next()
-    await slack.reply(event, "first")
-    assert (attempts.thread, attempts.calls("conversations.replies")) == (["first"], [])
+        await (slack.reply(event, "one") if posts else slack.stream(event).append("one"))
+    event, slack = again = await attempts.next()
+    await (slack.reply(event, "one") if posts else streamed(again, "one"))
+    assert (attempts.thread, attempts.calls("conversations.replies")) == (["one"], [])
 
 
-async def test_answer_through_a_response_url_is_not_repeated(attempts: Attempts) -> None:
-    event, slack = await attempts.command()
-    await slack.reply(event, "done", response_type="in_channel")
-    event, slack = await attempts.next()
-    assert await slack.reply(event, "done", response_type="in_channel") is None
-    assert attempts.thread == ["done"]
+async def test_five_answers_go_through_a_response_url_and_the_sixth_to_the_person(attempts: Attempts) -> None:
+    for begun in (attempts.command, attempts.next):
+        event, slack = await begun()
+        sent = [await slack.reply(event, str(number), response_type="in_channel") for number in range(5)]
+        assert sent == [None] * 5
+        await slack.reply(event, "5")
+    assert (attempts.thread, attempts.direct) == (["0", "1", "2", "3", "4"], ["5"])
 
 
-async def test_answer_after_thirty_minutes_goes_to_the_person_alone(attempts: Attempts) -> None:
+async def test_answer_after_thirty_minutes_goes_to_the_person_unless_it_is_for_all(
+    attempts: Attempts,
+) -> None:
     event, slack = await attempts.command()
     attempts.expire()
     sent = await slack.reply(event, "done")
-    assert (attempts.thread, attempts.direct) == ([], ["done"])
-    event, slack = await attempts.next()
-    assert await slack.reply(event, "done") == sent
-    assert attempts.direct == ["done"]
-
-
-async def test_answer_after_thirty_minutes_goes_to_the_channel_if_it_is_for_all(attempts: Attempts) -> None:
-    event, slack = await attempts.command()
-    attempts.expire()
-    await slack.reply(event, "done", response_type="in_channel")
-    assert (attempts.thread, attempts.direct) == (["done"], [])
+    await slack.reply(event, "for all", response_type="in_channel")
     workspace = attempts.slack.simulator.workspace
     workspace.channels[event.payload["channel_id"]].members.remove(workspace.bot.id)
     await slack.reply(event, "more", response_type="in_channel")
-    assert (attempts.thread, attempts.direct) == (["done"], ["more"])
-
-
-async def test_answer_after_five_goes_to_the_person_too(attempts: Attempts) -> None:
-    event, slack = await attempts.command()
-    for number in range(6):
-        await slack.reply(event, str(number))
-    assert (attempts.thread, attempts.direct) == (["0", "1", "2", "3", "4"], ["5"])
+    event, slack = await attempts.next()
+    assert await slack.reply(event, "done") == sent
+    assert (attempts.thread, attempts.direct) == (["for all"], ["done", "more"])
 
 
 async def test_late_answer_is_shown_in_the_channel_where_direct_messages_are_off(
@@ -328,29 +326,10 @@ async def test_later_attempt_that_says_less_removes_the_messages_of_the_earlier_
     assert attempts.thread == ["short"]
 
 
-async def test_stream_that_was_being_begun_when_the_attempt_ended_is_looked_for(attempts: Attempts) -> None:
-    event, slack = await attempts.mention()
-    attempts.slack.fail("slow", "chat.startStream", delay=600)
-    await cut(slack.stream(event).append("one "), lambda: attempts.thread)
-    for _ in range(2):
-        await streamed(await attempts.next(), "one two")
-    assert attempts.thread == ["one two"]
-    assert attempts.calls("conversations.replies") == ["conversations.replies"]
-
-
 async def test_stream_whose_first_answer_was_lost_goes_on(attempts: Attempts) -> None:
     attempts.slack.fail("answer_lost", "chat.startStream")
     await streamed(await attempts.mention(), "one ", "two", interval=0)
     assert attempts.thread == ["one two"]
-
-
-async def test_refused_stream_is_begun_by_the_next_attempt_without_a_lookup(attempts: Attempts) -> None:
-    event, slack = await attempts.mention()
-    attempts.slack.fail("invalid_auth", "chat.startStream")
-    with pytest.raises(SlackApiError):
-        await slack.stream(event).append("one")
-    await streamed(await attempts.next(), "one")
-    assert (attempts.thread, attempts.calls("conversations.replies")) == (["one"], [])
 
 
 async def test_stream_takes_chunks_and_ends_with_blocks(attempts: Attempts) -> None:
@@ -419,16 +398,14 @@ async def test_modal_whose_answer_was_lost_counts_as_opened(attempts: Attempts) 
     assert await slack.open_view(event, MODAL) is None
 
 
-async def test_modal_needs_an_interaction(attempts: Attempts) -> None:
+async def test_a_mention_has_a_thread_for_title_and_prompts_and_no_trigger_for_a_modal(
+    attempts: Attempts,
+) -> None:
     event, slack = await attempts.mention()
     with pytest.raises(NoTriggerError):
         await slack.open_view(event, MODAL)
     with pytest.raises(NowhereToReplyError):
         await slack.update_view(event, MODAL)
-
-
-async def test_title_and_prompts_are_set_in_the_thread(attempts: Attempts) -> None:
-    event, slack = await attempts.mention()
     await slack.set_title(event, "Deploys")
     await slack.set_suggested_prompts(event, {"Deploy": "Deploy api, please"})
     methods = ["assistant.threads.setTitle", "assistant.threads.setSuggestedPrompts"]
@@ -461,32 +438,24 @@ async def test_file_is_uploaded_once(attempts: Attempts, report: str) -> None:
 POSTS = "files.completeUploadExternal"
 
 
-@pytest.mark.parametrize("kind", ["answer_lost", "server_error"])
-async def test_file_is_posted_once_where_slack_did_not_answer(
-    attempts: Attempts, report: str, kind: str
-) -> None:
-    event, slack = await attempts.mention()
-    attempts.slack.fail(kind, POSTS)
-    uploaded = await slack.upload(event, report, comment="the report")
-    (message,) = attempts.said
-    assert [file["id"] for file in message.files] == [uploaded]
-
-
-@pytest.mark.parametrize("kind", ["slow", "server_error"], ids=["it was posted", "it was not"])
-async def test_file_is_posted_once_where_an_attempt_ends_as_it_is_posted(
-    attempts: Attempts, report: str, kind: str
+@pytest.mark.parametrize(
+    ("kind", "ends"),
+    [("answer_lost", None), ("server_error", None), ("slow", "posted"), ("server_error", "called")],
+)
+async def test_file_is_posted_once_where_slack_did_not_answer_or_the_attempt_ended(
+    attempts: Attempts, report: str, kind: str, ends: str | None
 ) -> None:
     event, slack = await attempts.mention()
     attempts.slack.fail(kind, POSTS, delay=60.0)
-    reached = (lambda: attempts.said) if kind == "slow" else (lambda: attempts.calls(POSTS))
-    await cut(slack.upload(event, report, comment="the report"), reached)
-    event, slack = await attempts.next()
-    uploaded = await slack.upload(event, report, comment="the report")
-    (message,) = attempts.said
-    assert [file["id"] for file in message.files] == [uploaded]
-    event, slack = await attempts.next()
-    assert await slack.upload(event, report, comment="the report") == uploaded
-    assert len(attempts.said) == 1
+    if ends:
+        reached = {"posted": lambda: attempts.said, "called": lambda: attempts.calls(POSTS)}[ends]
+        await cut(slack.upload(event, report, comment="the report"), reached)
+        event, slack = await attempts.next()
+    for _ in range(2):
+        uploaded = await slack.upload(event, report, comment="the report")
+        (message,) = attempts.said
+        assert [file["id"] for file in message.files] == [uploaded]
+        event, slack = await attempts.next()
 
 
 async def test_home_is_published_unless_it_changed_meanwhile(attempts: Attempts) -> None:

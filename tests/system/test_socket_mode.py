@@ -13,7 +13,8 @@ from surelane_ingest import socket_mode
 from surelane_ingest.metrics import Metrics
 from surelane_service.engine import Engine
 from tests.databases import as_role
-from tests.processes import until
+from tests.metrics import documented, documented_labels, exported, labels, ours, value
+from tests.processes import service, until
 from tests.scenario import eventually
 from tests.system.ingest_client import SECRET, Served, mention, served
 from tests.system.socket_slack import TOKEN, SocketSlack, Wire
@@ -212,13 +213,6 @@ async def test_without_a_connection_the_service_is_not_ready_and_says_why(
         await eventually(named, expected=True, within=60, every=0.02)
 
 
-async def test_it_connects_once_slack_answers_again(database: str, slack: SocketSlack) -> None:
-    slack.answers = [(500, {"ok": False}, {})] * 2
-    async with connected(database, slack, socket_connections=1) as ingest:
-        await slack.wire()
-        await ready(ingest)
-
-
 async def test_replicas_share_the_ten_connections_that_slack_allows(
     database: str, slack: SocketSlack
 ) -> None:
@@ -230,7 +224,10 @@ async def test_replicas_share_the_ten_connections_that_slack_allows(
         await ready(ingest)
 
 
-async def test_the_first_connection_tries_until_slack_has_room(database: str, slack: SocketSlack) -> None:
+async def test_the_first_connection_tries_until_slack_answers_and_has_room(
+    database: str, slack: SocketSlack
+) -> None:
+    slack.answers = [(500, {"ok": False}, {})] * 2
     slack.first = {"type": "disconnect", "reason": "too_many_websockets"}
     async with connected(database, slack, socket_connections=1) as ingest:
         await slack.wire()
@@ -247,6 +244,17 @@ async def test_both_ways_lead_to_one_event(database: str, slack: SocketSlack, co
         assert await wire.take(payload) == {}
         assert (await ingest.slack.event(payload)).status == 200
     assert await keys(connection) == [payload["event_id"]]
+
+
+async def test_connections_and_envelopes_are_counted_as_documented(database: str, slack: SocketSlack) -> None:
+    env = {"SLACK_APP_TOKEN": TOKEN, "SLACK_API_URL": f"{slack.url}/api/", "SURELANE_SOCKET_CONNECTIONS": "1"}
+    async with service("surelane_ingest", {"DATABASE_URL": database, **env}) as ingest:
+        assert await (await slack.wire()).take(mention()) == {}
+        shown = await exported(ingest.private_url)
+    told, every = documented("Socket Mode"), documented_labels()
+    assert {name: kind for name, kind in ours(shown).items() if "_socket_" in name} == told
+    assert all(labels(shown[name]) == every.get(name, set()) for name in told)
+    assert value(shown, "surelane_ingest_socket_connections") == 1
 
 
 async def test_without_a_signing_secret_slacks_urls_are_off(ingest: Served) -> None:

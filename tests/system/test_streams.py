@@ -200,18 +200,6 @@ async def test_only_a_turn_that_asks_for_it_is_kept_and_slack_gets_it_as_well(de
         assert reader.end["result"]["answer"] == "Hello."
 
 
-async def test_an_event_that_runs_again_is_told_anew_with_higher_numbers(desk: Desk, url: str) -> None:
-    identity = await desk.job("again", [says("First."), says("Second.")], stream=True)
-    reader = Reader()
-    await reader.follow(url, identity)
-    assert reader.text == "First."
-    reader.end = None
-    await desk.connection.execute("select agent.rerun_events(array[$1::int8])", identity)
-    await reader.follow(url, identity)
-    assert (reader.text, reader.begun) == ("Second.", [1, 1])
-    assert reader.ids == sorted(set(reader.ids))
-
-
 async def test_who_may_not_read_and_what_is_unknown(connection: Connection, url: str) -> None:
     queue = Queue(connection)
     silent = await queue.enqueue("unhandled")

@@ -85,24 +85,14 @@ async def talk(shared_database: str, connection: Connection) -> AsyncIterator[Ta
         yield running
 
 
-async def fifty(talk: Talk) -> Thread:
-    """Make a thread of 50 messages, of which the model always gets all."""
-    thread = Thread(talk)
-    for number in range(26):
-        _, got = await thread.ask(f"{number}")
-        assert got == thread.in_slack()
-    assert len(got) == 50
-    return thread
-
-
-async def test_a_direct_thread_of_50_messages_costs_no_call(talk: Talk) -> None:
-    assert (await fifty(talk)).reads == 0
-
-
 async def test_slack_is_asked_for_what_cannot_be_decrypted_alone(database: str) -> None:
     ingests = {name.removeprefix("SURELANE_").lower(): value for name, value in KEYS.items()}
     async with connected(database) as own, talking(database, own, ingests, **KEYS) as talk:
-        assert (await fifty(talk)).reads == 0
+        thread = Thread(talk)
+        for number in range(26):
+            _, got = await thread.ask(f"{number}")
+            assert got == thread.in_slack()
+        assert (len(got), thread.reads) == (50, 0), "the model gets all of a long thread"
         thread = Thread(talk)
         await thread.ask("0")
         await thread.ask("1")

@@ -2,22 +2,16 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
 from dataclasses import replace
-from urllib.parse import urlencode
 
-import aiohttp
 import pytest
 
 from tests.otlp import PROTOCOLS
 from tests.processes import until
-from tests.scenario import System, new_mention, send
-from tests.system.ingest_client import signed as signed_headers
+from tests.scenario import new_mention, send
 from tests.system.traced import said, traced
 
-TEXT, FIELD, CODE, HOOK, QUERY, WORDS = (
-    f"marked-{what}" for what in ("text", "field", "code", "hook", "query", "words")
-)
+TEXT, FIELD, WORDS = (f"marked-{what}" for what in ("text", "field", "words"))
 TALKATIVE = {"LOG_LEVEL": "debug", "OTEL_METRIC_EXPORT_INTERVAL": "300"}
 
 
@@ -31,13 +25,6 @@ async def test_what_is_marked_is_in_no_span_no_metric_and_no_log_line(database: 
         assert await send(system.running.system, mention) == 200
         await system.ended(mention)
         await system.spans(mention.event_id, send=1, process=2, settle=2)
-        url = system.running.system.slack.replace("/api/", f"/response/{HOOK}?x={QUERY}")
-        command = {"command": "/hello", "text": TEXT, "channel_id": "C1", "trigger_id": "1.2"}
-        form = urlencode({**command, "response_url": url}).encode()
-        json_type = {"Content-Type": "application/json"}
-        assert await _post(system.running.system, "/slack/commands", form, {}) == 200
-        assert await _post(system.running.system, f"/slack/events?code={CODE}", b"{}", json_type) == 400
-        assert await _post(system.running.system, f"/oauth/callback?code={CODE}&state=x", b"", {}) == 404
         while await system.query("select count(*) from agent.event") != "0":  # noqa: ASYNC110 - no signal of it
             await asyncio.sleep(0.02)  # a settle that is shared has one span
         leaked = await system.query(
@@ -54,16 +41,6 @@ async def test_what_is_marked_is_in_no_span_no_metric_and_no_log_line(database: 
     assert "it was caught" in logs
     assert "exception in the event loop" in logs
     secrets = (running.system.signing_secret, running.system.bot_token)
-    for marked in (TEXT, FIELD, CODE, HOOK, QUERY, WORDS, *secrets):
+    for marked in (TEXT, FIELD, WORDS, *secrets):
         assert marked.encode() not in system.receiver.exported, marked
         assert marked not in logs, marked
-
-
-async def _post(system: System, path: str, body: bytes, headers: Mapping[str, str]) -> int:
-    form = {"Content-Type": "application/x-www-form-urlencoded"}
-    signed = {**form, **signed_headers(body, system.signing_secret), **headers}
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(system.ingest + path, data=body, headers=signed) as response,
-    ):
-        return response.status

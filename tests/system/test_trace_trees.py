@@ -1,29 +1,20 @@
 """The whole tree of spans of one event. Ingest and two workers run as processes and export to one receiver."""
 
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from surelane.calls import Connection
-from surelane_service.engine import Engine
 from surelane_service.telemetry.setup import SCHEMA_URL
 from tests.otlp import GRPC, HTTP, Received
 from tests.processes import until
 from tests.scenario import new_mention, send
-from tests.sql.migrations import connected
 from tests.system.traced import INGEST, WORKER, Traced, direct_message, named, traced
 from tests.system.worker import claimed
-
-DUE = datetime.now(UTC).replace(microsecond=0) - timedelta(minutes=1)
-"""The time of the schedule's only job, before the workers start, so that they fire it at once."""
-CRON_KEY = f"cron:nightly:{DUE:%Y-%m-%dT%H:%M:%SZ}"
 
 
 @pytest.fixture(scope="module")
 async def system(shared_database: str) -> AsyncIterator[Traced]:
-    async with connected(shared_database) as connection:
-        await Engine(connection).set_cron("nightly", kind="echo", schedule="0 0 1 1 *", next_at=DUE)
     async with traced(shared_database, GRPC) as running:
         yield running
 
@@ -112,10 +103,20 @@ async def test_the_request_has_its_own_trace_and_the_claim_too_both_linked(syste
     assert (received.kind, received.service, received.parent) == ("client", WORKER, "")
 
 
-async def test_statements_of_an_attempt_are_in_its_trace_and_those_of_polls_in_none(system: Traced) -> None:
-    key = await system.query("""select agent.enqueue('plan', '{"parts": 1}')""")
-    spans = await system.spans(key, process=3, settle=3)
+async def test_workflow_is_one_trace_with_its_statements_and_those_of_polls_are_in_none(
+    system: Traced,
+) -> None:
+    key = await system.query("""select agent.enqueue('plan', '{"parts": 2}')""")
+    spans = await system.spans(key, process=4, settle=4)
+    (plan,) = [span for span in spans if span.name == "process plan"]
+    parts = [span for span in spans if span.name == "process subtask"]
     (synthesis,) = [span for span in spans if span.name == "process synthesize"]
+    assert len(parts) == 2
+    assert {span.parent for span in (*parts, synthesis)} == {plan.id}
+    assert all(span.kind == "consumer" for span in (plan, *parts, synthesis))
+    assert plan.attributes["surelane.outcome"] == "fan_out"
+    (settled,) = [span for span in spans if span.name == "settle plan"]
+    assert settled.parent == plan.id
 
     def statements() -> list[Received]:
         return [span for span in system.of(key) if span.name == "select"]
@@ -125,9 +126,6 @@ async def test_statements_of_an_attempt_are_in_its_trace_and_those_of_polls_in_n
     (statement,) = statements()
     assert str(statement.attributes["db.statement"]).endswith("from agent.children($1::int8)")
     assert statement.parent == synthesis.id
-    (plan,) = [span for span in spans if span.name == "process plan"]
-    (settled,) = [span for span in spans if span.name == "settle plan"]
-    assert settled.parent == plan.id
     traces = {span.trace_id for span in system.receiver.spans if span.name != "select"}
     assert {span.trace_id for span in system.receiver.named("select")} <= traces
 
@@ -168,36 +166,6 @@ async def test_group_of_three_is_one_span_linked_to_each_send(system: Traced) ->
     assert settled.attributes["messaging.batch.message_count"] == 3
 
 
-async def test_workflow_is_one_trace_of_parents_and_children(system: Traced) -> None:
-    key = await system.query("""select agent.enqueue('plan', '{"parts": 2}')""")
-    spans = await system.spans(key, process=4)
-    (plan,) = [span for span in spans if span.name == "process plan"]
-    parts = [span for span in spans if span.name == "process subtask"]
-    (synthesis,) = [span for span in spans if span.name == "process synthesize"]
-    assert len(parts) == 2
-    assert {span.parent for span in (*parts, synthesis)} == {plan.id}
-    assert all(span.kind == "consumer" for span in (plan, *parts, synthesis))
-    assert plan.attributes["surelane.outcome"] == "fan_out"
-
-
-async def test_scheduled_event_is_in_the_trace_that_its_key_names(system: Traced) -> None:
-    spans = await system.spans(CRON_KEY, process=1, settle=1)
-    (processed,), (settled,) = named(spans, "process"), named(spans, "settle")
-    assert_messaging(processed, "process", "echo")
-    assert processed.attributes["messaging.message.id"] == CRON_KEY
-    assert settled.parent == processed.id
-
-
-async def test_requeued_event_goes_on_in_its_trace_linked_to_the_attempt_before(system: Traced) -> None:
-    identity = await system.query("select agent.enqueue('raise', '{}', _max_attempts => 1)")
-    await system.spans(identity, process=1, settle=1)
-    await system.query(f"select agent.rerun_events(array[{identity}])")
-    spans = await system.spans(identity, process=2, settle=2)
-    first, second = named(spans, "process")
-    assert first.parent == second.parent
-    assert second.links == {first.id}
-
-
 async def test_slacks_retry_is_a_second_send_that_says_so(system: Traced) -> None:
     mention = await system.handled()
     assert await send(system.running.system, mention, retry=1) == 200
@@ -207,17 +175,6 @@ async def test_slacks_retry_is_a_second_send_that_says_so(system: Traced) -> Non
     assert_about(first, {"surelane.duplicate": False, "surelane.slack.retry_num": None})
     assert_about(second, {"surelane.duplicate": True, "surelane.slack.retry_num": 1})
     assert processed.parent == first.id
-
-
-async def test_event_of_a_killed_worker_goes_on_in_its_trace(database: str) -> None:
-    """The attempt that died with its worker left no span, so no span links to it."""
-    async with traced(database, HTTP, SURELANE_LEASE="3s") as system:
-        mention = await system.handled("die-after-first")
-        spans = await system.spans(mention.event_id, send=1, process=1, settle=1)
-    assert [worker.child.exit_code is None for worker in system.running.workers].count(False) >= 1
-    (sent,), (processed,) = named(spans, "send"), named(spans, "process")
-    assert (processed.parent, processed.links) == (sent.id, set())
-    assert processed.attributes["surelane.attempt"] == 2
 
 
 async def test_attempt_whose_lease_is_lost_fails(database: str, connection: Connection) -> None:

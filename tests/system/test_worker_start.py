@@ -1,16 +1,14 @@
 """A worker that cannot start says why, and exits with the right code."""
 
 import asyncio
-import json
 
 import aiohttp
 import pytest
 
-from surelane.calls import Connection
 from surelane_service.lifecycle import EXIT_SETTINGS
 from tests import forked
 from tests.processes import clean_environment, service
-from tests.system.worker import ended, enqueue, environment, worker
+from tests.system.worker import environment, worker
 
 
 @pytest.mark.parametrize(
@@ -53,12 +51,3 @@ async def test_worker_without_a_schema_is_alive_but_not_ready(empty_database: st
             assert "schema" in (await response.json())["reason"]
         async with session.get(running.private_url + "/livez") as response:
             assert response.status == 200
-
-
-async def test_handlers_have_the_workers_timeout_if_they_name_none(
-    database: str, connection: Connection
-) -> None:
-    async with worker(database, SURELANE_HANDLER_TIMEOUT="100ms"):
-        row = await ended(connection, await enqueue(connection, "unhurried", max_attempts=1))
-    (error,) = json.loads(row["errors"])
-    assert (error["type"], error["message"]) == ("HandlerTimeoutError", "the handler took longer than 0.1 s")

@@ -6,18 +6,14 @@ import os
 import signal
 import sys
 import time
-import uuid
-from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import datetime
 from pathlib import Path
-from typing import NoReturn
 
 from opentelemetry import trace
 from pydantic import BaseModel
 
 from surelane_worker import (
-    Await,
     Context,
     Continuation,
     Discard,
@@ -31,15 +27,6 @@ from surelane_worker import (
 from surelane_worker.handling.context import attempt_of
 
 handlers = Handlers()
-alone = Handlers()
-"""Handlers that share all slots: each of ``handlers`` with a limit of its own leaves a worker something to claim."""
-elsewhere = Handlers()
-"""Those of another team's workers."""
-
-
-@elsewhere.on("elsewhere")
-async def handled_elsewhere(event: Event, ctx: Context) -> None:
-    """Does nothing."""
 
 
 @handlers.on("echo")
@@ -136,56 +123,6 @@ async def outcome(event: Event, ctx: Context) -> object:
     return {"attempt": ctx.attempt, "claim": event.claim}
 
 
-class UnprintableError(Exception):
-    """An error that cannot be turned into text."""
-
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
-
-
-class Treacherous(dict[str, str]):
-    """A value that raises an unusual error when it is serialised."""
-
-    def items(self) -> NoReturn:
-        raise KeyError("treacherous")
-
-
-def _unprintable() -> NoReturn:
-    raise UnprintableError
-
-
-def _interrupt() -> NoReturn:
-    raise KeyboardInterrupt
-
-
-THEN = Continuation("nothing")
-BAD_OUTCOMES: dict[str, Callable[[], object]] = {
-    "payload": lambda: FanOut([Job("nothing", uuid.uuid4())], THEN),
-    "naive run_at": lambda: FanOut([Job("nothing", run_at=datetime(2030, 1, 1))], THEN),  # noqa: DTZ001
-    "no job": lambda: FanOut(["nothing"], THEN),  # type: ignore[list-item]
-    "no continuation": lambda: FanOut([], None),  # type: ignore[arg-type]
-    "fan-out result": lambda: FanOut([], THEN, result=object()),
-    "refused by the database": lambda: FanOut([Job("nothing", max_attempts=-1)], THEN),
-    "not a number": lambda: FanOut([Job("nothing", float("nan"))], THEN),
-    "retry": lambda: Retry(timedelta.max),
-    "snooze": lambda: Snooze(timedelta(days=10**8)),
-    "naive await": lambda: Await(datetime(2030, 1, 1)),  # noqa: DTZ001
-    "await nothing": lambda: Await(None),  # type: ignore[arg-type]
-    "await the end of time": lambda: Await(datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))),
-    "discard": lambda: Discard(ValueError("a\0b\ud800")),  # type: ignore[arg-type]
-    "unprintable discard": lambda: Discard(UnprintableError()),  # type: ignore[arg-type]
-    "unprintable": _unprintable,
-    "treacherous": lambda: Treacherous(a="b"),
-    "interrupt": _interrupt,
-}
-
-
-@handlers.on("bad-outcome")
-async def bad_outcome(event: Event, ctx: Context) -> object:
-    """Return or raise a value that cannot be settled."""
-    return BAD_OUTCOMES[event.payload["outcome"]]()
-
-
 @handlers.on("sleep")
 async def sleep(event: Event, ctx: Context) -> None:
     """Sleep for the payload's seconds."""
@@ -198,22 +135,6 @@ async def wait_for_file(event: Event, ctx: Context) -> None:
     Path(f"{event.payload['path']}.{event.id}").touch()  # noqa: ASYNC240
     while not Path(event.payload["path"]).exists():  # noqa: ASYNC110, ASYNC240 - the test makes it
         await asyncio.sleep(0.02)
-
-
-@handlers.on("step-after-file")
-async def step_after_file(event: Event, ctx: Context) -> None:
-    """Store a step once the payload's path exists."""
-    await wait_for_file(event, ctx)
-    await ctx.step("a step", lambda: 1)
-
-
-@alone.on("hang-once")
-@handlers.on("hang-once")
-async def hang_once(event: Event, ctx: Context) -> str:
-    """Does not end the first time."""
-    if ctx.attempt == 1:
-        await asyncio.sleep(3600)
-    return "the second time"
 
 
 @handlers.on("sleep-in-a-thread")
@@ -267,12 +188,6 @@ async def block_the_loop(event: Event, ctx: Context) -> None:
 @handlers.on("swapped")
 async def swapped(event: Event, ctx: Context) -> None:
     await ctx.slack.reply("hello", event)  # type: ignore[arg-type]
-
-
-@handlers.on("unhurried")
-async def unhurried(event: Event, ctx: Context) -> None:
-    """Run until the default timeout cancels it."""
-    await asyncio.sleep(600)
 
 
 @handlers.on("too-slow", timeout="200ms")
@@ -418,9 +333,3 @@ async def subtask(event: Event, ctx: Context) -> int:
 async def synthesize(event: Event, ctx: Context) -> int:
     """Return the sum of the subtasks' results."""
     return sum(child.result for child in await ctx.queue.children(event.id))
-
-
-@handlers.on("dispatch-execute")
-async def dispatch(event: Event, ctx: Context) -> Await:
-    """Await an answer from outside."""
-    return Await(datetime.now(UTC) + timedelta(minutes=1))

@@ -155,6 +155,7 @@ def test_a_mention_and_its_channel_message_are_one_event_where_both_are_taken() 
     apart = read_event(json.dumps(around(MENTION)).encode(), Subscriptions(types, merge_mentions=False))
     assert isinstance(apart, Take)
     assert apart.key == "Ev1"
+    assert taken(around(MENTION, is_ext_shared_channel=True), types).key == "message:C1:1.2"
 
 
 @pytest.mark.parametrize(
@@ -232,6 +233,17 @@ def test_an_interaction_is_stored_as_its_payload() -> None:
     asked, again = filled(payload=menu), filled(payload=menu)
     assert asked.kind == "slack.block_suggestion"
     assert again.key != asked.key, "the same letters typed again are another request"
+
+
+def test_workers_acknowledge_every_kind_for_which_requests_wait() -> None:
+    from surelane_service.subscriptions import INTERACTIONS  # noqa: PLC0415 - when it runs alone
+    from surelane_worker.handling.routes import is_interactive  # noqa: PLC0415
+
+    ours = {"view": {"callback_id": "surelane.written"}}
+    payloads = [{"type": kind, **more} for kind in INTERACTIONS for more in ({}, ours)]
+    found = [filled(payload=json.dumps(payload)) for payload in payloads]
+    assert all(each.waits and is_interactive(each.kind) for each in found)
+    assert "surelane.answer" in {each.kind for each in found}
 
 
 @given(

@@ -149,10 +149,8 @@ async def filled(event: Event, ctx: Context) -> None:
 
 @handlers.on("slack.reaction_added")
 async def reacted(event: Event, ctx: Context) -> None:
-    item = event.slack["item"]
-    await ctx.slack.client.chat_postMessage(
-        channel=item["channel"], thread_ts=item["ts"], text=event.slack["reaction"]
-    )
+    item, name = event.slack["item"], event.slack["reaction"]
+    await ctx.slack.client.chat_postMessage(channel=item["channel"], thread_ts=item["ts"], text=name)
 
 
 @handlers.shortcut("page")

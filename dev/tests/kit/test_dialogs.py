@@ -23,6 +23,8 @@ DIALOG: dict[str, Any] = {
     "elements": [MEAL, NAME, NOTE],
 }
 
+TEN = "A dialog must have between 1 and 10 elements"
+
 
 @pytest.fixture
 def handlers(surelane_slack: str) -> AsyncApp:  # noqa: ARG001 - the app calls it
@@ -74,8 +76,8 @@ def longest(number: int) -> str:
         ({"title": "x" * 25}, f"The field `title` {longest(24)}"),
         ({"callback_id": None}, "The field `callback_id` must be a text"),
         ({"submit_label": "Order now"}, "The field `submit_label` can only be one word"),
-        ({"elements": []}, "A dialog must have between 1 and 10 elements"),
-        ({"elements": [NAME] * 11}, "A dialog must have between 1 and 10 elements"),
+        ({"elements": []}, TEN),
+        ({"elements": [NAME] * 11}, TEN),
         ({"elements": [NAME | {"label": "x" * 49}]}, f"Element 0 field `label` {longest(48)}"),
         (
             {"elements": [NAME | {"max_length": 151}]},
@@ -104,12 +106,7 @@ async def test_triggers_of_dialogs(slack: Slack) -> None:
     for wrong, change, error, messages in (
         (trigger, {}, "trigger_exchanged", None),
         ("1.2.3", {}, "invalid_trigger", None),
-        (
-            "x",
-            {"elements": []},
-            "validation_errors",
-            ["[ERROR] A dialog must have between 1 and 10 elements"],
-        ),
+        ("x", {"elements": []}, "validation_errors", [f"[ERROR] {TEN}"]),
     ):
         with pytest.raises(SlackApiError) as caught:
             await web.dialog_open(trigger_id=wrong, dialog=DIALOG | change)

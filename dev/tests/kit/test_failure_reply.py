@@ -23,9 +23,7 @@ def handlers() -> Handlers:
     return handlers
 
 
-async def test_who_spoke_to_the_bot_is_told_once_that_it_failed_and_nobody_else(
-    bot: Bot, slack: Slack
-) -> None:
+async def test_who_spoke_to_the_bot_alone_is_told_that_it_failed(bot: Bot, slack: Slack) -> None:
     sent = await slack.mention("hello")
     assert [reply.text for reply in sent.replies] == [FAILURE_REPLY]
     assert_replied(await slack.direct_message("psst"), FAILURE_REPLY)

@@ -24,9 +24,7 @@ def defined(code: str) -> dict[str, Any]:
     return names
 
 
-TESTS = [
-    value for block in blocks("test") for name, value in defined(block).items() if name.startswith("test_")
-]
+TESTS = [test for code in blocks("test") for name, test in defined(code).items() if name.startswith("test_")]
 
 
 @pytest.fixture

@@ -123,12 +123,8 @@ async def test_fresh_worker_goes_on_after_a_kill(bot: Bot, slack: Slack, point: 
 
 
 async def test_point_that_is_not_reached_fails_the_test(bot: Bot, slack: Slack) -> None:
-    with (
-        pytest.raises(
-            AssertionError, match=r"not killed at 'step deploi'; .*: start, in step build, step build, "
-        ),
-        bot.killed_at("step deploi"),
-    ):
+    missed = r"not killed at 'step deploi'; .*: start, in step build, step build, "
+    with pytest.raises(AssertionError, match=missed), bot.killed_at("step deploi"):
         await slack.mention("deploy api")
     with pytest.raises(ValueError, match="is no point"), bot.killed_at("deploy"):
         pass

@@ -63,10 +63,8 @@ def test_tests_of_a_new_project_pass(server: Server, tmp_path: Path, kind: str, 
 def test_a_bolt_app_finds_the_simulated_slack_when_it_is_imported(server: Server, tmp_path: Path) -> None:
     write_project(tmp_path / "mybot", "bolt")
     manifest = tmp_path / "mybot/manifest.yaml"
-    events = manifest.read_text()
-    manifest.write_text(
-        events.replace("      - app_mention\n", "      - app_mention\n      - reaction_added\n")
-    )
+    mentions = "      - app_mention\n"
+    manifest.write_text(manifest.read_text().replace(mentions, f"{mentions}      - reaction_added\n"))
     for name, more in (("mybot/handlers.py", OWN_CLIENT), ("tests/test_handlers.py", OWN_CLIENT_TEST)):
         with (tmp_path / "mybot" / name).open("a") as file:
             file.write(more)

@@ -69,9 +69,7 @@ async def watch(event: Event, ctx: Context) -> Any:
 @bots.on("parent")
 async def parent(_: Event, ctx: Context) -> None:
     try:
-        done.append(
-            await asyncio.gather(ctx.run("child", {"pause": "1h"}), ctx.run("child", {"pause": "2h"}))
-        )
+        done.append(await asyncio.gather(*(ctx.run("child", {"pause": each}) for each in ("1h", "2h"))))
         await ctx.run("child", {"fails": "no such thing"})
     except ChildError as error:
         done.append([error.outcome, error.message])
@@ -188,9 +186,7 @@ async def test_children_take_their_time_and_fail(bot: Bot) -> None:
 
 
 @pytest.mark.parametrize("point", ["in step book", "step book"])
-async def test_a_step_in_a_transaction_is_done_once_although_the_worker_is_killed(
-    bot: Bot, point: str
-) -> None:
+async def test_a_step_in_a_transaction_is_done_once_despite_a_kill(bot: Bot, point: str) -> None:
     async with connected(bot.database_url) as owner:
         await owner.execute("create table charge (at timestamptz default now())")
         with bot.killed_at(point):

@@ -47,9 +47,7 @@ async def test_errors_are_retried_three_times_with_number_and_reason(pair: Pair)
     assert all(request.genuine for request in pair.app.received)
     assert [attempt["status"] for attempt in attempts] == statuses
     pair.app.answers.append(Answer(503))
-    assert [attempt["retry_num"] for attempt in await delivered(pair)] == [0, 1], (
-        "one that is taken ends them"
-    )
+    assert [each["retry_num"] for each in await delivered(pair)] == [0, 1], "one that is taken ends them"
 
 
 async def test_no_retry_is_honoured_except_on_a_200(pair: Pair) -> None:

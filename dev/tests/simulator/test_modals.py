@@ -45,9 +45,7 @@ async def shown(pair: Pair) -> list[str]:
     return [view["callback_id"] for view in hers["modals"]]
 
 
-async def test_the_client_asks_the_app_only_when_all_is_filled_in_and_an_empty_answer_closes_it(
-    pair: Pair,
-) -> None:
+async def test_the_app_is_asked_when_all_is_filled_in_and_an_empty_answer_closes_it(pair: Pair) -> None:
     trigger = await triggered(pair)
     view_id = (await pair.web.views_open(trigger_id=trigger, view=asking("one")))["view"]["id"]
     again = pair.web.views_open(trigger_id=trigger, view=asking("one"))

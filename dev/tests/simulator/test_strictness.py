@@ -140,10 +140,8 @@ async def test_api_test_needs_no_token_and_answers_what_it_is_told(pair: Pair) -
 
 async def test_blocks_and_buttons_without_ids_are_given_some(pair: Pair) -> None:
     blocks = [{"type": "actions", "elements": [{"type": "button", "text": plain("Go")}]}]
-    attachments = [{"color": "#36a64f", "blocks": [DIVIDER]}]
-    posted = await pair.web.chat_postMessage(
-        channel=GENERAL, text="x", blocks=blocks, attachments=attachments
-    )
+    more = [{"color": "#36a64f", "blocks": [DIVIDER]}]
+    posted = await pair.web.chat_postMessage(channel=GENERAL, text="x", blocks=blocks, attachments=more)
     (block,), (attachment,) = posted["message"]["blocks"], posted["message"]["attachments"]
     assert block["block_id"]
     assert block["elements"][0]["action_id"]
@@ -197,9 +195,7 @@ async def test_an_update_takes_less_text_than_a_post(pair: Pair) -> None:
         ({"blocks": [TABLE, TABLE]}, "invalid_attachments", "only_one_table_allowed"),
     ],
 )
-async def test_attachments_and_tables(
-    pair: Pair, given: dict[str, Any], error: str, message: str | None
-) -> None:
+async def test_attachments(pair: Pair, given: dict[str, Any], error: str, message: str | None) -> None:
     answer = await refused(pair.web.chat_postMessage(channel=GENERAL, text="x", **given))
     assert answer["error"] == error
     assert answer.get("response_metadata") == (message and {"messages": [message]})

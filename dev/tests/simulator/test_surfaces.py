@@ -177,10 +177,8 @@ async def test_slack_sends_no_event_without_its_subscription_and_warns_an_agent_
 
 async def test_a_file_is_shared_and_can_be_saved(pair: Pair) -> None:
     said = await pair.said()
-    thread = {"channel": said["channel"], "thread_ts": said["ts"]}
-    await pair.web.files_upload_v2(
-        content="all well", filename="<report>.txt", initial_comment="here", **thread
-    )
+    thread = {"channel": said["channel"], "thread_ts": said["ts"], "initial_comment": "here"}
+    await pair.web.files_upload_v2(content="all well", filename="<report>.txt", **thread)
     shared = (await state(pair, "messages"))[-1]
     (file,) = shared["files"]
     assert (shared["text"], file["name"], file["size"]) == ("here", "<report>.txt", 8)

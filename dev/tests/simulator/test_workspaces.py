@@ -3,7 +3,6 @@
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -56,9 +55,7 @@ class Slack:
 
 @pytest.fixture
 async def slack() -> AsyncIterator[Slack]:
-    settings = load_settings(
-        SimulatorSettings, port=0, posting=False, retry_delays=(), token_lives=timedelta(hours=12)
-    )
+    settings = load_settings(SimulatorSettings, port=0, posting=False, retry_delays=(), token_lives="12h")
     async with serving_simulator(settings) as (url, simulator), aiohttp.ClientSession() as session:
         yield Slack(simulator, url, session)
 
@@ -70,17 +67,12 @@ async def test_a_token_reaches_its_own_workspace_or_organization_alone(slack: Sl
     assert [await slack.post(grid, team) for team in (EAST, WEST, BAKERY)] == ["", "", "channel_not_found"]
     assert await slack.post("xoxb-demo", BAKERY) == "channel_not_found"
     tested = await slack.call("auth.test", bakery)
-    assert (tested["team_id"], tested["user_id"], tested["is_enterprise_install"]) == (
-        BAKERY,
-        "U1BAKERY01",
-        False,
-    )
+    told = {"team_id": BAKERY, "user_id": "U1BAKERY01", "is_enterprise_install": False}
+    assert told.items() <= tested.items()
     assert (await slack.call("auth.test", grid))["is_enterprise_install"]
 
 
-async def test_an_organizations_token_reaches_the_people_and_threads_of_each_of_its_workspaces(
-    slack: Slack,
-) -> None:
+async def test_an_organizations_token_reaches_each_of_its_workspaces(slack: Slack) -> None:
     grid = (await slack.install(EAST, wide=True, scopes="chat:write,users:read"))["access_token"]
     west = slack.simulator.installs.workspaces[WEST]
     person, channel = west.people()[0], west.channels["C0ACMEWEST"]

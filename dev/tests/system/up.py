@@ -21,9 +21,7 @@ from tests.scenario import System
 
 LONG = 300
 """Seconds, a hundred times what most of these signals take on a quiet machine."""
-PORTS = tuple(
-    f"SURELANE_{name}PORT" for name in ("", "PRIVATE_", "OPERATOR_", "WORKER_PRIVATE_", "SIMULATOR_")
-)
+PORTS = [f"SURELANE_{name}PORT" for name in ("", "PRIVATE_", "OPERATOR_", "WORKER_PRIVATE_", "SIMULATOR_")]
 
 
 @dataclass
@@ -95,9 +93,7 @@ class Up:
 
     async def shows(self, pattern: str, times: int = 1) -> None:
         """Wait until its output has a match of the pattern, or as many."""
-        await until(
-            lambda: len(re.findall(pattern, self.shown, re.MULTILINE)) >= times, within=LONG, what=pattern
-        )
+        await until(lambda: len(re.findall(f"(?m){pattern}", self.shown)) >= times, within=LONG, what=pattern)
 
     async def gone(self) -> None:
         """Wait until none of its processes runs."""

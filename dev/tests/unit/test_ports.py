@@ -30,13 +30,8 @@ def test_a_port_that_is_set_and_taken_is_named(taken: int) -> None:
 
 def test_a_default_makes_way_for_a_port_that_is_set() -> None:
     wanted = free_port()
-    ports = choose(
-        HOST,
-        {
-            "ingest": Wanted("SURELANE_PORT", None, wanted),
-            "simulator": Wanted("SURELANE_SIMULATOR_PORT", wanted, 0),
-        },
-    )
+    first, second = Wanted("SURELANE_PORT", None, wanted), Wanted("SURELANE_SIMULATOR_PORT", wanted, 0)
+    ports = choose(HOST, {"ingest": first, "simulator": second})
     assert ports["simulator"] == wanted
     assert ports["ingest"] != wanted
 

@@ -18,14 +18,6 @@ from surelane_dev.simulator.manifest import manifest_of
 from tests.deploy.commands import ROOT
 
 
-def test_a_new_project_is_found_from_a_directory_below_it(tmp_path: Path) -> None:
-    root = tmp_path / "deploy-bot"
-    assert "  surelane dev" in write_project(root)
-    assert find_project(root / "tests") == Project(
-        root, "deploy_bot.handlers:handlers", root / "manifest.yaml"
-    )
-
-
 def test_a_new_project_s_files_can_be_read(tmp_path: Path) -> None:
     root = tmp_path / "deploy-bot"
     write_project(root)
@@ -73,14 +65,6 @@ def test_files_for_a_host_are_those_of_the_repository(tmp_path: Path) -> None:
         assert (tmp_path / "deploy-bot" / name).read_text() == (ROOT / source).read_text()
 
 
-def test_one_kind_at_most_is_chosen(tmp_path: Path) -> None:
-    command = typer.Typer()
-    command.command()(new)
-    refused = CliRunner().invoke(command, [str(tmp_path / "deploy-bot"), "--agent", "--bolt"])
-    assert refused.exit_code == 2
-    assert not (tmp_path / "deploy-bot").exists()
-
-
 @pytest.mark.parametrize(
     "name", ["Bot", "a--b", "-a", "1bot", "a" * 31, "json", "class", "surelane-bot", "tests", "ä"]
 )
@@ -119,11 +103,14 @@ def test_a_directory_without_a_project_has_the_built_in_handlers(tmp_path: Path)
     assert find_project(tmp_path) == Project(tmp_path)
 
 
-def test_the_command_writes_a_project_once(tmp_path: Path) -> None:
-    command = typer.Typer()
+def test_the_command_writes_a_project_once_and_of_one_kind(tmp_path: Path) -> None:
+    command, root = typer.Typer(), tmp_path / "deploy-bot"
     command.command()(new)
-    written, refused = (CliRunner().invoke(command, [str(tmp_path / "deploy-bot")]) for _ in range(2))
-    assert (written.exit_code, "surelane dev" in written.stdout) == (0, True)
-    assert find_project(tmp_path / "deploy-bot").handlers == "deploy_bot.handlers:handlers"
+    mixed = CliRunner().invoke(command, [str(root), "--agent", "--bolt"])
+    assert (mixed.exit_code, root.exists()) == (2, False)
+    written, refused = (CliRunner().invoke(command, [str(root)]) for _ in range(2))
+    assert (written.exit_code, "  surelane dev" in written.stdout) == (0, True)
+    made = Project(root, "deploy_bot.handlers:handlers", root / "manifest.yaml")
+    assert find_project(root / "tests") == made, "it is found from a directory below it"
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert "deploy-bot" in refused.stderr

@@ -65,9 +65,7 @@ def give(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
         monkeypatch.setenv(name, value)
 
 
-def test_the_services_accept_what_they_are_given_each_with_its_own_role(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_services_accept_what_they_get_with_their_own_roles(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, port, kind in (
         ("ingest", "ingest_private", IngestSettings),
         ("operator", "operator", AccessSettings),
@@ -85,9 +83,7 @@ def test_the_services_accept_what_they_are_given_each_with_its_own_role(
     assert uri == "postgresql://surelane_operator@/surelane?host=/data/18"
 
 
-def test_a_real_app_s_secrets_go_to_its_services_and_not_to_the_simulator(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_real_secrets_go_to_the_services_and_not_to_the_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
     give(monkeypatch, SLACK_API_URL="https://slack.test/api/", **REAL)
     found = environments()
     for service in ("ingest", "operator", "worker"):
@@ -99,9 +95,7 @@ def test_a_real_app_s_secrets_go_to_its_services_and_not_to_the_simulator(
     assert set_aside() == []
 
 
-def test_where_the_simulator_is_slack_a_real_app_s_secrets_are_set_aside(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_where_the_simulator_is_slack_real_secrets_are_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     give(monkeypatch, **REAL)
     found = environments()
     assert found["ingest"]["SLACK_SIGNING_SECRET"] == DEMO_SIGNING_SECRET
@@ -127,25 +121,16 @@ def test_installs_are_tried_with_the_demo_secret(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("host", "url"),
-    [
-        ("127.0.0.1", "http://127.0.0.1"),
-        ("0.0.0.0", "http://127.0.0.1"),
-        ("::", "http://[::1]"),
-        ("box", "http://box"),
-    ],
+    ("host", "reached"),
+    [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("box", "box")],
 )
-def test_addresses_are_shown_as_they_are_reached(
-    monkeypatch: pytest.MonkeyPatch, host: str, url: str
-) -> None:
+def test_addresses_can_be_reached_as_shown(monkeypatch: pytest.MonkeyPatch, host: str, reached: str) -> None:
     monkeypatch.setenv("SURELANE_HOST", host)
-    assert load_settings(DevSettings).url == url
-    assert environments()["worker"]["SLACK_API_URL"] == f"{url}:1090/api/"
+    assert load_settings(DevSettings).url == f"http://{reached}"
+    assert environments()["worker"]["SLACK_API_URL"] == f"http://{reached}:1090/api/"
 
 
-def test_the_public_token_opens_the_operators_api_on_this_machine_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_public_token_opens_the_api_on_this_machine_only(monkeypatch: pytest.MonkeyPatch) -> None:
     found = environments()
     assert found["operator"]["SURELANE_API_TOKEN"] == DEMO_API_TOKEN
     assert found["operator"]["SURELANE_CONSOLE_SIGN_IN"] == "token"
@@ -175,9 +160,7 @@ def test_a_deployment_s_database_is_not_used(monkeypatch: pytest.MonkeyPatch) ->
     assert "DATABASE_URL, SURELANE_OPERATOR_DATABASE_URL" in set_aside()[0]
 
 
-def test_a_project_s_handlers_and_manifest_are_used_and_shown_unless_the_environment_names_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_project_s_handlers_are_used_unless_others_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def handlers(project: Project) -> str:
         return next(line for line in shown(project).splitlines() if line.startswith("  handlers"))
 
@@ -219,12 +202,7 @@ def taken() -> Iterator[str]:
     ("name", "value", "socket_mode", "said"),
     [
         ("SURELANE_PORT", "http", False, "SURELANE_PORT"),
-        (
-            "SURELANE_WORKER_PRIVATE_PORT",
-            None,
-            False,
-            "SURELANE_WORKER_PRIVATE_PORT: cannot listen on 127.0.0.1:",
-        ),
+        ("SURELANE_WORKER_PRIVATE_PORT", None, False, "WORKER_PRIVATE_PORT: cannot listen on 127.0.0.1:"),
         ("SLACK_API_URL", "https://slack.test/api/", True, "unset SLACK_API_URL"),
     ],
 )

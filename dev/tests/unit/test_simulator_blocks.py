@@ -15,6 +15,7 @@ DIVIDER = {"type": "divider"}
 
 LESS, MOST = "must be less than {} characters", "no more than {} items allowed"
 LACKS, EXTRA = "missing required field: {}", "invalid additional property: {}"
+WORD = "must be a valid enum value"
 EITHER, UNKNOWN = "must define either `{}` or `{}`", "unsupported type: {}"
 
 
@@ -106,11 +107,7 @@ def problems(*blocks: Any) -> list[str]:
         (section(block_id="x" * 256), "/block_id", LESS.format(256)),
         ({"type": "section", "text": "x"}, "/text", "must provide an object"),
         ({"type": "header", "text": plain("x" * 151)}, "/text/text", LESS.format(151)),
-        (
-            {"type": "header", "text": {"type": "mrkdwn", "text": "x"}},
-            "/text/type",
-            "must be a valid enum value",
-        ),
+        ({"type": "header", "text": {"type": "mrkdwn", "text": "x"}}, "/text/type", WORD),
         (actions(), "/elements", "no less than 1 items allowed"),
         (actions(*(button(f"b{number}") for number in range(26))), "/elements", MOST.format(25)),
         (
@@ -122,7 +119,7 @@ def problems(*blocks: Any) -> list[str]:
         (actions(button(text=plain("x" * 76))), "/elements/0/text/text", LESS.format(76)),
         (actions(button(value="x" * 2001)), "/elements/0/value", LESS.format(2001)),
         (actions(button(value=1)), "/elements/0/value", "must provide a string"),
-        (actions(button(style="green")), "/elements/0/style", "must be a valid enum value"),
+        (actions(button(style="green")), "/elements/0/style", WORD),
         (
             actions(button(confirm=CONFIRM | {"deny": plain("x" * 31)})),
             "/elements/0/confirm/deny/text",

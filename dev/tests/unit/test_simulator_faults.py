@@ -36,8 +36,7 @@ def test_a_fault_without_a_count_stays_until_it_is_taken_away() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"kind": kind} | more for kind, more in (("explode", {}), *(("slow", each) for each in WRONG))],
+    "wrong", [{"kind": kind} | more for kind, more in (("explode", {}), *(("slow", each) for each in WRONG))]
 )
 def test_a_fault_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
@@ -99,9 +98,7 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
         ("SURELANE_SIMULATOR_PORT", "90000"),
     ],
 )
-def test_a_setting_that_cannot_be_used_is_named(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str
-) -> None:
+def test_an_unusable_setting_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(SettingsError, match=name):
         load_settings(SimulatorSettings)

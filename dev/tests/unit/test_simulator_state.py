@@ -1,7 +1,6 @@
 """What a person enters takes Slack's form, and Slack's client checks it before it asks the app."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
@@ -84,9 +83,7 @@ def test_an_external_menu_offers_what_the_app_answered() -> None:
     ],
 )
 def test_slacks_client_finds_mistakes(element: JSON, entered: object, mistake: str | None) -> None:
-    blocks: list[dict[str, Any]] = [
-        {"type": "input", "block_id": "b", "element": {"action_id": "x", **element}}
-    ]
+    blocks: list[JSON] = [{"type": "input", "block_id": "b", "element": {"action_id": "x", **element}}]
     state = state_of(blocks, {"b": {"x": entered}}, lambda *_: {})
     assert mistakes(blocks, state) == ({"b": mistake} if mistake else {})
 

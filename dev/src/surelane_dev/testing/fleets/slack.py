@@ -47,6 +47,8 @@ class MessagesInMemory:
             case "chat.postMessage" | "response_url":
                 self.messages.append({**given, "ts": self.next_ts()})
                 return {"ok": True, "ts": self.messages[-1]["ts"]}
+            case "views.open":
+                return {"ok": True, "view": {"id": f"V{len(self.calls)}"}}
             case "chat.update" if mine:
                 mine[0].update(given)
             case "chat.delete" if mine:

@@ -16,7 +16,8 @@ LONGEST_TRACEBACK = 4000
 """Characters. The end is kept: it names what was raised, and where."""
 TRACED = 3
 """Attempts whose records have a traceback. An event may have a thousand attempts, and its row has all their errors."""
-_NOT_THEIRS = {"surelane", "surelane_service", "surelane_worker", "slack_bolt"} | sys.stdlib_module_names
+_OURS = {"surelane", "surelane_dev", "surelane_service", "surelane_worker"}
+_NOT_THEIRS = _OURS | {"slack_bolt"} | sys.stdlib_module_names
 """Top-level names of modules between a team's functions, and below them."""
 
 

@@ -1,0 +1,300 @@
+"""Questions in Slack: buttons, menus, modals, and the Stop button."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime, tzinfo
+from typing import Any
+
+import pytest
+
+from surelane.encryption.keys import new_key
+from surelane.testing import fleet, virtual
+from surelane_worker import Context, Event, Handlers
+from surelane_worker.builtin import questions
+
+handlers = Handlers()
+OVER = "This question is over."
+SAID = ["before", "in a step", "Deploy?", "after"]
+
+
+@handlers.on("slack.app_mention")
+async def mentioned(event: Event, ctx: Context) -> Any:
+    """Ask as the text says, with a reply before and after."""
+    words = event.slack["text"].split()
+    await ctx.slack.reply(event, "before")
+    if "stoppable" in words:
+        async with ctx.stoppable(event):
+            await asyncio.sleep(60 if "long" in words else 0)
+        return "ended"
+    await ctx.step("in a step", ctx.slack.reply, event, "in a step")
+    choices = [f"v{number}" for number in range(7)] if "menu" in words else ["Approve", "Reject"]
+    if "raced" in words:
+        asking = asyncio.create_task(ctx.ask(event, "Deploy?", choices))
+        await asyncio.wait({asking, asyncio.create_task(ctx.sleep("50ms"))}, return_when="FIRST_COMPLETED")
+        return f"answered: {asking.done()}"
+    by: Any = (lambda user: user == event.slack["user"]) if "judged" in words else None
+    answer = await ctx.ask(
+        event,
+        "Deploy?",
+        None if "text" in words else choices,
+        timeout="1m" if "timeout" in words else None,
+        by=event.slack["user"] if "mine" in words else by,
+        blocking="blocking" in words,
+    )
+    await ctx.slack.reply(event, "after")
+    return None if answer is None else [answer.choice, answer.user]
+
+
+class Thread:
+    """People who answer the bot's questions. ``U1`` mentions it."""
+
+    def __init__(self, fleet: Any) -> None:
+        self.f = fleet
+
+    async def question(self, text: str) -> tuple[Any, dict[str, Any]]:
+        """Mention the bot; return the event and the message with the question."""
+        event = await self.f.mention(text)
+        await self.f.until(event.suspended)
+        return event, self.message(event)
+
+    def message(self, event: Any) -> dict[str, Any]:
+        """Return the latest message of an event with buttons."""
+        mine = f"surelane:{event.id}:"
+        found = [
+            each
+            for each in self.f.slack.messages
+            if any(block.get("block_id", "").startswith(mine) for block in each.get("blocks") or [])
+        ]
+        return found[-1]  # type: ignore[no-any-return]
+
+    async def click(self, message: dict[str, Any], number: int = 0, user: str = "U1", **other: Any) -> Any:
+        """Press a button, or choose from a menu; return the event. ``other``: fields of the payload."""
+        block = message["blocks"][-1]
+        element = block["elements"][0 if "options" in block["elements"][0] else number]
+        action = {key: element[key] for key in ("type", "action_id", "value") if key in element}
+        if "options" in element:
+            action["selected_option"] = element["options"][number]
+        action["block_id"] = other.pop("block_id", block["block_id"])
+        about = {key: message[key] for key in ("ts", "thread_ts", "text")}
+        place = {"channel": {"id": message["channel"]}, "message": about}
+        return await self.post("block_actions", user, **{**place, "actions": [action], **other})
+
+    async def write(self, view: dict[str, Any], text: str, user: str = "U1") -> Any:
+        """Send a modal."""
+        state = {"values": {"answer": {"text": {"type": "plain_text_input", "value": text}}}}
+        return await self.post("view_submission", user, view={**view, "id": "V1", "state": state})
+
+    async def post(self, kind: str, user: str, **payload: Any) -> Any:
+        trigger = f"{len(self.f.slack.calls)}.{self.f.slack.next_ts()}"
+        given = {"type": kind, "user": {"id": user}, "team": {"id": "T1"}, "trigger_id": trigger}
+        return await self.f.post({**given, **payload})
+
+    def views(self) -> list[Any]:
+        """Return the modals that were opened."""
+        views = [given["view"] for method, given in self.f.slack.calls if method == "views.open"]
+        return [json.loads(view) if isinstance(view, str) else view for view in views]
+
+    def private(self) -> list[tuple[str, str]]:
+        """Return what was said to one person alone."""
+        told = [given for method, given in self.f.slack.calls if method == "chat.postEphemeral"]
+        return [(given["user"], given["text"]) for given in told]
+
+    async def closed(self, message: dict[str, Any]) -> str:
+        """Wait until the buttons of a message are gone, and return what it says instead."""
+        await self.f.until(lambda: message["blocks"][-1]["type"] == "context")
+        assert message["blocks"][0]["text"]["text"] == "Deploy?"
+        return str(message["blocks"][-1]["elements"][0]["text"])
+
+    async def closings(self, event: Any) -> int:
+        """Return how many jobs the event's end stored to close what was left in Slack."""
+        count = "select count(*) from agent.job where kind = 'surelane.close' and enqueued_by = $1"
+        return int((await self.f.sql(count, event.key))[0][0])
+
+
+@asynccontextmanager
+async def talking(**settings: str) -> AsyncIterator[tuple[Any, Thread]]:
+    async with fleet(handlers, settings=settings) as f:
+        yield f, Thread(f)
+
+
+@virtual
+async def test_first_click_is_the_answer_and_the_second_is_told() -> None:
+    async with talking() as (f, people):
+        for text in ("buttons", "buttons blocking"):
+            event, message = await people.question(text)
+            assert (await event.row())["claimed_by"] is None
+            other = await f.mention("stoppable", thread=event)
+            if text == "buttons":
+                assert await other.result() == "ended"  # the thread goes on
+            buttons = {**message, "blocks": list(message["blocks"])}
+            assert await (await people.click(message, 1, "U2")).result() == {"chosen": "Reject"}
+            late = await people.click(buttons, 0)
+            said = "*Reject*, says <@U2>."
+            assert await late.result() == {"told": f"This is decided: {said}"}
+            assert await event.result() == ["Reject", "U2"]
+            assert people.private()[-1] == ("U1", f"This is decided: {said}")
+            assert await people.closed(message) == said
+            assert f.replies(event) == SAID
+            assert await people.closings(event) == 0
+        assert len(people.private()) == 2
+        # A new run keeps the steps before the question, and asks it again.
+        anew = await f.rerun(event, "ask:1")
+        await f.until(anew.suspended)
+        await people.click(people.message(anew), 0)
+        assert await anew.result() == ["Approve", "U1"]
+        assert f.replies(anew) == ["before", "Deploy?", "after"]
+
+
+@virtual
+async def test_answer_is_chosen_from_a_menu_or_written_in_a_modal() -> None:
+    async with talking() as (f, people):
+        event, message = await people.question("menu")
+        await people.click(message, 6)
+        assert await event.result() == ["v6", "U1"]
+        event, message = await people.question("text")
+        await (await people.click(message)).result()
+        await people.write(people.views()[0], "two words")
+        assert await event.result() == ["two words", "U1"]
+        # One that comes after the end is told, although the steps are gone.
+        event, message = await people.question("text")
+        await (await people.click(message)).result()
+        await f.cancel(event)
+        await people.closed(message)
+        await f.sql("delete from agent.step where event_id = $1", event.id)  # as retention does
+        assert await (await people.write(people.views()[1], "too late")).result() == {"told": OVER}
+        assert people.private() == [("U1", OVER)]
+
+
+@virtual
+async def test_others_may_not_answer() -> None:
+    async with talking() as (f, people):
+        for text, told in (
+            ("mine", "Only <@U1> may answer this."),
+            ("judged", "You may not answer this question."),
+        ):
+            event, message = await people.question(text)
+            await (await people.click(message, 0, "U2")).result()
+            await f.until(lambda told=told: people.private()[-1:] == [("U2", told)])
+            await people.click(message)
+            assert await event.result() == ["Approve", "U1"]
+            assert await people.closed(message) == "*Approve*, says <@U1>."
+        assert len(people.private()) == 2
+
+
+class VirtualDatetime(datetime):
+    """Shows virtual time."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> "VirtualDatetime":
+        return cls.fromtimestamp(time.time(), tz)
+
+
+@virtual
+async def test_click_waits_an_hour_for_its_question_unless_it_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The worker that asked died before it stored the question, and the next attempt may ask it again."""
+    monkeypatch.setattr(questions, "datetime", VirtualDatetime)
+    async with talking() as (f, people):
+        event, message = await people.question("buttons")
+        asking = await f.enqueue("nothing", run_in="9h")
+        block = f"surelane:{asking.id}:ask:1"
+        young = await people.click(message, block_id=block)
+        old = await people.click(message, block_id=block, event_time=int(time.time()) - 3590)
+        assert await old.result() == {"told": OVER}
+        assert len((await old.row())["claimed"]) == 2
+        assert len((await young.row())["claimed"]) >= 4
+        await f.cancel(asking)
+        assert await young.result() == {"told": OVER}
+        assert people.private() == [("U1", OVER)] * 2
+        # A click elsewhere answers no question: another channel's message may name the same one.
+        click = await people.click(message, channel={"id": "C9"})
+        assert await click.result() == {"unhandled": "not where it was asked"}
+        buttons = {**message, "blocks": list(message["blocks"])}
+        await f.cancel(event)
+        assert await people.closed(message) == "This has ended."
+        assert await (await people.click(buttons)).result() == {"told": OVER}
+
+
+@virtual
+async def test_stop_button_cancels_the_handler_and_goes_with_it() -> None:
+    async with talking() as (f, people):
+        event = await f.mention("stoppable long")
+        await f.until(event.steps)
+        message = people.message(event)
+        await (await people.click(message, 0, "U2")).result()
+        row = await f.until(event.ended)
+        assert (row["outcome"], row["reason"]) == (
+            "cancelled",
+            "cancelled while running by U2: stopped in Slack",
+        )
+        assert message["blocks"][-1]["elements"][0]["text"] == "Stopped by <@U2>."
+        assert await people.closings(event) == 0
+        event = await f.mention("stoppable")
+        assert await event.result() == "ended"
+        assert f.replies(event) == ["before"]
+        assert await people.closings(event) == 0
+        event = await f.mention("stoppable long")
+        await f.until(event.steps)
+        message = people.message(event)
+        await f.cancel(event)
+        await f.until(lambda: message["blocks"][-1]["elements"][0]["text"] == "This has ended.")
+
+
+@virtual
+async def test_question_of_an_ended_event_is_closed() -> None:
+    async with talking() as (f, people):
+        for text in ("buttons", "menu", "text", "judged"):
+            event, message = await people.question(text)
+            await f.cancel(event)
+            assert await people.closed(message) == "This has ended."
+        # The handler waited for the question or a time, whichever came first.
+        event = await f.mention("raced")
+        assert await event.result() == "answered: False"
+        message = next(each for each in f.slack.messages[::-1] if each["text"] == "Deploy?")
+        assert await people.closed(message) == "This has ended."
+        event, message = await people.question("timeout")
+        assert await event.result() is None
+        assert await people.closed(message) == "No answer came in time."
+
+
+@virtual
+async def test_encrypted_question_is_closed() -> None:
+    settings = {"SURELANE_ENCRYPTION_KEYS": new_key(), "SURELANE_ENCRYPT_EVENTS": "true"}
+    async with talking(**settings) as (f, people):
+        event, message = await people.question("buttons")
+        await f.cancel(event)
+        ((payload,),) = await f.sql("select payload from agent.job where kind = 'surelane.close'")
+        assert "Deploy?" not in payload
+        assert await people.closed(message) == "This has ended."
+
+
+@virtual
+async def test_event_that_runs_again_asks_again_or_goes_on_with_the_answer_that_it_had() -> None:
+    again = "select agent.rerun_events(array[$1::int8])"
+    async with talking() as (f, people):
+        event, message = await people.question("judged")
+        await (await people.click(message, 0, "U2")).result()
+        await f.until(people.private)
+        await f.until(event.suspended)
+        await f.cancel(event)
+        await people.closed(message)
+        await f.sql(again, event.id)
+        await f.until(event.suspended)
+        assert f.replies(event)[-2:] == ["before", "Deploy?"]
+        await people.click(people.message(event))
+        assert await event.result() == ["Approve", "U1"]
+
+        event, message = await people.question("buttons")
+        await f.kill()  # no attempt takes the answer before the event ends
+        given = json.dumps({"choice": "Approve", "user": "U1", "click": "k"})
+        await f.sql("select agent.send_signal($1, 'ask:1', $2, true, 'U1')", event.id, given)
+        await f.cancel(event, by="ops")
+        assert await people.closings(event) == 0
+        await f.sql(again, event.id)
+        f.start()
+        assert await event.result() == ["Approve", "U1"]
+        assert f.replies(event).count("Deploy?") == 1
