@@ -3,6 +3,7 @@
 import asyncio
 import uuid
 from collections.abc import Callable
+from contextvars import Context as Variables
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, NoReturn
 
@@ -239,3 +240,34 @@ async def test_a_worker_that_stood_still_while_another_took_over_says_nothing_mo
             await f.sleep("40s")
         assert any("lease lost" in each["event"] for each in logs)
         assert f.replies(event) == ["first", "second, by attempt 2"]
+
+
+@pytest.mark.parametrize("dies", [False, True])
+@virtual
+async def test_a_reply_whose_answer_is_lost_is_looked_for_before_it_is_sent_again(
+    dies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handlers, lost = Handlers(), list[str]()
+
+    @handlers.on("slack.app_mention")
+    async def mentioned(event: Event, ctx: Context) -> None:
+        await ctx.slack.reply(event, "only")
+
+    async with fleet(handlers, settings={"SURELANE_SESSION_GRACE": "100ms"}) as f:
+        take = f.slack.take
+
+        def lose(host: Any, method: str, given: dict[str, Any]) -> dict[str, Any]:
+            answer = take(host, method, given)
+            if method == "chat.postMessage" and not lost:
+                lost.append(method)
+                if not dies:
+                    raise TimeoutError
+                dying = asyncio.create_task(f.kill(f.workers[0]), context=Variables())
+                dying.add_done_callback(lambda _: f.start())
+            return answer
+
+        monkeypatch.setattr(f.slack, "take", lose)
+        event = await f.mention("hello")
+        await event.result()
+        assert f.replies(event) == ["only"]
+        assert lost
