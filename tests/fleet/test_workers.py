@@ -1,4 +1,4 @@
-"""A worker's default timeout, successors after deaths, and replies that are seen once."""
+"""Successors after deaths, and replies that are seen once."""
 
 import asyncio
 from contextvars import Context as Variables
@@ -8,24 +8,7 @@ import pytest
 import structlog
 
 from surelane.testing import fleet, virtual
-from surelane_worker import (
-    Context,
-    Event,
-    Handlers,
-)
-
-
-@virtual
-async def test_handlers_have_the_workers_timeout_if_they_name_none() -> None:
-    handlers = Handlers()
-
-    @handlers.on("unhurried")
-    async def unhurried(_: Event, __: Context) -> None:
-        await asyncio.sleep(600)
-
-    async with fleet(handlers, settings={"SURELANE_HANDLER_TIMEOUT": "3s"}) as f:
-        event = await f.enqueue("unhurried", max_attempts=1)
-        assert await event.errors() == ["HandlerTimeoutError: the handler took longer than 3 s"]
+from surelane_worker import Context, Event, Handlers
 
 
 @virtual
