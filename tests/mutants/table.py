@@ -120,7 +120,7 @@ TABLE = r"""
 - if self._connection is not None and not self._turn.locked():
 + if self._connection is None and not self._turn.locked():
 # repeated-questions: a reply whose answer was lost is found in Slack
-@ worker/slack/notes.py > unit/test_slack_notes.py system/test_slack_repeats.py
+@ worker/slack/notes.py > unit/test_slack_notes.py fleet/test_workers.py
 ~ if mark.get("event_id") == event.key else None ==> if mark.get("event_id") == event.id else None
 # changed-answers: the first answer to a question counts
 @ sql/010-durable.sql > fleet/test_asks.py sql/test_operator_actions.py
@@ -167,7 +167,7 @@ TABLE = r"""
 +             elif answer is Settled.BUSY:
 +                 self._lose(claim)
 # suspended-workers-post: a worker that stood still posts nothing under a lost claim
-@ worker/leasing.py > fleet/test_leasing.py unit/test_leases.py system/test_slack_repeats.py
+@ worker/leasing.py > fleet/test_leasing.py unit/test_leases.py
 -         self.stop_lapsed()
 -         if work.stopped == LOST:
 +         if work.stopped == LOST:
@@ -328,12 +328,12 @@ TABLE = r"""
 @ sql/021-grants.sql > sql/test_roles.py
 ~ _inserting text := 'insert_event ==> _inserting text := 'claim_events insert_event
 # unnoted-replies: a reply that may have been sent is looked for by the next attempt
-@ worker/slack/notes.py > system/test_slack_calls.py system/test_slack_replies.py system/test_slack_repeats.py
+@ worker/slack/notes.py > system/test_slack_calls.py system/test_slack_replies.py fleet/test_workers.py
 -         await note(None)
 -         try:
 +         try:
 # resent-replies: a message whose answer was lost is looked for before it is sent again
-@ worker/slack/notes.py > system/test_slack_calls.py system/test_slack_replies.py system/test_slack_repeats.py
+@ worker/slack/notes.py > system/test_slack_calls.py system/test_slack_replies.py fleet/test_workers.py
 ~ if found := await find(): ==> if found := None:
 # one-call-too-many: Slack's rate limits hold for all workers together
 @ sql/013-slack-limit.sql > sql/test_slack_limits.py
@@ -381,12 +381,12 @@ TABLE = r"""
 @ sql/001-event.sql > sql/test_insert.py sql/test_group.py system/test_answers.py
 ~ _kind in ('slack.block_actions', 'slack.block_suggestion', ==> _kind in ('slack.block_suggestion',
 # no-wake-up: an insert wakes a worker
-@ sql/002-group.sql > sql/test_insert.py fleet/test_wakeups.py fleet/test_claiming.py
+@ sql/002-group.sql > sql/test_insert.py fleet/test_claiming.py
 -     perform pg_notify('agent_event', '');
 -     return null;
 +     return null;
 # no-deputy: where the responder hangs another worker still polls
-@ worker/claiming/position.py > fleet/test_wakeups.py fleet/test_claiming.py
+@ worker/claiming/position.py > fleet/test_claiming.py
 -         return not self.notifications or self.number is not None
 +         return not self.notifications or self.number == 0
 # hidden-commits: an event that was committed late is found
