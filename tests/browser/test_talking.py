@@ -11,7 +11,7 @@ from tests.system.slack_app import Answer, Pair
 pytestmark = pytest.mark.browser
 
 
-async def test_a_message_is_answered_in_its_thread(slack: SlackPage, pair: Pair) -> None:
+async def test_a_message_and_a_reply_are_answered_in_the_thread(slack: SlackPage, pair: Pair) -> None:
     await slack.say("hello")
     await slack.expect(slack.thread).to_contain_text("you said: hello")
     await slack.expect(slack.channel).to_contain_text("@Surelane hello")
@@ -19,6 +19,10 @@ async def test_a_message_is_answered_in_its_thread(slack: SlackPage, pair: Pair)
     await slack.expect(slack.channel.locator(".delivery")).to_contain_text("app_mention 200 in")
     await slack.expect(slack.channel.get_by_role("button", name="eyes, 1: Surelane")).to_be_visible()
     assert pair.app.events[0]["event"]["text"] == "<@U0SURELANE> hello"
+    await slack.reply_box.fill("and again")
+    await slack.reply_box.press("Enter")
+    await slack.expect(slack.thread).to_contain_text("you said: and again")
+    assert pair.app.events[1]["event"]["thread_ts"] == pair.app.events[0]["event"]["ts"]
 
 
 async def test_retries_are_shown_with_each_attempt_and_its_reason(slack: SlackPage, pair: Pair) -> None:
@@ -91,15 +95,6 @@ async def test_direct_messages_need_no_mention(slack: SlackPage, pair: Pair) -> 
     await slack.expect(slack.thread).to_contain_text("you said: between us")
     message, *_ = [each["event"] for each in pair.app.events if each["event"]["type"] == "message"]
     assert message["channel_type"] == "im"
-
-
-async def test_a_reply_in_the_thread_reaches_the_bot(slack: SlackPage, pair: Pair) -> None:
-    await slack.say("hello")
-    await slack.expect(slack.thread).to_contain_text("you said: hello")
-    await slack.reply_box.fill("and again")
-    await slack.reply_box.press("Enter")
-    await slack.expect(slack.thread).to_contain_text("you said: and again")
-    assert pair.app.events[1]["event"]["thread_ts"] == pair.app.events[0]["event"]["ts"]
 
 
 async def test_a_reaction_is_given_and_taken_back(slack: SlackPage) -> None:

@@ -112,7 +112,7 @@ def test_both_ends_of_the_ranges_run_a_new_project(
     for kind in ((), ("--agent",)):
         project = tmp_path / f"bot{len(kind)}"
         run(bin_ / "surelane", "new", *kind, project)
-        tests_pass(bin_ / "python", project)
+        assert_its_tests_pass(bin_ / "python", project)
 
 
 @pytest.mark.packages
@@ -137,7 +137,7 @@ def environment(at: Path, python: str = sys.executable) -> tuple[Path, tuple[Pat
     return programs, (programs / "python", "-m", "pip", "--disable-pip-version-check")
 
 
-def tests_pass(python: Path, project: Path) -> None:
+def assert_its_tests_pass(python: Path, project: Path) -> None:
     """Run a project's tests."""
     done = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", where=project, within=400)
     assert " passed" in done.stdout
@@ -167,7 +167,7 @@ def test_wheels_install_on_other_pythons(python: str, wheels: dict[str, Path], t
     run(*pip, "install", "--quiet", *links, "surelane-dev[testing]", "uv", within=800, env=INDEXES)
     run(*pip, "check")
     run(own / "surelane", "new", "mybot", where=tmp_path)
-    tests_pass(own / "python", tmp_path / "mybot")
+    assert_its_tests_pass(own / "python", tmp_path / "mybot")
 
     run(own / "uv", "venv", "--quiet", "--python", own / "python", fresh)
     install = ("pip", "install", "--quiet", "--python", fresh / "bin/python")
@@ -192,7 +192,7 @@ async def test_a_team_starts_from_the_wheels(wheels: dict[str, Path], tmp_path: 
     run(bin_ / "surelane", "new", "mybot", where=tmp_path)
     project = tmp_path / "mybot"
     run(*pip, "install", "--quiet", *links, "--editable", f"{project}[dev]", within=240, env=INDEXES)
-    tests_pass(bin_ / "python", project)
+    assert_its_tests_pass(bin_ / "python", project)
     async with up(project / ".surelane/postgres", project=project, python=bin_ / "python") as system:
         await system.ready()
         assert f"{tmp_path}/venv/" in " ".join(system.member("surelane_dev.program worker").cmdline())

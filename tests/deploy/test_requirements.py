@@ -81,7 +81,7 @@ def declared(package: str, extras: Iterable[str] = ()) -> dict[str, str]:
 
 def optional_in(file: Path, package: str) -> dict[str, str]:
     """Return the dependencies that a module may import because its users install them."""
-    extra = file.parent.name
+    extra = {"fleets": "testing"}.get(file.parent.name, file.parent.name)
     if extra in ("bolt", "encryption", "mcp", "testing"):
         # What tests of Bolt apps name has the team that writes one.
         return declared(package, [extra]) | ({"slack-bolt": ""} if extra == "testing" else {})

@@ -153,16 +153,12 @@ def _cd(words: Sequence[str], folder: Path) -> None:
     assert words[0] in {"mybot", "deploybot", "../harness"} or (folder / words[0]).is_dir(), words
 
 
-def _cp(words: Sequence[str], folder: Path) -> None:
-    assert (folder / words[0]).is_file(), words
-
-
 def _any(_: Sequence[str], __: Path) -> None:
     """Take any words: the program is not ours."""
 
 
-def _sh(words: Sequence[str], folder: Path) -> None:
-    assert (folder / words[0]).exists(), words
+def _file(words: Sequence[str], folder: Path) -> None:
+    assert (folder / words[0]).is_file(), words
 
 
 PROGRAMS: Mapping[str, Callable[[Sequence[str], Path], None]] = {
@@ -176,8 +172,8 @@ PROGRAMS: Mapping[str, Callable[[Sequence[str], Path], None]] = {
     "pytest": _pytest,
     "curl": _curl,
     "cd": _cd,
-    "cp": _cp,
-    "sh": _sh,
+    "cp": _file,
+    "sh": _file,
     **dict.fromkeys(
         (".", "git", "sed", "echo", "install", "kind", "uv", "pg_dump", "pg_restore", "psql", "$EDITOR"), _any
     ),

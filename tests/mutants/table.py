@@ -120,7 +120,7 @@ TABLE = r"""
 - if self._connection is not None and not self._turn.locked():
 + if self._connection is None and not self._turn.locked():
 # repeated-questions: a reply whose answer was lost is found in Slack
-@ worker/slack/notes.py > unit/test_slack_notes.py system/test_slack_repeats.py
+@ worker/slack/notes.py > unit/test_slack_notes.py fleet/test_workers.py
 ~ if mark.get("event_id") == event.key else None ==> if mark.get("event_id") == event.id else None
 # changed-answers: the first answer to a question counts
 @ sql/010-durable.sql > fleet/test_asks.py sql/test_operator_actions.py
@@ -328,12 +328,12 @@ TABLE = r"""
 @ sql/021-grants.sql > sql/test_roles.py
 ~ _inserting text := 'insert_event ==> _inserting text := 'claim_events insert_event
 # unnoted-replies: a reply that may have been sent is looked for by the next attempt
-@ worker/slack/notes.py > unit/test_slack_notes.py system/test_slack_calls.py system/test_slack_repeats.py
+@ worker/slack/notes.py > unit/test_slack_notes.py fleet/test_workers.py system/test_slack_calls.py
 -         await note(None)
 -         try:
 +         try:
 # resent-replies: a message whose answer was lost is looked for before it is sent again
-@ worker/slack/notes.py > unit/test_slack_notes.py system/test_slack_calls.py system/test_slack_repeats.py
+@ worker/slack/notes.py > unit/test_slack_notes.py fleet/test_workers.py system/test_slack_calls.py
 ~ if found := await find(): ==> if found := None:
 # one-call-too-many: Slack's rate limits hold for all workers together
 @ sql/013-slack-limit.sql > sql/test_slack_limits.py

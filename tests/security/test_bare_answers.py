@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator
+from unittest.mock import AsyncMock
 
 import pytest
 from aiohttp import web
@@ -18,9 +19,6 @@ PORTS = ("public", "private", "simulator", "with a broken handler")
 
 @pytest.fixture(scope="module")
 async def ports(shared_database: str) -> AsyncIterator[dict[str, int]]:
-    async def unready() -> str | None:
-        return None
-
     async def broken(request: web.Request) -> web.Response:
         raise ValueError(request.path)
 
@@ -29,7 +27,8 @@ async def ports(shared_database: str) -> AsyncIterator[dict[str, int]]:
         await response.prepare(request)
         return response
 
-    broken_app = private_app(unready, [web.get("/broken/{name}", broken), web.get("/stream", stream)])
+    routes = [web.get("/broken/{name}", broken), web.get("/stream", stream)]
+    broken_app = private_app(AsyncMock(return_value=None), routes)
     async with (
         served(as_role(shared_database, "surelane_ingest")) as ingest,
         serving(broken_app, 0, setting="none", host="127.0.0.1") as broken_port,

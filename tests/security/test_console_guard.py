@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
+from unittest.mock import AsyncMock
 
 import aiohttp
 import pytest
@@ -81,9 +82,6 @@ def sessions(used: NoneUsed) -> Sessions:
 
 @pytest.fixture(scope="module")
 async def url(sessions: Sessions) -> AsyncIterator[str]:
-    async def unready() -> str | None:
-        return None
-
     async def who(request: web.Request) -> web.Response:
         viewer, actor = viewer_of(request), current_actor()
         told = {"name": viewer.name, "csrf": viewer.csrf, "actor": actor.name, "via": actor.via}
@@ -94,7 +92,8 @@ async def url(sessions: Sessions) -> AsyncIterator[str]:
 
     routes = [web.route("*", path, who) for path in ("/v1/who", "/mcp", "/console/")]
     routes.append(web.route("*", "/console/sign-in", way_in))
-    app = private_app(unready, routes, middlewares=[Guard(Bearer(), sessions).middleware])
+    guard = Guard(Bearer(), sessions)
+    app = private_app(AsyncMock(return_value=None), routes, middlewares=[guard.middleware])
     async with serving(app, 0, setting="none", host="127.0.0.1") as port:
         yield f"http://127.0.0.1:{port}"
 
@@ -181,11 +180,8 @@ def test_the_cookie_is_for_this_host_and_for_https_where_the_page_is() -> None:
 
 
 async def test_a_strangers_form_is_read_up_to_its_bound(sessions: Sessions) -> None:
-    async def unready() -> str | None:
-        return None
-
     way_in = SignIn(sessions, lambda values: str(values["error"]), {}, tokens=Tokens({"operator": "right"}))
-    app = private_app(unready, way_in.routes())
+    app = private_app(AsyncMock(return_value=None), way_in.routes())
     async with serving(app, 0, setting="none", host="127.0.0.1") as port, aiohttp.ClientSession() as session:
         for size, status in ((LARGEST_FORM // 2, 403), (2 * LARGEST_FORM, 413)):
             form = {"token": "x" * size}

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
+from unittest.mock import AsyncMock
 
 import aiohttp
 import pytest
@@ -22,16 +23,13 @@ def limit() -> ConnectionLimit:
 async def url(limit: ConnectionLimit) -> AsyncIterator[str]:
     """Serve a private port with an operator's route; return its URL."""
 
-    async def unready() -> str | None:
-        return None
-
     async def jobs(request: web.Request) -> web.Response:
         await request.read()
         if "trusted" in request.headers:
             limit.trust(request)
         return web.json_response({})
 
-    app = private_app(unready, [web.route("*", "/v1/jobs", jobs)], {"queue.example.com"})
+    app = private_app(AsyncMock(return_value=None), [web.route("*", "/v1/jobs", jobs)], {"queue.example.com"})
     async with serving(app, 0, setting="none", host="127.0.0.1", limit=limit) as port:
         yield f"http://127.0.0.1:{port}"
 

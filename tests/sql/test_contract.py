@@ -52,14 +52,11 @@ async def test_the_queue_begins_with_the_documented_columns(queue: Connection) -
         ("claimed", "timestamp with time zone[]", True),
         ("event", "jsonb", True),
     ]
-
-
-async def test_history_has_every_column_of_the_queue_with_its_type(queue: Connection) -> None:
     missing = await queue.fetch(
         "select attname, atttypid from pg_attribute where attrelid = 'agent.event'::regclass and attnum > 0"
         " except select attname, atttypid from pg_attribute where attrelid = 'agent.event_hist'::regclass"
     )
-    assert missing == []
+    assert missing == [], "history has every column with its type"
 
 
 async def test_every_function_is_safe_to_call_with_rights_of_its_owner(queue: Connection) -> None:
@@ -72,16 +69,12 @@ async def test_every_function_is_safe_to_call_with_rights_of_its_owner(queue: Co
         "select proname from pg_proc cross join aclexplode(coalesce(proacl, acldefault('f', proowner))) as grants"
         " where pronamespace = 'agent'::regnamespace and grants.grantee = 0 and proname <> 'clock'"
     )
-    assert (unpinned, public) == ([], [])
-
-
-async def test_no_plan_that_is_pinned_to_indexes_is_compiled(queue: Connection) -> None:
-    """What is switched off and unavoidable has a huge estimated cost, and JIT would take 100 ms per call."""
+    # What is switched off and unavoidable has a huge estimated cost, and JIT would take 100 ms per call.
     compiled = await queue.fetch(
         "select proname from pg_proc where pronamespace = 'agent'::regnamespace"
         " and proconfig && array['enable_seqscan=off', 'enable_sort=off'] and 'jit=off' <> all(proconfig)"
     )
-    assert compiled == []
+    assert (unpinned, public, compiled) == ([], [], [])
 
 
 @ONE_EXAMPLE_A_DATABASE

@@ -174,6 +174,8 @@ async def test_a_worker_acts_for_people_and_answers_questions(queue: Connection,
 
 async def test_an_operator_signals_but_answers_no_question(queue: Connection, operator: Connection) -> None:
     identity = await enqueue(queue)
+    for view in ("job", "schedule_queue"):
+        assert len(await operator.fetch(f"select * from agent.{view}")) == 1
     assert await operator.fetchval("select agent.signal_event($1, 'paid', '1')", identity) == "sent"
     assert await operator.fetchval("select agent.signal_event($1, 'paid', '1')", identity + 1) is None
     for statement in (
@@ -182,12 +184,6 @@ async def test_an_operator_signals_but_answers_no_question(queue: Connection, op
     ):
         with pytest.raises(REFUSED):
             await operator.execute(statement, identity)
-
-
-async def test_operators_read_the_views(queue: Connection, operator: Connection) -> None:
-    await enqueue(queue)
-    assert len(await operator.fetch("select * from agent.job")) == 1
-    assert len(await operator.fetch("select * from agent.schedule_queue")) == 1
 
 
 async def test_who_acted_is_the_session_not_the_functions_owner(queue: Connection, connect: Connect) -> None:

@@ -105,7 +105,8 @@ async def test_a_job_that_ended_shows_when_it_ran_and_when_it_was_due(queue: Con
 
 
 async def test_what_runs_is_not_moved_nor_replaced_nor_tried_again_once_cancelled(queue: Connection) -> None:
-    client, keys = Queue(queue), {"item_key": "k", "dedupe_key": "d"}
+    client = Queue(queue)
+    keys: Any = {"item_key": "k", "dedupe_key": "d"}
     identity = await client.enqueue("mail", {"n": 1}, item_key="k", dedupe_key="d")
     (row,) = await claim(queue, "mail")
     assert await client.reschedule("k", await now(queue) + HOUR) == "running"

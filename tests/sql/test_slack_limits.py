@@ -117,18 +117,17 @@ async def test_a_limit_that_is_being_added_is_given_up_on_soon(queue: Connection
                 await lease(queue, wants(1))
 
 
-async def test_a_refused_call_delays_the_limit_and_lets_calls_begin_one_by_one(queue: Connection) -> None:
+async def test_a_refused_call_delays_its_limit_and_a_lower_number_holds_from_then_on(
+    queue: Connection,
+) -> None:
     await lease(queue, wants(1, calls=4))
     assert await SlackLimits(queue).delay_slack_calls("T/x", 4, 100, 30) is True
-    assert await waits(queue, wants(4, calls=4)) == [30, 55, 80, 105]
-
-
-async def test_a_lower_number_of_calls_holds_from_the_next_lease_on(queue: Connection) -> None:
-    await lease(queue, wants(3))
-    assert await waits(queue, wants(2, calls=1)) == [100, 200]
+    assert await waits(queue, wants(4, calls=4)) == [30, 55, 80, 105], "one by one"
     # A limit that was never used can be delayed.
     await SlackLimits(queue).delay_slack_calls("T/y", 1, 60, 30)
     assert await waits(queue, wants(2, calls=1, window=60, name="T/y")) == [30, 90]
+    await lease(queue, wants(3, name="T/z"))
+    assert await waits(queue, wants(2, calls=1, name="T/z")) == [100, 200]
 
 
 async def test_limits_that_are_no_longer_used_are_dropped(queue: Connection) -> None:

@@ -15,6 +15,11 @@ async def test_an_id_is_used_once_and_looking_at_it_does_not_use_it(queue: Conne
     assert [await queue.fetchval(USE, "a") for _ in range(2)] == [True, False]
     assert not await queue.fetchval(LOOK, "a")
     assert await queue.fetchval(LOOK, "b")
+    use = "select agent.use_id($1, now() - $2::text::interval)"
+    for identity, ago in (("old", "2 hours"), ("late", "30 minutes"), ("new", "-1 minute")):
+        assert await queue.fetchval(use, identity, ago)
+    left = await queue.fetchval("select array_agg(id order by id) from agent.used_id")
+    assert left == ["a", "late", "new"], "those that expired long ago are forgotten"
 
 
 async def test_one_of_two_processes_is_first(queue: Connection, connect: Connect) -> None:
@@ -24,10 +29,3 @@ async def test_one_of_two_processes_is_first(queue: Connection, connect: Connect
         waiting = asyncio.create_task(second.fetchval(USE, "a"))
         await waits_for_lock(queue, second)
     assert not await waiting
-
-
-async def test_ids_that_expired_long_ago_are_forgotten(queue: Connection) -> None:
-    use = "select agent.use_id($1, now() - $2::text::interval)"
-    for identity, ago in (("old", "2 hours"), ("late", "30 minutes"), ("new", "-1 minute")):
-        assert await queue.fetchval(use, identity, ago)
-    assert await queue.fetchval("select array_agg(id order by id) from agent.used_id") == ["late", "new"]

@@ -130,6 +130,12 @@ async def test_every_method_answers_alike(
     assert (await stored(observer, f"{key}-1"))["vt"] == later
 
 
+@DRIVERS
+@pytest.mark.parametrize(
+    ("job", "sqlstate"),
+    [(Job("driven", {"secret": "x\0"}), "22P05"), (Job("driven", {"secret": 1}, max_attempts=0), "22023")],
+    ids=["nul", "bound"],
+)
 async def test_a_refused_call_says_why_and_the_next_that_the_transaction_is_aborted(
     begin: Begin, shared_database: str, key: str, job: Job, sqlstate: str
 ) -> None:

@@ -1,7 +1,8 @@
 """Handlers whose steps commit with a team's own data, over each connection that the queue works over."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -29,45 +30,20 @@ async def _asyncpg(uri: str) -> AsyncIterator[Any]:
 
 
 @asynccontextmanager
-async def _asyncpg_pool(uri: str) -> AsyncIterator[Any]:
-    async with asyncpg.create_pool(uri, min_size=0, max_size=1) as pool:
-        yield pool
-
-
-@asynccontextmanager
-async def _psycopg(uri: str) -> AsyncIterator[Any]:
-    with psycopg.connect(uri) as connection:
-        yield connection
-
-
-@asynccontextmanager
 async def _psycopg_async(uri: str) -> AsyncIterator[Any]:
     async with await psycopg.AsyncConnection.connect(uri, autocommit=True) as connection:
         yield connection
 
 
-@asynccontextmanager
-async def _sqlalchemy(uri: str) -> AsyncIterator[Any]:
-    with engine_of(uri) as engine, engine.connect() as connection:
-        yield connection
+def _blocking(opened: Callable[[Any], AbstractContextManager[Any]], *, engine: bool = False) -> "Open":
+    """Return what opens a synchronous connection: by a URI, or by an engine of SQLAlchemy."""
 
+    @asynccontextmanager
+    async def opens(uri: str) -> AsyncIterator[Any]:
+        with engine_of(uri) if engine else nullcontext(uri) as to, opened(to) as connection:
+            yield connection
 
-@asynccontextmanager
-async def _session(uri: str) -> AsyncIterator[Any]:
-    with engine_of(uri) as engine, Session(engine) as session:
-        yield session
-
-
-@asynccontextmanager
-async def _sqlalchemy_async(uri: str) -> AsyncIterator[Any]:
-    async with async_engine_of("psycopg")(uri).connect() as connection:
-        yield connection
-
-
-@asynccontextmanager
-async def _async_session(uri: str) -> AsyncIterator[Any]:
-    async with AsyncSession(async_engine_of("asyncpg")(uri)) as session:
-        yield session
+    return opens
 
 
 @asynccontextmanager
@@ -117,13 +93,13 @@ def djangos_own(_connection: Any, then: Callable[[], object]) -> str:
 
 DRIVERS: dict[str, tuple[Open, Callable[..., Any]]] = {
     "asyncpg": (_asyncpg, awaited),
-    "asyncpg-pool": (_asyncpg_pool, awaited),
-    "psycopg": (_psycopg, called),
+    "asyncpg-pool": (partial(asyncpg.create_pool, min_size=0, max_size=1), awaited),
+    "psycopg": (_blocking(psycopg.connect), called),
     "psycopg-async": (_psycopg_async, awaited),
-    "sqlalchemy": (_sqlalchemy, called_text),
-    "sqlalchemy-session": (_session, called_text),
-    "sqlalchemy-psycopg-async": (_sqlalchemy_async, awaited_text),
-    "sqlalchemy-asyncpg-session": (_async_session, awaited_text),
+    "sqlalchemy": (_blocking(sqlalchemy.Engine.connect, engine=True), called_text),
+    "sqlalchemy-session": (_blocking(Session, engine=True), called_text),
+    "sqlalchemy-psycopg-async": (lambda uri: async_engine_of("psycopg")(uri).connect(), awaited_text),
+    "sqlalchemy-asyncpg-session": (lambda uri: AsyncSession(async_engine_of("asyncpg")(uri)), awaited_text),
     "django": (_django, djangos_own),
 }
 

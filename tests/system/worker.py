@@ -101,10 +101,3 @@ async def metrics(running: Service) -> str:
     """Return the worker's metrics as text."""
     async with aiohttp.ClientSession() as session, session.get(f"{running.private_url}/metrics") as response:
         return await response.text()
-
-
-async def claims(running: Service) -> float:
-    """How many claims the worker has sent, by its metrics."""
-    lines = (await metrics(running)).splitlines()
-    name = 'messaging_client_operation_duration_seconds_count{messaging_operation_name="receive"}'
-    return float(next(line for line in lines if line.startswith(name)).split()[-1])

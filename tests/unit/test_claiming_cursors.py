@@ -78,9 +78,7 @@ def test_a_peek_moves_a_cursor_back_to_what_it_passed_over() -> None:
     assert starts[place(3, "a")] == at(7)
     assert starts[place(4, "a")] == at(30) - MARGIN
     assert starts[place(5, "b")] == at(6)
-
-
-def test_what_a_peek_found_moves_a_cursor_back_though_a_claim_moved_it_on_meanwhile() -> None:
+    # Also where a claim moved it on meanwhile.
     cursors = Cursors()
     cursors.advance([seen(3, "a", 30)], cursors.corrections)
     before = cursors.starts(KINDS)

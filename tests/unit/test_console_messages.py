@@ -18,16 +18,11 @@ READ = {
 }
 
 
-@pytest.mark.parametrize("text", READ)
-def test_a_message_is_read(text: str) -> None:
-    assert read_message(text) == READ[text]
-
-
-@pytest.mark.parametrize(
-    "text", ["Ev024BE91L", "17", "order-4711", "https://example.com/", "http://[", "C1 12"]
-)
-def test_other_text_is_no_message(text: str) -> None:
-    assert read_message(text) is None
+def test_a_message_is_read_and_other_text_is_none() -> None:
+    for text, message in READ.items():
+        assert read_message(text) == message
+    for text in ("Ev024BE91L", "17", "order-4711", "https://example.com/", "http://[", "C1 12"):
+        assert read_message(text) is None
 
 
 def test_links_quote_what_they_are_filled_with() -> None:

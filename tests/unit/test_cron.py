@@ -10,21 +10,20 @@ from surelane_service.cron import MISSED_AT_MOST, CatchUp, Cron, due_times
 MIDNIGHT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def test_a_time_that_the_clocks_skip_in_spring_fires_once_that_day() -> None:
-    cron, day = Cron("30 2 * * *", "Europe/Berlin"), datetime(2026, 3, 28, 12, tzinfo=UTC)
-    first = cron.next_after(day)
-    second = cron.next_after(first)
-
-    assert first == datetime(2026, 3, 29, 1, 0, tzinfo=UTC)  # 02:30 does not exist: the end of the gap
-    assert second == datetime(2026, 3, 30, 0, 30, tzinfo=UTC)
-
-
-def test_a_time_that_the_clocks_repeat_in_autumn_fires_once_that_day() -> None:
-    cron, day = Cron("30 2 * * *", "Europe/Berlin"), datetime(2026, 10, 24, 12, tzinfo=UTC)
-    first = cron.next_after(day)
-
-    assert first == datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
-    assert cron.next_after(first) == datetime(2026, 10, 26, 1, 30, tzinfo=UTC)
+@pytest.mark.parametrize(
+    ("day", "fires"),
+    [
+        ((3, 28), [(3, 29, 1, 0), (3, 30, 0, 30)]),  # 02:30 does not exist in spring: the end of the gap
+        ((10, 24), [(10, 25, 0, 30), (10, 26, 1, 30)]),
+    ],
+)
+def test_a_time_that_the_clocks_skip_or_repeat_fires_once_that_day(
+    day: tuple[int, int], fires: list[tuple[int, int, int, int]]
+) -> None:
+    at = datetime(2026, *day, 12, tzinfo=UTC)
+    for month, date, hour, minute in fires:
+        at = Cron("30 2 * * *", "Europe/Berlin").next_after(at)
+        assert at == datetime(2026, month, date, hour, minute, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(

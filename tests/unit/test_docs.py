@@ -74,8 +74,9 @@ def test_documentation_lists_each_page() -> None:
         assert pages - listed - {file} == set(), f"{file} does not list these pages"
 
 
-def test_prose_uses_none_of_the_retired_words() -> None:
+def test_prose_uses_none_of_the_retired_words_and_has_no_marks_of_an_unresolved_merge() -> None:
     """Words in backticks are names."""
+    assert not [page for page in PAGES if re.search(r"^[<>]{7} ", page.read_text(), re.MULTILINE)]
     found = [
         f"{file.relative_to(ROOT)}: {word[0]}"
         for file in [*PAGES, *SOURCES]
@@ -83,10 +84,6 @@ def test_prose_uses_none_of_the_retired_words() -> None:
         for word in RETIRED.finditer(re.sub(r"`+[^`]*`+", "", part[0]))
     ]
     assert not found
-
-
-def test_no_page_has_marks_of_an_unresolved_merge() -> None:
-    assert not [page for page in PAGES if re.search(r"^[<>]{7} ", page.read_text(), re.MULTILINE)]
 
 
 def anchors(page: Path) -> set[str]:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from base64 import b64decode, b64encode
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from typing import Any
 
 import pytest
@@ -103,6 +104,8 @@ def test_a_sealed_payload_opens_as_it_was_and_shows_no_text() -> None:
     assert sealed(MENTION)[SEALED] != value[SEALED]
     with pytest.raises(DamagedError):
         DataKey(KEY.id, "T0OTHER", DataKey.new("T0OTHER").raw).open(value[SEALED])
+    assert repr(KEY.raw) not in repr(KEY), "a key never shows itself"
+    assert KEY.content_key("yes") == KEY.content_key("yes") != DataKey.new("T0ACME").content_key("yes")
 
 
 @pytest.mark.parametrize(
@@ -139,7 +142,10 @@ def test_a_changed_value_is_refused(changed: str) -> None:
         KEY.open(value[SEALED], EVENT if changed == "purpose" else VALUE)
 
 
-def test_large_values_are_compressed_and_numbers_keep_their_form() -> None:
+def test_texts_of_all_sizes_are_packed_large_ones_are_compressed_and_numbers_keep_their_form() -> None:
+    for size, payload in product((0, 399, 400, 1499, 1500, 100_000), (True, False)):
+        text = ("é and more. " * (size // 12 + 1))[:size]
+        assert unpack(pack(text, payload=payload)) == text
     text = json.dumps({"text": "again " * 10_000})
     assert len(KEY.seal(text)) < len(text) / 20
     numbers = '{"n": 1.10, "large": 1e400}'
@@ -196,20 +202,6 @@ def test_the_place_of_a_value_cannot_be_changed_or_taken_away(changed: int) -> N
         KEY.open(bytes(raw), VALUE, Place(8, RESULT))
 
 
-def test_a_packing_that_is_not_known_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("surelane.encryption.envelopes.pack", lambda text, payload: b"\x09" + text.encode())  # noqa: ARG005
-    value = json.loads(KEY.seal("{}"))[SEALED]
-    with pytest.raises(DamagedError):
-        KEY.open(value)
-
-
-@pytest.mark.parametrize("size", [0, 399, 400, 1499, 1500, 100_000])
-@pytest.mark.parametrize("payload", [True, False])
-def test_texts_of_all_sizes_are_packed(size: int, *, payload: bool) -> None:
-    text = ("é and more. " * (size // 12 + 1))[:size]
-    assert unpack(pack(text, payload=payload)) == text
-
-
 def test_what_was_packed_by_the_module_of_python_3_14_opens_in_every_thread() -> None:
     stored = b64decode("Aii1L/1gygCdAQCgQUNNRTFoZWxsbyB0aGVyZSAifX0KAFkvlaorEITrKokaqGQEHfRS8B14MDfkf4BYsYA=")
     said = "hello there " * 30
@@ -220,12 +212,18 @@ def test_what_was_packed_by_the_module_of_python_3_14_opens_in_every_thread() ->
         assert set(threads.map(unpack, [stored] * 100)) == {text}
 
 
-def test_a_text_that_was_not_packed_is_refused_and_the_next_one_opens() -> None:
+def test_a_text_that_was_not_packed_is_refused_and_the_next_one_opens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     packed = pack("and so on " * 100)
     for damaged in (packed[:-1], packed[:1], packed[:1] + b"no frame"):
         with pytest.raises(ValueError, match="was packed"):
             unpack(damaged)
         assert unpack(packed) == "and so on " * 100
+    monkeypatch.setattr("surelane.encryption.envelopes.pack", lambda text, payload: b"\x09" + text.encode())  # noqa: ARG005
+    value = json.loads(KEY.seal("{}"))[SEALED]
+    with pytest.raises(DamagedError):  # by a way that is not known
+        KEY.open(value)
 
 
 @pytest.mark.parametrize("times", [2, 6])
@@ -274,11 +272,6 @@ def test_a_data_key_keeps_few_ciphers_and_opens_values_of_any_number_of_processe
     for _ in range(2):
         assert [reader.open(value) for value in values] == [str(nth) for nth in range(len(values))]
     assert reader.ciphers.kept() <= MOST_KEPT
-
-
-def test_a_key_never_shows_itself() -> None:
-    assert repr(KEY.raw) not in repr(KEY)
-    assert KEY.content_key("yes") == KEY.content_key("yes") != DataKey.new("T0ACME").content_key("yes")
 
 
 FORKING = """

@@ -116,19 +116,20 @@ async def test_a_payload_comes_to_the_handler_as_given(function: Any, payload: o
     assert await registered(function)(stored(payload), NO_CONTEXT) == payload
 
 
-async def test_a_synchronous_handler_reads_it_in_its_thread() -> None:
+async def test_a_synchronous_handler_reads_it_in_its_thread_and_a_default_is_the_functions_own() -> None:
     def handle(event: Event, ctx: Context, payload: Order) -> tuple[Order, int]:
         return payload, threading.get_ident()
 
-    payload, thread = await registered(handle)(stored(ORDER), NO_CONTEXT)
-    assert (payload, thread != threading.get_ident()) == (ORDER, True)
-
-
-async def test_a_third_argument_with_a_default_is_the_functions_own() -> None:
-    async def handle(event: Event, ctx: Context, n: int = 5) -> int:
+    async def with_default(event: Event, ctx: Context, n: int = 5) -> int:
         return n
 
-    assert await registered(handle)(event({}), NO_CONTEXT) == 5
+    async def together(events: list[Event], ctx: Context, payload: Order) -> None: ...
+
+    payload, thread = await registered(handle)(stored(ORDER), NO_CONTEXT)
+    assert (payload, thread != threading.get_ident()) == (ORDER, True)
+    assert await registered(with_default)(event({}), NO_CONTEXT) == 5
+    with pytest.raises(HandlersError, match=r"must take two arguments: \(events, ctx\)$"):
+        Handlers().on_group("order")(cast("Any", together))
 
 
 async def test_what_does_not_fit_is_named_without_its_value() -> None:
@@ -176,13 +177,6 @@ def test_annotations_that_cannot_be_used_are_refused_with_the_handlers_name() ->
 
 class Unfinished(BaseModel):
     other: "Missing"  # type: ignore[name-defined]  # noqa: F821
-
-
-def test_a_group_has_no_typed_payload() -> None:
-    async def handle(events: list[Event], ctx: Context, payload: Order) -> None: ...
-
-    with pytest.raises(HandlersError, match=r"must take two arguments: \(events, ctx\)$"):
-        Handlers().on_group("order")(cast("Any", handle))
 
 
 def test_a_model_that_json_cannot_hold_is_refused_by_the_producer() -> None:

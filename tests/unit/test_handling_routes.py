@@ -169,7 +169,7 @@ def test_mistakes_are_raised_at_registration(register: Callable[[Handlers], Regi
         register(Handlers())(named("wrong"))
 
 
-def test_route_behind_one_that_takes_everything_is_refused() -> None:
+def test_route_behind_one_that_takes_everything_or_before_a_handler_of_groups_is_refused() -> None:
     handlers = Handlers()
     handlers.action()(named("everything"))
     with pytest.raises(HandlersError, match=r"late is never reached: .*everything takes every"):
@@ -182,9 +182,6 @@ def test_route_behind_one_that_takes_everything_is_refused() -> None:
     handlers.on("slack.app_mention")(named("fallback"))
     with pytest.raises(HandlersError, match=r"fallback is never reached"):
         handlers.event("app_mention")(named("route"))
-
-
-def test_routes_in_front_of_a_handler_of_groups_are_refused() -> None:
     handlers = Handlers()
 
     @handlers.on_group("slack.message.im")
@@ -245,9 +242,6 @@ def test_kinds_that_can_never_arrive_are_named_at_start() -> None:
     told = "SURELANE_EVENT_TYPES is not set, so ingest leaves out reaction_added"
     kinds = {"slack.reaction_added", "slack.app_mention", "slack.message_changed"}
     assert doubts(kinds, None) == {"slack.reaction_added": told}
-
-
-def test_types_that_ingest_takes_and_the_worker_does_not_handle_are_named() -> None:
     with capture_logs() as logs:
         warn_of_untaken({"slack.app_mention", "mail"}, {"app_mention", "reaction_added", "message_changed"})
     assert [(line["log_level"], line["type"]) for line in logs] == [("warning", "reaction_added")]

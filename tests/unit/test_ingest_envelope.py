@@ -173,28 +173,22 @@ def test_a_message_of_a_shared_channel_has_its_address_as_key(event: Any, shared
     assert taken(around(event, event_id="Ev1", is_ext_shared_channel=shared)).key == key
 
 
-@pytest.mark.parametrize("identity", [None, "", 7, ["Ev1"]])
-def test_without_a_sound_event_id_the_database_derives_the_key(identity: object) -> None:
-    assert taken(around(MENTION, event_id=identity)).key is None
-
-
-def test_what_postgresql_cannot_hold_is_replaced_in_the_key_too() -> None:
+def test_a_key_is_one_that_postgresql_holds_or_the_database_derives_it() -> None:
+    for identity in (None, "", 7, ["Ev1"]):
+        assert taken(around(MENTION, event_id=identity)).key is None
     held = taken(around({**MENTION, "text": "nul \x00"}, event_id="Ev\x00"))
     assert (held.altered, held.key) == (True, "Ev\ufffd")
     assert "\\u0000" not in held.body
+    body = json.dumps(around(MENTION))[:-1] + ', "event_id": "EvLast"}'
+    found = read_event(body.encode(), Subscriptions(DEFAULT))
+    assert isinstance(found, Take)
+    assert (found.key, found.body) == ("EvLast", body), "of a repeated one the last counts"
 
 
 def filled(**fields: str) -> Take:
     found = read_form(form(**fields))
     assert isinstance(found, Take)
     return found
-
-
-def test_of_a_repeated_key_the_last_counts() -> None:
-    body = json.dumps(around(MENTION))[:-1] + ', "event_id": "EvLast"}'
-    taken = read_event(body.encode(), Subscriptions(DEFAULT))
-    assert isinstance(taken, Take)
-    assert (taken.key, taken.body) == ("EvLast", body)
 
 
 def test_challenges_notices_of_dropped_events_and_certificate_checks_are_no_events() -> None:

@@ -4,7 +4,6 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict, CIMultiDictProxy
@@ -40,14 +39,10 @@ def test_a_body_signed_with_any_of_the_secrets_is_valid(text: str) -> None:
     body = text.encode(errors="replace")
     for secret in (SECRET, OTHER):
         assert SIGNATURES.valid(body, headers([str(NOW)], [sign(body, secret)]))
-
-
-@pytest.mark.parametrize(
-    ("age", "valid"), [(0, True), (299, True), (-299, True), (301, False), (-301, False)]
-)
-def test_a_signature_is_good_for_five_minutes(age: int, valid: bool) -> None:
-    timestamp = str(NOW - age)
-    assert SIGNATURES.valid(b"{}", headers([timestamp], [sign(b"{}", timestamp=timestamp)])) is valid
+    for age in (299, -299, 301, -301):  # it is good for five minutes
+        timestamp = str(NOW - age)
+        signed = headers([timestamp], [sign(body, timestamp=timestamp)])
+        assert SIGNATURES.valid(body, signed) is (abs(age) < 300)
 
 
 def test_another_body_secret_or_time_and_missing_or_repeated_headers_are_refused() -> None:

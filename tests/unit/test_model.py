@@ -173,13 +173,6 @@ def test_servers_that_cannot_be_used_are_refused(tmp_path: Path, entry: object, 
     assert "a-secret" not in str(raised.value)
 
 
-def test_an_account_needs_installs_and_the_address_of_the_button(tmp_path: Path) -> None:
-    file = tmp_path / "mcp.json"
-    file.write_text('{"mcpServers": {"slack": {"url": "https://mcp.slack.com/mcp", "account": "slack"}}}')
-    with pytest.raises(SettingsError, match="an account needs SURELANE_CONNECT_URL, and installs"):
-        Agent(mcp=file).check(given_settings(**GIVEN))
-
-
 def test_servers_are_read_with_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SURELANE_KEY", "k")
     file = tmp_path / "mcp.json"
@@ -193,18 +186,18 @@ def test_servers_are_read_with_variables(tmp_path: Path, monkeypatch: pytest.Mon
         late(SERVERS)(tmp_path / "none.json")
     bearer = late("surelane_worker.model.servers.Bearer")("xoxp-secret")
     assert "xoxp" not in repr(bearer) + str(bearer)
+    file.write_text('{"mcpServers": {"slack": {"url": "https://mcp.slack.com/mcp", "account": "slack"}}}')
+    with pytest.raises(SettingsError, match="an account needs SURELANE_CONNECT_URL, and installs"):
+        Agent(mcp=file).check(given_settings(**GIVEN))
 
 
-def test_results_are_json_of_a_bounded_size() -> None:
+def test_results_are_json_of_a_bounded_size_and_a_long_thread_loses_its_middle() -> None:
     result_shortened = late("surelane_worker.model.run.result_shortened")
     longest = late("surelane_worker.model.run.LONGEST_RESULT")
     assert result_shortened({"a": (1, Path("x"))}) == {"a": [1, "x"]}
     image = late("pydantic_ai.messages.BinaryContent")(b"123", media_type="image/png")
     assert result_shortened(["text", image]) == ["text", "(image/png of 3 bytes)"]
     assert len(result_shortened("x" * (longest + 1))) < longest + 100
-
-
-def test_long_thread_loses_its_middle() -> None:
     said: list[Said] = [{"own": False, "text": str(number) + "x" * 3000} for number in range(50)]
     kept = shortened(said)
     assert (kept[0], kept[-1]) == (said[0], said[-1])

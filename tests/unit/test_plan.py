@@ -16,17 +16,14 @@ def test_a_small_team_gets_two_of_each_and_more_workers_follow_littles_law_with_
     assert found.connections == 2 * 11 + 2 * 12 + 19
     assert plan(BUSY_TEAM).workers == 200 // 10 + 1
     assert plan(replace(BUSY_TEAM, concurrency=50)).workers == 200 // 50 + 1
+    # Shards carry half as much again as the peak.
+    assert [plan(replace(BUSY_TEAM, shard_rate=rate)).shards for rate in (60, 59)] == [1, 2]
 
 
 def test_history_grows_with_events_and_days_alone() -> None:
     once, twice = plan(BUSY_TEAM), plan(replace(BUSY_TEAM, events_per_minute=20, peak=1, handler_seconds=1))
     assert twice.storage == pytest.approx(2 * once.storage)
     assert plan(replace(BUSY_TEAM, retention_days=30)).storage == pytest.approx(once.storage / 3)
-
-
-def test_shards_carry_half_as_much_again_as_the_peak() -> None:
-    assert plan(replace(BUSY_TEAM, shard_rate=60)).shards == 1
-    assert plan(replace(BUSY_TEAM, shard_rate=59)).shards == 2
 
 
 def test_one_workspace_more_than_the_most_does_not_fit() -> None:

@@ -174,16 +174,13 @@ async def test_one_claim_may_bring_all_bytes_and_then_no_other_goes_out() -> Non
         assert (slots.free(), slots.bytes_left) == (free, left), "a failed claim brings nothing"
 
 
-@pytest.mark.parametrize(("cancels", "tasks"), [(False, 1), (True, EVENTS)])
-async def test_a_task_runs_several_short_events_until_it_is_cancelled_as_one_ended(
-    monkeypatch: pytest.MonkeyPatch, cancels: bool, tasks: int
+async def test_a_task_runs_several_short_events_until_it_is_cancelled_or_its_turn_is_over(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("surelane_worker.running.slots.TURN", 600.0)
-    assert len(set(await tasks_of(Noting(cancels=cancels)))) == tasks
-
-
-async def test_other_tasks_come_first_once_the_turn_of_a_slot_is_over() -> None:
     assert len(set(await tasks_of(Noting(takes=2 * TURN)))) == EVENTS
+    monkeypatch.setattr("surelane_worker.running.slots.TURN", 600.0)
+    for cancels, tasks in ((False, 1), (True, EVENTS)):
+        assert len(set(await tasks_of(Noting(cancels=cancels)))) == tasks
 
 
 class Stepwise:

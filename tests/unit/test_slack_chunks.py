@@ -52,11 +52,8 @@ def test_message_has_one_table() -> None:
     assert [part["type"] for part in first] == ["markdown_text", "blocks", "markdown_text"]
     assert [part["type"] for part in second] == ["blocks", "markdown_text"]
     assert cut([first[1]], [second[0]]) == ([], [second[0]])
-
-
-def test_table_that_has_no_room_begins_a_message() -> None:
     first, second = messages([text("w " * 4500), *chunks_of(rows(90, "long " * 3))])
-    assert (first, second[0]["type"]) == ([text("w " * 4500)], "blocks")
+    assert (first, second[0]["type"]) == ([text("w " * 4500)], "blocks"), "a table without room begins one"
 
 
 @pytest.mark.parametrize(

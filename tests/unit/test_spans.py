@@ -230,19 +230,15 @@ def test_block_ends_its_span_and_marks_an_exception_and_no_text_is_exported(trac
     assert b"told" in exported
 
 
-@pytest.mark.parametrize(
-    ("traceparent", "trace_id"),
-    [(SAMPLED, TRACE), (UNSAMPLED, trace_id_of("Ev1")), (None, trace_id_of("Ev1"))],
-)
-def test_people_find_the_trace_that_was_sampled_or_the_keys(traceparent: str | None, trace_id: str) -> None:
-    assert trace_of({"id": 1, "item_key": "Ev1", "traceparent": traceparent}) == trace_id
-
-
-@pytest.mark.parametrize(
-    ("given", "read"), [(SAMPLED, SAMPLED), (UNSAMPLED, UNSAMPLED), (f"cc-{TRACE}-{SPAN}-01-more", SAMPLED)]
-)
-def test_traceparent_is_read_back_and_a_later_version_may_say_more(given: str, read: str) -> None:
-    assert traceparent_of(span_context_of(given)) == read
+def test_people_find_the_trace_that_was_sampled_or_the_keys_and_a_later_version_may_say_more() -> None:
+    for traceparent, trace_id in (
+        (SAMPLED, TRACE),
+        (UNSAMPLED, trace_id_of("Ev1")),
+        (None, trace_id_of("Ev1")),
+    ):
+        assert trace_of({"id": 1, "item_key": "Ev1", "traceparent": traceparent}) == trace_id
+    for given, read in ((SAMPLED, SAMPLED), (UNSAMPLED, UNSAMPLED), (f"cc-{TRACE}-{SPAN}-01-more", SAMPLED)):
+        assert traceparent_of(span_context_of(given)) == read
 
 
 @pytest.mark.parametrize(

@@ -27,15 +27,18 @@ def test_the_rules_own_example_is_signed_as_they_say() -> None:
     assert headers[SIGNATURE] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
-def test_either_side_may_have_two_keys_during_a_rotation() -> None:
+def test_either_side_may_have_two_keys_and_a_timestamp_may_be_five_minutes_off() -> None:
     assert verified(sign("m", b"{}", [OTHER, KEY], NOW), b"{}", [KEY], NOW) == "m"
     assert verified(sign("m", b"{}", [KEY], NOW), b"{}", [OTHER, KEY], NOW) == "m"
     assert verified(sign("m", b"{}", [b""], NOW), b"{}", [], NOW) is None, "without keys none is right"
-
-
-@pytest.mark.parametrize(("off", "taken"), [(-301, False), (-300, True), (300, True), (301, False)])
-def test_a_timestamp_may_be_five_minutes_off(off: int, taken: bool) -> None:
-    assert (verified(sign("m", b"{}", [KEY], NOW + off), b"{}", [KEY], NOW) == "m") is taken
+    for off, taken in ((-301, False), (-300, True), (300, True), (301, False)):
+        assert (verified(sign("m", b"{}", [KEY], NOW + off), b"{}", [KEY], NOW) == "m") is taken
+    headers = sign("m", b"{}", [KEY], NOW)
+    wrong = sign("m", b"{}", [OTHER], NOW)[SIGNATURE]
+    among = {**headers, SIGNATURE: f"v2,x {wrong} {headers[SIGNATURE]}"}
+    assert verified(among, b"{}", [KEY], NOW) == "m", "a right one among wrong ones"
+    among[SIGNATURE] = f"{wrong} " * 20 + headers[SIGNATURE]
+    assert verified(among, b"{}", [KEY], NOW) is None, "but not among any number of them"
 
 
 @pytest.mark.parametrize(
@@ -50,13 +53,6 @@ def test_whatever_is_changed_the_request_is_refused(header: str, changed: str) -
     headers = sign("m", b"{}", [KEY], NOW)
     assert verified(headers, b"{}", [KEY], NOW) == "m"
     assert verified({**headers, header: changed}, b"{}", [KEY], NOW) is None
-
-
-def test_a_right_signature_among_wrong_ones_counts_but_not_any_number_of_them() -> None:
-    headers = sign("m", b"{}", [KEY], NOW)
-    wrong = sign("m", b"{}", [OTHER], NOW)[SIGNATURE]
-    assert verified({**headers, SIGNATURE: f"v2,x {wrong} {headers[SIGNATURE]}"}, b"{}", [KEY], NOW) == "m"
-    assert verified({**headers, SIGNATURE: f"{wrong} " * 20 + headers[SIGNATURE]}, b"{}", [KEY], NOW) is None
 
 
 HEADERS = st.dictionaries(st.sampled_from(["webhook-id", TIMESTAMP, SIGNATURE]), st.text())

@@ -92,14 +92,6 @@ async def pay(event: Event, ctx: Context) -> None:
         done.append(await ctx.transaction("book", pool, book))
 
 
-@bots.on("trip")
-async def trip(_: Event, ctx: Context) -> None:
-    for part in ("flight", "hotel"):
-        await ctx.undo(part, done.append, f"undid {part}")
-        await ctx.step(part, done.append, f"booked {part}")
-    await ctx.wait_for("paid")
-
-
 @pytest.fixture
 def handlers(request: pytest.FixtureRequest) -> Handlers:
     for noted in (calls, done, ticks):
@@ -194,14 +186,3 @@ async def test_a_step_in_a_transaction_is_done_once_despite_a_kill(bot: Bot, poi
             await bot.idle()
         assert await owner.fetchval("select count(*) from charge") == 1
     assert set(done) == {17}
-
-
-async def test_undos_run_once_each_although_the_worker_is_killed_between_them(bot: Bot) -> None:
-    await bot.queue.enqueue("trip", {}, item_key="trip 1")
-    await bot.idle()
-    assert done == ["booked flight", "booked hotel"]
-    with bot.killed_at("step undo hotel"):
-        await bot.queue.cancel("trip 1")
-        await bot.idle()
-    assert done[2:] == ["undid hotel", "undid flight"]
-    assert [event.state for event in bot.events] == ["cancelled"]

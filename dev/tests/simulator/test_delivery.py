@@ -1,15 +1,9 @@
 """Events reach the app as from Slack: signed, on time, retried, with faults on demand."""
 
-import json
 import socket
 from datetime import timedelta
 from typing import Any
-from urllib.parse import parse_qsl
 
-import pytest
-
-from dev.tests.simulator.calls import plain
-from surelane_dev.simulator.client import SimulatorError
 from tests.system.slack_app import Answer, Pair, simulated
 
 
@@ -118,19 +112,3 @@ async def test_a_command_is_a_signed_form_and_is_not_retried(pair: Pair) -> None
     state = await pair.control.request("GET", "/control/state")
     (shown,) = state["messages"]
     assert (shown["visible_to"], "dispatch_failed" in shown["text"]) == ("U0GRACE001", True)
-
-
-async def test_a_button_is_posted_as_block_actions(pair: Pair) -> None:
-    button = {"type": "button", "action_id": "go", "value": "7", "text": plain("Go")}
-    blocks = [{"type": "actions", "block_id": "b", "elements": [button]}]
-    posted = await pair.web.chat_postMessage(channel="general", text="go?", blocks=blocks)
-    press = {"channel": "general", "ts": posted["ts"], "action_id": "go"}
-    assert (await pair.control.request("POST", "/control/actions", press))["status"] == 200
-    (request,) = pair.app.received
-    payload = json.loads(dict(parse_qsl(request.body.decode()))["payload"])
-    assert (payload["type"], payload["user"]["id"]) == ("block_actions", "U0ADA00001")
-    assert payload["container"]["message_ts"] == posted["ts"]
-    (action,) = payload["actions"]
-    assert (action["action_id"], action["block_id"], action["value"]) == ("go", "b", "7")
-    with pytest.raises(SimulatorError, match="no button"):
-        await pair.control.request("POST", "/control/actions", press | {"action_id": "stop"})

@@ -21,7 +21,7 @@ async def post(pair: Pair, path: str, **body: Any) -> dict[str, Any]:
 
 async def posted(pair: Pair, *elements: dict[str, Any], block: str = "actions") -> dict[str, Any]:
     """Post a message with elements; return what names it."""
-    blocks = [{"type": block, "elements": list(elements)}]
+    blocks = [{"type": block, "block_id": "b", "elements": list(elements)}]
     answer = await pair.web.chat_postMessage(channel="general", text="x", blocks=blocks)
     return {"channel": answer["channel"], "ts": answer["ts"]}
 
@@ -126,7 +126,13 @@ async def test_feedback_says_which_button_was_pressed(pair: Pair) -> None:
     where = await posted(pair, feedback, trash, block="context_actions")
     await post(pair, "actions", **where, action_id="feedback", value="bad")
     await post(pair, "actions", **where, action_id="drop")
+    with pytest.raises(SimulatorError, match="no button"):
+        await post(pair, "actions", **where, action_id="stop")
+    for each in (request.payload for request in pair.app.received):
+        named = (each["type"], each["user"]["id"], each["container"]["message_ts"])
+        assert named == ("block_actions", ADA, where["ts"])
     one, two = (each.payload["actions"][0] for each in pair.app.received)
+    assert (one["action_id"], one["block_id"]) == ("feedback", "b")
     assert (one["type"], one["value"], one["text"]["text"]) == ("feedback_buttons", "bad", "Bad")
     assert (two["type"], two["icon"]) == ("icon_button", "trash")
 
