@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -199,6 +200,7 @@ async def test_one_process_refreshes_a_token(service: Connection, connect: Conne
     assert begun is not None
     assert await other.begin_refresh(row, minute) is None
     tokens, version = begun
+    assert await other.begin_refresh(replace(row, version=version), minute) is None, "it is being refreshed"
     assert tokens["bot_refresh_token"] == SECRETS[1]
     assert await installations.expiring(timedelta(hours=13)) == []
     assert await installations.end_refresh(row, version, tokens | {"bot_token": "xoxb-fresh"}, None)
