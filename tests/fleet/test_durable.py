@@ -376,10 +376,13 @@ async def test_a_running_handler_is_cancelled_without_notifications() -> None:
     said: list[str] = []
     settings = {"SURELANE_NOTIFICATIONS": "false", "SURELANE_POLL_INTERVAL": "1s"}
     async with fleet(hanging(said), settings=settings) as f:
-        event = await f.enqueue("hang")
-        await f.until(lambda: said)
+        event, other = await f.enqueue("hang"), await f.enqueue("hang", {"stays": True})
+        await f.until(lambda: len(said) == 2)
         await f.cancel(event)
         assert (await f.until(event.ended, "10s"))["outcome"] == "cancelled"
+        await f.cancel(other)
+        await f.sleep(5)
+        assert said.count("stays") == 1, "it is cancelled once"
 
 
 @virtual

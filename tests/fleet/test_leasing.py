@@ -47,12 +47,12 @@ async def test_leases_of_an_event_and_of_a_whole_group_are_renewed_while_their_h
 @virtual
 async def test_a_lost_lease_cancels_the_handler_and_leaves_the_event_to_its_holder(taken: str) -> None:
     ended: list[int] = []
-    async with fleet(sleeping(ended), settings={"SURELANE_LEASE": "9s"}) as f:
+    async with fleet(sleeping(ended), settings={"SURELANE_LEASE": "1m"}) as f:  # a heartbeat each 20 s
         event = await f.enqueue("sleep", {"seconds": 600})
         await f.until(lambda: f.workers[0].runs(event))
         await f.sql(taken)
         with structlog.testing.capture_logs() as logs:
-            await f.until(lambda: ended, "20s")
+            await f.until(lambda: ended, "30s")
         assert any("lease lost" in each["event"] for each in logs)
         assert await (await f.enqueue("sleep")).result() == 1
         row = await event.row()
@@ -108,3 +108,16 @@ async def test_only_old_slack_events_expire_and_only_after_claiming_for_that_age
         assert (row["outcome"], row["reason"]) == ("expired", "too_old")
         assert 30 <= f.now < 60
         assert (await job.row())["attempts"] == 0
+
+
+@virtual
+async def test_the_outcome_of_a_locked_event_is_sent_again() -> None:
+    async with fleet(sleeping([])) as f:
+        event = await f.enqueue("sleep", {"seconds": 1})
+        await f.until(lambda: f.workers[0].runs(event))
+        foreign = await f.database.lend("surelane")
+        for statement in ("begin", "select from agent.event for update"):
+            await f.database.run(foreign, "execute", statement)
+        await f.sleep(5)
+        f.database.end(foreign)
+        assert await event.result("1m") == 1

@@ -144,9 +144,11 @@ async def test_an_id_is_a_word_of_its_own_wherever_it_stands(queue: Connection) 
     kept = [
         await insert(queue, envelope(f"Ev1{n}", text=text)) for n, text in enumerate(["U77", "xU7", "u7"])
     ]
-    assert await preview(queue, user="U7") == {"event": len(gone)}
+    gone.append(await insert(queue, envelope("Ev20", text="what is asked")))
+    await queue.execute("""select agent.send_signal($1, 'go', '"ask U7"', false, 'U1')""", gone[-1])
+    assert (await preview(queue, user="U7"))["event"] == len(gone)
     await erase(queue, user="U7")
-    assert [await live(queue, identity) is not None for identity in gone + kept] == [False] * 4 + [True] * 3
+    assert [await live(queue, identity) is not None for identity in gone + kept] == [False] * 5 + [True] * 3
 
 
 async def test_ids_combine_and_a_preview_changes_nothing(queue: Connection) -> None:

@@ -12,6 +12,7 @@ from tests.sql.queue_steps import (
     complete,
     enqueue,
     envelope,
+    fail,
     heads,
     insert,
     pair,
@@ -68,6 +69,29 @@ async def test_a_kind_that_gets_a_worker_is_handed_over_in_order_again(queue: Co
     mention = await add(queue, HANDLED)
     await announce(queue, HANDLED, UNHANDLED, name="w2")
     assert [row["id"] for row in await claim(queue, HANDLED, UNHANDLED)] == [unhandled, mention]
+
+
+async def test_a_claim_passes_over_no_member_that_another_worker_handles(queue: Connection) -> None:
+    await announce(queue, HANDLED)
+    await announce(queue, UNHANDLED, name="w2")
+    first, second, _ = [await add(queue, kind) for kind in (HANDLED, UNHANDLED, HANDLED)]
+    assert await handled(queue) == [first]
+    await complete(queue, (first, 1))
+    assert await heads(queue, "g") == [second]
+
+
+async def test_a_retry_leads_again_once_its_kind_has_a_worker(queue: Connection) -> None:
+    await announce(queue, UNHANDLED)
+    retry = await add(queue, UNHANDLED)
+    await fail(queue, *map(pair, await claim(queue, UNHANDLED)))
+    mention = await add(queue, HANDLED)
+    await advance(queue, MINUTE * 3)
+    await announce(queue, HANDLED, name="w2")
+    await swept(queue)
+    assert await heads(queue, "g") == [mention]
+    await announce(queue, UNHANDLED)
+    await swept(queue)
+    assert await heads(queue, "g") == [retry]
 
 
 async def test_a_worker_that_comes_frees_what_waited_behind_unhandled_heads(queue: Connection) -> None:

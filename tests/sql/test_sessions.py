@@ -93,7 +93,11 @@ async def test_a_dead_workers_events_run_again_and_say_why(queue: Connection, co
     assert "w1's session" not in (await why(queue, identity))[1]
     assert "this worker's session is gone" in (await why(queue, identity))[1]
     assert (await Engine(other).watch_sessions("w2")).lost == [("w1", key)]
+    heard: list[object] = []
+    await other.add_listener("agent_event", lambda *message: heard.append(message[-1]))
     assert await rescue(other, "w1", key) == (1, 0)
+    await other.execute("select")
+    assert heard == [""], "an idle worker claims at once"
     assert await states(queue) == {"w1": "died", "w2": "alive"}
     assert (await Engine(other).watch_sessions("w2")).lost == []
 

@@ -17,6 +17,7 @@ from tests.sql.queue_steps import (
     enqueue,
     event_of,
     expire,
+    extend,
     fail,
     history_of,
     live,
@@ -165,6 +166,10 @@ async def test_a_cancelled_event_ends_however_its_attempt_does(queue: Connection
     failed, released, awaiting, done = await claimed(queue, 4)
     for identity, _ in (failed, released, awaiting, done):
         assert await queue.fetchval("select agent.cancel_job($1)", identity) == "running"
+    ends = "select array_agg(vt order by id) from agent.event"
+    before = await queue.fetchval(ends)
+    assert await extend(queue, failed, released, awaiting, done) == ["done"] * 4
+    assert await queue.fetchval(ends) == before, "no heartbeat renews its lease"
     items: list[tuple[Pair, str, Any]] = [
         (failed, "fail", {}),
         (released, "release", None),
@@ -205,12 +210,14 @@ async def test_at_the_maximum_an_event_ends_as_failed_with_every_error(queue: Co
     assert (row_ended["attempts"], len(row_ended["claimed"]), row_ended["finished_by"]) == (3, 3, "w1")
 
 
-async def test_a_negative_pause_is_none(queue: Connection) -> None:
-    await enqueue(queue)
-    (row,) = await claim(queue)
+async def test_each_event_has_its_own_pause_and_a_negative_one_is_none(queue: Connection) -> None:
+    pairs = await claimed(queue, 3)
     before = await queue.fetchval("select agent.clock()")
-    await fail(queue, pair(row), retry_in=timedelta(days=-1))
-    assert await queue.fetchval("select vt >= $1 from agent.event", before)
+    pauses = zip(pairs, (-1, 2, 1), strict=True)
+    items = [(each, "fail", {"error": {"message": "no"}, "retry_in": 3600 * hours}) for each, hours in pauses]
+    assert await settle(queue, *items) == ["done"] * 3
+    rows = await queue.fetch("select vt - $1 as pause from agent.event order by id", before)
+    assert [row["pause"] // HOUR for row in rows] == [0, 2, 1]
 
 
 async def test_a_live_lease_never_expires(queue: Connection) -> None:

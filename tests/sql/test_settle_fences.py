@@ -39,9 +39,14 @@ async def noted(queue: Connection, item: Pair) -> list[str]:
     return [await queue.fetchval("select agent.note_event($1, $2, $3)", *item, '{"stream": "1.1"}')]
 
 
+async def stored(queue: Connection, item: Pair, result: str = "1") -> list[str]:
+    store = "select agent.store_step($1, $2, 'look', 1, null, $3, '[]', '0s', true)"
+    return [await queue.fetchval(store, *item, result)]
+
+
 ENDING: dict[str, Settle] = {"complete": complete, "fail": fail, "release": release, "snooze": snoozed}
 SETTLES: dict[str, Settle] = {**ENDING, "extend": extend, "note": noted}
-settles = pytest.mark.parametrize("settle", SETTLES.values(), ids=SETTLES)
+settles = pytest.mark.parametrize("settle", [*SETTLES.values(), stored], ids=(*SETTLES, "step"))
 
 
 async def unchanged_by(queue: Connection, identity: int, settle: Settle, item: Pair) -> list[str]:
@@ -107,6 +112,13 @@ async def test_what_was_never_claimed_is_stale(queue: Connection, settle: Settle
     assert await settle(queue, (identity + 1000, 1)) == ["stale"]
 
 
+async def test_a_stored_step_keeps_its_result(queue: Connection) -> None:
+    await enqueue(queue)
+    (row,) = await claim(queue)
+    assert [await stored(queue, pair(row), result) for result in ("1", "2")] == [["done"]] * 2
+    assert await queue.fetchval("select result::text from agent.step") == "1"
+
+
 @settles
 async def test_an_event_that_is_locked_is_busy_and_keeps_its_claim(
     queue: Connection, other: Connection, settle: Settle
@@ -118,7 +130,7 @@ async def test_an_event_that_is_locked_is_busy_and_keeps_its_claim(
     assert await settle(queue, pair(row)) == ["done"]
 
 
-@settles
+@pytest.mark.parametrize("settle", SETTLES.values(), ids=SETTLES)
 async def test_while_its_group_changes_it_is_busy(
     queue: Connection, other: Connection, settle: Settle
 ) -> None:

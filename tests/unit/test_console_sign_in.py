@@ -1,8 +1,12 @@
 """A sign-in leads to the page alone, and its settings must leave assistants a way in."""
 
+from unittest.mock import AsyncMock, Mock
+
 import pytest
+from aiohttp import web
 
 from surelane_operator.console.access.access_settings import AccessSettings
+from surelane_operator.console.access.sessions import Sessions, Signer
 from surelane_operator.console.access.sign_in import local_path
 
 
@@ -34,3 +38,13 @@ def test_sign_in_without_a_token_that_assistants_can_send_is_refused() -> None:
     AccessSettings.model_validate(proxy)
     with pytest.raises(ValueError, match="needs SURELANE_API_TOKEN or SURELANE_API_VIEWER_TOKEN for"):
         AccessSettings.model_validate({**proxy, "SURELANE_MCP": "read"})
+
+
+async def test_a_session_that_was_signed_out_counts_no_more() -> None:
+    used, response = AsyncMock(), web.Response()
+    sessions = Sessions(Signer("a key"), used, {"viewer": "a token"}, https=False)
+    sessions.begin(response, "ann", "viewer")
+    request = Mock(cookies={sessions.cookie: response.cookies[sessions.cookie].value})
+    for used.is_unused.return_value in (True, False):
+        viewer = await sessions.viewer(request)
+        assert (viewer is not None) is used.is_unused.return_value

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from surelane.encryption.keys import new_key
+from surelane.encryption.keys import Keyring, new_key
 from surelane.errors import SettingsError
 from surelane_ingest.ingest_settings import SCOPES, IngestSettings
+from surelane_ingest.installing import States
 from surelane_service.service_settings import DEMO_CLIENT_SECRET, load_settings
 from surelane_worker.worker_settings import WorkerSettings
 
@@ -73,3 +74,9 @@ def test_installs_ask_for_the_manifests_scopes() -> None:
         for line in manifest.split("bot:")[1].split("settings:")[0].split("\n")
         if line.strip()
     }
+
+
+def test_a_state_that_another_app_issued_installs_nothing() -> None:
+    ours, others = [States(Keyring([new_key()])) for _ in range(2)]
+    assert ours.read(ours.issue()) is not None
+    assert ours.read(others.issue()) is None

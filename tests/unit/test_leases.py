@@ -1,12 +1,13 @@
 """A worker gives up a claim in time."""
 
+import asyncio
 from datetime import timedelta
-from unittest.mock import sentinel
+from unittest.mock import MagicMock, sentinel
 
 import pytest
 
 from surelane_service.engine import DEAD_FOR
-from surelane_worker.leasing import LONGEST_PAUSE, Capacity, Leases
+from surelane_worker.leasing import LONGEST_PAUSE, Capacity, Leases, Work
 from surelane_worker.observing.metrics import Metrics
 
 
@@ -18,3 +19,14 @@ def test_a_claim_is_believed_until_its_lease_or_a_rescue_ends_it(lease: timedelt
 
 def test_two_lost_heartbeats_end_no_claim() -> None:
     assert 3 * LONGEST_PAUSE <= DEAD_FOR
+
+
+async def test_a_worker_that_stood_still_posts_nothing_under_a_claim_that_may_be_lost() -> None:
+    leases = Leases(sentinel.queue, timedelta(seconds=2), MagicMock(), Capacity())
+    now = asyncio.get_running_loop().time()
+    standing, lost = [Work(MagicMock(), [MagicMock(body="")], ends, now) for ends in (now + 600, now - 1)]
+    leases.add(standing)
+    leases.add(lost)
+    await leases.hold(standing)
+    with pytest.raises(asyncio.CancelledError):
+        await leases.hold(lost)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import cast
+from unittest.mock import AsyncMock, call, sentinel
 
 import pytest
 
@@ -12,7 +13,7 @@ from surelane.events import Event
 from surelane_service.engine import Engine, Settled
 from surelane_service.logs import get_logger
 from surelane_worker.slack import notes
-from surelane_worker.slack.notes import ClaimLostError, Notebook
+from surelane_worker.slack.notes import ClaimLostError, Notebook, SentReplies, metadata_of, ordinal_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -35,12 +36,15 @@ class Answers:
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notes, "AWAY", 0.0)
+    monkeypatch.setattr(notes, "PAUSES", (0.0, 0.0))
+
+
+EVENT = Event(1, "slack.app_mention", NOW, 1, 1, NOW, "{}")
 
 
 def notebook(engine: Answers) -> Notebook:
     """Return the notebook of an event without notes."""
-    event = Event(1, "slack.app_mention", NOW, 1, 1, NOW, "{}")
-    return Notebook(cast("Engine", engine), event, get_logger("test"))
+    return Notebook(cast("Engine", engine), EVENT, get_logger("test"))
 
 
 async def test_a_reply_waits_until_the_database_has_its_note_and_needs_the_claim() -> None:
@@ -68,3 +72,14 @@ async def test_a_sent_replys_timestamp_waits_for_no_database_and_its_other_chann
     await noted.note_reply(0, "1.2")
     assert json.loads(engine.stored[-1]) == {"elsewhere": {"0": "C2"}, "replies": {"0": "1.2"}}
     assert len(engine.stored) == 2
+
+
+async def test_a_message_is_noted_before_it_is_sent_and_looked_for_before_it_is_sent_again() -> None:
+    assert ordinal_of({"metadata": metadata_of(EVENT, 2)}, EVENT) == 2
+    slack = AsyncMock()
+    slack.send.side_effect = TimeoutError
+    slack.find.side_effect = [None, "1.2"]
+    replies = SentReplies(sentinel.client, get_logger("test"))
+    assert await replies.noted_once(slack.send, slack.find, slack.note, slack.forget) == "1.2"
+    sent = [call.send(), call.find()]
+    assert slack.mock_calls == [call.note(None), *sent, *sent, call.note("1.2")]
