@@ -275,7 +275,7 @@ async def test_tokens_go_with_their_owner(queue: Connection, names: Any, left: l
     assert (await preview(queue, **names)).get("installation", 0) == 4 - len(left)
     assert (await erase(queue, **names)).get("installation", 0) == 4 - len(left)
     assert sorted(await queue.fetchval(found)) == left
-    assert await queue.fetchval("select count(*) from agent.install_wait") == ("channel" in names)
+    assert "channel" in names or not await queue.fetchval("select count(*) from agent.install_wait")
 
 
 async def test_a_workspaces_data_key_goes_with_all_that_it_encrypted(queue: Connection) -> None:

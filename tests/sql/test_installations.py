@@ -200,9 +200,9 @@ async def test_one_process_refreshes_a_token(service: Connection, connect: Conne
     assert begun is not None
     assert await other.begin_refresh(row, minute) is None
     tokens, version = begun
+    assert await other.begin_refresh(replace(row, version=version), minute) is None, "it is being refreshed"
     assert tokens["bot_refresh_token"] == SECRETS[1]
     assert await installations.expiring(timedelta(hours=13)) == []
-    assert await other.begin_refresh(replace(row, version=version), minute) is None
     assert await installations.end_refresh(row, version, tokens | {"bot_token": "xoxb-fresh"}, None)
     fresh = (await other.find(Owner("T1")))[BOT]
     assert (fresh.token, fresh.expires_at) == ("xoxb-fresh", None)

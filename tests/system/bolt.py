@@ -17,8 +17,6 @@ from tests.system.slack_stand import Stand, slack_stand
 from tests.system.worker import ended, environment
 
 TOKEN = "xoxb-any"
-SECRET = {"SLACK_SIGNING_SECRET": "unused"}
-"""Older releases of slack-bolt make no app without it."""
 
 
 def bolt_worker(
@@ -29,7 +27,7 @@ def bolt_worker(
         "SURELANE_HANDLERS": app,
         "SLACK_API_URL": slack.api,
         "SLACK_BOT_TOKEN": TOKEN,
-        **SECRET,
+        "SLACK_SIGNING_SECRET": "unused",  # older releases of slack-bolt make no app without it
         **settings,
     }
     imported = "PYTHONPATH" not in settings  # only a new interpreter reads it
@@ -44,13 +42,9 @@ class Bolt:
     connection: Connection
     worker: Service
 
-    async def end(self, identity: int) -> dict[str, Any]:
-        """Wait until an event has ended, and return its row."""
-        return dict(await ended(self.connection, identity))
-
     async def completed(self, identity: int, attempts: int = 1) -> dict[str, Any]:
-        """Wait until an event has ended well."""
-        row = await self.end(identity)
+        """Wait until an event has ended well, and return its row."""
+        row = dict(await ended(self.connection, identity))
         assert (row["outcome"], row["attempts"]) == ("completed", attempts), row["errors"]
         return row
 

@@ -115,28 +115,18 @@ def given(messages: list[dict[str, Any]]) -> list[str]:
 
 
 @asynccontextmanager
-async def desk(
-    database: str, connection: Connection, patience: Any = LONG, **more: str
-) -> AsyncIterator[Desk]:
-    given: Any = {
-        name.removeprefix("SURELANE_").lower(): value for name, value in more.items() if name in KEYS
-    }
+async def desk(database: str, connection: Connection, **keys: str) -> AsyncIterator[Desk]:
+    own: dict[str, Any] = {name.removeprefix("SURELANE_").lower(): value for name, value in keys.items()}
     async with (
         model_server() as model,
         slack_stand(connection) as stand,
-        served(
-            database,
-            patience=patience,
-            database_budget="30s",
-            **given,
-        ) as ingest,
+        served(database, patience=LONG, **own) as ingest,
     ):
         yield Desk(stand, model, connection, ingest.slack)
 
 
 def working(database: str, at: Desk, **more: str) -> Any:
-    given = settings(at.model, at.slack, SURELANE_SESSION_GRACE="200ms", **BUILT_IN)
-    return worker(database, **{**given, **more})
+    return worker(database, **settings(at.model, at.slack, **BUILT_IN, **more))
 
 
 @pytest.fixture(scope="module")
