@@ -167,11 +167,7 @@ TABLE = r"""
 +             elif answer is Settled.BUSY:
 +                 self._lose(claim)
 # suspended-workers-post: a worker that stood still posts nothing under a lost claim
-<<<<<<< HEAD
 @ worker/leasing.py > unit/test_leases.py fleet/test_workers.py
-=======
-@ worker/leasing.py > fleet/test_leasing.py unit/test_leases.py fleet/test_workers.py
->>>>>>> main
 -         self.stop_lapsed()
 -         if work.stopped == LOST:
 +         if work.stopped == LOST:
@@ -332,20 +328,12 @@ TABLE = r"""
 @ sql/021-grants.sql > sql/test_roles.py
 ~ _inserting text := 'insert_event ==> _inserting text := 'claim_events insert_event
 # unnoted-replies: a reply that may have been sent is looked for by the next attempt
-<<<<<<< HEAD
 @ worker/slack/notes.py > unit/test_slack_notes.py fleet/test_workers.py system/test_slack_calls.py
-=======
-@ worker/slack/notes.py > system/test_slack_calls.py system/test_slack_replies.py fleet/test_workers.py unit/test_slack_notes.py system/test_slack_repeats.py
->>>>>>> main
 -         await note(None)
 -         try:
 +         try:
 # resent-replies: a message whose answer was lost is looked for before it is sent again
-<<<<<<< HEAD
 @ worker/slack/notes.py > unit/test_slack_notes.py fleet/test_workers.py system/test_slack_calls.py
-=======
-@ worker/slack/notes.py > system/test_slack_calls.py system/test_slack_replies.py fleet/test_workers.py unit/test_slack_notes.py system/test_slack_repeats.py
->>>>>>> main
 ~ if found := await find(): ==> if found := None:
 # one-call-too-many: Slack's rate limits hold for all workers together
 @ sql/013-slack-limit.sql > sql/test_slack_limits.py
