@@ -246,10 +246,10 @@ TABLE = r"""
 - where s.event_id = _id and s.name = _name and s.taken_by is null order by s.id limit 1;
 + where s.event_id = _id and s.name = _name order by s.id limit 1;
 # early-signals: a signal that came before the wait was stored is taken
-@ sql/010-durable.sql > fleet/test_durable.py sql/test_model.py
+@ sql/010-durable.sql > sql/test_settle.py fleet/test_durable.py sql/test_model.py
 ~ sent.name = s.name and sent.taken_by is null)) ==> sent.name = s.name and sent.taken_by is not null))
 # endless-waits: a wait ends at its timeout
-@ sql/010-durable.sql > fleet/test_durable.py sql/test_model.py
+@ sql/010-durable.sql > sql/test_settle.py fleet/test_durable.py sql/test_model.py
 ~ elsif coalesce(_wait.due_at, _now + _timeout) > _now or ==> elsif _now + _timeout > _now or
 # fired-twice: of all workers that fire a schedule one does
 @ sql/012-cron.sql > sql/test_cron.py sql/test_schedules.py

@@ -182,6 +182,21 @@ async def test_a_cancelled_event_ends_however_its_attempt_does(queue: Connection
     assert await ending(queue, done[0]) == ("completed", None)
 
 
+async def test_a_wait_takes_what_came_before_it_was_stored_or_ends_in_time(queue: Connection) -> None:
+    ((identity, number),) = await claimed(queue, 1)
+    await queue.execute("select agent.send_signal($1, 'go', '7', false, 'U1')", identity)
+    take = "select answer || coalesce(signal ->> 'value', '') from agent.take_signal($1, $2, 'go', $3, '1 h')"
+    for nth, taken in ((1, "done7"), (2, "done")):
+        wait = {"sort": "wait", "name": "go", "nth": nth, "seconds": 3600}
+        assert await settle(queue, ((identity, number), "suspend", {"waits": [wait]})) == ["done"]
+        if nth == 2:
+            assert await claim(queue) == []
+            await advance(queue, HOUR)
+        (row,) = await claim(queue)
+        number = row["claim"]
+        assert await queue.fetchval(take, identity, number, nth) == taken
+
+
 async def test_an_unknown_outcome_is_a_clear_error(queue: Connection) -> None:
     (item,) = await claimed(queue, 1)
     for outcome in ("finish", None):
