@@ -54,30 +54,9 @@ async def test_a_claim_does_not_outlive_its_worker(database: str, connection: Co
             assert tuple(row) == (0, None)
 
 
-async def test_a_worker_is_on_the_list_with_its_kinds_before_it_claims(
+async def test_a_worker_whose_announcement_is_on_its_way_as_it_ends_is_off_the_list(
     database: str, connection: Connection
 ) -> None:
-    """Ingest waits for the answers of listed workers alone. A claim of another worker fails here."""
-    await connection.execute(
-        "create function agent.listed() returns trigger language plpgsql as $$ begin"
-        " assert exists (select from agent.worker where name = new.claimed_by and new.kind = any(kinds)), 'not listed';"
-        " return new; end $$;"
-        "create trigger listed before update of claimed_by on agent.event for each row"
-        " when (new.claimed_by is not null) execute function agent.listed()"
-    )
-    async with pooled(as_role(database, "surelane_worker")) as through:
-        for settings in ({}, {"DATABASE_URL": through, "SURELANE_NOTIFICATIONS": "off"}):
-            identity = await enqueue(connection, "short")
-            async with worker(database, **settings) as started:
-                await ended(connection, identity)
-            assert not any("claim failed" in line for line in started.output)
-
-
-async def test_a_worker_that_ended_is_off_the_list(database: str, connection: Connection) -> None:
-    """This holds even if an announcement is on its way when it ends."""
-    async with worker(database):
-        await ended(connection, await enqueue(connection, "echo"))
-    assert await connection.fetchval("select count(*) from agent.worker") == 0
     async with (
         connected(as_role(database, "surelane_worker")) as insider,
         locked(database, "agent.worker") as unlock,
