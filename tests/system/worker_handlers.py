@@ -4,42 +4,23 @@
 import asyncio
 import os
 import signal
-import sys
 import time
-import uuid
-from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
-from typing import NoReturn
 
 from opentelemetry import trace
-from pydantic import BaseModel
 
 from surelane_worker import (
-    Await,
     Context,
     Continuation,
-    Discard,
     Event,
     FanOut,
     Handlers,
     Job,
-    Retry,
-    Snooze,
 )
 from surelane_worker.handling.context import attempt_of
 
 handlers = Handlers()
-alone = Handlers()
-"""Handlers that share all slots: each of ``handlers`` with a limit of its own leaves a worker something to claim."""
-elsewhere = Handlers()
-"""Those of another team's workers."""
-
-
-@elsewhere.on("elsewhere")
-async def handled_elsewhere(event: Event, ctx: Context) -> None:
-    """Does nothing."""
 
 
 @handlers.on("echo")
@@ -47,19 +28,6 @@ async def echo(event: Event, ctx: Context) -> object:
     """Return the payload."""
     ctx.log.debug("echoing")
     return event.payload
-
-
-class Typed(BaseModel):
-    """The payload of ``typed``."""
-
-    at: datetime
-    numbers: dict[str, int]
-
-
-@handlers.on("typed")
-async def typed(event: Event, ctx: Context, payload: Typed) -> object:
-    """Return what it was given."""
-    return [payload.at.isoformat(), payload.numbers]
 
 
 @handlers.on("nothing")
@@ -71,12 +39,6 @@ async def nothing(event: Event, ctx: Context) -> None:
 async def raise_always(event: Event, ctx: Context) -> None:
     """Fail every time."""
     raise RuntimeError(event.payload.get("message", "always"))
-
-
-@handlers.on("raise-unstorable")
-async def raise_unstorable(event: Event, ctx: Context) -> None:
-    """Fail with a message that PostgreSQL cannot hold."""
-    raise RuntimeError("a\0b\ud800")
 
 
 @handlers.on("leak")
@@ -105,85 +67,12 @@ async def _raise(secret: str) -> None:
     raise RuntimeError(secret)
 
 
-@handlers.on("exit")
-async def exit_process(event: Event, ctx: Context) -> None:
-    """Try to end the process."""
-    sys.exit(3)
-
-
 @handlers.on("raise-once")
 async def raise_once(event: Event, ctx: Context) -> str:
     """Fail the first time."""
     if ctx.attempt == 1:
         raise RuntimeError("the first time")
     return "the second time"
-
-
-@handlers.on("outcome")
-async def outcome(event: Event, ctx: Context) -> object:
-    """Return the outcome that the payload names. Retry and snooze once."""
-    match event.payload["outcome"]:
-        case "discard":
-            return Discard("unwanted")
-        case "retry" if ctx.attempt == 1:
-            return Retry("100ms", "not yet")
-        case "snooze" if event.claim == 1:
-            return Snooze(0.1)
-        case "unjsonable":
-            return object()
-        case "nul":
-            return {"text": "a\0b\ud800"}
-    return {"attempt": ctx.attempt, "claim": event.claim}
-
-
-class UnprintableError(Exception):
-    """An error that cannot be turned into text."""
-
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
-
-
-class Treacherous(dict[str, str]):
-    """A value that raises an unusual error when it is serialised."""
-
-    def items(self) -> NoReturn:
-        raise KeyError("treacherous")
-
-
-def _unprintable() -> NoReturn:
-    raise UnprintableError
-
-
-def _interrupt() -> NoReturn:
-    raise KeyboardInterrupt
-
-
-THEN = Continuation("nothing")
-BAD_OUTCOMES: dict[str, Callable[[], object]] = {
-    "payload": lambda: FanOut([Job("nothing", uuid.uuid4())], THEN),
-    "naive run_at": lambda: FanOut([Job("nothing", run_at=datetime(2030, 1, 1))], THEN),  # noqa: DTZ001
-    "no job": lambda: FanOut(["nothing"], THEN),  # type: ignore[list-item]
-    "no continuation": lambda: FanOut([], None),  # type: ignore[arg-type]
-    "fan-out result": lambda: FanOut([], THEN, result=object()),
-    "refused by the database": lambda: FanOut([Job("nothing", max_attempts=-1)], THEN),
-    "not a number": lambda: FanOut([Job("nothing", float("nan"))], THEN),
-    "retry": lambda: Retry(timedelta.max),
-    "snooze": lambda: Snooze(timedelta(days=10**8)),
-    "naive await": lambda: Await(datetime(2030, 1, 1)),  # noqa: DTZ001
-    "await nothing": lambda: Await(None),  # type: ignore[arg-type]
-    "await the end of time": lambda: Await(datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))),
-    "discard": lambda: Discard(ValueError("a\0b\ud800")),  # type: ignore[arg-type]
-    "unprintable discard": lambda: Discard(UnprintableError()),  # type: ignore[arg-type]
-    "unprintable": _unprintable,
-    "treacherous": lambda: Treacherous(a="b"),
-    "interrupt": _interrupt,
-}
-
-
-@handlers.on("bad-outcome")
-async def bad_outcome(event: Event, ctx: Context) -> object:
-    """Return or raise a value that cannot be settled."""
-    return BAD_OUTCOMES[event.payload["outcome"]]()
 
 
 @handlers.on("sleep")
@@ -198,22 +87,6 @@ async def wait_for_file(event: Event, ctx: Context) -> None:
     Path(f"{event.payload['path']}.{event.id}").touch()  # noqa: ASYNC240
     while not Path(event.payload["path"]).exists():  # noqa: ASYNC110, ASYNC240 - the test makes it
         await asyncio.sleep(0.02)
-
-
-@handlers.on("step-after-file")
-async def step_after_file(event: Event, ctx: Context) -> None:
-    """Store a step once the payload's path exists."""
-    await wait_for_file(event, ctx)
-    await ctx.step("a step", lambda: 1)
-
-
-@alone.on("hang-once")
-@handlers.on("hang-once")
-async def hang_once(event: Event, ctx: Context) -> str:
-    """Does not end the first time."""
-    if ctx.attempt == 1:
-        await asyncio.sleep(3600)
-    return "the second time"
 
 
 @handlers.on("sleep-in-a-thread")
@@ -264,23 +137,6 @@ async def block_the_loop(event: Event, ctx: Context) -> None:
         time.sleep(0.05)  # noqa: ASYNC251 - it blocks on purpose
 
 
-@handlers.on("swapped")
-async def swapped(event: Event, ctx: Context) -> None:
-    await ctx.slack.reply("hello", event)  # type: ignore[arg-type]
-
-
-@handlers.on("unhurried")
-async def unhurried(event: Event, ctx: Context) -> None:
-    """Run until the default timeout cancels it."""
-    await asyncio.sleep(600)
-
-
-@handlers.on("too-slow", timeout="200ms")
-async def too_slow(event: Event, ctx: Context) -> None:
-    """Run until it is cancelled."""
-    await asyncio.sleep(60)
-
-
 @handlers.on("one-at-a-time", concurrency=1)
 async def one_at_a_time(event: Event, ctx: Context) -> dict[str, float]:
     """Return the times at which it ran."""
@@ -327,18 +183,10 @@ async def mentioned(event: Event, ctx: Context) -> object:
         return await _stream(event, ctx, words)
     first = await ctx.slack.reply(event, "first answer")
     _die_if(event, words, "die-after-first")
-    if "fail-after-first" in words and ctx.attempt == 1:
-        raise RuntimeError(event.slack["text"])
     await asyncio.sleep(2 if "slowly" in words else 0)
     second = await ctx.slack.reply(event, "second answer") if "twice" in words else None
     _die_if(event, words, "die-at-the-end")
     return [first, second]
-
-
-@handlers.on_group("slack.message.im")
-async def conversation(events: list[Event], ctx: Context) -> list[str]:
-    """Return the messages that it got together."""
-    return [event.slack["text"] for event in events]
 
 
 async def _stream(event: Event, ctx: Context, words: list[str]) -> str | None:
@@ -354,43 +202,6 @@ async def _stream(event: Event, ctx: Context, words: list[str]) -> str | None:
 def _die_if(event: Event, words: list[str], where: str) -> None:
     if event.claim == 1 and where in words:
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-@handlers.on("slack.command.hello")
-async def command(event: Event, ctx: Context) -> None:
-    """Answer a slash command."""
-    await ctx.slack.reply(event, "hello yourself", response_type="in_channel")
-
-
-@handlers.action("approve")
-async def approve(event: Event, ctx: Context) -> str:
-    """Says that it was a click on Approve."""
-    return "approved"
-
-
-@handlers.view("ask", timeout="50ms")
-async def asked(event: Event, ctx: Context) -> None:
-    """Takes longer than its route may."""
-    await asyncio.sleep(60)
-
-
-@handlers.event("message.groups")
-@handlers.command("/ping")
-async def ping(event: Event, ctx: Context) -> str:
-    """Takes messages of private channels, and a command."""
-    return "pong"
-
-
-@handlers.on("slack.shortcut", "slack.message_action")
-async def any_shortcut(event: Event, ctx: Context) -> str:
-    """Takes the shortcuts that no route takes."""
-    return "fallback"
-
-
-@handlers.shortcut("note")
-async def note(event: Event, ctx: Context) -> str:
-    """Takes one shortcut, global or of a message."""
-    return "noted"
 
 
 @handlers.on("short")
@@ -418,9 +229,3 @@ async def subtask(event: Event, ctx: Context) -> int:
 async def synthesize(event: Event, ctx: Context) -> int:
     """Return the sum of the subtasks' results."""
     return sum(child.result for child in await ctx.queue.children(event.id))
-
-
-@handlers.on("dispatch-execute")
-async def dispatch(event: Event, ctx: Context) -> Await:
-    """Await an answer from outside."""
-    return Await(datetime.now(UTC) + timedelta(minutes=1))
