@@ -101,21 +101,21 @@ async def test_rolling_restarts_lose_nothing_and_repeat_nothing() -> None:
     async with fleet(running.handlers, workers=3, settings={"SURELANE_CONCURRENCY": "5"}) as f:
 
         async def load() -> None:
-            for number in range(100):
+            for number in range(60):
                 group = f"T:C:{number % 10}" if number % 2 else None
                 await f.enqueue("short", group_key=group)
                 await f.sleep(0.05)
 
         loading = asyncio.create_task(load())
-        for _ in range(4):
-            await f.sleep(1)
+        for _ in range(3):
+            await f.sleep(0.8)
             await f.drain()
             f.start()
         await loading
-        await f.until(lambda: len(running.spans) == 200)
+        await f.until(lambda: len(running.spans) == 120)
         await f.sleep(5)
         rows = await f.sql("select outcome, attempts, count(*) from agent.event_hist group by 1, 2")
-        assert [tuple(row) for row in rows] == [("completed", 1, 100)]
+        assert [tuple(row) for row in rows] == [("completed", 1, 60)]
         for group in {group for _, group, _ in running.spans if group}:
             mine = [(what, each) for what, key, each in running.spans if key == group]
             ids = sorted({each for _, each in mine})
