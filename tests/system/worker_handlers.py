@@ -204,6 +204,12 @@ def _die_if(event: Event, words: list[str], where: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@handlers.on("slack.command.hello")
+async def command(event: Event, ctx: Context) -> None:
+    """Answer a slash command."""
+    await ctx.slack.reply(event, "hello yourself", response_type="in_channel")
+
+
 @handlers.on("short")
 async def short(event: Event, ctx: Context) -> dict[str, float]:
     """Take a few milliseconds, and return the times."""
