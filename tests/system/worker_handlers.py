@@ -204,6 +204,12 @@ def _die_if(event: Event, words: list[str], where: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@handlers.on_group("slack.message.im")
+async def conversation(events: list[Event], ctx: Context) -> list[str]:
+    """Return the messages that it got together."""
+    return [event.slack["text"] for event in events]
+
+
 @handlers.on("slack.command.hello")
 async def command(event: Event, ctx: Context) -> None:
     """Answer a slash command."""
