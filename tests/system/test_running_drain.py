@@ -1,4 +1,4 @@
-"""A worker that is told to stop: what only a real process shows. The rest is in tests/fleet/test_workers.py."""
+"""A worker that is stopped: what only a real process shows. The rest is in tests/fleet/test_stops.py."""
 
 import signal
 
