@@ -195,7 +195,7 @@ async def test_what_claims_passed_over_is_found_within_two_poll_intervals(late: 
 async def test_a_poll_that_takes_long_delays_no_event(sent: Sent) -> None:
     """Such a poll walks over the dead rows of a queue whose vacuum is held back."""
     ran = Ran()
-    async with ran.fleet(SURELANE_POLL_INTERVAL="10ms") as f:
+    async with ran.fleet(SURELANE_POLL_INTERVAL="200ms") as f:
         sent.slow["agent.peek_lanes"] = 1.5
         await f.sleep(5)
         for _ in range(3):

@@ -27,7 +27,7 @@ def now(f: Any) -> datetime:
 
 
 async def set_cron(f: Any, name: str, next_at: datetime, **given: Any) -> None:
-    """Store a schedule whose jobs nobody handles."""
+    """Store a schedule whose jobs no worker handles."""
     given = {"kind": "tick", "schedule": "0 0 1 1 *", **given}
     await Engine(f.connection).set_cron(name, next_at=next_at, **given)
 

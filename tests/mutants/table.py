@@ -77,7 +77,7 @@ TABLE = r"""
 -         if self.attempts:
 +         if self.attempts:
 # kept-claims: claims whose answer was lost are released
-@ sql/008-sweep.sql > fleet/test_outages.py sql/test_sessions.py
+@ sql/008-sweep.sql > fleet/test_outages.py sql/test_sessions.py fleet/test_workers.py
 ~ where e.attempts > 0 and e.vt > agent.clock() ==> where false and e.vt > agent.clock()
 # kept-keys: a job that is replaced gets the new limit key
 @ sql/003-insert.sql > sql/test_limits.py sql/test_enqueue.py
@@ -86,7 +86,7 @@ TABLE = r"""
 @ sql/008-sweep.sql > sql/test_group_kinds.py
 ~ not m.head and m.retrying and m.kind ==> not m.head and false and m.kind
 # early-retirement: a worker whose claims stand is not forgotten
-@ sql/014-session.sql > sql/test_sessions.py fleet/test_sessions.py
+@ sql/014-session.sql > sql/test_sessions.py fleet/test_sessions.py fleet/test_workers.py
 -     if exists (select from agent.event where attempts > 0 and vt > _now and claimed_by = _name) then
 +     if false then
 # future-starts: a clock that jumps ahead and back does not block a rate
@@ -114,7 +114,7 @@ TABLE = r"""
 +     if sqlstate == _READ_ONLY:
 +         return InvalidInput(message, sqlstate)
 # blind-idlers: an idle worker finds out within 10 seconds that its connections hang
-@ worker/assembly.py > system/test_worker_network.py fleet/test_outages.py fleet/test_claiming.py
+@ worker/assembly.py > system/test_worker_network.py fleet/test_outages.py fleet/test_claiming.py fleet/test_workers.py
 ~ CLAIM_TIMEOUT = timedelta(seconds=5) ==> CLAIM_TIMEOUT = STATEMENT_TIMEOUT
 @ service/pool.py
 - if self._connection is not None and not self._turn.locked():
@@ -289,10 +289,10 @@ TABLE = r"""
 @ sql/008-sweep.sql > sql/test_sessions.py
 ~ if not found or _session = any(agent.open_sessions()) then ==> if not found then
 # no-grace: a lost worker has a grace to come back
-@ worker/sessions.py > sql/test_session_watcher.py fleet/test_sessions.py
+@ worker/sessions.py > sql/test_session_watcher.py fleet/test_sessions.py fleet/test_workers.py
 ~ if began - since >= grace: ==> if now - since <= grace:
 # old-losses: after a restart of the server the grace begins anew
-@ worker/sessions.py > sql/test_session_watcher.py fleet/test_sessions.py
+@ worker/sessions.py > sql/test_session_watcher.py fleet/test_sessions.py fleet/test_workers.py
 ~ looked >= 2 * self._grace or sessions.server_since != self._server_since: ==> looked >= 2 * self._grace:
 # uncounted-deaths: the attempts of a dead worker count
 @ sql/008-sweep.sql > sql/test_sessions.py sql/test_queue_sweeps.py
@@ -301,7 +301,7 @@ TABLE = r"""
 +     update agent.event set vt = _now, attempts = greatest(attempts - 1, 0)
 +     , changes
 # silent-rescues: idle workers get the events of a dead one at once
-@ sql/008-sweep.sql > sql/test_sessions.py fleet/test_sessions.py
+@ sql/008-sweep.sql > sql/test_sessions.py fleet/test_sessions.py fleet/test_workers.py
 -         perform agent.sweep_exhausted(null, 1000, null);
 -         perform pg_notify('agent_event', '');
 +         perform agent.sweep_exhausted(null, 1000, null);
@@ -426,11 +426,11 @@ TABLE = r"""
 @ sql/011-workflow.sql > sql/test_failure_hooks.py
 ~ for each row when (new.outcome in ('failed', 'expired') ==> for each row when (new.outcome in ('failed')
 # counted-releases: an attempt that a drain ends is not counted
-@ sql/007-settle.sql > sql/test_settle.py system/test_running_drain.py
+@ sql/007-settle.sql > sql/test_settle.py system/test_running_drain.py sql/test_settle_outcomes.py fleet/test_workers.py
 - where id <> all(_cancelled)), false, agent.latest_claims
 + where id <> all(_cancelled)), true, agent.latest_claims
 # hasty-drains: running handlers end before a drain cancels them
-@ worker/running/slots.py > fleet/test_fleet.py system/test_running_drain.py
+@ worker/running/slots.py > fleet/test_fleet.py system/test_running_drain.py fleet/test_workers.py
 -         await self._ended(within)
 -         for work
 +         for work

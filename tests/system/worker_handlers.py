@@ -4,25 +4,19 @@
 import asyncio
 import os
 import signal
-import sys
 import time
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 
 from opentelemetry import trace
-from pydantic import BaseModel
 
 from surelane_worker import (
     Context,
     Continuation,
-    Discard,
     Event,
     FanOut,
     Handlers,
     Job,
-    Retry,
-    Snooze,
 )
 from surelane_worker.handling.context import attempt_of
 
@@ -36,19 +30,6 @@ async def echo(event: Event, ctx: Context) -> object:
     return event.payload
 
 
-class Typed(BaseModel):
-    """The payload of ``typed``."""
-
-    at: datetime
-    numbers: dict[str, int]
-
-
-@handlers.on("typed")
-async def typed(event: Event, ctx: Context, payload: Typed) -> object:
-    """Return what it was given."""
-    return [payload.at.isoformat(), payload.numbers]
-
-
 @handlers.on("nothing")
 async def nothing(event: Event, ctx: Context) -> None:
     """Do nothing."""
@@ -58,12 +39,6 @@ async def nothing(event: Event, ctx: Context) -> None:
 async def raise_always(event: Event, ctx: Context) -> None:
     """Fail every time."""
     raise RuntimeError(event.payload.get("message", "always"))
-
-
-@handlers.on("raise-unstorable")
-async def raise_unstorable(event: Event, ctx: Context) -> None:
-    """Fail with a message that PostgreSQL cannot hold."""
-    raise RuntimeError("a\0b\ud800")
 
 
 @handlers.on("leak")
@@ -92,35 +67,12 @@ async def _raise(secret: str) -> None:
     raise RuntimeError(secret)
 
 
-@handlers.on("exit")
-async def exit_process(event: Event, ctx: Context) -> None:
-    """Try to end the process."""
-    sys.exit(3)
-
-
 @handlers.on("raise-once")
 async def raise_once(event: Event, ctx: Context) -> str:
     """Fail the first time."""
     if ctx.attempt == 1:
         raise RuntimeError("the first time")
     return "the second time"
-
-
-@handlers.on("outcome")
-async def outcome(event: Event, ctx: Context) -> object:
-    """Return the outcome that the payload names. Retry and snooze once."""
-    match event.payload["outcome"]:
-        case "discard":
-            return Discard("unwanted")
-        case "retry" if ctx.attempt == 1:
-            return Retry("100ms", "not yet")
-        case "snooze" if event.claim == 1:
-            return Snooze(0.1)
-        case "unjsonable":
-            return object()
-        case "nul":
-            return {"text": "a\0b\ud800"}
-    return {"attempt": ctx.attempt, "claim": event.claim}
 
 
 @handlers.on("sleep")
@@ -185,17 +137,6 @@ async def block_the_loop(event: Event, ctx: Context) -> None:
         time.sleep(0.05)  # noqa: ASYNC251 - it blocks on purpose
 
 
-@handlers.on("swapped")
-async def swapped(event: Event, ctx: Context) -> None:
-    await ctx.slack.reply("hello", event)  # type: ignore[arg-type]
-
-
-@handlers.on("too-slow", timeout="200ms")
-async def too_slow(event: Event, ctx: Context) -> None:
-    """Run until it is cancelled."""
-    await asyncio.sleep(60)
-
-
 @handlers.on("one-at-a-time", concurrency=1)
 async def one_at_a_time(event: Event, ctx: Context) -> dict[str, float]:
     """Return the times at which it ran."""
@@ -242,18 +183,10 @@ async def mentioned(event: Event, ctx: Context) -> object:
         return await _stream(event, ctx, words)
     first = await ctx.slack.reply(event, "first answer")
     _die_if(event, words, "die-after-first")
-    if "fail-after-first" in words and ctx.attempt == 1:
-        raise RuntimeError(event.slack["text"])
     await asyncio.sleep(2 if "slowly" in words else 0)
     second = await ctx.slack.reply(event, "second answer") if "twice" in words else None
     _die_if(event, words, "die-at-the-end")
     return [first, second]
-
-
-@handlers.on_group("slack.message.im")
-async def conversation(events: list[Event], ctx: Context) -> list[str]:
-    """Return the messages that it got together."""
-    return [event.slack["text"] for event in events]
 
 
 async def _stream(event: Event, ctx: Context, words: list[str]) -> str | None:
@@ -271,41 +204,16 @@ def _die_if(event: Event, words: list[str], where: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@handlers.on_group("slack.message.im")
+async def conversation(events: list[Event], ctx: Context) -> list[str]:
+    """Return the messages that it got together."""
+    return [event.slack["text"] for event in events]
+
+
 @handlers.on("slack.command.hello")
 async def command(event: Event, ctx: Context) -> None:
     """Answer a slash command."""
     await ctx.slack.reply(event, "hello yourself", response_type="in_channel")
-
-
-@handlers.action("approve")
-async def approve(event: Event, ctx: Context) -> str:
-    """Says that it was a click on Approve."""
-    return "approved"
-
-
-@handlers.view("ask", timeout="50ms")
-async def asked(event: Event, ctx: Context) -> None:
-    """Takes longer than its route may."""
-    await asyncio.sleep(60)
-
-
-@handlers.event("message.groups")
-@handlers.command("/ping")
-async def ping(event: Event, ctx: Context) -> str:
-    """Takes messages of private channels, and a command."""
-    return "pong"
-
-
-@handlers.on("slack.shortcut", "slack.message_action")
-async def any_shortcut(event: Event, ctx: Context) -> str:
-    """Takes the shortcuts that no route takes."""
-    return "fallback"
-
-
-@handlers.shortcut("note")
-async def note(event: Event, ctx: Context) -> str:
-    """Takes one shortcut, global or of a message."""
-    return "noted"
 
 
 @handlers.on("short")
