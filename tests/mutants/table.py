@@ -114,7 +114,7 @@ TABLE = r"""
 +     if sqlstate == _READ_ONLY:
 +         return InvalidInput(message, sqlstate)
 # blind-idlers: an idle worker finds out within 10 seconds that its connections hang
-@ worker/assembly.py > system/test_worker_network.py fleet/test_outages.py fleet/test_claiming.py fleet/test_workers.py
+@ worker/assembly.py > fleet/test_outages.py system/test_worker_network.py
 ~ CLAIM_TIMEOUT = timedelta(seconds=5) ==> CLAIM_TIMEOUT = STATEMENT_TIMEOUT
 @ service/pool.py
 - if self._connection is not None and not self._turn.locked():
@@ -426,11 +426,11 @@ TABLE = r"""
 @ sql/011-workflow.sql > sql/test_failure_hooks.py
 ~ for each row when (new.outcome in ('failed', 'expired') ==> for each row when (new.outcome in ('failed')
 # counted-releases: an attempt that a drain ends is not counted
-@ sql/007-settle.sql > sql/test_settle.py system/test_running_drain.py sql/test_settle_outcomes.py fleet/test_workers.py
+@ sql/007-settle.sql > sql/test_settle.py fleet/test_workers.py system/test_running_drain.py
 - where id <> all(_cancelled)), false, agent.latest_claims
 + where id <> all(_cancelled)), true, agent.latest_claims
 # hasty-drains: running handlers end before a drain cancels them
-@ worker/running/slots.py > fleet/test_fleet.py system/test_running_drain.py fleet/test_workers.py
+@ worker/running/slots.py > fleet/test_fleet.py fleet/test_workers.py system/test_running_drain.py
 -         await self._ended(within)
 -         for work
 +         for work
