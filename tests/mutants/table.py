@@ -458,7 +458,7 @@ TABLE = r"""
 @ sql/015-change.sql > sql/test_rerun.py
 ~ select s.*, s.stored_at < cut.at and ==> select s.*, s.stored_at <= cut.at and
 # former-primaries: after a failover no service uses the former primary
-@ service/pool.py > sql/test_sessions.py system/test_failover.py
+@ service/pool.py > unit/test_former_primary.py system/test_failover.py
 ~ if newest > timeline: ==> if newest < timeline:
 """
 
