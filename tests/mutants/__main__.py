@@ -97,12 +97,12 @@ class Runner:
 
 
 async def _first_failure(tree: Path, *given: str) -> str | None:
-    options = "-x", "-q", "-n", "0", "--tb=short", f"--ignore={RECORDED}"
+    options = "-x", "-q", "-n", "0", "--tb=native", f"--ignore={RECORDED}"
     code, output = await _ended(tree, "pytest", *options, *given)
     if "Timeout (>" in output:  # it may end pytest, too
         return HUNG
     migrated = not re.search(
-        r"ERROR at setup.*^E +surelane_migrations.errors", output, re.DOTALL | re.MULTILINE
+        r"ERROR at setup.*^[\s|E]*surelane_migrations.errors", output, re.DOTALL | re.MULTILINE
     )
     failed = re.search(r"^(?:FAILED|ERROR) ((?:tests|dev)/\S+\.py(?:::.+?)?)(?: - |$)", output, re.MULTILINE)
     if code not in (0, 1, 5) or not migrated or (code == 1 and failed is None):

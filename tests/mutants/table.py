@@ -365,7 +365,7 @@ TABLE = r"""
 @ ingest/slack.py > unit/test_ingest_signature.py
 ~ if len(timestamps) == len(signatures) == 1 else None ==> if len(timestamps) and len(signatures) else None
 # acknowledged-in-vain: an envelope that was not stored is not acknowledged
-@ ingest/socket_mode.py > promises/test_ingest.py system/test_socket_mode.py
+@ ingest/socket_mode.py > unit/test_ingest_writer.py promises/test_ingest.py system/test_socket_mode.py
 -             if refused.status == 503:
 -                 return "unavailable"
 +             if refused.status == 500:

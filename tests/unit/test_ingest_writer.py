@@ -1,8 +1,16 @@
 """What Slack may send again, and what it may not."""
 
+import asyncio
+import json
+from unittest.mock import AsyncMock, MagicMock
+
 import pytest
+from aiohttp import WSMsgType
 
 from surelane.errors import Conflict, Forbidden, InvalidInput, SchemaMissing, TransientConflict
+from surelane_ingest.app import Refused
+from surelane_ingest.envelope import Subscriptions
+from surelane_ingest.socket_mode import Link
 from surelane_ingest.writer import NotStored, _reason
 
 
@@ -22,3 +30,20 @@ def test_an_event_that_the_database_cannot_hold_is_alone_refused_for_good(
     error: Exception, reason: NotStored | None
 ) -> None:
     assert _reason(error) is reason
+
+
+@pytest.mark.parametrize(("status", "acknowledged"), [(503, False), (404, False), (400, True)])
+async def test_an_envelope_that_may_be_stored_later_is_not_acknowledged(
+    status: int, acknowledged: bool
+) -> None:
+    shared, socket = MagicMock(subscriptions=Subscriptions(frozenset())), AsyncMock()
+    shared.drain.is_set.return_value = False
+    shared.taker.take = AsyncMock(side_effect=Refused(status, "not stored"))
+    event = {"type": "event_callback", "event_id": "Ev1", "event": {"type": "app_mention"}}
+    frame = json.dumps({"type": "events_api", "envelope_id": "1", "payload": event})
+    socket.__aiter__.return_value = [MagicMock(type=WSMsgType.TEXT, data=frame)]
+    link = Link(socket, shared)
+    await link.run()
+    await asyncio.gather(*link.taken)
+    shared.taker.take.assert_awaited_once()
+    assert socket.send_str.called is acknowledged
