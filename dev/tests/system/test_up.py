@@ -18,6 +18,7 @@ from dev.tests.system.up import LONG, Up, alive, answer_to, leftovers, say, stat
 from surelane_dev.data_directory import MAJOR
 from surelane_dev.new import write_project
 from surelane_dev.simulator.client import SimulatorClient
+from tests.processes import until
 from tests.scenario import answered_once, eventually
 
 BOLT = Path(__file__).parents[3] / "examples/bolt"
@@ -67,6 +68,7 @@ async def test_messages_are_kept_over_crashes_and_nothing_survives_when_it_is_ki
         await assert_people_see_the_queue(crashed)
         await assert_the_app_is_installed_and_answers_by_socket_mode(crashed)
         await assert_history_has(crashed, 2)
+        await until(lambda: "fresh bread" in (data / "simulator.json").read_text(), within=LONG)  # it is saved
         for kill in (psutil.Process.suspend, psutil.Process.kill):  # suspended, none can clean up
             for process in crashed.family:
                 with suppress(psutil.NoSuchProcess):
