@@ -68,7 +68,9 @@ async def test_messages_are_kept_over_crashes_and_nothing_survives_when_it_is_ki
         await assert_people_see_the_queue(crashed)
         await assert_the_app_is_installed_and_answers_by_socket_mode(crashed)
         await assert_history_has(crashed, 2)
-        await until(lambda: "fresh bread" in (data / "simulator.json").read_text(), within=LONG)  # it is saved
+        await until(
+            lambda: "fresh bread" in (data / "simulator.json").read_text(), within=LONG
+        )  # it is saved
         for kill in (psutil.Process.suspend, psutil.Process.kill):  # suspended, none can clean up
             for process in crashed.family:
                 with suppress(psutil.NoSuchProcess):
