@@ -42,7 +42,7 @@ EVERYDAY = (
     "dev/tests/unit",
     "dev/tests/system/test_up.py",
 )
-"""Where the tests of `make test` are: those that need no tool and are not ``slow``. The Makefile names them, too."""
+"""The places of the tests that `make test` runs: all but ``slow`` ones. The Makefile names the same places."""
 TOOLS = {
     *("browser", "chaos", "cluster", "container", "fuzz"),
     *("interleavings", "packages", "simulation", "soak", "telemetry"),

@@ -158,7 +158,7 @@ async def test_answer_is_chosen_from_a_menu_or_written_in_a_modal() -> None:
         await (await people.click(message)).result()
         await people.write(people.views()[0], "two words")
         assert await event.result() == ["two words", "U1"]
-        # One that comes after the end is told, although the steps are gone.
+        # A call after the end is told so, although the steps are gone.
         event, message = await people.question("text")
         await (await people.click(message)).result()
         await f.cancel(event)

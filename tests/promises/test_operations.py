@@ -2,8 +2,6 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +20,13 @@ from surelane_operator.moving import BLOCK, move
 from tests import forked
 from tests.databases import Databases, Server
 from tests.promises.conftest import becomes, completed, noted, working
-from tests.sql.migrations import BLOCKED, state
+from tests.sql.migrations import BLOCKED, connected, state
 from tests.system.half_open import half_open
 from tests.system.restartable import Restartable
 from tests.system.worker import ended, enqueue
 
 TEAM = "T0MOVES"
 SUSPENDED = "select reason = 'suspended' from agent.why_waiting($1)"
-
-
-@asynccontextmanager
-async def connected(uri: str) -> AsyncIterator[Connection]:
-    connection = await asyncpg.connect(uri)
-    try:
-        yield connection
-    finally:
-        await connection.close()
 
 
 @pytest.mark.promise("encryption")

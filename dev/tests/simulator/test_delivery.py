@@ -41,7 +41,7 @@ async def test_errors_are_retried_three_times_with_number_and_reason(pair: Pair)
     assert all(request.genuine for request in pair.app.received)
     assert [attempt["status"] for attempt in attempts] == statuses
     pair.app.answers.append(Answer(503))
-    assert [each["retry_num"] for each in await delivered(pair)] == [0, 1], "one that is taken ends them"
+    assert [each["retry_num"] for each in await delivered(pair)] == [0, 1], "the first 200 ends the retries"
 
 
 async def test_no_retry_is_honoured_except_on_a_200(pair: Pair) -> None:

@@ -196,7 +196,7 @@ class Fleet:
         self.net, self.database, self.loop = net, net.database, net.database.loop
         self.slack = MessagesInMemory(net)
         self.workers: list[Member] = []
-        """Those that were started, and were neither killed nor drained."""
+        """The running ones: started, and not yet killed or drained."""
         self.connection = Wire(net, Host("program"), OWNER, within=2, kept=True)
         """A program's connection, as the owner."""
         self.queue = Queue(self.connection)
