@@ -107,7 +107,10 @@ async def _answered(reader: asyncio.StreamReader) -> None:
 
 
 async def test_all_unfinished_headers_are_bounded(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The largest go first. So others' headers shut no one out, nor does a body, nor a connection that is trusted."""
+    """The largest go first. So others' headers shut no one out, nor does a body, nor a connection that is trusted.
+
+    Headers that arrive together with a whole request before them count, too.
+    """
     port = int(url.rpartition(":")[2])
     async with AsyncExitStack() as stack:
         small, body, trusted = [await stack.enter_async_context(connected(port)) for _ in range(3)]
@@ -116,12 +119,13 @@ async def test_all_unfinished_headers_are_bounded(url: str, capsys: pytest.Captu
         trusted[1].write(HEAD + _fields(10))
         small[1].write(HEAD + b"x: 1\r\n")
         body[1].write(HEAD + b"Content-Length: 100000\r\n\r\n" + bytes(60_000))
-        for _ in range(3):
+        for before in (b"", HEAD + b"\r\n", HEAD + b"Content-Length: 9\r\n\r\n" + b"123456789"):
             large = [await stack.enter_async_context(connected(port)) for _ in range(10)]
             for _, writer in large:
-                writer.write(HEAD + _fields(4))
+                writer.write(before + HEAD + _fields(4))
             closed = asyncio.as_completed([reader.read() for reader, _ in large], timeout=60)
-            assert [await next(closed) for _ in range(6)] == [b""] * 6
+            for _ in range(6):
+                await next(closed)
         body[1].write(bytes(40_000))
         for _, writer in (small, trusted):
             writer.write(b"\r\n")
@@ -141,3 +145,14 @@ async def test_only_headers_under_way_count(url: str, limit: ConnectionLimit) ->
                 await _answered(reader)
                 assert limit.unfinished == 0
         await until(lambda: limit.unfinished == 0, what="the end of the connection")
+
+
+async def test_connections_that_arrive_at_once_are_bounded(url: str) -> None:
+    """Many are accepted in one round of the event loop. The last one counts, too."""
+    async with AsyncExitStack() as stack:
+        port = int(url.rpartition(":")[2])
+        clients = await asyncio.gather(*(stack.enter_async_context(connected(port)) for _ in range(100)))
+        for _, writer in clients:
+            writer.write(HEAD[:1])
+        closed = asyncio.as_completed([reader.read() for reader, _ in clients], timeout=60)
+        assert [await next(closed) for _ in range(100 - 64)] == [b""] * (100 - 64)

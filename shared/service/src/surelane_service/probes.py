@@ -12,6 +12,7 @@ from http import HTTPStatus
 from typing import Any
 
 from aiohttp import hdrs, web
+from aiohttp.http import RawRequestMessage
 from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.typedefs import Handler, Middleware
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -39,10 +40,6 @@ SERVER = "surelane"
 LARGEST_BODY = 4 * 1024 * 1024
 """The most bytes of a request's body: ten thousand subtasks fit."""
 
-Protocols = Callable[[], asyncio.BaseProtocol]
-"""Makes the protocol of a new connection."""
-
-
 _logger = get_logger(__name__)
 
 
@@ -52,7 +49,7 @@ class _Connection(web.RequestHandler):
     ``unfinished``: the bytes of headers that have arrived without their end.
     """
 
-    __slots__ = ("_body", "_limit", "unfinished")
+    __slots__ = ("_body", "_body_left", "_limit", "unfinished")
 
     def __init__(
         self,
@@ -62,17 +59,27 @@ class _Connection(web.RequestHandler):
     ) -> None:
         super().__init__(server, loop=asyncio.get_running_loop(), **options)
         self._limit = limit
-        self._body = EMPTY_PAYLOAD
+        self._body, self._body_left = EMPTY_PAYLOAD, 0
         self.unfinished = 0
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self._limit is not None:
+            self._limit.arrived(self)
+
     def data_received(self, data: bytes) -> None:
-        requests, of_headers = self._request_count, self._body.is_eof() and not self._upgraded
+        requests = self._request_count
         super().data_received(data)
         if self._request_count > requests:
-            self._body = self._messages[-1][1]
-            self._now_unfinished(0)
-        elif of_headers and self.transport is not None:
-            self._now_unfinished(self.unfinished + len(data))
+            message, self._body = self._messages[-1]
+            headers = message.headers if isinstance(message, RawRequestMessage) else {}  # else it is an error
+            length = int(headers.get(hdrs.CONTENT_LENGTH, 0))
+            # The end of the headers, or an earlier one in the same bytes: so never too few count as unfinished.
+            self._body_left = length + data.find(b"\r\n\r\n") + 4
+        self._body_left -= len(data)
+        if self.transport is None or self._upgraded or not self._body.is_eof():
+            self._body_left = max(0, self._body_left)  # of a chunked body, the length is not known
+        self._now_unfinished(max(0, -self._body_left))
 
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
@@ -137,8 +144,8 @@ class ConnectionLimit:
     """Bound the connections of a port and their unfinished headers, so that clients cannot exhaust its memory.
 
     At the bound of connections, the oldest one without a trusted request is closed. Where all had one, the new
-    connection is closed. During one round of the event loop, up to 128 more may be accepted from the listen queue.
-    At the bound of headers, the connection with the most is closed: first of those without a trusted request.
+    connection is closed. At the bound of headers, the connection with the most is closed: first of those without a
+    trusted request.
 
     ``unfinished``: the bytes of all unfinished headers.
     """
@@ -156,22 +163,16 @@ class ConnectionLimit:
         """Keep the connection of a request whose signature was right."""
         self._trusted.add(request.protocol)
 
-    def protocols(self, server: web.Server, make: Protocols) -> Protocols:
-        """Return the protocol factory for ``server`` to listen with. ``make`` makes its connections."""
+    def watch(self, server: web.Server) -> None:
+        """Count the connections of this server."""
         self._server = server
 
-        def protocol() -> asyncio.BaseProtocol:
-            connections = [each for each in self._connections() if each.transport is not None]
-            self._trusted.intersection_update(connections)
-            excess = len(connections) + 1 - self._most
-            if excess <= 0:
-                return make()
-            leaving = [each for each in connections if each not in self._trusted][:excess]
-            for each in leaving:
-                each.abort()
-            return make() if leaving else _Closed()
-
-        return protocol
+    def arrived(self, connection: "_Connection") -> None:
+        """Note a new connection. Above the bound, close the oldest one without a trusted request, or the new one."""
+        connections = self._connections()
+        self._trusted.intersection_update(connections)
+        if len(connections) > self._most:
+            next((each for each in connections if each not in self._trusted), connection).abort()
 
     def grew(self, grown: int) -> None:
         """Note that a connection's unfinished headers grew by so many bytes. At the bound, close the largest."""
@@ -190,15 +191,7 @@ class ConnectionLimit:
 
     def _connections(self) -> list[_Connection]:
         connections = () if self._server is None else self._server.connections
-        return [each for each in connections if isinstance(each, _Connection)]
-
-
-class _Closed(asyncio.Protocol):
-    """A connection above the limit: it is closed at once."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if isinstance(transport, asyncio.Transport):
-            transport.abort()
+        return [each for each in connections if isinstance(each, _Connection) and each.transport is not None]
 
 
 def private_app(
@@ -317,10 +310,11 @@ async def serving(
         def connection() -> _Connection:
             return _Connection(server, limit, **{"access_log": None, **options})
 
-        protocols = connection if limit is None else limit.protocols(server, connection)
+        if limit is not None:
+            limit.watch(server)
         try:
             listener = await asyncio.get_running_loop().create_server(
-                protocols, host, port, reuse_address=True
+                connection, host, port, reuse_address=True
             )
         except OSError as error:
             raise SettingsError(
