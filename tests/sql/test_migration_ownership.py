@@ -1,5 +1,6 @@
-"""Only the schema's owner may migrate, not a superuser or a member of the owner's role."""
+"""Only the schema's owner may migrate. A migration creates the roles of a new server, or says that it may not."""
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,12 +8,22 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from surelane_dev.accounts import uri_of
+from surelane_dev.accounts import OWNER, uri_of
+from surelane_dev.postgres import embedded
 from surelane_migrations import runner
 from surelane_migrations.errors import ForbiddenError, IncompatibleError
-from tests.databases import Server, as_role
+from tests.databases import CRASHABLE, Server, as_role
 from tests.old_postgres import OLDEST
-from tests.sql.migrations import FIRST, SECOND, command, migration, refused, write_scripts
+from tests.sql.migrations import (
+    FIRST,
+    SECOND,
+    command,
+    connected,
+    migration,
+    refused,
+    server_directory,
+    write_scripts,
+)
 
 
 @pytest.fixture
@@ -61,3 +72,31 @@ async def test_a_server_older_than_the_oldest_supported_is_refused(
         with monkeypatch.context() as supported:
             supported.setattr("surelane_migrations.runner.OLDEST_SERVER", OLDEST)
             await migration(scripts).apply(empty_database)
+
+
+@pytest.mark.slow
+async def test_without_the_right_to_create_roles_the_rest_is_there_and_they_come_with_the_right() -> None:
+    """Roles belong to the whole server: all migrations that have the right create the same three at once."""
+    names = [f"d{number}" for number in range(4)]
+    with server_directory() as directory:
+        async with embedded(directory, on_line=print, settings=CRASHABLE) as postgres:
+            async with connected(postgres.uri) as admin:
+                await admin.execute(f"create role {OWNER} login")
+                for name in names:
+                    await admin.execute(f"create database {name} owner {OWNER}")
+                first, *_ = dsns = [uri_of(postgres.uri, role=OWNER, database=name) for name in names]
+                applied = await command(first, "apply")
+                assert applied.code == 0, applied.progress
+                assert (
+                    "notice: role agent_ingest is missing and this role may not create it" in applied.progress
+                )
+                verified = await command(first, "verify")
+                assert verified.code == 7
+                assert verified.output
+                assert all(line.startswith("missing:    grant ") for line in verified.output.splitlines())
+                await admin.execute(f"alter role {OWNER} createrole")
+            finished = await asyncio.gather(*(command(dsn, "apply", "--again") for dsn in dsns))
+            assert [each.code for each in finished] == [0] * 4, [each.progress for each in finished]
+            for dsn in dsns:
+                verified = await command(dsn, "verify")
+                assert (verified.code, verified.output) == (0, "")

@@ -17,8 +17,7 @@ from surelane_migrations.status import describe_schema, expected_schema
 from surelane_migrations.version import RELEASE
 from tests.old_postgres import OLDEST, oldest_postgres
 from tests.sql.migrations import command, connected, server_directory
-from tests.sql.released import COMMITS
-from tests.sql.releases import digest_of, parse_releases
+from tests.sql.releases import COMMITS, digest_of, parse_releases
 
 RELEASES = PACKAGED / "releases.txt"
 SCHEMA = PACKAGED / "schema.txt"
