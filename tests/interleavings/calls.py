@@ -24,20 +24,12 @@ class Recorder:
         self.connection = connection
         self.sent: list[tuple[str, tuple[Any, ...]]] = []
 
-    async def fetch(self, statement: str, *arguments: Any) -> Any:
-        self.sent.append((statement, arguments))
-        return await self.connection.fetch(statement, *arguments)
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        def sent(statement: str, *arguments: Any) -> Any:
+            self.sent.append((statement, arguments))
+            return getattr(self.connection, method)(statement, *arguments)
 
-    async def fetchval(self, statement: str, *arguments: Any) -> Any:
-        rows = await self.fetch(statement, *arguments)
-        return rows[0][0] if rows else None
-
-    async def fetchrow(self, statement: str, *arguments: Any) -> Any:
-        return next(iter(await self.fetch(statement, *arguments)), None)
-
-    async def execute(self, statement: str, *arguments: Any) -> Any:
-        self.sent.append((statement, arguments))
-        return await self.connection.execute(statement, *arguments)
+        return sent
 
 
 class Oracle(DurableMachine):

@@ -12,7 +12,7 @@ import pytest
 
 from surelane.calls import Connection
 from surelane.jobs import Job, job_text
-from tests.sql.machine import NUMBERS, Machine, at, rule
+from tests.sql.machine import NUMBERS, PLACES, Machine, at, claim_rule, rule
 from tests.sql.model import HOOKED, Event, Step, is_child
 
 EMPTY = "delete from agent.step; delete from agent.signal"
@@ -33,10 +33,6 @@ NAMES = ["a", "b"]
 """Of steps, sleeps, waits and signals. Their names differ by their sort, as in a handler whose code stays the same."""
 CHILD = "slack.calm"
 
-PLACES = [0, 0, 0, 1, 7]
-"""Mostly the first claim that stands, so that one handler does several things."""
-STANDS = [True] * 4 + [False]
-
 Wait = tuple[str, str, int, bool]
 
 
@@ -56,22 +52,9 @@ class DurableMachine(Machine):
         self.run(queue.execute(EMPTY))
         self.run(queue.execute(HOOK, list(HOOKED)))
 
-    def one(self, number: int, stands: bool) -> tuple[tuple[int, int], Event | None] | None:
-        """Choose a claim that stands, or any earlier one; return it with its event."""
-        if not self.standing():
-            self.claim_something("all")
-        claims = self.standing() if stands else self.claims
-        if not claims:
-            return None
-        item = claims[number % len(claims)]
-        return item, self.model.standing(*item)
-
-    @rule(12, number=PLACES, stands=STANDS, name=NAMES, fails=[True, False, False])
-    def store_a_step(self, number: int, stands: bool, name: str, fails: bool) -> None:
+    @claim_rule(12, name=NAMES, fails=[True, False, False])
+    def store_a_step(self, item: tuple[int, int], event: Event | None, name: str, fails: bool) -> None:
         """Store its result, or that a try has failed. A step that is done stays."""
-        if (chosen := self.one(number, stands)) is None:
-            return
-        item, event = chosen
         answer = self.value(
             "select agent.store_step($1, $2, $3, 1, null, $4, $5, '0', $6)",
             *item,
@@ -89,11 +72,8 @@ class DurableMachine(Machine):
         if not fails:
             self.model.progress(event)
 
-    @rule(12, number=PLACES, stands=STANDS, name=NAMES, value=[None, "x", "y"])
-    def tag_an_event(self, number: int, stands: bool, name: str, value: str | None) -> None:
-        if (chosen := self.one(number, stands)) is None:
-            return
-        item, event = chosen
+    @claim_rule(12, name=NAMES, value=[None, "x", "y"])
+    def tag_an_event(self, item: tuple[int, int], event: Event | None, name: str, value: str | None) -> None:
         tag = None if value is None else {"found_by": value, "value": value}
         answer = self.value("select agent.store_tags($1, $2, $3)", *item, json.dumps({name: tag}))
         assert answer == ("stale" if event is None else "done")
@@ -102,12 +82,11 @@ class DurableMachine(Machine):
         elif event is not None and value is not None:
             event.tags[name] = value
 
-    @rule(30, number=PLACES, stands=STANDS, given=some_waits, blocking=[True, False, False])
-    def suspend_a_handler(self, number: int, stands: bool, given: list[Wait], blocking: bool) -> None:
+    @claim_rule(30, given=some_waits, blocking=[True, False, False])
+    def suspend_a_handler(
+        self, item: tuple[int, int], event: Event | None, given: list[Wait], blocking: bool
+    ) -> None:
         """Suspend it on several waits. Those for children are waits without a time."""
-        if (chosen := self.one(number, stands)) is None:
-            return
-        item, event = chosen
         wanted = [self.wait_of(each) for each in {each[:2]: each for each in given}.values()]
         known = {} if event is None else event.steps
         # The handler does not park at what is done, nor awaits a child that it has not started.
@@ -150,38 +129,30 @@ class DurableMachine(Machine):
         assert answer == ("sent" if event else None)
         self.model.send(event, f"wait {name}")
 
-    @rule(30, number=PLACES, stands=STANDS, name=NAMES, nth=[1, 2], timeout=[None, 1, 4000])
-    def take_a_signal(self, number: int, stands: bool, name: str, nth: int, timeout: int | None) -> None:
-        if (chosen := self.one(number, stands)) is None:
-            return
-        item, event = chosen
+    @claim_rule(30, name=NAMES, nth=[1, 2], timeout=[None, 1, 4000])
+    def take_a_signal(
+        self, item: tuple[int, int], event: Event | None, name: str, nth: int, timeout: int | None
+    ) -> None:
         seconds = None if timeout is None else timedelta(seconds=timeout)
         answer = self.value(
             "select answer from agent.take_signal($1, $2, $3, $4, $5)", *item, f"wait {name}", nth, seconds
         )
         assert answer == ("stale" if event is None else self.model.take(event, f"wait {name}", nth, timeout))
 
-    @rule(12, number=PLACES, stands=STANDS)
-    def end_sleeps(self, number: int, stands: bool) -> None:
-        if (chosen := self.one(number, stands)) is None:
-            return
-        item, event = chosen
+    @claim_rule(12)
+    def end_sleeps(self, item: tuple[int, int], event: Event | None) -> None:
         assert self.value("select agent.end_sleeps($1, $2)", *item) == ("stale" if event is None else "done")
         for step in event.steps.values() if event else ():
             if step.sort == "sleep" and not step.done and step.due is not None and step.due <= self.model.now:
                 step.done, step.stored_at = True, self.model.now
 
-    @rule(24, number=PLACES, stands=STANDS, key=NAMES)
-    def run_a_child(self, number: int, stands: bool, key: str) -> None:
+    @claim_rule(24, key=NAMES)
+    def run_a_child(self, item: tuple[int, int], event: Event | None, key: str) -> None:
         """Start a child, find it, or take its end."""
-        if (chosen := self.one(number, stands)) is None:
-            return
-        item, event = chosen
         wait = f"child {CHILD} [{key}]:1"
         owner = "" if event is None else event.item_key or str(event.id)
         child_key = f"{owner}:{CHILD} [{key}]:1"
         expected = self.child_answer(event, wait, child_key)
-        before = {other.id for other in self.model.live.values()}
         call = "select answer from agent.run_child($1, $2, $3, null, $4)"
         if expected == "refused":
             with pytest.raises(asyncpg.UniqueViolationError, match="is in the queue already"):
@@ -196,9 +167,14 @@ class DurableMachine(Machine):
             self.model.send(event, wait, "completed")
             self.model.take(event, wait, 1, None)
             return
-        new = {row["id"] for row in self.run(self.queue.fetch("select id from agent.event"))} - before
+        new = self.unknown()
         if (wait, 1) not in event.steps or new:
             self.started(event, wait, child_key, new)
+
+    def unknown(self) -> set[int]:
+        """Return the ids of live events that the model does not know yet."""
+        rows = self.run(self.queue.fetch("select id from agent.event"))
+        return {row["id"] for row in rows} - self.model.live.keys()
 
     def started(self, event: Event, wait: str, key: str, new: set[int]) -> None:
         """Let the model start the child whose id is new, or find one of an earlier run that still lives."""
@@ -224,11 +200,8 @@ class DurableMachine(Machine):
         taken = [other for other in self.model.live.values() if other.item_key == key]
         return "refused" if taken and not live else "pending"
 
-    @rule(6, number=PLACES, stands=STANDS)
-    def continue_as_new(self, number: int, stands: bool) -> None:
-        if (chosen := self.one(number, stands)) is None:
-            return
-        item, event = chosen
+    @claim_rule(6)
+    def continue_as_new(self, item: tuple[int, int], event: Event | None) -> None:
         kind = event.kind if event else CHILD
         continuation = {"kind": kind, "payload": {"again": 1}}
         late = event is not None and event.cancelled and event.vt <= self.model.now
@@ -237,11 +210,9 @@ class DurableMachine(Machine):
         )
         assert answer == ("stale" if event is None or late else "done")
         if event is not None and late:
-            self.model.fence_behind(event)
-            self.model.archive([event], "cancelled", "cancelled while running")
+            self.model.cancel_late(event)
         elif event is not None:
-            new = {row["id"] for row in self.run(self.queue.fetch("select id from agent.event"))}
-            (successor,) = new - {other.id for other in self.model.live.values()}
+            (successor,) = self.unknown()
             self.model.continue_anew(event, successor)
 
     @rule(12, number=PLACES, step=NUMBERS, some=[True, True, False])
@@ -256,21 +227,11 @@ class DurableMachine(Machine):
         label = start and (start[0] if start[1] == 1 else f"{start[0]} ({start[1]})")
         row = self.run(self.queue.fetchrow("select * from agent.rerun_as_new($1, $2, null)", old.id, label))
         assert row["answer"] == "rerun"
-        now = self.model.now
         root = re.sub(r":rerun:\d+$", "", old.item_key or str(old.id))
         assert row["key"] == f"{root[:160]}:rerun:{row['rerun']}"
-        again = Event(row["rerun"], old.kind, now, now, row["key"], None, old.group, old.max_attempts)
-        again.priority = old.priority
-        self.model.fork(ended, start, again)
+        self.model.fork(ended, start, self.model.again(old, row["rerun"], row["key"]))
 
     # What the queue's machine does otherwise with durable handlers
-
-    def requeue_an_ended_event(self, number: int) -> None:
-        ended = list(self.model.history.values())[number % max(len(self.model.history), 1) :][:1]
-        super().requeue_an_ended_event(number)
-        for each in ended:
-            if each.event.id in self.model.live:
-                self.model.keep_for_rerun(each, self.model.live[each.event.id])
 
     def step_beside_an_open_insert(self, number: int, kind: str, group: str, commits: bool, how: str) -> None:
         """Parents in groups that another transaction has entered are busy: no model knows that."""

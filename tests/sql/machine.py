@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import wraps
 from random import Random
 from typing import Any, TypeVar
 
@@ -38,6 +39,8 @@ TEAMS = {
 
 GROUPS = ["g", "g", "g", "h", None]
 NUMBERS = range(10_000)
+PLACES = [0, 0, 0, 1, 7]
+"""Mostly the first claim that stands, so that one handler does several things."""
 PAUSES = [0, 0, 0, 1, 400, 4000]
 SETTLES = ["complete", "fail", "fail", "release", "snooze", "extend"]
 
@@ -51,6 +54,26 @@ def rule(weight: int, **draws: Draw) -> Callable[[Method], Method]:
     def marked(method: Method) -> Method:
         method.rule = weight, draws  # type: ignore[attr-defined]
         return method
+
+    return marked
+
+
+def claim_rule(
+    weight: int, *, number: Draw = PLACES, **draws: Draw
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a method a step of a claim that stands, or of any earlier one, so that many steps come too late."""
+
+    def marked(method: Callable[..., None]) -> Callable[..., None]:
+        @rule(weight, number=number, stands=[True] * 4 + [False], **draws)
+        @wraps(method)
+        def of_one(self: "Machine", number: int, stands: bool, *given: Any, **named: Any) -> None:
+            if not self.standing():
+                self.claim_something("all")
+            if claims := self.standing() if stands else self.claims:
+                item = claims[number % len(claims)]
+                method(self, item, self.model.standing(*item), *given, **named)
+
+        return of_one
 
     return marked
 
@@ -290,27 +313,16 @@ class Machine:
             self.model.claim(candidates[row["id"]], [], beats=False)
             self.claims.append((row["id"], len(row["claimed"])))
 
-    @rule(30, number=NUMBERS, stands=[True] * 4 + [False], how=SETTLES, pause=PAUSES)
-    def settle_a_claim(self, number: int, stands: bool, how: str, pause: int) -> None:
-        """Settle a claim that stands, or any earlier one, so that many settles come too late."""
-        if not self.standing():
-            self.claim_something("all")
-        claims = self.standing() if stands else self.claims
-        if not claims:
-            return
-        item = claims[number % len(claims)]
-        event = self.model.standing(*item)
+    @claim_rule(30, number=NUMBERS, how=SETTLES, pause=PAUSES)
+    def settle_a_claim(self, item: tuple[int, int], event: Event | None, how: str, pause: int) -> None:
         late = event is not None and how == "complete" and event.cancelled and event.vt <= self.model.now
         lapsed = event is not None and event.vt <= self.model.now
         busy = event is not None and how == "extend" and lapsed and event.kind in LIMITS
         expected = "stale" if event is None or late else "busy" if busy else "done"
         assert self.run(self.settled(how, item, timedelta(seconds=pause))) in (expected, [expected])
-        if busy:
-            return
         if event is not None and late:
-            self.model.fence_behind(event)
-            self.model.archive([event], "cancelled", "cancelled while running")
-        elif event is not None:
+            self.model.cancel_late(event)
+        elif event is not None and not busy:
             self.model_settles(how, event, pause)
 
     async def settled(self, how: str, item: tuple[int, int], pause: timedelta) -> object:
@@ -408,17 +420,16 @@ class Machine:
     def requeue_an_ended_event(self, number: int) -> None:
         if not self.model.history:
             return
-        ended = list(self.model.history.values())[number % len(self.model.history)].event
+        past = list(self.model.history.values())[number % len(self.model.history)]
+        ended = past.event
         taken = any(event.item_key == ended.item_key is not None for event in self.model.live.values())
         moved = self.value("select array_agg(r) from agent.rerun_events($1) as r", [ended.id])
         assert moved == (None if taken else [ended.id])
         if not taken:
             del self.model.history[ended.id]
-            again = Event(
-                ended.id, ended.kind, ended.event_ts, self.model.now, ended.item_key, None, ended.group
-            )
-            again.max_attempts, again.claims, again.errors = ended.max_attempts, ended.claims, ended.errors
-            again.priority = ended.priority
+            again = self.model.again(ended, ended.id, ended.item_key)
+            again.event_ts, again.claims, again.errors = ended.event_ts, ended.claims, ended.errors
+            self.model.keep_for_rerun(past, again)
             self.model.add(again)
 
     @rule(3)

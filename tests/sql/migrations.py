@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
+import pytest
 
 from surelane.calls import Connection
 from surelane_migrations.files import discover
@@ -30,7 +31,7 @@ QUICK = {
 }
 
 _TABLES = """
-select relname from pg_class where relkind = 'r' and relnamespace = 'agent'::regnamespace order by 1
+select relname from pg_class where relkind = 'r' and relnamespace = to_regnamespace('agent') order by 1
 """
 
 
@@ -74,21 +75,21 @@ def migration(
 
 async def state(dsn: str) -> tuple[tuple[str, ...], dict[str, list[tuple[Any, ...]]]]:
     """Return all objects, grants and rows of schema agent; nothing without the schema."""
-    connection = await asyncpg.connect(dsn)
-    try:
-        objects = await describe_schema(connection)
-        tables = [row[0] for row in await connection.fetch(_TABLES)] if await _has_schema(connection) else []
+    async with connected(dsn) as connection:
         rows = {
             table: [tuple(row) for row in await connection.fetch(f'select * from agent."{table}" order by 1')]
-            for table in tables
+            for (table,) in await connection.fetch(_TABLES)
         }
-    finally:
-        await connection.close()
-    return objects, rows
+        return await describe_schema(connection), rows
 
 
-async def _has_schema(connection: Connection) -> bool:
-    return bool(await connection.fetchval("select to_regnamespace('agent') is not null"))
+@asynccontextmanager
+async def refused(dsn: str, error: type[Exception], says: str) -> AsyncIterator[None]:
+    """Check that the block raises an error that says something, and leaves the database as it was."""
+    before = await state(dsn)
+    with pytest.raises(error, match=says):
+        yield
+    assert await state(dsn) == before
 
 
 @contextmanager

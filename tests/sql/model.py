@@ -174,6 +174,11 @@ class Model:
             )
         )
 
+    def cancel_late(self, event: Event) -> None:
+        """End a cancelled event whose claim lapsed before it was settled."""
+        self.fence_behind(event)
+        self.archive([event], "cancelled", "cancelled while running")
+
     def fence_behind(self, event: Event) -> None:
         """Fence the members behind a lapsed head that leaves or moves."""
         if event.held and event.vt <= self.now and self.is_head(event):
@@ -406,17 +411,20 @@ class Model:
         """End an event, and let its successor take its place."""
         parent, event.parent = event.parent, None
         self.archive([event], "completed", None)
-        first = min(
-            (other.event_ts for other in self.live.values() if other.group == event.group), default=self.now
-        )
-        happened = min(self.now, first - 1e-6) if event.group else self.now
-        anew = Event(
-            successor, event.kind, happened, self.now, event.item_key, None, event.group, event.max_attempts
-        )
-        anew.priority, anew.parent, anew.awaited = event.priority, parent, event.awaited
+        anew = self.again(event, successor, event.item_key)
+        if event.group is not None:
+            first = min((other.event_ts for other in self.members(event.group)), default=self.now)
+            anew.event_ts = min(self.now, first - 1e-6)
+        anew.parent, anew.awaited = parent, event.awaited
         self.add(anew)
         if not self.is_head(anew) and not self.live[self.heads[anew.group or ""][0]].held:
             self.elect(anew.group)
+
+    def again(self, old: Event, identity: int, key: str | None) -> Event:
+        """Return an event that does what an ended one did."""
+        again = Event(identity, old.kind, self.now, self.now, key, None, old.group, old.max_attempts)
+        again.priority = old.priority
+        return again
 
     def keep_for_rerun(self, ended: Ended, again: Event) -> None:
         """Give an event that runs again what its stored steps let it go on after."""

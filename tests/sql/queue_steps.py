@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any
@@ -112,6 +112,17 @@ async def settle(
     statement = "select answer from agent.settle($1, $2, $3, $4) order by ordinal"
     rows = await queue.fetch(statement, ids, claims, [outcome] * len(ids), arguments)
     return [row["answer"] for row in rows]
+
+
+async def settled(
+    how: Callable[..., Awaitable[list[str]]], queue: Connection, *pairs: Pair, **given: Any
+) -> None:
+    """Settle claims by one of the steps below until no answer is busy. All must be done."""
+    left = list(pairs)
+    while left:
+        answers = await how(queue, *left, **given)
+        assert set(answers) <= {"done", "busy"}
+        left = [each for each, answer in zip(left, answers, strict=True) if answer == "busy"]
 
 
 async def complete(queue: Connection, *pairs: Pair, results: Sequence[str | None] | None = None) -> list[str]:

@@ -1,9 +1,12 @@
-"""The digests of the releases' scripts, as ``releases.txt`` records them."""
+"""The releases before this version, and the digests of their scripts, as ``releases.txt`` records them."""
 
 import hashlib
 from collections.abc import Mapping
 
 from surelane_migrations.files import Scripts
+
+COMMITS = {"0.2.0": "12ba04d12251c075fca6870bf650a65f224bd7ff"}
+"""Maps versions to commits of their source, oldest first. Add a release's commit together with the next version."""
 
 
 def digest_of(scripts: Scripts) -> str:

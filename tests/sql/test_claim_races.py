@@ -1,9 +1,11 @@
 """Twenty connections share thousands of events: none is lost or has two claims, and no claim deadlocks."""
 
 import asyncio
+import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -24,6 +26,7 @@ from tests.sql.queue_steps import (
     fail,
     pair,
     release,
+    settled,
 )
 
 pytestmark = pytest.mark.slow
@@ -34,12 +37,26 @@ EVENTS = 1600
 GROUPS = 25
 ATTEMPTS = 1000
 KIND = "slack.app_mention"
+SETTLES: dict[str, Callable[..., Awaitable[list[str]]]] = {
+    "c": complete,
+    "f": partial(fail, max_attempts=ATTEMPTS),
+    "r": release,
+}
+USERS = [f"U{number}" for number in range(5)]
+AT_ONCE, BEGUN, PERIOD = 3, 25, 0.5
+LIMIT = {"per": "user", "concurrency": AT_ONCE, "rate": BEGUN, "period": PERIOD}
+BEGAN = """
+select array_agg(extract(epoch from at)::float8 order by at) as moments
+from agent.event_hist, unnest(claimed) as at group by event #>> '{event,user}'
+"""
+"""By the database's clock: answers are read later, and not in this order."""
 
 
 class Floor:
     """The claims that stand at this moment, and the settled events."""
 
-    def __init__(self) -> None:
+    def __init__(self, events: int) -> None:
+        self.events = events
         self.inserted: set[int] = set()
         self.inserting = INSERTERS
         self.holder: dict[int, int] = {}
@@ -47,6 +64,9 @@ class Floor:
         self.in_hand: Counter[tuple[int, str | None]] = Counter()
         self.handed: dict[str | None, list[int]] = defaultdict(list)
         self.completed = 0
+        self.running: Counter[str] = Counter()
+        self.most = 0
+        """How many events of a user ran at once."""
         self.claims: Counter[Pair] = Counter()
 
     def take(self, worker: int, rows: Iterable[Mapping[str, Any] | Row]) -> None:
@@ -55,6 +75,8 @@ class Floor:
             self.handed[row["group_key"]].append(row["id"])
             self.claims[row["id"], row["claim"]] += 1
             self.in_hand[worker, row["group_key"]] += 1
+            self.running[user_of(row)] += 1
+            self.most = max(self.most, self.running[user_of(row)])
             assert self.holder.setdefault(row["id"], worker) == worker, "an event has two claims"
             if row["group_key"] is not None:
                 assert self.group_holder.setdefault(row["group_key"], worker) == worker, (
@@ -66,6 +88,7 @@ class Floor:
         for row in rows:
             del self.holder[row["id"]]
             self.in_hand[worker, row["group_key"]] -= 1
+            self.running[user_of(row)] -= 1
             if row["group_key"] is not None and self.in_hand[worker, row["group_key"]] == 0:
                 del self.group_holder[row["group_key"]]
 
@@ -74,16 +97,21 @@ class Floor:
         return self.inserting == 0 and self.completed == len(self.inserted)
 
 
+def user_of(row: Mapping[str, Any] | Row) -> str:
+    return str(json.loads(row["event"])["event"]["user"])
+
+
 async def insert_all(
     queue: Connection, floor: Floor, inserter: int, chance: Random, *, grouped: bool
 ) -> None:
     """Insert this inserter's share in batches, each group's events in order, and one batch in ten twice."""
-    numbers = range(inserter, EVENTS, INSERTERS)
+    numbers = range(inserter, floor.events, INSERTERS)
     for start in range(0, len(numbers), 20):
         batch = []
         for number in numbers[start : start + 20]:
             thread = {"channel": f"C{inserter}-{chance.randrange(GROUPS)}", "ts": "1.1"} if grouped else {}
-            batch.append(envelope(f"Ev{number}", event_ts=f"{1_700_000_000 + number}.000000", **thread))
+            at = f"{1_700_000_000 + number}.000000"
+            batch.append(envelope(f"Ev{number}", event_ts=at, user=chance.choice(USERS), **thread))
         batch += chance.sample(batch, 2)
         rows = await insert_batch(queue, batch)
         assert [row["duplicate"] for row in rows] == [False] * (len(batch) - 2) + [True] * 2
@@ -116,8 +144,11 @@ async def work(queue: Connection, floor: Floor, worker: int, chance: Random, *, 
         while rows:
             size = chance.randint(1, len(rows))
             piece, rows = rows[:size], rows[size:]
+            await asyncio.sleep(chance.random() * 0.005)
             floor.give(worker, piece)
-            await settle(queue, floor, piece, chance.choice("cccfr") if failing else "c")
+            how = chance.choice("cccfr") if failing else "c"
+            await settled(SETTLES[how], queue, *map(pair, piece))
+            floor.completed += len(piece) * (how == "c")
         await asyncio.sleep(0 if rows_claimed else 0.005)
 
 
@@ -142,22 +173,6 @@ async def claim_batch(queue: Connection, limit: int) -> list[Row]:
             return await claim(queue, KIND, limit=limit, max_attempts=ATTEMPTS)
         except (asyncpg.DeadlockDetectedError, asyncpg.LockNotAvailableError):  # claim again, as clients do
             continue
-
-
-async def settle(queue: Connection, floor: Floor, rows: list[Row], how: str) -> None:
-    """Settle until no answer is busy. None may be stale."""
-    items = [pair(row) for row in rows]
-    while items:
-        match how:
-            case "c":
-                answers = await complete(queue, *items)
-            case "f":
-                answers = await fail(queue, *items, max_attempts=ATTEMPTS)
-            case _:
-                answers = await release(queue, *items)
-        assert set(answers) <= {"done", "busy"}
-        floor.completed += answers.count("done") if how == "c" else 0
-        items = [item for item, answer in zip(items, answers, strict=True) if answer == "busy"]
 
 
 async def headless(queue: Connection) -> set[str]:
@@ -197,9 +212,21 @@ async def trespass(queue: Connection, floor: Floor, chance: Random, *, locking: 
         await transaction.rollback()
 
 
-async def run_all(queue: Connection, connect: Connect, *, grouped: bool, failing: bool) -> Floor:
-    """Run all tasks at once. A deadlock or a wrong answer ends them."""
-    floor, chance = Floor(), Random(7)
+async def run_all(
+    queue: Connection, connect: Connect, *, grouped: bool, failing: bool, limited: bool
+) -> Floor:
+    """Run all tasks at once. A deadlock or a wrong answer ends them.
+
+    A transaction that stays open has stored events under every limit (``limited``). Nothing waits for it.
+    """
+    floor, chance = Floor(EVENTS // 4 if limited else EVENTS), Random(7)
+    foreign = await connect()
+    await foreign.execute("begin")
+    if limited:
+        await queue.execute(
+            "select agent.declare_limits('w', array[$1], $2)", KIND, json.dumps({KIND: LIMIT})
+        )
+        await insert_batch(foreign, [envelope(f"Ev-{user}", user=user) for user in USERS])
     connections = [await connect() for _ in range(WORKERS + INSERTERS)]
     async with asyncio.timeout(200), asyncio.TaskGroup() as tasks:
         for number, connection in enumerate(connections):
@@ -213,13 +240,14 @@ async def run_all(queue: Connection, connect: Connect, *, grouped: bool, failing
             # Claims pass over a locked member, which changes the order.
             tasks.create_task(trespass(await connect(), floor, Random(chance.random()), locking=failing))
         tasks.create_task(maintain(queue, floor))
+    await foreign.execute("rollback")
     return floor
 
 
 async def assert_all_ended_once(queue: Connection, floor: Floor) -> None:
     """Check that every event is in history exactly once, as completed, and that no claim was given twice."""
     rows = await queue.fetch("select id, outcome, cardinality(claimed) as claims from agent.event_hist")
-    assert len(rows) == EVENTS
+    assert len(rows) == floor.events
     assert {row["id"] for row in rows} == floor.inserted
     assert {row["outcome"] for row in rows} == {"completed"}
     assert set(floor.claims.values()) == {1}
@@ -228,16 +256,23 @@ async def assert_all_ended_once(queue: Connection, floor: Floor) -> None:
 
 
 @pytest.mark.parametrize(
-    ("grouped", "failing"),
-    [(False, True), (True, False), (True, True)],
-    ids=["ungrouped", "ordered", "failing"],
+    ("grouped", "failing", "limited"),
+    [(False, True, False), (True, False, False), (True, True, False), (False, True, True)],
+    ids=["ungrouped", "ordered", "failing", "limited"],
 )
-async def test_a_crowd_loses_nothing_shares_nothing_and_keeps_the_rules_of_groups(
-    queue: Connection, connect: Connect, grouped: bool, failing: bool
+async def test_a_crowd_loses_nothing_shares_nothing_and_keeps_the_rules_of_groups_and_limits(
+    queue: Connection, connect: Connect, grouped: bool, failing: bool, limited: bool
 ) -> None:
     """One worker at a time has each group. Unless some fail, it gets its events in the order in which they happened."""
-    floor = await run_all(queue, connect, grouped=grouped, failing=failing)
+    floor = await run_all(queue, connect, grouped=grouped, failing=failing, limited=limited)
     await assert_all_ended_once(queue, floor)
+    if limited:
+        assert floor.most == AT_ONCE
+        began = await queue.fetch(BEGAN)
+        assert len(began) == len(USERS)
+        for (moments,) in began:
+            for first, beyond in zip(moments, moments[BEGUN:], strict=False):
+                assert beyond - first > PERIOD * 0.5, moments
     if not failing:
         rows = await queue.fetch("select id, event_ts from agent.event_hist")
         happened = {row["id"]: row["event_ts"] for row in rows}
@@ -249,18 +284,13 @@ async def test_settling_in_pieces_from_many_connections_loses_nobody(
     queue: Connection, connect: Connect
 ) -> None:
     connections = [await connect() for _ in range(4)]
-
-    async def settle(connection: Connection, item: Pair) -> None:
-        while await complete(connection, item) != ["done"]:
-            pass
-
     for _ in range(5):
         for _ in range(4):
             await enqueue(queue, group_key="g")
         rows = await claim(queue)
         newcomers = [await enqueue(queue, group_key="g") for _ in range(2)]
         await all_done(
-            *(settle(connection, pair(row)) for connection, row in zip(connections, rows, strict=True))
+            *(settled(complete, each, pair(row)) for each, row in zip(connections, rows, strict=True))
         )
         assert [row["id"] for row in await claim(queue)] == newcomers
         await complete(queue, *((identity, 1) for identity in newcomers))

@@ -7,7 +7,16 @@ import asyncpg
 import pytest
 
 from surelane_migrations.errors import DifferentError, IncompatibleError, MigrationError
-from tests.sql.migrations import FIRST, SECOND, connected, migration, one_returns, state, write_scripts
+from tests.sql.migrations import (
+    FIRST,
+    SECOND,
+    connected,
+    migration,
+    one_returns,
+    refused,
+    state,
+    write_scripts,
+)
 
 
 async def test_an_empty_database_gets_everything_in_order(empty_database: str, tmp_path: Path) -> None:
@@ -63,60 +72,46 @@ async def test_a_newer_release_runs_new_scripts_and_idempotent_ones(
         assert await connection.fetchval("select version from agent.version") == str(SECOND)
 
 
-async def test_an_equal_version_changes_nothing(empty_database: str, tmp_path: Path) -> None:
+async def test_an_equal_version_changes_nothing_unless_asked_to(empty_database: str, tmp_path: Path) -> None:
+    """Running again restores what was changed by hand, and may add a script."""
     await migration(write_scripts(tmp_path)).apply(empty_database)
     before = await state(empty_database)
     write_scripts(tmp_path, idempotent={"000-one.sql": one_returns(2)})
-    outcome = await migration(tmp_path).apply(empty_database)
-    assert not outcome.migrated
+    assert not (await migration(tmp_path).apply(empty_database)).migrated
     assert await state(empty_database) == before
+    async with connected(empty_database) as connection:
+        await connection.execute(one_returns(7))
+    await migration(write_scripts(tmp_path), again=True).apply(empty_database)
+    assert await state(empty_database) == before
+    write_scripts(tmp_path, incremental={"001-late.sql": "create table agent.late ()"})
+    late = r"without incremental/001-late\.sql.*new version"
+    async with refused(empty_database, DifferentError, late):
+        await migration(tmp_path).apply(empty_database)
+    assert (await migration(tmp_path, again=True).apply(empty_database)).incremental == 1
 
 
 async def test_a_newer_database_is_refused_with_both_versions(empty_database: str, tmp_path: Path) -> None:
     await migration(write_scripts(tmp_path), SECOND).apply(empty_database)
-    before = await state(empty_database)
-    with pytest.raises(
-        IncompatibleError,
-        match=rf"at 100\.0\.0, newer than this release, {re.escape(str(FIRST))}.*run 100\.0\.0 or later",
-    ):
+    newer = rf"at 100\.0\.0, newer than this release, {re.escape(str(FIRST))}.*run 100\.0\.0 or later"
+    async with refused(empty_database, IncompatibleError, newer):
         await migration(tmp_path).apply(empty_database)
-    assert await state(empty_database) == before
 
 
 async def test_a_changed_or_vanished_script_stops_everything(empty_database: str, tmp_path: Path) -> None:
     scripts = {"000-note.sql": "create table agent.note (id int)", "001-b.sql": "select 1"}
     await migration(write_scripts(tmp_path, incremental=scripts)).apply(empty_database)
-    before = await state(empty_database)
     write_scripts(
         tmp_path,
         incremental={"001-b.sql": "select 2", "002-c.sql": "create table agent.never ()"},
         idempotent={"000-one.sql": one_returns(3)},
     )
-    with pytest.raises(DifferentError, match=r"incremental/001-b\.sql changed"):
+    async with refused(empty_database, DifferentError, r"incremental/001-b\.sql changed"):
         await migration(tmp_path, SECOND).apply(empty_database)
     write_scripts(tmp_path, incremental={"001-b.sql": "select 1"})
     (tmp_path / "incremental" / "000-note.sql").rename(tmp_path / "incremental" / "000-notes.sql")
-    with pytest.raises(DifferentError, match=r"incremental/000-note\.sql was applied and is gone"):
+    gone = r"incremental/000-note\.sql was applied and is gone"
+    async with refused(empty_database, DifferentError, gone):
         await migration(tmp_path, SECOND).apply(empty_database)
-    assert await state(empty_database) == before
-
-
-async def test_a_script_added_to_an_applied_release_is_refused(empty_database: str, tmp_path: Path) -> None:
-    await migration(write_scripts(tmp_path)).apply(empty_database)
-    write_scripts(tmp_path, incremental={"001-late.sql": "create table agent.late ()"})
-    with pytest.raises(DifferentError, match=r"without incremental/001-late\.sql.*new version"):
-        await migration(tmp_path).apply(empty_database)
-    outcome = await migration(tmp_path, again=True).apply(empty_database)
-    assert outcome.incremental == 1
-
-
-async def test_running_again_restores_what_was_changed_by_hand(empty_database: str, tmp_path: Path) -> None:
-    await migration(write_scripts(tmp_path)).apply(empty_database)
-    before = await state(empty_database)
-    async with connected(empty_database) as connection:
-        await connection.execute(one_returns(7))
-    await migration(tmp_path, again=True).apply(empty_database)
-    assert await state(empty_database) == before
 
 
 @pytest.mark.parametrize("upgrade", [False, True])
@@ -124,50 +119,39 @@ async def test_a_failing_script_leaves_what_was(empty_database: str, tmp_path: P
     if upgrade:
         await migration(write_scripts(tmp_path)).apply(empty_database)
         (tmp_path / "idempotent" / "000-one.sql").unlink()
-    before = await state(empty_database)
-    for failing in range(5):
-        scripts = five_scripts(failing, first=int(upgrade))
+    names = [f"{int(upgrade) + n:03d}-{n}.sql" for n in range(3)] + ["000-d.sql", "001-e.sql"]
+    for failing in names:
+        scripts = [
+            (name, f"create table agent.t{n} as select 1;\nselect {'no_such()' if name == failing else 1};")
+            for n, name in enumerate(names)
+        ]
         write_scripts(tmp_path, incremental=dict(scripts[:3]), idempotent=dict(scripts[3:]))
-        said = rf"{scripts[failing][0]} failed at line 2: .*no_such.*Nothing was applied"
-        with pytest.raises(MigrationError, match=said):
+        said = rf"{failing} failed at line 2: .*no_such.*Nothing was applied"
+        async with refused(empty_database, MigrationError, said):
             await migration(tmp_path, SECOND).apply(empty_database)
-        assert await state(empty_database) == before
 
 
-def five_scripts(failing: int, first: int) -> list[tuple[str, str]]:
-    """Write three incremental and two idempotent scripts with effects. One fails at its second statement."""
-    names = [
-        f"{first:03d}-a.sql",
-        f"{first + 1:03d}-b.sql",
-        f"{first + 2:03d}-c.sql",
-        "000-d.sql",
-        "001-e.sql",
-    ]
-    second = ["select no_such();" if number == failing else "select 1;" for number in range(5)]
-    return [(name, f"create table agent.t{n} as select 1;\n{second[n]}") for n, name in enumerate(names)]
+DEFERRED = """
+create table agent.parent (id int primary key);
+create table agent.child (id int references agent.parent deferrable initially deferred);
+insert into agent.child values (1);
+"""
+UNCOMMITTED = {
+    DEFERRED: r"the database refused: .*foreign key.*Nothing was applied",
+    **{
+        f"create table agent.half (); {statement}; select 1": r"incremental/000-a\.sql.* begins or ends a transaction"
+        for statement in ("commit", "rollback", "begin", "end", "savepoint a", "start transaction")
+    },
+}
 
 
-async def test_a_script_cannot_end_the_transaction(empty_database: str, tmp_path: Path) -> None:
-    before = await state(empty_database)
-    for statement in ("commit", "rollback", "begin", "end", "savepoint a", "start transaction"):
-        write_scripts(
-            tmp_path, incremental={"000-a.sql": f"create table agent.half (); {statement}; select 1"}
-        )
-        with pytest.raises(MigrationError, match=r"incremental/000-a\.sql.* begins or ends a transaction"):
+async def test_a_script_that_ends_the_transaction_or_violates_at_its_commit_leaves_nothing(
+    empty_database: str, tmp_path: Path
+) -> None:
+    for script, says in UNCOMMITTED.items():
+        write_scripts(tmp_path, incremental={"000-a.sql": script})
+        async with refused(empty_database, MigrationError, says):
             await migration(tmp_path).apply(empty_database)
-        assert await state(empty_database) == before
-
-
-async def test_a_violation_found_at_the_commit_leaves_nothing(empty_database: str, tmp_path: Path) -> None:
-    deferred = """
-    create table agent.parent (id int primary key);
-    create table agent.child (id int references agent.parent deferrable initially deferred);
-    insert into agent.child values (1);
-    """
-    before = await state(empty_database)
-    with pytest.raises(MigrationError, match=r"the database refused: .*foreign key.*Nothing was applied"):
-        await migration(write_scripts(tmp_path, incremental={"000-a.sql": deferred})).apply(empty_database)
-    assert await state(empty_database) == before
 
 
 async def test_scripts_find_nothing_in_public(empty_database: str, tmp_path: Path) -> None:

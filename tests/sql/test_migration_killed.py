@@ -17,6 +17,7 @@ from tests.sql.migrations import (
     connected,
     finish,
     migration,
+    refused,
     start,
     state,
     write_scripts,
@@ -63,45 +64,37 @@ async def closed_gate(dsn: str, step: str) -> AsyncIterator[Connection]:
             await gate.execute("rollback")
 
 
-@pytest.mark.parametrize("step", STEPS)
-async def test_a_killed_runner_leaves_nothing_behind(empty_database: str, tmp_path: Path, step: str) -> None:
+KILLS = [(step, signal.SIGKILL, -signal.SIGKILL) for step in STEPS]
+INTERRUPTIONS = [("001-b.sql", signal.SIGTERM, 143), ("001-b.sql", signal.SIGINT, 130)]
+
+
+@pytest.mark.parametrize(("step", "number", "code"), [*KILLS, *INTERRUPTIONS])
+async def test_a_killed_or_interrupted_runner_leaves_nothing_behind(
+    empty_database: str, tmp_path: Path, step: str, number: signal.Signals, code: int
+) -> None:
     scripts_blocking_at(tmp_path, step)
     before = await state(empty_database)
     async with closed_gate(empty_database, step) as observer:
         runner = await start(empty_database, "apply", "--scripts", tmp_path)
         await becomes(observer, BLOCKED)
-        runner.kill()
-        assert (await finish(runner)).code == -signal.SIGKILL
+        runner.send_signal(number)
+        finished = await finish(runner)
         # The gate stays closed: the server notices by itself that its client is gone.
         await becomes(observer, f"select ({BACKENDS}) = 0")
+    assert finished.code == code
+    said = f"interrupted by {number.name}; nothing is left halfway" in finished.progress
+    assert (said, "Traceback" in finished.progress) == (code > 0, False)
     assert await state(empty_database) == before
 
 
 @pytest.mark.parametrize("step", STEPS)
 async def test_a_terminated_session_leaves_nothing(empty_database: str, tmp_path: Path, step: str) -> None:
     scripts_blocking_at(tmp_path, step)
-    before = await state(empty_database)
-    async with closed_gate(empty_database, step) as observer:
+    async with (
+        refused(empty_database, UnreachableError, "Nothing is left halfway"),
+        closed_gate(empty_database, step) as observer,
+    ):
         running = asyncio.create_task(migration(tmp_path, timeout="1m").apply(empty_database))
         await becomes(observer, BLOCKED)
         await observer.execute(BACKENDS.replace("count(*)", "pg_terminate_backend(pid)"))
-        with pytest.raises(UnreachableError, match="Nothing is left halfway"):
-            await asyncio.wait_for(running, 60)
-    assert await state(empty_database) == before
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-async def test_an_interrupted_runner_rolls_back_and_says_so(
-    empty_database: str, tmp_path: Path, number: signal.Signals, code: int
-) -> None:
-    scripts_blocking_at(tmp_path, "001-b.sql")
-    before = await state(empty_database)
-    async with closed_gate(empty_database, "001-b.sql") as observer:
-        runner = await start(empty_database, "apply", "--scripts", tmp_path)
-        await becomes(observer, BLOCKED)
-        runner.send_signal(number)
-        finished = await finish(runner)
-    assert finished.code == code
-    assert f"interrupted by {number.name}; nothing is left halfway" in finished.progress
-    assert "Traceback" not in finished.progress
-    assert await state(empty_database) == before
+        await asyncio.wait_for(running, 60)

@@ -1,15 +1,20 @@
 """Runners wait for one another, and name sessions that lock them out."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import asyncpg
 import pytest
 
+from surelane.calls import Connection
 from surelane_migrations.errors import LockedError
 from surelane_migrations.runner import ADVISORY_KEY
 from tests.databases import Server
+from tests.processes import until
 from tests.sql.migrations import (
+    BACKENDS,
     BLOCKED,
     FIRST,
     SECOND,
@@ -18,10 +23,18 @@ from tests.sql.migrations import (
     connected,
     finish,
     migration,
+    refused,
     start,
-    state,
     write_scripts,
 )
+
+
+@asynccontextmanager
+async def migrating(dsn: str) -> AsyncIterator[Connection]:
+    """Hold the lock of migrations in an open transaction."""
+    async with connected(dsn) as other, other.transaction():
+        await other.execute(f"select pg_advisory_xact_lock({ADVISORY_KEY})")
+        yield other
 
 
 @pytest.mark.slow
@@ -51,76 +64,40 @@ async def waits_or_blocks(runner: asyncio.subprocess.Process) -> None:
 
 
 async def test_waiting_names_the_holder_and_keeps_nothing_open(empty_database: str, tmp_path: Path) -> None:
+    """It ends with an error after its attempts, and migrates if the lock is free by then."""
     write_scripts(tmp_path)
     lines: list[str] = []
-    async with connected(empty_database) as other, connected(empty_database) as observer:
-        await other.execute("set application_name = 'night shift'; begin")
-        await other.execute(f"select pg_advisory_xact_lock({ADVISORY_KEY})")
+    async with migrating(empty_database) as other:
+        await other.execute("set application_name = 'night shift'")
+        holder = f"process {other.get_server_pid()} "
+        async with refused(empty_database, LockedError, f"{holder}.*pg_terminate_backend"):
+            await migration(tmp_path, attempts=3).apply(empty_database)
+        twice = {"SURELANE_MIGRATION_LOCK_ATTEMPTS": "2"}
+        finished = await command(empty_database, "apply", "--scripts", tmp_path, **twice)
+        assert finished.code == 5
+        assert finished.progress.count("waiting for another migration") == 2
         patient = migration(tmp_path, lines=lines, attempts=10_000)
         waiting = asyncio.create_task(patient.apply(empty_database))
-        async with asyncio.timeout(60):
-            while len(lines) < 3:  # noqa: ASYNC110 - a list has no event
-                await asyncio.sleep(0.01)
-        pid = other.get_server_pid()
-        assert (
-            f"waiting for another migration, attempt 1 of 10000: process {pid} (night shift, role surelane"
-            in lines[0]
-        )
+        await until(lambda: len(lines) > 2, within=60)
+        first = f"waiting for another migration, attempt 1 of 10000: {holder}(night shift, role surelane"
+        assert first in lines[0]
         assert ", since 20" in lines[0]
         # Between two attempts there is no connection, so nothing holds back vacuum.
-        await becomes(
-            observer,
-            "select not exists (select from pg_stat_activity where application_name = "
-            "'surelane-migrations' and datname = current_database())",
-        )
-        await other.execute("rollback")
-        outcome = await asyncio.wait_for(waiting, 60)
-    assert outcome.migrated
-
-
-async def test_a_runner_finishes_as_soon_as_another_has_migrated(empty_database: str, tmp_path: Path) -> None:
-    """It reads the version before it tries the lock, so that a lock that still stands does not delay it."""
-    write_scripts(tmp_path)
-    async with connected(empty_database) as other:
-        await migration(tmp_path).apply(empty_database)
-        await other.execute("begin")
-        await other.execute(f"select pg_advisory_xact_lock({ADVISORY_KEY})")
-        outcome = await migration(tmp_path).apply(empty_database)
-        await other.execute("rollback")
-    assert not outcome.migrated
-
-
-async def test_a_lock_never_had_is_an_error_with_its_holder(empty_database: str, tmp_path: Path) -> None:
-    write_scripts(tmp_path)
-    async with connected(empty_database) as other:
-        await other.execute("begin")
-        await other.execute(f"select pg_advisory_xact_lock({ADVISORY_KEY})")
-        with pytest.raises(LockedError, match=rf"process {other.get_server_pid()} .*pg_terminate_backend"):
-            await migration(tmp_path, attempts=3).apply(empty_database)
-        finished = await command(
-            empty_database, "apply", "--scripts", tmp_path, SURELANE_MIGRATION_LOCK_ATTEMPTS="2"
-        )
-    assert finished.code == 5
-    assert finished.progress.count("waiting for another migration") == 2
+        await becomes(other, f"select ({BACKENDS}) = 0")
+    assert (await asyncio.wait_for(waiting, 60)).migrated
 
 
 async def test_other_databases_are_not_in_the_way(empty_database: str, database: str, tmp_path: Path) -> None:
-    async with connected(database) as other:
-        await other.execute("begin")
-        await other.execute(f"select pg_advisory_xact_lock({ADVISORY_KEY})")
-        outcome = await migration(write_scripts(tmp_path)).apply(empty_database)
-    assert outcome.migrated
+    async with migrating(database):
+        assert (await migration(write_scripts(tmp_path)).apply(empty_database)).migrated
 
 
 async def test_an_equal_version_takes_neither_lock(empty_database: str, tmp_path: Path) -> None:
+    """So a runner finishes as soon as another one has migrated. For either lock it would wait 200 ms, then give up."""
     await migration(write_scripts(tmp_path)).apply(empty_database)
-    async with connected(empty_database) as other:
-        await other.execute("begin; lock table agent.migration in exclusive mode")
-        await other.execute(f"select pg_advisory_xact_lock({ADVISORY_KEY})")
-        outcome = await migration(tmp_path).apply(
-            empty_database
-        )  # it waits for 200 ms for either, then gives up
-    assert not outcome.migrated
+    async with migrating(empty_database) as other:
+        await other.execute("lock table agent.migration in exclusive mode")
+        assert not (await migration(tmp_path).apply(empty_database)).migrated
 
 
 async def test_a_migration_keeps_writers_of_its_table_out(empty_database: str, tmp_path: Path) -> None:
@@ -140,34 +117,24 @@ async def test_a_migration_keeps_writers_of_its_table_out(empty_database: str, t
         assert (await running).migrated
 
 
-async def test_a_table_lock_never_had_is_an_error_with_its_holder(
-    empty_database: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("held", "says"),
+    [
+        ("lock table agent.migration in share mode", "agent.migration was locked for 0.2 s by process {} "),
+        ("select * from agent.note", r"incremental/002-b\.sql waited too long for a lock.*quieter hour"),
+    ],
+    ids=["its own table", "a script's table"],
+)
+async def test_a_table_lock_never_had_is_an_error_that_leaves_nothing(
+    empty_database: str, tmp_path: Path, held: str, says: str
 ) -> None:
     await migration(write_scripts(tmp_path)).apply(empty_database)
-    before = await state(empty_database)
-    async with connected(empty_database) as other:
-        await other.execute("begin; lock table agent.migration in share mode")
-        with pytest.raises(
-            LockedError, match=rf"agent.migration was locked for 0.2 s by process {other.get_server_pid()}"
-        ):
+    later = {"001-a.sql": "create table agent.a ()", "002-b.sql": "alter table agent.note add b int"}
+    write_scripts(tmp_path, incremental=later)
+    async with connected(empty_database) as other, other.transaction():
+        await other.execute(held)
+        async with refused(empty_database, LockedError, says.format(other.get_server_pid())):
             await migration(tmp_path, SECOND).apply(empty_database)
-    assert await state(empty_database) == before
-
-
-async def test_a_script_that_waits_too_long_gives_up_whole(empty_database: str, tmp_path: Path) -> None:
-    await migration(write_scripts(tmp_path)).apply(empty_database)
-    before = await state(empty_database)
-    write_scripts(
-        tmp_path,
-        incremental={"001-a.sql": "create table agent.a ()", "002-b.sql": "alter table agent.note add b int"},
-    )
-    async with connected(empty_database) as reader:
-        await reader.execute("begin; select * from agent.note")
-        with pytest.raises(
-            LockedError, match=r"incremental/002-b\.sql waited too long for a lock.*quieter hour"
-        ):
-            await migration(tmp_path, SECOND).apply(empty_database)
-    assert await state(empty_database) == before
 
 
 async def test_after_a_deadlock_a_migration_begins_anew(

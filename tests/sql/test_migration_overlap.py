@@ -27,9 +27,8 @@ from tests.databases import as_role
 from tests.needs import lacking
 from tests.processes import clean_environment
 from tests.sql.migrations import connected
-from tests.sql.queue_steps import Pair, claim, complete, ended, ending, enqueue, envelope, fail, live, pair
-from tests.sql.released import COMMITS
-from tests.sql.releases import digest_of, parse_releases
+from tests.sql.queue_steps import claim, complete, ending, enqueue, envelope, event_of, fail, pair
+from tests.sql.releases import COMMITS, digest_of, parse_releases
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,6 +36,7 @@ KEPT = "kept"
 """The kind of the stored data. It is paused during the migration, because the old client claims every other kind."""
 
 OLD = envelope("Ev1", type="old")
+"""An event that ends years after its ``event_ts``; of a kind of its own."""
 
 
 @dataclass(frozen=True)
@@ -45,29 +45,6 @@ class Release:
 
     version: Version
     tree: Path
-
-
-@dataclass(frozen=True)
-class Stored:
-    """Events of the previous release, one per state, by id. A pair is a claim that still stands."""
-
-    pending: int
-    running: Pair
-    retrying: int
-    scheduled: int
-    members: list[Pair]
-    held: int
-    child: Pair
-    continuation: int
-    ended: dict[int, str]
-    old: int
-    """An event that ended years after its ``event_ts``; of a kind of its own."""
-
-    @property
-    def live(self) -> list[int]:
-        """The ids of all events that have not ended."""
-        single = [self.pending, self.retrying, self.scheduled, self.held, self.continuation]
-        return single + [identity for identity, _ in (self.running, *self.members, self.child)]
 
 
 @pytest.fixture(scope="module")
@@ -129,50 +106,37 @@ async def rounds(client: asyncio.subprocess.Process, number: int) -> None:
         assert line, (await client.stderr.read()).decode()
 
 
-async def store(queue: Connection) -> Stored:
-    """Store an event in every state, through functions that the previous release documents."""
+async def store(queue: Connection) -> dict[str, int]:
+    """Store an event in every state, through functions that the previous release documents. Return ids by names."""
+    ids: dict[str, int] = {}
 
-    async def claimed(**named: Any) -> Pair:
-        await enqueue(queue, KEPT, **named)
-        (row,) = await claim(queue, KEPT)
-        return pair(row)
+    async def stored(name: str, group: str | None = None, **named: Any) -> None:
+        ids[name] = await enqueue(queue, KEPT, item_key=name, group_key=group, **named)
 
-    completed, failed, retrying, running = [await claimed(item_key=f"claimed-{n}") for n in range(4)]
-    await complete(queue, completed, results=['{"answer": 42}'])
-    await fail(queue, failed, final=True, reason="no_luck")
-    await fail(queue, retrying, retry_in=timedelta(hours=1))
+    for name in ("completed", "failed", "retrying", "running"):
+        await stored(name)
+        assert [pair(row) for row in await claim(queue, KEPT)] == [(ids[name], 1)]
+    await complete(queue, (ids["completed"], 1), results=['{"answer": 42}'])
+    await fail(queue, (ids["failed"], 1), final=True, reason="no_luck")
+    await fail(queue, (ids["retrying"], 1), retry_in=timedelta(hours=1))
     later = datetime.now(UTC) + timedelta(hours=1)
-    cancelled = await enqueue(queue, KEPT, item_key="cancelled", run_at=later)
+    await stored("cancelled", run_at=later)
     await queue.execute("select agent.cancel_event('cancelled')")
-
-    for n in range(2):
-        await enqueue(queue, KEPT, item_key=f"member-{n}", group_key="group")
-    members = [pair(row) for row in await claim(queue, KEPT)]
-
+    for name in ("member", "next member"):
+        await stored(name, "group")
+    assert len(await claim(queue, KEPT)) == 2
     children = json.dumps([{"kind": KEPT, "payload": {"n": n}} for n in range(2)])
-    continuation = await queue.fetchval("select agent.fan_out($1, $2)", children, json.dumps({"kind": KEPT}))
-    first, second = await claim(queue, KEPT)
-    await complete(queue, pair(first), results=['"first"'])
-    stored = Stored(
-        pending=await enqueue(queue, KEPT, item_key="pending"),
-        running=running,
-        retrying=retrying[0],
-        scheduled=await enqueue(queue, KEPT, item_key="scheduled", run_at=later),
-        members=members,
-        held=await enqueue(queue, KEPT, item_key="held", group_key="group"),
-        child=pair(second),
-        continuation=continuation,
-        ended={
-            completed[0]: "completed",
-            failed[0]: "failed",
-            cancelled: "cancelled",
-            first["id"]: "completed",
-        },
-        old=await queue.fetchval("select agent.insert_event($1)", OLD),
+    ids["continuation"] = await queue.fetchval(
+        "select agent.fan_out($1, $2)", children, json.dumps({"kind": KEPT})
     )
-    await queue.execute("select agent.delete_event($1)", stored.old)
+    ids["first child"], ids["child"] = [row["id"] for row in await claim(queue, KEPT)]
+    await complete(queue, (ids["first child"], 1), results=['"first"'])
+    await stored("pending")
+    await stored("scheduled", run_at=later)
+    await stored("held", "group")
+    await queue.execute("select agent.delete_event(agent.insert_event($1))", OLD)
     await queue.execute("select agent.pause_kind($1)", KEPT)
-    return stored
+    return ids
 
 
 async def rows(queue: Connection) -> dict[int, dict[str, Any]]:
@@ -185,38 +149,35 @@ async def rows(queue: Connection) -> dict[int, dict[str, Any]]:
     return {row["id"]: json.loads(row["columns"]) for row in found}
 
 
-async def finish(queue: Connection, stored: Stored) -> None:
+async def finish(queue: Connection, ids: dict[str, int]) -> None:
     """End every stored event, with the claims that the previous release made."""
+
+    async def claims(name: str) -> None:
+        assert [row["id"] for row in await claim(queue, KEPT)] == [ids[name]]
+
     await queue.execute("select agent.resume_kind($1)", KEPT)
-    assert [row["id"] for row in await claim(queue, KEPT)] == [stored.pending]
-
-    assert await complete(queue, stored.running, *stored.members) == ["done"] * 3
-    assert [row["id"] for row in await claim(queue, KEPT)] == [stored.held]
-
-    assert await complete(queue, stored.child, results=['"second"']) == ["done"]
-    assert [row["id"] for row in await claim(queue, KEPT)] == [stored.continuation]
-    children = await queue.fetch("select result from agent.children($1)", stored.continuation)
+    await claims("pending")
+    held = [(ids[name], 1) for name in ("running", "member", "next member")]
+    assert await complete(queue, *held) == ["done"] * 3
+    await claims("held")
+    assert await complete(queue, (ids["child"], 1), results=['"second"']) == ["done"]
+    await claims("continuation")
+    children = await queue.fetch("select result from agent.children($1)", ids["continuation"])
     assert [child["result"] for child in children] == ['"first"', '"second"']
-
     await queue.execute("select agent.reschedule_event('scheduled', now())")
-    assert [row["id"] for row in await claim(queue, KEPT)] == [stored.scheduled]
-    waiting = await live(queue, stored.retrying)
-    assert waiting
+    await claims("scheduled")
+    waiting = await event_of(queue, ids["retrying"])
     assert (waiting["attempts"], len(json.loads(waiting["errors"]))) == (1, 1)
-
-    for identity, outcome in stored.ended.items():
-        assert (await ending(queue, identity))[0] == outcome
-    failed = next(identity for identity, outcome in stored.ended.items() if outcome == "failed")
-    await queue.execute("select agent.rerun_events(array[$1::int8])", failed)
+    outcomes = {name: name for name in ("completed", "failed", "cancelled")} | {"first child": "completed"}
+    for name, outcome in outcomes.items():
+        assert (await ending(queue, ids[name]))[0] == outcome
+    await queue.execute("select agent.rerun_events(array[$1::int8])", ids["failed"])
     (again,) = await claim(queue, KEPT)
-    assert again["id"] == failed
+    assert again["id"] == ids["failed"]
     assert await complete(queue, pair(again)) == ["done"]
-    last = await ended(queue, failed)
-    assert last
-    assert last["outcome"] == "completed"
-
-    assert await queue.fetchval("select agent.insert_event($1)", OLD) == stored.old
-    assert await queue.fetchval("select id from agent.list_jobs(_kinds => '{slack.old}')") == stored.old
+    assert (await ending(queue, ids["failed"]))[0] == "completed"
+    old = await queue.fetchval("select id from agent.list_jobs(_kinds => '{slack.old}')")
+    assert await queue.fetchval("select agent.insert_event($1)", OLD) == old
 
 
 @pytest.mark.slow
@@ -225,7 +186,7 @@ async def test_the_previous_releases_data_and_client_survive(empty_database: str
     async with connected(empty_database) as queue:
         stored = await store(queue)
         before = await rows(queue)
-        assert set(before) == {*stored.live, *stored.ended}
+        assert set(before) == {*stored.values()}
         async with started_client(previous, empty_database) as client:
             await rounds(client, 3)
             for _ in range(3):

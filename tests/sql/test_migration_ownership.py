@@ -1,5 +1,6 @@
-"""Only the schema's owner may migrate, not a superuser or a member of the owner's role."""
+"""Only the schema's owner may migrate. A migration creates the roles of a new server, or says that it may not."""
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,12 +8,22 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from surelane_dev.accounts import uri_of
+from surelane_dev.accounts import OWNER, uri_of
+from surelane_dev.postgres import embedded
 from surelane_migrations import runner
 from surelane_migrations.errors import ForbiddenError, IncompatibleError
-from tests.databases import Server, as_role
+from tests.databases import CRASHABLE, Server, as_role
 from tests.old_postgres import OLDEST
-from tests.sql.migrations import SECOND, command, migration, state, write_scripts
+from tests.sql.migrations import (
+    FIRST,
+    SECOND,
+    command,
+    connected,
+    migration,
+    refused,
+    server_directory,
+    write_scripts,
+)
 
 
 @pytest.fixture
@@ -24,47 +35,29 @@ async def member(server: Server) -> AsyncIterator[str]:
     await server.execute(f"drop role {name}")
 
 
-async def test_a_superuser_who_does_not_own_it_fails(
-    server: Server, empty_database: str, tmp_path: Path
+async def test_only_the_owner_may_migrate(
+    server: Server, empty_database: str, member: str, tmp_path: Path
 ) -> None:
-    await migration(write_scripts(tmp_path)).apply(empty_database)
-    before = await state(empty_database)
-    superuser = urlsplit(server.admin)._replace(path=f"/{name_of(empty_database)}").geturl()
-    with pytest.raises(ForbiddenError, match=r"belongs to surelane, not to postgres; .*log in as surelane"):
-        await migration(tmp_path, SECOND).apply(superuser)
-    assert await state(empty_database) == before
-
-
-async def test_a_member_of_the_owner_is_refused(empty_database: str, member: str, tmp_path: Path) -> None:
-    await migration(write_scripts(tmp_path)).apply(empty_database)
-    uri = uri_of(empty_database, role=member, database=name_of(empty_database))
-    for target in (SECOND, None):  # whether there is something to do or not
-        with pytest.raises(ForbiddenError, match=f"belongs to surelane, not to {member}"):
-            await (migration(tmp_path, target) if target else migration(tmp_path)).apply(uri)
-
-
-async def test_a_role_that_may_not_create_the_schema_is_told(empty_database: str, tmp_path: Path) -> None:
-    uri = as_role(empty_database, "surelane_worker")
-    with pytest.raises(
-        ForbiddenError, match=r'grant create on database "surelane_test_\w+" to "surelane_worker"'
-    ):
-        await migration(write_scripts(tmp_path)).apply(uri)
-
-
-async def test_a_refusal_has_its_exit_code_and_no_traceback(empty_database: str, tmp_path: Path) -> None:
-    await migration(write_scripts(tmp_path)).apply(empty_database)
+    """Not a superuser, nor a member of the owner's role, whether there is something to do or not."""
     worker = as_role(empty_database, "surelane_worker")
+    told = r'grant create on database "surelane_test_\w+" to "surelane_worker"'
+    async with refused(empty_database, ForbiddenError, told):
+        await migration(write_scripts(tmp_path)).apply(worker)
+    await migration(tmp_path).apply(empty_database)
+    name = empty_database.partition("?")[0].rpartition("/")[2]
+    for role, uri in (
+        ("postgres", urlsplit(server.admin)._replace(path=f"/{name}").geturl()),
+        (member, uri_of(empty_database, role=member, database=name)),
+    ):
+        for target in (SECOND, FIRST):
+            says = f"belongs to surelane, not to {role}; .*log in as surelane"
+            async with refused(empty_database, ForbiddenError, says):
+                await migration(tmp_path, target).apply(uri)
+    (tmp_path / "schema.txt").write_text("")
     for arguments in (("apply",), ("plan",), ("status",), ("verify", "--scripts", tmp_path)):
-        if "verify" in arguments:
-            (tmp_path / "schema.txt").write_text("")
         finished = await command(worker, *arguments)
         assert (finished.code, "Traceback" in finished.progress) == (6, False), finished.progress
         assert finished.progress.startswith("error: ")
-
-
-def name_of(uri: str) -> str:
-    """Return the name of a URI's database."""
-    return uri.partition("?")[0].rpartition("/")[2]
 
 
 async def test_a_server_older_than_the_oldest_supported_is_refused(
@@ -79,3 +72,31 @@ async def test_a_server_older_than_the_oldest_supported_is_refused(
         with monkeypatch.context() as supported:
             supported.setattr("surelane_migrations.runner.OLDEST_SERVER", OLDEST)
             await migration(scripts).apply(empty_database)
+
+
+@pytest.mark.slow
+async def test_without_the_right_to_create_roles_the_rest_is_there_and_they_come_with_the_right() -> None:
+    """Roles belong to the whole server: all migrations that have the right create the same three at once."""
+    names = [f"d{number}" for number in range(4)]
+    with server_directory() as directory:
+        async with embedded(directory, on_line=print, settings=CRASHABLE) as postgres:
+            async with connected(postgres.uri) as admin:
+                await admin.execute(f"create role {OWNER} login")
+                for name in names:
+                    await admin.execute(f"create database {name} owner {OWNER}")
+                first, *_ = dsns = [uri_of(postgres.uri, role=OWNER, database=name) for name in names]
+                applied = await command(first, "apply")
+                assert applied.code == 0, applied.progress
+                assert (
+                    "notice: role agent_ingest is missing and this role may not create it" in applied.progress
+                )
+                verified = await command(first, "verify")
+                assert verified.code == 7
+                assert verified.output
+                assert all(line.startswith("missing:    grant ") for line in verified.output.splitlines())
+                await admin.execute(f"alter role {OWNER} createrole")
+            finished = await asyncio.gather(*(command(dsn, "apply", "--again") for dsn in dsns))
+            assert [each.code for each in finished] == [0] * 4, [each.progress for each in finished]
+            for dsn in dsns:
+                verified = await command(dsn, "verify")
+                assert (verified.code, verified.output) == (0, "")

@@ -17,8 +17,7 @@ from surelane_migrations.status import describe_schema, expected_schema
 from surelane_migrations.version import RELEASE
 from tests.old_postgres import OLDEST, oldest_postgres
 from tests.sql.migrations import command, connected, server_directory
-from tests.sql.released import COMMITS
-from tests.sql.releases import digest_of, parse_releases
+from tests.sql.releases import COMMITS, digest_of, parse_releases
 
 RELEASES = PACKAGED / "releases.txt"
 SCHEMA = PACKAGED / "schema.txt"
@@ -75,16 +74,12 @@ def test_changed_scripts_have_a_new_version() -> None:
     )
 
 
-async def test_the_scripts_make_what_the_schema_file_says(objects: tuple[str, ...]) -> None:
+async def test_the_scripts_make_what_the_schema_file_says_also_when_run_again(
+    database: str, objects: tuple[str, ...]
+) -> None:
     assert objects == expected_schema(), f"if that is intended, record it: {RECORD}"
-
-
-async def test_verify_agrees_with_a_fresh_database(database: str, objects: tuple[str, ...]) -> None:
     finished = await command(database, "verify")
-    assert (finished.code, finished.output) == (0, ""), objects
-
-
-async def test_running_every_script_again_changes_nothing(database: str, objects: tuple[str, ...]) -> None:
+    assert (finished.code, finished.output) == (0, "")
     assert (await command(database, "apply", "--again")).code == 0
     async with connected(database) as connection:
         assert await describe_schema(connection) == objects

@@ -48,14 +48,11 @@ async def fresh(timescaledb: Server) -> AsyncIterator[str]:
 
 
 async def test_history_is_a_hypertable_where_it_can_be(fresh: str) -> None:
+    """The extension stays out of our schema."""
     assert (await command(fresh, "apply")).code == 0
     assert "history    hypertable" in (await command(fresh, "status")).output
     finished = await command(fresh, "verify")
     assert (finished.code, finished.output) == (0, "")
-
-
-async def test_the_extension_stays_out_of_our_schema(fresh: str) -> None:
-    await command(fresh, "apply")
     async with connected(fresh) as connection:
         schema = await connection.fetchval(
             "select extnamespace::regnamespace::text from pg_extension where extname = 'timescaledb'"

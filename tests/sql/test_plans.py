@@ -5,7 +5,7 @@ No analyze comes by itself here: each state of the statistics is made.
 
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from contextlib import asynccontextmanager
 
 import asyncpg
 import pytest
@@ -101,15 +101,8 @@ STATEMENTS = {
     "cancel": "select agent.cancel_event('scheduled5000007')",
     "reschedule": "select agent.reschedule_event('scheduled5000007', now() + interval '1 day')",
 }
-statements = pytest.mark.parametrize("statement", STATEMENTS.values(), ids=STATEMENTS)
-
-
-@dataclass
-class Backlog:
-    """An administrator's connections to a database with a short queue, and to one with a long queue."""
-
-    short: Connection
-    long: Connection
+Backlog = tuple[Connection, Connection]
+"""An administrator's connections to a database with a short queue, and to one with a long queue."""
 
 
 async def filled(server: Server, name: str, events: int, analyzed: str) -> Connection:
@@ -141,19 +134,13 @@ async def filled(server: Server, name: str, events: int, analyzed: str) -> Conne
 @pytest.fixture(scope="module", params=ANALYZED)
 async def backlog(request: pytest.FixtureRequest, server: Server, template: str) -> AsyncIterator[Backlog]:
     async with server.fresh(template) as short, server.fresh(template) as long:
-        both = Backlog(
-            await filled(server, short, SMALL, request.param),
-            await filled(server, long, LARGE, request.param),
-        )
-        yield both
-        await both.short.close()
-        await both.long.close()
-
-
-async def pages_read(queue: Connection, statement: str) -> int:
-    """Count the pages that a statement reads, once its plans are made. Roll it back."""
-    pages, _ = await read(queue, statement)
-    return pages
+        queues = [
+            await filled(server, name, events, request.param)
+            for name, events in ((short, SMALL), (long, LARGE))
+        ]
+        yield queues[0], queues[1]
+        for queue in queues:
+            await queue.close()
 
 
 async def read(queue: Connection, statement: str) -> tuple[int, int]:
@@ -167,23 +154,21 @@ async def read(queue: Connection, statement: str) -> tuple[int, int]:
     return int(top["Shared Hit Blocks"] + top["Shared Read Blocks"]), rows
 
 
-class undone:  # noqa: N801 - reads as a statement
+@asynccontextmanager
+async def undone(queue: Connection) -> AsyncIterator[None]:
     """Run the block in a transaction that is rolled back."""
-
-    def __init__(self, queue: Connection) -> None:
-        self._transaction = queue.transaction()
-
-    async def __aenter__(self) -> None:
-        await self._transaction.start()
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._transaction.rollback()
+    transaction = queue.transaction()
+    await transaction.start()
+    try:
+        yield
+    finally:
+        await transaction.rollback()
 
 
 @pytest.mark.parametrize("statement", STATEMENTS.values(), ids=STATEMENTS)
 async def test_what_a_call_reads_does_not_grow_with_the_queue(backlog: Backlog, statement: str) -> None:
     """So it scans, sorts and filters none of the queue, whose every sort of events grows by thousands."""
-    short, (long, rows) = await pages_read(backlog.short, statement), await read(backlog.long, statement)
+    (short, _), (long, rows) = [await read(queue, statement) for queue in backlog]
     assert rows < SMALL, f"{rows} rows at {LARGE} events"
     assert long <= 2 * short + 150, f"{short} pages at {SMALL} events, {long} at {LARGE}"
 
@@ -197,16 +182,19 @@ async def test_exhausted_events_ahead_cost_a_bounded_sweep(backlog: Backlog) -> 
         "update agent.event set attempts = 3, claimed_by = 'w', claimed = array[now()] where id in"
         " (select id from agent.event where kind = 'job' and vt <= now() order by vt limit {})"
     )
+    claim, ended = (
+        "select * from agent.claim_events(array['job'], 10)",
+        "select count(*) from agent.event_hist",
+    )
+    _, queue = backlog
     costs = []
     for count in (1_500, 6_000):
-        async with undone(backlog.long):
-            await backlog.long.execute(exhausted.format(count))
-            await backlog.long.fetch("select * from agent.claim_events(array['job'], 10)")
-            before = await backlog.long.fetchval("select count(*) from agent.event_hist")
-            plan = await backlog.long.fetchval(
-                "explain (analyze, buffers, format json) select * from agent.claim_events(array['job'], 10)"
-            )
-            swept = await backlog.long.fetchval("select count(*) from agent.event_hist") - before
+        async with undone(queue):
+            await queue.execute(exhausted.format(count))
+            await queue.fetch(claim)
+            before = await queue.fetchval(ended)
+            plan = await queue.fetchval(f"explain (analyze, buffers, format json) {claim}")
+            swept = await queue.fetchval(ended) - before
             assert swept <= 1_000
             costs.append(json.loads(plan)[0]["Plan"]["Shared Hit Blocks"])
     assert costs[1] <= 1.5 * costs[0] + 2 * (6_000 - 1_000), "more than those that the first claim left"

@@ -10,7 +10,7 @@ from surelane.calls import Connection
 from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import Pair, Row, all_done, claim, complete, continue_with, fail, pair, sweep
+from tests.sql.queue_steps import Row, all_done, claim, complete, continue_with, fail, pair, settled, sweep
 
 
 def jobs(count: int, **fields: Any) -> list[Job]:
@@ -30,10 +30,7 @@ async def test_last_children_race_for_one_continuation(
 
     async def settle(worker: Connection, mine: Sequence[Row]) -> None:
         for start in range(0, len(mine), batch):
-            pairs = [pair(row) for row in mine[start : start + batch]]
-            while pairs:
-                answers = await complete(worker, *pairs)
-                pairs = [one for one, answer in zip(pairs, answers, strict=True) if answer == "busy"]
+            await settled(complete, worker, *map(pair, mine[start : start + batch]))
 
     # Every other worker goes backwards, the worst order for locks.
     shares = [rows[number::4][:: -1 if number % 2 else 1] for number in range(4)]
@@ -55,14 +52,10 @@ async def test_children_fail_many_continuations_without_deadlock(queue: Connecti
     rows = await claim(queue, "child")
     assert len(rows) == 80
     workers = [await connect() for _ in range(4)]
-
-    async def fail_all(worker: Connection, pairs: list[Pair]) -> None:
-        while pairs:
-            answers = await fail(worker, *pairs, final=True)
-            pairs = [one for one, answer in zip(pairs, answers, strict=True) if answer == "busy"]
-
-    shares = [[pair(row) for row in rows[number::4]] for number in range(4)]
-    await all_done(*map(fail_all, workers, shares))
+    shares = [map(pair, rows[number::4]) for number in range(4)]
+    await all_done(
+        *(settled(fail, each, *share, final=True) for each, share in zip(workers, shares, strict=True))
+    )
     outcomes = await queue.fetch("select kind || ' ' || outcome, count(*) from agent.event_hist group by 1")
     counts = {"child failed": 80, "inner failed": 10, "outer failed": 10, "plan completed": 10}
     assert dict(map(tuple, outcomes)) == counts
