@@ -10,23 +10,9 @@ import asyncpg
 import pytest
 
 from surelane.calls import Connection
+from tests.sql import queue_steps as do
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import (
-    advance,
-    all_done,
-    claim,
-    claim_one,
-    claim_single,
-    complete,
-    ended,
-    ending,
-    enqueue,
-    envelope,
-    insert,
-    live,
-    pair,
-    waits_for_lock,
-)
+from tests.sql.queue_steps import envelope, pair
 
 KIND = "slack.app_mention"
 
@@ -57,9 +43,9 @@ async def store_at_once(queue: Connection, *events: str) -> list[int]:
 
 async def finished(queue: Connection, event: str) -> int:
     """Insert an event, claim it and complete it."""
-    identity = await insert(queue, event)
-    claimed = await claim_single(queue)
-    assert await complete(queue, (identity, len(claimed["claimed"]))) == ["done"]
+    identity = await do.insert(queue, event)
+    claimed = await do.claim_single(queue)
+    assert await do.complete(queue, (identity, len(claimed["claimed"]))) == ["done"]
     return identity
 
 
@@ -84,7 +70,7 @@ async def test_a_batch_row_is_what_a_single_insert_makes_of_the_event(queue: Con
         json.dumps({"command": "/deploy", "trigger_id": "1.2"}),
     ]
     for event in events:
-        await insert(queue, event)
+        await do.insert(queue, event)
     singly = await rows_stored(queue)
     await queue.execute("delete from agent.event")
     await insert_batch(queue, *events)
@@ -94,7 +80,7 @@ async def test_a_batch_row_is_what_a_single_insert_makes_of_the_event(queue: Con
 
 async def test_one_statement_stores_all_that_is_new(queue: Connection) -> None:
     """Members of new and of existing groups are included. Only duplicates take the general way."""
-    await insert(queue, in_thread("Ev1", "D1"))
+    await do.insert(queue, in_thread("Ev1", "D1"))
     batch = [
         envelope("Ev9"),
         in_thread("Ev3", "D2"),
@@ -108,9 +94,9 @@ async def test_one_statement_stores_all_that_is_new(queue: Connection) -> None:
 
 async def test_each_finds_its_duplicate_wherever_that_is(queue: Connection) -> None:
     past = await finished(queue, envelope("Ev1"))
-    running = await insert(queue, envelope("Ev2"))
-    assert await claim_one(queue) is not None
-    waiting = await insert(queue, envelope("Ev3"))
+    running = await do.insert(queue, envelope("Ev2"))
+    assert await do.claim_one(queue) is not None
+    waiting = await do.insert(queue, envelope("Ev3"))
     answers = await insert_batch(queue, *(envelope(f"Ev{number}") for number in (4, 1, 2, 3, 4, 1, 5)))
     new, other = answers[0][0], answers[-1][0]
     assert answers == [
@@ -140,15 +126,15 @@ async def test_a_batch_above_read_committed_is_refused(queue: Connection) -> Non
 
 @pytest.mark.usefixtures("patient")
 async def test_a_batch_waits_for_a_duplicates_move_to_history(queue: Connection, other: Connection) -> None:
-    identity = await insert(queue, envelope("Ev2"))
-    (row,) = await claim(queue, KIND)
+    identity = await do.insert(queue, envelope("Ev2"))
+    (row,) = await do.claim(queue, KIND)
     async with other.transaction():
-        assert await complete(other, pair(row)) == ["done"]
+        assert await do.complete(other, pair(row)) == ["done"]
         batch = asyncio.create_task(insert_batch(queue, *(envelope(f"Ev{number}") for number in (1, 2, 3))))
-        await waits_for_lock(other, queue)
+        await do.waits_for_lock(other, queue)
     first, found, third = await batch
     assert (first[1], found, third[1]) == (False, (identity, True), False)
-    assert await ending(queue, identity) == ("completed", None)
+    assert await do.ending(queue, identity) == ("completed", None)
 
 
 @pytest.mark.usefixtures("patient")
@@ -159,13 +145,13 @@ async def test_batches_beside_moves_to_history_store_nothing_twice(
     for turn in range(12):
         events = [in_thread(f"Ev{turn}-{number}", f"D{number % 3}") for number in range(6)]
         ids = [identity for identity, _ in await insert_batch(queue, *events)]
-        rows = await claim(queue, KIND)
-        answers, *found = await all_done(
-            complete(queue, *map(pair, rows)), *(insert_batch(other, *events) for other in others)
+        rows = await do.claim(queue, KIND)
+        answers, *found = await do.all_done(
+            do.complete(queue, *map(pair, rows)), *(insert_batch(other, *events) for other in others)
         )
         assert found == [[(identity, True) for identity in ids]] * 3
         busy = [pair(row) for row, answer in zip(rows, answers, strict=True) if answer == "busy"]
-        assert not busy or set(await complete(queue, *busy)) == {"done"}
+        assert not busy or set(await do.complete(queue, *busy)) == {"done"}
     assert await queue.fetchval("select count(*) from agent.event") == 0
 
 
@@ -176,17 +162,17 @@ async def test_a_batch_holds_nothing_of_later_groups_while_it_waits_for_one(
 ) -> None:
     """Otherwise it would deadlock with a transaction that has locked this group and waits for a later one."""
     later = await queue.fetchval("select agent.clock() + interval '1 day'")
-    head = await enqueue(queue, group_key="T1:D1", run_at=later if scheduled else None)
+    head = await do.enqueue(queue, group_key="T1:D1", run_at=later if scheduled else None)
     async with asyncio.timeout(60):
         async with other.transaction():
             if scheduled:
-                await enqueue(other, group_key="T1:D1")
+                await do.enqueue(other, group_key="T1:D1")
                 await other.execute("set constraints agent.member_joins immediate")  # takes over at once
             else:
                 await other.execute("select from agent.event where id = $1 for update", head)
             batch = asyncio.create_task(insert_batch(queue, in_thread("Ev2", "D2"), in_thread("Ev1", "D1")))
-            await waits_for_lock(other, queue)
-            await enqueue(other, group_key="T1:D2")
+            await do.waits_for_lock(other, queue)
+            await do.enqueue(other, group_key="T1:D2")
         answers = await batch
     assert [duplicate for _, duplicate in answers] == [False, False]
 
@@ -203,31 +189,31 @@ async def test_a_duplicate_without_a_time_finds_history_for_a_day(
     queue: Connection, event_ts: str | None
 ) -> None:
     identity = await finished(queue, envelope("Ev1", event_ts=event_ts))
-    await advance(queue, timedelta(hours=24))
-    assert await insert(queue, envelope("Ev1", event_ts=event_ts)) == identity
+    await do.advance(queue, timedelta(hours=24))
+    assert await do.insert(queue, envelope("Ev1", event_ts=event_ts)) == identity
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["committed", "rolled back"])
 async def test_a_duplicate_waits_for_an_open_insert(queue: Connection, other: Connection, kept: bool) -> None:
     transaction = other.transaction()
     await transaction.start()
-    first = await insert(other, envelope("Ev1"))
-    second = asyncio.create_task(insert(queue, envelope("Ev1")))
-    await waits_for_lock(other, queue)
+    first = await do.insert(other, envelope("Ev1"))
+    second = asyncio.create_task(do.insert(queue, envelope("Ev1")))
+    await do.waits_for_lock(other, queue)
     await (transaction.commit() if kept else transaction.rollback())
     assert (await second == first) is kept
     assert await queue.fetchval("select count(*) from agent.event") == 1
 
 
 async def test_a_duplicate_waits_for_the_move_to_history(queue: Connection, other: Connection) -> None:
-    identity = await insert(queue, envelope("Ev1"))
-    (claimed,) = await claim(queue, "slack.app_mention")
+    identity = await do.insert(queue, envelope("Ev1"))
+    (claimed,) = await do.claim(queue, "slack.app_mention")
     async with other.transaction():
-        assert await complete(other, (identity, claimed["claim"])) == ["done"]
-        duplicate = asyncio.create_task(insert(queue, envelope("Ev1")))
-        await waits_for_lock(other, queue)
+        assert await do.complete(other, (identity, claimed["claim"])) == ["done"]
+        duplicate = asyncio.create_task(do.insert(queue, envelope("Ev1")))
+        await do.waits_for_lock(other, queue)
     assert await duplicate == identity
-    assert await ending(queue, identity) == ("completed", None)
+    assert await do.ending(queue, identity) == ("completed", None)
     assert await queue.fetchval("select count(*) from agent.event") == 0
 
 
@@ -243,7 +229,7 @@ async def test_a_batch_gives_up_on_a_blocked_event_and_stores_nothing(
     queue: Connection, other: Connection
 ) -> None:
     async with other.transaction():
-        await insert(other, envelope("Ev2"))
+        await do.insert(other, envelope("Ev2"))
         with pytest.raises(asyncpg.LockNotAvailableError):
             await queue.fetch(
                 "select * from agent.insert_events($1)", [envelope("Ev1"), envelope("Ev2"), envelope("Ev3")]
@@ -267,7 +253,7 @@ async def test_batches_in_any_order_do_not_deadlock(queue: Connection, connect: 
     ]
     others = [await connect() for _ in range(4)]
     batches = (events, events[::-1], events[20:] + events[:20], events[::2] + events[1::2])
-    answers = await all_done(
+    answers = await do.all_done(
         *(insert_again(other, batch) for other, batch in zip(others, batches, strict=True))
     )
     assert len({identity for ids in answers for identity, _ in ids}) == len(events)
@@ -276,10 +262,10 @@ async def test_batches_in_any_order_do_not_deadlock(queue: Connection, connect: 
 async def test_an_event_moved_back_by_hand_is_processed_again(queue: Connection) -> None:
     identity = await finished(queue, envelope("Ev1"))
     await queue.execute(BY_HAND, identity)
-    claimed = await claim_single(queue)
+    claimed = await do.claim_single(queue)
     assert (claimed["id"], claimed["attempts"], len(claimed["claimed"])) == (identity, 1, 2)
-    assert await complete(queue, (identity, 1)) == ["stale"]
-    assert await complete(queue, (identity, 2)) == ["done"]
+    assert await do.complete(queue, (identity, 1)) == ["stale"]
+    assert await do.complete(queue, (identity, 2)) == ["done"]
 
 
 async def test_an_event_copied_back_by_hand_leaves_history_and_can_end_again(queue: Connection) -> None:
@@ -289,10 +275,10 @@ async def test_an_event_copied_back_by_hand_leaves_history_and_can_end_again(que
         " select id, event_ts, claimed, event from agent.event_hist where id = $1",
         identity,
     )
-    assert await ended(queue, identity) is None
-    assert await claim_one(queue) is not None
+    assert await do.ended(queue, identity) is None
+    assert await do.claim_one(queue) is not None
     await queue.execute("select agent.delete_event($1)", identity)
-    assert await ending(queue, identity) == ("completed", None)
+    assert await do.ending(queue, identity) == ("completed", None)
 
 
 async def test_requeueing_what_is_live_under_another_copy_changes_nothing(queue: Connection) -> None:
@@ -307,4 +293,4 @@ async def test_requeueing_what_is_live_under_another_copy_changes_nothing(queue:
         identity,
     )
     assert await queue.fetch("select agent.rerun_events($1)", [identity]) == []
-    assert await live(queue, identity) is not None
+    assert await do.live(queue, identity) is not None

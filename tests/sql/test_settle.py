@@ -8,23 +8,8 @@ import asyncpg
 import pytest
 
 from surelane.calls import Connection
-from tests.sql.queue_steps import (
-    Pair,
-    advance,
-    claim,
-    claim_one,
-    ending,
-    enqueue,
-    event_of,
-    expire,
-    extend,
-    fail,
-    history_of,
-    live,
-    locked,
-    pair,
-    sweep,
-)
+from tests.sql import queue_steps as do
+from tests.sql.queue_steps import Pair, pair
 
 
 async def settle(queue: Connection, *items: tuple[Pair, str, Any]) -> list[str]:
@@ -42,8 +27,8 @@ async def settle(queue: Connection, *items: tuple[Pair, str, Any]) -> list[str]:
 async def claimed(queue: Connection, count: int, **named: Any) -> list[Pair]:
     """Enqueue jobs and claim them; return them in the order of their ids."""
     for _ in range(count):
-        await enqueue(queue, **named)
-    return sorted(map(pair, await claim(queue)))
+        await do.enqueue(queue, **named)
+    return sorted(map(pair, await do.claim(queue)))
 
 
 async def test_every_outcome_in_one_batch(queue: Connection) -> None:
@@ -61,26 +46,26 @@ async def test_every_outcome_in_one_batch(queue: Connection) -> None:
         (awaiting, "await", {"until": "2999-01-01 00:00:00+00"}),
     )
     assert answers == ["done", "done", "done", "stale", "done", "done", "done", "done"]
-    row = await history_of(queue, done[0])
+    row = await do.history_of(queue, done[0])
     assert (row["outcome"], json.loads(row["result"])) == ("completed", {"answer": 42})
-    row = await event_of(queue, failed[0])
+    row = await do.event_of(queue, failed[0])
     assert (row["retrying"], row["attempts"], row["claimed_by"]) == (True, 1, None)
     assert 50 < row["visible_in"].total_seconds() <= 60.5
     assert json.loads(row["errors"]) == [{"message": "no"}]
-    assert await ending(queue, final[0]) == ("failed", "refused")
-    row = await event_of(queue, released[0])
+    assert await do.ending(queue, final[0]) == ("failed", "refused")
+    row = await do.event_of(queue, released[0])
     assert (row["attempts"], row["claimed_by"]) == (0, None)
     assert row["visible_in"].total_seconds() <= 0
-    row = await event_of(queue, snoozed[0])
+    row = await do.event_of(queue, snoozed[0])
     assert (row["attempts"], row["visible_in"].total_seconds() > 20) == (0, True)
-    assert await ending(queue, fanned[0]) == ("completed", None)
+    assert await do.ending(queue, fanned[0]) == ("completed", None)
     assert await queue.fetchval("select waits_for from agent.event where kind = 'next'") == 1
     parked = await queue.fetch(
         "select deadline from agent.event where id = $1 and claimed_by is null", awaiting[0]
     )
     assert [row["deadline"].year for row in parked] == [2999]
     assert await queue.fetchval("select agent.answer_event($1, '1')", awaiting[0]) == "done"
-    assert await live(queue, lost[0]) is not None
+    assert await do.live(queue, lost[0]) is not None
 
 
 async def test_without_outcomes_all_complete(queue: Connection) -> None:
@@ -115,7 +100,7 @@ async def test_a_locked_event_is_busy_alone(queue: Connection, other: Connection
     }
     held, free = await claimed(queue, 2)
     items = [(held, outcome, arguments.get(outcome)), (free, outcome, arguments.get(outcome))]
-    async with locked(other, held[0]):
+    async with do.locked(other, held[0]):
         assert await settle(queue, *items) == ["busy", "done"]
     assert await settle(queue, *items) == ["done", "stale"]
 
@@ -125,14 +110,14 @@ async def test_a_fan_out_that_must_wait_is_busy_alone(queue: Connection, other: 
     fan = {"children": [{"kind": "child", "item_key": "taken"}], "continuation": {"kind": "next"}}
     transaction = other.transaction()
     await transaction.start()
-    await enqueue(other, item_key="taken")
+    await do.enqueue(other, item_key="taken")
     assert await settle(queue, (waits, "fan_out", fan), (free, "complete", None)) == ["busy", "done"]
     await transaction.rollback()
     assert await settle(queue, (waits, "fan_out", fan)) == ["done"]
 
 
 async def test_a_refused_event_is_busy_among_others_and_an_error_alone(queue: Connection) -> None:
-    await enqueue(queue, "other", item_key="taken")
+    await do.enqueue(queue, "other", item_key="taken")
     refused, unread, free, last = await claimed(queue, 4)
     fan = {"children": [{"kind": "child", "item_key": "taken"}], "continuation": {"kind": "next"}}
     assert await settle(
@@ -168,7 +153,7 @@ async def test_a_cancelled_event_ends_however_its_attempt_does(queue: Connection
         assert await queue.fetchval("select agent.cancel_job($1)", identity) == "running"
     ends = "select array_agg(vt order by id) from agent.event"
     before = await queue.fetchval(ends)
-    assert await extend(queue, failed, released, awaiting, done) == ["done"] * 4
+    assert await do.extend(queue, failed, released, awaiting, done) == ["done"] * 4
     assert await queue.fetchval(ends) == before, "no heartbeat renews its lease"
     items: list[tuple[Pair, str, Any]] = [
         (failed, "fail", {}),
@@ -178,8 +163,8 @@ async def test_a_cancelled_event_ends_however_its_attempt_does(queue: Connection
     ]
     assert await settle(queue, *items) == ["done"] * 4
     for identity, _ in (failed, released, awaiting):
-        assert await ending(queue, identity) == ("cancelled", "cancelled while running")
-    assert await ending(queue, done[0]) == ("completed", None)
+        assert await do.ending(queue, identity) == ("cancelled", "cancelled while running")
+    assert await do.ending(queue, done[0]) == ("completed", None)
 
 
 async def test_a_wait_takes_what_came_before_it_was_stored_or_ends_in_time(queue: Connection) -> None:
@@ -190,9 +175,9 @@ async def test_a_wait_takes_what_came_before_it_was_stored_or_ends_in_time(queue
         wait = {"sort": "wait", "name": "go", "nth": nth, "seconds": 3600}
         assert await settle(queue, ((identity, number), "suspend", {"waits": [wait]})) == ["done"]
         if nth == 2:
-            assert await claim(queue) == []
-            await advance(queue, HOUR)
-        (row,) = await claim(queue)
+            assert await do.claim(queue) == []
+            await do.advance(queue, HOUR)
+        (row,) = await do.claim(queue)
         number = row["claim"]
         assert await queue.fetchval(take, identity, number, nth) == taken
 
@@ -212,13 +197,13 @@ SECOND = timedelta(seconds=1)
 
 
 async def test_at_the_maximum_an_event_ends_as_failed_with_every_error(queue: Connection) -> None:
-    identity = await enqueue(queue)
+    identity = await do.enqueue(queue)
     for _ in range(3):
-        (row,) = await claim(queue)
-        assert await fail(queue, pair(row)) == ["done"]
-    assert await claim(queue) == []
-    assert await ending(queue, identity) == ("failed", "attempts_exhausted")
-    row_ended = await history_of(queue, identity)
+        (row,) = await do.claim(queue)
+        assert await do.fail(queue, pair(row)) == ["done"]
+    assert await do.claim(queue) == []
+    assert await do.ending(queue, identity) == ("failed", "attempts_exhausted")
+    row_ended = await do.history_of(queue, identity)
     assert [error["message"] for error in json.loads(row_ended["errors"])] == [
         f"attempt with claim {number}" for number in (1, 2, 3)
     ]
@@ -238,51 +223,51 @@ async def test_each_event_has_its_own_pause_and_a_negative_one_is_none(queue: Co
 async def test_a_live_lease_never_expires(queue: Connection) -> None:
     """It does not at the last attempt, past the deadline or at any age of the event."""
     deadline = await queue.fetchval("select agent.clock() + interval '1 minute'")
-    identity = await enqueue(queue, max_attempts=1, deadline=deadline)
-    await claim(queue, lease=HOUR * 9)
-    await advance(queue, HOUR * 8)
-    assert await sweep(queue) == 0
-    assert await live(queue, identity) is not None
+    identity = await do.enqueue(queue, max_attempts=1, deadline=deadline)
+    await do.claim(queue, lease=HOUR * 9)
+    await do.advance(queue, HOUR * 8)
+    assert await do.sweep(queue) == 0
+    assert await do.live(queue, identity) is not None
 
 
 async def test_a_paused_kind_never_expires(queue: Connection) -> None:
     deadline = await queue.fetchval("select agent.clock() + interval '1 minute'")
-    await enqueue(queue, "parked", deadline=deadline)
-    await enqueue(queue, "parked", max_attempts=1)
-    await claim_one(queue, 1, timedelta(minutes=1))
+    await do.enqueue(queue, "parked", deadline=deadline)
+    await do.enqueue(queue, "parked", max_attempts=1)
+    await do.claim_one(queue, 1, timedelta(minutes=1))
     await queue.execute("select agent.pause_kind('parked')")
-    await advance(queue, timedelta(days=30))
-    assert await sweep(queue) == 0
+    await do.advance(queue, timedelta(days=30))
+    assert await do.sweep(queue) == 0
     await queue.execute("select agent.resume_kind('parked')")
-    assert await sweep(queue) == 2
+    assert await do.sweep(queue) == 2
 
 
 async def test_a_workers_sweep_expires_by_age_only_its_kinds_and_only_if_it_may(queue: Connection) -> None:
-    mine, others = await enqueue(queue, "slack.mine"), await enqueue(queue, "slack.others")
-    await advance(queue, HOUR * 2)
+    mine, others = await do.enqueue(queue, "slack.mine"), await do.enqueue(queue, "slack.others")
+    await do.advance(queue, HOUR * 2)
     by_age = "select agent.sweep_events(_kinds => array['slack.mine'], _by_age => $1)"
     assert await queue.fetchval(by_age, False) == 0
     assert await queue.fetchval(by_age, True) == 1
-    assert await ending(queue, mine) == ("expired", "too_old")
-    assert await live(queue, others) is not None
+    assert await do.ending(queue, mine) == ("expired", "too_old")
+    assert await do.live(queue, others) is not None
 
 
 async def test_a_passed_deadline_expires_what_does_not_run(queue: Connection) -> None:
     deadline = await queue.fetchval("select agent.clock() + interval '20 minutes'")
-    waiting = await enqueue(queue, "waiting", deadline=deadline)
-    lapsed = await enqueue(queue, deadline=deadline)
-    assert len(await claim(queue)) == 1
-    await advance(queue, timedelta(minutes=19))
-    assert await sweep(queue) == 0
-    await advance(queue, timedelta(minutes=1, seconds=1))
-    assert await sweep(queue) == 2
+    waiting = await do.enqueue(queue, "waiting", deadline=deadline)
+    lapsed = await do.enqueue(queue, deadline=deadline)
+    assert len(await do.claim(queue)) == 1
+    await do.advance(queue, timedelta(minutes=19))
+    assert await do.sweep(queue) == 0
+    await do.advance(queue, timedelta(minutes=1, seconds=1))
+    assert await do.sweep(queue) == 2
     for identity in (waiting, lapsed):
-        assert await ending(queue, identity) == ("expired", "deadline_passed")
+        assert await do.ending(queue, identity) == ("expired", "deadline_passed")
 
 
 async def test_a_sweep_is_bounded_and_repeats_until_nothing_is_left(queue: Connection) -> None:
     await queue.execute("select agent.enqueue('job') from generate_series(1, 25)")
-    await advance(queue, HOUR * 2)
+    await do.advance(queue, HOUR * 2)
     assert [await queue.fetchval("select agent.sweep_events(_limit => 10)") for _ in range(4)] == [
         10,
         10,
@@ -290,14 +275,14 @@ async def test_a_sweep_is_bounded_and_repeats_until_nothing_is_left(queue: Conne
         0,
     ]
     await queue.execute("select agent.enqueue('job') from generate_series(1, 2500)")
-    await advance(queue, HOUR * 2)
-    assert await expire(queue) == 2500
+    await do.advance(queue, HOUR * 2)
+    assert await do.expire(queue) == 2500
 
 
 async def test_sweeps_step_over_each_others_events(queue: Connection, other: Connection) -> None:
-    first = await enqueue(queue)
-    await enqueue(queue)
-    await advance(queue, HOUR * 2)
-    async with locked(other, first):
-        assert await sweep(queue) == 1
-    assert await sweep(queue) == 1
+    first = await do.enqueue(queue)
+    await do.enqueue(queue)
+    await do.advance(queue, HOUR * 2)
+    async with do.locked(other, first):
+        assert await do.sweep(queue) == 1
+    assert await do.sweep(queue) == 1
