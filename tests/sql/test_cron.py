@@ -4,7 +4,6 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import asyncpg
 import pytest
 
 from surelane.calls import Connection
@@ -120,18 +119,10 @@ async def test_a_service_of_the_previous_release_keeps_a_schedules_newer_setting
 
 
 async def test_a_schedule_that_makes_no_sense_is_refused(queue: Connection) -> None:
-    wrong: list[Any] = [
-        {"catch_up": 0},
-        {"catch_up": 1001},
-        {"overlap": "stop"},
-        {"jitter": timedelta(days=2)},
-    ]
+    wrong: list[Any] = [{"catch_up": 0}, {"catch_up": 1001}, {"overlap": "stop"}, {"jitter": 48 * HOUR}]
     for given in wrong:
         with pytest.raises(InvalidInput):
             await set_due(queue, "c", **given)
-    for payload in ("[]", "1", "null"):
-        with pytest.raises(asyncpg.InvalidParameterValueError, match="JSON object"):
-            await queue.execute("select agent.set_cron('c', 'k', '* * * * *', now(), $1)", payload)
 
 
 async def test_paused_and_deleted_schedules_are_not_due(queue: Connection) -> None:

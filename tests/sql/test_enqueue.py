@@ -57,26 +57,6 @@ async def test_a_job_keeps_what_it_was_given(queue: Connection) -> None:
     assert await queue.fetchval(soon, late), "its time is in the past: it runs now"
 
 
-@pytest.mark.parametrize(
-    "named",
-    [
-        {"kind": ""},
-        {"kind": "x" * 201},
-        {"kind": None},
-        {"run_at": "infinity"},
-        {"run_at": "-infinity", "max_attempts": 0},
-        {"max_attempts": -1},
-        {"on_duplicate": "explode"},
-    ],
-)
-async def test_a_job_that_makes_no_sense_is_refused(queue: Connection, named: dict[str, Any]) -> None:
-    named = {"kind": "job"} | named
-    if "run_at" in named:
-        named["run_at"] = await queue.fetchval("select $1::text::timestamptz", named["run_at"])
-    with pytest.raises(asyncpg.InvalidParameterValueError):
-        await do.enqueue(queue, **named)
-
-
 async def test_a_pending_job_answers_for_its_dedupe_key(queue: Connection, connect: Connect) -> None:
     """The rollback of a claim under way makes it pending again. After a commit, a new job is stored beside it."""
     other = await connect()

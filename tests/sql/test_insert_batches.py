@@ -111,13 +111,6 @@ async def test_each_finds_its_duplicate_wherever_that_is(queue: Connection) -> N
     assert await queue.fetchval("select count(*) from agent.event") == 4
 
 
-async def test_one_that_is_no_event_is_a_clear_error_and_nothing_is_stored(queue: Connection) -> None:
-    for bad in ("[]", "1", None):
-        with pytest.raises(asyncpg.InvalidParameterValueError, match="an event is a JSON object"):
-            await queue.fetch("select * from agent.insert_events($1)", [envelope("Ev1"), bad])
-    assert await queue.fetchval("select count(*) from agent.event") == 0
-
-
 async def test_a_batch_above_read_committed_is_refused(queue: Connection) -> None:
     async with queue.transaction(isolation="repeatable_read"):
         with pytest.raises(asyncpg.InvalidTransactionStateError, match="READ COMMITTED"):

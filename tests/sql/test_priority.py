@@ -4,7 +4,6 @@ import asyncio
 from collections import Counter
 from datetime import timedelta
 
-import asyncpg
 import pytest
 
 from surelane.calls import Connection
@@ -105,19 +104,6 @@ async def test_every_way_in_takes_a_priority(queue: Connection) -> None:
     assert [tuple(row) for row in found] == [
         ("a", 0, 1), ("b", 1, 0), ("c", 1, 0), ("d", 3, 3), ("e", 2, 2), ("f", 2, 2), ("g", 3, 3)
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("priority", ["-1", "4", "1.5", '"high"', "true", "[1]"])
-async def test_a_priority_that_makes_no_sense_is_refused(queue: Connection, priority: str) -> None:
-    with pytest.raises(asyncpg.InvalidParameterValueError, match="priority is 0, 1, 2 or 3"):
-        await queue.execute(
-            f"""select agent.enqueue_jobs('[{{"kind": "a"}}, {{"kind": "a", "priority": {priority}}}]')"""
-        )
-    assert await queue.fetchval("select count(*) from agent.event") == 0
-    with pytest.raises(asyncpg.InvalidParameterValueError, match="priority is 0, 1, 2 or 3"):
-        await queue.execute(
-            "select agent.set_cron('n', 'k', '* * * * *', now(), '{}', 'UTC', 'one', false, 4)"
-        )
 
 
 async def test_the_order_of_a_group_is_its_own(queue: Connection) -> None:

@@ -29,12 +29,6 @@ async def ended(queue: Connection) -> list[int]:
     return [row["id"] for row in await queue.fetch("select id from agent.event_hist order by id")]
 
 
-async def test_history_is_kept_as_long_as_a_duplicate_may_come(queue: Connection) -> None:
-    for age in (None, "-1 days", "1 day"):
-        with pytest.raises(asyncpg.InvalidParameterValueError, match="at least 3 days"):
-            await queue.execute("select agent.drop_history($1::text::interval)", age)
-
-
 async def test_old_history_goes_with_its_steps_and_signals_and_what_is_young_or_live_stays(
     queue: Connection,
 ) -> None:
