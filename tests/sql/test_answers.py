@@ -190,9 +190,7 @@ async def test_interactions_alone_wake_interactive_slots(queue: Connection, conn
     ("event", "refused"),
     [({"command": "/nobody"}, True), ({"type": "view_submission"}, True), ({"type": "shortcut"}, False)],
 )
-async def test_what_none_handles_is_refused_if_one_lives(
-    queue: Connection, event: Any, refused: bool
-) -> None:
+async def test_what_no_worker_handles_is_refused(queue: Connection, event: Any, refused: bool) -> None:
     """Where none lives, one may start in a moment: the event waits for it."""
     for trigger, dies in (("1", False), ("2", True)):
         if dies:

@@ -23,9 +23,17 @@ def chi_square(counts: Counter[int], total: int) -> float:
     return sum((counts[lane] - expected) ** 2 / expected for lane in range(LANES))
 
 
-async def test_of_an_empty_queue_a_claim_is_no_row(queue: Connection) -> None:
+async def test_the_client_puts_each_column_of_a_claim_into_its_field(queue: Connection) -> None:
     assert await do.claim_one(queue) is None
     assert await do.claim(queue) == []
+    identity = await do.insert(queue, envelope("Ev1"))
+    vt = await queue.fetchval(
+        "update agent.event set attempts = 1, max_attempts = 7, errors = '[1]', notes = '{}', traceparent = 't'"
+        ", lane = 5, enqueued_at = enqueued_at - interval '1 day' returning vt"
+    )
+    (batched,) = await Engine(queue).claim_events(["slack.app_mention"], 1, worker="w")
+    assert (row := await do.live(queue, identity)) is not None
+    assert batched == expected_event(row, vt)
 
 
 def expected_event(row: asyncpg.Record, prior_vt: datetime | None) -> Event:
@@ -40,18 +48,7 @@ def expected_event(row: asyncpg.Record, prior_vt: datetime | None) -> Event:
     return Event(**{field.name: named[field.name] for field in fields(Event)})
 
 
-async def test_the_client_puts_each_column_into_its_field(queue: Connection) -> None:
-    identity = await do.insert(queue, envelope("Ev1"))
-    vt = await queue.fetchval(
-        "update agent.event set attempts = 1, max_attempts = 7, errors = '[1]', notes = '{}', traceparent = 't'"
-        ", lane = 5, enqueued_at = enqueued_at - interval '1 day' returning vt"
-    )
-    (batched,) = await Engine(queue).claim_events(["slack.app_mention"], 1, worker="w")
-    assert (row := await do.live(queue, identity)) is not None
-    assert batched == expected_event(row, vt)
-
-
-async def test_a_claim_is_the_row_as_it_is_afterwards(queue: Connection) -> None:
+async def test_a_claim_is_the_row_as_it_is_afterwards_and_names_the_application(queue: Connection) -> None:
     identity = await do.insert(queue, envelope("Ev1"))
     before = await queue.fetchval("select agent.clock()")
     claimed = await do.claim_single(queue)
@@ -61,10 +58,7 @@ async def test_a_claim_is_the_row_as_it_is_afterwards(queue: Connection) -> None
     assert claimed["claimed_by"] == "surelane"
     assert before <= claimed["claimed"][0] <= await queue.fetchval("select agent.clock()")
     assert claimed["vt"] - claimed["claimed"][0] == TEN_MINUTES
-
-
-async def test_a_claimant_is_known_by_its_application(queue: Connection) -> None:
-    await do.insert(queue, envelope("Ev1"))
+    await do.insert(queue, envelope("Ev2"))
     await queue.execute("set application_name = 'my-worker'")
     claimed = await do.claim_single(queue)
     assert claimed["claimed_by"] == "my-worker"
@@ -105,7 +99,7 @@ async def test_the_oldest_of_a_lane_comes_first(queue: Connection) -> None:
     assert max(vts) <= rest
 
 
-async def test_a_batch_has_what_a_worker_needs(queue: Connection) -> None:
+async def test_a_batch_has_what_a_worker_needs_and_is_no_larger_than_asked_for(queue: Connection) -> None:
     identity = await do.enqueue(queue, item_key="welcome:1", max_attempts=7, traceparent="00-ab")
     due = await queue.fetchval("select vt from agent.event")
     (row,) = await do.claim(queue, lease=timedelta(minutes=2), worker="w7")
@@ -120,9 +114,6 @@ async def test_a_batch_has_what_a_worker_needs(queue: Connection) -> None:
     stored = await do.event_of(queue, identity)
     assert (stored["claimed_by"], stored["heartbeat_at"]) == ("w7", stored["claimed"][0])
     assert (stored["vt"], row["lane"]) == (stored["claimed"][0] + timedelta(minutes=2), stored["lane"])
-
-
-async def test_a_batch_is_no_larger_than_asked_for(queue: Connection) -> None:
     await queue.execute("select agent.enqueue('job') from generate_series(1, 30)")
     assert [len(await do.claim(queue, limit=12)) for _ in range(4)] == [12, 12, 6, 0]
     assert await do.claim(queue, limit=0) == []
@@ -245,14 +236,6 @@ async def test_a_peek_tells_the_first_event_of_each_lane_and_kind(queue: Connect
     assert first <= peeked.now < scheduled
 
 
-async def test_a_peek_leaves_out_what_is_before_the_cursors(queue: Connection) -> None:
-    await enqueue_in(queue, 3)
-    second, other = await enqueue_in(queue, 3), await enqueue_in(queue, 15, "other")
-    cursors: list[datetime | None] = [None] * (LANES * len(KINDS))
-    cursors[3 * len(KINDS)] = second
-    assert found(await peek(queue, cursors)) == {(3, "job"): second, (15, "other"): other}
-
-
 async def test_a_peek_tells_nothing_of_paused_kinds_but_that_they_are(queue: Connection) -> None:
     await enqueue_in(queue, 3)
     await queue.execute("select agent.pause_kind('job')")
@@ -268,7 +251,7 @@ async def test_what_is_left_to_the_sweep_is_not_worth_a_claim(queue: Connection)
     assert found(await peek(queue)) == {}
 
 
-async def test_a_peek_neither_takes_nor_waits_for_a_lock(queue: Connection, other: Connection) -> None:
+async def test_a_peek_takes_no_lock_and_skips_what_is_passed(queue: Connection, other: Connection) -> None:
     vt = await enqueue_in(queue, 3)
     async with other.transaction():
         await other.execute("select from agent.event for update")
@@ -278,18 +261,19 @@ async def test_a_peek_neither_takes_nor_waits_for_a_lock(queue: Connection, othe
     (row,) = await do.claim(queue)
     assert found(await peek(queue)) == {(3, "job"): row["vt"]}, "its lease"
     await do.release(queue, pair(row))
+    second, other = await enqueue_in(queue, 3), await enqueue_in(queue, 15, "other")
+    cursors: list[datetime | None] = [None] * (LANES * len(KINDS))
+    cursors[3 * len(KINDS)] = second
+    assert found(await peek(queue, cursors)) == {(3, "job"): second, (15, "other"): other}
 
 
-async def test_a_peek_tells_when_the_next_schedule_is_due(queue: Connection) -> None:
+async def test_a_peek_tells_the_next_schedule_and_if_asked_the_queues_figures(queue: Connection) -> None:
     assert (await peek(queue)).cron_in is None
     now = await queue.fetchval("select agent.clock()")
     await Engine(queue).set_cron("later", kind="tick", schedule="* * * * *", next_at=now + HOUR)
     assert 3590 < ((await peek(queue)).cron_in or 0) <= 3600
     await Engine(queue).set_cron("overdue", kind="tick", schedule="* * * * *", next_at=now - HOUR)
     assert (await peek(queue)).cron_in == 0
-
-
-async def test_a_peek_brings_the_queues_figures_along_where_it_is_asked_to(queue: Connection) -> None:
     await do.enqueue(queue)
     await queue.execute("update agent.measurement set due = '-infinity'")
     peeked = await Engine(queue).peek_events(KINDS, HOUR, measure=True)

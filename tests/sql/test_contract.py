@@ -24,9 +24,7 @@ ONE_EXAMPLE_A_DATABASE = settings(
 )
 
 
-async def test_documented_functions_take_what_is_documented_and_few_have_a_second_form(
-    queue: Connection,
-) -> None:
+async def test_documented_functions_take_what_is_documented_and_few_have_two_forms(queue: Connection) -> None:
     rows = await queue.fetch(
         "select proname, array_agg(pg_get_function_arguments(oid) order by 1) as forms from pg_proc"
         " where pronamespace = 'agent'::regnamespace group by 1"

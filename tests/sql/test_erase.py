@@ -127,7 +127,16 @@ async def test_nothing_of_a_person_is_left_and_everything_of_others_is(queue: Co
     assert await queue.fetchval("select array_agg(id) from agent.event_hist") == [other]
 
 
-async def test_an_id_is_a_word_of_its_own_wherever_it_stands(queue: Connection) -> None:
+async def test_ids_combine_and_are_whole_words_and_a_preview_changes_nothing(queue: Connection) -> None:
+    both = await do.insert(queue, envelope("Ev1", user="U7", channel="C7"))
+    one = await do.insert(queue, envelope("Ev2", user="U7", channel="C8"))
+    assert await preview(queue, user="U7", channel="C7") == {"event": 1}
+    assert await do.live(queue, both) is not None
+    assert await queue.fetchval("select count(*) from agent.erasure") == 0
+    assert await erase(queue, user="U7", channel="C7") == {"cancelled": 1, "event_hist": 1}
+    assert await do.live(queue, both) is None
+    assert await do.live(queue, one) is not None
+    assert await erase(queue, team="T1") == {"cancelled": 1, "event_hist": 1}
     said = ["<@U7> hi", "line\nU7", '"U7"', "team:U7:x"]
     gone = [await do.insert(queue, envelope(f"Ev{n}", text=text)) for n, text in enumerate(said)]
     kept = [
@@ -140,18 +149,6 @@ async def test_an_id_is_a_word_of_its_own_wherever_it_stands(queue: Connection) 
     assert [await do.live(queue, identity) is not None for identity in gone + kept] == [False] * 5 + [
         True
     ] * 3
-
-
-async def test_ids_combine_and_a_preview_changes_nothing(queue: Connection) -> None:
-    both = await do.insert(queue, envelope("Ev1", user="U7", channel="C7"))
-    one = await do.insert(queue, envelope("Ev2", user="U7", channel="C8"))
-    assert await preview(queue, user="U7", channel="C7") == {"event": 1}
-    assert await do.live(queue, both) is not None
-    assert await queue.fetchval("select count(*) from agent.erasure") == 0
-    assert await erase(queue, user="U7", channel="C7") == {"cancelled": 1, "event_hist": 1}
-    assert await do.live(queue, both) is None
-    assert await do.live(queue, one) is not None
-    assert await erase(queue, team="T1") == {"cancelled": 1, "event_hist": 1}
 
 
 async def test_an_erasure_that_stopped_goes_on_and_ends_with_one_receipt(queue: Connection) -> None:
@@ -176,7 +173,7 @@ async def test_an_erasure_that_stopped_goes_on_and_ends_with_one_receipt(queue: 
     assert receipt["filter"] == hashed, "the printed key proves whose erasure it was"
 
 
-async def test_children_go_with_what_they_were_for(queue: Connection) -> None:
+async def test_children_go_with_what_they_were_for_and_what_comes_later_stays(queue: Connection) -> None:
     await do.enqueue(queue, "plan", payload='{"user": "U7"}')
     (row,) = await do.claim(queue, "plan")
     await do.continue_with(
@@ -186,9 +183,6 @@ async def test_children_go_with_what_they_were_for(queue: Connection) -> None:
     await do.complete(queue, pair(child), results=[json.dumps(SECRET)])
     await erase(queue, user="U7")
     assert await traces(queue, SECRET, "U7") == []
-
-
-async def test_what_comes_later_is_not_covered(queue: Connection) -> None:
     await written(queue, 1)
     given = '{"team": "T1"}'
     begun = await begin(queue, given)
@@ -199,9 +193,7 @@ async def test_what_comes_later_is_not_covered(queue: Connection) -> None:
     assert await queue.fetchval("select count(*) from agent.installation") == 2
 
 
-async def test_what_is_requeued_is_found_and_operators_erase_alone(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_what_is_requeued_goes_and_operators_erase_alone(queue: Connection, connect: Connect) -> None:
     first = await do.finish(queue, "Ev1", 1)
     given = '{"user": "U1"}'
     begun = await begin(queue, given)
@@ -235,9 +227,7 @@ async def test_a_transaction_delays_its_rows_alone(queue: Connection, connect: C
     assert await traces(queue, "T1") == []
 
 
-async def test_it_goes_in_bounded_steps_through_all_of_history(
-    queue: Connection,
-) -> None:
+async def test_it_goes_in_bounded_steps_through_all_of_history(queue: Connection) -> None:
     for number in range(7):
         await do.finish(queue, f"Ev{number}", 20 * number)
     assert await preview(queue, limit=2, user="U1") == {"event_hist": 7}

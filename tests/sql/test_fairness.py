@@ -135,9 +135,7 @@ async def test_groups_keep_their_order(queue: Connection) -> None:
     assert [tuple(row) for row in await queue.fetch(heads)] == [(members[1], 4)]
 
 
-async def test_one_worker_at_a_time_shares_a_kind_and_locked_events_stop_nothing(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_one_worker_at_a_time_shares_a_kind_beside_locks(queue: Connection, connect: Connect) -> None:
     await flood(queue, "crowd")
     held, _ = await single(queue, "a"), await single(queue, "b")
     other = await connect()

@@ -29,17 +29,12 @@ async def later(queue: Connection, by: timedelta) -> Any:
     return await queue.fetchval("select agent.clock() + $1::interval", by)
 
 
-async def test_a_group_has_one_head_and_shares_its_lane(queue: Connection) -> None:
-    first, *_ = await three(queue)
-    await do.enqueue(queue)
-    assert await do.heads(queue, "g") == [first]
+async def test_a_group_has_one_head_and_one_lane_and_is_claimed_whole_and_in_order(queue: Connection) -> None:
+    group, alone = await three(queue), await do.enqueue(queue)
+    assert await do.heads(queue, "g") == group[:1]
     assert await queue.fetchval("select count(distinct lane) from agent.event where group_key = 'g'") == 1
     assert await queue.fetchval("select bool_and(head) from agent.event where group_key is null")
-
-
-async def test_a_claim_takes_the_group_whole_and_in_order(queue: Connection) -> None:
-    group = await three(queue)
-    assert await ids(queue) == group
+    assert await ids(queue) == [*group, alone]
     late = await do.enqueue(queue, group_key="g")
     assert await ids(queue) == [], "while the group runs, no other claim gets one of its events"
     assert await do.claim_one(queue) is None
@@ -125,20 +120,17 @@ async def test_deleting_by_hand_leaves_a_sound_group(queue: Connection, which: s
     assert len(await do.heads(queue, "g")) == (0 if which == "all" else 1)
 
 
-async def test_truncating_leaves_a_sound_queue(queue: Connection) -> None:
-    await three(queue)
-    await queue.execute("truncate agent.event")
-    assert await ids(queue) == []
-    successor = await do.enqueue(queue, group_key="g")
-    assert await ids(queue) == [successor]
-
-
-async def test_a_group_that_lost_its_head_is_healed_by_the_sweep(queue: Connection) -> None:
+async def test_a_sweep_heals_a_headless_group_and_truncating_leaves_a_sound_queue(queue: Connection) -> None:
     group = await three(queue)
     await queue.execute("update agent.event set head = false")
     assert await ids(queue) == []
     await queue.execute("select agent.sweep_events()")
     assert await ids(queue) == group
+    await three(queue)
+    await queue.execute("truncate agent.event")
+    assert await ids(queue) == []
+    successor = await do.enqueue(queue, group_key="g")
+    assert await ids(queue) == [successor]
 
 
 async def test_a_busy_head_makes_its_members_settle_later(queue: Connection, other: Connection) -> None:
@@ -202,11 +194,12 @@ async def handed_over(queue: Connection) -> list[int]:
 
 
 @pytest.mark.parametrize("arrived", [IN_ORDER, IN_ORDER[::-1]], ids=["in order", "in reverse"])
-async def test_a_batch_of_events_begins_with_what_happened_first(
-    queue: Connection, arrived: list[str]
-) -> None:
-    ids = dict(zip(arrived, await insert_batch(queue, *map(in_thread, arrived)), strict=True))
-    assert await handed_over(queue) == [ids[key] for key in IN_ORDER]
+async def test_a_batch_begins_with_what_happened_first(queue: Connection, arrived: list[str]) -> None:
+    ids = await insert_batch(queue, *map(in_thread, arrived))
+    in_order = [ids[arrived.index(key)] for key in IN_ORDER]
+    assert await handed_over(queue) == in_order
+    await queue.execute("select agent.rerun_events($1)", ids)
+    assert await handed_over(queue) == in_order, "requeued"
 
 
 async def test_events_without_a_time_come_in_the_order_of_their_arrival(queue: Connection) -> None:
@@ -224,9 +217,7 @@ async def test_a_claim_that_is_full_of_bytes_takes_the_first_events(queue: Conne
 
 
 @pytest.mark.usefixtures("patient")
-async def test_a_claim_that_read_the_clock_during_the_insert_takes_the_first_events(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_a_claim_begun_during_an_insert_takes_the_first(queue: Connection, connect: Connect) -> None:
     """It looks later, when the batch is committed, and passes over rows that were stored after its moment."""
     other, inserting = await connect(), await connect()
     blocker = other.transaction()
@@ -259,14 +250,6 @@ async def test_a_batch_of_jobs_leaves_the_head_of_others_alone(queue: Connection
     assert [row["id"] for row in rows] == [head, *ids[:2], ids[3]]
 
 
-async def test_requeued_events_begin_with_the_one_that_happened_first(queue: Connection) -> None:
-    ids = await insert_batch(queue, *map(in_thread, IN_ORDER))
-    for identity in ids:
-        await queue.execute("select agent.delete_event($1)", identity)
-    await queue.execute("select agent.rerun_events($1)", ids)
-    assert await handed_over(queue) == ids
-
-
 async def test_children_of_a_group_run_in_the_order_given(queue: Connection) -> None:
     children = [Job("job", {"name": name}, group_key="g", item_key=name) for name in "cadb"]
     await Queue(queue).fan_out(children, Continuation("then", group_key="h"))
@@ -277,10 +260,8 @@ async def test_children_of_a_group_run_in_the_order_given(queue: Connection) -> 
     assert names == list("cadb")
 
 
-async def test_a_batch_of_jobs_begins_with_its_first_where_the_head_left_meanwhile(
-    queue: Connection, other: Connection
-) -> None:
-    """Its jobs join as members, and find no head as they commit."""
+async def test_a_batch_begins_with_its_first_without_a_head(queue: Connection, other: Connection) -> None:
+    """The jobs join as members. Where the head left meanwhile, they find none as they commit."""
     head = await do.enqueue(queue, group_key="g")
     async with other.transaction():
         await other.execute("select agent.delete_event($1)", head)
@@ -289,12 +270,8 @@ async def test_a_batch_of_jobs_begins_with_its_first_where_the_head_left_meanwhi
         await do.waits_for_lock(other, queue)
     ids = await batch
     assert await handed_over(queue) == ids
-
-
-async def test_a_batch_of_jobs_begins_with_its_first_where_the_head_is_scheduled(queue: Connection) -> None:
     later = await queue.fetchval("select agent.clock() + interval '1 day'")
     await do.enqueue(queue, group_key="g", run_at=later)
-    jobs = [{"kind": "job", "group_key": "g", "item_key": name} for name in "cadb"]
     ids = await enqueue_batch(queue, jobs)
     assert await handed_over(queue) == ids
 

@@ -25,17 +25,13 @@ async def add(queue: Connection, kind: str) -> int:
     return await do.enqueue(queue, kind, group_key="g")
 
 
-async def test_a_mention_is_claimed_though_its_channel_message_came_first(queue: Connection) -> None:
-    """Slack sends both for one message, and many bots handle the mention alone."""
+async def test_what_nobody_handles_waits_behind_what_somebody_does(queue: Connection) -> None:
+    """Slack sends both for a mention in a channel, and many bots handle the mention alone."""
     await announce(queue, HANDLED)
     thread = {"channel": "C1", "ts": "1.1"}
     await do.insert(queue, envelope("Ev1", type="message", channel_type="channel", **thread))
     mention = await do.insert(queue, envelope("Ev2", **thread))
     assert await handled(queue) == [mention]
-
-
-async def test_what_nobody_handles_waits_behind_what_somebody_does(queue: Connection) -> None:
-    await announce(queue, HANDLED)
     unhandled = await add(queue, UNHANDLED)
     first = await add(queue, HANDLED)
     await add(queue, UNHANDLED)

@@ -131,9 +131,7 @@ async def test_a_batch_waits_for_a_duplicates_move_to_history(queue: Connection,
 
 
 @pytest.mark.usefixtures("patient")
-async def test_batches_beside_moves_to_history_store_nothing_twice(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_batches_beside_moves_to_history_store_all_once(queue: Connection, connect: Connect) -> None:
     others = [await connect() for _ in range(3)]
     for turn in range(12):
         events = [in_thread(f"Ev{turn}-{number}", f"D{number % 3}") for number in range(6)]
@@ -178,9 +176,7 @@ BY_HAND = (
 
 
 @pytest.mark.parametrize("event_ts", ["soon", None])
-async def test_a_duplicate_without_a_time_finds_history_for_a_day(
-    queue: Connection, event_ts: str | None
-) -> None:
+async def test_a_duplicate_without_a_time_is_found_for_a_day(queue: Connection, event_ts: str | None) -> None:
     identity = await finished(queue, envelope("Ev1", event_ts=event_ts))
     await do.advance(queue, timedelta(hours=24))
     assert await do.insert(queue, envelope("Ev1", event_ts=event_ts)) == identity
@@ -218,9 +214,7 @@ async def test_inserting_above_read_committed_is_refused(queue: Connection, isol
             await queue.fetchval("select agent.insert_event($1)", envelope("Ev1"))
 
 
-async def test_a_batch_gives_up_on_a_blocked_event_and_stores_nothing(
-    queue: Connection, other: Connection
-) -> None:
+async def test_a_batch_gives_up_on_a_blocked_event_entirely(queue: Connection, other: Connection) -> None:
     async with other.transaction():
         await do.insert(other, envelope("Ev2"))
         with pytest.raises(asyncpg.LockNotAvailableError):

@@ -113,7 +113,7 @@ async def test_each_key_has_its_own_limit(queue: Connection, per: str, members: 
     assert {row["id"] for row in await do.claim(queue)} == {first, other, keyless}
 
 
-async def test_a_job_may_bring_its_key(queue: Connection) -> None:
+async def test_a_job_may_bring_its_key_and_hundreds_of_blocked_keys_hide_none(queue: Connection) -> None:
     await declare(queue, per="given", concurrency=1)
     ids = await keyed(queue, "a", "a", "b", None)
     claimed = await do.claim(queue)
@@ -125,10 +125,6 @@ async def test_a_job_may_bring_its_key(queue: Connection) -> None:
     assert await do.claim(queue) == []
     await do.complete(queue, pair(second))
     assert [row["id"] for row in await do.claim(queue)] == [ids[0]]
-
-
-async def test_hundreds_of_blocked_keys_hide_none(queue: Connection) -> None:
-    await declare(queue, per="given", concurrency=1)
     await queue.execute(
         "select agent.enqueue_jobs(jsonb_agg(jsonb_build_object('kind', 'job', 'limit_key', nth % 500)))"
         " from generate_series(1, 1000) as nth"
@@ -141,7 +137,7 @@ async def test_hundreds_of_blocked_keys_hide_none(queue: Connection) -> None:
     assert row["id"] == running[333]["id"] + 500
 
 
-async def test_priority_counts_within_a_key(queue: Connection) -> None:
+async def test_priority_counts_within_a_key_and_every_end_of_a_claim_frees_a_slot(queue: Connection) -> None:
     await declare(queue, concurrency=1)
     ids = {priority: await do.enqueue(queue, priority=priority) for priority in (3, 2, 1, 0)}
     for _ in range(4):
@@ -149,10 +145,6 @@ async def test_priority_counts_within_a_key(queue: Connection) -> None:
         await do.complete(queue, pair(row))
     found = await queue.fetch("select id, agent.priority_of(lane) as priority from agent.event_hist")
     assert {row["priority"]: row["id"] for row in found} == ids
-
-
-async def test_every_way_out_of_a_claim_frees_its_slot(queue: Connection) -> None:
-    await declare(queue, concurrency=1)
     for _ in range(2):
         await do.enqueue(queue)
     (row,) = await do.claim(queue)
@@ -194,6 +186,17 @@ async def test_a_lapsed_run_counts_until_it_lapses_and_is_not_renewed_afterwards
     await do.complete(queue, pair(row))
     (row,) = await do.claim(queue)
     assert (row["id"], row["attempts"]) == (ids[0], 2)
+    await do.complete(queue, pair(row))
+    await do.enqueue(queue)
+    await do.enqueue(queue)
+    (running,) = await do.claim(queue)
+    assert await do.claim(queue) == []
+    older = await do.enqueue(queue)
+    await queue.execute("update agent.event set vt = vt - interval '1 hour' where id = $1", older)
+    await queue.execute("select agent.note_parked(array[$1::int8], false)", older)
+    assert await do.claim(queue) == []
+    await do.complete(queue, pair(running))
+    assert [row["id"] for row in await do.claim(queue)] == [older]
 
 
 async def test_a_group_is_one_run_for_a_handler_of_groups_alone(queue: Connection) -> None:
@@ -236,23 +239,7 @@ async def test_a_kind_that_becomes_limited_parks_what_waits(queue: Connection) -
     assert await queue.fetchval("select count(*) from agent.kind_limit") == 0
 
 
-async def test_an_older_event_that_comes_while_no_slot_is_free_is_claimed_later(queue: Connection) -> None:
-    await declare(queue, concurrency=1)
-    await do.enqueue(queue)
-    await do.enqueue(queue)
-    (running,) = await do.claim(queue)
-    assert await do.claim(queue) == []
-    older = await do.enqueue(queue)
-    await queue.execute("update agent.event set vt = vt - interval '1 hour' where id = $1", older)
-    await queue.execute("select agent.note_parked(array[$1::int8], false)", older)
-    assert await do.claim(queue) == []
-    await do.complete(queue, pair(running))
-    assert [row["id"] for row in await do.claim(queue)] == [older]
-
-
-async def test_the_sweep_finds_what_claims_of_a_limit_passed_over(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_the_sweep_finds_what_limited_claims_passed_over(queue: Connection, connect: Connect) -> None:
     other = await connect()
     async with other.transaction():
         identity = await do.enqueue(other)
@@ -420,7 +407,7 @@ async def test_a_replaced_job_counts_by_a_new_key(queue: Connection, per: str, o
     assert len(await do.claim(queue)) == 1
 
 
-async def test_a_transaction_notes_each_key_once(queue: Connection) -> None:
+async def test_a_transaction_and_a_step_that_parks_events_note_each_key_once(queue: Connection) -> None:
     """A claim may delete the note, also within the transaction: then the next event is noted anew."""
     await declare(queue, per="given", concurrency=1000)
     await queue.execute("delete from agent.limit_note")
@@ -436,6 +423,18 @@ async def test_a_transaction_notes_each_key_once(queue: Connection) -> None:
     assert await queue.fetch("select * from agent.limit_note") == notes, (
         "a settle far from the limit notes none"
     )
+    rows = "from generate_series(1, 300) as nth order by random()"
+    await queue.execute(
+        "insert into agent.event (event_ts, vt, kind, event, head, lane) select now()"
+        f", now() - nth * interval '1 second', 'job', jsonb_build_object('team_id', 'T' || nth % 3), true, 0 {rows}"
+    )
+    await queue.execute("select agent.register_kinds(array['job'])")
+    await declare(queue, per="workspace", concurrency=1000)
+    await queue.execute("delete from agent.limit_note")
+    assert await queue.fetchval("select agent.park_events('job', 1000)") == 300
+    assert await queue.fetchval("select count(*) from agent.limit_note") == 3
+    await queue.execute("select agent.note_keys('job', 10)")
+    assert len(await do.claim(queue, limit=1000)) == 300
 
 
 async def test_the_first_notes_are_read_in_order_from_one_index(queue: Connection) -> None:
@@ -450,22 +449,6 @@ async def test_the_first_notes_are_read_in_order_from_one_index(queue: Connectio
         "Limit",
         "Index Only Scan using limit_note_due on limit_note",
     ]
-
-
-async def test_a_kind_that_becomes_limited_notes_each_key_once_a_step(queue: Connection) -> None:
-    """The order in which its events were stored makes no difference."""
-    rows = "from generate_series(1, 300) as nth order by random()"
-    await queue.execute(
-        "insert into agent.event (event_ts, vt, kind, event, head, lane) select now()"
-        f", now() - nth * interval '1 second', 'job', jsonb_build_object('team_id', 'T' || nth % 3), true, 0 {rows}"
-    )
-    await queue.execute("select agent.register_kinds(array['job'])")
-    await declare(queue, per="workspace", concurrency=1000)
-    await queue.execute("delete from agent.limit_note")
-    assert await queue.fetchval("select agent.park_events('job', 1000)") == 300
-    assert await queue.fetchval("select count(*) from agent.limit_note") == 3
-    await queue.execute("select agent.note_keys('job', 10)")
-    assert len(await do.claim(queue, limit=1000)) == 300
 
 
 async def test_a_slot_freed_while_a_claim_counts_it_is_found(queue: Connection, connect: Connect) -> None:

@@ -57,9 +57,7 @@ async def test_a_claim_passes_a_locked_member(queue: Connection, connect: Connec
 
 
 @foreign
-async def test_heartbeats_and_settles_go_on_around_a_held_member_that_is_locked(
-    queue: Connection, connect: Connect, statement: str
-) -> None:
+async def test_a_locked_member_stops_no_settles(queue: Connection, connect: Connect, statement: str) -> None:
     first, locked, third = [await member(queue) for _ in range(3)]
     other = await do.enqueue(queue)
     assert len(await do.claim(queue)) == 4
@@ -75,9 +73,7 @@ async def test_heartbeats_and_settles_go_on_around_a_held_member_that_is_locked(
 
 
 @pytest.mark.parametrize("how", ["fail", "final", "release", "snooze", "await"])
-async def test_a_settle_with_a_locked_successor_is_busy(
-    queue: Connection, connect: Connect, how: str
-) -> None:
+async def test_a_settle_with_a_locked_follower_is_busy(queue: Connection, connect: Connect, how: str) -> None:
     """Its settle elects the group's next head among the members, and may not wait for one."""
     held, other = await member(queue), await do.enqueue(queue)
     rows = await do.claim(queue)
@@ -121,9 +117,7 @@ async def test_a_lapsed_group_with_a_locked_member_waits_alone(queue: Connection
     ],
     ids=["its group is entered", "it is locked"],
 )
-async def test_children_end_beside_a_transaction_on_their_continuation(
-    queue: Connection, connect: Connect, statement: str
-) -> None:
+async def test_children_end_beside_continuations(queue: Connection, connect: Connect, statement: str) -> None:
     """Only the settle that counts off a locked continuation answers busy."""
     client = Queue(queue)
     await client.fan_out([Job("child", {})], Continuation("then", group_key="g"))
@@ -139,9 +133,7 @@ async def test_children_end_beside_a_transaction_on_their_continuation(
     assert len(await do.claim(queue, "then", "also")) == 2
 
 
-async def test_a_failed_child_waits_for_nothing_that_ends_with_it(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_a_failed_child_waits_for_nothing_ending_with_it(queue: Connection, connect: Connect) -> None:
     """The first failed child ends the inner continuation, which counts off the outer one."""
     client = Queue(queue)
     outer = await client.fan_out([Job("plan", {})], Continuation("outer", fails_with_children=True))
@@ -158,9 +150,7 @@ async def test_a_failed_child_waits_for_nothing_that_ends_with_it(
     assert await queue.fetchval("select count(*) from agent.event") == 0
 
 
-async def test_settles_of_each_others_continuations_do_not_deadlock(
-    queue: Connection, other: Connection
-) -> None:
+async def test_settles_beside_continuations_do_not_deadlock(queue: Connection, other: Connection) -> None:
     """Each ended a member of the group in which the other's continuation waits."""
     client = Queue(queue)
     for name in "ab":

@@ -119,9 +119,7 @@ async def test_an_announcement_waits_for_no_open_transaction(queue: Connection, 
 
 
 @pytest.mark.parametrize("statement", [*CALLS, "by hand", "paused"])
-async def test_the_first_event_of_a_kind_in_an_open_transaction_blocks_no_other(
-    queue: Connection, other: Connection, statement: str
-) -> None:
+async def test_an_uncommitted_kind_blocks_none(queue: Connection, other: Connection, statement: str) -> None:
     transaction = other.transaction()
     await transaction.start()
     match statement:

@@ -8,7 +8,7 @@ import pytest
 from surelane.calls import Connection
 
 SECRET = "'{\"secret\": 1}'"
-NO_IDS = ({}, {"user": ""}, {"user": "U%"}, {"user": "U''"}, {"user": "x" * 51})
+NO_IDS: tuple[dict[str, str], ...] = ({}, {"user": ""}, {"user": "U%"}, {"user": "U''"}, {"user": "x" * 51})
 ERASURES = (("preview", ")"), ("begin", ", null)"))
 NO_TIMESTAMPS = {
     "text": (

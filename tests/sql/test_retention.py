@@ -29,9 +29,7 @@ async def ended(queue: Connection) -> list[int]:
     return [row["id"] for row in await queue.fetch("select id from agent.event_hist order by id")]
 
 
-async def test_old_history_goes_with_its_steps_and_signals_and_what_is_young_or_live_stays(
-    queue: Connection,
-) -> None:
+async def test_old_history_goes_with_its_steps_and_signals_and_the_rest_stays(queue: Connection) -> None:
     old, young = await finish(queue, "Ev1", 200), await finish(queue, "Ev2", 1)
     long_ago = "select agent.from_timestamptz(agent.clock() - interval '300 days')::text"
     waiting = await insert(queue, envelope("Ev3", event_ts=await queue.fetchval(long_ago)))

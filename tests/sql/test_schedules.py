@@ -133,9 +133,7 @@ async def test_what_runs_is_not_moved_nor_replaced_nor_tried_again_once_cancelle
         ("earliest", 3, (2, 1)),
     ],
 )
-async def test_a_pending_duplicate_obeys_its_mode(
-    queue: Connection, mode: Any, at: int, expected: Any
-) -> None:
+async def test_a_duplicate_obeys_its_mode(queue: Connection, mode: Any, at: int, expected: Any) -> None:
     client, base = Queue(queue), await now(queue)
     first = await client.enqueue("mail", {"n": 1}, dedupe_key="d", run_at=base + 2 * HOUR)
     given: Any = {"dedupe_key": "d", "run_at": base + at * HOUR, "on_duplicate": mode}

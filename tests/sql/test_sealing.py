@@ -146,9 +146,7 @@ async def test_processes_that_begin_together_make_one_key(service: Connection, c
     assert other.raw != keys[0].raw
 
 
-async def test_a_data_key_and_its_salt_are_used_for_a_minute_without_a_look(
-    service: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_data_key_is_kept_for_a_minute(service: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = DataKeys(service, Keyring([NEW]))
     first = await keys.current("T1")
     async with service.transaction():  # every other call would wait for it, or fail
@@ -162,9 +160,7 @@ async def test_a_data_key_and_its_salt_are_used_for_a_minute_without_a_look(
     assert second.ciphers.current()[0] != first.ciphers.current()[0]
 
 
-async def test_claimed_events_are_remembered_as_long_as_they_are_held(
-    service: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_held_events_are_remembered(service: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("surelane.encryption.sealing._FEW", 2)
     seal = sealing(service)
 

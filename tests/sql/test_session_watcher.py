@@ -126,9 +126,7 @@ async def test_few_look_and_news_of_a_worker_ends_the_pause_of_one_that_is_alone
     assert all(ALONE <= pause <= ALONE * (1 + JITTER) for pause in pauses)
 
 
-async def test_locked_claims_are_ended_at_a_later_look(
-    post: Post, queue: Connection, connect: Connect
-) -> None:
+async def test_locked_claims_end_at_a_later_look(post: Post, queue: Connection, connect: Connect) -> None:
     await post.lose("lost")
     identity = await enqueue(queue, "mail")
     await claim(queue, "mail", worker="lost")

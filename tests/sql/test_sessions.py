@@ -146,13 +146,7 @@ async def test_a_successor_of_a_dead_workers_name_has_no_claim(queue: Connection
     assert (await why(queue, identity))[0] == "due"
 
 
-async def test_a_worker_taken_for_dead_lives_when_it_is_back(queue: Connection, connect: Connect) -> None:
-    await rescue(queue, "w1", await dead(queue, connect))
-    await session(queue, await connect(), "w1")
-    assert await states(queue) == {"w1": "alive"}
-
-
-async def test_neither_a_locked_event_nor_a_worker_stops_rescue(queue: Connection, connect: Connect) -> None:
+async def test_locks_stop_no_rescue_and_who_comes_back_lives(queue: Connection, connect: Connect) -> None:
     """A later look ends a claim that was locked: who found the death may have stopped meanwhile."""
     held, free = [await enqueue(queue, "mail") for _ in range(2)]
     owner, key = await connect(), await dead(queue, connect)
@@ -167,6 +161,8 @@ async def test_neither_a_locked_event_nor_a_worker_stops_rescue(queue: Connectio
     assert await rescue(queue, "w1", key) == (1, 0)
     assert (await Engine(queue).watch_sessions("w2")).lost == []
     assert await states(queue) == {"w1": "died"}
+    await session(queue, await connect(), "w1")
+    assert await states(queue) == {"w1": "alive"}
 
 
 async def test_a_new_process_ends_a_predecessors_claim_that_was_locked_and_keeps_its_own(
@@ -212,17 +208,14 @@ async def test_a_worker_is_listed_and_has_a_session_beside_locks(queue: Connecti
     assert (await only_row(queue, worker))["kinds"] == ["mail", "note"]
 
 
-async def test_without_a_session_announcements_count_alone(queue: Connection) -> None:
+async def test_without_a_session_announcements_and_heartbeats_count_alone(queue: Connection) -> None:
+    """A worker whose heartbeats stopped may live, and not know of it."""
     await Engine(queue).announce_worker("pooled", ["mail"], "1.0.0")
     seen = await Engine(queue).watch_sessions("pooled")
     assert (seen.lost, seen.known) == ([], 0)
     assert await states(queue) == {"pooled": "alive"}
     await queue.execute("update agent.worker set seen_at = seen_at - interval '2 min'")
     assert await states(queue) == {"pooled": "silent"}
-
-
-async def test_a_claim_without_heartbeats_is_named_and_its_rescue_told(queue: Connection) -> None:
-    """Its worker may live, and not know of it."""
     identity = await enqueue(queue, "mail")
     await claim(queue, "mail", worker="w1")
     await queue.execute(SILENT, 3)
@@ -300,7 +293,7 @@ async def test_a_connection_that_lost_its_network_has_no_session(queue: Connecti
         assert seconds == 0 if local else 0 < seconds <= 10
 
 
-async def test_a_claim_from_before_the_clock_went_back_ends(queue: Connection, connect: Connect) -> None:
+async def test_a_clock_that_went_back_hides_no_claim_and_no_kind(queue: Connection, connect: Connect) -> None:
     """A worker that reconnects does not know of it: its answer was lost."""
     await session(queue, await connect(), "w1", "mail")
     identity = await enqueue(queue, "mail")
@@ -310,9 +303,6 @@ async def test_a_claim_from_before_the_clock_went_back_ends(queue: Connection, c
     await advance(queue, timedelta(minutes=-19))
     _, released = await Engine(queue).release_unknown("w1", [], None)
     assert (released, (await why(queue, identity))[0]) == (2, "due")
-
-
-async def test_a_death_before_the_clock_went_back_hides_no_kinds(queue: Connection, connect: Connect) -> None:
     dying = await connect()
     await advance(queue, timedelta(minutes=19))
     await session(queue, dying, "w1", "mail")

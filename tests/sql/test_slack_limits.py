@@ -117,9 +117,7 @@ async def test_a_limit_that_is_being_added_is_given_up_on_soon(queue: Connection
                 await lease(queue, wants(1))
 
 
-async def test_a_refused_call_delays_its_limit_and_a_lower_number_holds_from_then_on(
-    queue: Connection,
-) -> None:
+async def test_a_refused_call_delays_its_limit_and_a_lower_number_holds_at_once(queue: Connection) -> None:
     await lease(queue, wants(1, calls=4))
     assert await SlackLimits(queue).delay_slack_calls("T/x", 4, 100, 30) is True
     assert await waits(queue, wants(4, calls=4)) == [30, 55, 80, 105], "one by one"
