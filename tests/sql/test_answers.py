@@ -85,7 +85,7 @@ async def test_requests_wait_for_the_successor_of_a_worker_that_has_just_retired
     assert not (await ask(queue, click(2)))[1]
 
 
-async def test_only_the_claim_that_stands_answers_and_once(queue: Connection) -> None:
+async def test_only_the_claim_that_stands_answers_and_once(queue: Connection, connect: Connect) -> None:
     identity, waits = await ask(queue, click())
     assert waits
     engine, intake = Engine(queue), Intake(queue)
@@ -100,6 +100,12 @@ async def test_only_the_claim_that_stands_answers_and_once(queue: Connection) ->
     assert await intake.take_answers("another", [identity], [identity]) == {}
     assert await intake.take_answers(CHANNEL, [identity], []) == {identity: '"first"'}
     assert await intake.take_answers(CHANNEL, [identity], [identity]) == {}
+    identity, _ = await ask(queue, click(2))
+    await claim(queue)
+    other = await connect("surelane_ingest")
+    async with other.transaction():
+        assert await Intake(other).take_answers(CHANNEL, [], [identity]) == {identity: None}
+        assert await Engine(queue).answer_requests([(identity, 1, '"late"')]) == set()
 
 
 async def test_request_that_gave_up_or_whose_time_is_up_takes_no_answer(queue: Connection) -> None:
@@ -131,15 +137,6 @@ async def test_repeated_request_waits_beside_the_first_until_the_event_has_ended
     assert [tuple(row) for row in rows] == [(CHANNEL, '"both"'), ("another", '"both"')]
     await engine.settle([(identity, 1, "complete", None)])
     assert await ask(queue, click(), "third") == (identity, False)
-
-
-async def test_answer_being_ended_is_refused_without_waiting(queue: Connection, connect: Connect) -> None:
-    identity, _ = await ask(queue, click())
-    await claim(queue)
-    other = await connect("surelane_ingest")
-    async with other.transaction():
-        assert await Intake(other).take_answers(CHANNEL, [], [identity]) == {identity: None}
-        assert await Engine(queue).answer_requests([(identity, 1, '"late"')]) == set()
 
 
 async def test_question_of_a_menu_has_one_attempt_and_a_deadline(queue: Connection) -> None:

@@ -261,10 +261,10 @@ async def test_a_peek_takes_no_lock_and_skips_what_is_passed(queue: Connection, 
     (row,) = await do.claim(queue)
     assert found(await peek(queue)) == {(3, "job"): row["vt"]}, "its lease"
     await do.release(queue, pair(row))
-    second, other = await enqueue_in(queue, 3), await enqueue_in(queue, 15, "other")
+    second, third = await enqueue_in(queue, 3), await enqueue_in(queue, 15, "other")
     cursors: list[datetime | None] = [None] * (LANES * len(KINDS))
     cursors[3 * len(KINDS)] = second
-    assert found(await peek(queue, cursors)) == {(3, "job"): second, (15, "other"): other}
+    assert found(await peek(queue, cursors)) == {(3, "job"): second, (15, "other"): third}
 
 
 async def test_a_peek_tells_the_next_schedule_and_if_asked_the_queues_figures(queue: Connection) -> None:

@@ -42,6 +42,13 @@ async def test_of_all_workers_that_try_one_fires(queue: Connection, connect: Con
     times = [following + timedelta(minutes=nth) for nth in range(3)]
     assert await Engine(queue).fire_cron("nightly", following, times, times[-1] + HOUR) == 3
     assert len(await claim(queue, "tick")) == 3, "none is lost while the last job waits"
+    due = await set_due(queue, "c", overlap="skip", jitter=HOUR)
+    # A service of the previous release keeps newer settings.
+    await queue.execute(
+        "select agent.set_cron('c', 'tick', '* * * * *', $1, '{}', 'UTC', 'one', null, 1)", due
+    )
+    row = await only_row(queue, "select overlap, jitter from agent.cron where name = 'c'")
+    assert tuple(row) == ("skip", HOUR)
 
 
 async def fire(queue: Connection, name: str, times: int = 1) -> int:
@@ -107,15 +114,6 @@ async def test_a_paused_schedule_neither_stores_nor_stops_a_job(queue: Connectio
     await queue.execute("select agent.pause_cron('c', false, $1)", due + 2 * HOUR)
     assert await fire(queue, "c") == 1
     assert len(await claim(queue, "tick")) == 1
-
-
-async def test_a_service_of_the_previous_release_keeps_a_schedules_newer_settings(queue: Connection) -> None:
-    due = await set_due(queue, "c", overlap="skip", jitter=HOUR)
-    await queue.execute(
-        "select agent.set_cron('c', 'tick', '* * * * *', $1, '{}', 'UTC', 'one', null, 1)", due
-    )
-    row = await only_row(queue, "select overlap, jitter from agent.cron")
-    assert tuple(row) == ("skip", HOUR)
 
 
 async def test_a_schedule_that_makes_no_sense_is_refused(queue: Connection) -> None:

@@ -187,15 +187,16 @@ async def test_a_lapsed_run_counts_until_it_lapses_and_is_not_renewed_afterwards
     (row,) = await do.claim(queue)
     assert (row["id"], row["attempts"]) == (ids[0], 2)
     await do.complete(queue, pair(row))
+    # An older event that comes while no slot is free is claimed first.
     await do.enqueue(queue)
     await do.enqueue(queue)
-    (running,) = await do.claim(queue)
+    (row,) = await do.claim(queue)
     assert await do.claim(queue) == []
     older = await do.enqueue(queue)
     await queue.execute("update agent.event set vt = vt - interval '1 hour' where id = $1", older)
     await queue.execute("select agent.note_parked(array[$1::int8], false)", older)
     assert await do.claim(queue) == []
-    await do.complete(queue, pair(running))
+    await do.complete(queue, pair(row))
     assert [row["id"] for row in await do.claim(queue)] == [older]
 
 
@@ -423,10 +424,10 @@ async def test_a_transaction_and_a_step_that_parks_events_note_each_key_once(que
     assert await queue.fetch("select * from agent.limit_note") == notes, (
         "a settle far from the limit notes none"
     )
-    rows = "from generate_series(1, 300) as nth order by random()"
     await queue.execute(
         "insert into agent.event (event_ts, vt, kind, event, head, lane) select now()"
-        f", now() - nth * interval '1 second', 'job', jsonb_build_object('team_id', 'T' || nth % 3), true, 0 {rows}"
+        ", now() - nth * interval '1 second', 'job', jsonb_build_object('team_id', 'T' || nth % 3), true, 0"
+        " from generate_series(1, 300) as nth order by random()"
     )
     await queue.execute("select agent.register_kinds(array['job'])")
     await declare(queue, per="workspace", concurrency=1000)

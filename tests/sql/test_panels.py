@@ -12,7 +12,7 @@ from surelane_operator.changes import Changes
 from surelane_operator.reads.filters import Cursor
 from surelane_operator.reads.queue import KindPage, list_questions, read_kinds, read_schedules, read_workers
 from surelane_operator.reads.timeline import story_of
-from surelane_operator.reads.workflows import Tree, Workflow, list_workflows, read_workflow
+from surelane_operator.reads.workflows import Workflow, list_workflows, read_workflow
 from surelane_service.cron import Cron
 from surelane_service.durations import Rate
 from surelane_service.engine import Engine, Settled
@@ -138,7 +138,7 @@ async def test_a_workflow_is_found_from_any_of_its_events(queue: Connection) -> 
     ]
 
 
-async def test_a_fan_out_below_another_is_a_branch(queue: Connection) -> None:
+async def test_a_fan_out_below_another_is_a_branch_and_many_children_come_in_pages(queue: Connection) -> None:
     _, joining = await fanned_out(queue, 2)
     (part,) = await claim(queue, "part", limit=1)
     assert await continue_with(queue, pair(part), [Job("crumb")] * 2, Continuation("inner")) == "done"
@@ -147,14 +147,11 @@ async def test_a_fan_out_below_another_is_a_branch(queue: Connection) -> None:
     assert (inner.kind, inner.continues, inner.children) == ("inner", part["id"], {"pending": 2})
     assert [child.kind for child in inner.below] == ["crumb", "crumb"]
     assert [member.kind for member in (await workflow(queue, inner.below[0].id)).path] == ["join", "inner"]
-
-
-async def test_many_children_come_in_pages(queue: Connection) -> None:
     _, joining = await fanned_out(queue, 120)
     seen: list[int] = []
     after: int | None = 0
     while after is not None:
-        tree: Tree = (await workflow(queue, joining, after)).tree
+        tree = (await workflow(queue, joining, after)).tree
         assert tree.children == {"pending": 120}
         seen += [child.id for child in tree.below]
         after = tree.more

@@ -41,7 +41,7 @@ async def member(queue: Connection, group: str = "g", **named: Any) -> int:
 
 
 @foreign
-async def test_a_claim_passes_a_locked_member(queue: Connection, connect: Connect, statement: str) -> None:
+async def test_a_locked_member_stops_no_other(queue: Connection, connect: Connect, statement: str) -> None:
     first, locked, third = [await member(queue) for _ in range(3)]
     other = await do.enqueue(queue)
     async with stays_open(await connect(), statement, locked):
@@ -54,11 +54,7 @@ async def test_a_claim_passes_a_locked_member(queue: Connection, connect: Connec
         assert answers[third] == "busy", "the group's next head is locked"
     assert await do.complete(queue, (third, 1)) == ["done"]
     assert [row["id"] for row in await do.claim(queue)] == [locked]
-
-
-@foreign
-async def test_a_locked_member_stops_no_settles(queue: Connection, connect: Connect, statement: str) -> None:
-    first, locked, third = [await member(queue) for _ in range(3)]
+    first, locked, third = [await member(queue, "h") for _ in range(3)]
     other = await do.enqueue(queue)
     assert len(await do.claim(queue)) == 4
     items = [(identity, 1) for identity in (first, locked, third, other)]
@@ -175,6 +171,10 @@ async def test_a_settle_whose_children_cannot_enter_is_busy(queue: Connection, o
     async with stays_open(other, LOCKED, head):
         assert await do.continue_with(queue, *settle) == "busy"
     assert await do.continue_with(queue, *settle) == "done"
+    event = await do.enqueue(queue, item_key="k")
+    async with stays_open(other, LOCKED, event):
+        assert await queue.fetchval("select agent.cancel_event('k')") == "busy"
+    assert await queue.fetchval("select agent.cancel_event('k')") == "cancelled"
 
 
 async def test_sweeps_and_operators_pass_a_locked_continuation(queue: Connection, connect: Connect) -> None:
@@ -202,10 +202,3 @@ async def test_sweeps_and_operators_pass_a_locked_continuation(queue: Connection
     assert await queue.fetchval("select agent.cancel_job($1)", children[0]) == "cancelled"
     assert await queue.fetchval("select agent.delete_expired_events()") == 2
     assert await do.claim(queue, "then") != []
-
-
-async def test_cancelling_a_locked_event_answers_busy(queue: Connection, other: Connection) -> None:
-    event = await do.enqueue(queue, item_key="k")
-    async with stays_open(other, LOCKED, event):
-        assert await queue.fetchval("select agent.cancel_event('k')") == "busy"
-    assert await queue.fetchval("select agent.cancel_event('k')") == "cancelled"

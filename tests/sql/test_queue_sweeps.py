@@ -48,8 +48,8 @@ async def test_a_row_that_history_refuses_keeps_no_other_in_the_queue(queue: Con
     assert await do.sweep(queue) == 0
 
 
-async def test_a_long_sweep_stops_in_time_and_keeps_what_it_did(queue: Connection) -> None:
-    """Each row takes a millisecond, and all of them exceed the caller's timeout."""
+async def test_a_long_sweep_stops_in_time_and_claims_get_past_exhausted_events(queue: Connection) -> None:
+    """Each row takes a millisecond. Only a claim knows its maximum: it has some exhausted events moved."""
     await queue.execute("select agent.enqueue('job') from generate_series(1, 3000)")
     await do.advance(queue, HOUR * 2)
     await queue.execute(SLOW + "set statement_timeout = '20s'")
@@ -59,6 +59,13 @@ async def test_a_long_sweep_stops_in_time_and_keeps_what_it_did(queue: Connectio
         await queue.execute(FAST)
     assert 0 < moved < 3000
     assert await do.expire(queue) == 3000 - moved
+    await queue.execute("select agent.enqueue('job', _max_attempts => 1) from generate_series(1, 6000)")
+    while await do.claim(queue, limit=1000):
+        pass
+    await do.advance(queue, HOUR)
+    identity = await do.enqueue(queue)
+    (row,) = await queue.fetch("select id from agent.claim_event()")
+    assert row["id"] == identity
 
 
 async def test_many_are_cancelled_and_requeued_in_steps(queue: Connection, other: Connection) -> None:
@@ -83,17 +90,6 @@ async def test_many_are_cancelled_and_requeued_in_steps(queue: Connection, other
     assert await queue.fetchval("select count(*) from agent.event_hist") == 200 - len(running)
     heads = await queue.fetchval("select count(*) from agent.event where head and group_key is not null")
     assert heads == 7
-
-
-async def test_a_claim_gets_past_any_number_of_exhausted_events(queue: Connection) -> None:
-    """Only the claim knows its maximum. It has some of them moved, and finds the event behind them."""
-    await queue.execute("select agent.enqueue('job', _max_attempts => 1) from generate_series(1, 6000)")
-    while await do.claim(queue, limit=1000):
-        pass
-    await do.advance(queue, HOUR)
-    identity = await do.enqueue(queue)
-    (row,) = await queue.fetch("select id from agent.claim_event()")
-    assert row["id"] == identity
 
 
 async def test_a_sweep_waits_for_no_locked_continuation(queue: Connection, other: Connection) -> None:

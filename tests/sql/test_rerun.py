@@ -49,7 +49,17 @@ async def steps_of(queue: Connection, identity: int) -> list[str]:
     return [row["label"] for row in rows]
 
 
-async def test_replay_is_a_new_event_with_a_key_of_its_own(queue: Connection) -> None:
+async def test_replay_has_its_own_key_and_both_name_each_other(queue: Connection, connect: Connect) -> None:
+    first = await do.enqueue(queue, item_key="a")
+    await run(queue)
+    operator = await connect("surelane_operator")
+    new = await rerun(operator, first, payload={"n": 1})
+    old, row = await do.history_of(queue, first), await do.event_of(queue, new["rerun"])
+    assert json.loads(row["event"]) == {"n": 1}
+    assert row["enqueued_by"] == "surelane_operator"
+    (of,), (replayed,) = json.loads(row["changes"]), json.loads(old["changes"])
+    assert (of["action"], of["id"], of["key"], of["by"]) == ("replay of", first, "a", "surelane_operator")
+    assert (replayed["action"], replayed["id"]) == ("replayed as", new["rerun"])
     await do.insert(queue, envelope("Ev1", channel="C1", ts="1.1"))
     first = await run(queue, MENTION)
     new = await rerun(queue, first)
@@ -62,19 +72,6 @@ async def test_replay_is_a_new_event_with_a_key_of_its_own(queue: Connection) ->
     assert again["key"] == f"Ev1:rerun:{again['rerun']}"
     # A delivery that Slack repeats finds the first event, and stores no other.
     assert await do.insert(queue, envelope("Ev1", channel="C1", ts="1.1")) == first
-
-
-async def test_both_events_name_each_other_and_who_asked(queue: Connection, connect: Connect) -> None:
-    first = await do.enqueue(queue, item_key="a")
-    await run(queue)
-    operator = await connect("surelane_operator")
-    new = await rerun(operator, first, payload={"n": 1})
-    old, row = await do.history_of(queue, first), await do.event_of(queue, new["rerun"])
-    assert json.loads(row["event"]) == {"n": 1}
-    assert row["enqueued_by"] == "surelane_operator"
-    (of,), (replayed,) = json.loads(row["changes"]), json.loads(old["changes"])
-    assert (of["action"], of["id"], of["key"], of["by"]) == ("replay of", first, "a", "surelane_operator")
-    assert (replayed["action"], replayed["id"]) == ("replayed as", new["rerun"])
 
 
 async def test_replay_comes_after_what_its_group_has(queue: Connection) -> None:
@@ -99,7 +96,7 @@ async def test_replay_counts_in_the_limit_of_its_key(queue: Connection) -> None:
     assert [row["id"] for row in await do.claim(queue)] == [new["rerun"]]
 
 
-async def test_steps_before_the_named_one_are_kept(queue: Connection) -> None:
+async def test_steps_before_the_named_one_are_kept_with_signals_yet_untaken(queue: Connection) -> None:
     await do.enqueue(queue)
     (row,) = await do.claim(queue)
     for name, nth in (("zeta", 1), ("loop", 1), ("loop", 2), ("alpha", 1)):
@@ -123,6 +120,17 @@ async def test_steps_before_the_named_one_are_kept(queue: Connection) -> None:
     unknown = await rerun(queue, row["id"], "loop (3)")
     assert (unknown["answer"], unknown["rerun"]) == ("no_step", None)
     assert unknown["steps"] == ["zeta", "loop", "loop (2)", "alpha", "caught", "last"]
+    await do.enqueue(queue, "other")
+    (row,) = await do.claim(queue, "other")
+    await store(queue, row, "one")
+    await take(queue, row, "paid")
+    await store(queue, row, "two")
+    await queue.execute("select agent.send_signal($1, 'paid', '2', false, 'U2')", row["id"])
+    await do.fail(queue, pair(row), final=True)
+    for step, signals in (("two", ["2"]), (None, [])):
+        new = await rerun(queue, row["id"], step)
+        rows = await queue.fetch("select value from agent.signal where event_id = $1", new["rerun"])
+        assert [each["value"] for each in rows] == signals
 
 
 async def test_question_is_kept_with_its_answer_or_asked_again(queue: Connection) -> None:
@@ -154,11 +162,8 @@ async def test_question_is_kept_with_its_answer_or_asked_again(queue: Connection
         ("judged", question),
     ):
         assert (await rerun(queue, row["id"], step))["steps"] == kept, step
-
-
-async def test_question_is_named_as_in_its_handler(queue: Connection) -> None:
-    await do.enqueue(queue)
-    (row,) = await do.claim(queue)
+    await do.enqueue(queue, "other")
+    (row,) = await do.claim(queue, "other")
     for nth in (1, 2):
         await store(queue, row, f"ask:{nth} asked")
         await take(queue, row, f"ask:{nth}")
@@ -168,20 +173,6 @@ async def test_question_is_named_as_in_its_handler(queue: Connection) -> None:
         assert (await rerun(queue, row["id"], step))["steps"] == kept, step
     for unknown in ("ask (3)", "plan (2)", "other", "as", "%"):
         assert (await rerun(queue, row["id"], unknown))["answer"] == "no_step", unknown
-
-
-async def test_signal_that_no_wait_had_taken_goes_with_kept_steps(queue: Connection) -> None:
-    await do.enqueue(queue)
-    (row,) = await do.claim(queue)
-    await store(queue, row, "one")
-    await take(queue, row, "paid")
-    await store(queue, row, "two")
-    await queue.execute("select agent.send_signal($1, 'paid', '2', false, 'U2')", row["id"])
-    await do.fail(queue, pair(row), final=True)
-    for step, signals in (("two", ["2"]), (None, [])):
-        new = await rerun(queue, row["id"], step)
-        rows = await queue.fetch("select value from agent.signal where event_id = $1", new["rerun"])
-        assert [each["value"] for each in rows] == signals
 
 
 async def test_what_is_live_or_has_gone_does_not_run_again(queue: Connection) -> None:

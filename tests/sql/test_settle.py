@@ -68,7 +68,8 @@ async def test_every_outcome_in_one_batch(queue: Connection) -> None:
     assert await do.live(queue, lost[0]) is not None
 
 
-async def test_without_outcomes_all_complete(queue: Connection) -> None:
+async def test_without_outcomes_all_complete_and_a_claim_settles_once(queue: Connection) -> None:
+    """Of two settles of a claim in a batch, in any order of the outcomes, one is done."""
     plain, member, lost = *await claimed(queue, 1), *await claimed(queue, 1, group_key="g"), (-1, 1)
     rows = await queue.fetch(
         "select * from agent.settle($1, $2) order by ordinal",
@@ -76,10 +77,6 @@ async def test_without_outcomes_all_complete(queue: Connection) -> None:
         [plain[1], lost[1], member[1]],
     )
     assert [tuple(row) for row in rows] == [(1, "done"), (2, "stale"), (3, "done")]
-
-
-async def test_a_claim_settles_once(queue: Connection) -> None:
-    """A batch has it twice. In any order of the outcomes, one of them is done."""
     ((identity, number),) = await claimed(queue, 1)
     answers = await settle(
         queue,
@@ -194,7 +191,7 @@ HOUR = timedelta(hours=1)
 SECOND = timedelta(seconds=1)
 
 
-async def test_at_the_maximum_an_event_ends_as_failed_with_every_error(queue: Connection) -> None:
+async def test_at_the_maximum_an_event_fails_with_every_error_else_after_its_pause(queue: Connection) -> None:
     identity = await do.enqueue(queue)
     for _ in range(3):
         (row,) = await do.claim(queue)
@@ -206,9 +203,6 @@ async def test_at_the_maximum_an_event_ends_as_failed_with_every_error(queue: Co
         f"attempt with claim {number}" for number in (1, 2, 3)
     ]
     assert (row_ended["attempts"], len(row_ended["claimed"]), row_ended["finished_by"]) == (3, 3, "w1")
-
-
-async def test_each_event_has_its_own_pause_and_a_negative_one_is_none(queue: Connection) -> None:
     pairs = await claimed(queue, 3)
     before = await queue.fetchval("select agent.clock()")
     pauses = zip(pairs, (-1, 2, 1), strict=True)
@@ -218,17 +212,8 @@ async def test_each_event_has_its_own_pause_and_a_negative_one_is_none(queue: Co
     assert [row["pause"] // HOUR for row in rows] == [0, 2, 1]
 
 
-async def test_a_live_lease_never_expires(queue: Connection) -> None:
-    """It does not at the last attempt, past the deadline or at any age of the event."""
-    deadline = await queue.fetchval("select agent.clock() + interval '1 minute'")
-    identity = await do.enqueue(queue, max_attempts=1, deadline=deadline)
-    await do.claim(queue, lease=HOUR * 9)
-    await do.advance(queue, HOUR * 8)
-    assert await do.sweep(queue) == 0
-    assert await do.live(queue, identity) is not None
-
-
-async def test_a_paused_kind_never_expires(queue: Connection) -> None:
+async def test_neither_a_paused_kind_nor_a_live_lease_expires(queue: Connection) -> None:
+    """A lease does not at the last attempt, past the deadline or at any age of the event."""
     deadline = await queue.fetchval("select agent.clock() + interval '1 minute'")
     await do.enqueue(queue, "parked", deadline=deadline)
     await do.enqueue(queue, "parked", max_attempts=1)
@@ -238,19 +223,15 @@ async def test_a_paused_kind_never_expires(queue: Connection) -> None:
     assert await do.sweep(queue) == 0
     await queue.execute("select agent.resume_kind('parked')")
     assert await do.sweep(queue) == 2
+    deadline = await queue.fetchval("select agent.clock() + interval '1 minute'")
+    identity = await do.enqueue(queue, max_attempts=1, deadline=deadline)
+    await do.claim(queue, lease=HOUR * 9)
+    await do.advance(queue, HOUR * 8)
+    assert await do.sweep(queue) == 0
+    assert await do.live(queue, identity) is not None
 
 
-async def test_a_workers_sweep_expires_by_age_only_its_kinds_and_only_if_it_may(queue: Connection) -> None:
-    mine, others = await do.enqueue(queue, "slack.mine"), await do.enqueue(queue, "slack.others")
-    await do.advance(queue, HOUR * 2)
-    by_age = "select agent.sweep_events(_kinds => array['slack.mine'], _by_age => $1)"
-    assert await queue.fetchval(by_age, False) == 0
-    assert await queue.fetchval(by_age, True) == 1
-    assert await do.ending(queue, mine) == ("expired", "too_old")
-    assert await do.live(queue, others) is not None
-
-
-async def test_a_passed_deadline_expires_what_does_not_run(queue: Connection) -> None:
+async def test_a_passed_deadline_expires_what_does_not_run(queue: Connection, other: Connection) -> None:
     deadline = await queue.fetchval("select agent.clock() + interval '20 minutes'")
     waiting = await do.enqueue(queue, "waiting", deadline=deadline)
     lapsed = await do.enqueue(queue, deadline=deadline)
@@ -261,9 +242,15 @@ async def test_a_passed_deadline_expires_what_does_not_run(queue: Connection) ->
     assert await do.sweep(queue) == 2
     for identity in (waiting, lapsed):
         assert await do.ending(queue, identity) == ("expired", "deadline_passed")
+    first = await do.enqueue(queue)
+    await do.enqueue(queue)
+    await do.advance(queue, HOUR * 2)
+    async with do.locked(other, first):
+        assert await do.sweep(queue) == 1
+    assert await do.sweep(queue) == 1
 
 
-async def test_a_sweep_is_bounded_and_repeats_until_nothing_is_left(queue: Connection) -> None:
+async def test_sweeps_are_bounded_and_a_workers_expires_by_age_only_its_kinds(queue: Connection) -> None:
     await queue.execute("select agent.enqueue('job') from generate_series(1, 25)")
     await do.advance(queue, HOUR * 2)
     assert [await queue.fetchval("select agent.sweep_events(_limit => 10)") for _ in range(4)] == [
@@ -275,12 +262,10 @@ async def test_a_sweep_is_bounded_and_repeats_until_nothing_is_left(queue: Conne
     await queue.execute("select agent.enqueue('job') from generate_series(1, 2500)")
     await do.advance(queue, HOUR * 2)
     assert await do.expire(queue) == 2500
-
-
-async def test_sweeps_step_over_each_others_events(queue: Connection, other: Connection) -> None:
-    first = await do.enqueue(queue)
-    await do.enqueue(queue)
+    mine, others = await do.enqueue(queue, "slack.mine"), await do.enqueue(queue, "slack.others")
     await do.advance(queue, HOUR * 2)
-    async with do.locked(other, first):
-        assert await do.sweep(queue) == 1
-    assert await do.sweep(queue) == 1
+    by_age = "select agent.sweep_events(_kinds => array['slack.mine'], _by_age => $1)"
+    assert await queue.fetchval(by_age, False) == 0
+    assert await queue.fetchval(by_age, True) == 1
+    assert await do.ending(queue, mine) == ("expired", "too_old")
+    assert await do.live(queue, others) is not None

@@ -51,30 +51,30 @@ async def unchanged_by(queue: Connection, identity: int, settle: Settle, item: P
 
 
 @settles
-async def test_a_claim_that_lapsed_settles_while_nobody_has_the_event(
-    queue: Connection, settle: Settle
-) -> None:
+async def test_a_lapsed_claim_settles_if_free(queue: Connection, settle: Settle, other: Connection) -> None:
+    """It settles while nobody has the event. While its row is locked, the event is busy and keeps its claim."""
     await do.enqueue(queue)
     (row,) = await do.claim(queue)
     await do.advance(queue, timedelta(hours=1))
     assert await settle(queue, pair(row)) == ["done"]
+    identity = await do.enqueue(queue, "other")
+    (row,) = await do.claim(queue, "other")
+    async with do.locked(other, identity):
+        assert await unchanged_by(queue, identity, settle, pair(row)) == ["busy"]
+    assert await settle(queue, pair(row)) == ["done"]
 
 
 @settles
-async def test_a_claim_that_another_followed_is_stale(queue: Connection, settle: Settle) -> None:
+async def test_the_claim_of_another_is_stale(queue: Connection, settle: Settle) -> None:
     await do.enqueue(queue)
     (first,) = await do.claim(queue)
     await do.advance(queue, TEN_MINUTES)
     (second,) = await do.claim(queue, worker="w2")
     assert await unchanged_by(queue, first["id"], settle, pair(first)) == ["stale"]
     assert await settle(queue, pair(second)) == ["done"]
-
-
-@settles
-async def test_another_workers_claim_of_the_same_number_is_stale(queue: Connection, settle: Settle) -> None:
-    """A standby that took over may have lost a claim, and given its number again. A session may name its worker."""
-    await do.enqueue(queue)
-    (row,) = await do.claim(queue, worker="w2")
+    await do.enqueue(queue, "other")
+    (row,) = await do.claim(queue, "other", worker="w2")
+    # A standby that took over may have lost a claim, and given its number again. A session may name its worker.
     await queue.execute("set surelane.worker = 'w1'")
     assert await unchanged_by(queue, row["id"], settle, pair(row)) == ["stale"]
     await queue.execute("set surelane.worker = 'w2'")
@@ -99,28 +99,8 @@ async def test_what_was_never_claimed_is_stale(queue: Connection, settle: Settle
     assert await settle(queue, (identity + 1000, 1)) == ["stale"]
 
 
-async def test_a_stored_step_keeps_its_result(queue: Connection) -> None:
-    await do.enqueue(queue)
-    (row,) = await do.claim(queue)
-    assert [await stored(queue, pair(row), result) for result in ("1", "2")] == [["done"]] * 2
-    assert await queue.fetchval("select result::text from agent.step") == "1"
-
-
-@settles
-async def test_an_event_that_is_locked_is_busy_and_keeps_its_claim(
-    queue: Connection, other: Connection, settle: Settle
-) -> None:
-    identity = await do.enqueue(queue)
-    (row,) = await do.claim(queue)
-    async with do.locked(other, identity):
-        assert await unchanged_by(queue, identity, settle, pair(row)) == ["busy"]
-    assert await settle(queue, pair(row)) == ["done"]
-
-
 @pytest.mark.parametrize("settle", SETTLES.values(), ids=SETTLES)
-async def test_while_its_group_changes_it_is_busy(
-    queue: Connection, other: Connection, settle: Settle
-) -> None:
+async def test_a_changing_group_makes_it_busy(queue: Connection, other: Connection, settle: Settle) -> None:
     head = await do.enqueue(queue, group_key="g")
     member = await do.enqueue(queue, group_key="g")
     rows = {row["id"]: row for row in await do.claim(queue)}
@@ -142,7 +122,7 @@ async def test_each_item_of_a_batch_has_its_own_answer(queue: Connection, other:
 
 
 @pytest.mark.parametrize("order", [1, -1])
-async def test_of_two_claims_of_an_event_in_a_batch_the_later_settles(queue: Connection, order: int) -> None:
+async def test_of_two_claims_of_an_event_in_a_batch_the_later_counts(queue: Connection, order: int) -> None:
     """A worker whose lease ran out, and which claimed the event again, may settle both at once."""
     identity = await do.enqueue(queue)
     (first,) = await do.claim(queue)
@@ -153,21 +133,17 @@ async def test_of_two_claims_of_an_event_in_a_batch_the_later_settles(queue: Con
     assert await do.complete(queue, *pairs, results=results) == list(answers)
     row = await do.history_of(queue, identity)
     assert row["result"] == '"new"'
-
-
-@pytest.mark.parametrize("order", [1, -1])
-async def test_of_two_failures_of_an_event_in_a_batch_the_later_counts(queue: Connection, order: int) -> None:
     identity = await do.enqueue(queue)
     (first,) = await do.claim(queue)
     await do.advance(queue, TEN_MINUTES)
     (second,) = await do.claim(queue)
-    pairs = [pair(first), pair(second)][::order]
-    assert await do.fail(queue, *pairs) == ["stale", "done"][::order]
+    assert await do.fail(queue, *[pair(first), pair(second)][::order]) == ["stale", "done"][::order]
     row = await do.event_of(queue, identity)
     assert json.loads(row["errors"]) == [{"message": "attempt with claim 2"}]
 
 
-async def test_results_and_reasons_go_to_their_own_events(queue: Connection) -> None:
+async def test_results_go_to_their_events_and_deleting_ends_one_whoever_holds_it(queue: Connection) -> None:
+    """The documented call needs no claim, and an unknown id changes nothing."""
     identities = [await do.enqueue(queue) for _ in range(5)]
     rows = {row["id"]: row for row in await do.claim(queue)}
     shuffled = identities[::2] + identities[1::2]
@@ -175,6 +151,13 @@ async def test_results_and_reasons_go_to_their_own_events(queue: Connection) -> 
     await do.complete(queue, *(pair(rows[identity]) for identity in shuffled), results=results)
     stored = await queue.fetch("select id, result from agent.event_hist order by id")
     assert [(row["id"], row["result"]) for row in stored] == sorted(zip(shuffled, results, strict=True))
+    waiting, running = await do.enqueue(queue), await do.enqueue(queue, "other")
+    (row,) = await do.claim(queue, "other")
+    for identity in (waiting, running, running, 999_999_999):
+        await queue.execute("select agent.delete_event($1)", identity)
+    assert await do.ending(queue, waiting) == ("completed", None)
+    assert await do.ending(queue, running) == ("completed", None)
+    assert await do.complete(queue, pair(row)) == ["stale"]
 
 
 async def test_an_extended_lease_counts_from_now_and_beats(queue: Connection) -> None:
@@ -188,24 +171,17 @@ async def test_an_extended_lease_counts_from_now_and_beats(queue: Connection) ->
     assert stored["vt"] - stored["heartbeat_at"] == timedelta(minutes=20)
 
 
-async def test_a_note_is_there_at_the_next_attempt(queue: Connection) -> None:
+async def test_a_note_is_there_at_the_next_attempt_and_a_step_keeps_its_result(queue: Connection) -> None:
     await do.enqueue(queue)
     (first,) = await do.claim(queue)
     assert await noted(queue, pair(first)) == ["done"]
     await do.fail(queue, pair(first))
     (second,) = await do.claim(queue)
     assert (first["notes"], json.loads(second["notes"])) == (None, {"stream": "1.1"})
-
-
-async def test_deleting_ends_an_event_whoever_holds_it(queue: Connection) -> None:
-    """The documented call needs no claim. It completes running and waiting events; an unknown id changes nothing."""
-    waiting, running = await do.enqueue(queue), await do.enqueue(queue, "other")
-    (row,) = await do.claim(queue, "other")
-    for identity in (waiting, running, running, 999_999_999):
-        await queue.execute("select agent.delete_event($1)", identity)
-    assert await do.ending(queue, waiting) == ("completed", None)
-    assert await do.ending(queue, running) == ("completed", None)
-    assert await do.complete(queue, pair(row)) == ["stale"]
+    await do.enqueue(queue)
+    (row,) = await do.claim(queue)
+    assert [await stored(queue, pair(row), result) for result in ("1", "2")] == [["done"]] * 2
+    assert await queue.fetchval("select result::text from agent.step") == "1"
 
 
 @pytest.mark.parametrize("how", ["cancel", "reschedule", "replace", "delete", "delete by hand"])
@@ -249,16 +225,3 @@ async def test_the_moments_of_claims_are_bounded_and_claims_keep_their_numbers(q
     assert facts is not None
     assert tuple(facts) == (100, 121, True)
     assert await do.complete(queue, (identity, 100), (identity, 121)) == ["stale", "done"]
-
-
-async def test_the_record_of_changes_is_bounded(queue: Connection) -> None:
-    await queue.execute(
-        "select agent.enqueue('job', jsonb_build_object('n', n), _dedupe_key => 'd', _on_duplicate => 'replace')"
-        " from generate_series(0, 250) as n"
-    )
-    changes, payload = await queue.fetchrow("select changes, event ->> 'n' from agent.event")  # type: ignore[misc]
-    listed = json.loads(changes)
-    assert payload == "250"
-    assert len(listed) == 51
-    assert (listed[10]["action"], listed[10]["count"]) == ("dropped", 200)
-    assert {change["action"] for change in listed[:10] + listed[11:]} == {"replaced"}
