@@ -49,7 +49,7 @@ async def test_group_waits_behind_an_event_that_is_put_back(queue: Connection) -
     assert {row["id"]: row["attempts"] for row in rows} == {first["id"]: 1, second: 1}
 
 
-async def test_first_run_decides_what_every_attempt_gets(queue: Connection) -> None:
+async def test_first_run_decides_and_no_event_that_began_its_own_follows(queue: Connection) -> None:
     engine, (head, follower, late) = Engine(queue), await burst(queue)
     assert await engine.gather(*pair(head), [follower["id"]]) == ("done", [follower["id"]])
     assert await engine.gather(*pair(head), [follower["id"], late["id"]]) == ("done", [follower["id"]])
@@ -57,9 +57,7 @@ async def test_first_run_decides_what_every_attempt_gets(queue: Connection) -> N
     assert await engine.read_steps(head["id"]) == []
     (told,) = json.loads(await queue.fetchval("select agent.list_steps($1)", head["id"]))
     assert (told["sort"], told["events"]) == ("coalesced", [follower["id"]])
-
-
-async def test_event_that_has_begun_a_run_of_its_own_follows_no_other(queue: Connection) -> None:
+    await queue.execute("delete from agent.event")
     engine, (head, begun, plain) = Engine(queue), await burst(queue)
     await engine.store_step(*pair(begun), "a", 1, None, "1", "[]", timedelta())
     assert await engine.gather(*pair(head), [begun["id"], plain["id"]]) == ("done", [plain["id"]])
@@ -84,20 +82,6 @@ async def test_followers_come_again_after_a_lapse(queue: Connection) -> None:
     assert await engine.gather(*pair(again), []) == ("done", []), "nothing was behind it"
 
 
-async def test_followers_end_with_the_head_and_say_so(queue: Connection) -> None:
-    rows = await burst(queue)
-    behind = await do.enqueue(queue, group_key=GROUP)
-    assert await coalesce(queue, rows, argument={"ok": 1}) is Settled.DONE
-    head = await do.history_of(queue, rows[0]["id"])
-    assert (head["outcome"], head["reason"], json.loads(head["result"])) == ("completed", None, {"ok": 1})
-    told = f"coalesced into {rows[0]['id']}"
-    assert [await do.ending(queue, row["id"]) for row in rows[1:]] == [("completed", told)] * 2
-    detail = await queue.fetchval("select detail from agent.why_waiting($1)", rows[1]["id"])
-    assert detail.startswith(f"ended as completed: {told} at ")
-    assert [row["id"] for row in await do.claim(queue)] == [behind]
-    assert await coalesce(queue, rows) is Settled.STALE
-
-
 async def test_lost_follower_is_passed_over_and_a_locked_is_busy(queue: Connection, connect: Connect) -> None:
     rows = await burst(queue)
     await queue.execute("select agent.delete_event($1)", rows[1]["id"])
@@ -109,7 +93,7 @@ async def test_lost_follower_is_passed_over_and_a_locked_is_busy(queue: Connecti
     assert await do.ending(queue, rows[2]["id"]) == ("completed", f"coalesced into {rows[0]['id']}")
 
 
-async def test_continuation_of_a_follower_learns_of_its_end(queue: Connection) -> None:
+async def test_followers_end_with_the_head_and_say_so_also_to_continuations(queue: Connection) -> None:
     await do.enqueue(queue, "parent")
     (parent,) = await do.claim(queue, "parent")
     children = [Job("job", {}, group_key=GROUP) for _ in range(2)]
@@ -122,6 +106,17 @@ async def test_continuation_of_a_follower_learns_of_its_end(queue: Connection) -
         ("completed", None),
         ("completed", f"coalesced into {rows[0]['id']}"),
     ]
+    rows = await burst(queue)
+    behind = await do.enqueue(queue, group_key=GROUP)
+    assert await coalesce(queue, rows, argument={"ok": 1}) is Settled.DONE
+    head = await do.history_of(queue, rows[0]["id"])
+    assert (head["outcome"], head["reason"], json.loads(head["result"])) == ("completed", None, {"ok": 1})
+    told = f"coalesced into {rows[0]['id']}"
+    assert [await do.ending(queue, row["id"]) for row in rows[1:]] == [("completed", told)] * 2
+    detail = await queue.fetchval("select detail from agent.why_waiting($1)", rows[1]["id"])
+    assert detail.startswith(f"ended as completed: {told} at ")
+    assert [row["id"] for row in await do.claim(queue)] == [behind]
+    assert await coalesce(queue, rows) is Settled.STALE
 
 
 async def test_followers_of_a_suspended_head_are_found_again(queue: Connection) -> None:

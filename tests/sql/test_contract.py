@@ -24,7 +24,7 @@ ONE_EXAMPLE_A_DATABASE = settings(
 )
 
 
-async def test_documented_functions_take_what_is_documented_and_few_have_two_forms(queue: Connection) -> None:
+async def test_functions_and_columns_are_as_documented_and_few_have_two_forms(queue: Connection) -> None:
     rows = await queue.fetch(
         "select proname, array_agg(pg_get_function_arguments(oid) order by 1) as forms from pg_proc"
         " where pronamespace = 'agent'::regnamespace group by 1"
@@ -33,9 +33,6 @@ async def test_documented_functions_take_what_is_documented_and_few_have_two_for
     assert {name: sorted(forms[name]) for name in DOCUMENTED} == DOCUMENTED
     # They are the conversion, and a job's short form.
     assert {name for name, each in forms.items() if len(each) > 1} == {"to_timestamptz", "enqueue"}
-
-
-async def test_the_queue_begins_with_the_documented_columns(queue: Connection) -> None:
     rows = await queue.fetch(
         "select attname, format_type(atttypid, atttypmod) as type, attnotnull from pg_attribute"
         " where attrelid = 'agent.event'::regclass and attnum between 1 and 6 order by attnum"
@@ -96,14 +93,11 @@ async def test_every_unix_timestamp_survives_postgresql_and_back(queue: Connecti
     )
 
 
-async def test_nothing_converts_to_nothing(queue: Connection) -> None:
-    rows = await queue.fetch("select agent.to_timestamptz(null::text), agent.from_timestamptz(null)")
-    assert [tuple(row) for row in rows] == [(None, None)]
-
-
 async def test_the_conversion_does_not_depend_on_the_session(queue: Connection) -> None:
     """Neither the time zone nor the format of intervals changes the result."""
     expected = datetime(2016, 7, 25, 18, 16, 31, 759709, tzinfo=UTC)
     async with queue.transaction():
         await queue.execute("set local timezone = 'America/New_York'; set local intervalstyle = sql_standard")
         assert await queue.fetchval("select agent.to_timestamptz('1469470591.759709')") == expected
+    rows = await queue.fetch("select agent.to_timestamptz(null::text), agent.from_timestamptz(null)")
+    assert [tuple(row) for row in rows] == [(None, None)]

@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from random import Random
 from typing import Any
@@ -15,6 +14,7 @@ from surelane.calls import Connection
 from tests.databases import Server
 from tests.sql import queue_steps as do
 from tests.sql.conftest import Connect
+from tests.sql.migrations import connected
 from tests.sql.queue_steps import TEN_MINUTES, Row, envelope, pair
 from tests.sql.test_console_reads import fewest_pages
 
@@ -298,25 +298,19 @@ async def paged(queue: Connection, given: str, most: int = 1000) -> list[int]:
     return pages
 
 
-@pytest.fixture
-async def history(server: Server, template: str) -> AsyncIterator[Connection]:
-    """A long history without the dead rows of other tests: reads walk over these until a vacuum removes them."""
-    async with server.fresh(template) as name:
-        queue = await asyncpg.connect(server.uri(name))
-        await queue.execute(HISTORY)
-        yield queue
-        await queue.close()
+async def test_a_page_costs_the_same_however_long_history_is(server: Server, template: str) -> None:
+    """This holds for every filter, and all pages together have exactly the matching events.
 
-
-async def test_a_page_costs_the_same_however_long_history_is(history: Connection) -> None:
-    """This holds for every filter, and all pages together have exactly the matching events."""
-    for filters, wanted in FILTERS.items():
-        assert await fewest_pages(history, f"select * from agent.list_jobs({filters})") < 600, filters
-        pages = await paged(history, filters, 60)
-        expected = await history.fetch(
-            f"select id from agent.event_hist where {wanted} order by finished_at desc, id desc limit 60"
-        )
-        assert pages == [row["id"] for row in expected], filters
+    The database is new: reads walk over the dead rows of other tests until a vacuum removes them.
+    """
+    async with server.fresh(template) as name, connected(server.uri(name)) as history:
+        await history.execute(HISTORY)
+        for filters, wanted in FILTERS.items():
+            assert await fewest_pages(history, f"select * from agent.list_jobs({filters})") < 600, filters
+            pages = await paged(history, filters, 60)
+            ended = f"select id from agent.event_hist where {wanted}"
+            expected = await history.fetch(f"{ended} order by finished_at desc, id desc limit 60")
+            assert pages == [row["id"] for row in expected], filters
 
 
 async def test_pages_go_back_through_history_wherever_an_events_own_time_lies(queue: Connection) -> None:

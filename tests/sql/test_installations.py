@@ -45,12 +45,6 @@ def installation(team: str | None = "T1", user: str = "U1", **changes: Any) -> I
     return Installation(**(values | changes))
 
 
-@pytest.fixture
-async def service(queue: Connection, connect: Connect) -> Connection:
-    assert not queue.is_closed()
-    return await connect("surelane_worker")
-
-
 def kept(connection: Connection, *keys: str) -> Installations:
     return Installations(connection, Keyring(keys or (NEW,)))
 

@@ -2,16 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import asyncpg
 import pytest
 
 from surelane.calls import Connection
 from tests.databases import Server
 from tests.sql.conftest import Connect
+from tests.sql.migrations import connected
 from tests.sql.queue_steps import claim, enqueue
 from tests.sql.test_console_reads import fewest_pages
 
@@ -132,42 +131,29 @@ class Slow:
 MANY = 60_000
 
 
-async def vacuumed(connection: Connection) -> None:
-    """Vacuum until every page is all-visible. A snapshot of another session may delay that for a moment."""
-    async with asyncio.timeout(90):
-        while await connection.fetchval(
-            "select relallvisible < relpages or relpages = 0 from pg_class where oid = 'agent.event'::regclass"
-        ):
-            await connection.execute("vacuum analyze agent.event")
-
-
-@pytest.fixture(scope="module")
-async def backlog(server: Server, template: str) -> AsyncIterator[Connection]:
-    """Store a backlog of one kind, and 30 events of another."""
-    async with server.fresh(template) as name:
-        connection = await asyncpg.connect(server.uri(name))
+async def test_a_large_backlog_is_estimated_and_a_small_one_counted(server: Server, template: str) -> None:
+    async with server.fresh(template) as name, connected(server.uri(name)) as backlog:
         # An automatic analyze would make sessions plan anew, and read pages of the catalogue.
-        await connection.execute("alter table agent.event set (autovacuum_enabled = off)")
-        await connection.execute("insert into agent.kind values ('mail'), ('note')")
-        await connection.execute(
+        await backlog.execute("alter table agent.event set (autovacuum_enabled = off)")
+        await backlog.execute("insert into agent.kind values ('mail'), ('note')")
+        await backlog.execute(
             "insert into agent.event (event_ts, vt, kind, event, head, lane)"
             " select now(), now() - interval '1 hour', case when n % $1 < 30 then 'note' else 'mail' end,"
             " jsonb_build_object('text', repeat('word ', 100)), true, floor(random() * 16)"
             " from generate_series(0, $1 - 1) as n",
             MANY,
         )
-        await vacuumed(connection)
-        yield connection
-        await connection.close()
-
-
-async def test_a_large_backlog_is_estimated_and_a_small_one_beside_it_counted(backlog: Connection) -> None:
-    mail, note = json.loads(await backlog.fetchval("select agent.queue_figures(null)"))["kinds"]
-    assert mail["pending"] == pytest.approx(MANY - 30, rel=0.05)
-    assert note["pending"] == 30
-    read = await fewest_pages(backlog, "select agent.queue_figures(null)")
-    pages = await backlog.fetchval("select pg_relation_size('agent.event') / 8192")
-    assert read < pages / 10, f"{read} pages of {pages}"
+        # Until every page is all-visible. A snapshot of another session may delay that for a moment.
+        hidden = "select relallvisible < relpages or relpages = 0 from pg_class where oid = 'agent.event'::regclass"
+        async with asyncio.timeout(90):
+            while await backlog.fetchval(hidden):
+                await backlog.execute("vacuum analyze agent.event")
+        mail, note = json.loads(await backlog.fetchval("select agent.queue_figures(null)"))["kinds"]
+        assert mail["pending"] == pytest.approx(MANY - 30, rel=0.05)
+        assert note["pending"] == 30
+        read = await fewest_pages(backlog, "select agent.queue_figures(null)")
+        pages = await backlog.fetchval("select pg_relation_size('agent.event') / 8192")
+        assert read < pages / 10, f"{read} pages of {pages}"
 
 
 async def test_a_server_knows_the_newest_timeline_that_it_was_told_of(queue: Connection) -> None:

@@ -43,7 +43,7 @@ async def test_old_history_goes_with_its_steps_and_signals_and_the_rest_stays(qu
     assert await drop_history(queue) == (0, False)
 
 
-async def test_it_goes_in_steps_of_a_bounded_size(queue: Connection) -> None:
+async def test_it_goes_in_bounded_steps_and_untaken_signals_in_their_time(queue: Connection) -> None:
     for number in range(7):
         await finish(queue, f"Ev{number}", 100 + 10 * number)
     rows = await only_row(queue, "select * from agent.drop_history('90 days', 0, 3)")
@@ -53,9 +53,6 @@ async def test_it_goes_in_steps_of_a_bounded_size(queue: Connection) -> None:
     await drop_history(queue, limit=3)
     assert await ended(queue) == []
     assert await queue.fetchval("select older_than = '90 days' and done_at is not null from agent.retention")
-
-
-async def test_signals_that_nothing_waited_for_go_in_their_time(queue: Connection) -> None:
     identity = await enqueue(queue)
     await queue.execute("select agent.send_signal($1, 'go', '1', false, null)", identity)
     (row,) = await claim(queue)

@@ -21,15 +21,12 @@ async def said(connection: Connection, identity: int, after: int = 0) -> list[tu
     return [(row["number"], row["part"], row["from"], row["value"]) for row in rows]
 
 
-async def test_a_batch_whose_answer_was_lost_is_stored_once(connection: Connection) -> None:
+async def test_a_batch_is_stored_once_and_a_part_that_begins_anew_replaces_it(connection: Connection) -> None:
     engine, held = Engine(connection), await claimed(connection)
     for start, text in ((0, "Hel"), (3, "lo"), (3, "lo"), (5, ".")):
         assert await engine.store_said(*held, 1, start, text) == Settled.DONE
     assert await said(connection, held[0]) == [(1, 1, 0, "Hel"), (2, 1, 3, "lo"), (3, 1, 5, ".")]
     assert await said(connection, held[0], 2) == [(3, 1, 5, ".")]
-
-
-async def test_a_part_that_begins_anew_replaces_it_and_later_ones(connection: Connection) -> None:
     engine, held = Engine(connection), await claimed(connection)
     for part, text in ((1, "one"), (2, "two"), (3, "three"), (2, "")):
         assert await engine.store_said(*held, part, 0, text) == Settled.DONE

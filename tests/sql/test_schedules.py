@@ -27,7 +27,7 @@ async def now(queue: Connection) -> datetime:
     return moment
 
 
-async def test_the_story_of_a_schedule_tells_every_change(queue: Connection) -> None:
+async def test_a_story_tells_every_change_and_each_claim_whose_worker_died(queue: Connection) -> None:
     client = Queue(queue)
     first, second = await now(queue) + HOUR, await now(queue) + 2 * HOUR
     identity = await client.enqueue("mail", {"n": 1}, item_key="welcome:1", run_at=first, enqueued_by="blog")
@@ -56,11 +56,6 @@ async def test_the_story_of_a_schedule_tells_every_change(queue: Connection) -> 
     moved = next(step for step in story_of(job) if step.what == "rescheduled")
     assert all(at.isoformat()[:16] in (moved.detail or "") for at in (first, second))
     assert job["payload"] == {"n": 2}
-
-
-async def test_the_story_tells_of_each_claim_whose_worker_died(queue: Connection) -> None:
-    """It names the worker and the end of its lease: before the next claim, at it, at a move and at the last sweep."""
-    client = Queue(queue)
     identity = await client.enqueue("mail", item_key="k", max_attempts=3)
 
     async def story() -> list[tuple[str, str | None]]:

@@ -34,7 +34,7 @@ async def end(queue: Connection, row: Row, how: str) -> None:
             await do.sweep(queue)
 
 
-async def test_a_continuation_waits_for_every_child_and_runs_with_their_outcomes(queue: Connection) -> None:
+async def test_a_continuation_waits_for_every_child_and_knows_them_in_order(queue: Connection) -> None:
     identity = await Queue(queue).fan_out(jobs(4), Continuation("then", {"goal": "g"}))
     for how in ("completed", "failed", "cancelled", "expired"):
         assert await do.claim(queue, "then") == []
@@ -50,9 +50,6 @@ async def test_a_continuation_waits_for_every_child_and_runs_with_their_outcomes
     reasons |= {"expired": "deadline_passed", "failed": "no_luck"}
     assert {child.status: child.reason for child in children} == reasons
     assert len(children) == 4
-
-
-async def test_children_are_known_in_the_order_they_were_given(queue: Connection) -> None:
     given = [Job("child", {"n": n}, group_key=f"g{-n % 7}", item_key=f"i{-n % 50}") for n in range(50)]
     identity = await Queue(queue).fan_out(given, Continuation("then"))
     assert [child.payload["n"] for child in await Queue(queue).children(identity)] == list(range(50))
@@ -95,18 +92,7 @@ async def test_a_continuation_stands_in_for_the_event_that_it_continues(queue: C
     )
 
 
-async def test_an_attempt_whose_claim_is_lost_starts_nothing(queue: Connection) -> None:
-    await do.enqueue(queue, "plan")
-    (first,) = await do.claim(queue, "plan")
-    await do.advance(queue, TEN_MINUTES)
-    (second,) = await do.claim(queue, "plan")
-    assert await do.continue_with(queue, pair(first), jobs(2), Continuation("then")) == "stale"
-    assert await do.continue_with(queue, pair(second), jobs(2), Continuation("then")) == "done"
-    assert await do.continue_with(queue, pair(second), jobs(2), Continuation("then")) == "stale"
-    assert await queue.fetchval("select count(*) from agent.event") == 3
-
-
-async def test_a_fan_out_that_is_refused_leaves_nothing(queue: Connection) -> None:
+async def test_a_refused_fan_out_leaves_nothing_and_a_lost_claim_starts_nothing(queue: Connection) -> None:
     await do.enqueue(queue, "other", item_key="taken")
     client = Queue(queue)
     for children, then in (
@@ -117,9 +103,18 @@ async def test_a_fan_out_that_is_refused_leaves_nothing(queue: Connection) -> No
         with pytest.raises((Conflict, InvalidInput)):
             await client.fan_out(children, then)
     assert await queue.fetchval("select count(*) from agent.event") == 1
+    await queue.execute("delete from agent.event")
+    await do.enqueue(queue, "plan")
+    (first,) = await do.claim(queue, "plan")
+    await do.advance(queue, TEN_MINUTES)
+    (second,) = await do.claim(queue, "plan")
+    assert await do.continue_with(queue, pair(first), jobs(2), Continuation("then")) == "stale"
+    assert await do.continue_with(queue, pair(second), jobs(2), Continuation("then")) == "done"
+    assert await do.continue_with(queue, pair(second), jobs(2), Continuation("then")) == "stale"
+    assert await queue.fetchval("select count(*) from agent.event") == 3
 
 
-async def test_a_waiting_continuation_can_be_cancelled_but_not_moved(queue: Connection) -> None:
+async def test_a_continuation_is_cancelled_not_moved_and_finds_children_again(queue: Connection) -> None:
     client = Queue(queue)
     at = await queue.fetchval("select agent.clock()")
     identity = await client.fan_out(jobs(2), Continuation("then", item_key="k"))
@@ -129,10 +124,6 @@ async def test_a_waiting_continuation_can_be_cancelled_but_not_moved(queue: Conn
     assert await client.cancel("k") == "cancelled"
     await do.complete(queue, *map(pair, await do.claim(queue, "child")))
     assert await do.ending(queue, identity) == ("cancelled", "cancelled by surelane")
-
-
-async def test_a_requeued_continuation_finds_its_children_again(queue: Connection) -> None:
-    """They may be snoozed and retried before they end."""
     identity = await Queue(queue).fan_out(jobs(2), Continuation("then"))
     first, second = await do.claim(queue, "child")
     await do.complete(queue, pair(first))
