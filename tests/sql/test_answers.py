@@ -170,16 +170,15 @@ async def test_interactions_have_no_group_unless_a_kind_is_ordered(queue: Connec
     assert await stored(3) is None, "the worker that started last decides"
 
 
-async def test_interactions_alone_wake_interactive_slots(queue: Connection, connect: Connect) -> None:
+async def test_interactions_alone_wake_interactive_slots(queue: Connection, service: Connection) -> None:
     heard: list[str] = []
-    listening = await connect("surelane_worker")
-    await listening.add_listener("agent_event", lambda *notice: heard.append(notice[3]))
+    await service.add_listener("agent_event", lambda *notice: heard.append(notice[3]))
     await queue.execute("select agent.insert_event($1)", json.dumps({"type": "app_mention", "ts": "1.1"}))
-    await listening.fetchval("select 1")
+    await service.fetchval("select 1")
     assert heard == [""]
     await queue.execute("select agent.insert_event($1)", click(1))
     await Intake(queue).insert_events([click(2)])
-    await listening.fetchval("select 1")
+    await service.fetchval("select 1")
     assert sorted(heard) == ["", "", "", "interactive", "interactive"]
 
 

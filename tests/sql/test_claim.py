@@ -12,7 +12,7 @@ from surelane.calls import Connection
 from surelane.events import Event
 from surelane_service.engine import Engine, Peek
 from tests.sql import queue_steps as do
-from tests.sql.queue_steps import TEN_MINUTES, envelope, pair
+from tests.sql.queue_steps import HOUR, TEN_MINUTES, envelope, pair
 
 LANES = 16
 
@@ -201,7 +201,6 @@ async def test_a_claim_without_bounds_is_refused_or_finds_nothing(queue: Connect
 
 
 KINDS = ["job", "other"]
-HOUR = timedelta(hours=1)
 
 
 async def enqueue_in(queue: Connection, lane: int, kind: str = "job", at: datetime | None = None) -> datetime:

@@ -11,7 +11,6 @@ from surelane.calls import Connection
 from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
 from surelane_service.engine import Engine
-from tests.sql.conftest import Connect
 from tests.sql.queue_steps import Pair, claim, complete, ending, enqueue, event_of, heads, live, pair, release
 
 
@@ -83,10 +82,9 @@ async def test_a_lost_claim_begins_no_successor_and_a_second_settle_is_stale(que
     assert await queue.fetchval("select count(*) from agent.event") == 1
 
 
-async def test_who_stores_the_key_meanwhile_finds_a_successor(queue: Connection, connect: Connect) -> None:
+async def test_who_stores_the_key_meanwhile_finds_a_successor(queue: Connection, other: Connection) -> None:
     await enqueue(queue, "job", item_key="k")
     (row,) = await claim(queue)
-    other = await connect()
     async with queue.transaction():
         assert await continue_anew(queue, pair(row), {"n": 2}) == "done"
         await other.execute("set lock_timeout = '100ms'")

@@ -11,9 +11,7 @@ from surelane.errors import InvalidInput
 from surelane_service.engine import Engine
 from surelane_service.intake import Intake
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import all_done, claim, complete, event_of, only_row, pair, release
-
-HOUR = timedelta(hours=1)
+from tests.sql.queue_steps import HOUR, all_done, claim, complete, event_of, only_row, pair, release
 
 
 async def now(queue: Connection) -> datetime:

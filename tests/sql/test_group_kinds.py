@@ -6,10 +6,9 @@ from datetime import timedelta
 from surelane.calls import Connection
 from surelane_operator.changes import Changes
 from tests.sql import queue_steps as do
-from tests.sql.queue_steps import envelope, pair
+from tests.sql.queue_steps import MINUTE, envelope, pair
 
 HANDLED, UNHANDLED = "slack.app_mention", "slack.message.channels"
-MINUTE = timedelta(minutes=1)
 
 
 async def announce(queue: Connection, *kinds: str, name: str = "w1") -> None:

@@ -6,7 +6,6 @@ from datetime import timedelta
 from surelane.calls import Connection
 from tests.needs import lacking
 from tests.sql import queue_steps as do
-from tests.sql.conftest import Connect
 from tests.sql.queue_steps import envelope, pair
 
 
@@ -54,12 +53,11 @@ async def test_a_duplicate_is_looked_up_in_one_chunk(queue: Connection) -> None:
     assert "Index Scan" in text or "Seq Scan on _hyper" in text
 
 
-async def test_old_events_of_one_day_end_without_waiting(queue: Connection, connect: Connect) -> None:
+async def test_old_events_of_one_day_end_without_waiting(queue: Connection, other: Connection) -> None:
     """The first of them is noted for lists, by a transaction that stays open here."""
     ids = [await do.insert(queue, envelope(f"Ev{n}", event_ts="1700000000.000100")) for n in range(3)]
     await queue.execute("select agent.delete_event($1)", ids[0])  # who makes a chunk keeps others waiting
     await queue.execute("delete from agent.event_hist_outlier")
-    other = await connect()
     async with other.transaction():
         await other.execute("select agent.delete_event($1)", ids[1])
         await asyncio.wait_for(queue.execute("select agent.delete_event($1)", ids[2]), 60)

@@ -166,13 +166,12 @@ async def test_a_plain_insert_makes_a_sound_row_before_what_is_scheduled(queue: 
     assert claimed["id"] == identity
 
 
-async def test_inserting_wakes_listeners_once_a_transaction(queue: Connection, connect: Any) -> None:
-    listener = await connect()
+async def test_inserting_wakes_listeners_once_a_transaction(queue: Connection, other: Connection) -> None:
     heard: list[str] = []
-    await listener.add_listener("agent_event", lambda *message: heard.append(message[-1]))
+    await other.add_listener("agent_event", lambda *message: heard.append(message[-1]))
     async with queue.transaction():
         for number in range(5):
             await insert(queue, envelope(f"Ev{number}"))
-    await listener.fetchval("select 1")
-    await listener.fetchval("select 1")
+    await other.fetchval("select 1")
+    await other.fetchval("select 1")
     assert heard == [""]

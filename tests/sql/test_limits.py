@@ -11,10 +11,9 @@ from surelane.calls import Connection
 from surelane_service.engine import Engine
 from tests.sql import queue_steps as do
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import TEN_MINUTES, envelope, pair
+from tests.sql.queue_steps import MINUTE, TEN_MINUTES, envelope, pair
 
 SECOND = timedelta(seconds=1)
-MINUTE = timedelta(minutes=1)
 
 
 async def declare(queue: Connection, kind: str = "job", **limit: Any) -> None:
@@ -240,8 +239,7 @@ async def test_a_kind_that_becomes_limited_parks_what_waits(queue: Connection) -
     assert await queue.fetchval("select count(*) from agent.kind_limit") == 0
 
 
-async def test_the_sweep_finds_what_limited_claims_passed_over(queue: Connection, connect: Connect) -> None:
-    other = await connect()
+async def test_the_sweep_finds_what_limited_claims_passed_over(queue: Connection, other: Connection) -> None:
     async with other.transaction():
         identity = await do.enqueue(other)
         await declare(queue, concurrency=5)
@@ -452,12 +450,11 @@ async def test_the_first_notes_are_read_in_order_from_one_index(queue: Connectio
     ]
 
 
-async def test_a_slot_freed_while_a_claim_counts_it_is_found(queue: Connection, connect: Connect) -> None:
+async def test_a_slot_freed_while_a_claim_counts_it_is_found(queue: Connection, other: Connection) -> None:
     """The settle began before an event waited, so it left no note. It is found soon, without a sweep."""
     await declare(queue, concurrency=1)
     await do.enqueue(queue)
     (running,) = await do.claim(queue)
-    other = await connect()
     async with other.transaction():
         assert await do.complete(other, pair(running)) == ["done"]
         waiting = await do.enqueue(queue)

@@ -9,7 +9,6 @@ import pytest
 from surelane.calls import Connection
 from surelane.queue import Queue
 from surelane_service.engine import LANES, Engine
-from tests.sql.conftest import Connect
 from tests.sql.queue_steps import claim, claim_one, complete, enqueue, fail, only_row, pair, release, snooze
 
 PRIORITIES = "select array_agg(agent.priority_of(lane)) from agent.event where id = any($1)"
@@ -135,9 +134,8 @@ async def test_each_band_comes_first_in_some_claims(queue: Connection) -> None:
     assert all(taken[priority] < 60 for priority in (1, 2, 3))
 
 
-async def test_an_open_transaction_hides_no_band(queue: Connection, connect: Connect) -> None:
+async def test_an_open_transaction_hides_no_band(queue: Connection, other: Connection) -> None:
     """The first event of a priority is claimed though another transaction, still open, also has one."""
-    other = await connect()
     async with other.transaction():
         await enqueue(other, priority=0)
         async with asyncio.timeout(60):

@@ -11,7 +11,7 @@ from surelane.calls import Connection
 from surelane_operator.changes import Changes
 from surelane_service.engine import DEAD_FOR, DEFAULT_MAX_ATTEMPTS, Engine
 from tests.sql import queue_steps as do
-from tests.sql.queue_steps import pair
+from tests.sql.queue_steps import HOUR, TEN_MINUTES, pair
 
 CALLS = {
     "insert_event": 'select agent.insert_event(\'{{"type": "fresh", "event_id": "Ev{0}"}}\')',
@@ -19,9 +19,6 @@ CALLS = {
     "enqueue": "select agent.enqueue('slack.fresh', _item_key => 'job{0}')",
     "enqueue_jobs": """select agent.enqueue_jobs('[{{"kind": "slack.fresh", "item_key": "many{0}"}}]')""",
 }
-
-HOUR = timedelta(hours=1)
-LEASE = timedelta(minutes=10)
 
 
 async def announce(queue: Connection, name: str, kinds: list[str], attempts: int | None) -> None:
@@ -32,7 +29,7 @@ async def lapses(queue: Connection, kind: str, times: int, **named: Any) -> None
     """Claim the kind's event and let the claim lapse, so many times."""
     for _ in range(times):
         assert len(await do.claim(queue, kind, **named)) == 1
-        await do.advance(queue, LEASE)
+        await do.advance(queue, TEN_MINUTES)
 
 
 async def test_another_teams_sweep_leaves_an_event_its_attempts(queue: Connection) -> None:
@@ -45,7 +42,7 @@ async def test_another_teams_sweep_leaves_an_event_its_attempts(queue: Connectio
         assert (row["attempts"], row["max_attempts"]) == (number + 1, 10)
         single = await do.claim_single(queue, 10)
         assert single["id"] == plain
-        await do.advance(queue, LEASE)
+        await do.advance(queue, TEN_MINUTES)
     assert await Engine(queue).sweep_events(kinds=["quick"]) == 0
     assert await do.live(queue, announced) is not None
     assert await do.live(queue, plain) is not None
@@ -65,7 +62,7 @@ async def test_every_step_judges_by_the_kinds_maximum(queue: Connection) -> None
     await lapses(queue, "once", 1)
     assert await do.claim(queue, "once", max_attempts=9) == []
     assert await do.claim_one(queue, 1) is not None, "of kind often, which may be tried five times"
-    await do.advance(queue, LEASE)
+    await do.advance(queue, TEN_MINUTES)
     peek = await Engine(queue).peek_events(["once", "often"], HOUR, max_attempts=9)
     assert {nth % 2 for nth, vt in enumerate(peek.vts) if vt is not None} == {1}
     operations = Changes(queue)

@@ -12,9 +12,8 @@ from surelane_operator.changes import Changes, ManyChange
 from surelane_operator.reads.filters import Filter
 from surelane_service.engine import Engine
 from tests.sql import queue_steps as do
-from tests.sql.queue_steps import envelope
+from tests.sql.queue_steps import HOUR, envelope
 
-HOUR = timedelta(hours=1)
 SLOW = """
 create function public.slow() returns trigger language plpgsql as $$ begin perform pg_sleep(0.001); return new; end $$;
 create trigger slow before insert on agent.event_hist for each row execute function public.slow();

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -11,9 +11,7 @@ from surelane.calls import Connection
 from surelane.queue import Queue
 from surelane_operator.changes import Changes
 from surelane_operator.reads.timeline import story_of
-from tests.sql.queue_steps import claim, complete, event_of, expire, fail, pair
-
-HOUR = timedelta(hours=1)
+from tests.sql.queue_steps import HOUR, claim, complete, event_of, expire, fail, pair
 
 
 async def job_of(queue: Connection, identity: int) -> dict[str, Any]:

@@ -244,14 +244,13 @@ async def test_a_worker_rescues_at_its_start(queue: Connection, connect: Connect
 
 
 @pytest.mark.parametrize("dies", ["session", "heartbeats"])
-async def test_a_death_exhausts_an_event_of_a_group(queue: Connection, connect: Connect, dies: str) -> None:
-    dying = await connect("surelane_worker")
-    key = await session(queue, dying, "w1", "mail")
+async def test_a_death_exhausts_a_groups_event(queue: Connection, service: Connection, dies: str) -> None:
+    key = await session(queue, service, "w1", "mail")
     identity = await enqueue(queue, "mail", group_key="g", max_attempts=1)
     following = await enqueue(queue, "mail", group_key="g")
     await claim(queue, "mail", worker="w1")
     if dies == "session":
-        await lose(queue, dying)
+        await lose(queue, service)
         assert await rescue(queue, "w1", key) == (2, 0)
     else:
         await queue.execute(SILENT, 6)

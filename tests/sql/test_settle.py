@@ -9,7 +9,7 @@ import pytest
 
 from surelane.calls import Connection
 from tests.sql import queue_steps as do
-from tests.sql.queue_steps import Pair, pair
+from tests.sql.queue_steps import HOUR, Pair, pair
 
 
 async def settle(queue: Connection, *items: tuple[Pair, str, Any]) -> list[str]:
@@ -185,10 +185,6 @@ async def test_an_unknown_outcome_is_a_clear_error(queue: Connection) -> None:
         with pytest.raises(asyncpg.InvalidParameterValueError, match="every claim has an outcome: complete"):
             await settle(queue, (item, outcome, None))  # type: ignore[arg-type]
     assert await settle(queue) == []
-
-
-HOUR = timedelta(hours=1)
-SECOND = timedelta(seconds=1)
 
 
 async def test_at_the_maximum_an_event_fails_with_every_error_else_after_its_pause(queue: Connection) -> None:

@@ -96,8 +96,7 @@ async def test_workers_lease_limits_at_once_without_any_wait(queue: Connection, 
     assert set(made.values()) == {9}
 
 
-async def test_an_open_transaction_holds_up_its_own_limit_alone(queue: Connection, connect: Connect) -> None:
-    other = await connect()
+async def test_an_open_transaction_holds_up_its_own_limit_alone(queue: Connection, other: Connection) -> None:
     # Each has a call: adding a limit now and then deletes those without a recent one.
     await lease(queue, wants(1), wants(1, name="T/y"))
     async with other.transaction():
@@ -108,8 +107,7 @@ async def test_an_open_transaction_holds_up_its_own_limit_alone(queue: Connectio
         assert await SlackLimits(queue).delay_slack_calls("T/x", 3, 100, 5) is False
 
 
-async def test_a_limit_that_is_being_added_is_given_up_on_soon(queue: Connection, connect: Connect) -> None:
-    other = await connect()
+async def test_a_limit_that_is_being_added_is_given_up_on_soon(queue: Connection, other: Connection) -> None:
     async with other.transaction():
         await other.execute("insert into agent.slack_limit (name) values ('T/x')")
         async with asyncio.timeout(60):  # the other transaction ends only after it

@@ -13,7 +13,6 @@ from surelane_operator.changes import Changes
 from surelane_operator.reads.filters import Filter
 from surelane_service.engine import Engine, Settled
 from surelane_service.sealed_engine import SealedEngine
-from tests.sql.conftest import Connect
 from tests.sql.queue_steps import advance, claim, complete, drop_history, enqueue, fail, pair
 
 KEY = "YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE="
@@ -90,10 +89,9 @@ async def test_a_requeued_event_keeps_its_tags_and_a_replay_has_none(queue: Conn
     assert await queue.fetchval("select count(*) from agent.step") == 0
 
 
-async def test_progress_is_fenced_replaced_and_encrypted(queue: Connection, connect: Connect) -> None:
+async def test_progress_is_fenced_replaced_and_encrypted(queue: Connection, service: Connection) -> None:
     await enqueue(queue)
     (row,) = await claim(queue)
-    service = await connect("surelane_worker")
     engine = SealedEngine(service, Sealing(DataKeys(service, Keyring([KEY])), on=True))
     for text in ("1 of 2", "2 of 2"):
         assert await engine.store_progress(*pair(row), text) is Settled.DONE
@@ -107,8 +105,7 @@ async def test_progress_is_fenced_replaced_and_encrypted(queue: Connection, conn
     assert (await Changes(queue).get(replay.id) or {})["progress"] is None
 
 
-async def test_encrypted_tags_are_found_and_stored_as_no_text(queue: Connection, connect: Connect) -> None:
-    service = await connect("surelane_worker")
+async def test_encrypted_tags_are_found_and_stored_as_no_text(queue: Connection, service: Connection) -> None:
     seal = Sealing(DataKeys(service, Keyring([KEY])), on=True)
     await enqueue(queue)
     (row,) = await claim(queue)
