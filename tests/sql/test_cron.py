@@ -60,7 +60,7 @@ async def outcomes(queue: Connection) -> list[tuple[str, str]]:
     return [(row["status"], row["reason"] or "") for row in rows]
 
 
-async def test_a_firing_is_skipped_while_an_earlier_job_is_live(queue: Connection) -> None:
+async def test_a_firing_is_skipped_while_an_earlier_job_is_live_or_waits_its_turn(queue: Connection) -> None:
     await set_due(queue, "c", overlap="skip")
     assert [await fire(queue, "c", 2), await fire(queue, "c")] == [1, 0]
     (first,) = await claim(queue, "tick")
@@ -69,15 +69,12 @@ async def test_a_firing_is_skipped_while_an_earlier_job_is_live(queue: Connectio
     await complete(queue, pair(first))
     assert await fire(queue, "c") == 1
     assert len(await claim(queue, "tick")) == 1
-
-
-async def test_firings_that_queue_run_one_after_another(queue: Connection) -> None:
-    """Jobs of one schedule are a group: its worker handles them in order, and no other gets one meanwhile."""
-    await set_due(queue, "c", overlap="queue")
+    # Jobs of one schedule are a group: its worker handles them in order, and no other gets one meanwhile.
+    await set_due(queue, "q", overlap="queue")
     await set_due(queue, "other", overlap="queue")
-    assert [await fire(queue, "c"), await fire(queue, "other")] == [1, 1]
+    assert [await fire(queue, "q"), await fire(queue, "other")] == [1, 1]
     first, other = await claim(queue, "tick")
-    assert await fire(queue, "c", 2) == 2
+    assert await fire(queue, "q", 2) == 2
     assert await claim(queue, "tick", worker="w2") == []
     await complete(queue, pair(first), pair(other))
     times = [json.loads(row["event"])["scheduled_at"] for row in await claim(queue, "tick", worker="w2")]

@@ -73,7 +73,7 @@ async def test_a_job_that_comes_back_does_not_meet_its_duplicate(queue: Connecti
 
 
 async def test_a_pending_job_answers_for_its_dedupe_key(queue: Connection, connect: Connect) -> None:
-    """The rollback of a claim under way makes it pending again. After a commit, a new job is stored beside it."""
+    """A claim that rolls back makes it pending again. After a commit, a new job is stored beside it."""
     others = [await connect() for _ in range(6)]
     identities = await asyncio.gather(*(do.enqueue(other, dedupe_key="k", group_key="g") for other in others))
     assert len(set(identities)) == 1
@@ -92,12 +92,8 @@ async def test_a_pending_job_answers_for_its_dedupe_key(queue: Connection, conne
 
 
 async def enqueue_jobs(queue: Connection, jobs: list[Any], on_duplicate: str = "skip") -> list[Row]:
-    rows = await queue.fetch(
-        "select id, duplicate from agent.enqueue_jobs($1, $2) order by ordinal",
-        json.dumps(jobs),
-        on_duplicate,
-    )
-    return list(rows)
+    store = "select id, duplicate from agent.enqueue_jobs($1, $2) order by ordinal"
+    return list(await queue.fetch(store, json.dumps(jobs), on_duplicate))
 
 
 async def test_a_batch_answers_each_job_in_its_place(queue: Connection) -> None:

@@ -72,11 +72,6 @@ async def begin(queue: Connection, given: str) -> int:
     return begun
 
 
-async def finish_erasure(queue: Connection, begun: int, given: str) -> None:
-    while await queue.fetchval("select place from agent.erase_step($1, $2)", begun, given) != "done":
-        pass
-
-
 async def written(queue: Connection, number: int, **inner: Any) -> int:
     return await do.insert(queue, envelope(f"Ev{number}", text=SECRET, user="U7", channel="C7", **inner))
 
@@ -188,7 +183,8 @@ async def test_children_go_with_what_they_were_for_and_what_comes_later_stays(qu
     begun = await begin(queue, given)
     later = await written(queue, 2)
     await AsyncInstallations(Installations(queue, Keyring([new_key()]))).async_save(installation("T1"))
-    await finish_erasure(queue, begun, given)
+    while await queue.fetchval("select place from agent.erase_step($1, $2)", begun, given) != "done":
+        pass
     assert await do.live(queue, later) is not None
     assert await queue.fetchval("select count(*) from agent.installation") == 2
 

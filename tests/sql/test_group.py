@@ -25,10 +25,6 @@ async def ids(queue: Connection, *kinds: str) -> list[int]:
     return [row["id"] for row in await do.claim(queue, *kinds)]
 
 
-async def later(queue: Connection, by: timedelta) -> Any:
-    return await queue.fetchval("select agent.clock() + $1::interval", by)
-
-
 async def test_a_group_has_one_head_and_one_lane_and_is_claimed_whole_and_in_order(queue: Connection) -> None:
     group, alone = await three(queue), await do.enqueue(queue)
     assert await do.heads(queue, "g") == group[:1]
@@ -52,17 +48,8 @@ async def test_a_batch_never_splits_a_group_and_never_exceeds_its_bound(queue: C
     assert await ids(queue) == members[100:]
 
 
-async def test_of_several_groups_as_many_come_as_fit(queue: Connection) -> None:
-    for name in "abc":
-        for _ in range(4):
-            await do.enqueue(queue, group_key=name)
-    await do.enqueue(queue)
-    counts = [len({row["group_key"] for row in await do.claim(queue, limit=5)}) for _ in range(2)]
-    assert sum(counts) == 4
-    assert await queue.fetchval("select count(*) from agent.event where claimed_by is not null") == 13
-
-
-async def test_a_retry_blocks_its_group_until_it_is_over(queue: Connection) -> None:
+async def test_a_retry_blocks_its_group_and_a_lapsed_group_is_tried_head_alone(queue: Connection) -> None:
+    """Only the event that kills its worker exhausts its attempts. That of the others does not count."""
     first, second, third = await three(queue)
     rows = {row["id"]: row for row in await do.claim(queue)}
     await do.complete(queue, pair(rows[first]))
@@ -72,24 +59,22 @@ async def test_a_retry_blocks_its_group_until_it_is_over(queue: Connection) -> N
     assert await ids(queue) == []
     await do.advance(queue, timedelta(minutes=1))
     assert await ids(queue) == [second, waiting]
-
-
-async def test_a_lapsed_group_is_tried_head_alone(queue: Connection) -> None:
-    """Only the event that kills its worker exhausts its attempts. The attempt of the others does not count."""
+    await queue.execute("delete from agent.event")
     poison, *others = await three(queue)
-    first = await do.claim(queue)
-    assert len(first) == 3
+    lapsed = await do.claim(queue)
+    assert len(lapsed) == 3
     for attempt in (2, 3):
         await do.advance(queue, TEN_MINUTES)
         (row,) = await do.claim(queue)
         assert (row["id"], row["attempts"]) == (poison, attempt)
-        assert await do.complete(queue, *map(pair, first[1:])) == ["stale", "stale"]
+        assert await do.complete(queue, *map(pair, lapsed[1:])) == ["stale", "stale"]
     await do.advance(queue, TEN_MINUTES)
     assert await ids(queue) == []
     assert await do.sweep(queue) == 1
     assert await do.ending(queue, poison) == ("expired", "attempts_exhausted")
-    rows = await do.claim(queue)
-    assert [(row["id"], row["attempts"]) for row in rows] == [(identity, 1) for identity in others]
+    assert [(row["id"], row["attempts"]) for row in await do.claim(queue)] == [
+        (identity, 1) for identity in others
+    ]
 
 
 async def test_a_held_member_that_was_cancelled_is_not_tried_again_after_a_lapse(queue: Connection) -> None:
@@ -104,11 +89,18 @@ async def test_a_held_member_that_was_cancelled_is_not_tried_again_after_a_lapse
     assert await ids(queue) == [group[2]]
 
 
-async def test_an_old_group_larger_than_a_sweep_goes_all_the_same(queue: Connection) -> None:
+async def test_an_old_group_goes_in_sweeps_and_of_several_as_many_come_as_fit(queue: Connection) -> None:
     for _ in range(12):
         await do.enqueue(queue, group_key="g")
     await do.advance(queue, timedelta(hours=2))
     assert [await queue.fetchval("select agent.sweep_events(_limit => 5)") for _ in range(4)] == [5, 5, 2, 0]
+    for name in "abc":
+        for _ in range(4):
+            await do.enqueue(queue, group_key=name)
+    await do.enqueue(queue)
+    counts = [len({row["group_key"] for row in await do.claim(queue, limit=5)}) for _ in range(2)]
+    assert sum(counts) == 4
+    assert await queue.fetchval("select count(*) from agent.event where claimed_by is not null") == 13
 
 
 @pytest.mark.parametrize("which", ["head", "member", "all"])
@@ -175,12 +167,9 @@ async def insert_batch(queue: Connection, *events: str) -> list[int]:
     return [row["id"] for row in rows]
 
 
-async def enqueue_batch(
-    queue: Connection, jobs: list[dict[str, Any]], on_duplicate: str = "skip"
-) -> list[int]:
-    rows = await queue.fetch(
-        "select id from agent.enqueue_jobs($1, $2) order by ordinal", json.dumps(jobs), on_duplicate
-    )
+async def enqueue_batch(queue: Connection, jobs: list[Any], on_duplicate: str = "skip") -> list[int]:
+    store = "select id from agent.enqueue_jobs($1, $2) order by ordinal"
+    rows = await queue.fetch(store, json.dumps(jobs), on_duplicate)
     return [row["id"] for row in rows]
 
 

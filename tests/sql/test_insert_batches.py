@@ -24,21 +24,8 @@ def in_thread(event_id: str, thread: str, **inner: Any) -> str:
 
 async def insert_batch(queue: Connection, *events: str) -> list[tuple[int, bool]]:
     """Insert a batch; return the id of each event, and whether it is a duplicate."""
-    rows = await queue.fetch(
-        "select id, duplicate from agent.insert_events($1) order by ordinal", list(events)
-    )
+    rows = await queue.fetch("select * from agent.insert_events($1) order by ordinal", list(events))
     return [(row["id"], row["duplicate"]) for row in rows]
-
-
-async def store_at_once(queue: Connection, *events: str) -> list[int]:
-    """Return the places, from 1, of a batch's events that one statement stores."""
-    stored = await queue.fetchval(
-        "select agent.store_new_events($1, $2, null, null"
-        ", array(select agent.event_kind(e) from unnest($2::jsonb[]) as e), '{}')",
-        range(1, len(events) + 1),
-        list(events),
-    )
-    return sorted(stored)
 
 
 async def finished(queue: Connection, event: str) -> int:
@@ -61,7 +48,8 @@ async def rows_stored(queue: Connection) -> list[dict[str, Any]]:
     ]
 
 
-async def test_a_batch_row_is_what_a_single_insert_makes_of_the_event(queue: Connection) -> None:
+async def test_one_statement_stores_all_that_is_new_as_single_inserts_do(queue: Connection) -> None:
+    """Members of new and of existing groups are included. Only duplicates take the general way."""
     events = [
         envelope("Ev1", channel="C1", ts="1.1"),
         envelope("Ev2", type="message", channel_type="im", channel="D1", event_ts="1700000000.5"),
@@ -76,10 +64,7 @@ async def test_a_batch_row_is_what_a_single_insert_makes_of_the_event(queue: Con
     await insert_batch(queue, *events)
     assert await rows_stored(queue) == singly
     assert len(singly) == len(events)
-
-
-async def test_one_statement_stores_all_that_is_new(queue: Connection) -> None:
-    """Members of new and of existing groups are included. Only duplicates take the general way."""
+    await queue.execute("delete from agent.event")
     await do.insert(queue, in_thread("Ev1", "D1"))
     batch = [
         envelope("Ev9"),
@@ -89,7 +74,13 @@ async def test_one_statement_stores_all_that_is_new(queue: Connection) -> None:
         in_thread("Ev1", "D1"),
         envelope("Ev9"),
     ]
-    assert await store_at_once(queue, *batch) == [1, 2, 3, 4]
+    stored = await queue.fetchval(
+        "select agent.store_new_events($1, $2, null, null"
+        ", array(select agent.event_kind(e) from unnest($2::jsonb[]) as e), '{}')",
+        range(1, len(batch) + 1),
+        batch,
+    )
+    assert sorted(stored) == [1, 2, 3, 4]
 
 
 async def test_each_finds_its_duplicate_wherever_that_is(queue: Connection) -> None:

@@ -434,10 +434,7 @@ async def test_a_transaction_and_a_step_that_parks_events_note_each_key_once(que
     assert await queue.fetchval("select count(*) from agent.limit_note") == 3
     await queue.execute("select agent.note_keys('job', 10)")
     assert len(await do.claim(queue, limit=1000)) == 300
-
-
-async def test_the_first_notes_are_read_in_order_from_one_index(queue: Connection) -> None:
-    """Events that are stored singly leave a note each. No claim may read all notes of a kind to sort them."""
+    # Events that are stored singly leave a note each. No claim may read all notes of a kind to sort them.
     async with queue.transaction():
         await queue.execute("set local enable_seqscan = off; set local enable_bitmapscan = off")
         plan = await queue.fetch(

@@ -11,7 +11,7 @@ from surelane.calls import Connection
 from tests.databases import Server
 from tests.sql.conftest import Connect
 from tests.sql.migrations import connected
-from tests.sql.queue_steps import claim, enqueue
+from tests.sql.queue_steps import advance, claim, enqueue
 from tests.sql.test_console_reads import fewest_pages
 
 
@@ -23,10 +23,6 @@ async def unmeasured(queue: Connection) -> None:
 async def measure(connection: Connection) -> dict[str, Any]:
     figures: dict[str, Any] = json.loads(await connection.fetchval("select agent.measure_queue()"))
     return figures
-
-
-async def pass_time(queue: Connection, time: str) -> None:
-    await queue.execute("update agent.test_clock set shift = shift + $1::text::interval", time)
 
 
 async def until_due(queue: Connection) -> None:
@@ -47,7 +43,7 @@ async def test_events_are_counted_by_kind_and_state(queue: Connection) -> None:
     await enqueue(queue, "mail", run_at=datetime.now(UTC) + timedelta(hours=1))
     await enqueue(queue, "note")
     await queue.execute("select agent.pause_kind('note')")
-    await pass_time(queue, "5 minutes")
+    await advance(queue, timedelta(minutes=5))
     figures = await measure(queue)
     assert states(figures) == {"mail": (2, 1, 1), "note": (1, 0, 0)}
     assert [kind["paused"] for kind in figures["kinds"]] == [False, True]
@@ -71,7 +67,7 @@ async def test_an_empty_queue_has_figures_and_workers_count_for_ninety_seconds(q
     await queue.execute("select agent.announce_worker('w', '{}', '0.1.0', interval '1 second')")
     figures = await measure(queue)
     assert (figures["kinds"], figures["group_waiting"], figures["workers"]) == ([], 0, 1)
-    await pass_time(queue, "2 minutes")
+    await advance(queue, timedelta(minutes=2))
     assert (await measure(queue))["workers"] == 0
 
 
@@ -144,7 +140,7 @@ async def test_a_large_backlog_is_estimated_and_a_small_one_counted(server: Serv
             MANY,
         )
         # Until every page is all-visible. A snapshot of another session may delay that for a moment.
-        hidden = "select relallvisible < relpages or relpages = 0 from pg_class where oid = 'agent.event'::regclass"
+        hidden = "select relallvisible < relpages or relpages = 0 from pg_class where relname = 'event'"
         async with asyncio.timeout(90):
             while await backlog.fetchval(hidden):
                 await backlog.execute("vacuum analyze agent.event")

@@ -44,11 +44,6 @@ async def take(queue: Connection, row: Row, name: str, nth: int = 1) -> None:
     assert taken == "done"
 
 
-async def steps_of(queue: Connection, identity: int) -> list[str]:
-    rows = await queue.fetch("select label from agent.kept_steps($1, null)", identity)
-    return [row["label"] for row in rows]
-
-
 async def test_replay_has_its_own_key_and_both_name_each_other(queue: Connection, connect: Connect) -> None:
     first = await do.enqueue(queue, item_key="a")
     await run(queue)
@@ -74,7 +69,7 @@ async def test_replay_has_its_own_key_and_both_name_each_other(queue: Connection
     assert await do.insert(queue, envelope("Ev1", channel="C1", ts="1.1")) == first
 
 
-async def test_replay_comes_after_what_its_group_has(queue: Connection) -> None:
+async def test_replay_comes_after_what_its_group_has_and_counts_in_its_limit(queue: Connection) -> None:
     first = await do.enqueue(queue, group_key="g", priority=0, max_attempts=7)
     await run(queue)
     second = await do.enqueue(queue, group_key="g", priority=0)
@@ -83,9 +78,6 @@ async def test_replay_comes_after_what_its_group_has(queue: Connection) -> None:
     assert [row["id"] for row in rows] == [second, new["rerun"]]
     assert await queue.fetchval("select agent.priority_of(lane) from agent.event where id = $1", second) == 0
     assert [row["max_attempts"] for row in rows] == [3, 7]
-
-
-async def test_replay_counts_in_the_limit_of_its_key(queue: Connection) -> None:
     declared = json.dumps({"job": {"concurrency": 1, "per": "given"}})
     await queue.fetchval("select agent.declare_limits('w', '{job}', $1)", declared)
     job = Job("job", limit_key="k")
@@ -112,7 +104,8 @@ async def test_steps_before_the_named_one_are_kept_with_signals_yet_untaken(queu
     ):
         new = await rerun(queue, row["id"], step)
         assert (new["answer"], new["steps"]) == ("rerun", kept)
-        assert await steps_of(queue, new["rerun"]) == kept
+        rows = await queue.fetch("select label from agent.kept_steps($1, null)", new["rerun"])
+        assert [each["label"] for each in rows] == kept
         note = await queue.fetchval(
             "select notes -> 'replay_of' ->> 'key' from agent.event where id = $1", new["rerun"]
         )

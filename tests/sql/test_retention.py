@@ -10,19 +10,14 @@ from tests.sql.conftest import Connect
 from tests.sql.queue_steps import claim, drop_history, enqueue, envelope, finish, insert, live, only_row
 from tests.sql.test_queue_foreign_locks import stays_open
 
-HANGS_ON = """
-insert into agent.step (event_id, name, nth, sort, event_ts, attempt, started_at)
-select $1, 'a', 1, 'step', event_ts, 1, event_ts from agent.job where id = $1
-"""
+HANG_ON = (
+    (
+        "agent.step (event_id, name, nth, sort, attempt, started_at, event_ts)"
+        " select $1, 'a', 1, 'step', 1, now(),"
+    ),
+    "agent.signal (event_id, name, sent_at) select $1, 'go',",
+)
 LEFT = "select (select count(*) from agent.step) + (select count(*) from agent.signal)"
-
-
-async def remembered(queue: Connection, identity: int) -> None:
-    await queue.execute(HANGS_ON, identity)
-    await queue.execute(
-        "insert into agent.signal (event_id, name, sent_at) select $1, 'go', event_ts from agent.job where id = $1",
-        identity,
-    )
 
 
 async def ended(queue: Connection) -> list[int]:
@@ -34,7 +29,8 @@ async def test_old_history_goes_with_its_steps_and_signals_and_the_rest_stays(qu
     long_ago = "select agent.from_timestamptz(agent.clock() - interval '300 days')::text"
     waiting = await insert(queue, envelope("Ev3", event_ts=await queue.fetchval(long_ago)))
     for identity in (old, young, waiting):
-        await remembered(queue, identity)
+        for thing in HANG_ON:
+            await queue.execute(f"insert into {thing} event_ts from agent.job where id = $1", identity)
     dropped, blocked = await drop_history(queue)
     assert (dropped >= 1, blocked) == (True, False)
     assert await ended(queue) == [young]

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from datetime import datetime
 from typing import Any
 
 import pytest
@@ -12,17 +11,13 @@ from surelane.queue import Queue
 from surelane_operator.changes import Changes
 from surelane_operator.reads.timeline import story_of
 from tests.sql.queue_steps import HOUR, claim, complete, event_of, expire, fail, pair
+from tests.sql.test_cron import now
 
 
 async def job_of(queue: Connection, identity: int) -> dict[str, Any]:
     job = await Changes(queue).get(identity)
     assert job is not None
     return job
-
-
-async def now(queue: Connection) -> datetime:
-    moment: datetime = await queue.fetchval("select agent.clock()")
-    return moment
 
 
 async def test_a_story_tells_every_change_and_each_claim_whose_worker_died(queue: Connection) -> None:

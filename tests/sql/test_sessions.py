@@ -265,6 +265,11 @@ async def test_a_session_ends_with_its_last_one(queue: Connection, connect: Conn
     first, second = await connect("surelane_worker"), await connect("surelane_worker")
     key = await session(queue, first, "w1", "a")
     assert await Engine(second).join_session(key)
+    # The server asks whether the other end is there. It cannot over a Unix socket, where it says zero.
+    local = await second.fetchval("select inet_server_addr() is null")
+    for setting in ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count"):
+        seconds = int(await second.fetchval("select current_setting($1)", setting))
+        assert seconds == 0 if local else 0 < seconds <= 10
     one, other = (first, second)[::order]
     identity = await enqueue(queue, "a")
     await claim(other, "a", worker="w1")
@@ -280,16 +285,6 @@ async def test_a_session_ends_with_its_last_one(queue: Connection, connect: Conn
     assert not await third.join_session(key + 1)
     assert await queue.fetchval("select agent.open_sessions()") == []
     assert await rescue(queue, "w1", key) == (1, 0)
-
-
-async def test_a_connection_that_lost_its_network_has_no_session(queue: Connection, connect: Connect) -> None:
-    """The server asks whether the other end is there. It cannot over a Unix socket, where it says zero."""
-    first, second = await connect("surelane_worker"), await connect("surelane_worker")
-    assert await Engine(second).join_session(await session(queue, first, "w1", "a"))
-    local = await second.fetchval("select inet_server_addr() is null")
-    for setting in ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count"):
-        seconds = int(await second.fetchval("select current_setting($1)", setting))
-        assert seconds == 0 if local else 0 < seconds <= 10
 
 
 async def test_a_clock_that_went_back_hides_no_claim_and_no_kind(queue: Connection, connect: Connect) -> None:

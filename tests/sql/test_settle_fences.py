@@ -52,7 +52,7 @@ async def unchanged_by(queue: Connection, identity: int, settle: Settle, item: P
 
 @settles
 async def test_a_lapsed_claim_settles_if_free(queue: Connection, settle: Settle, other: Connection) -> None:
-    """It settles while nobody has the event. While its row is locked, the event is busy and keeps its claim."""
+    """While its row is locked, the event is busy and keeps its claim."""
     await do.enqueue(queue)
     (row,) = await do.claim(queue)
     await do.advance(queue, timedelta(hours=1))
@@ -74,7 +74,7 @@ async def test_the_claim_of_another_is_stale(queue: Connection, settle: Settle) 
     assert await settle(queue, pair(second)) == ["done"]
     await do.enqueue(queue, "other")
     (row,) = await do.claim(queue, "other", worker="w2")
-    # A standby that took over may have lost a claim, and given its number again. A session may name its worker.
+    # A standby that took over may have given the number again. A session may name its worker.
     await queue.execute("set surelane.worker = 'w1'")
     assert await unchanged_by(queue, row["id"], settle, pair(row)) == ["stale"]
     await queue.execute("set surelane.worker = 'w2'")
