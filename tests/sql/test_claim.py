@@ -100,8 +100,8 @@ async def test_a_batch_has_what_a_worker_needs_and_is_no_larger_than_asked_for(q
     assert await do.claim(queue, limit=0) == []
 
 
-async def test_exhausted_events_do_not_keep_others_from_being_claimed(queue: Connection) -> None:
-    """This holds for more of them than one claim passes over: it has them swept."""
+async def test_exhausted_and_locked_events_are_passed_over(queue: Connection, other: Connection) -> None:
+    """This holds for more exhausted ones than one claim passes over: it has them swept."""
     await queue.execute("select agent.enqueue('job') from generate_series(1, 250)")
     assert len(await do.claim(queue, limit=250, max_attempts=1)) == 250
     await do.advance(queue, TEN_MINUTES + timedelta(seconds=1))
@@ -109,9 +109,6 @@ async def test_exhausted_events_do_not_keep_others_from_being_claimed(queue: Con
     await queue.execute("update agent.event set lane = 0")
     assert [row["id"] for row in await do.claim(queue, limit=1, max_attempts=1)] == [fresh]
     assert await queue.fetchval("select count(*) from agent.event_hist where outcome = 'expired'") == 250
-
-
-async def test_a_locked_event_is_passed_over(queue: Connection, other: Connection) -> None:
     first = await do.enqueue(queue)
     second = await do.enqueue(queue)
     async with do.locked(other, first):
@@ -131,7 +128,8 @@ async def test_lanes_fill_evenly_and_single_claims_draw_evenly_from_them(queue: 
         assert sum((counts[lane] - expected) ** 2 / expected for lane in range(LANES)) < 50
 
 
-async def test_a_cursor_starts_the_scan_of_its_lane_and_kind(queue: Connection) -> None:
+async def test_a_cursor_starts_the_scan_and_nothing_becomes_visible_behind_it(queue: Connection) -> None:
+    """Released, failed, requeued and promoted events are visible from now, not from an earlier time."""
     kinds = ["a", "b"]
     for kind in kinds:
         await queue.execute("select agent.enqueue($1) from generate_series(1, 4)", kind)
@@ -149,10 +147,7 @@ async def test_a_cursor_starts_the_scan_of_its_lane_and_kind(queue: Connection) 
     assert await claimed() == {"a": 4}
     cursors[5 * len(kinds) + 1] = await queue.fetchval("select agent.clock() + interval '1 hour'")
     assert await claimed() == {"b": 4}, "a cursor ahead of the clock is dropped"
-
-
-async def test_whatever_becomes_visible_is_not_behind_a_cursor(queue: Connection) -> None:
-    """Released, failed, requeued and promoted events are visible from now, not from an earlier time."""
+    await queue.execute("delete from agent.event")
     await do.enqueue(queue, "released")
     await do.enqueue(queue, "failed")
     await do.enqueue(queue, "requeued")

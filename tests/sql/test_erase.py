@@ -146,7 +146,7 @@ async def test_ids_combine_and_are_whole_words_and_a_preview_changes_nothing(que
     ] * 3
 
 
-async def test_an_erasure_that_stopped_goes_on_and_ends_with_one_receipt(queue: Connection) -> None:
+async def test_an_erasure_that_stopped_goes_on_to_one_receipt_in_bounded_steps(queue: Connection) -> None:
     for number in range(6):
         await do.finish(queue, f"Ev{number}", number)
     given = '{"user": "U1"}'
@@ -166,6 +166,11 @@ async def test_an_erasure_that_stopped_goes_on_and_ends_with_one_receipt(queue: 
     assert "U1" not in receipt["filter"]
     hashed = await queue.fetchval("select agent.hashed($1, $2)", given, begun["key"])
     assert receipt["filter"] == hashed, "the printed key proves whose erasure it was"
+    for number in range(7):
+        await do.finish(queue, f"Ev{number}", 20 * number)
+    assert await preview(queue, limit=2, user="U1") == {"event_hist": 7}
+    assert await erase(queue, limit=2, user="U1") == {"event_hist": 7}
+    assert await queue.fetchval("select count(*) from agent.event_hist") == 0
 
 
 async def test_children_go_with_what_they_were_for_and_what_comes_later_stays(queue: Connection) -> None:
@@ -221,14 +226,6 @@ async def test_a_transaction_delays_its_rows_alone(queue: Connection, connect: C
                 waiting = step["waiting"]
     await erase(queue, team="T1")
     assert await traces(queue, "T1") == []
-
-
-async def test_it_goes_in_bounded_steps_through_all_of_history(queue: Connection) -> None:
-    for number in range(7):
-        await do.finish(queue, f"Ev{number}", 20 * number)
-    assert await preview(queue, limit=2, user="U1") == {"event_hist": 7}
-    assert await erase(queue, limit=2, user="U1") == {"event_hist": 7}
-    assert await queue.fetchval("select count(*) from agent.event_hist") == 0
 
 
 @pytest.mark.parametrize(

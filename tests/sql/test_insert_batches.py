@@ -133,9 +133,7 @@ async def test_batches_beside_moves_to_history_store_all_once(queue: Connection,
 
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("scheduled", [False, True], ids=["waiting head", "head that yields"])
-async def test_a_batch_holds_nothing_of_later_groups_while_it_waits_for_one(
-    queue: Connection, other: Connection, scheduled: bool
-) -> None:
+async def test_a_waiting_batch_locks_one_group(queue: Connection, other: Connection, scheduled: bool) -> None:
     """Otherwise it would deadlock with a transaction that has locked this group and waits for a later one."""
     later = await queue.fetchval("select agent.clock() + interval '1 day'")
     head = await do.enqueue(queue, group_key="T1:D1", run_at=later if scheduled else None)

@@ -239,7 +239,7 @@ async def test_a_kind_that_becomes_limited_parks_what_waits(queue: Connection) -
     assert await queue.fetchval("select count(*) from agent.kind_limit") == 0
 
 
-async def test_the_sweep_finds_what_limited_claims_passed_over(queue: Connection, other: Connection) -> None:
+async def test_what_limited_claims_passed_over_is_found(queue: Connection, other: Connection) -> None:
     async with other.transaction():
         identity = await do.enqueue(other)
         await declare(queue, concurrency=5)
@@ -252,6 +252,16 @@ async def test_the_sweep_finds_what_limited_claims_passed_over(queue: Connection
     assert await do.claim(queue) == []
     await do.sweep(queue)
     assert len(await do.claim(queue)) == 1
+    # The settle began before an event waited, so it left no note. It is found soon, without a sweep.
+    await declare(queue, "mail", concurrency=1)
+    await do.enqueue(queue, "mail")
+    (running,) = await do.claim(queue, "mail")
+    async with other.transaction():
+        assert await do.complete(other, pair(running)) == ["done"]
+        waiting = await do.enqueue(queue, "mail")
+        assert await do.claim(queue, "mail") == []
+    await do.advance(queue, 0.2 * SECOND)
+    assert [row["id"] for row in await do.claim(queue, "mail")] == [waiting]
 
 
 async def test_a_limit_that_counts_by_another_rule_gives_new_keys(queue: Connection) -> None:
@@ -445,16 +455,3 @@ async def test_a_transaction_and_a_step_that_parks_events_note_each_key_once(que
         "Limit",
         "Index Only Scan using limit_note_due on limit_note",
     ]
-
-
-async def test_a_slot_freed_while_a_claim_counts_it_is_found(queue: Connection, other: Connection) -> None:
-    """The settle began before an event waited, so it left no note. It is found soon, without a sweep."""
-    await declare(queue, concurrency=1)
-    await do.enqueue(queue)
-    (running,) = await do.claim(queue)
-    async with other.transaction():
-        assert await do.complete(other, pair(running)) == ["done"]
-        waiting = await do.enqueue(queue)
-        assert await do.claim(queue) == []
-    await do.advance(queue, 0.2 * SECOND)
-    assert [row["id"] for row in await do.claim(queue)] == [waiting]

@@ -53,7 +53,7 @@ async def test_another_teams_sweep_leaves_an_event_its_attempts(queue: Connectio
     assert await do.ending(queue, announced) == ("expired", "attempts_exhausted")
 
 
-async def test_every_step_judges_by_the_kinds_maximum(queue: Connection) -> None:
+async def test_every_step_judges_by_the_kinds_maximum_also_members_of_a_group(queue: Connection) -> None:
     """Claims, peeks, failures, requeues and the operator's view use it, with any setting of the caller."""
     await announce(queue, "once", ["once"], 1)
     await announce(queue, "often", ["often"], 5)
@@ -79,11 +79,6 @@ async def test_every_step_judges_by_the_kinds_maximum(queue: Connection) -> None
     await lapses(queue, "often", 5)
     assert await Engine(queue).sweep_events() == 2
     assert await do.ending(queue, often) == await do.ending(queue, once) == ("expired", "attempts_exhausted")
-
-
-async def test_members_of_a_group_are_judged_by_their_own_kinds(queue: Connection) -> None:
-    await announce(queue, "once", ["once"], 1)
-    await announce(queue, "often", ["often"], 5)
     for kind in ("often", "once", "often"):
         await do.enqueue(queue, kind, group_key="g")
     await queue.execute("update agent.event set attempts = 1")  # as if each had failed once

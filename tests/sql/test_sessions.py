@@ -116,7 +116,7 @@ async def test_a_dead_workers_events_run_again_and_say_why(queue: Connection, co
     assert [(step.what, step.by) for step in steps] == told
 
 
-async def test_a_worker_that_comes_back_in_time_keeps_its_claims(queue: Connection, connect: Connect) -> None:
+async def test_only_who_is_back_in_time_keeps_its_claims(queue: Connection, connect: Connect) -> None:
     broken, again = await connect(), await connect()
     first = await session(queue, broken, "w1", "mail")
     identity = await enqueue(queue, "mail")
@@ -130,19 +130,16 @@ async def test_a_worker_that_comes_back_in_time_keeps_its_claims(queue: Connecti
     kept = await event_of(queue, identity)
     assert (await states(queue), kept["attempts"]) == ({"w1": "alive"}, 1)
     assert await complete(queue, pair(held)) == ["done"]
-
-
-async def test_a_successor_of_a_dead_workers_name_has_no_claim(queue: Connection, connect: Connect) -> None:
-    """As a program does that a supervisor starts again under a fixed name."""
+    # A supervisor starts a program again under a fixed name.
     dying, starting = await connect(), await connect()
-    await session(queue, dying, "w1", "mail")
+    await session(queue, dying, "w3", "mail")
     identity = await enqueue(queue, "mail")
-    await claim(queue, "mail", worker="w1")
-    await Engine(await connect()).open_session("w1", "1.0.0")
+    await claim(queue, "mail", worker="w3")
+    await Engine(await connect()).open_session("w3", "1.0.0")
     assert (await why(queue, identity))[0] == "running", "a process of this name lives"
-    await session(queue, dying, "w1", "mail", starts=False)
+    await session(queue, dying, "w3", "mail", starts=False)
     await lose(queue, dying)
-    await session(queue, starting, "w1", "mail")
+    await session(queue, starting, "w3", "mail")
     assert (await why(queue, identity))[0] == "due"
 
 

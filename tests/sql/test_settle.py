@@ -130,9 +130,6 @@ async def test_a_refused_event_is_busy_among_others_and_an_error_alone(queue: Co
         await settle(queue, (unread, "fail", {"retry_in": "soon"}))
     assert await queue.fetchval("select count(*) from agent.event where kind in ('child', 'next')") == 0
     assert await settle(queue, (refused, "complete", None), (unread, "complete", None)) == ["done", "done"]
-
-
-async def test_an_event_that_history_refuses_delays_no_other(queue: Connection) -> None:
     refused, free = await claimed(queue, 2)
     await queue.execute(f"alter table agent.event_hist add constraint refused check (id <> {refused[0]})")
     try:
