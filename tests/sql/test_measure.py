@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -86,42 +88,37 @@ async def test_figures_are_measured_once_for_all_who_ask(queue: Connection, conn
         assert (meanwhile["fresh"], meanwhile["measured_at"]) == (False, first["measured_at"])
 
 
+@asynccontextmanager
+async def slow(queue: Connection) -> AsyncIterator[None]:
+    """Make measuring take more than a second."""
+    transaction = queue.transaction()
+    await transaction.start()
+    await queue.execute(
+        "create or replace function agent.vacuum_holder()"
+        " returns table (holder text, pid int4, application text, state text, since timestamptz, anchor text)"
+        " language sql as $$ select null, null::int4, null, null, null::timestamptz, null from pg_sleep(1.1) $$"
+    )
+    yield
+    pause = await queue.fetchval("select due from agent.measurement")
+    await transaction.rollback()
+    await queue.execute("update agent.measurement set due = $1", pause)
+
+
 async def test_measuring_that_takes_long_or_is_given_up_is_put_off(queue: Connection) -> None:
     before = await measure(queue)
     pause = "select extract(epoch from due - measured_at)::float8 from agent.measurement"
     usually = await queue.fetchval(pause)
     await until_due(queue)
-    async with Slow(queue):
+    async with slow(queue):
         await measure(queue)
     assert await queue.fetchval(pause) > max(usually, 100)
     await until_due(queue)
-    async with Slow(queue):
+    async with slow(queue):
         await queue.execute("set local statement_timeout = '300ms'")
         given_up = await measure(queue)
     assert (given_up["fresh"], given_up["measured_at"]) == (False, before["measured_at"])
     left = "select extract(epoch from due - agent.clock())::float8 from agent.measurement"
     assert await queue.fetchval(left) > 20
-
-
-class Slow:
-    """Makes measuring take more than a second."""
-
-    def __init__(self, queue: Connection) -> None:
-        self._transaction = queue.transaction()
-        self._queue = queue
-
-    async def __aenter__(self) -> None:
-        await self._transaction.start()
-        await self._queue.execute(
-            "create or replace function agent.vacuum_holder()"
-            " returns table (holder text, pid int4, application text, state text, since timestamptz, anchor text)"
-            " language sql as $$ select null, null::int4, null, null, null::timestamptz, null from pg_sleep(1.1) $$"
-        )
-
-    async def __aexit__(self, *_: object) -> None:
-        pause = await self._queue.fetchval("select due from agent.measurement")
-        await self._transaction.rollback()
-        await self._queue.execute("update agent.measurement set due = $1", pause)
 
 
 MANY = 60_000

@@ -17,6 +17,7 @@ from surelane_service.cron import Cron
 from surelane_service.durations import Rate
 from surelane_service.engine import Engine, Settled
 from tests.sql.queue_steps import claim, complete, continue_with, enqueue, pair
+from tests.sql.test_trends import ended
 
 DAY = timedelta(days=1)
 
@@ -47,8 +48,8 @@ async def test_a_kind_shows_its_counts_and_who_paused_it(queue: Connection) -> N
 
 async def test_kinds_come_in_pages_and_failures_of_earlier_days_do_not_count(queue: Connection) -> None:
     await queue.execute("insert into agent.kind (kind) select 'kind' || n from generate_series(1, 5) as n")
-    await queue.execute(ENDED, 5, "kind1", DAY * 2)
-    await queue.execute(ENDED, 2, "kind1", DAY / 2)
+    for first_id, events, before in ((1, 5, DAY * 2), (10, 2, DAY / 2)):
+        await ended(queue, first_id, events, before, kind="kind1", outcome="failed")
     first = await kinds_of(queue, limit=3)
     assert [(kind.kind, kind.failed) for kind in first.kinds] == [("kind1", 2), ("kind2", 0), ("kind3", 0)]
     second = await kinds_of(queue, first.next, limit=3)
@@ -243,11 +244,3 @@ async def test_a_worker_shows_what_it_runs(queue: Connection) -> None:
     assert (idle.name, idle.running, idle.runs) == ("w2", 0, [])
     (one,) = (await read_workers(Changes(queue), "w1")).workers
     assert len(one.runs) == 2
-
-
-ENDED = """
-insert into agent.event_hist (id, event_ts, attempts, vt, claimed, event, kind, head, lane, enqueued_at, enqueued_by
-, retrying, errors, outcome, finished_at)
-select n, moment, 1, moment, '{}', '{}', $2, true, 0, moment, 'test', false, '[]', 'failed', moment
-from generate_series(1, $1::int4) as n, lateral (select now() - $3::interval - n * interval '1 minute') as t (moment)
-"""

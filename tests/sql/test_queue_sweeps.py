@@ -119,8 +119,8 @@ async def test_what_lies_a_little_over_a_day_ahead_is_one_event(queue: Connectio
     assert await queue.fetchval("select count(*) from agent.event") == 0
 
 
-async def test_a_moved_event_is_still_found_in_history(queue: Connection) -> None:
-    """It was rescheduled and cancelled before its first attempt. Another delivery finds it."""
+async def test_deliveries_find_what_was_moved_and_take_no_key_of_a_schedule(queue: Connection) -> None:
+    """An event was rescheduled and cancelled before its first attempt. Another delivery finds it."""
     bare = json.dumps({"text": "bare", "event_ts": "1700000000.000100"})
     deliveries = {
         "bare": f"select agent.insert_event('{bare}')",
@@ -137,16 +137,13 @@ async def test_a_moved_event_is_still_found_in_history(queue: Connection) -> Non
         assert await queue.fetchval("select agent.cancel_event($1)", key) == "cancelled"
         assert await queue.fetchval(delivery) == identity, name
         assert (await do.ending(queue, identity))[0] == "cancelled"
-
-
-async def test_an_event_from_outside_takes_no_key_of_a_schedule_or_a_webhook(queue: Connection) -> None:
-    """Otherwise the firing would find it as its duplicate and be skipped."""
-    keys = ["cron:nightly:2024-01-01T00:00:00Z", "webhook:t:1"]
-    await queue.fetch("select agent.insert_events($1, null, $2)", [envelope("Ev1"), envelope("Ev2")], keys)
+    # Otherwise the firing would find an event from outside as its duplicate and be skipped.
+    keys = ["cron:nightly:2024-01-01T00:00:00Z", "webhook:u:1"]
+    await queue.fetch("select agent.insert_events($1, null, $2)", [envelope("Ev2"), envelope("Ev3")], keys)
     await do.insert(queue, envelope(keys[0]))
     await queue.execute(
         "select agent.set_cron('nightly', 'tick', '0 0 * * *', '2024-01-01 00:00:00+00');"
         " select agent.fire_cron('nightly', '2024-01-01 00:00:00+00', '{2024-01-01 00:00:00+00}', 'infinity')"
     )
     assert await queue.fetchval("select count(*) from agent.event where kind = 'tick'") == 1
-    assert not await queue.fetchval("select duplicate from agent.fire_trigger('t', '1', '{}')")
+    assert not await queue.fetchval("select duplicate from agent.fire_trigger('u', '1', '{}')")

@@ -74,7 +74,7 @@ async def test_a_story_tells_every_change_and_each_claim_whose_worker_died(queue
     assert await story() == [*died, ("claimed", "w3"), ("lapsed", "w3"), ("expired", "w3")]
 
 
-async def test_a_job_that_ended_shows_when_it_ran_and_when_it_was_due(queue: Connection) -> None:
+async def test_a_job_shows_when_it_ran_and_is_not_moved_nor_replaced_while_it_runs(queue: Connection) -> None:
     client = Queue(queue)
     due = await now(queue) - HOUR
     identity = await client.enqueue("mail", item_key="k", run_at=due)
@@ -90,10 +90,6 @@ async def test_a_job_that_ended_shows_when_it_ran_and_when_it_was_due(queue: Con
     await client.cancel("w")
     cancelled = await job_of(queue, waiting)
     assert cancelled["run_at"] == due + 3 * HOUR
-
-
-async def test_what_runs_is_not_moved_nor_replaced_nor_tried_again_once_cancelled(queue: Connection) -> None:
-    client = Queue(queue)
     keys: Any = {"item_key": "k", "dedupe_key": "d"}
     identity = await client.enqueue("mail", {"n": 1}, item_key="k", dedupe_key="d")
     (row,) = await claim(queue, "mail")
