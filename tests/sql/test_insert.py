@@ -13,7 +13,7 @@ from tests.sql.queue_steps import claim_single, complete, enqueue, envelope, eve
 SLACKS_EXAMPLE = datetime(2023, 11, 14, 22, 13, 20, 100, tzinfo=UTC)
 
 
-async def test_an_envelope_or_a_bare_event_is_stored_whole_with_slacks_own_time(queue: Connection) -> None:
+async def test_events_are_stored_whole_with_slacks_own_time_and_commands_a_hash(queue: Connection) -> None:
     row = await event_of(queue, await insert(queue, envelope("Ev1")))
     assert json.loads(row["event"]) == json.loads(envelope("Ev1"))
     assert (row["kind"], row["item_key"], row["event_ts"]) == ("slack.app_mention", "Ev1", SLACKS_EXAMPLE)
@@ -33,6 +33,11 @@ async def test_an_envelope_or_a_bare_event_is_stored_whole_with_slacks_own_time(
     ahead = await queue.fetchval("select agent.from_timestamptz(agent.clock() + interval '23 hours')::text")
     row = await event_of(queue, await insert(queue, envelope("Ev2", event_ts=ahead)))
     assert await queue.fetchval("select agent.from_timestamptz($1)::text", row["event_ts"]) == ahead
+    command = '{"command": "/deploy", "trigger_id": "13345224609.738474920.8088930838d88f008e0"}'
+    row = await event_of(queue, await insert(queue, command))
+    assert row["item_key"].startswith("trigger:")
+    assert "13345224609" not in row["item_key"]
+    assert await insert(queue, command) == row["id"]
 
 
 ABSURD: tuple[Any, ...] = (
@@ -101,14 +106,6 @@ async def test_events_go_to_threads(queue: Connection, inner: dict[str, Any], gr
     row = await event_of(queue, await insert(queue, envelope("Ev1", **inner)))
     assert row["head"]
     assert row["group_key"] == group_key or row["group_key"].startswith("sha256:")
-
-
-async def test_a_command_is_known_by_a_hash_of_its_trigger(queue: Connection) -> None:
-    command = '{"command": "/deploy", "trigger_id": "13345224609.738474920.8088930838d88f008e0"}'
-    row = await event_of(queue, await insert(queue, command))
-    assert row["item_key"].startswith("trigger:")
-    assert "13345224609" not in row["item_key"]
-    assert await insert(queue, command) == row["id"]
 
 
 async def test_what_postgresql_cannot_hold_and_infinity_are_refused(queue: Connection) -> None:

@@ -18,7 +18,6 @@ SLOW = """
 create function public.slow() returns trigger language plpgsql as $$ begin perform pg_sleep(0.001); return new; end $$;
 create trigger slow before insert on agent.event_hist for each row execute function public.slow();
 """
-FAST = "drop trigger slow on agent.event_hist; drop function public.slow();"
 
 
 @pytest.mark.parametrize("how", ["exhausted", "deadline", "age"])
@@ -55,7 +54,7 @@ async def test_a_long_sweep_stops_in_time_and_claims_get_past_exhausted_events(q
     try:
         moved = await do.sweep(queue)
     finally:
-        await queue.execute(FAST)
+        await queue.execute("drop trigger slow on agent.event_hist; drop function public.slow()")
     assert 0 < moved < 3000
     assert await do.expire(queue) == 3000 - moved
     await queue.execute("select agent.enqueue('job', _max_attempts => 1) from generate_series(1, 6000)")

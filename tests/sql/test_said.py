@@ -37,18 +37,7 @@ async def test_a_batch_is_stored_once_and_a_part_that_begins_anew_replaces_it(co
     assert await said(connection, held[0]) == [(1, 1, 0, "one"), (6, 2, 0, "again")]
 
 
-async def test_a_lost_claim_says_nothing_and_steps_and_tags_are_apart(connection: Connection) -> None:
-    engine, (identity, claim) = Engine(connection), await claimed(connection)
-    assert await engine.store_said(identity, claim + 1, 1, 0, "late") == Settled.STALE
-    assert await engine.store_tags(identity, claim, {"said": "a tag"}) == Settled.DONE
-    assert await engine.store_said(identity, claim, 1, 0, "text") == Settled.DONE
-    assert await said(connection, identity) == [(1, 1, 0, "text")]
-    assert await engine.read_steps(identity) == []
-    listed = json.loads(await connection.fetchval("select agent.list_steps($1)", identity))
-    assert [each["sort"] for each in listed] == ["tag"]
-
-
-async def test_a_slow_reader_gets_a_hundred_batches_at_once_and_the_end_last(connection: Connection) -> None:
+async def test_a_slow_reader_gets_all_in_turn_and_a_lost_claim_says_nothing(connection: Connection) -> None:
     engine, held = Engine(connection), await claimed(connection)
     for place in range(150):
         await engine.store_said(*held, 1, place, "x")
@@ -57,3 +46,11 @@ async def test_a_slow_reader_gets_a_hundred_batches_at_once_and_the_end_last(con
     assert [number for number, *_ in first] == list(range(1, 101))
     assert len(await said(connection, held[0], 100)) == 50
     assert await connection.fetchval("select ended from agent.read_said($1, 0)", held[0])
+    identity, claim = await claimed(connection)
+    assert await engine.store_said(identity, claim + 1, 1, 0, "late") == Settled.STALE
+    assert await engine.store_tags(identity, claim, {"said": "a tag"}) == Settled.DONE
+    assert await engine.store_said(identity, claim, 1, 0, "text") == Settled.DONE
+    assert await said(connection, identity) == [(1, 1, 0, "text")]
+    assert await engine.read_steps(identity) == []
+    listed = json.loads(await connection.fetchval("select agent.list_steps($1)", identity))
+    assert [each["sort"] for each in listed] == ["tag"]

@@ -16,8 +16,6 @@ from surelane_worker.duties import Sweeper
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import advance, claim, complete, enqueue, event_of, live, locked, only_row, pair
 
-GONE = timedelta(seconds=5)
-
 
 async def lose(queue: Connection, connection: Connection) -> None:
     """End a connection as the death of its process does, and wait until its lock is gone."""
@@ -58,8 +56,8 @@ async def dead(queue: Connection, connect: Connect) -> int:
 SILENT = "update agent.event set heartbeat_at = heartbeat_at - $1::int * interval '1 min'"
 
 
-async def rescue(queue: Connection, worker: str, key: int, gone: timedelta = GONE) -> tuple[int, int]:
-    return await Engine(queue).rescue_worker(worker, key, lost_for=gone, by="w2")
+async def rescue(queue: Connection, worker: str, key: int) -> tuple[int, int]:
+    return await Engine(queue).rescue_worker(worker, key, lost_for=timedelta(seconds=5), by="w2")
 
 
 async def test_a_worker_with_claims_is_never_retired_but_dead(queue: Connection, connect: Connect) -> None:

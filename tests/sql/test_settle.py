@@ -102,18 +102,7 @@ async def test_a_locked_event_is_busy_alone(queue: Connection, other: Connection
     assert await settle(queue, *items) == ["done", "stale"]
 
 
-async def test_a_fan_out_that_must_wait_is_busy_alone(queue: Connection, other: Connection) -> None:
-    waits, free = await claimed(queue, 2)
-    fan = {"children": [{"kind": "child", "item_key": "taken"}], "continuation": {"kind": "next"}}
-    transaction = other.transaction()
-    await transaction.start()
-    await do.enqueue(other, item_key="taken")
-    assert await settle(queue, (waits, "fan_out", fan), (free, "complete", None)) == ["busy", "done"]
-    await transaction.rollback()
-    assert await settle(queue, (waits, "fan_out", fan)) == ["done"]
-
-
-async def test_a_refused_event_is_busy_among_others_and_an_error_alone(queue: Connection) -> None:
+async def test_what_must_wait_or_is_refused_is_busy_alone(queue: Connection, other: Connection) -> None:
     await do.enqueue(queue, "other", item_key="taken")
     refused, unread, free, last = await claimed(queue, 4)
     fan = {"children": [{"kind": "child", "item_key": "taken"}], "continuation": {"kind": "next"}}
@@ -139,6 +128,14 @@ async def test_a_refused_event_is_busy_among_others_and_an_error_alone(queue: Co
             await settle(queue, items[0])
     finally:
         await queue.execute("alter table agent.event_hist drop constraint refused")
+    waits, free = await claimed(queue, 2)
+    fan = {"children": [{"kind": "child", "item_key": "held"}], "continuation": {"kind": "next"}}
+    transaction = other.transaction()
+    await transaction.start()
+    await do.enqueue(other, item_key="held")
+    assert await settle(queue, (waits, "fan_out", fan), (free, "complete", None)) == ["busy", "done"]
+    await transaction.rollback()
+    assert await settle(queue, (waits, "fan_out", fan)) == ["done"]
 
 
 async def test_a_cancelled_event_ends_however_its_attempt_does(queue: Connection) -> None:
