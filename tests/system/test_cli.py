@@ -284,6 +284,9 @@ async def test_a_watched_list_is_shown_again(
         ("cron set x mail @daily --payload []", 2, "not a JSON object"),
         ("cron set x mail @daily --catch-up some", 2, "write none, one, all or a number"),
         ("frobnicate", 2, "No such command"),
+        ("erase", 2, "give --user, --team or --channel"),
+        ("erase --user U7 --yes --dry-run", 2, "not both"),
+        ("erase --user U%", 1, "letters and digits"),
     ],
 )
 async def test_a_refused_command_says_why_in_one_line(

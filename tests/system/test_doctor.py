@@ -13,6 +13,7 @@ from surelane_operator.doctor import Finding, Level, examine
 from surelane_operator.doctor.invariants import CHECKS
 from surelane_service.engine import Engine
 from tests.databases import Server, as_role
+from tests.sql.migrations import connected
 from tests.system.pooler import pooled
 from tests.system.test_cli import Command
 
@@ -29,11 +30,8 @@ def findings(database: str) -> Examine:
 
     async def found(check: str | None = None, role: str = "surelane_operator") -> list[Finding]:
         uri = as_role(database, role)
-        connection = await asyncpg.connect(uri)
-        try:
+        async with connected(uri) as connection:
             everything = await examine(uri, connection)
-        finally:
-            await connection.close()
         return [finding for finding in everything if check is None or finding.check == check]
 
     return found

@@ -30,6 +30,7 @@ from surelane_service.service_settings import DEMO_SIGNING_SECRET
 from surelane_service.webhooks import answer_id, sign
 from tests.databases import Server, as_role
 from tests.scenario import eventually, new_mention, replies, send
+from tests.sql.migrations import connected
 from tests.sql.queue_steps import await_answer, claim, pair
 from tests.system.ingest_client import Slack, mention, served
 from tests.system.operators import page
@@ -172,11 +173,8 @@ async def post(database: str, *texts: str, **settings: Any) -> list[int]:
     async with served(as_role(database, "surelane_ingest"), **settings) as ingest:
         for text in texts:
             assert (await ingest.slack.event(mention(text=text))).status == 200
-    connection = await asyncpg.connect(database)
-    try:
+    async with connected(database) as connection:
         return [row["id"] for row in await connection.fetch("select id from agent.event order by id")]
-    finally:
-        await connection.close()
 
 
 async def test_an_event_waits_for_a_worker_with_the_key_and_says_so(

@@ -105,19 +105,3 @@ async def test_an_erasure_in_a_container_whose_user_has_no_name_is_done(
     erased = (await surelane("erase", "--user", "U7", "--yes", "--json")).json
     assert erased["counts"]["event_hist"] == 1
     assert erased["asked_by"] == f"unknown@{socket.gethostname()}"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "says"),
-    [
-        ((), 2, "give --user, --team or --channel"),
-        (("--user", "U7", "--yes", "--dry-run"), 2, "not both"),
-        (("--user", "U%"), 1, "letters and digits"),
-    ],
-)
-async def test_erasing_says_what_is_missing(
-    surelane: Command, arguments: tuple[str, ...], code: int, says: str
-) -> None:
-    done = await surelane("erase", *arguments)
-    assert done.code == code
-    assert says in done.err

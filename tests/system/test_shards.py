@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
-import asyncpg
 import pytest
 
 from surelane_dev.processes import Child
 from tests.databases import Databases, Server, as_role
 from tests.needs import lacking, program
 from tests.processes import Service, free_port, service, until
+from tests.sql.migrations import connected
 from tests.system.ingest_client import Answer, Slack, envelope, mention, settings
 
 ROUTER = Path(__file__).parents[2] / "examples/shards"
@@ -101,11 +101,8 @@ class Stand:
 
     async def teams(self, name: str) -> list[str]:
         """Return the workspaces of what an installation stored, in the order of their arrival."""
-        connection = await asyncpg.connect(self.databases[name])
-        try:
+        async with connected(self.databases[name]) as connection:
             rows = await connection.fetch("select event from agent.event order by id")
-        finally:
-            await connection.close()
         return [json.loads(row["event"]).get("team_id", "") for row in rows]
 
     async def ready(self, name: str) -> int:

@@ -12,17 +12,15 @@ from surelane.calls import Connection
 from surelane_operator.doctor import Finding, Level, verify
 from surelane_operator.doctor.invariants import CHECKS, look
 from tests.databases import Server, as_role
+from tests.sql.migrations import connected
 from tests.system.test_cli import Command
 from tests.system.worker import ended, enqueue, worker
 
 
 @pytest.fixture
 async def operator(database: str) -> AsyncIterator[Connection]:
-    connection = await asyncpg.connect(as_role(database, "surelane_operator"))
-    try:
+    async with connected(as_role(database, "surelane_operator")) as connection:
         yield connection
-    finally:
-        await connection.close()
 
 
 @pytest.fixture

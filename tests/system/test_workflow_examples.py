@@ -174,20 +174,6 @@ async def test_an_answer_that_comes_too_late_is_refused_and_the_rest_goes_on(sys
     assert await system.post(path, "late", KEYS["silent"]) == 404
 
 
-async def test_an_agent_can_answer_its_own_tasks_alone_and_once(system: System) -> None:
-    identity = await system.queue.enqueue("dispatch-execute", {"agent": "silent", "task": "?"})
-    path = f"/v1/dispatch/{identity}"
-    assert await system.post(path, "forged", b"x" * 32) == 401
-    assert await system.post(path, "stolen", KEYS["counter"]) == 404
-    async with asyncio.timeout(30):
-        while (status := await system.post(path, {"found": 1}, KEYS["silent"])) != 200:
-            assert status in {404, 409}, "not claimed yet, or not parked yet"
-            await asyncio.sleep(0.05)
-    assert await system.post(path, {"found": 2}, KEYS["silent"]) == 404
-    row = await ended(system.connection, identity)
-    assert (row["outcome"], json.loads(row["result"])) == ("completed", {"found": 1})
-
-
 async def test_a_schedule_that_came_with_its_handler_caught_up_once(system: System) -> None:
     result = await system.result("provider-refresh", 0)
     assert set(result["prices"]) == {"north", "south"}
