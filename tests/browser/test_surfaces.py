@@ -146,7 +146,9 @@ async def test_feedback_and_a_confirmed_button(slack: SlackPage, pair: Pair) -> 
     await slack.expect(warning).to_be_visible()
 
 
-async def test_streamed_text_stays_above_the_blocks_that_end_it(slack: SlackPage, pair: Pair) -> None:
+async def test_streamed_text_stays_above_the_blocks_that_end_it_and_the_agent_is_stopped(
+    slack: SlackPage, pair: Pair
+) -> None:
     said = await pair.said()
     stream = await pair.web.chat_startStream(
         channel=said["channel"], thread_ts=said["ts"], recipient_team_id="T", recipient_user_id=ADA
@@ -160,10 +162,6 @@ async def test_streamed_text_stays_above_the_blocks_that_end_it(slack: SlackPage
     await slack.expect(slack.thread).to_contain_text("all is well")
     await pair.web.chat_update(**where, text="a fallback", blocks=blocks)
     await slack.expect(slack.thread).not_to_contain_text("all is well")
-
-
-async def test_the_agent_is_stopped(slack: SlackPage, pair: Pair) -> None:
-    said = await pair.said()
     where = {"channel_id": said["channel"], "thread_ts": said["ts"]}
     await pair.web.agents_sessions_setStatus(status="processing", **where)
     await slack.expect(slack.channel.locator(".status")).to_contain_text("Surelane is working")

@@ -1,5 +1,6 @@
 """A person in Chromium writes to the bot and sees the answers."""
 
+import asyncio
 import json
 from urllib.parse import parse_qs
 
@@ -125,3 +126,19 @@ async def test_the_bot_is_brought_into_a_channel(slack: SlackPage) -> None:
     await slack.expect(slack.page.get_by_role("button", name="Add the bot")).to_be_hidden()
     await slack.say("welcome")
     await slack.expect(slack.thread).to_contain_text("you said: welcome")
+
+
+OPENINGS = ("[", "[a](http://x", "<@A|", "<#A|", "<http://x", "<!here|", "**a", "*", "`a`", ":a", ":x:")
+RENDER = """async (openings) => {
+  const { rich, emoji } = await import("/page/text.js");
+  openings.forEach((opening) => rich(opening.repeat(100_000 / opening.length)));
+  const [shown] = rich("*a* [x](https://y) :constructor:").filter((node) => node.localName === "a");
+  return [shown.href, emoji("constructor")];
+}"""
+
+
+async def test_a_text_of_nothing_but_openings_is_read_once(slack: SlackPage) -> None:
+    """It is more than twice the longest message. A new scan from every opening would take minutes."""
+    async with asyncio.timeout(120):
+        shown = await slack.page.evaluate(RENDER, list(OPENINGS))
+    assert shown == ["https://y/", ":constructor:"]

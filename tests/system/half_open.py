@@ -153,10 +153,10 @@ class Proxy:
 
 
 @asynccontextmanager
-async def half_open(uri: str) -> AsyncIterator[Proxy]:
-    """Run a proxy before the server of a database for the length of the block."""
+async def half_open(uri: str, port: int = 0) -> AsyncIterator[Proxy]:
+    """Run a proxy before the server of a database for the length of the block, on any free port or this one."""
     proxy = Proxy(uri)
-    server = await asyncio.start_server(proxy.forward, "127.0.0.1", 0)
+    server = await asyncio.start_server(proxy.forward, "127.0.0.1", port)
     proxy.port = server.sockets[0].getsockname()[1]
     try:
         yield proxy

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
+import pytest
 
 from surelane.calls import Connection
 from surelane_operator.console.access.access_settings import AccessSettings
@@ -64,10 +65,10 @@ async def page(database: str, **settings: Any) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
-@asynccontextmanager
-async def emptied(database: str) -> AsyncIterator[Connection]:
+@pytest.fixture
+async def emptied(shared_database: str) -> AsyncIterator[Connection]:
     """Connect to a database that tests share, with an empty queue."""
-    async with connected(database) as connection:
+    async with connected(shared_database) as connection:
         await connection.execute(
             "truncate agent.event, agent.event_hist, agent.kind, agent.cron, agent.worker"
             ", agent.operator_action"

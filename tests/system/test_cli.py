@@ -3,7 +3,6 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -59,10 +58,7 @@ class Command:
         return [await self(*call.split()) for call in calls]
 
 
-@pytest.fixture
-async def connection(shared_database: str) -> AsyncIterator[Connection]:
-    async with emptied(shared_database) as connected:
-        yield connected
+connection = emptied
 
 
 @pytest.fixture
@@ -178,24 +174,6 @@ async def test_ended_event_runs_again_as_a_new_one(
     assert two.refused(2, "give one event")
     told = await surelane("events", "rerun", "welcome:ada", "--payload", str(payload))
     assert told.out.startswith(f"event {first} runs again as event ")
-
-
-async def test_claims_keep_their_numbers_when_the_earliest_are_dropped(
-    surelane: Command, connection: Connection
-) -> None:
-    identity = await Queue(connection).enqueue("mail", item_key="m")
-    await connection.execute(
-        """do $$ declare _claim int4; _id int8; begin
-            for n in 1..103 loop
-                select id, claim into _id, _claim from agent.claim_events('{mail}', 1, _claimed_by => 'w');
-                perform agent.settle(array[_id], array[_claim], '{release}') from generate_series(1, 1) where n < 103;
-            end loop;
-        end $$"""
-    )
-    story = await surelane("events", "history", str(identity), "--json")
-    claims = [step for step in story.json["steps"] if step["what"] == "claimed"]
-    assert [step["detail"] for step in claims] == [f"claim {number}" for number in range(4, 104)]
-    assert [step["by"] for step in claims] == [None] * 99 + ["w"]
 
 
 async def test_schedules_are_set_listed_and_deleted(surelane: Command) -> None:

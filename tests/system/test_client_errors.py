@@ -9,10 +9,11 @@ import asyncpg
 import pytest
 
 from surelane import DatabaseUnavailable, InvalidInput, OutcomeUnknown, Queue, SurelaneError
-from surelane.calls import Connection, Pool
+from surelane.calls import Connection
 from surelane_service.pool import Listener, close_pool, create_pool
 from tests.databases import Server, as_role
 from tests.processes import free_port
+from tests.sql.migrations import becomes, connected
 from tests.system.half_open import Proxy, half_open
 from tests.system.shared import shared_connection
 
@@ -28,16 +29,15 @@ admin = shared_connection
 
 async def stored(admin: Connection, key: str, service: str) -> bool:
     """Return whether the event is stored, once no session of the service is busy."""
-    busy = "select count(*) from pg_stat_activity where application_name = $1 and state <> 'idle'"
-    while await admin.fetchval(busy, service):  # noqa: ASYNC110 - nothing to listen to
-        await asyncio.sleep(0.01)
+    busy = "exists (select from pg_stat_activity where application_name = $1 and state <> 'idle')"
+    await becomes(admin, f"select not {busy}", service)
     return bool(await admin.fetchval("select exists (select from agent.event where item_key = $1)", key))
 
 
-async def verdict(queue: Queue, key: str, group: str | None = None) -> bool | None:
+async def verdict(queue: Queue, key: str) -> bool | None:
     """Return the client's verdict on an enqueue: stored, not stored, or ``None`` for unknown."""
     try:
-        await queue.enqueue("cut", {"text": "x" * 2000}, item_key=key, group_key=group)
+        await queue.enqueue("cut", {"text": "x" * 2000}, item_key=key)
     except OutcomeUnknown:
         return None
     except SurelaneError:
@@ -73,30 +73,21 @@ async def test_a_cut_connection_leaves_no_false_word(wire: Proxy, admin: Connect
     assert await admin.fetchval(once) == len(said), "sent again, each is stored once"
 
 
-async def _blocked(admin: Connection, pool: Pool, key: str) -> "asyncio.Task[bool | None]":
-    """Enqueue a job that waits for our transaction, which has inserted its key."""
-    call = asyncio.create_task(verdict(Queue(pool), key))
-    waiting = "select count(*) from pg_stat_activity where application_name = $1 and wait_event_type = 'Lock'"
-    while not await admin.fetchval(waiting, key):  # noqa: ASYNC110 - nothing to listen to
-        await asyncio.sleep(0.01)
-    return call
-
-
 async def test_a_session_that_an_administrator_ends_is_not_known_to_have_stored_nothing(
     server: Server, shared_database: str, admin: Connection
 ) -> None:
-    holder = await asyncpg.connect(shared_database)
     pool = await create_pool(as_role(shared_database, "surelane_worker"), service="ended", max_size=1)
     try:
-        async with holder.transaction():
+        async with connected(shared_database) as holder, holder.transaction():
             await holder.execute("select agent.enqueue('cut', _item_key => 'ended')")
-            call = await _blocked(admin, pool, "ended")
+            call = asyncio.create_task(verdict(Queue(pool), "ended"))
+            locked = "exists (select from pg_stat_activity where application_name = $1 and wait_event_type = 'Lock')"
+            await becomes(admin, f"select {locked}", "ended")
             await server.execute(
                 "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'ended'"
             )
             assert await call is None
     finally:
-        await holder.close()
         await close_pool(pool)
 
 

@@ -72,14 +72,20 @@ def cookies_of(someone: Person) -> dict[str, str]:
     return {"Cookie": "; ".join(f"{cookie.key}={cookie.value}" for cookie in someone.session.cookie_jar)}
 
 
-async def test_signing_out_ends_every_copy_of_the_cookie_on_every_replica(shared_database: str) -> None:
+async def test_a_link_signs_in_once_and_signing_out_ends_every_copy_of_the_cookie_on_every_replica(
+    shared_database: str,
+) -> None:
     async with (
         replicas(shared_database, BY_TOKEN, BY_TOKEN) as (one, other),
         person(one) as ada,
         person(one) as eve,
         person(other) as elsewhere,
     ):
-        await sign_in(ada)
+        link, another = sign_in_link(one, TOKEN), sign_in_link(one, "another-key-0123456789")
+        assert await ada.get(link) == (303, "/console/")
+        for someone, address in ((eve, link), (elsewhere, other + link.removeprefix(one)), (eve, another)):
+            assert (await someone.get(address))[0] == 403
+            assert (await someone.get("/console/"))[0] == 303
         copied = cookies_of(ada)
         for someone in (eve, elsewhere):
             assert (await someone.get("/console/", headers=copied))[0] == 200
@@ -121,18 +127,6 @@ async def test_a_session_ends_with_the_token_that_began_it(shared_database: str)
                     assert status == (200 if holds else 401), settings
                 if not operates:
                     assert (await someone.get(sign_in_link(later, TOKEN)))[0] == 403
-
-
-async def test_a_link_signs_in_once_whichever_replica_it_leads_to(shared_database: str) -> None:
-    async with replicas(shared_database, BY_TOKEN, BY_TOKEN) as (one, other), person(one) as ada:
-        link = sign_in_link(one, TOKEN)
-        assert await ada.get(link) == (303, "/console/")
-        assert (await ada.get("/console/"))[0] == 200
-        another = sign_in_link(one, "another-key-0123456789")
-        for url, address in ((one, link), (other, other + link.removeprefix(one)), (one, another)):
-            async with person(url) as eve:
-                assert (await eve.get(address))[0] == 403
-                assert (await eve.get("/console/"))[0] == 303
 
 
 async def test_without_the_database_sessions_and_links_are_refused_and_count_again_with_it() -> None:
@@ -356,10 +350,14 @@ async def test_a_sign_in_belongs_to_the_browser_that_began_it(by_provider: str, 
             assert (await ada.get("/console/"))[0] == 303
 
 
-async def test_a_callback_counts_once_on_all_replicas_even_if_it_fails(
+async def test_a_callback_counts_once_on_all_replicas_and_its_session_ends_with_other_settings_or_a_sign_out(
     shared_database: str, answers: Answers
 ) -> None:
     settings = by_provider_at(answers)
+    swapped = {
+        "SURELANE_CONSOLE_OPERATOR_GROUPS": "staff",
+        "SURELANE_CONSOLE_VIEWER_GROUPS": "on-call,admins",
+    }
     with answers.saying(groups=["admins"]):
         async with replicas(shared_database, settings, settings) as (one, other), person(one) as ada:
             for made_up in (False, True):
@@ -373,28 +371,14 @@ async def test_a_callback_counts_once_on_all_replicas_even_if_it_fails(
                     async with person(url) as eve:
                         status, text = await eve.get(url + back.removeprefix(one), headers=copied)
                         assert (status, "used before" in text) == (403, True)
-
-
-async def test_a_session_by_a_provider_ends_with_its_sign_out_and_with_other_settings(
-    shared_database: str, answers: Answers
-) -> None:
-    settings = by_provider_at(answers)
-    moved = {
-        **settings,
-        "SURELANE_CONSOLE_OPERATOR_GROUPS": "staff",
-        "SURELANE_CONSOLE_VIEWER_GROUPS": "on-call",
-    }
-    with answers.saying(groups=["on-call"]):
-        async with replicas(shared_database, settings, settings) as (one, other), person(one) as ada:
-            await come_in(ada)
-            copied = cookies_of(ada)
-            for different in (moved, BY_TOKEN):
-                async with page(shared_database, **different) as later, person(later) as someone:
-                    assert (await someone.get("/v1/stats", headers=copied))[0] == 401
+            session = cookies_of(ada)
+            for different in (settings | swapped, BY_TOKEN):
+                async with page(shared_database, **different) as later, person(later) as eve:
+                    assert (await eve.get("/v1/stats", headers=session))[0] == 401
             async with person(other) as eve:
-                assert (await eve.get("/v1/stats", headers=copied))[0] == 200
+                assert (await eve.get("/v1/stats", headers=session))[0] == 200
                 assert (await ada.change("POST", "/console/sign-out"))[0] == 200
-                assert (await eve.get("/v1/stats", headers=copied))[0] == 401
+                assert (await eve.get("/v1/stats", headers=session))[0] == 401
 
 
 @pytest.mark.parametrize("verified", [{}, {"email_verified": False}, {"email_verified": "true"}], ids=str)

@@ -1,6 +1,5 @@
 """With encryption on, the database never has what people wrote, and everything else goes on as before."""
 
-import asyncio
 import base64
 import json
 import os
@@ -195,9 +194,7 @@ async def test_an_event_waits_for_a_worker_with_the_key_and_says_so(
             why = await operations.why(sealed)
             return why is not None and why[0] == "no_key" and "SURELANE_ENCRYPTION_KEYS is not set" in why[1]
 
-        async with asyncio.timeout(60):
-            while not await waits():  # noqa: ASYNC110 - a snooze tells nothing
-                await asyncio.sleep(0.05)
+        await eventually(waits, expected=True, within=60)
     assert (await live(connection, sealed))["attempts"] == 0
     # Another worker has the keys, although it encrypts nothing: the setting is switched off.
     async with worker(database, **handlers, **KEYS):

@@ -17,17 +17,11 @@ from tests.otlp import receiving
 from tests.processes import Service, service
 from tests.scenario import eventually
 from tests.system.ingest_client import Slack, mention, settings
+from tests.system.test_doctor import hold_vacuum
 from tests.system.worker import ended, enqueue, worker
 
 OF_SOME = {"error_type", "messaging_operation_name"}
 """Labels that not every series has."""
-
-HELD = """
-update agent.measurement
-set due = 'infinity', measured_at = now(), figures = jsonb_set(agent.queue_figures(null), '{holder}',
- '{"holder": "session", "pid": 1, "application": "a report", "state": "active", "anchor": "1", "since": 1000000000}')
-"""
-"""Stores figures with a long-held vacuum, and has no replica measure again."""
 
 
 @asynccontextmanager
@@ -58,7 +52,7 @@ async def test_exactly_what_is_documented_is_shown_and_goes_out_by_otlp(
     database: str, connection: Connection
 ) -> None:
     await Queue(connection).enqueue("unhandled")
-    await connection.execute(HELD)
+    await hold_vacuum(connection, holder="session", pid=1)  # its figures stand: no replica measures again
     async with receiving() as receiver:
         env = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint, "OTEL_METRIC_EXPORT_INTERVAL": "60000"}
         async with both(database, **env) as (ingest, working):

@@ -17,7 +17,7 @@ from surelane.queue import Queue
 from surelane_operator.doctor import Level, verify
 from surelane_operator.moving import BLOCK, move
 from tests.databases import Databases, Server
-from tests.sql.migrations import connected
+from tests.sql.migrations import becomes, connected
 from tests.sql.queue_steps import claim, complete, fail, heads, release
 from tests.sql.queue_steps import pair as fence
 from tests.system.test_cli import Command, Done
@@ -65,7 +65,7 @@ async def test_the_command_tells_what_moved_and_keeps_the_action_but_not_that_no
 
 
 LAST, MANY = 24, 1000
-_LIVES = "select exists (select from pg_stat_activity where pid = $1)"
+_ENDED = "select not exists (select from pg_stat_activity where pid = $1)"
 
 
 def _mortal(name: str) -> Any:
@@ -108,8 +108,7 @@ async def _sent(uris: list[str], most: int) -> int:
     for peer, uri, pid in zip(peers, uris, pids, strict=True):
         peer.terminate()
         async with connected(uri) as watching:
-            while await watching.fetchval(_LIVES, pid):  # noqa: ASYNC110 - what is waited for has no event
-                await asyncio.sleep(0.005)
+            await becomes(watching, _ENDED, pid)
     return sent
 
 

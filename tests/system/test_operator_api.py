@@ -74,10 +74,7 @@ async def served(shared_database: str) -> AsyncIterator[Api]:
         yield Api(session, url)
 
 
-@pytest.fixture
-async def connection(shared_database: str) -> AsyncIterator[Connection]:
-    async with emptied(shared_database) as connected:
-        yield connected
+connection = emptied
 
 
 @pytest.fixture

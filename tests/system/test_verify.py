@@ -223,12 +223,6 @@ async def test_it_only_reads_and_waits_for_no_lock_and_for_no_slow_statement(
     assert (finding.level, "read-only transaction" in finding.found) == (Level.UNKNOWN, True)
 
 
-async def test_a_role_that_may_not_look_is_told_which_may(database: str) -> None:
-    done = await Command(as_role(database, "surelane_ingest"))("verify")
-    assert (done.code, "unknown  claims: this role may not see it" in done.out) == (0, True), done
-    assert "connect as a member of agent_operator" in done.out
-
-
 async def test_a_busy_healthy_queue_has_no_finding(
     database: str, connection: Connection, operator: Connection
 ) -> None:

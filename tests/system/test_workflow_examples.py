@@ -53,12 +53,6 @@ class System:
                 await asyncio.sleep(0.02)
         return json.loads(found)
 
-    async def post(self, path: str, body: Any, key: bytes, **headers: str) -> int:
-        """Post a signed request to the public port. Return the status."""
-        sent = json.dumps(body).encode()
-        signed = {"Content-Type": "application/json", **sign(answer_id(path.rpartition("/")[2]), sent, [key])}
-        return (await self.ingest.slack.send("POST", path, sent, signed | headers)).status
-
 
 connection = shared_connection
 
@@ -171,7 +165,9 @@ async def test_an_answer_that_comes_too_late_is_refused_and_the_rest_goes_on(sys
     answers = {"silent": "deadline_passed", "counter": 2}
     assert await system.result("dispatch-synthesize", before) == answers
     path = system.asked[-1]["answer_url"].removeprefix(system.ingest.url)
-    assert await system.post(path, "late", KEYS["silent"]) == 404
+    signed = sign(answer_id(path.rpartition("/")[2]), b'"late"', [KEYS["silent"]])
+    headers = {"Content-Type": "application/json", **signed}
+    assert (await system.ingest.slack.send("POST", path, b'"late"', headers)).status == 404
 
 
 async def test_a_schedule_that_came_with_its_handler_caught_up_once(system: System) -> None:
