@@ -172,14 +172,11 @@ async def test_streamed_text_stays_above_the_blocks_that_end_it_and_the_agent_is
     await slack.expect(slack.channel.locator(".status")).to_have_count(0)
 
 
-async def test_a_file_is_saved(slack: SlackPage, pair: Pair) -> None:
+async def test_a_file_is_saved_and_a_menu_in_a_message_asks_the_app(slack: SlackPage, pair: Pair) -> None:
     await pair.web.files_upload_v2(content="all well", filename="report.txt", channel="general")
     async with slack.page.expect_download() as download:
         await slack.page.get_by_role("link", name="report.txt").click()
     assert (await (await download.value).path()).read_text() == "all well"
-
-
-async def test_a_menu_in_a_message_asks_the_app(slack: SlackPage, pair: Pair) -> None:
     menu = {
         "type": "external_select",
         "action_id": "x",

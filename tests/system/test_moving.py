@@ -20,7 +20,7 @@ from tests.databases import Databases, Server
 from tests.sql.migrations import becomes, connected
 from tests.sql.queue_steps import claim, complete, fail, heads, release
 from tests.sql.queue_steps import pair as fence
-from tests.system.test_cli import Command, Done
+from tests.system.test_cli import Command
 from tests.system.worker import enqueue
 
 TEAM = "T0MOVES"
@@ -43,10 +43,6 @@ async def both(uris: list[str]) -> AsyncIterator[list[Connection]]:
         yield [here, there]
 
 
-async def command(source: str, target: str) -> Done:
-    return await Command(source)("workspaces", "move", TEAM, "--to", target)
-
-
 async def test_the_command_tells_what_moved_and_keeps_the_action_but_not_that_nothing_moved(
     uris: list[str], both: list[Connection]
 ) -> None:
@@ -54,11 +50,12 @@ async def test_the_command_tells_what_moved_and_keeps_the_action_but_not_that_no
     payload = {"team_id": TEAM}
     moving = [await enqueue(source, "noted", payload), await enqueue(source, "noted", payload, run_in=3600)]
     stays = await enqueue(source, "noted", {"team_id": "T0STAYS"})
-    moved = await command(*uris)
+    command = "workspaces", "move", TEAM, "--to", uris[1]
+    moved = await Command(uris[0])(*command)
     assert (moved.code, moved.out) == (0, "moved rows: 2 of event\n"), moved
     assert await source.fetchval("select array_agg(id) from agent.event") == [stays]
     assert await target.fetchval("select array_agg(id order by id) from agent.event") == moving
-    again = await command(*uris)
+    again = await Command(uris[0])(*command)
     assert (again.code, again.out) == (0, "moved rows: none\n")
     (action,) = await source.fetch("select target, result from agent.operator_action")
     assert (action["target"], json.loads(action["result"])["event"]) == (f"workspace {TEAM}", 2)
