@@ -7,6 +7,8 @@ from datetime import timedelta
 import pytest
 
 from surelane.calls import Connection
+from surelane_operator.changes import Changes
+from surelane_operator.reads.timeline import story_of
 from tests.sql import queue_steps as do
 from tests.sql.queue_steps import TEN_MINUTES, Pair, pair
 
@@ -224,4 +226,12 @@ async def test_the_moments_of_claims_are_bounded_and_claims_keep_their_numbers(q
     )
     assert facts is not None
     assert tuple(facts) == (100, 121, True)
+    job = await Changes(queue).get(identity)
+    told = [(step.detail, step.by) for step in story_of(job or {}) if step.what == "claimed"]
+    assert job is not None
+    assert job["locked_by"]
+    assert told == [
+        *((f"claim {number}", None) for number in range(22, 121)),
+        ("claim 121", job["locked_by"]),
+    ]
     assert await do.complete(queue, (identity, 100), (identity, 121)) == ["stale", "done"]

@@ -38,6 +38,7 @@ class Proxy:
         """Seconds that each packet takes, in either direction."""
         self.resets = 0.0
         """The share of packets that end their connection instead."""
+        self._left: dict[str, int] = {}
         self._random = random.Random(1)
         self.port = 0
         self.lead_to(uri)
@@ -117,9 +118,7 @@ class Proxy:
                 if way.listens and self._fault:
                     way.mute, way.cut, self._fault = True, self._fault == "cut", None
                 way.listens = way.listens or b"LISTEN" in data
-                await self._travel()
-                back.write(data)
-                await back.drain()
+                await self._deliver("up", data, back)
         if way.deaf:
             await asyncio.Event().wait()  # until the server ends its connection
         raise ConnectionResetError
@@ -129,23 +128,35 @@ class Proxy:
             if way.cut:
                 break
             if not way.mute:
-                await self._travel()
-                writer.write(data)
-                await writer.drain()
+                await self._deliver("down", data, writer)
         raise ConnectionResetError
 
-    async def _travel(self) -> None:
+    def cut_after(self, way: str, size: int) -> None:
+        """End the connection once so many bytes went ``up`` to the server, or ``down`` to the client."""
+        self._left = {way: size}
+
+    def mend(self) -> None:
+        self._left = {}
+
+    async def _deliver(self, way: str, data: bytes, to: asyncio.StreamWriter) -> None:
         if self.delay:
             await asyncio.sleep(self.delay)
         if self._random.random() < self.resets:
             raise ConnectionResetError
+        left = self._left.get(way, len(data))
+        to.write(data[:left])
+        await to.drain()
+        if len(data) > left:
+            raise ConnectionResetError
+        if way in self._left:
+            self._left[way] -= len(data)
 
 
 @asynccontextmanager
-async def half_open(uri: str) -> AsyncIterator[Proxy]:
-    """Run a proxy before the server of a database for the length of the block."""
+async def half_open(uri: str, port: int = 0) -> AsyncIterator[Proxy]:
+    """Run a proxy before the server of a database for the length of the block, on any free port or this one."""
     proxy = Proxy(uri)
-    server = await asyncio.start_server(proxy.forward, "127.0.0.1", 0)
+    server = await asyncio.start_server(proxy.forward, "127.0.0.1", port)
     proxy.port = server.sockets[0].getsockname()[1]
     try:
         yield proxy

@@ -48,3 +48,12 @@ async def test_a_session_that_was_signed_out_counts_no_more() -> None:
     for used.is_unused.return_value in (True, False):
         viewer = await sessions.viewer(request)
         assert (viewer is not None) is used.is_unused.return_value
+
+
+def test_the_cookie_is_for_this_host_and_for_https_where_the_page_is() -> None:
+    response = web.Response()
+    Sessions(Signer("a key"), AsyncMock(), {"viewer": "a token"}, https=True).begin(response, "ann", "viewer")
+    (cookie,) = response.cookies.values()
+    assert cookie.key.startswith("__Host-")
+    found = cookie["httponly"], cookie["secure"], cookie["samesite"], cookie["path"]
+    assert found == (True, True, "Lax", "/")
