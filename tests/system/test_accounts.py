@@ -18,10 +18,9 @@ from tests.scenario import eventually
 from tests.sql.migrations import becomes
 from tests.system.account_server import AccountServer, account_server
 from tests.system.model_server import ModelServer, Reply, calls, model_server, says, settings
-from tests.system.test_durable import result_of, suspended
 from tests.system.test_installing import BAKERY, KEY, Browser, stand
 from tests.system.test_installing import Stand as Slack
-from tests.system.worker import ended, environment
+from tests.system.worker import ended, environment, result_of, suspended
 
 SARAH, IDA = "U0BAKERY01", "U2BAKERY01"
 SCOPES = "search:read.public,search:read.private"

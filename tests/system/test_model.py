@@ -16,8 +16,7 @@ from tests.sql.migrations import connected
 from tests.system.model_server import KEY, Desk, ModelServer, Reply, calls, says, settings
 from tests.system.shared import shared_connection, shared_desk, shared_model, shared_slack
 from tests.system.slack_stand import Person, Stand, slack_stand
-from tests.system.test_durable import suspended
-from tests.system.worker import ended, metrics, worker
+from tests.system.worker import ended, metrics, suspended, worker
 
 pytestmark = pytest.mark.usefixtures("running")
 HANDLERS, TOOLS = "tests.system.model_tools:handlers", "tests.system.model_tools:tools"

@@ -27,8 +27,7 @@ from tests.sql.migrations import connected
 from tests.sql.queue_steps import claim, complete, fail, heads, release
 from tests.sql.queue_steps import pair as fence
 from tests.system.test_cli import Command, Done
-from tests.system.test_durable import result_of, suspended
-from tests.system.worker import enqueue, worker
+from tests.system.worker import enqueue, result_of, suspended, worker
 
 HANDLERS = {"SURELANE_HANDLERS": "tests.system.moving_handlers:handlers"}
 TEAM = "T0MOVES"
