@@ -12,6 +12,7 @@ import pytest
 from opentelemetry.context import attach, get_value, set_value
 from opentelemetry.sdk.trace import TracerProvider
 from pydantic import BaseModel
+from slack_sdk.errors import SlackApiError
 from structlog.testing import capture_logs
 
 from surelane.testing import fleet, virtual
@@ -74,6 +75,10 @@ FAILURES: dict[str, tuple[Callable[[], object], str]] = {
     "not JSON": (object, "is not JSON"),
     "treacherous": (lambda: Treacherous(a="b"), "treacherous"),
     "unwanted": (lambda: Discard("unwanted"), "unwanted"),
+    "refused by Slack": (
+        lambda: raising(SlackApiError("no", {"ok": False, "error": "not_in_channel"})),  # type: ignore[no-untyped-call]
+        "not_in_channel",
+    ),
     "discard": (lambda: Discard(ValueError(UNSTORABLE)), MENDED),  # type: ignore[arg-type]
     "unprintable discard": (lambda: Discard(UnprintableError()), "without text"),  # type: ignore[arg-type]
     "payload": (lambda: FanOut([Job("nothing", uuid.uuid4())], THEN), "UUID is not JSON"),
@@ -95,6 +100,7 @@ REASONS = {
     "fan-out result": "result_refused",
     "refused by the database": "continuation_refused",
     "unwanted": "unwanted",
+    "refused by Slack": "not_in_channel",
     "discard": MENDED,
     "unprintable discard": "(UnprintableError without text)",
 }

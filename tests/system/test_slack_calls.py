@@ -17,6 +17,8 @@ from slack_sdk.models.messages.chunk import TaskUpdateChunk
 from surelane.calls import Connection
 from surelane.events import Event
 from surelane_dev.simulator.workspace.model import Message
+from surelane_operator.changes import Changes
+from surelane_operator.reads.timeline import story_of
 from surelane_service.engine import Engine
 from surelane_service.logs import get_logger
 from surelane_service.service_settings import load_settings
@@ -148,6 +150,33 @@ async def test_later_attempt_knows_from_the_row_which_replies_were_sent(attempts
     await slack.reply(event, "second")
     assert attempts.thread == ["first", "second"]
     assert attempts.calls() == ["chat.postMessage"] * 2
+    (message, _), key = attempts.said, event.key
+    assert message.thread_ts == event.slack["ts"]
+    mark = {"event_id": key, "ordinal": 0}
+    assert message.metadata == {"event_type": "surelane_reply", "event_payload": mark}
+    job = await Changes(attempts.connection).get(event.id)
+    assert job is not None
+    told = [step.detail for step in story_of(job) if step.what == "replied"]
+    assert told == [f"message {reply.ts} in {reply.channel}" for reply in attempts.said]
+
+
+@pytest.mark.parametrize("kind", ["answer_lost", "server_error", "rate_limited"])
+async def test_reply_that_slack_did_not_take_or_answer_is_sent_by_the_same_attempt(
+    attempts: Attempts, kind: str
+) -> None:
+    event, slack = await attempts.mention()
+    attempts.slack.fail(kind, "chat.postMessage")
+    await slack.reply(event, "one")
+    assert attempts.thread == ["one"]
+
+
+async def test_reactions_may_be_repeated(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    for name in ("eyes", ":eyes:"):
+        await slack.react(event, name)
+    await slack.set_status(event, "thinks")
+    message = attempts.slack.room().messages[event.slack["ts"]]
+    assert list(message.reactions) == ["eyes"]
 
 
 @pytest.mark.parametrize("method", ["chat.postMessage", "chat.startStream"])

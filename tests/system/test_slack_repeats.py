@@ -10,7 +10,7 @@ from surelane.calls import Connection
 from surelane_dev.simulator.workspace.model import Message
 from tests.processes import Service, until
 from tests.system.slack_stand import Stand, slack_stand
-from tests.system.worker import LEASE, ended, worker
+from tests.system.worker import ended, worker
 
 
 @dataclass(frozen=True)
@@ -53,27 +53,6 @@ async def system(database: str, connection: Connection) -> AsyncIterator[System]
         yield System(slack, connection, database)
 
 
-@pytest.mark.parametrize("text", ["stream die-in-the-middle", "stream die-at-the-end"])
-async def test_worker_that_tries_again_after_a_death_streams_only_what_is_missing(
-    system: System, text: str
-) -> None:
-    identity, message = await system.dies(text)
-    async with system.worker():
-        row = await ended(system.connection, identity)
-    assert (row["outcome"], row["attempts"]) == ("completed", 2)
-    assert system.slack.calls("conversations.replies") == []
-    assert system.slack.answers(message) == ["one two three"]
-
-
-async def test_stream_of_a_worker_killed_while_it_began_is_found_and_finished(system: System) -> None:
-    identity, message = await system.dies_while_beginning()
-    async with system.worker():
-        row = await ended(system.connection, identity)
-    assert (row["outcome"], row["attempts"]) == ("completed", 2)
-    assert system.slack.answers(message) == ["one two three"]
-    assert not system.streaming(message)
-
-
 @pytest.mark.parametrize("begun", [False, True])
 async def test_stream_of_an_event_that_ended_for_good_is_stopped_with_what_it_has(
     system: System, *, begun: bool
@@ -88,12 +67,3 @@ async def test_stream_of_an_event_that_ended_for_good_is_stopped_with_what_it_ha
         assert (await ended(system.connection, identity))["attempts"] == 1
         await until(lambda: not system.streaming(message), what="the end of the stream")
     assert system.slack.answers(message) == (["one two "] if begun else ["one "])
-
-
-async def test_rate_limit_longer_than_the_lease_is_waited_out(system: System) -> None:
-    system.slack.fail("rate_limited", "chat.postMessage", retry_after=5)
-    async with system.worker(SURELANE_LEASE=LEASE):
-        identity, message = await system.slack.mention("hello")
-        row = await ended(system.connection, identity)
-    assert (row["attempts"], system.slack.answers(message)) == (1, ["first answer"])
-    assert (row["finished_at"] - row["enqueued_at"]).total_seconds() >= 5
