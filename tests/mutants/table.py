@@ -430,7 +430,7 @@ TABLE = r"""
 - where id <> all(_cancelled)), false, agent.latest_claims
 + where id <> all(_cancelled)), true, agent.latest_claims
 # hasty-drains: running handlers end before a drain cancels them
-@ worker/running/slots.py > fleet/test_fleet.py fleet/test_workers.py system/test_running_drain.py
+@ worker/running/slots.py > fleet/test_stops.py fleet/test_workers.py system/test_running_drain.py
 -         await self._ended(within)
 -         for work
 +         for work
