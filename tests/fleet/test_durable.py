@@ -423,9 +423,7 @@ async def test_a_worker_that_hangs_is_fenced_after_the_grace() -> None:
 
 
 @virtual
-async def test_event_that_runs_again_goes_on_after_its_steps_and_a_new_run_keeps_those_before_the_named_one() -> (
-    None
-):
+async def test_event_runs_again_after_its_steps_and_a_new_run_keeps_those_before_the_named_one() -> None:
     ran: list[str] = []
     async with fleet(steps(ran)) as f:
         event = await f.enqueue("steps", {"runs": [[["a", "1"]]] * 2}, max_attempts=1)

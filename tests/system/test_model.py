@@ -330,11 +330,14 @@ async def test_output_is_checked_and_is_the_result(desk: Desk) -> None:
     assert "sky" in desk.told("shaped")[-1], "the model is told what is missing"
 
 
-async def test_guard_refuses_a_question_before_the_model_is_asked(desk: Desk) -> None:
+async def test_guard_refuses_a_question_before_the_model_is_asked_and_an_output(desk: Desk) -> None:
     result, heard = await in_channel(desk, "guarded", "rude")
     told = "Please ask kindly."
     assert (result["answer"], result["stopped"], heard) == (None, told, [told])
     assert not desk.model.asked["rude"]
+    secret = calls(("final_result", {"name": "secret", "sky": "blue"}))
+    result, heard = await in_channel(desk, "secretive", "secretive", secret)
+    assert (result["answer"], heard) == (None, ["I may not say that."])
 
 
 async def test_guard_sees_each_answer_before_anybody_else(desk: Desk) -> None:
@@ -353,12 +356,6 @@ async def test_guard_sees_each_answer_before_anybody_else(desk: Desk) -> None:
     assert (result["answer"], result["stopped"]) == (None, "I may not say that.")
     names = await desk.steps(identity)
     assert (names.count("guard question"), names.count("guard answer")) == (1, 2)
-
-
-async def test_guard_checks_an_output(desk: Desk) -> None:
-    secret = calls(("final_result", {"name": "secret", "sky": "blue"}))
-    result, heard = await in_channel(desk, "secretive", "secretive", secret)
-    assert (result["answer"], heard) == (None, ["I may not say that."])
 
 
 async def test_turn_ends_at_its_budget(desk: Desk) -> None:

@@ -25,7 +25,7 @@ async def test_requests_and_answers_that_connections_lose_cost_no_attempt(
         row = await ended(connection, event, within=20)
         assert (row["outcome"], row["attempts"], len(row["claimed"])) == ("completed", 1, 1)
         assert (await ended(connection, following, within=60))["outcome"] == "completed"
-        proxy.mute(listening=True)
+        proxy.mute()
         row = await ended(connection, await enqueue(connection, "nothing", group_key="g"), within=60)
         assert (row["attempts"], len(row["claimed"])) == (1, 2)
     assert any("whose answer was lost" in line for line in running.output)
