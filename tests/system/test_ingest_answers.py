@@ -13,6 +13,7 @@ import pytest
 from surelane.calls import Connection
 from tests.databases import as_role
 from tests.system.ingest_client import (
+    APP,
     Answer,
     Served,
     Slack,
@@ -177,17 +178,20 @@ async def test_a_body_that_trickles_in_is_given_up(
         assert refused(Answer(response, await response.read()), 408)
 
 
-async def test_a_service_on_another_schema_or_draining_is_not_ready_and_slack_is_to_come_back(
+async def test_a_service_may_take_the_apps_own_messages_and_says_when_it_takes_none(
     database: str,
 ) -> None:
     async with (
-        served(as_role(database, "surelane_ingest")) as running,
+        served(as_role(database, "surelane_ingest"), own_events=True) as running,
         aiohttp.ClientSession() as session,
         asyncpg.create_pool(database, min_size=0) as owner,
     ):
         for path, status in (("/livez", 200), ("/readyz", 200), ("/nothing", 404)):
             async with session.get(running.private_url + path) as response:
                 assert response.status == status
+        own = mention(bot_id="B1", app_id=APP, metadata={"event_type": "task"})
+        assert (await running.slack.event(own)).status == 200
+        assert json.loads(await owner.fetchval("select event from agent.event")) == own
         for fits, ready in (("0.1.0", 200), ("9.0.0", 503), ("0.1.0", 200)):
             await owner.execute("update agent.version set version = '9.0.0', min_compatible = $1", fits)
             assert await readiness(running) == ready

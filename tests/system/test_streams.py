@@ -27,7 +27,7 @@ from tests.sql.migrations import connected
 from tests.system import raw_http
 from tests.system.model_server import Desk, ModelServer, calls, says, settings
 from tests.system.operators import page, person
-from tests.system.shared import shared_connection, shared_model, shared_slack
+from tests.system.shared import shared_connection, shared_desk, shared_model, shared_slack
 from tests.system.slack_stand import Stand
 from tests.system.worker import worker
 
@@ -40,7 +40,7 @@ TOOLS = {
 }
 
 
-connection, slack, model = shared_connection, shared_slack, shared_model
+connection, slack, model, desk = shared_connection, shared_slack, shared_model, shared_desk
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +50,7 @@ async def running(shared_database: str, model: ModelServer, slack: Stand) -> Asy
 
 
 @pytest.fixture(scope="module")
-async def desk(slack: Stand, model: ModelServer, connection: Connection, running: Service) -> Desk:  # noqa: ARG001
-    return Desk(slack, model, connection)
-
-
-@pytest.fixture(scope="module")
-async def url(shared_database: str) -> AsyncIterator[str]:
+async def url(shared_database: str, running: Service) -> AsyncIterator[str]:  # noqa: ARG001
     async with page(as_role(shared_database, "surelane_operator"), **ON) as address:
         yield address
 
