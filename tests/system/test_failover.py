@@ -13,6 +13,7 @@ from surelane.errors import DatabaseUnavailable
 from surelane_service.pool import opened_pool
 from tests.databases import as_role
 from tests.processes import Service, service, until
+from tests.sql.migrations import becomes
 from tests.system.half_open import Proxy, half_open
 from tests.system.ingest_client import Slack, mention, settings
 from tests.system.restartable import Restartable, restartable
@@ -44,10 +45,9 @@ async def address(primary: Restartable) -> AsyncIterator[Proxy]:
 
 async def replayed(primary: Restartable, standby: Restartable) -> None:
     """Wait until the standby has everything that the primary committed."""
-    async with primary.connected() as source, standby.connected() as copy, asyncio.timeout(60):
+    async with primary.connected() as source, standby.connected() as copy:
         position = await source.fetchval("select pg_current_wal_lsn()::text")
-        while not await copy.fetchval("select pg_last_wal_replay_lsn() >= $1::text::pg_lsn", position):  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+        await becomes(copy, "select pg_last_wal_replay_lsn() >= $1::text::pg_lsn", position)
 
 
 def said(running: Service, text: str) -> bool:

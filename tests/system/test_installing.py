@@ -155,15 +155,6 @@ async def test_a_workspace_installs_the_app(slack: Stand, capfd: pytest.CaptureF
         assert str(secret) not in printed
 
 
-async def test_an_organization_installs_the_app_for_all_its_workspaces(slack: Stand) -> None:
-    assert (await slack.browser().install(GRID))[0] == 200
-    find = slack.store().async_find_bot
-    bot = await find(enterprise_id=GRID, team_id=WEST, is_enterprise_install=True)
-    assert bot is not None
-    assert bot.is_enterprise_install
-    assert await find(enterprise_id=GRID, team_id=WEST) is None
-
-
 async def test_people_give_their_own_tokens_when_the_scopes_ask_for_them(
     database: str, connection: Connection
 ) -> None:
@@ -336,10 +327,13 @@ async def test_who_else_reports_a_message_is_noted_and_a_report_that_cannot_be_k
     assert await removal(slack, {"type": "app_uninstalled"}, BAKERY) == 200
 
 
-async def test_the_simulator_reports_what_a_person_removes(slack: Stand) -> None:
+async def test_an_organization_installs_the_app_for_all_its_workspaces_and_removes_it(slack: Stand) -> None:
     assert (await slack.browser().install(GRID))[0] == 200
-    bot = await slack.store().async_find_bot(enterprise_id=GRID, team_id=None)
+    find = slack.store().async_find_bot
+    bot = await find(enterprise_id=GRID, team_id=WEST, is_enterprise_install=True)
     assert bot is not None
+    assert bot.is_enterprise_install
+    assert await find(enterprise_id=GRID, team_id=WEST) is None
     simulator = slack.simulator
     workspace = simulator.installs.workspaces[EAST]
     assert simulator.installs.uninstall(workspace, wide=True) == 1

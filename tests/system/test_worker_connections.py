@@ -1,26 +1,23 @@
 """A worker's statements end with it, and it retires from the list of workers."""
 
-import asyncio
 import signal
 from pathlib import Path
 
 from surelane.calls import Connection
 from tests.databases import Server, as_role
 from tests.processes import Service, until
-from tests.sql.migrations import connected
+from tests.sql.migrations import becomes, connected
 from tests.system.pooler import pooled
 from tests.system.worker import HOLDER, claimed, ended, enqueue, live, worker
 
 
 async def running(insider: Connection, what: str, wanted: bool) -> None:
     """Wait until a statement of the worker runs, or until none does."""
-    statement = (
-        "select exists (select from pg_stat_activity where datname = current_database() and state = 'active'"
+    active = (
+        "exists (select from pg_stat_activity where datname = current_database() and state = 'active'"
         " and pid <> pg_backend_pid() and query ~ $1)"
     )
-    async with asyncio.timeout(30):
-        while await insider.fetchval(statement, what) is not wanted:  # noqa: ASYNC110 - no event says so
-            await asyncio.sleep(0.02)
+    await becomes(insider, f"select {active} = $2", what, wanted)
 
 
 async def test_a_claim_does_not_outlive_its_worker(database: str, connection: Connection) -> None:
