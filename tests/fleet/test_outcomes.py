@@ -56,6 +56,7 @@ def again(outcome: object, event: Event, ctx: Context) -> object:
     return outcome if event.claim == 1 else {"attempt": ctx.attempt, "claim": event.claim}
 
 
+REFUSED = SlackApiError("no", {"ok": False, "error": "not_in_channel"})  # type: ignore[no-untyped-call]
 THEN, NAIVE = Continuation("nothing"), datetime(2030, 1, 1)  # noqa: DTZ001
 LAST = datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))
 UNSTORABLE, MENDED = "a\0b\ud800", "a\ufffdb\ufffd"
@@ -75,10 +76,7 @@ FAILURES: dict[str, tuple[Callable[[], object], str]] = {
     "not JSON": (object, "is not JSON"),
     "treacherous": (lambda: Treacherous(a="b"), "treacherous"),
     "unwanted": (lambda: Discard("unwanted"), "unwanted"),
-    "refused by Slack": (
-        lambda: raising(SlackApiError("no", {"ok": False, "error": "not_in_channel"})),  # type: ignore[no-untyped-call]
-        "not_in_channel",
-    ),
+    "refused by Slack": (lambda: raising(REFUSED), "not_in_channel"),
     "discard": (lambda: Discard(ValueError(UNSTORABLE)), MENDED),  # type: ignore[arg-type]
     "unprintable discard": (lambda: Discard(UnprintableError()), "without text"),  # type: ignore[arg-type]
     "payload": (lambda: FanOut([Job("nothing", uuid.uuid4())], THEN), "UUID is not JSON"),

@@ -24,10 +24,10 @@ async def held(connection: Connection) -> int:
 
 
 async def test_while_a_request_waits_the_database_crashes_and_then_hangs(tmp_path: Path) -> None:
-    say, bounds = tmp_path / "say", {"patience": Patience(wait=1.0), "database_budget": "2s"}
+    say, patience = tmp_path / "say", Patience(wait=1.0)
     async with (
         restartable() as postgres,
-        served(postgres.uri("surelane_ingest"), **bounds) as running,
+        served(postgres.uri("surelane_ingest"), patience=patience, database_budget="2s") as running,
         answering(postgres.uri()),
     ):
         slack = running.slack

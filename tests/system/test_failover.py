@@ -57,7 +57,7 @@ def said(running: Service, text: str) -> bool:
 async def test_no_service_works_on_a_primary_that_a_failover_replaced(
     primary: Restartable, standby: Restartable, address: Proxy
 ) -> None:
-    """First ingest, which saw the newer timeline itself. It may not tell the server: its role has no right to."""
+    """First ingest, which saw the newer timeline itself. Its role may not tell the server."""
     async with (
         service("surelane_ingest", settings(as_role(address.uri, "surelane_ingest"))) as ingest,
         aiohttp.ClientSession() as session,
@@ -107,7 +107,7 @@ async def test_no_service_works_on_a_primary_that_a_failover_replaced(
 async def test_services_find_the_primary_behind_a_lost_server_and_a_standby(
     primary: Restartable, standby: Restartable, address: Proxy
 ) -> None:
-    """The machine that the URI names first is gone, and answers nothing. The URI asks for no kind of server."""
+    """The URI asks for no kind of server. The machine that it names first is gone, and answers nothing."""
     async with (
         half_open(primary.uri("surelane_worker")) as lost,
         half_open(standby.uri("surelane_worker")) as copy,

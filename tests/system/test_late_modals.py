@@ -138,7 +138,7 @@ async def test_modal_whose_handler_answers_late_shows_the_answer_unless_it_was_c
         assert person.sees(view) == ([] if closed else REFUSED)
 
 
-async def test_modal_waits_for_the_next_attempt_closes_when_it_is_claimed_or_stays_open_where_no_route_takes_it(
+async def test_modal_waits_for_the_next_attempt_closes_once_claimed_or_stays_open_where_no_route_takes_it(
     person: Person, connection: Connection
 ) -> None:
     """Of the last one Slack says that it had trouble connecting."""

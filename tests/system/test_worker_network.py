@@ -12,7 +12,7 @@ from tests.system.worker import ended, enqueue, worker
 async def test_requests_and_answers_that_connections_lose_cost_no_attempt(
     database: str, connection: Connection, tmp_path: Path
 ) -> None:
-    """A lost claim would else wait for the rescue after five minutes, and a lost settle for the driver's 30 seconds."""
+    """A lost claim would else wait five minutes for the rescue, a lost settle 30 seconds for the driver."""
     path = tmp_path / "go-on"
     async with half_open(as_role(database, "surelane_worker")) as proxy, worker(proxy.uri) as running:
         await ended(connection, await enqueue(connection, "nothing", group_key="g"))
