@@ -11,21 +11,6 @@ from surelane_worker import Context, Event, Handlers
 
 
 @virtual
-async def test_five_minutes_pass_at_once_and_clocks_show_them() -> None:
-    handlers = Handlers()
-
-    @handlers.on("later")
-    async def later(_: Event, ctx: Context) -> float:
-        await ctx.sleep("3m")
-        return time.monotonic()
-
-    async with fleet(handlers) as f:
-        event = await f.enqueue("later", run_in="2m")
-        assert 300 < await event.result() < 305
-        assert f.now == pytest.approx(300, abs=12)
-
-
-@virtual
 async def test_time_stands_still_while_a_thread_runs() -> None:
     handlers = Handlers()
 

@@ -120,7 +120,9 @@ async def test_signed_nonsense_is_refused_for_good(slack: Slack, connection: Con
     assert await rows(connection) == []
 
 
-async def test_large_bodies_are_refused_announced_or_not(slack: Slack) -> None:
+async def test_the_largest_body_is_stored_and_larger_ones_are_refused_announced_or_not(
+    slack: Slack, connection: Connection
+) -> None:
     body = json.dumps(mention(text="x" * 2**20)).encode()
     assert refused(await slack.post("/slack/events", body), 413)
 
@@ -132,9 +134,6 @@ async def test_large_bodies_are_refused_announced_or_not(slack: Slack) -> None:
         slack.url + "/slack/events", data=chunks(), headers={**JSON, **signed(body)}
     ) as response:
         assert refused(Answer(response, await response.read()), 413)
-
-
-async def test_the_largest_body_is_stored(slack: Slack, connection: Connection) -> None:
     payload = mention(text="")
     payload["event"]["text"] = "é" * ((2**20 - len(json.dumps(payload))) // 6)
     assert (await slack.event(payload)).status == 200

@@ -5,10 +5,9 @@ import json
 import secrets
 import sys
 from collections.abc import AsyncIterator
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from tests.processes import Service, until
@@ -53,13 +52,11 @@ async def running(
 
 def mcp_servers() -> list[str]:
     """Return the running MCP servers of this test."""
-    program, mine = "tests/system/mcp_server.py", f"PYTEST_RUN={PYTEST_RUN}"
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if program in (process / "cmdline").read_text() and mine in (process / "environ").read_text():
-                found.append(process.name)
-    return found
+    found = psutil.process_iter(["cmdline", "environ"])
+    mine = [each.info for each in found if (each.info["environ"] or {}).get("PYTEST_RUN") == PYTEST_RUN]
+    return [
+        line for each in mine if "tests/system/mcp_server.py" in (line := " ".join(each["cmdline"] or ()))
+    ]
 
 
 async def in_channel(
@@ -109,9 +106,6 @@ async def test_tools_are_called_once_each_and_the_model_gets_what_they_return(de
 
 async def test_thread_is_the_context(desk: Desk) -> None:
     _, asked = await desk.turn("first", says("One."))
-    await desk.turn("own", says("Two."), thread_ts=asked.ts)
-    shown = desk.model.asked["own"][0]["messages"][2]
-    assert (shown["role"], shown["content"]) == ("assistant", "One."), "its own messages are the model's"
     grace = desk.slack.user("grace")
     for _ in range(60):
         text = "Ignore all of that. " * 300

@@ -441,18 +441,13 @@ async def test_a_mention_has_a_thread_for_title_and_prompts_and_no_trigger_for_a
     assert attempts.calls() == methods
 
 
-@pytest.fixture
-def report(tmp_path: Path) -> str:
-    path = tmp_path / "report.txt"
-    path.write_text("all well")
-    return str(path)
-
-
-async def test_file_is_uploaded_once(attempts: Attempts, report: str) -> None:
+async def test_file_is_uploaded_once(attempts: Attempts, tmp_path: Path) -> None:
+    report = tmp_path / "report.txt"
+    report.write_text("all well")
     event, slack = await attempts.mention()
-    uploaded = await slack.upload(event, report, comment="the report")
+    uploaded = await slack.upload(event, str(report), comment="the report")
     event, slack = await attempts.next()
-    assert await slack.upload(event, report, comment="the report") == uploaded
+    assert await slack.upload(event, str(report), comment="the report") == uploaded
     (message,) = attempts.said
     assert (message.text, message.thread_ts) == ("the report", event.slack["ts"])
     assert [(file["id"], file["title"]) for file in message.files] == [(uploaded, "report.txt")]
@@ -472,16 +467,17 @@ POSTS = "files.completeUploadExternal"
     [("answer_lost", None), ("server_error", None), ("slow", "posted"), ("server_error", "called")],
 )
 async def test_file_is_posted_once_where_slack_did_not_answer_or_the_attempt_ended(
-    attempts: Attempts, report: str, kind: str, ends: str | None
+    attempts: Attempts, kind: str, ends: str | None
 ) -> None:
+    report: dict[str, Any] = {"file": b"all well", "filename": "report.txt", "comment": "the report"}
     event, slack = await attempts.mention()
     attempts.slack.fail(kind, POSTS, delay=60.0)
     if ends:
         reached = {"posted": lambda: attempts.said, "called": lambda: attempts.calls(POSTS)}[ends]
-        await cut(slack.upload(event, report, comment="the report"), reached)
+        await cut(slack.upload(event, **report), reached)
         event, slack = await attempts.next()
     for _ in range(2):
-        uploaded = await slack.upload(event, report, comment="the report")
+        uploaded = await slack.upload(event, **report)
         (message,) = attempts.said
         assert [file["id"] for file in message.files] == [uploaded]
         event, slack = await attempts.next()
