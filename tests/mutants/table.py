@@ -156,7 +156,7 @@ TABLE = r"""
 - set vt = case when cancelled_by is null then _now + _invisible_for else vt end, heartbeat_at
 + set vt = _now + _invisible_for, heartbeat_at
 # heartbeats-go-on: the lease of a cancelled handler is not renewed
-@ worker/running/cancels.py > fleet/test_durable.py system/test_durable.py
+@ worker/running/cancels.py > fleet/test_durable.py
 -             claim.cancelled = True
 -             claim.lease_ends = min(claim.lease_ends, ends)
 +             claim.lease_ends = min(claim.lease_ends, ends)
@@ -231,18 +231,18 @@ TABLE = r"""
 +     ;
 +     if _done
 # unnumbered-steps: two steps of one name are two steps
-@ worker/handling/steps.py > fleet/test_durable.py system/test_durable.py
+@ worker/handling/steps.py > fleet/test_durable.py
 ~ return Key(name, self._counts[name]) ==> return Key(name, 1)
 # unordered-steps: a new step before a stored one is refused
 @ worker/handling/past.py > fleet/test_versions.py fleet/test_durable.py
 -     return step.in_order and (step.ended or step.sort == "wait")
 +     return step.in_order and step.ended and step.sort == "wait"
 # counted-waits: an attempt that ends in a wait is not counted
-@ sql/010-durable.sql > fleet/test_durable.py sql/test_model.py system/test_durable.py
+@ sql/010-durable.sql > fleet/test_durable.py sql/test_model.py
 - attempts = case when _new then 0 else greatest(attempts - 1, 0) end
 + attempts = case when _new then 0 else attempts end
 # signals-twice: each signal is taken once
-@ sql/010-durable.sql > fleet/test_durable.py sql/test_model.py system/test_durable.py
+@ sql/010-durable.sql > fleet/test_durable.py sql/test_model.py
 - where s.event_id = _id and s.name = _name and s.taken_by is null order by s.id limit 1;
 + where s.event_id = _id and s.name = _name order by s.id limit 1;
 # early-signals: a signal that came before the wait was stored is taken
@@ -430,7 +430,7 @@ TABLE = r"""
 - where id <> all(_cancelled)), false, agent.latest_claims
 + where id <> all(_cancelled)), true, agent.latest_claims
 # hasty-drains: running handlers end before a drain cancels them
-@ worker/running/slots.py > fleet/test_fleet.py fleet/test_workers.py system/test_running_drain.py
+@ worker/running/slots.py > fleet/test_stops.py fleet/test_workers.py system/test_running_drain.py
 -         await self._ended(within)
 -         for work
 +         for work

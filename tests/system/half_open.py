@@ -63,10 +63,10 @@ class Proxy:
             ("postgresql", f"{self._user}@127.0.0.1:{self.port}", self._name, "sslmode=disable", "")
         )
 
-    def mute(self, *, listening: bool = False) -> None:
-        """Lose all further answers on the connections that are open now, or on those that listen."""
+    def mute(self) -> None:
+        """Lose all further answers on the connections that listen now."""
         for way in self._ways:
-            way.mute = way.mute or way.listens or not listening
+            way.mute = way.mute or way.listens
 
     def swallow(self) -> None:
         """Lose everything in both directions, on new connections too, until :meth:`restore`."""

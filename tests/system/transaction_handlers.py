@@ -1,8 +1,12 @@
 """Handlers whose steps commit with a team's own data, over each connection that the queue works over."""
 
+import os
+import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -14,9 +18,29 @@ from sqlalchemy.orm import Session
 
 from surelane_worker import Context, Event, Handlers
 from tests.system.callers import ALONE, Begin, async_engine_of, django_execute, djangos, engine_of
-from tests.system.durable_handlers import Log
 
 handlers = Handlers()
+
+
+class Log:
+    """A file in which a run notes what it does, across deaths of its worker."""
+
+    def __init__(self, event: Event) -> None:
+        self.path = Path(event.payload["log"])
+
+    def add(self, what: str) -> None:
+        """Note something."""
+        with self.path.open("a") as file:
+            file.write(f"{what}\n")
+
+    def die_once(self, where: str) -> None:
+        """Kill this process, the first time it gets here."""
+        died = f"died {where}"
+        if not self.path.exists() or died not in self.path.read_text().splitlines():
+            self.add(died)
+            os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(60)
+
 
 CHARGE = "insert into charge (who) values (session_user) returning 17"
 """The team's table."""
