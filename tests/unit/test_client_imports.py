@@ -34,6 +34,17 @@ def test_the_client_works_where_the_services_libraries_are_not_installed() -> No
 
 
 @pytest.mark.slow
+def test_a_queue_over_a_synchronous_session_needs_no_greenlet() -> None:
+    """SQLAlchemy 2.1 does not bring it."""
+    ran = run(
+        "import sys; sys.modules['greenlet'] = None; from sqlalchemy import create_engine"
+        "; from sqlalchemy.orm import Session; from surelane import SyncQueue"
+        "; SyncQueue(Session(create_engine('postgresql+psycopg://nowhere/')))"
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+@pytest.mark.slow
 def test_the_operator_imports_the_sdk_of_assistants_only_where_they_are_on() -> None:
     on = "AccessSettings(DATABASE_URL='postgresql://', SURELANE_API_TOKEN='a-token-of-operators', SURELANE_MCP='read')"
     ran = run(
