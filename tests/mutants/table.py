@@ -340,7 +340,7 @@ TABLE = r"""
 - coalesce(_busy[cardinality(_busy) - _asked.calls + 1], _now);
 + coalesce(_busy[cardinality(_busy) - _asked.calls], _now);
 # forged-states: only this app's links install
-@ ingest/installing.py > unit/test_install_settings.py system/test_installing.py
+@ ingest/installing.py > unit/test_settings.py system/test_installing.py
 -         if len(name) != _NONCE + _TIME or not self._keys.signed(body, signature, _PURPOSE):
 +         if len(name) != _NONCE + _TIME:
 # refreshed-twice: one worker at a time refreshes a token
