@@ -1,4 +1,4 @@
-"""`surelane dev` gives its programs the right settings, and the simulator no secret."""
+"""`surelane dev` gives its programs the right settings, ports and accounts, and the simulator no secret."""
 
 import re
 import signal
@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from surelane.errors import SettingsError
+from surelane_dev.accounts import uri_of
 from surelane_dev.dev_settings import DevSettings
+from surelane_dev.ports import Wanted, choose
 from surelane_dev.project import Project
 from surelane_dev.services import Databases, services, set_aside, where_to_look
 from surelane_ingest.ingest_settings import IngestSettings
@@ -23,6 +26,7 @@ from surelane_service.service_settings import (
     load_settings,
 )
 from surelane_worker.worker_settings import WorkerSettings
+from tests.processes import free_port
 
 PORTS = {"ingest": 1080, "operator": 1081, "worker_private": 1082, "ingest_private": 1083, "simulator": 1090}
 PROJECT = Project(Path("/home/ada/mybot"), "mybot.handlers:handlers", Path("/home/ada/mybot/manifest.yaml"))
@@ -223,3 +227,45 @@ def test_settings_that_cannot_be_used_end_it_before_anything_starts(
     assert main(socket_mode=socket_mode) == 2
     assert said in capsys.readouterr().out
     assert not (tmp_path / "pg").exists()
+
+
+HOST = "127.0.0.1"
+
+
+def test_a_port_that_is_not_set_moves_when_it_is_taken(taken: str) -> None:
+    moved = choose(HOST, {"ingest": Wanted("SURELANE_PORT", None, int(taken))})["ingest"]
+    assert moved not in (0, int(taken))
+
+
+def test_a_port_that_is_set_and_taken_is_named(taken: str) -> None:
+    with pytest.raises(SettingsError, match=f"SURELANE_PORT: cannot listen on {HOST}:{taken}"):
+        choose(HOST, {"ingest": Wanted("SURELANE_PORT", int(taken), 8080)})
+
+
+def test_a_default_makes_way_for_a_port_that_is_set() -> None:
+    wanted = free_port()
+    first, second = Wanted("SURELANE_PORT", None, wanted), Wanted("SURELANE_SIMULATOR_PORT", wanted, 0)
+    ports = choose(HOST, {"ingest": first, "simulator": second})
+    assert ports["simulator"] == wanted
+    assert ports["ingest"] != wanted
+
+
+def test_zero_means_any_free_port() -> None:
+    assert choose(HOST, {"ingest": Wanted("SURELANE_PORT", 0, 8080)})["ingest"] > 0
+
+
+def test_an_address_that_is_not_ours_is_named() -> None:
+    with pytest.raises(SettingsError, match="SURELANE_PORT"):
+        choose("192.0.2.1", {"ingest": Wanted("SURELANE_PORT", 8080, 8080)})
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("postgresql://postgres@/postgres?host=/data/18", "postgresql://surelane@/app?host=/data/18"),
+        ("postgresql://postgres:x@db:5433/postgres", "postgresql://surelane:surelane@db:5433/app"),
+        ("postgresql://db/postgres?sslmode=require", "postgresql://surelane:surelane@db/app?sslmode=require"),
+    ],
+)
+def test_the_server_stays_the_same(uri: str, expected: str) -> None:
+    assert uri_of(uri, role="surelane", database="app") == expected
