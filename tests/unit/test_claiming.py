@@ -66,15 +66,12 @@ def test_cursor_stands_a_margin_behind_the_newest_seen_and_no_claim_moves_it_bac
         assert starts[place(3, "b")] is None
 
 
-def test_where_nothing_is_visible_the_cursor_stands_a_margin_behind_the_peek_that_says_so() -> None:
+def test_a_cursor_stands_a_margin_behind_an_empty_peek_and_goes_back_to_what_it_passed_over() -> None:
     cursors = Cursors()
     assert corrected(cursors, peek(50)) == [at(50) - MARGIN] * LANES * 2
     assert corrected(cursors, peek(60)) == [at(50) - MARGIN] * LANES * 2, "a late commit is still ahead of it"
     starts = corrected(Cursors(), peek(50, {place(3, "a"): 51}))
     assert starts[place(3, "a")] == at(50) - MARGIN
-
-
-def test_a_peek_moves_a_cursor_back_to_what_it_passed_over() -> None:
     cursors = Cursors()
     cursors.advance([seen(3, "a", 30), seen(4, "a", 30)], cursors.corrections)
     starts = corrected(cursors, peek(50, {place(3, "a"): 7, place(4, "a"): 40, place(5, "b"): 6}))
@@ -184,18 +181,15 @@ def test_what_a_peek_saw_is_found_by_the_next_claim_in_every_order(cursor: float
     assert told or (cursor == 29.0 and not full)
 
 
-def test_a_paused_kind_is_scanned_in_full_when_it_is_resumed() -> None:
+def test_a_resumed_kind_is_scanned_in_full_and_a_lane_of_a_priority_has_a_cursor_once_in_use() -> None:
     cursors = Cursors()
     cursors.advance([seen(3, "a", 30), seen(3, "b", 30)], cursors.corrections)
     starts = corrected(cursors, peek(50, paused="a"))
     assert {starts[place(lane, "a")] for lane in range(LANES)} == {None}
     assert starts[place(3, "b")] == at(30) - MARGIN
-
-
-def test_a_lane_of_a_priority_has_a_cursor_once_it_is_in_use() -> None:
-    """Claims and peeks tell of lanes beyond those that every kind uses. One that went out of use keeps its place."""
     cursors = Cursors()
     cursors.advance([seen(17, "b", 30)], cursors.corrections)
+    # One that went out of use keeps its place.
     for starts in (cursors.starts(KINDS), corrected(cursors, peek(40))):
         assert len(starts) == 18 * len(KINDS)
         assert starts[place(17, "b")] == at(30) - MARGIN

@@ -134,7 +134,7 @@ async def test_a_notification_claims_nothing_of_busy_fast_or_slow_handlers(
         assert slots.free() == []
 
 
-async def test_claims_under_way_leave_slots_and_bytes_for_what_they_bring() -> None:
+async def test_claims_under_way_leave_slots_and_bytes_for_what_they_bring_and_one_may_bring_all() -> None:
     """Two of them never bring more events than there is room for."""
     async with busy(seconds=0.0001, waiting=0) as (slots, capacity):
         ((kinds, first),) = slots.free()
@@ -149,6 +149,15 @@ async def test_claims_under_way_leave_slots_and_bytes_for_what_they_bring() -> N
         assert first + second <= MOST_WAITING
         assert 0 < bytes_of_first < bytes_of_second + 2
         assert slots.free() == [(kinds, first)]
+        left = slots.bytes_left
+        with slots.expecting(["a"], 10) as most:
+            assert most == left
+            assert slots.free() == []
+            assert not slots.full(), "another worker is not to answer for a claim that may bring nothing"
+        free = slots.free()
+        with pytest.raises(ZeroDivisionError), slots.expecting(["a"], 10):
+            raise ZeroDivisionError
+        assert (slots.free(), slots.bytes_left) == (free, left), "a failed claim brings nothing"
 
 
 async def test_the_end_of_a_claim_wakes_no_claimer_that_sleeps() -> None:
@@ -159,19 +168,6 @@ async def test_the_end_of_a_claim_wakes_no_claimer_that_sleeps() -> None:
         with slots.expecting(["a"], 10):
             pass
         assert not woken
-
-
-async def test_one_claim_may_bring_all_bytes_and_then_no_other_goes_out() -> None:
-    async with busy(seconds=0.0001, waiting=0) as (slots, _):
-        left = slots.bytes_left
-        with slots.expecting(["a"], 10) as most:
-            assert most == left
-            assert slots.free() == []
-            assert not slots.full(), "another worker is not to answer for a claim that may bring nothing"
-        free = slots.free()
-        with pytest.raises(ZeroDivisionError), slots.expecting(["a"], 10):
-            raise ZeroDivisionError
-        assert (slots.free(), slots.bytes_left) == (free, left), "a failed claim brings nothing"
 
 
 async def test_a_task_runs_several_short_events_until_it_is_cancelled_or_its_turn_is_over(
