@@ -44,14 +44,13 @@ async def test_errors_are_retried_three_times_with_number_and_reason(pair: Pair)
     assert [each["retry_num"] for each in await delivered(pair)] == [0, 1], "the first 200 ends the retries"
 
 
-async def test_no_retry_is_honoured_except_on_a_200(pair: Pair) -> None:
+async def test_no_retry_is_honoured_except_on_a_200_and_the_reason_says_that_redirects_have_no_end(
+    pair: Pair,
+) -> None:
     pair.app.answers.append(Answer(400, {"X-Slack-No-Retry": "1"}))
     assert len(await delivered(pair, "failed")) == 1
     pair.app.answers.append(Answer(200, {"X-Slack-No-Retry": "1"}))
     assert len(await delivered(pair)) == 1
-
-
-async def test_the_reason_says_that_redirects_have_no_end(pair: Pair) -> None:
     pair.app.answers.extend([Answer(307, {"Location": "/slack/events"})] * 3)
     assert [attempt["status"] for attempt in await delivered(pair)] == [None, 200]
     assert pair.app.received[-1].retry == ("1", "too_many_redirects")

@@ -54,13 +54,17 @@ async def test_shortcuts_have_a_trigger_and_one_of_a_message_has_a_response_url_
         assert answer.status == 200
 
 
-async def test_a_command_without_an_answer_in_time_is_slackbots_warning() -> None:
+async def test_an_answer_that_comes_too_late_is_slackbots_warning_or_a_modals_trouble() -> None:
     async with simulated(timeout="300ms") as pair:
         pair.app.answers.append(Answer(after=300))
         await post(pair, "commands", command="/deploy")
         (shown,) = await state(pair, "messages")
         assert shown["text"] == '/deploy failed with the error "operation_timeout"'
         assert (shown["username"], shown["visible_to"], "bot_id" in shown) == ("Slackbot", ADA, False)
+        view_id = await opened(pair)
+        pair.app.answers.append(Answer(after=300))
+        done = await submit(pair, view_id)
+        assert (done["problem"], done["message"]) == ("http_timeout", TROUBLE)
 
 
 async def test_a_commands_answer_is_shown(pair: Pair) -> None:
@@ -183,7 +187,7 @@ async def test_slack_sends_no_event_without_its_subscription_and_warns_an_agent_
         assert began["warning"].startswith("missing_agent_session_stopped")
 
 
-async def test_a_file_is_shared_and_can_be_saved(pair: Pair) -> None:
+async def test_a_file_is_shared_and_can_be_saved_once_its_bytes_are_there(pair: Pair) -> None:
     said = await pair.said()
     thread = {"channel": said["channel"], "thread_ts": said["ts"], "initial_comment": "here"}
     await pair.web.files_upload_v2(content="all well", filename="<report>.txt", **thread)
@@ -193,9 +197,6 @@ async def test_a_file_is_shared_and_can_be_saved(pair: Pair) -> None:
     async with aiohttp.request("GET", file["url_private_download"]) as response:
         assert await response.text() == "all well"
         assert response.headers["Content-Disposition"].startswith("attachment")
-
-
-async def test_a_file_whose_bytes_are_missing_cannot_be_shared(pair: Pair) -> None:
     place = await pair.web.files_getUploadURLExternal(filename="x", length=8)
     share: dict[str, Any] = {"files": [{"id": place["file_id"]}], "channel_id": "general"}
     with pytest.raises(SlackApiError, match="file_not_found"):
@@ -327,14 +328,6 @@ async def test_an_answer_that_slack_cannot_use_is_shown_as_trouble(pair: Pair) -
         assert (done["message"], done["errors"], await shown(pair)) == (TROUBLE, {}, ["one"]), answer
 
 
-async def test_an_answer_that_comes_too_late_is_trouble() -> None:
-    async with simulated(timeout="300ms") as pair:
-        view_id = await opened(pair)
-        pair.app.answers.append(Answer(after=300))
-        done = await submit(pair, view_id)
-        assert (done["problem"], done["message"]) == ("http_timeout", TROUBLE)
-
-
 async def test_three_modals_at_most_lie_over_each_other_and_none_over_nothing(pair: Pair) -> None:
     nothing = pair.web.views_push(trigger_id=await triggered(pair), view=asking("x"))
     assert await failing(nothing) == "not_found"
@@ -354,7 +347,7 @@ async def test_three_modals_at_most_lie_over_each_other_and_none_over_nothing(pa
     assert await shown(pair) == ["one", "two"]
 
 
-async def test_an_old_hash_conflicts_and_an_external_id_is_used_once(pair: Pair) -> None:
+async def test_an_old_hash_conflicts_an_external_id_is_used_once_and_a_view_has_a_bound(pair: Pair) -> None:
     named = asking("one", external_id="mine")
     answer = await pair.web.views_open(trigger_id=await triggered(pair), view=named)
     first = answer["view"]["hash"]
@@ -366,12 +359,9 @@ async def test_an_old_hash_conflicts_and_an_external_id_is_used_once(pair: Pair)
     await opened(pair, asking("three", external_id="other"))
     twice = pair.web.views_open(trigger_id=await triggered(pair), view=asking("x", external_id="other"))
     assert await failing(twice) == "duplicate_external_id"
-
-
-async def test_a_view_has_a_bound(pair: Pair) -> None:
     blocks = [{"type": "markdown", "text": "x" * 250_000}]
     assert await failing(opened(pair, asking("one", blocks=blocks))) == "view_too_large"
-    assert await shown(pair) == []
+    assert await shown(pair) == ["three"]
 
 
 async def test_the_app_hears_of_a_closed_modal_only_if_it_asked_for_that(pair: Pair) -> None:

@@ -155,7 +155,7 @@ async def test_the_control_api_lets_people_use_each_workspace(slack: Slack) -> N
     assert nowhere["error"] == "there is no workspace T0NOTHERE1"
 
 
-async def test_with_a_client_id_the_demo_workspace_installs_the_app_too() -> None:
+async def test_with_a_client_id_the_demo_workspace_installs_the_app_and_it_is_ready_only_then() -> None:
     settings = load_settings(SimulatorSettings, port=0, posting=False, client_id=DEMO_CLIENT_ID)
     async with serving_simulator(settings) as (url, simulator), aiohttp.ClientSession() as session:
         slack, demo = Slack(simulator, url, session), simulator.workspace
@@ -164,13 +164,9 @@ async def test_with_a_client_id_the_demo_workspace_installs_the_app_too() -> Non
         await slack.install(demo.team_id)
         demo.post(demo.channels["C0GENERAL1"], "U0ADA00001", f"<@{demo.bot.id}> hello")
         assert [each.kind for each in simulator.sender.deliveries.values()] == ["app_mention"]
-
-
-async def test_it_is_ready_once_the_demo_workspace_has_installed_the_app() -> None:
-    """dev/tests/system/test_up.py installs it at the real ingest."""
     nobody = f"http://127.0.0.1:{free_port()}"
-    settings = load_settings(SimulatorSettings, port=0, ingest_url=nobody, client_id=DEMO_CLIENT_ID)
-    async with serving_simulator(settings) as (url, _), aiohttp.ClientSession() as session:
+    waits = load_settings(SimulatorSettings, port=0, ingest_url=nobody, client_id=DEMO_CLIENT_ID)
+    async with serving_simulator(waits) as (url, _), aiohttp.ClientSession() as session:
         async with session.get(f"{url}/readyz") as waiting:
             assert waiting.status == 503
         async with session.get(f"{url}/livez") as alive:

@@ -43,14 +43,11 @@ async def test_lines_of_both_streams_arrive_and_one_too_long_does_not_end_the_re
     assert lines[-2:] == ["after", "err"]
 
 
-async def test_a_child_that_ignores_the_signal_is_killed() -> None:
+async def test_a_child_that_ignores_the_signal_is_killed_and_one_that_has_ended_tells_how() -> None:
     lines: list[str] = []
     child = await start(DEAF, lines)
     await until(lambda: lines, what="the child's first line")
     assert await child.stop(signal.SIGTERM, within=0.2) == -signal.SIGKILL
-
-
-async def test_stopping_one_that_has_ended_tells_how() -> None:
     child = await start("raise SystemExit(3)", [])
     await child.wait()
     assert await child.stop(signal.SIGTERM, within=1) == 3
@@ -82,11 +79,20 @@ except RuntimeError:
 """
 
 
-def test_a_record_is_one_readable_line() -> None:
+def test_a_record_is_one_readable_line_and_colours_come_only_where_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     record = {"event": "stopped", "level": "info", "timestamp": "2026-01-02T03:04:05.678Z", "attempt": 2}
     line = Output(colours=False).readable(json.dumps({**record, "service": "surelane-worker"}))
     assert ".678 [info" in line
     assert line.endswith("stopped attempt=2")
+    for other in ("Traceback (most recent call last):", "[1, 2]", '{"a": 1}', ""):
+        assert Output(colours=False).readable(other) == other
+    Output(colours=True).of("worker")("hello")
+    Output(colours=False).of("worker")("hello")
+    coloured, plain = capsys.readouterr().out.splitlines()
+    assert coloured.startswith("\x1b[33mworker")
+    assert plain == "worker     hello"
 
 
 def test_a_traceback_of_a_service_survives(capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,19 +105,6 @@ def test_a_traceback_of_a_service_survives(capsys: pytest.CaptureFixture[str]) -
     assert 'File "<string>", line 8, in <module>' in shown
     assert "handler failed" in shown
     assert "xoxb-secret" not in run.stdout
-
-
-@pytest.mark.parametrize("line", ["Traceback (most recent call last):", "[1, 2]", '{"a": 1}', ""])
-def test_other_lines_stay_as_they_are(line: str) -> None:
-    assert Output(colours=False).readable(line) == line
-
-
-def test_colours_only_where_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    Output(colours=True).of("worker")("hello")
-    Output(colours=False).of("worker")("hello")
-    coloured, plain = capsys.readouterr().out.splitlines()
-    assert coloured.startswith("\x1b[33mworker")
-    assert plain == "worker     hello"
 
 
 def test_a_terminal_that_went_away_is_survived() -> None:

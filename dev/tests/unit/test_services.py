@@ -149,19 +149,18 @@ def test_the_public_token_opens_the_api_on_this_machine_only(monkeypatch: pytest
     assert not off & environments()["operator"].keys()
 
 
-def test_a_given_database_s_password_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    uri = "postgresql://someone:hunter2@db/surelane"
-    monkeypatch.setenv("SURELANE_DEV_DATABASE_URL", uri)
-    assert "hunter2" not in shown(uri=uri)
-    assert "http://127.0.0.1:1090/" in shown(uri=uri)
-
-
-def test_a_deployment_s_database_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deployment_s_database_is_not_used_and_a_given_one_s_password_not_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     production = "postgresql://production/surelane"
     give(monkeypatch, DATABASE_URL=production, SURELANE_OPERATOR_DATABASE_URL=production)
     assert load_settings(DevSettings).database_url is None
     assert not any("production" in value for found in environments().values() for value in found.values())
     assert "DATABASE_URL, SURELANE_OPERATOR_DATABASE_URL" in set_aside()[0]
+    uri = "postgresql://someone:hunter2@db/surelane"
+    monkeypatch.setenv("SURELANE_DEV_DATABASE_URL", uri)
+    assert "hunter2" not in shown(uri=uri)
+    assert "http://127.0.0.1:1090/" in shown(uri=uri)
 
 
 def test_a_project_s_handlers_are_used_unless_others_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,29 +231,22 @@ def test_settings_that_cannot_be_used_end_it_before_anything_starts(
 HOST = "127.0.0.1"
 
 
-def test_a_port_that_is_not_set_moves_when_it_is_taken(taken: str) -> None:
+def test_a_port_that_is_not_set_moves_when_it_is_taken_or_set_elsewhere_and_zero_means_any(
+    taken: str,
+) -> None:
     moved = choose(HOST, {"ingest": Wanted("SURELANE_PORT", None, int(taken))})["ingest"]
     assert moved not in (0, int(taken))
-
-
-def test_a_port_that_is_set_and_taken_is_named(taken: str) -> None:
-    with pytest.raises(SettingsError, match=f"SURELANE_PORT: cannot listen on {HOST}:{taken}"):
-        choose(HOST, {"ingest": Wanted("SURELANE_PORT", int(taken), 8080)})
-
-
-def test_a_default_makes_way_for_a_port_that_is_set() -> None:
     wanted = free_port()
     first, second = Wanted("SURELANE_PORT", None, wanted), Wanted("SURELANE_SIMULATOR_PORT", wanted, 0)
     ports = choose(HOST, {"ingest": first, "simulator": second})
     assert ports["simulator"] == wanted
     assert ports["ingest"] != wanted
-
-
-def test_zero_means_any_free_port() -> None:
     assert choose(HOST, {"ingest": Wanted("SURELANE_PORT", 0, 8080)})["ingest"] > 0
 
 
-def test_an_address_that_is_not_ours_is_named() -> None:
+def test_a_port_that_is_set_and_taken_is_named_and_an_address_that_is_not_ours(taken: str) -> None:
+    with pytest.raises(SettingsError, match=f"SURELANE_PORT: cannot listen on {HOST}:{taken}"):
+        choose(HOST, {"ingest": Wanted("SURELANE_PORT", int(taken), 8080)})
     with pytest.raises(SettingsError, match="SURELANE_PORT"):
         choose("192.0.2.1", {"ingest": Wanted("SURELANE_PORT", 8080, 8080)})
 

@@ -19,15 +19,12 @@ from surelane_worker.slack.limits import rules_of
 WRONG: tuple[dict[str, object], ...] = ({"delay": "soon"}, {"count": 0}, {"x": 1})
 
 
-def test_a_fault_meets_its_method_as_often_as_it_says() -> None:
+def test_a_fault_meets_its_method_as_often_as_it_says_or_until_it_is_taken_away() -> None:
     faults = Faults()
     faults.add(Fault(kind="server_error", methods=["chat.postMessage"], count=2))
     taken = [faults.take(Faults.API, name) for name in ("auth.test", *["chat.postMessage"] * 3)]
     assert [fault is not None for fault in taken] == [False, True, True, False]
     assert faults.active == []
-
-
-def test_a_fault_without_a_count_stays_until_it_is_taken_away() -> None:
     changes: list[int] = []
     faults = Faults(lambda: changes.append(len(faults.active)))
     faults.add(Fault(kind="invalid_auth", count=None))
@@ -57,7 +54,7 @@ def test_requests_are_signed_as_slacks_verifier_wants() -> None:
     assert not verifier.is_valid_request(b"{}", headers)
 
 
-def test_a_trigger_id_opens_one_modal_within_three_seconds() -> None:
+def test_a_trigger_opens_one_modal_in_three_seconds_and_a_response_url_is_good_for_five_uses() -> None:
     now = [100.0]
     interactions = Interactions("http://slack.example", lambda: now[0])
     first, second = interactions.new_trigger("U1"), interactions.new_trigger("U1")
@@ -66,11 +63,6 @@ def test_a_trigger_id_opens_one_modal_within_three_seconds() -> None:
     assert interactions.use_trigger("made up")[0] == "unknown"
     now[0] += 3.1
     assert interactions.use_trigger(second)[0] == "expired"
-
-
-def test_a_response_url_is_good_for_five_uses_in_thirty_minutes() -> None:
-    now = [100.0]
-    interactions = Interactions("http://slack.example", lambda: now[0])
     keys = [interactions.new_response_url("C1", "U1").rpartition("/")[2] for _ in range(2)]
     assert all(isinstance(interactions.spend_response(keys[0]), ResponseUrl) for _ in range(5))
     assert interactions.spend_response(keys[0]) == "used_url"
@@ -162,12 +154,9 @@ def test_posting_is_limited_per_channel() -> None:
     assert done(limits, "chat.postMessage", channel="C2") == 4
 
 
-def test_apps_outside_the_marketplace_read_once_a_minute() -> None:
+def test_apps_outside_the_marketplace_read_once_a_minute_and_limits_can_change_at_any_time() -> None:
     assert done(RateLimits("non-marketplace"), "conversations.replies") == 1
     assert done(RateLimits("on"), "conversations.replies") == 50
-
-
-def test_other_limits_can_be_enforced_at_any_time() -> None:
     limits = RateLimits("off")
     assert done(limits, "users.list") == 500
     limits.enforce("on")
