@@ -10,12 +10,7 @@ import pytest
 
 from tests.deploy.cluster import Cluster, apply, installed
 from tests.deploy.commands import version
-from tests.scenario import (
-    accepted_during,
-    all_answered_once,
-    answered_once,
-    history_is_hypertable,
-)
+from tests.scenario import accepted_during, all_answered_once, answered_once, history_is_hypertable
 
 TOKEN = "surelane-demo-api-token"
 

@@ -13,7 +13,9 @@ BUSY_TEAM = Load(workspaces=60, events_per_minute=10, peak=4, handler_seconds=5,
 """Ten events a second on average, forty at the peak, two hundred handlers at once."""
 
 
-def test_a_small_team_gets_two_of_each_and_more_workers_follow_littles_law_with_one_to_spare() -> None:
+def test_more_workers_follow_littles_law_history_grows_with_events_and_days_and_cores_bound_workspaces() -> (
+    None
+):
     found = plan(SMALL)
     assert (found.ingests, found.workers, found.shards) == (2, 2, 1)
     assert found.connections == 2 * 11 + 2 * 12 + 19
@@ -21,15 +23,9 @@ def test_a_small_team_gets_two_of_each_and_more_workers_follow_littles_law_with_
     assert plan(replace(BUSY_TEAM, concurrency=50)).workers == 200 // 50 + 1
     # Shards carry half as much again as the peak.
     assert [plan(replace(BUSY_TEAM, shard_rate=rate)).shards for rate in (60, 59)] == [1, 2]
-
-
-def test_history_grows_with_events_and_days_alone() -> None:
     once, twice = plan(BUSY_TEAM), plan(replace(BUSY_TEAM, events_per_minute=20, peak=1, handler_seconds=1))
     assert twice.storage == pytest.approx(2 * once.storage)
     assert plan(replace(BUSY_TEAM, retention_days=30)).storage == pytest.approx(once.storage / 3)
-
-
-def test_one_workspace_more_than_the_most_does_not_fit() -> None:
     most = most_workspaces(BUSY_TEAM, 8)
     cores = [sum(plan(replace(BUSY_TEAM, workspaces=each)).cores.values()) for each in (most, most + 1)]
     assert cores[0] <= 8 * BUSY < cores[1]

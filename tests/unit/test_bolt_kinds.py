@@ -68,7 +68,7 @@ def test_kinds_of_a_listener(make: Make, register: Callable[[Any], Any], kinds: 
     assert (list(kinds_of(app)), list(idle_listeners(app))) == (kinds, [])
 
 
-def test_apps_of_no_listener_events_commands_or_all_actions() -> None:
+def test_apps_of_no_listener_events_commands_all_actions_or_assistants_and_what_is_no_app() -> None:
     app = sync_app()
     with pytest.raises(HandlersError, match="the Bolt app has no listeners"):
         bolt_handlers(app)
@@ -79,14 +79,21 @@ def test_apps_of_no_listener_events_commands_or_all_actions() -> None:
     everything = sync_app()
     everything.action("approve")(listen)
     assert list(kinds_of(everything)) == [f"slack.{name}" for name in INTERACTIONS["action"]]
-
-
-def test_assistants_are_seen() -> None:
     kinds = {"slack.assistant_thread_started", "slack.assistant_thread_context_changed", "slack.message.im"}
     synchronous, asynchronous = sync_app(), async_app()
     synchronous.assistant(Assistant())
     asynchronous.assistant(AsyncAssistant())
     assert set(kinds_of(synchronous)) == set(kinds_of(asynchronous)) == kinds
+
+    class Own(App): ...
+
+    class AsyncOther: ...
+
+    assert is_bolt_app(sync_app())
+    assert is_bolt_app(async_app())
+    assert is_bolt_app(Own(token="xoxb-any", signing_secret="unused", token_verification_enabled=False))
+    assert not is_bolt_app(AsyncOther())
+    assert not is_bolt_app(type("App", (), {})())
 
 
 def test_command_by_a_pattern_needs_the_setting() -> None:
@@ -97,18 +104,6 @@ def test_command_by_a_pattern_needs_the_setting() -> None:
     assert kinds_of(app, ["slack.command.deploy-web"]) == ("slack.command.deploy-web",)
     app._listeners[0].matchers[0].func = None  # type: ignore[attr-defined]  # noqa: SLF001
     assert list(registered(app)) == [Registered("listen", "", {})], "an unknown matcher has no sort"
-
-
-def test_only_slack_bolts_apps_and_their_subclasses_are_apps() -> None:
-    class Own(App): ...
-
-    class AsyncOther: ...
-
-    assert is_bolt_app(sync_app())
-    assert is_bolt_app(async_app())
-    assert is_bolt_app(Own(token="xoxb-any", signing_secret="unused", token_verification_enabled=False))
-    assert not is_bolt_app(AsyncOther())
-    assert not is_bolt_app(type("App", (), {})())
 
 
 @pytest.mark.parametrize("make", [sync_app, async_app])

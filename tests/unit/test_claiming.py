@@ -234,7 +234,9 @@ async def test_it_goes_out_once_a_large_claim_found_all_it_asked_for() -> None:
     assert second.worth([(["a"], MANY), (["b"], MANY - 1)]) == [(["a"], MANY)]
 
 
-async def test_after_a_failure_the_first_connection_goes_on_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_after_a_failure_the_first_connection_goes_on_alone_and_none_goes_out_once_the_worker_stops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     second, _ = second_claims()
     second.found(MANY, MANY)
     second.failed(DatabaseUnavailable("too many connections"))
@@ -244,6 +246,15 @@ async def test_after_a_failure_the_first_connection_goes_on_alone(monkeypatch: p
     second.failed(DatabaseUnavailable("too many connections"))
     second.found(MANY, MANY)
     assert second.is_open
+    for waits in (True, False):
+        second, _ = second_claims()
+        wanted = asyncio.create_task(second.wanted())
+        if waits:
+            await asyncio.sleep(0)
+        second.stop()
+        assert not await wanted
+        await second.leave()
+        assert not await second.wanted()
 
 
 async def test_a_connection_without_need_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,15 +268,3 @@ async def test_a_connection_without_need_is_closed(monkeypatch: pytest.MonkeyPat
     await second.leave()
     assert connection.closed.is_set(), "it ends before another session begins"
     assert not second.is_open
-
-
-async def test_none_goes_out_once_the_worker_stops() -> None:
-    for waits in (True, False):
-        second, _ = second_claims()
-        wanted = asyncio.create_task(second.wanted())
-        if waits:
-            await asyncio.sleep(0)
-        second.stop()
-        assert not await wanted
-        await second.leave()
-        assert not await second.wanted()

@@ -98,7 +98,7 @@ def test_a_limit_that_makes_no_sense_names_its_field(fields: dict[str, Any], fie
         Limit(**fields)
 
 
-def test_a_limit_is_declared_for_each_kind() -> None:
+def test_a_limit_is_declared_for_each_kind_and_a_function_gives_the_key_of_a_job() -> None:
     handlers = Handlers()
     handlers.on("a", "b", limit=Limit(concurrency=2, rate="60/1m", per="user"))(handle_one)
     handlers.command("/deploy", limit=Limit(rate="1/500ms"))(handle_one)
@@ -107,9 +107,6 @@ def test_a_limit_is_declared_for_each_kind() -> None:
     assert limits["a"] is not None
     declared = {"per": "user", "concurrency": 2, "rate": 60, "period": 60.0, "grouped": True}
     assert limits["a"].declared(grouped=True) == declared
-
-
-def test_a_function_gives_the_key_of_a_job() -> None:
     limit = Limit(concurrency=1, per=lambda payload: payload["customer"])
     assert limit.key_of(Job("job", {"customer": 7})) == "7"
     assert limit.key_of(Job("job", {"customer": 7}, limit_key="own")) == "own"

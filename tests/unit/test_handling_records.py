@@ -26,7 +26,7 @@ def fail_at_length() -> None:
     raise ValueError("x" * 5000)
 
 
-def test_result_is_kept_as_json_and_no_result_is_no_text() -> None:
+def test_result_is_kept_as_json_and_text_that_only_looks_like_nul_as_it_is() -> None:
     assert json.loads(result_text({"a": [1, "é", None]}) or "") == {"a": [1, "é", None]}
     assert result_text(None) is None
     endless: list[object] = []
@@ -34,6 +34,8 @@ def test_result_is_kept_as_json_and_no_result_is_no_text() -> None:
     for result in (object(), {1, 2}, float("nan"), {("a", "b"): 1}, "x" * 1_000_001, endless):
         with pytest.raises(ResultError):
             result_text(result)
+    assert json.loads(mended(json.dumps("\\u0000 \\ud800"))) == "\\u0000 \\ud800"
+    assert json.loads(mended(json.dumps("😀\0"))) == "😀\ufffd"
 
 
 ANY_TEXT = st.text(st.characters() | st.characters(categories=["Cs"]) | st.just("\0"), max_size=10)
@@ -51,11 +53,6 @@ def test_mended_text_has_neither_nul_nor_surrogates(value: object) -> None:
     text = mended(json.dumps(value))
     assert "\\u0000" not in text.replace("\\\\", "")
     json.dumps(json.loads(text), ensure_ascii=False).encode()  # refuses half of a surrogate pair
-
-
-def test_text_that_only_looks_like_nul_and_characters_beyond_the_basic_plane_are_kept() -> None:
-    assert json.loads(mended(json.dumps("\\u0000 \\ud800"))) == "\\u0000 \\ud800"
-    assert json.loads(mended(json.dumps("😀\0"))) == "😀\ufffd"
 
 
 def test_error_record_says_what_when_who_and_where_and_at_first_the_end_of_the_traceback() -> None:

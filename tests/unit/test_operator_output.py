@@ -82,19 +82,16 @@ READ = {
 }
 
 
-def test_a_message_is_read_and_other_text_is_none() -> None:
-    for text, message in READ.items():
-        assert read_message(text) == message
-    for text in ("Ev024BE91L", "17", "order-4711", "https://example.com/", "http://[", "C1 12"):
-        assert read_message(text) is None
-
-
-def test_links_quote_what_they_are_filled_with() -> None:
+def test_links_quote_what_they_are_filled_with_and_a_message_is_read_from_what_people_copy() -> None:
     links = Links(message="https://x/{team}/{channel}/{ts}", trace="https://y/{trace_id}")
     assert links.to_message("T&1", "C/1", "1.2") == "https://x/T%261/C%2F1/1.2"
     assert links.to_trace("ab") == "https://y/ab"
     assert links.to_message("T1", None, "1.2") is None
     assert Links().to_trace("ab") is None
+    for text, message in READ.items():
+        assert read_message(text) == message
+    for text in ("Ev024BE91L", "17", "order-4711", "https://example.com/", "http://[", "C1 12"):
+        assert read_message(text) is None
 
 
 @pytest.mark.parametrize(

@@ -254,12 +254,9 @@ def test_work_runs_by_priority_and_within_a_band_in_the_order_of_its_claims() ->
     assert taken(waiting) == [1, 2, 0], "a group that goes on is ahead of its band"
 
 
-def test_work_that_waited_long_comes_before_all_other() -> None:
+def test_work_that_waited_long_comes_before_all_other_and_too_long_is_taken_from_every_band() -> None:
     waiting = filled(work(0, LAST, since=0.0), work(1, FIRST, since=AGED / 2), work(2, USUAL, since=AGED / 2))
     assert taken(waiting, now=AGED) == [0, 1, 2]
-
-
-def test_work_that_waited_too_long_is_taken_from_every_band() -> None:
     lanes = (USUAL, FIRST, LAST, USUAL)
     waiting = filled(*(work(n, lane, since=n) for n, lane in enumerate(lanes)))
     assert sorted(each.claims[0].event.id for each in waiting.take_since(2)) == [0, 1]

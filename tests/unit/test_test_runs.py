@@ -107,10 +107,13 @@ def test_each_row_of_the_promises_is_tried_by_make_test_on_real_processes() -> N
     assert not re.search(rf"mark\.({others})\b", "".join(texts)), "it is not part of make test"
 
 
-def test_the_makefile_and_pytest_agree_on_the_everyday_suite() -> None:
+def test_the_makefile_and_pytest_agree_on_the_everyday_suite_and_directories_are_a_runs_own(
+    tmp_path: Path,
+) -> None:
     made = dict(re.findall(r"^(\w+) := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(made["EVERYDAY"].split()) == set(EVERYDAY)
     assert set(made["TOOLS"].split(" or ")) == TOOLS
+    assert not any(parent.name.startswith("pytest-of-") for parent in tmp_path.parents)
 
 
 @pytest.mark.slow
@@ -127,7 +130,3 @@ def test_processes_are_given_different_ports_while_they_run() -> None:
             process.communicate("\n", timeout=60)
     assert all(len(ports) > 100 for ports in given)
     assert len(set.union(*given)) == sum(map(len, given))
-
-
-def test_another_run_of_pytest_closes_no_directory_of_this_one(tmp_path: Path) -> None:
-    assert not any(parent.name.startswith("pytest-of-") for parent in tmp_path.parents)
