@@ -100,9 +100,7 @@ def test_every_container_is_hardened_bounded_and_of_this_version(manifests: Mani
         assert tag == (version() if image_of(container) else TAGS[name]), container["image"]
 
 
-def test_the_jobs_name_carries_the_images_tag_and_it_can_be_applied_again_unchanged(
-    manifests: Manifests,
-) -> None:
+def test_the_jobs_name_carries_the_images_tag_and_it_can_be_applied_again(manifests: Manifests) -> None:
     (job,) = of_kind(manifests, "Job")
     assert job["metadata"]["name"] == f"migrate-{version()}"
     assert job["spec"]["ttlSecondsAfterFinished"] > 0
@@ -138,7 +136,7 @@ def test_selectors_select_the_pods_they_are_meant_for(manifests: Manifests) -> N
         assert spread["labelSelector"]["matchLabels"].items() <= pods[name].items()
 
 
-def test_ports_are_those_of_the_code_the_public_one_alone_is_public_and_each_service_has_all_three_probes(
+def test_ports_are_those_of_the_code_one_is_public_and_services_have_three_probes(
     manifests: Manifests,
 ) -> None:
     public, private = default_ports()
@@ -221,9 +219,7 @@ def test_what_is_scaled_has_no_replicas_of_its_own() -> None:
     assert named(rendered(DEMONSTRATION), "Deployment", "worker")["spec"]["replicas"] == 2
 
 
-def test_traffic_is_denied_unless_named_and_only_slack_and_webhooks_are_let_in_from_outside(
-    manifests: Manifests,
-) -> None:
+def test_traffic_is_denied_unless_named_and_only_slack_and_webhooks_are_let_in(manifests: Manifests) -> None:
     policies = of_kind(manifests, "NetworkPolicy")
     everything = named(manifests, "NetworkPolicy", "deny-all")["spec"]
     assert everything == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
@@ -251,9 +247,7 @@ def test_the_database_runs_as_the_images_own_user_and_the_demonstrations_worker_
     assert "${SURELANE_HANDLERS:-demonstration:handlers}" in containers(worker)[-1]["command"][-1]
 
 
-def test_production_brings_no_secret_simulator_or_database_and_images_of_others_are_those_of_compose() -> (
-    None
-):
+def test_production_brings_no_secret_or_database_and_images_of_others_are_those_of_compose() -> None:
     manifests = rendered(PRODUCTION)
     assert not of_kind(manifests, "Secret", "StatefulSet")
     assert {workload["metadata"]["name"] for workload in some(manifests, "Deployment")} == set(SERVICES)

@@ -36,9 +36,7 @@ NAME = "app.kubernetes.io/name"
 PUBLISHED = {"grafana": 3000, "jaeger": 16686, "prometheus": 9090}
 
 
-def test_alert_rules_scraping_and_the_dashboards_queries_are_valid_and_alerts_fire_when_they_should(
-    tmp_path: Path,
-) -> None:
+def test_rules_scraping_and_queries_are_valid_and_alerts_fire_when_they_should(tmp_path: Path) -> None:
     run(program("promtool"), "check", "config", ALERTS.with_name("prometheus.yaml"))
     cases = ROOT / "tests/deploy/alerts.yaml"
     run(program("promtool"), "test", "rules", cases)

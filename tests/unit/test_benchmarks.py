@@ -13,9 +13,7 @@ BUSY_TEAM = Load(workspaces=60, events_per_minute=10, peak=4, handler_seconds=5,
 """Ten events a second on average, forty at the peak, two hundred handlers at once."""
 
 
-def test_more_workers_follow_littles_law_history_grows_with_events_and_days_and_cores_bound_workspaces() -> (
-    None
-):
+def test_workers_follow_littles_law_history_grows_with_events_and_cores_bound_workspaces() -> None:
     found = plan(SMALL)
     assert (found.ingests, found.workers, found.shards) == (2, 2, 1)
     assert found.connections == 2 * 11 + 2 * 12 + 19

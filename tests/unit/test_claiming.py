@@ -234,9 +234,7 @@ async def test_it_goes_out_once_a_large_claim_found_all_it_asked_for() -> None:
     assert second.worth([(["a"], MANY), (["b"], MANY - 1)]) == [(["a"], MANY)]
 
 
-async def test_after_a_failure_the_first_connection_goes_on_alone_and_none_goes_out_once_the_worker_stops(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_none_goes_out_after_a_failure_or_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     second, _ = second_claims()
     second.found(MANY, MANY)
     second.failed(DatabaseUnavailable("too many connections"))

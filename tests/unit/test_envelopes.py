@@ -237,9 +237,7 @@ def salts(values: list[str]) -> list[bytes]:
     return [envelopes.decoded(json.loads(value)[SEALED])[9 : 9 + envelopes.SALT_BYTES] for value in values]
 
 
-def test_a_salt_is_used_for_a_bounded_number_of_values_and_a_data_key_keeps_few_ciphers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_salt_is_used_for_few_values_and_a_key_keeps_few_ciphers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(envelopes, "MOST_VALUES", 3)
     key = DataKey.new("T0ACME")
     used = salts([key.seal("1") for _ in range(7)])

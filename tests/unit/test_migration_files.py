@@ -71,9 +71,7 @@ def test_a_script_that_is_empty_or_no_text_and_a_missing_folder_are_refused(tmp_
         discover(tmp_path)
 
 
-def test_only_what_was_not_applied_is_pending_and_the_digest_changes_with_any_name_or_text(
-    tmp_path: Path,
-) -> None:
+def test_only_what_was_not_applied_is_pending_and_the_digest_knows_names_and_texts(tmp_path: Path) -> None:
     before = applied(write(tmp_path))
     (tmp_path / "incremental" / "001-b.sql").write_text("select 2;")
     script = tmp_path / "incremental" / "000-a.sql"

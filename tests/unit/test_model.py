@@ -62,9 +62,7 @@ def test_settings_that_cannot_work_are_refused(given: dict[str, str], complaint:
     assert "secret" not in str(raised.value)
 
 
-def test_model_is_the_same_for_all_turns_and_several_have_the_names_of_their_providers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_model_is_the_same_for_all_turns_and_has_its_providers_name(monkeypatch: pytest.MonkeyPatch) -> None:
     model_of = late("surelane_worker.model.client.model_of")
     model = model_of(given_settings(**GIVEN, SURELANE_MODEL_KEY="sk-any"))
     assert model is model_of(given_settings(**GIVEN, SURELANE_MODEL_KEY="sk-any"))

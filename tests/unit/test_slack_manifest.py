@@ -118,9 +118,7 @@ def test_events_and_commands_are_those_that_have_handlers(
     assert "commands" in scopes
 
 
-def test_a_teams_handlers_have_the_documented_kinds_and_its_image_names_them(
-    handlers: list[Handlers],
-) -> None:
+def test_a_teams_handlers_have_the_documented_kinds_and_its_image(handlers: list[Handlers]) -> None:
     kinds = "app_mention message.im command.status block_actions shortcut message_action view_submission"
     expected = {f"slack.{kind}" for kind in (*kinds.split(), "app_home_opened")} | {"reminder"}
     team = handlers[SETS.index("team_bot:handlers")]

@@ -154,9 +154,7 @@ async def test_an_event_without_an_installation_gets_no_token_but_that_of_anothe
     assert raised.value.owner == Owner("T3")
 
 
-async def test_tokens_are_looked_up_again_after_a_while_and_clients_kept_until_a_new_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_tokens_are_looked_up_again_and_clients_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     store, made = Store(), list[str]()
 
     def make(token: str) -> SlackClients:
@@ -182,9 +180,7 @@ async def test_tokens_are_looked_up_again_after_a_while_and_clients_kept_until_a
     assert await tokens.clients_of(Owner("T1")) is None
 
 
-async def test_a_missing_install_is_news_once_until_it_comes_and_its_event_is_tried_again_soon(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_missing_install_is_news_once_until_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store()
     tokens = store.tokens()
     news = [tokens.is_news(Owner(team)) for team in ("T3", "T3", "T4", "T3", "T4")]

@@ -107,9 +107,7 @@ def test_each_row_of_the_promises_is_tried_by_make_test_on_real_processes() -> N
     assert not re.search(rf"mark\.({others})\b", "".join(texts)), "it is not part of make test"
 
 
-def test_the_makefile_and_pytest_agree_on_the_everyday_suite_and_directories_are_a_runs_own(
-    tmp_path: Path,
-) -> None:
+def test_the_makefile_and_pytest_agree_and_directories_are_a_runs_own(tmp_path: Path) -> None:
     made = dict(re.findall(r"^(\w+) := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(made["EVERYDAY"].split()) == set(EVERYDAY)
     assert set(made["TOOLS"].split(" or ")) == TOOLS

@@ -58,9 +58,7 @@ async def test_what_is_off_drops_none(retention: str, erasing: str, monkeypatch:
 
 
 @pytest.mark.parametrize("lease", [timedelta(seconds=2), timedelta(minutes=10), DEAD_FOR * 12])
-def test_a_claim_is_believed_until_its_lease_or_a_rescue_ends_it_not_two_lost_heartbeats(
-    lease: timedelta,
-) -> None:
+def test_a_claim_is_believed_until_its_lease_or_a_rescue_not_two_beats_end_it(lease: timedelta) -> None:
     leases = Leases(sentinel.queue, lease, Metrics(), Capacity())
     assert leases.ends(100.0) == 100.0 + min(lease, DEAD_FOR).total_seconds()
     assert 3 * LONGEST_PAUSE <= DEAD_FOR

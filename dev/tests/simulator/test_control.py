@@ -40,18 +40,7 @@ async def test_a_request_that_makes_no_sense_is_explained(pair: Pair) -> None:
         assert "application/json" in (await response.json())["error"]
 
 
-async def test_people_edit_and_delete_only_what_is_theirs(pair: Pair) -> None:
-    message = await pair.said(mention=False)
-    where = {"channel": message["channel"], "ts": message["ts"]}
-    changed = await pair.control.request("PUT", "/control/messages", where | {"text": "better"})
-    assert (changed["message"]["text"], "edited" in changed["message"]) == ("better", True)
-    with pytest.raises(SimulatorError, match="somebody else's"):
-        await pair.control.request("DELETE", "/control/messages", where | {"user": "grace"})
-    await pair.control.request("DELETE", "/control/messages", where)
-    assert (await pair.control.request("GET", "/control/state"))["messages"] == []
-
-
-async def test_a_reply_is_waited_for_and_a_stream_until_it_ends(pair: Pair) -> None:
+async def test_a_reply_is_waited_for_and_people_edit_and_delete_only_what_is_theirs(pair: Pair) -> None:
     asked = await pair.said()
     waiting = asyncio.create_task(pair.control.reply(asked, timeout=300))
     thread = {"channel": asked["channel"], "thread_ts": asked["ts"]}
@@ -62,9 +51,18 @@ async def test_a_reply_is_waited_for_and_a_stream_until_it_ends(pair: Pair) -> N
     assert (await waiting)["text"] == "half and whole"
     with pytest.raises(SimulatorError, match="no reply within"):
         await pair.control.reply(await pair.said(), timeout=0.05)
+    message = await pair.said(mention=False)
+    where = {"channel": message["channel"], "ts": message["ts"]}
+    changed = await pair.control.request("PUT", "/control/messages", where | {"text": "better"})
+    assert (changed["message"]["text"], "edited" in changed["message"]) == ("better", True)
+    with pytest.raises(SimulatorError, match="somebody else's"):
+        await pair.control.request("DELETE", "/control/messages", where | {"user": "grace"})
+    await pair.control.request("DELETE", "/control/messages", where)
+    left = (await pair.control.request("GET", "/control/state"))["messages"]
+    assert where["ts"] not in [each["ts"] for each in left]
 
 
-async def test_the_feed_tells_of_every_change_in_order(pair: Pair) -> None:
+async def test_the_page_has_nothing_from_elsewhere_and_its_feed_tells_of_every_change(pair: Pair) -> None:
     async with aiohttp.ClientSession() as session, session.get(f"{pair.url}/control/feed") as feed:
         assert feed.content_type == "text/event-stream"
         asked = await pair.said(wait=True)
@@ -75,6 +73,17 @@ async def test_the_feed_tells_of_every_change_in_order(pair: Pair) -> None:
                 kinds.append(await _next(feed))
     assert kinds[:2] == [("message", asked["ts"]), ("delivery", "sending")]
     assert ("delivery", "delivered") in kinds
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f"{pair.url}/") as response:
+            page = await response.text()
+            assert response.content_type == "text/html"
+            assert "default-src 'self'" in response.headers["Content-Security-Policy"]
+        assert "http://" not in page
+        assert "https://" not in page
+        async with session.get(f"{pair.url}/page/app.js") as script:
+            assert script.content_type in {"text/javascript", "application/javascript"}
+        async with session.get(f"{pair.url}/livez") as alive:
+            assert alive.status == 200
 
 
 async def _next(feed: aiohttp.ClientResponse) -> tuple[str, str]:
@@ -99,20 +108,6 @@ async def test_it_ends_at_once_although_a_page_is_open_and_somebody_waits_for_a_
         feed.close()
         with pytest.raises(SimulatorError):
             await waiting
-
-
-async def test_the_page_is_served_with_nothing_from_elsewhere(pair: Pair) -> None:
-    async with aiohttp.ClientSession() as session:
-        async with session.get(f"{pair.url}/") as response:
-            page = await response.text()
-            assert response.content_type == "text/html"
-            assert "default-src 'self'" in response.headers["Content-Security-Policy"]
-        assert "http://" not in page
-        assert "https://" not in page
-        async with session.get(f"{pair.url}/page/app.js") as script:
-            assert script.content_type in {"text/javascript", "application/javascript"}
-        async with session.get(f"{pair.url}/livez") as alive:
-            assert alive.status == 200
 
 
 JSON = {"Content-Type": "application/json"}

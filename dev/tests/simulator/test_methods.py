@@ -102,19 +102,7 @@ async def test_a_channels_history_has_broadcast_replies_alone(pair: Pair) -> Non
     assert await failing(nobody) == "user_not_in_channel"
 
 
-async def test_the_bots_messages_can_be_changed_and_taken_back_and_nobody_elses(pair: Pair) -> None:
-    asked = {"channel": GENERAL, "ts": (await pair.said())["ts"]}
-    posted = await pair.web.chat_postMessage(channel=GENERAL, text="one", blocks=[SectionBlock(text="one")])
-    own = {"channel": GENERAL, "ts": posted["ts"]}
-    changed = await pair.web.chat_update(**own, text="second")
-    assert (changed["text"], changed["message"]["edited"]["user"]) == ("second", BOT)
-    assert await failing(pair.web.chat_update(**asked, text="no")) == "cant_update_message"
-    assert await failing(pair.web.chat_delete(**asked)) == "cant_delete_message"
-    await pair.web.chat_delete(**own)
-    assert await failing(pair.web.chat_delete(**own)) == "message_not_found"
-
-
-async def test_reactions(pair: Pair) -> None:
+async def test_reactions_and_the_bots_own_messages_can_be_changed_and_taken_back(pair: Pair) -> None:
     where = {"channel": GENERAL, "timestamp": (await pair.said())["ts"]}
     await pair.web.reactions_add(name="eyes", **where)
     assert await failing(pair.web.reactions_add(name="eyes", **where)) == "already_reacted"
@@ -125,9 +113,18 @@ async def test_reactions(pair: Pair) -> None:
     assert await failing(pair.web.reactions_add(name="not a name", **where)) == "invalid_name"
     nowhere = pair.web.reactions_add(name="eyes", channel=GENERAL, timestamp="1.1")
     assert await failing(nowhere) == "message_not_found"
+    asked = {"channel": GENERAL, "ts": where["timestamp"]}
+    posted = await pair.web.chat_postMessage(channel=GENERAL, text="one", blocks=[SectionBlock(text="one")])
+    own = {"channel": GENERAL, "ts": posted["ts"]}
+    changed = await pair.web.chat_update(**own, text="second")
+    assert (changed["text"], changed["message"]["edited"]["user"]) == ("second", BOT)
+    assert await failing(pair.web.chat_update(**asked, text="no")) == "cant_update_message"
+    assert await failing(pair.web.chat_delete(**asked)) == "cant_delete_message"
+    await pair.web.chat_delete(**own)
+    assert await failing(pair.web.chat_delete(**own)) == "message_not_found"
 
 
-async def test_a_streamed_reply_grows_and_ends_with_metadata(pair: Pair) -> None:
+async def test_a_streamed_reply_grows_and_ends_with_metadata_and_a_status_with_the_reply(pair: Pair) -> None:
     asked = await pair.said()
     thread = {"channel": GENERAL, "thread_ts": asked["ts"]}
     assert await failing(pair.web.chat_startStream(**thread)) == "missing_recipient_team_id"
@@ -145,10 +142,6 @@ async def test_a_streamed_reply_grows_and_ends_with_metadata(pair: Pair) -> None
     private = await pair.said(channel="D0ADA00001")
     direct = {"channel": "D0ADA00001", "thread_ts": private["ts"]}
     assert (await pair.web.chat_startStream(**direct, markdown_text="hi"))["ts"], "it answers one person"
-
-
-async def test_a_status_is_shown_and_ends_with_the_reply(pair: Pair) -> None:
-    asked = await pair.said()
     where = {"channel_id": GENERAL, "thread_ts": asked["ts"]}
     await pair.web.assistant_threads_setStatus(status="is thinking", **where)
     state = await pair.control.request("GET", "/control/state")
@@ -260,9 +253,7 @@ async def test_a_function_runs_with_a_token_of_its_own_and_completes_once(pair: 
     assert await failing(unknown) == "function_execution_not_found"
 
 
-async def test_me_and_another_apps_bot_write_messages_of_their_own_kinds_and_a_mention_may_be_empty(
-    pair: Pair,
-) -> None:
+async def test_me_and_other_bots_write_kinds_of_their_own_and_a_mention_may_be_empty(pair: Pair) -> None:
     await pair.control.request("POST", "/control/messages", {"text": "waves", "me": True})
     (event,) = await heard(pair, 1)
     assert (event["type"], event["subtype"], event["text"]) == ("message", "me_message", "waves")

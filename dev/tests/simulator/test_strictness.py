@@ -156,9 +156,7 @@ async def test_each_way_to_show_blocks_checks_them_and_gives_ids_to_those_withou
     assert attachment["blocks"][0]["block_id"]
 
 
-async def test_all_markdown_of_a_message_together_has_a_bound_and_an_update_takes_less_than_a_post(
-    pair: Pair,
-) -> None:
+async def test_all_markdown_of_a_message_has_a_bound_and_an_update_takes_less_than_a_post(pair: Pair) -> None:
     half = {"type": "markdown", "text": "x" * 6_000}
     assert (await pair.web.chat_postMessage(channel=GENERAL, text="x", blocks=[half, half]))["ok"]
     longer = pair.web.chat_postMessage(channel=GENERAL, text="x", blocks=[half, half, half])

@@ -85,7 +85,7 @@ async def test_a_commands_answer_is_shown(pair: Pair) -> None:
         assert [(each["text"], each["visible_to"]) for each in new] == shown
 
 
-async def test_a_menu_asks_the_app_from_the_length_it_names(pair: Pair) -> None:
+async def test_a_menu_asks_the_app_from_the_length_it_names_and_unusable_options_are_none(pair: Pair) -> None:
     where = await posted(pair, {"type": "external_select", "action_id": "city", "min_query_length": 2})
     ask = {**where, "action_id": "city"}
     short = await post(pair, "options", **ask, query="b")
@@ -104,11 +104,8 @@ async def test_a_menu_asks_the_app_from_the_length_it_names(pair: Pair) -> None:
     groups = [{"label": plain("North"), "options": [{"text": plain("Oslo"), "value": "osl"}]}]
     pair.app.answer({"option_groups": groups})
     assert (await post(pair, "options", **ask, query="osl"))["option_groups"] == groups
-
-
-async def test_options_that_slack_cannot_use_are_none(pair: Pair) -> None:
     where = await posted(pair, {"type": "external_select", "action_id": "city"})
-    for answer in (
+    for unusable in (
         Answer(),
         Answer(503),
         Answer(body="{}"),
@@ -116,9 +113,9 @@ async def test_options_that_slack_cannot_use_are_none(pair: Pair) -> None:
         Answer(body='{"option_groups": [1]}'),
         Answer(body=json.dumps({"options": [{"text": plain("x"), "value": str(n)} for n in range(101)]})),
     ):
-        pair.app.answers.append(answer)
+        pair.app.answers.append(unusable)
         found = await post(pair, "options", **where, action_id="city", query="ber")
-        assert (found["options"], bool(found["unusable"])) == ([], True), answer
+        assert (found["options"], bool(found["unusable"])) == ([], True), unusable
 
 
 async def test_feedback_says_which_button_was_pressed(pair: Pair) -> None:
@@ -296,7 +293,7 @@ async def test_the_app_is_asked_when_all_is_filled_in_and_an_empty_answer_closes
     assert await failing(pair.web.views_update(view_id=view_id, view=asking("late"))) == "not_found"
 
 
-async def test_errors_leave_it_open_update_replaces_push_covers_and_clear_closes_all(pair: Pair) -> None:
+async def test_errors_leave_a_modal_open_update_replaces_push_covers_and_clear_closes_it(pair: Pair) -> None:
     view_id = await opened(pair)
     errors = {"response_action": "errors", "errors": {"b": "Not this."}}
     for answer, left in (
@@ -308,11 +305,8 @@ async def test_errors_leave_it_open_update_replaces_push_covers_and_clear_closes
         pair.app.answer(answer)
         assert (await submit(pair, view_id))["errors"] == answer.get("errors", {})
         assert await shown(pair) == left
-
-
-async def test_an_answer_that_slack_cannot_use_is_shown_as_trouble(pair: Pair) -> None:
     view_id = await opened(pair)
-    for answer in (
+    for unusable in (
         Answer(500),
         Answer(body="ok"),
         Answer(body='{"ok": true}'),
@@ -323,9 +317,9 @@ async def test_an_answer_that_slack_cannot_use_is_shown_as_trouble(pair: Pair) -
         Answer(body='{"response_action": "close"}'),
         Answer(body="[]"),
     ):
-        pair.app.answers.append(answer)
+        pair.app.answers.append(unusable)
         done = await submit(pair, view_id)
-        assert (done["message"], done["errors"], await shown(pair)) == (TROUBLE, {}, ["one"]), answer
+        assert (done["message"], done["errors"], await shown(pair)) == (TROUBLE, {}, ["one"]), unusable
 
 
 async def test_three_modals_at_most_lie_over_each_other_and_none_over_nothing(pair: Pair) -> None:

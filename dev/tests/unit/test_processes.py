@@ -79,9 +79,7 @@ except RuntimeError:
 """
 
 
-def test_a_record_is_one_readable_line_and_colours_come_only_where_asked_for(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_record_is_one_readable_line_with_colours_where_asked(capsys: pytest.CaptureFixture[str]) -> None:
     record = {"event": "stopped", "level": "info", "timestamp": "2026-01-02T03:04:05.678Z", "attempt": 2}
     line = Output(colours=False).readable(json.dumps({**record, "service": "surelane-worker"}))
     assert ".678 [info" in line

@@ -40,9 +40,7 @@ def test_a_new_project_s_files_can_be_read_and_those_for_a_host_are_the_reposito
         assert (root / name).read_text() == (ROOT / source).read_text()
 
 
-def test_a_new_agent_has_a_fake_model_with_the_packages_of_a_real_one_and_a_bolt_app_is_an_attribute(
-    tmp_path: Path,
-) -> None:
+def test_a_new_agent_has_a_fake_model_and_real_packages_and_a_bolt_app_is_named(tmp_path: Path) -> None:
     root = tmp_path / "deploy-bot"
     write_project(root, "agent")
     assert find_project(root).model == "fake"

@@ -149,9 +149,7 @@ def test_the_public_token_opens_the_api_on_this_machine_only(monkeypatch: pytest
     assert not off & environments()["operator"].keys()
 
 
-def test_a_deployment_s_database_is_not_used_and_a_given_one_s_password_not_shown(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_deployment_s_database_is_not_used_and_no_password_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     production = "postgresql://production/surelane"
     give(monkeypatch, DATABASE_URL=production, SURELANE_OPERATOR_DATABASE_URL=production)
     assert load_settings(DevSettings).database_url is None
@@ -231,9 +229,7 @@ def test_settings_that_cannot_be_used_end_it_before_anything_starts(
 HOST = "127.0.0.1"
 
 
-def test_a_port_that_is_not_set_moves_when_it_is_taken_or_set_elsewhere_and_zero_means_any(
-    taken: str,
-) -> None:
+def test_a_port_that_is_not_set_moves_when_it_is_taken_or_another_s_and_zero_means_any(taken: str) -> None:
     moved = choose(HOST, {"ingest": Wanted("SURELANE_PORT", None, int(taken))})["ingest"]
     assert moved not in (0, int(taken))
     wanted = free_port()

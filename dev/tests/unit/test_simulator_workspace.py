@@ -55,7 +55,7 @@ def test_times_are_slacks_and_never_the_same_even_when_the_clock_stands_or_goes_
     assert sorted(set(posted)) == posted
 
 
-def test_a_reply_to_a_reply_stands_in_the_same_thread_and_a_message_with_replies_leaves_a_tombstone(
+def test_a_reply_to_a_reply_stands_in_the_thread_and_a_message_with_replies_leaves_a_tombstone(
     made: Made,
 ) -> None:
     first = made.workspace.post(made.general, ADA, "first")
@@ -82,9 +82,7 @@ def test_a_reaction_counts_once_and_can_be_taken_back(made: Made) -> None:
     assert [change.added for change in made.changes if isinstance(change, Reacted)] == [True, False]
 
 
-def test_a_status_lapses_after_two_minutes_or_ends_with_the_bots_reply_but_not_with_a_persons(
-    made: Made,
-) -> None:
+def test_a_status_lapses_after_two_minutes_or_with_the_bots_reply_not_with_a_persons(made: Made) -> None:
     made.workspace.set_status(made.general.id, "1.1", "is thinking")
     made.at += 119
     assert [status["text"] for status in made.workspace.statuses()] == ["is thinking"]
