@@ -46,7 +46,7 @@ def test_only_an_absent_database_is_an_outage_and_an_answer_ends_it() -> None:
         raise ZeroDivisionError
 
 
-def test_buckets_are_cumulative_and_bounds_inclusive() -> None:
+def test_buckets_are_cumulative_bounds_inclusive_and_pushed_values_pass_through_the_sdk() -> None:
     distribution = Distribution("a.b", "Values.", bounds=(0.1, 1.0))
     for value in (0.05, 0.1, 0.5, 7.0):
         distribution.add("kind", value)
@@ -58,9 +58,6 @@ def test_buckets_are_cumulative_and_bounds_inclusive() -> None:
         ("a_b_seconds_count", None): 4,
         ("a_b_seconds_sum", None): 7.65,
     }
-
-
-def test_pushed_values_pass_through_the_sdk() -> None:
     reader = InMemoryMetricReader()
     distribution = Distribution("a.b", "Values.", bounds=(0.1, 1.0))
     distribution.record_with(MeterProvider([reader]).get_meter("test"))
