@@ -113,10 +113,7 @@ def test_command_by_a_pattern_needs_the_setting() -> None:
         (lambda app: app.event({"type": "message", "subtype": re.compile("file")}), False),
         (lambda app: app.event({"type": "message", "subtype": ["message_changed", "file_share"]}), False),
         (lambda app: app.event({"type": "message", "subtype": "message_changed"}), True),
-        (
-            lambda app: app.event({"type": "message", "subtype": ["channel_join", re.compile("_leave$")]}),
-            True,
-        ),
+        (lambda app: app.event({"type": "message", "subtype": ["group_join", re.compile("_leave$")]}), True),
         (lambda app: app.action({"type": "workflow_step_edit", "callback_id": "s"}), True),
     ],
 )

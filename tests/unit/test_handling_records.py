@@ -10,13 +10,8 @@ from hypothesis import strategies as st
 
 from surelane.events import Event
 from surelane.json_text import mended
-from surelane_worker.handling.records import (
-    LONGEST_MESSAGE,
-    LONGEST_TRACEBACK,
-    ResultError,
-    error_record,
-    result_text,
-)
+from surelane_worker.handling import records
+from surelane_worker.handling.records import ResultError, error_record, result_text
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 EVENT = Event(7, "a", NOW, 2, 3, NOW, "{}")
@@ -61,7 +56,10 @@ def test_error_record_says_what_when_who_and_where_and_at_first_the_end_of_the_t
     record = error_record(EVENT, "worker-1", raised.value, traceparent="00-1-2-01")
     said = [record[name] for name in ("type", "worker", "attempt", "traceparent")]
     assert said == ["ValueError", "worker-1", 2, "00-1-2-01"]
-    assert (len(record["message"]), len(record["traceback"])) == (LONGEST_MESSAGE, LONGEST_TRACEBACK)
+    assert (len(record["message"]), len(record["traceback"])) == (
+        records.LONGEST_MESSAGE,
+        records.LONGEST_TRACEBACK,
+    )
     assert datetime.fromisoformat(record["at"]).tzinfo is not None
     assert __file__ in record["where"]
     assert "traceback" not in error_record(replace(EVENT, attempts=4), "worker-1", raised.value)

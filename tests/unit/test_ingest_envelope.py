@@ -31,16 +31,13 @@ VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
+FIELDS = st.sampled_from(["type", "channel", "user", "app_id", "bot_id", "ts"])
 
 
 def around(event: Any, **fields: Any) -> dict[str, Any]:
     envelope = {"type": "event_callback", "team_id": "T1", "api_app_id": "A1", "event_id": "Ev1"}
-    return {
-        **envelope,
-        "event": event,
-        "authorizations": [{"team_id": "T1", "user_id": "UBOT", "is_bot": True}],
-        **fields,
-    }
+    bot = {"team_id": "T1", "user_id": "UBOT", "is_bot": True}
+    return {**envelope, "event": event, "authorizations": [bot], **fields}
 
 
 def read(payload: Any, types: frozenset[str] = DEFAULT) -> Envelope:
@@ -243,11 +240,7 @@ def test_workers_acknowledge_every_kind_for_which_requests_wait() -> None:
     assert "surelane.answer" in {each.kind for each in found}
 
 
-@given(
-    VALUES,
-    st.sampled_from([MENTION, MESSAGE]),
-    st.sampled_from(["type", "channel", "user", "app_id", "bot_id", "ts"]),
-)
+@given(VALUES, st.sampled_from([MENTION, MESSAGE]), FIELDS)
 def test_no_field_of_an_event_can_break_the_reader(value: Any, event: dict[str, Any], field: str) -> None:
     types = DEFAULT | {"message.channels"}
     assert isinstance(read(around({**event, field: value}), types), Envelope)

@@ -4,6 +4,7 @@ import base64
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,16 +13,7 @@ from surelane_dev.simulator.posting.events import envelope, events_of, rich_text
 from surelane_dev.simulator.saved import Conversations
 from surelane_dev.simulator.sessions import Sessions
 from surelane_dev.simulator.workspace.demo import BOT, demo_workspace, workspace_of
-from surelane_dev.simulator.workspace.model import (
-    JSON,
-    Change,
-    Channel,
-    Deleted,
-    Message,
-    Posted,
-    Reacted,
-    StatusSet,
-)
+from surelane_dev.simulator.workspace.model import Change, Deleted, Message, Posted, Reacted, StatusSet
 from surelane_dev.simulator.workspace.typed import slack_text
 from surelane_dev.simulator.workspace.workspace import Workspace
 
@@ -38,7 +30,7 @@ class Made:
         self.workspace.listeners.append(self.changes.append)
         general = self.workspace.channel("#general")
         assert general is not None
-        self.general: Channel = general
+        self.general = general
 
 
 @pytest.fixture
@@ -114,7 +106,7 @@ class Heard:
 
     def __init__(self, subscriptions: frozenset[str] = ALL) -> None:
         self.workspace: Workspace = demo_workspace()
-        self.events: list[JSON] = []
+        self.events = list[Any]()
         self._subscriptions = subscriptions
         self.workspace.listeners.append(self._listen)
 
