@@ -106,7 +106,7 @@ TABLE = r"""
 -         rescued = await self.engine.rescue_events(DEAD_FOR)
 +         rescued = await self.engine.rescue_events(2 * DEAD_FOR)
 # refused-settles: an outcome that a standby refuses is sent again
-@ client/errors.py > fleet/test_outages.py unit/test_slack_errors.py system/test_client_errors.py
+@ client/errors.py > fleet/test_outages.py unit/test_slack_payloads.py system/test_client_errors.py
 -     if sqlstate[:2] in _AWAY or sqlstate == _READ_ONLY:
 -         return DatabaseUnavailable(message)
 +     if sqlstate[:2] in _AWAY:
@@ -167,7 +167,7 @@ TABLE = r"""
 +             elif answer is Settled.BUSY:
 +                 self._lose(claim)
 # suspended-workers-post: a worker that stood still posts nothing under a lost claim
-@ worker/leasing.py > unit/test_leases.py fleet/test_workers.py
+@ worker/leasing.py > unit/test_worker_duties.py fleet/test_workers.py
 -         self.stop_lapsed()
 -         if work.stopped == LOST:
 +         if work.stopped == LOST:
@@ -340,7 +340,7 @@ TABLE = r"""
 - coalesce(_busy[cardinality(_busy) - _asked.calls + 1], _now);
 + coalesce(_busy[cardinality(_busy) - _asked.calls], _now);
 # forged-states: only this app's links install
-@ ingest/installing.py > unit/test_install_settings.py system/test_installing.py
+@ ingest/installing.py > unit/test_settings.py system/test_installing.py
 -         if len(name) != _NONCE + _TIME or not self._keys.signed(body, signature, _PURPOSE):
 +         if len(name) != _NONCE + _TIME:
 # refreshed-twice: one worker at a time refreshes a token
@@ -390,7 +390,7 @@ TABLE = r"""
 -         return not self.notifications or self.number is not None
 +         return not self.notifications or self.number == 0
 # hidden-commits: an event that was committed late is found
-@ worker/claiming/claimer.py > unit/test_claiming_cursors.py
+@ worker/claiming/claimer.py > unit/test_claiming.py
 ~ = first if stands is None else min(first, stands) ==> = first if stands is None else max(first, stands)
 # undos-forwards: undos run in reverse order
 @ worker/handling/undo.py > fleet/test_undos.py
@@ -435,7 +435,7 @@ TABLE = r"""
 -         for work
 +         for work
 # endless-backoff: no pause between attempts is longer than its cap
-@ worker/handling/outcomes.py > unit/test_handling_backoff.py
+@ worker/handling/outcomes.py > unit/test_handling_bounds.py
 ~ return min(jittered, self.cap.total_seconds()) ==> return max(jittered, self.cap.total_seconds())
 # first-pause-for-all: each event of a batch has its own pause
 @ sql/007-settle.sql > sql/test_settle.py

@@ -1,7 +1,6 @@
 """A TCP proxy before PostgreSQL that can lose what it should forward, as a network that fails half-way does."""
 
 import asyncio
-import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -20,8 +19,6 @@ class Way:
     """Whether the server's answers are lost."""
     deaf: bool = False
     """Whether the client's requests are lost, and its end."""
-    cut: bool = False
-    """Whether the next answer ends both connections instead."""
 
 
 class Proxy:
@@ -33,13 +30,7 @@ class Proxy:
         self._name = parts.path
         self._ways: list[Way] = []
         self._dark = False
-        self._fault: str | None = None
-        self.delay = 0.0
-        """Seconds that each packet takes, in either direction."""
-        self.resets = 0.0
-        """The share of packets that end their connection instead."""
         self._left: dict[str, int] = {}
-        self._random = random.Random(1)
         self.port = 0
         self.lead_to(uri)
 
@@ -78,14 +69,6 @@ class Proxy:
         """Forward new connections again. What was swallowed stays half-open."""
         self._dark = False
 
-    def lose_next_answer(self, fault: str) -> None:
-        """Lose the answer to the next request on a connection that listens, and what follows, once the server gave it.
-
-        Args:
-            fault: ``hung``: the connection stays open; ``cut``: it ends.
-        """
-        self._fault = fault
-
     async def forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Forward one client's connection in both directions."""
         if self._dark:
@@ -115,8 +98,6 @@ class Proxy:
             while data := await reader.read(65536):
                 if way.deaf:
                     continue
-                if way.listens and self._fault:
-                    way.mute, way.cut, self._fault = True, self._fault == "cut", None
                 way.listens = way.listens or b"LISTEN" in data
                 await self._deliver("up", data, back)
         if way.deaf:
@@ -125,8 +106,6 @@ class Proxy:
 
     async def _answers(self, way: Way, there: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await there.read(65536):
-            if way.cut:
-                break
             if not way.mute:
                 await self._deliver("down", data, writer)
         raise ConnectionResetError
@@ -139,10 +118,6 @@ class Proxy:
         self._left = {}
 
     async def _deliver(self, way: str, data: bytes, to: asyncio.StreamWriter) -> None:
-        if self.delay:
-            await asyncio.sleep(self.delay)
-        if self._random.random() < self.resets:
-            raise ConnectionResetError
         left = self._left.get(way, len(data))
         to.write(data[:left])
         await to.drain()
