@@ -3,11 +3,10 @@
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 import pytest
@@ -138,33 +137,6 @@ async def connected(dsn: str) -> AsyncIterator[Connection]:
         yield connection
     finally:
         await connection.close()
-
-
-@asynccontextmanager
-async def relay(port: int, dsn: str) -> AsyncIterator[None]:
-    """Relay a port of 127.0.0.1 to the server of ``dsn``, which may have a Unix socket only."""
-    where = urlsplit(dsn)
-    sockets = parse_qs(where.query).get("host")
-
-    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError):
-            while data := await reader.read(65_536):
-                writer.write(data)
-                await writer.drain()
-        writer.close()
-
-    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if sockets:
-            there = await asyncio.open_unix_connection(f"{sockets[0]}/.s.PGSQL.5432")
-        else:
-            there = await asyncio.open_connection(where.hostname, where.port)
-        await asyncio.gather(copy(reader, there[1]), copy(there[0], writer))
-
-    server = await asyncio.start_server(pass_on, "127.0.0.1", port)
-    try:
-        yield
-    finally:
-        server.close()
 
 
 async def becomes(connection: Connection, condition: str, *arguments: object, within: float = 60) -> None:
