@@ -4,6 +4,7 @@ What the screens say is checked in their HTML by ``tests/system/test_console_scr
 """
 
 import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import timedelta
@@ -18,6 +19,7 @@ from surelane_operator.console.live import Live
 from tests.browser.console_page import SignedIn, accessible, console_at, opened
 from tests.browser.console_scenes import CHANNEL, Scenes, Stage, announce, furnish, link_to, seed, ts_of
 from tests.browser.slack_page import Browser, expect
+from tests.docs.blocks import ROOT
 from tests.processes import free_port
 
 pytestmark = pytest.mark.browser
@@ -59,7 +61,7 @@ async def desk(shared: Desk) -> Desk:
     return shared
 
 
-async def test_a_message_is_found_by_keyboard_by_its_link(desk: Desk) -> None:
+async def test_a_message_is_found_by_its_link_and_everything_is_reached_by_keyboard(desk: Desk) -> None:
     ts = ts_of(desk.stage.now - timedelta(minutes=11))
     async with desk.open() as page:
         await page.locator("h1").wait_for()
@@ -67,6 +69,14 @@ async def test_a_message_is_found_by_keyboard_by_its_link(desk: Desk) -> None:
         await page.keyboard.type(link_to(ts, desk.scenes.thread.rpartition(":")[2]))
         await page.keyboard.press("Enter")
         await expect(page.get_by_role("heading", level=1)).to_have_text(f"Event {desk.scenes.behind}")
+        await page.goto(f"{desk.url}/console/")
+        await page.keyboard.press("Tab")
+        await expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+        await page.keyboard.press("Enter")
+        await page.wait_for_url("**#*")
+        await page.keyboard.press("Tab")
+        await page.keyboard.press("Tab")
+        assert await page.evaluate("document.activeElement.closest('main') !== null")
 
 
 async def test_an_open_page_follows_its_event(desk: Desk) -> None:
@@ -107,7 +117,7 @@ async def test_a_page_that_is_one_too_many_says_so(desk: Desk) -> None:
             )
 
 
-async def test_a_failed_event_runs_again(desk: Desk) -> None:
+async def test_a_failed_event_runs_again_and_is_cancelled_only_after_yes(desk: Desk) -> None:
     identity = await desk.failed("again")
     async with desk.open(f"/console/events/{identity}") as page:
         await page.get_by_role("button", name="Run again").click()
@@ -115,11 +125,6 @@ async def test_a_failed_event_runs_again(desk: Desk) -> None:
         await expect(page.get_by_role("status").last).to_have_text("It is in the queue again.")
         await expect(page.locator("#live .badge").first).to_have_text("pending")
         await expect(page.get_by_role("list").filter(has_text="run again")).to_be_visible()
-
-
-async def test_a_waiting_event_is_cancelled_only_after_yes(desk: Desk) -> None:
-    identity = await desk.stage.queue.enqueue("unwanted")
-    async with desk.open(f"/console/events/{identity}") as page:
         await page.get_by_role("button", name="Cancel").click()
         await page.get_by_role("dialog").get_by_role("button", name="No").click()
         await expect(page.locator("#live .badge").first).to_have_text("pending")
@@ -208,8 +213,24 @@ async def test_a_viewer_is_offered_no_change(desk: Desk) -> None:
                     await expect(part).to_be_hidden()
 
 
-async def test_a_kind_is_paused_resumed_and_limited(desk: Desk) -> None:
+PRESS = """async () => {
+  const { show } = await import("/console/static/live.js");
+  const content = document.querySelector("#live");
+  content.querySelector("button").dispatchEvent(new PointerEvent("pointerdown", { bubbles: true }));
+  show("<p>all is new</p>");
+  const pressed = content.textContent.includes("all is new");
+  dispatchEvent(new PointerEvent("pointerup"));
+  await new Promise((resolve) => setTimeout(resolve));
+  return [pressed, content.textContent];
+}"""
+
+
+async def test_a_kind_is_paused_resumed_and_limited_and_nothing_moves_under_a_pressed_button(
+    desk: Desk,
+) -> None:
     async with desk.open("/console/kinds") as page:
+        assert await page.evaluate(PRESS) == [False, "all is new"]
+        await page.reload()
         row = page.get_by_role("row", name="deploy")
         await row.get_by_role("button", name="Pause").click()
         await page.get_by_role("button", name="Yes").click()
@@ -230,9 +251,11 @@ async def test_a_kind_is_paused_resumed_and_limited(desk: Desk) -> None:
             await expect(page.get_by_role("cell", name=done, exact=True).first).to_be_visible()
 
 
-async def test_typing_goes_on_while_the_page_changes_above_the_field(desk: Desk) -> None:
+async def test_a_schedule_is_edited_while_the_page_changes_above_the_field_and_run(desk: Desk) -> None:
     operations = Changes(desk.pool)
-    async with desk.open("/console/schedules/daily") as page:
+    async with desk.open("/console/schedules") as page:
+        await page.get_by_role("link", name="daily").click()
+        await expect(page.locator(".firings li")).to_have_count(5)
         await expect(page.locator("#connection")).to_have_attribute("data-state", "live")
         field, notice = page.get_by_label("Time zone"), page.get_by_text("This schedule is paused")
         await field.fill("")
@@ -243,32 +266,11 @@ async def test_typing_goes_on_while_the_page_changes_above_the_field(desk: Desk)
         await expect(notice).to_be_hidden()
         await page.keyboard.type("Tokyo")
         await expect(field).to_have_value("Asia/Tokyo")
-
-
-async def test_nothing_moves_under_a_pressed_button(desk: Desk) -> None:
-    script = """async () => {
-      const { show } = await import("/console/static/live.js");
-      const content = document.querySelector("#live");
-      content.querySelector("button").dispatchEvent(new PointerEvent("pointerdown", { bubbles: true }));
-      show("<p>all is new</p>");
-      const pressed = content.textContent.includes("all is new");
-      dispatchEvent(new PointerEvent("pointerup"));
-      await new Promise((resolve) => setTimeout(resolve));
-      return [pressed, content.textContent];
-    }"""
-    async with desk.open("/console/kinds") as page:
-        assert await page.evaluate(script) == [False, "all is new"]
-
-
-async def test_a_schedule_is_edited_and_run(desk: Desk) -> None:
-    async with desk.open("/console/schedules") as page:
-        await page.get_by_role("link", name="daily").click()
-        await expect(page.locator(".firings li")).to_have_count(5)
-        await page.get_by_label("Time zone").fill("America/New_York")
+        await field.fill("America/New_York")
         await page.get_by_role("button", name="Save").click()
         await expect(page.get_by_text("in America/New_York")).to_be_visible()
         await page.get_by_role("button", name="Pause").click()
-        await expect(page.get_by_text("This schedule is paused")).to_be_visible()
+        await expect(notice).to_be_visible()
         await page.get_by_role("button", name="Run now").click()
         await page.wait_for_url("**/console/events/*")
         identity = int(page.url.rpartition("/")[2])
@@ -276,31 +278,17 @@ async def test_a_schedule_is_edited_and_run(desk: Desk) -> None:
     assert to == "C1"
 
 
-async def test_the_doctor_looks_again_when_asked(desk: Desk) -> None:
-    async with desk.open("/console/doctor") as page:
-        await expect(page.locator(".findings li").first).to_be_visible()
-        await page.get_by_role("button", name="Look again").click()
-        await expect(page.get_by_text("The doctor has looked.")).to_be_visible()
-
-
-async def test_everything_is_reached_by_keyboard(desk: Desk) -> None:
-    async with desk.open() as page:
-        await page.keyboard.press("Tab")
-        await expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
-        await page.keyboard.press("Enter")
-        await page.wait_for_url("**#*")
-        await page.keyboard.press("Tab")
-        await page.keyboard.press("Tab")
-        assert await page.evaluate("document.activeElement.closest('main') !== null")
-
-
-async def test_a_phone_has_the_screens_behind_a_button(desk: Desk) -> None:
+async def test_a_phone_has_the_screens_behind_a_button_and_the_doctor_looks_again(desk: Desk) -> None:
     async with desk.open(viewport={"width": 390, "height": 780}, has_touch=True, is_mobile=True) as page:
         link = page.get_by_role("navigation").get_by_role("link", name="Events")
         await expect(link).to_be_hidden()
         await page.get_by_role("button", name="Screens").tap()
         await link.tap()
         await expect(page.get_by_role("heading", level=1)).to_have_text("Events")
+        await page.goto(f"{desk.url}/console/doctor")
+        await expect(page.locator(".findings li").first).to_be_visible()
+        await page.get_by_role("button", name="Look again").tap()
+        await expect(page.get_by_text("The doctor has looked.")).to_be_visible()
 
 
 PANELS = (
@@ -343,3 +331,19 @@ async def test_axe_finds_nothing_and_no_screen_scrolls_sideways(desk: Desk, sche
                         found[name].append("scrolls sideways within a phone")
             await page.set_viewport_size({"width": 1280, "height": 800})
     assert {name: problems for name, problems in found.items() if problems} == {}
+
+
+PICTURES = {
+    "console-overview": ("/console/", 1180, 860, "light"),
+    "console-event": ("/console/events/{failed}", 1180, 860, "dark"),
+    "console-phone": ("/console/events/{behind}", 390, 780, "light"),
+}
+
+
+@pytest.mark.skipif("SURELANE_RECORD" not in os.environ, reason="makes pictures on purpose")
+async def test_the_documentations_pictures_are_made(desk: Desk) -> None:
+    for name, (address, width, height, scheme) in PICTURES.items():
+        options = {"viewport": {"width": width, "height": height}, "color_scheme": scheme}
+        async with desk.open(address.format(**vars(desk.scenes)), **options) as page:
+            await expect(page.locator("#connection")).to_have_attribute("data-state", "live")
+            await page.screenshot(path=ROOT / f"docs/images/{name}.png")

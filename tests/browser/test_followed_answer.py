@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
@@ -14,22 +13,18 @@ from surelane_service.probes import serving
 from tests.browser.slack_page import Browser
 from tests.databases import as_role
 from tests.docs.blocks import blocks
-from tests.system.model_server import ModelServer, model_server, says, settings
+from tests.system.model_server import ModelServer, says, settings
 from tests.system.operators import page as operator_page
+from tests.system.shared import shared_model
 from tests.system.worker import worker
 
 pytestmark = pytest.mark.browser
+model = shared_model
 TOKEN = "an-operators-token-0123456789"
 TOOLS = {
     "SURELANE_HANDLERS": "tests.system.model_tools:handlers",
     "SURELANE_MODEL_TOOLS": "tests.system.model_tools:tools",
 }
-
-
-@pytest.fixture
-async def model() -> AsyncIterator[ModelServer]:
-    async with model_server() as server:
-        yield server
 
 
 def web_server(operator: str) -> web.Application:

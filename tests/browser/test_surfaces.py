@@ -42,7 +42,9 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
         yield running
 
 
-async def test_a_command_is_completed_and_its_answer_is_shown(slack: SlackPage, pair: Pair) -> None:
+async def test_a_command_is_completed_and_its_answer_or_failure_is_shown(
+    slack: SlackPage, pair: Pair
+) -> None:
     await slack.composer.fill("/")
     offered = slack.page.get_by_role("listbox", name="Commands").get_by_role("option")
     await slack.expect(offered).to_have_count(2)
@@ -56,9 +58,6 @@ async def test_a_command_is_completed_and_its_answer_is_shown(slack: SlackPage, 
     await slack.expect(slack.message("Deploying api")).to_be_visible()
     assert pair.app.received[0].form is not None
     assert pair.app.received[0].form["text"] == "api"
-
-
-async def test_slackbot_says_that_a_command_failed(slack: SlackPage, pair: Pair) -> None:
     pair.app.answers.append(Answer(500))
     await slack.say("/deploy")
     warning = slack.message('/deploy failed with the error "dispatch_failed"')
@@ -66,18 +65,9 @@ async def test_slackbot_says_that_a_command_failed(slack: SlackPage, pair: Pair)
     await slack.expect(warning).to_contain_text("Only visible to you")
 
 
-async def test_a_messages_shortcut_is_used_by_keyboard(slack: SlackPage, pair: Pair) -> None:
-    await slack.say("a long story")
-    message = slack.message("a long story")
-    await slack.expect(message.get_by_text("app_mention 200")).to_be_visible()  # the message is drawn again
-    await message.get_by_role("button", name="Message shortcuts").press("Enter")
-    await slack.expect(slack.page.get_by_role("menuitem", name="Summarise")).to_be_focused()
-    await slack.page.keyboard.press("Enter")
-    (used,) = await forms(pair, "message_action")
-    assert "a long story" in used.payload["message"]["text"]
-
-
-async def test_an_open_menu_stays_open_while_its_message_changes(slack: SlackPage, pair: Pair) -> None:
+async def test_a_messages_menu_is_used_by_keyboard_and_stays_open_while_the_message_changes(
+    slack: SlackPage, pair: Pair
+) -> None:
     posted = await pair.web.chat_postMessage(channel="general", text="a draft")
     await slack.message("a draft").get_by_role("button", name="Message shortcuts").press("Enter")
     entry = slack.page.get_by_role("menuitem", name="Summarise")
@@ -156,7 +146,9 @@ async def test_feedback_and_a_confirmed_button(slack: SlackPage, pair: Pair) -> 
     await slack.expect(warning).to_be_visible()
 
 
-async def test_streamed_text_stays_above_the_blocks_that_end_it(slack: SlackPage, pair: Pair) -> None:
+async def test_streamed_text_stays_above_the_blocks_that_end_it_and_the_agent_is_stopped(
+    slack: SlackPage, pair: Pair
+) -> None:
     said = await pair.said()
     stream = await pair.web.chat_startStream(
         channel=said["channel"], thread_ts=said["ts"], recipient_team_id="T", recipient_user_id=ADA
@@ -170,10 +162,6 @@ async def test_streamed_text_stays_above_the_blocks_that_end_it(slack: SlackPage
     await slack.expect(slack.thread).to_contain_text("all is well")
     await pair.web.chat_update(**where, text="a fallback", blocks=blocks)
     await slack.expect(slack.thread).not_to_contain_text("all is well")
-
-
-async def test_the_agent_is_stopped(slack: SlackPage, pair: Pair) -> None:
-    said = await pair.said()
     where = {"channel_id": said["channel"], "thread_ts": said["ts"]}
     await pair.web.agents_sessions_setStatus(status="processing", **where)
     await slack.expect(slack.channel.locator(".status")).to_contain_text("Surelane is working")
@@ -184,14 +172,11 @@ async def test_the_agent_is_stopped(slack: SlackPage, pair: Pair) -> None:
     await slack.expect(slack.channel.locator(".status")).to_have_count(0)
 
 
-async def test_a_file_is_saved(slack: SlackPage, pair: Pair) -> None:
+async def test_a_file_is_saved_and_a_menu_in_a_message_asks_the_app(slack: SlackPage, pair: Pair) -> None:
     await pair.web.files_upload_v2(content="all well", filename="report.txt", channel="general")
     async with slack.page.expect_download() as download:
         await slack.page.get_by_role("link", name="report.txt").click()
     assert (await (await download.value).path()).read_text() == "all well"
-
-
-async def test_a_menu_in_a_message_asks_the_app(slack: SlackPage, pair: Pair) -> None:
     menu = {
         "type": "external_select",
         "action_id": "x",

@@ -34,12 +34,9 @@ def demonstration() -> dict[str, Any]:
     return services
 
 
-def test_production_is_the_database_the_migration_ingest_workers_and_the_operator() -> None:
+def test_production_is_what_it_needs_and_each_starts_when_that_is_there() -> None:
     assert set(production()) == {"settings", "db", "migrate", "ingest", "worker", "operator"}
     assert set(demonstration()) == {*production(), "simulator"}
-
-
-def test_each_starts_when_what_it_needs_is_there() -> None:
     needs = {
         name: {needed: how["condition"] for needed, how in service.get("depends_on", {}).items()}
         for name, service in production().items()
@@ -128,16 +125,13 @@ def test_images_are_of_this_version_and_can_come_from_a_registry() -> None:
         assert elsewhere[service]["image"] == f"registry.example.com/team/surelane-{image}:{version()}"
 
 
-def test_every_variable_is_read_by_the_code() -> None:
+def test_every_variable_is_read_by_the_code_and_every_setting_can_be_set() -> None:
     for services in (production(), demonstration()):
         for service, image in IMAGES.items():
             assert services[service]["environment"]
             for variable in services[service]["environment"]:
                 assert is_read(image, variable), f"{image} does not read {variable}"
-
-
-def test_every_setting_can_be_set() -> None:
-    """Except addresses, ports and names, which differ per container."""
+    # Except addresses, ports and names, which differ per container.
     fixed = {
         f"SURELANE_{name}"
         for name in ("HOST", "PORT", "PRIVATE_HOST", "PRIVATE_PORT", "WORKER_NAME", "OPERATOR_DATABASE_URL")
@@ -150,15 +144,12 @@ def test_every_setting_can_be_set() -> None:
         assert variables - passed - given <= fixed, image
 
 
-def test_settings_are_passed_on_as_they_are_given() -> None:
+def test_settings_are_passed_on_as_given_and_one_that_is_not_leaves_the_images_own_alone() -> None:
     given = {"SURELANE_CONCURRENCY": "7", "OTEL_BSP_MAX_QUEUE_SIZE": "9"}
     services = config(PRODUCTION, env={**SECRETS, **given})["services"]
     assert given.items() <= services["worker"]["environment"].items()
     assert services["ingest"]["environment"]["OTEL_BSP_MAX_QUEUE_SIZE"] == "9"
-
-
-def test_a_setting_that_is_not_given_leaves_the_images_own_alone() -> None:
-    """Compose removes a variable without a value from the image's ENV. An empty value hides it."""
+    # Compose removes a variable without a value from the image's ENV. An empty value hides it.
     for services in (production(), demonstration()):
         for name in ("migrate", "ingest", "worker", "operator"):
             given = services[name]["environment"]
@@ -169,19 +160,16 @@ def test_a_setting_that_is_not_given_leaves_the_images_own_alone() -> None:
             assert not services[name]["environment"].keys() & {"SURELANE_HANDLERS", "OTEL_TRACES_SAMPLER"}
 
 
-def test_the_demonstration_hands_no_real_apps_secrets_to_the_simulator() -> None:
-    slacks = (f"SLACK_{name}" for name in ("APP_TOKEN", "SIGNING_SECRET", "BOT_TOKEN"))
-    real = {name: f"real-{name}" for name in (*slacks, "SURELANE_DISPATCH_SECRETS")}
-    simulator = config(env=real)["services"]["simulator"]["environment"]
-    assert not set(real.values()) & set(simulator.values())
-
-
-def test_the_demonstration_speaks_to_its_simulator_with_public_secrets() -> None:
+def test_the_demonstration_speaks_to_its_simulator_with_public_secrets_and_hands_it_no_real_ones() -> None:
     for name in ("ingest", "worker"):
         assert demonstration()[name]["environment"]["SLACK_API_URL"] == "http://simulator:8090/api/"
         assert production()[name]["environment"].get("SLACK_API_URL", SLACK_API_URL) in (None, SLACK_API_URL)
     ingest, simulator = (demonstration()[name]["environment"] for name in ("ingest", "simulator"))
     assert ingest["SLACK_SIGNING_SECRET"] == simulator["SLACK_SIGNING_SECRET"] == DEMO_SIGNING_SECRET
+    slacks = (f"SLACK_{name}" for name in ("APP_TOKEN", "SIGNING_SECRET", "BOT_TOKEN"))
+    real = {name: f"real-{name}" for name in (*slacks, "SURELANE_DISPATCH_SECRETS")}
+    given = config(env=real)["services"]["simulator"]["environment"]
+    assert not set(real.values()) & set(given.values())
 
 
 def test_with_a_client_id_the_demonstration_installs_its_own_app() -> None:

@@ -10,7 +10,7 @@ import yaml
 
 from tests.deploy.commands import ROOT, run
 from tests.deploy.compose import PRODUCTION, SECRETS, Project, addresses, project
-from tests.scenario import all_answered_once, answered_once, history_is_hypertable, new_mention, send
+from tests.scenario import answered_once, history_is_hypertable
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(420), pytest.mark.usefixtures("images")]
 
@@ -38,17 +38,6 @@ async def test_the_operators_api_answers_on_a_port_of_its_own_behind_its_token(s
             assert (refused.status, answered.status) == (401, 200)
         async with session.get(f"{system.system.ingest}/v1/jobs", headers=given) as hidden:
             assert hidden.status == 404
-
-
-async def test_three_workers_answer_each_mention_once(system: Project) -> None:
-    await asyncio.to_thread(system.compose, "up", "--detach", "--wait", "--scale=worker=3")
-    running = await asyncio.to_thread(system.compose, "ps", "--quiet", "worker")
-    assert len(running.split()) == 3
-    mentions = [await new_mention(system.system) for _ in range(30)]
-    assert await asyncio.gather(*(send(system.system, mention) for mention in mentions)) == [200] * 30
-    assert await send(system.system, mentions[0], retry=1) == 200
-    await all_answered_once(system.system, mentions)
-    assert system.query(f"select count(*) from agent.job where item_key = '{mentions[0].event_id}'") == "1"
 
 
 def test_an_installation_without_a_database_uses_a_given_one(system: Project, tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
-"""Compose reads three servers under Patroni from compose/ha.yaml, in the place of the one that is there without it."""
+"""Servers that stand by, under Patroni and by CloudNativePG, lose nothing acknowledged, and log no text."""
 
+import re
 from typing import Any
 
+import jsonschema  # type: ignore[import-untyped]
 import yaml
 
 from tests.deploy.commands import ROOT, version
@@ -16,16 +18,13 @@ def services() -> dict[str, Any]:
     return read
 
 
-def test_three_servers_and_etcd_take_the_place_of_one() -> None:
+def test_three_servers_and_etcd_take_the_place_of_one_and_every_service_wants_the_primary() -> None:
     assert set(services()) == {"settings", "migrate", "ingest", "worker", "operator", *SERVERS, "etcd"}
     assert services()["etcd"]["depends_on"]["settings"]["condition"] == "service_completed_successfully"
     for name in SERVERS:
         assert services()[name]["environment"]["PATRONI_NAME"] == name
         assert services()["migrate"]["depends_on"][name]["condition"] == "service_healthy"
     assert len({services()[name]["volumes"][0]["source"] for name in SERVERS}) == 3
-
-
-def test_every_service_knows_each_server_and_wants_the_primary() -> None:
     for name in ("migrate", "ingest", "worker", "operator"):
         url = services()[name]["environment"]["DATABASE_URL"]
         assert url.endswith("@db1,db2,db3/surelane?target_session_attrs=read-write"), name
@@ -42,15 +41,38 @@ def test_its_containers_are_hardened_and_published_nowhere() -> None:
         assert set(service["networks"]) == {"database"}
 
 
-def test_no_acknowledged_event_is_lost_and_none_is_in_the_servers_log() -> None:
+def test_no_acknowledged_event_is_lost_none_is_logged_and_bounds_are_ones_that_patroni_takes() -> None:
     dcs = PATRONI["bootstrap"]["dcs"]
     assert dcs["synchronous_mode"] is True
     given = {name: str(value) for name, value in dcs["postgresql"]["parameters"].items()}
     logged = {name: value for name, value in given.items() if name.startswith("log_")}
     assert logged == database_settings("log_")
-
-
-def test_its_bounds_are_ones_that_patroni_takes() -> None:
-    dcs = PATRONI["bootstrap"]["dcs"]
     assert dcs["ttl"] >= 20
     assert dcs["loop_wait"] + 2 * dcs["retry_timeout"] <= dcs["ttl"]
+    assert SPEC["instances"] >= 3
+    assert SPEC["postgresql"]["synchronous"] == {"method": "any", "number": 1, "dataDurability": "required"}
+    assert SPEC["postgresql"]["parameters"] == database_settings("log_")
+
+
+CLUSTER: dict[str, Any] = yaml.safe_load((ROOT / "examples/cloudnativepg/cluster.yaml").read_text())
+SCHEMA = yaml.safe_load((ROOT / "tests/deploy/cloudnativepg.schema.yaml").read_text())
+ACCOUNTS = (ROOT / "k8s/components/timescaledb/accounts.sql").read_text()
+SPEC = CLUSTER["spec"]
+
+
+def test_the_cluster_of_cloudnativepg_is_valid_and_its_accounts_are_those_of_every_other_database() -> None:
+    statements = SPEC["bootstrap"]["initdb"]["postInitApplicationSQL"]
+    made = {each["name"]: each["inRoles"] for each in SPEC["managed"]["roles"]}
+    logins = re.findall(r"^create role (\w+) login password", ACCOUNTS, re.MULTILINE)
+    assert made == {login: [login.replace("surelane", "agent")] for login in logins}
+    for login, (group,) in made.items():
+        assert f"grant {group} to {login};" in ACCOUNTS
+    for role in re.findall(r"^create role (\w+) nologin;", ACCOUNTS, re.MULTILINE):
+        assert f"create role {role} nologin" in statements
+    for grant in re.findall(r"^(grant .* to surelane(?: .*)?);", ACCOUNTS, re.MULTILINE):
+        assert grant in statements
+    connect = re.search(r"grant connect on database %I (to [\w, ]+)", ACCOUNTS)
+    assert connect
+    assert f"grant connect on database surelane {connect[1]}" in statements
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    jsonschema.validate(CLUSTER, SCHEMA)

@@ -1,6 +1,7 @@
-"""The rendered manifests keep their promises, beside being valid."""
+"""The rendered manifests, a team's own overlay among them, keep their promises, beside being valid."""
 
 import base64
+import re
 import shutil
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tests.deploy.manifests import (
     DEMONSTRATION,
     OBSERVED,
     PRODUCTION,
+    REMOTE,
     TEAM,
     Manifest,
     Manifests,
@@ -98,25 +100,15 @@ def test_every_container_is_hardened_bounded_and_of_this_version(manifests: Mani
         assert tag == (version() if image_of(container) else TAGS[name]), container["image"]
 
 
-def test_images_that_are_not_ours_are_the_ones_that_compose_runs() -> None:
-    compose = (ROOT / "compose.yaml").read_text()
-    for name, tag in TAGS.items():
-        assert f"    image: {name}:{tag}" in compose
-
-
-def test_the_jobs_name_carries_the_images_tag(manifests: Manifests) -> None:
+def test_the_jobs_name_carries_the_images_tag_and_it_can_be_applied_again(manifests: Manifests) -> None:
     (job,) = of_kind(manifests, "Job")
     assert job["metadata"]["name"] == f"migrate-{version()}"
     assert job["spec"]["ttlSecondsAfterFinished"] > 0
     annotations = job["metadata"]["annotations"]
     assert annotations["argocd.argoproj.io/hook-delete-policy"] == "BeforeHookCreation"
     assert annotations["helm.sh/hook-delete-policy"] == "before-hook-creation"
-
-
-def test_the_job_can_be_applied_again_unchanged_when_a_setting_or_secret_changes() -> None:
-    """A Job's template cannot change, so no name in it may carry a hash of the content."""
-    (job,) = of_kind(rendered(DEMONSTRATION), "Job")
-    (container,) = containers(job)
+    # A Job's template cannot change, so no name in it may carry a hash of the content.
+    (container,) = containers(of_kind(rendered(DEMONSTRATION), "Job")[0])
     assert named(rendered(DEMONSTRATION), "Secret", "migrate")
     for variable in container["env"]:
         assert "value" in variable or variable["valueFrom"]["secretKeyRef"]["name"] == "migrate"
@@ -144,7 +136,9 @@ def test_selectors_select_the_pods_they_are_meant_for(manifests: Manifests) -> N
         assert spread["labelSelector"]["matchLabels"].items() <= pods[name].items()
 
 
-def test_ports_are_those_of_the_code_and_each_service_has_all_three_probes(manifests: Manifests) -> None:
+def test_ports_are_those_of_the_code_one_is_public_and_services_have_three_probes(
+    manifests: Manifests,
+) -> None:
     public, private = default_ports()
     for name in SERVICES:
         container = main_container(manifests, name)
@@ -158,9 +152,6 @@ def test_ports_are_those_of_the_code_and_each_service_has_all_three_probes(manif
     for deployment in some(manifests, "Deployment"):
         for container in pod(deployment)["containers"]:
             assert len(list(probes(container))) == 3, container["name"]
-
-
-def test_only_the_public_port_is_public_and_scraping_finds_pods_ready_or_not(manifests: Manifests) -> None:
     (port,) = named(manifests, "Service", "ingest")["spec"]["ports"]
     assert port["targetPort"] == "public"
     for name in ("ingest-private", "operator-private", "worker"):
@@ -178,13 +169,18 @@ def test_every_variable_is_read_by_the_code(manifests: Manifests) -> None:
                 assert is_read(image, variable), f"{image} does not read {variable}"
 
 
-def test_every_secret_that_is_demanded_is_there_with_its_key() -> None:
+def test_every_secret_that_is_demanded_is_there_with_its_key_and_marked_as_the_demonstrations() -> None:
     manifests = rendered(DEMONSTRATION)
     found = [each for _, container in all_containers(manifests) for each in secrets_of(container).values()]
     demanded = [reference for reference in found if not reference.get("optional")]
     assert demanded
     for reference in demanded:
         assert reference["key"] in named(manifests, "Secret", reference["name"])["data"]
+    secrets = of_kind(manifests, "Secret")
+    assert secrets
+    assert all(secret["metadata"]["labels"]["surelane.dev/demo"] == "true" for secret in secrets)
+    signing = named(manifests, "Secret", "ingest")["data"]["SLACK_SIGNING_SECRET"]
+    assert base64.b64decode(signing).decode() == DEMO_SIGNING_SECRET
 
 
 def test_every_secret_setting_can_come_from_a_secret(manifests: Manifests) -> None:
@@ -223,22 +219,19 @@ def test_what_is_scaled_has_no_replicas_of_its_own() -> None:
     assert named(rendered(DEMONSTRATION), "Deployment", "worker")["spec"]["replicas"] == 2
 
 
-def test_traffic_is_denied_unless_named(manifests: Manifests) -> None:
+def test_traffic_is_denied_unless_named_and_only_slack_and_webhooks_are_let_in(manifests: Manifests) -> None:
     policies = of_kind(manifests, "NetworkPolicy")
     everything = named(manifests, "NetworkPolicy", "deny-all")["spec"]
     assert everything == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
     selected = {policy["spec"]["podSelector"].get("matchLabels", {}).get(POD_LABEL) for policy in policies}
     assert {labels(workload)[POD_LABEL] for workload in workloads(manifests)} <= selected
-
-
-def test_only_slack_and_webhooks_are_let_in_from_outside() -> None:
     (ingress,) = of_kind(rendered(PRODUCTION), "Ingress")
     (rule,) = ingress["spec"]["rules"]
     assert {path["path"] for path in rule["http"]["paths"]} == {"/slack", "/v1/triggers", "/v1/dispatch"}
     assert ingress["spec"]["tls"][0]["hosts"] == [rule["host"]]
 
 
-def test_the_database_runs_as_the_images_own_user_below_the_mount() -> None:
+def test_the_database_runs_as_the_images_own_user_and_the_demonstrations_worker_its_handlers() -> None:
     database = named(rendered(DEMONSTRATION), "StatefulSet", "timescaledb")
     security = pod(database)["securityContext"]
     assert (security["runAsUser"], security["fsGroup"]) == (70, 70)
@@ -247,22 +240,22 @@ def test_the_database_runs_as_the_images_own_user_below_the_mount() -> None:
     data = environment(rendered(DEMONSTRATION), container)["PGDATA"]
     assert data is not None
     assert data.startswith(mounts["data"] + "/")
-
-
-def test_the_production_overlay_brings_no_secret_simulator_or_database() -> None:
-    manifests = rendered(PRODUCTION)
-    assert not of_kind(manifests, "Secret", "StatefulSet")
-    assert {workload["metadata"]["name"] for workload in some(manifests, "Deployment")} == set(SERVICES)
-    for _, container in all_containers(manifests):
-        assert "SLACK_API_URL" not in environment(manifests, container), "Slack's own is the default"
-
-
-def test_the_demonstration_s_worker_runs_its_handlers() -> None:
     worker = named(rendered(DEMONSTRATION), "Deployment", "worker")
     (volume,) = pod(worker)["volumes"]
     mounted = named(rendered(DEMONSTRATION), "ConfigMap", volume["configMap"]["name"])["data"]
     assert mounted == {"demonstration.py": (ROOT / "dev/src/surelane_dev/demonstration.py").read_text()}
     assert "${SURELANE_HANDLERS:-demonstration:handlers}" in containers(worker)[-1]["command"][-1]
+
+
+def test_production_brings_no_secret_or_database_and_images_of_others_are_those_of_compose() -> None:
+    manifests = rendered(PRODUCTION)
+    assert not of_kind(manifests, "Secret", "StatefulSet")
+    assert {workload["metadata"]["name"] for workload in some(manifests, "Deployment")} == set(SERVICES)
+    for _, container in all_containers(manifests):
+        assert "SLACK_API_URL" not in environment(manifests, container), "Slack's own is the default"
+    compose = (ROOT / "compose.yaml").read_text()
+    for name, tag in TAGS.items():
+        assert f"    image: {name}:{tag}" in compose
 
 
 def test_the_demonstration_takes_installs_by_one_line(tmp_path: Path) -> None:
@@ -282,14 +275,6 @@ def test_the_demonstration_takes_installs_by_one_line(tmp_path: Path) -> None:
         assert "DATABASE_URL" in secret, "the others stay"
 
 
-def test_demonstration_secrets_are_marked_and_refused_against_slack() -> None:
-    secrets = of_kind(rendered(DEMONSTRATION), "Secret")
-    assert secrets
-    assert all(secret["metadata"]["labels"]["surelane.dev/demo"] == "true" for secret in secrets)
-    signing = named(rendered(DEMONSTRATION), "Secret", "ingest")["data"]["SLACK_SIGNING_SECRET"]
-    assert base64.b64decode(signing).decode() == DEMO_SIGNING_SECRET
-
-
 @pytest.mark.parametrize("version", ["1.27", "1.37"])
 @pytest.mark.parametrize("directory", [OBSERVED, PRODUCTION, TEAM], ids=["observed", "production", "team"])
 def test_they_are_strictly_valid_for_the_oldest_and_newest_kubernetes(version: str, directory: Path) -> None:
@@ -297,3 +282,42 @@ def test_they_are_strictly_valid_for_the_oldest_and_newest_kubernetes(version: s
     for manifest in rendered(directory):
         if manifest["kind"] not in {"ScaledObject", "TriggerAuthentication"}:  # of other operators
             kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def test_a_teams_overlay_names_our_repository_and_its_workers_run_its_image_with_its_handlers() -> None:
+    """And no path of ours: it is a directory that a team copies."""
+    addresses = re.findall(r"^  - (\S*k8s/\S+)$", (TEAM / "kustomization.yaml").read_text(), re.MULTILINE)
+    assert len(addresses) == 4
+    for address in addresses:
+        assert address.startswith(f"{REMOTE}//k8s/")
+        assert address.endswith(f"?ref=v{version()}")
+    worker = named(rendered(TEAM), "Deployment", "worker")
+    (container,) = pod(worker)["containers"]
+    assert container["image"] == "registry.example.com/team/team-worker:7"
+    assert worker["spec"]["replicas"] == 4
+    given = environment(rendered(TEAM), container)
+    assert given["SURELANE_HANDLERS"] == "team_bot:handlers"
+    assert given["SURELANE_HISTORY_RETENTION"] == "30d"
+    assert named(rendered(TEAM), "Job", f"migrate-{version()}")
+
+
+def test_every_secret_of_a_teams_pod_has_a_place_and_a_changed_one_rolls_the_pods_but_not_the_job() -> None:
+    manifests = rendered(TEAM)
+    secrets = {secret["metadata"]["name"]: secret for secret in of_kind(manifests, "Secret")}
+    read = set()
+    for _, container in all_containers(manifests):
+        for variable in container.get("env", []):
+            reference = variable.get("valueFrom", {}).get("secretKeyRef")
+            if reference is not None:
+                # What a team may leave out stands there as a comment.
+                example = (TEAM / f"secrets/{reference['name'].partition('-')[0]}.env.example").read_text()
+                given = reference["key"] in secrets[reference["name"]]["data"]
+                assert given or f"\n#{reference['key']}=" in example, variable["name"]
+                read.add(variable["name"])
+    assert {
+        *("SLACK_SIGNING_SECRET", "SLACK_BOT_TOKEN", "SURELANE_TRIGGER_SECRETS", "SURELANE_DISPATCH_SECRETS"),
+        *("SURELANE_MODEL_KEY", "SURELANE_API_TOKEN", "TEAM_DEPLOY_TOKEN"),
+    } <= read
+    names = secrets.keys()
+    assert "migrate" in names
+    assert not {"ingest", "worker", "operator"} & names, "a hash follows each of these"

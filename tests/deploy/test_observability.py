@@ -36,18 +36,12 @@ NAME = "app.kubernetes.io/name"
 PUBLISHED = {"grafana": 3000, "jaeger": 16686, "prometheus": 9090}
 
 
-def test_alert_rules_and_scraping_are_valid() -> None:
+def test_rules_scraping_and_queries_are_valid_and_alerts_fire_when_they_should(tmp_path: Path) -> None:
     run(program("promtool"), "check", "config", ALERTS.with_name("prometheus.yaml"))
-
-
-def test_each_alert_fires_when_it_should_and_not_before() -> None:
     cases = ROOT / "tests/deploy/alerts.yaml"
     run(program("promtool"), "test", "rules", cases)
     names = " ".join(case["name"] for case in yaml.safe_load(cases.read_text())["tests"])
     assert {alert["alert"] for alert in alerts()} <= set(re.findall(r"\w+", names))
-
-
-def test_the_dashboards_queries_are_valid(tmp_path: Path) -> None:
     rules = [{"record": f"query{number}", "expr": query} for number, query in enumerate(dashboard_queries())]
     file = tmp_path / "queries.yaml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
@@ -89,13 +83,9 @@ def test_every_alert_says_how_bad_it_is_and_where_its_answer_stands(alert: dict[
     assert f"\n### {alert['alert']}\n" in RUNBOOK.read_text()
 
 
-def test_the_runbook_answers_no_alert_that_is_gone() -> None:
+def test_the_runbook_answers_no_alert_that_is_gone_and_what_it_names_exists() -> None:
     answered = re.findall(r"^### (Surelane\w+)$", RUNBOOK.read_text(), re.MULTILINE)
     assert answered == [alert["alert"] for alert in alerts()]
-
-
-def test_what_the_runbook_names_exists() -> None:
-    """What it asks the database for, and the workloads. tests/docs checks its commands."""
     text, schema = RUNBOOK.read_text(), (ROOT / "migrations/src/surelane_migrations/schema.txt").read_text()
     names = set(re.findall(r"\bagent\.([a-z_]+)", text))
     assert names
@@ -152,7 +142,7 @@ def test_pipelines_are_made_of_components_that_are_defined(name: str) -> None:
         assert {component for pipeline in pipelines for component in pipeline[part]} == set(read[part])
 
 
-def test_every_program_that_shows_metrics_is_scraped_and_may_be() -> None:
+def test_every_program_that_shows_metrics_is_scraped_and_what_scrapes_or_exports_may() -> None:
     manifests = rendered(OBSERVED)
     shown = {
         labels_of(workload)[NAME]
@@ -167,10 +157,7 @@ def test_every_program_that_shows_metrics_is_scraped_and_may_be() -> None:
     (egress,) = named(manifests, "NetworkPolicy", "prometheus")["spec"]["egress"]
     (reached,) = egress["to"][0]["podSelector"]["matchExpressions"]
     assert (reached["key"], set(reached["values"])) == (NAME, shown)
-
-
-def test_what_scrapes_and_what_exports_may() -> None:
-    policy = named(rendered(OBSERVED), "NetworkPolicy", "allow-observability")["spec"]
+    policy = named(manifests, "NetworkPolicy", "allow-observability")["spec"]
     ours = {"podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}}}
     assert ours in policy["ingress"][0]["from"]
     assert policy["ingress"][0]["ports"] == [{"protocol": "TCP", "port": "private"}]

@@ -57,7 +57,7 @@ def test_another_clone_under_another_umask_makes_the_same_bytes(clone: Path, tmp
     run("diff", "--recursive", clone / "dist", again / "dist")
 
 
-def test_what_is_not_committed_is_in_no_release(clone: Path) -> None:
+def test_what_is_not_committed_is_in_no_release_and_images_need_an_engine(clone: Path) -> None:
     changed = clone / "migrations/idempotent/001-event.sql"
     held = changed.read_text()
     changed.write_text(f"{held}-- later\n")
@@ -65,9 +65,6 @@ def test_what_is_not_committed_is_in_no_release(clone: Path) -> None:
     changed.write_text(held)
     assert refused.returncode == 1
     assert "001-event.sql" in refused.stderr
-
-
-def test_images_need_an_engine_or_are_left_out_on_purpose(clone: Path) -> None:
     nowhere = {"DOCKER_HOST": "unix:///nonexistent"}
     refused = run(clone / ".venv/bin/python", "dev/release.py", where=clone, env=nowhere, check=False)
     assert refused.returncode == 1

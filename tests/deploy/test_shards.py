@@ -63,11 +63,8 @@ class Shards:
     @asynccontextmanager
     async def traffic(self) -> AsyncIterator[None]:
         async with aiohttp.ClientSession() as session:
-            slack = Slack(
-                session,
-                f"http://127.0.0.1:{self.env['SURELANE_ROUTER_PORT']}",
-                self.env["SLACK_SIGNING_SECRET"],
-            )
+            router = f"http://127.0.0.1:{self.env['SURELANE_ROUTER_PORT']}"
+            slack = Slack(session, router, self.env["SLACK_SIGNING_SECRET"])
             stop = asyncio.Event()
             posting = [asyncio.create_task(self.post(slack, team, stop)) for team in TEAMS]
             try:

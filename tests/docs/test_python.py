@@ -21,6 +21,7 @@ from surelane_worker import Handlers
 from surelane_worker.handling.registry import registered_in
 from tests.docs import shell
 from tests.docs.blocks import ROOT, Block, blocks
+from tests.sql.migrations import connected
 from tests.system.slack_app import simulated
 
 IMPORTED = """
@@ -108,11 +109,10 @@ def test_page_runs_from_top_to_bottom(page: str, found: list[Block], monkeypatch
 
 @pytest.fixture
 async def connection(shared_database: str) -> Any:
-    connected = await asyncpg.connect(shared_database)
-    await connected.execute("truncate agent.event; create table orders (number int8)")
-    yield connected
-    await connected.execute("drop table orders")
-    await connected.close()
+    async with connected(shared_database) as owner:
+        await owner.execute("truncate agent.event; create table orders (number int8)")
+        yield owner
+        await owner.execute("drop table orders")
 
 
 async def test_orders_are_stored_with_their_jobs(connection: Connection, shared_database: str) -> None:

@@ -1,22 +1,16 @@
 """The SQL of the documentation runs on a database with our schema. Nothing of it is kept."""
 
-from collections.abc import AsyncIterator
-
-import asyncpg
 import pytest
 
 from surelane.calls import Connection
 from tests.docs.blocks import Block, blocks
+from tests.system.shared import shared_connection
 
 NOT_RUN = ("timescaledb.compress",)
 """What runs on TimescaleDB's Community edition alone, which the tests do not have."""
 
 
-@pytest.fixture
-async def connection(shared_database: str) -> AsyncIterator[Connection]:
-    connected = await asyncpg.connect(shared_database)
-    yield connected
-    await connected.close()
+connection = shared_connection
 
 
 @pytest.mark.parametrize(

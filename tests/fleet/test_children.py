@@ -76,7 +76,7 @@ async def child_of(f: Any, event: Any) -> Any:
 
 
 @virtual
-async def test_results_of_children_come_back() -> None:
+async def test_options_reach_children_and_their_results_come_back() -> None:
     family = Family()
 
     @family.handlers.on("sync-parent")
@@ -97,11 +97,7 @@ async def test_results_of_children_come_back() -> None:
         # What takes the place of a child gives its result.
         assert await (await f.enqueue("parent", {"parts": [{"anew": True}]})).result() == [7]
         assert await (await f.enqueue("parent", {"parts": [{"fans": True}]})).result() == [8]
-
-
-@virtual
-async def test_options_reach_the_child() -> None:
-    async with fleet(Family().handlers) as f:
+        assert await (await f.enqueue("busy-parent")).result() == [1, 1], "it ends before its parent suspends"
         payload = {"parts": [{"n": 1}], "how": {"key": "a", "priority": 0, "max_attempts": 2}}
         event = await f.enqueue("parent", payload)
         await event.result()
@@ -222,12 +218,6 @@ async def test_later_attempts_start_no_child_again_and_twenty_run_at_once() -> N
         assert await event.result() == list(range(20))
         parts = [line for line in family.log if line != "parent"]
         assert sorted(parts) == sorted(f"part {n}" for n in range(20))
-
-
-@virtual
-async def test_child_that_ends_before_its_parent_suspends() -> None:
-    async with fleet(Family().handlers) as f:
-        assert await (await f.enqueue("busy-parent")).result() == [1, 1]
 
 
 @virtual

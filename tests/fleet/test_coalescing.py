@@ -126,17 +126,7 @@ async def test_other_kinds_of_the_thread_keep_their_turn() -> None:
 
 
 @virtual
-async def test_a_new_run_gets_the_same_events() -> None:
-    async with fleet(talking([])) as f:
-        first, second = await say(f, "a", "b")
-        await ends(f, first, second)
-        for step in (None, "read"):
-            assert await (await f.rerun(first, step)).result() == ["a", "b"]
-        assert await ends(f, second) == [first.id]
-
-
-@virtual
-async def test_every_attempt_gets_the_same_events() -> None:
+async def test_every_attempt_and_a_new_run_get_the_same_events() -> None:
     """Their steps, which were stored for them, fit. The third event comes before the second attempt."""
     log, go = list[str](), asyncio.Event()
     async with fleet(talking(log, go)) as f:
@@ -151,6 +141,11 @@ async def test_every_attempt_gets_the_same_events() -> None:
             first, *others = await say(f, "a", "b", do=do)
             assert await ends(f, first, *others) == [["a", "b"], first.id]
             assert log == ["a b", "a b"]
+        for step in (None, "read"):
+            assert await (await f.rerun(first, step)).result() == ["a", "b"]
+        assert await ends(f, *others) == [first.id]
+        first, second = await say(f, "a", "b", do="fan out")
+        assert await ends(f, first, second) == [None, first.id]
 
 
 @virtual
@@ -162,13 +157,6 @@ async def test_followers_of_a_run_that_failed_for_good_are_handled_anew() -> Non
             assert (await f.until(first.ended))["reason"] == "no more"
             assert await ends(f, *others) == [["b", "c"], others[0].id]
         assert log.count("undid") == 1
-
-
-@virtual
-async def test_followers_end_with_a_fan_out() -> None:
-    async with fleet(talking([])) as f:
-        first, second = await say(f, "a", "b", do="fan out")
-        assert await ends(f, first, second) == [None, first.id]
 
 
 @virtual

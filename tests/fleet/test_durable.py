@@ -255,7 +255,7 @@ async def test_a_sleep_ends_the_run_whatever_is_caught_and_another_goes_on() -> 
 
 
 @virtual
-async def test_a_suspended_event_holds_no_claim_and_says_what_it_waits_for() -> None:
+async def test_a_suspended_event_holds_no_claim_says_what_it_waits_for_and_is_cancelled_at_once() -> None:
     async with fleet(waiting()) as f:
         event = await f.enqueue("wait")
         await f.until(event.suspended)
@@ -271,6 +271,10 @@ async def test_a_suspended_event_holds_no_claim_and_says_what_it_waits_for() -> 
         job = await Reads(f.connection).get(event.id)
         assert job is not None
         assert {"waits", "waited"} <= {step.what for step in story_of(job)}
+        event = await f.enqueue("wait")
+        await f.until(event.suspended)
+        assert await f.cancel(event, reason="enough") == "cancelled"
+        assert (await event.row())["reason"] == "cancelled by surelane: enough"
 
 
 @virtual
@@ -401,15 +405,6 @@ async def test_a_waiting_member_of_a_group_is_cancelled_and_its_head_goes_on() -
 
 
 @virtual
-async def test_a_suspended_event_is_cancelled_at_once() -> None:
-    async with fleet(waiting()) as f:
-        event = await f.enqueue("wait")
-        await f.until(event.suspended)
-        assert await f.cancel(event, reason="enough") == "cancelled"
-        assert (await event.row())["reason"] == "cancelled by surelane: enough"
-
-
-@virtual
 async def test_a_worker_that_hangs_is_fenced_after_the_grace() -> None:
     said: list[str] = []
     async with fleet(hanging(said), settings={"SURELANE_LEASE": "9s", "SURELANE_SWEEP_INTERVAL": "5s"}) as f:
@@ -428,41 +423,16 @@ async def test_a_worker_that_hangs_is_fenced_after_the_grace() -> None:
 
 
 @virtual
-async def test_steps_leave_with_retention() -> None:
-    handlers = waiting()
-    handlers.include(steps([]))
-    async with fleet(handlers) as f:
-        gone = await f.enqueue("steps", {"runs": [[["a", "1"]]]}, run_in="1m")
-        # Old enough for its chunk of history to end before the cutoff.
-        await f.sql(
-            "update agent.event set event_ts = agent.clock() - interval '30 days' where id = $1", gone.id
-        )
-        await gone.result()
-        kept = await f.enqueue("wait")
-        await f.until(kept.suspended)
-        await f.signal(kept, "other")
-        while (await f.sql("select next from agent.drop_history('20 days')"))[0][0] is not None:
-            pass
-        assert await gone.steps() == []
-        assert len(await kept.steps()) == 2
-
-
-@virtual
-async def test_event_that_runs_again_goes_on_after_its_stored_steps_unless_it_completed() -> None:
+async def test_event_runs_again_after_its_steps_and_a_new_run_keeps_those_before_the_named_one() -> None:
     ran: list[str] = []
     async with fleet(steps(ran)) as f:
         event = await f.enqueue("steps", {"runs": [[["a", "1"]]] * 2}, max_attempts=1)
         assert (await f.until(event.ended))["outcome"] == "failed"
-        for calls in (1, 2):
+        for calls in (1, 2):  # once it completed it begins anew
             await f.sql("select agent.rerun_events($1)", [event.id])
             assert await event.result() == ["1"]
             assert ran == ["1"] * calls
-
-
-@virtual
-async def test_new_run_keeps_the_steps_before_the_named_one_and_runs_the_others() -> None:
-    ran: list[str] = []
-    async with fleet(steps(ran)) as f:
+        ran.clear()
         event = await f.enqueue("steps", {"runs": [[["a", "1"], ["b", "2"], ["c", "3"]]]})
         await event.result()
         new = await f.rerun(event, "b")

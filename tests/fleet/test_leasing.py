@@ -45,32 +45,22 @@ async def test_leases_of_an_event_and_of_a_whole_group_are_renewed_while_their_h
 
 @pytest.mark.parametrize("taken", TAKEN.values(), ids=TAKEN)
 @virtual
-async def test_a_lost_lease_cancels_the_handler_and_leaves_the_event_to_its_holder(taken: str) -> None:
+async def test_a_lost_lease_cancels_the_handler_and_its_settle_is_stale_and_changes_nothing(
+    taken: str,
+) -> None:
     ended: list[int] = []
     async with fleet(sleeping(ended), settings={"SURELANE_LEASE": "1m"}) as f:  # a heartbeat each 20 s
-        event = await f.enqueue("sleep", {"seconds": 600})
-        await f.until(lambda: f.workers[0].runs(event))
-        await f.sql(taken)
-        with structlog.testing.capture_logs() as logs:
-            await f.until(lambda: ended, "30s")
-        assert any("lease lost" in each["event"] for each in logs)
-        assert await (await f.enqueue("sleep")).result() == 1
-        row = await event.row()
-        assert (row["claimed_by"], row["attempts"]) == ("another", 1)
-
-
-@pytest.mark.parametrize("taken", TAKEN.values(), ids=TAKEN)
-@virtual
-async def test_a_stale_settle_changes_nothing_and_is_logged(taken: str) -> None:
-    ended: list[int] = []
-    async with fleet(sleeping(ended)) as f:
-        event = await f.enqueue("sleep", {"seconds": 2})
-        await f.until(lambda: f.workers[0].runs(event))
+        events = [await f.enqueue("sleep", {"seconds": seconds}) for seconds in (600, 2)]
+        await f.until(lambda: all(f.workers[0].runs(event) for event in events))
         await f.sql(taken)
         with structlog.testing.capture_logs() as logs:
             await f.until(lambda: any("stale settle" in each["event"] for each in logs), "20s")
-        assert ended == [1]
-        assert (await event.row())["claimed_by"] == "another"
+            assert ended == [1]
+            await f.until(lambda: len(ended) == 2, "30s")
+        assert any("lease lost" in each["event"] for each in logs)
+        assert await (await f.enqueue("sleep")).result() == 1
+        rows = [await event.row() for event in events]
+        assert [(row["claimed_by"], row["attempts"]) for row in rows] == [("another", 1)] * 2
 
 
 @virtual

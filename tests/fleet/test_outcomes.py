@@ -12,6 +12,7 @@ import pytest
 from opentelemetry.context import attach, get_value, set_value
 from opentelemetry.sdk.trace import TracerProvider
 from pydantic import BaseModel
+from slack_sdk.errors import SlackApiError
 from structlog.testing import capture_logs
 
 from surelane.testing import fleet, virtual
@@ -55,6 +56,7 @@ def again(outcome: object, event: Event, ctx: Context) -> object:
     return outcome if event.claim == 1 else {"attempt": ctx.attempt, "claim": event.claim}
 
 
+REFUSED = SlackApiError("no", {"ok": False, "error": "not_in_channel"})  # type: ignore[no-untyped-call]
 THEN, NAIVE = Continuation("nothing"), datetime(2030, 1, 1)  # noqa: DTZ001
 LAST = datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))
 UNSTORABLE, MENDED = "a\0b\ud800", "a\ufffdb\ufffd"
@@ -74,6 +76,7 @@ FAILURES: dict[str, tuple[Callable[[], object], str]] = {
     "not JSON": (object, "is not JSON"),
     "treacherous": (lambda: Treacherous(a="b"), "treacherous"),
     "unwanted": (lambda: Discard("unwanted"), "unwanted"),
+    "refused by Slack": (lambda: raising(REFUSED), "not_in_channel"),
     "discard": (lambda: Discard(ValueError(UNSTORABLE)), MENDED),  # type: ignore[arg-type]
     "unprintable discard": (lambda: Discard(UnprintableError()), "without text"),  # type: ignore[arg-type]
     "payload": (lambda: FanOut([Job("nothing", uuid.uuid4())], THEN), "UUID is not JSON"),
@@ -95,6 +98,7 @@ REASONS = {
     "fan-out result": "result_refused",
     "refused by the database": "continuation_refused",
     "unwanted": "unwanted",
+    "refused by Slack": "not_in_channel",
     "discard": MENDED,
     "unprintable discard": "(UnprintableError without text)",
 }

@@ -95,23 +95,6 @@ async def test_all_workers_agree_on_the_delay_of_a_schedule_with_jitter() -> Non
 
 
 @virtual
-async def test_an_outage_over_a_change_of_the_clocks_is_caught_up_by_the_wall() -> None:
-    """Half past two comes twice in Berlin that night and fires once. Every missed day fires."""
-    async with fleet(Handlers(), workers=0) as f:
-        since = datetime(2025, 10, 24, 0, 30, tzinfo=UTC)
-        berlin: Any = {"schedule": "30 2 * * *", "time_zone": "Europe/Berlin", "catch_up": "all"}
-        await set_cron(f, "night", since, **berlin)
-        f.start()
-        days = [job["scheduled_at"] for job in (await fired(f, 4))[:4]]
-        assert days == [
-            "2025-10-24T00:30:00+00:00",
-            "2025-10-25T00:30:00+00:00",
-            "2025-10-26T00:30:00+00:00",
-            "2025-10-27T01:30:00+00:00",
-        ]
-
-
-@virtual
 async def test_a_schedule_that_cannot_be_read_holds_up_no_other() -> None:
     broken = "insert into agent.cron (name, kind, schedule, time_zone, next_at) values ($1, 'x', $2, $3, '2026-01-01')"
     async with fleet(Handlers(), workers=0) as f:

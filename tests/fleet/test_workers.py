@@ -38,26 +38,6 @@ async def test_an_endless_event_goes_on_once_after_its_workers_died(monkeypatch:
         assert any("continues as a new one again and again" in each["event"] for each in logs)
 
 
-@pytest.mark.parametrize("point", ["end", "in step between"])
-@virtual
-async def test_a_worker_that_tries_again_after_a_death_says_only_what_is_missing(point: str) -> None:
-    handlers, said = Handlers(), ["first", "second"]
-
-    @handlers.on("slack.app_mention")
-    async def mentioned(event: Event, ctx: Context) -> None:
-        await ctx.slack.reply(event, said[0])
-        await ctx.step("between", asyncio.sleep, 0)
-        await ctx.slack.reply(event, said[1])
-
-    async with fleet(handlers) as f:
-        with f.killed_at(point):
-            event = await f.mention("hello")
-            await event.result()
-        assert f.replies(event) == said
-        assert len((await event.row())["claimed"]) == 2
-        assert [method for method, _ in f.slack.calls if method.startswith("conversations.")] == []
-
-
 @virtual
 async def test_a_worker_that_stood_still_while_another_took_over_says_nothing_more() -> None:
     handlers = Handlers()

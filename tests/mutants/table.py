@@ -106,7 +106,7 @@ TABLE = r"""
 -         rescued = await self.engine.rescue_events(DEAD_FOR)
 +         rescued = await self.engine.rescue_events(2 * DEAD_FOR)
 # refused-settles: an outcome that a standby refuses is sent again
-@ client/errors.py > fleet/test_outages.py unit/test_slack_errors.py system/test_client_errors.py
+@ client/errors.py > fleet/test_outages.py unit/test_slack_payloads.py system/test_client_errors.py
 -     if sqlstate[:2] in _AWAY or sqlstate == _READ_ONLY:
 -         return DatabaseUnavailable(message)
 +     if sqlstate[:2] in _AWAY:
@@ -156,7 +156,7 @@ TABLE = r"""
 - set vt = case when cancelled_by is null then _now + _invisible_for else vt end, heartbeat_at
 + set vt = _now + _invisible_for, heartbeat_at
 # heartbeats-go-on: the lease of a cancelled handler is not renewed
-@ worker/running/cancels.py > fleet/test_durable.py system/test_durable.py
+@ worker/running/cancels.py > fleet/test_durable.py
 -             claim.cancelled = True
 -             claim.lease_ends = min(claim.lease_ends, ends)
 +             claim.lease_ends = min(claim.lease_ends, ends)
@@ -167,7 +167,7 @@ TABLE = r"""
 +             elif answer is Settled.BUSY:
 +                 self._lose(claim)
 # suspended-workers-post: a worker that stood still posts nothing under a lost claim
-@ worker/leasing.py > unit/test_leases.py fleet/test_workers.py
+@ worker/leasing.py > unit/test_worker_duties.py fleet/test_workers.py
 -         self.stop_lapsed()
 -         if work.stopped == LOST:
 +         if work.stopped == LOST:
@@ -231,18 +231,18 @@ TABLE = r"""
 +     ;
 +     if _done
 # unnumbered-steps: two steps of one name are two steps
-@ worker/handling/steps.py > fleet/test_durable.py system/test_durable.py
+@ worker/handling/steps.py > fleet/test_durable.py
 ~ return Key(name, self._counts[name]) ==> return Key(name, 1)
 # unordered-steps: a new step before a stored one is refused
 @ worker/handling/past.py > fleet/test_versions.py fleet/test_durable.py
 -     return step.in_order and (step.ended or step.sort == "wait")
 +     return step.in_order and step.ended and step.sort == "wait"
 # counted-waits: an attempt that ends in a wait is not counted
-@ sql/010-durable.sql > fleet/test_durable.py sql/test_model.py system/test_durable.py
+@ sql/010-durable.sql > fleet/test_durable.py sql/test_model.py
 - attempts = case when _new then 0 else greatest(attempts - 1, 0) end
 + attempts = case when _new then 0 else attempts end
 # signals-twice: each signal is taken once
-@ sql/010-durable.sql > fleet/test_durable.py sql/test_model.py system/test_durable.py
+@ sql/010-durable.sql > fleet/test_durable.py sql/test_model.py
 - where s.event_id = _id and s.name = _name and s.taken_by is null order by s.id limit 1;
 + where s.event_id = _id and s.name = _name order by s.id limit 1;
 # early-signals: a signal that came before the wait was stored is taken
@@ -340,7 +340,7 @@ TABLE = r"""
 - coalesce(_busy[cardinality(_busy) - _asked.calls + 1], _now);
 + coalesce(_busy[cardinality(_busy) - _asked.calls], _now);
 # forged-states: only this app's links install
-@ ingest/installing.py > unit/test_install_settings.py system/test_installing.py
+@ ingest/installing.py > unit/test_settings.py system/test_installing.py
 -         if len(name) != _NONCE + _TIME or not self._keys.signed(body, signature, _PURPOSE):
 +         if len(name) != _NONCE + _TIME:
 # refreshed-twice: one worker at a time refreshes a token
@@ -390,7 +390,7 @@ TABLE = r"""
 -         return not self.notifications or self.number is not None
 +         return not self.notifications or self.number == 0
 # hidden-commits: an event that was committed late is found
-@ worker/claiming/claimer.py > unit/test_claiming_cursors.py
+@ worker/claiming/claimer.py > unit/test_claiming.py
 ~ = first if stands is None else min(first, stands) ==> = first if stands is None else max(first, stands)
 # undos-forwards: undos run in reverse order
 @ worker/handling/undo.py > fleet/test_undos.py
@@ -430,12 +430,12 @@ TABLE = r"""
 - where id <> all(_cancelled)), false, agent.latest_claims
 + where id <> all(_cancelled)), true, agent.latest_claims
 # hasty-drains: running handlers end before a drain cancels them
-@ worker/running/slots.py > fleet/test_fleet.py fleet/test_workers.py system/test_running_drain.py
+@ worker/running/slots.py > fleet/test_stops.py fleet/test_workers.py system/test_running_drain.py
 -         await self._ended(within)
 -         for work
 +         for work
 # endless-backoff: no pause between attempts is longer than its cap
-@ worker/handling/outcomes.py > unit/test_handling_backoff.py
+@ worker/handling/outcomes.py > unit/test_handling_bounds.py
 ~ return min(jittered, self.cap.total_seconds()) ==> return max(jittered, self.cap.total_seconds())
 # first-pause-for-all: each event of a batch has its own pause
 @ sql/007-settle.sql > sql/test_settle.py

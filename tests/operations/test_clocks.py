@@ -27,15 +27,6 @@ async def jump(server: Restartable, seconds: int) -> None:
         )
 
 
-async def test_what_is_stored_around_a_jump_ahead_ends_within_a_minute() -> None:
-    async with restartable() as server, worker(server.uri()), load(server.uri()) as stored:
-        await stored.reached(30)
-        await jump(server, HOUR)
-        await stored.reached(30)
-        async with server.connected() as connection:
-            await each_ended_once(connection, stored.acknowledged, within=WITHIN)
-
-
 async def test_what_a_jump_back_delays_is_found_and_started_by_the_runbook() -> None:
     """Events that no worker has claimed at the jump wait for their time. All others end."""
     async with restartable() as server, load(server.uri()) as stored:

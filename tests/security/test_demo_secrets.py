@@ -11,7 +11,6 @@ from surelane_service.service_settings import (
     DEMO_API_TOKEN,
     DEMO_BOT_TOKEN,
     DEMO_SIGNING_SECRET,
-    is_slack,
     load_settings,
 )
 from surelane_worker.worker_settings import WorkerSettings
@@ -64,11 +63,6 @@ def test_no_demo_secret_is_taken_with_slack_itself(kind: Any, name: str, secret:
             load_settings(kind, SLACK_API_URL=url, **{name: secret})
     for url in OTHERS:
         load_settings(kind, SLACK_API_URL=url, **{name: secret})
-
-
-def test_slack_is_known_by_its_host() -> None:
-    assert all(is_slack(url) for url in SLACK)
-    assert not any(is_slack(url) for url in OTHERS)
 
 
 @pytest.mark.parametrize("url", NEITHER)

@@ -12,14 +12,13 @@ from examples.dispatch.agent import Agent
 from surelane import Queue
 from surelane.calls import Connection
 from surelane_service.probes import serving
-from surelane_service.service_settings import load_settings
 from surelane_service.webhooks import ID, answer_id, sign, task_id
 from surelane_worker.remote_agents import Accepted, send
-from surelane_worker.worker_settings import WorkerSettings
 from tests.sql.queue_steps import await_answer, claim, ended, pair
 from tests.system.ingest_client import Served, own_ingest
+from tests.system.test_workflow_remote import KEY, agent
 
-KEY, OTHER = b"k" * 32, b"o" * 32
+OTHER = b"o" * 32
 SECRETS = ",".join(
     f"{name}=whsec_{base64.b64encode(key).decode()}" for name, key in {"scribe": KEY, "critic": OTHER}.items()
 )
@@ -74,19 +73,8 @@ async def test_our_own_request_posted_back_is_no_answer(ingest: Served, connecti
         sent.append((dict(request.headers), await request.read()))
         return web.Response(status=202)
 
-    app = web.Application()
-    app.router.add_post("/tasks", take)
-    async with serving(app, 0, setting="none", host="127.0.0.1") as port:
-        chosen = load_settings(
-            WorkerSettings,
-            DATABASE_URL="postgresql://",
-            SURELANE_DISPATCH_URLS=f"scribe=http://127.0.0.1:{port}/tasks",
-            SURELANE_DISPATCH_SECRETS=SECRETS,
-            SURELANE_DISPATCH_PRIVATE="127.0.0.0/8",
-            SURELANE_PUBLIC_URL=ingest.url,
-        )
-        answer = await send(chosen, "scribe", identity, "?", datetime.now(UTC) + LATER)
-        assert answer == Accepted()
+    async with agent(take) as remote:
+        assert await send(remote, "scribe", identity, "?", datetime.now(UTC) + LATER) == Accepted()
     ((headers, body),) = sent
     assert {name.lower(): value for name, value in headers.items()}[ID] == task_id(identity)
     ours = {name: value for name, value in headers.items() if name.lower().startswith("webhook-")}

@@ -3,7 +3,6 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 
 import pytest
 from aiohttp import web
@@ -16,14 +15,6 @@ from surelane_service.probes import serving
 from surelane_worker.slack.client import ResponseRefusedError, ResponseUrlError, ResponseUrls, final_reason
 from tests.system.slack_stand import slack_stand
 from tests.system.worker import ended, enqueue, worker
-
-
-@dataclass
-class Victim:
-    """A server that does not belong to Slack."""
-
-    url: str = ""
-    received: list[bytes] = field(default_factory=list)
 
 
 @asynccontextmanager
@@ -44,41 +35,46 @@ async def posting(simulator: str) -> AsyncIterator[ResponseUrls]:
 
 
 @pytest.fixture
-async def victim() -> AsyncIterator[Victim]:
-    found = Victim()
+async def victim() -> AsyncIterator[tuple[str, list[bytes]]]:
+    """Serve what does not belong to Slack; yield its URL and what it receives."""
+    received: list[bytes] = []
 
     async def take(request: web.Request) -> web.Response:
-        found.received.append(await request.read())
+        received.append(await request.read())
         return web.Response(text="ok")
 
     async with serving_at(web.route("*", "/admin", take)) as url:
-        found.url = f"{url}/admin"
-        yield found
+        yield f"{url}/admin", received
 
 
-async def test_payloads_choose_no_address(database: str, connection: Connection, victim: Victim) -> None:
+async def test_payloads_choose_no_address(
+    database: str, connection: Connection, victim: tuple[str, list[bytes]]
+) -> None:
     """Neither a forged command nor a job that does not come from Slack does."""
+    url, received = victim
     async with slack_stand(connection) as slack:
         general = slack.simulator.workspace.channel("general")
         assert general is not None
         command = {"command": "/hello", "channel_id": general.id, "trigger_id": "1.2"}
         handlers = "tests.security.outbound_handlers:handlers"
         async with worker(database, SLACK_API_URL=slack.api, SURELANE_HANDLERS=handlers):
-            forged = await slack.queue.insert_event(json.dumps({**command, "response_url": victim.url}))
-            job = await enqueue(connection, "told", {"channel": general.id, "response_url": victim.url})
+            forged = await slack.queue.insert_event(json.dumps({**command, "response_url": url}))
+            job = await enqueue(connection, "told", {"channel": general.id, "response_url": url})
             assert (await ended(connection, forged))["reason"] == "response_url_refused"
             assert (await ended(connection, job))["outcome"] == "completed"
         assert [message.text for message in general.messages.values()][-1] == "told"
-    assert victim.received == []
+    assert received == []
 
 
-async def test_a_redirect_is_not_followed(victim: Victim) -> None:
+async def test_a_redirect_is_not_followed(victim: tuple[str, list[bytes]]) -> None:
+    url, received = victim
+
     async def lead_on(_: web.Request) -> web.Response:
-        raise web.HTTPTemporaryRedirect(victim.url)
+        raise web.HTTPTemporaryRedirect(url)
 
     async with serving_at(web.post("/response/key", lead_on)) as origin, posting(origin) as urls:
         assert (await urls.post(f"{origin}/response/key", {"text": "secret"})).status == 307
-    assert victim.received == []
+    assert received == []
     assert final_reason(ResponseRefusedError(307)) == "response_refused"
 
 

@@ -136,6 +136,13 @@ async def other(connect: Connect) -> Connection:
 
 
 @pytest.fixture
+async def service(queue: Connection, connect: Connect) -> Connection:
+    """Connect to the empty queue as a worker."""
+    assert not queue.is_closed()
+    return await connect("surelane_worker")
+
+
+@pytest.fixture
 async def patient(queue: Connection) -> AsyncIterator[None]:
     """Let batches wait for locks as long as a test may need on a busy machine."""
     change = "alter function agent.insert_events(jsonb[], text[], text[]) set lock_timeout = '{}'"

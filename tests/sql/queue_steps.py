@@ -16,7 +16,7 @@ Row = asyncpg.Record
 Pair = tuple[int, int]
 """The fence of a settle: an event's id and the number of one of its claims."""
 
-TEN_MINUTES = timedelta(minutes=10)
+MINUTE, TEN_MINUTES, HOUR = timedelta(minutes=1), timedelta(minutes=10), timedelta(hours=1)
 
 
 def envelope(event_id: str, **inner: Any) -> str:

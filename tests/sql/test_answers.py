@@ -85,7 +85,7 @@ async def test_requests_wait_for_the_successor_of_a_worker_that_has_just_retired
     assert not (await ask(queue, click(2)))[1]
 
 
-async def test_only_the_claim_that_stands_answers_and_once(queue: Connection) -> None:
+async def test_only_the_claim_that_stands_answers_and_once(queue: Connection, connect: Connect) -> None:
     identity, waits = await ask(queue, click())
     assert waits
     engine, intake = Engine(queue), Intake(queue)
@@ -100,6 +100,12 @@ async def test_only_the_claim_that_stands_answers_and_once(queue: Connection) ->
     assert await intake.take_answers("another", [identity], [identity]) == {}
     assert await intake.take_answers(CHANNEL, [identity], []) == {identity: '"first"'}
     assert await intake.take_answers(CHANNEL, [identity], [identity]) == {}
+    identity, _ = await ask(queue, click(2))
+    await claim(queue)
+    other = await connect("surelane_ingest")
+    async with other.transaction():
+        assert await Intake(other).take_answers(CHANNEL, [], [identity]) == {identity: None}
+        assert await Engine(queue).answer_requests([(identity, 1, '"late"')]) == set()
 
 
 async def test_request_that_gave_up_or_whose_time_is_up_takes_no_answer(queue: Connection) -> None:
@@ -133,15 +139,6 @@ async def test_repeated_request_waits_beside_the_first_until_the_event_has_ended
     assert await ask(queue, click(), "third") == (identity, False)
 
 
-async def test_answer_being_ended_is_refused_without_waiting(queue: Connection, connect: Connect) -> None:
-    identity, _ = await ask(queue, click())
-    await claim(queue)
-    other = await connect("surelane_ingest")
-    async with other.transaction():
-        assert await Intake(other).take_answers(CHANNEL, [], [identity]) == {identity: None}
-        assert await Engine(queue).answer_requests([(identity, 1, '"late"')]) == set()
-
-
 async def test_question_of_a_menu_has_one_attempt_and_a_deadline(queue: Connection) -> None:
     identity, _ = await ask(queue, json.dumps({"type": "block_suggestion", "action_id": "a"}))
     row = await only_row(queue, "select max_attempts, deadline - enqueued_at as lives from agent.event")
@@ -173,16 +170,15 @@ async def test_interactions_have_no_group_unless_a_kind_is_ordered(queue: Connec
     assert await stored(3) is None, "the worker that started last decides"
 
 
-async def test_interactions_alone_wake_interactive_slots(queue: Connection, connect: Connect) -> None:
+async def test_interactions_alone_wake_interactive_slots(queue: Connection, service: Connection) -> None:
     heard: list[str] = []
-    listening = await connect("surelane_worker")
-    await listening.add_listener("agent_event", lambda *notice: heard.append(notice[3]))
+    await service.add_listener("agent_event", lambda *notice: heard.append(notice[3]))
     await queue.execute("select agent.insert_event($1)", json.dumps({"type": "app_mention", "ts": "1.1"}))
-    await listening.fetchval("select 1")
+    await service.fetchval("select 1")
     assert heard == [""]
     await queue.execute("select agent.insert_event($1)", click(1))
     await Intake(queue).insert_events([click(2)])
-    await listening.fetchval("select 1")
+    await service.fetchval("select 1")
     assert sorted(heard) == ["", "", "", "interactive", "interactive"]
 
 
@@ -190,9 +186,7 @@ async def test_interactions_alone_wake_interactive_slots(queue: Connection, conn
     ("event", "refused"),
     [({"command": "/nobody"}, True), ({"type": "view_submission"}, True), ({"type": "shortcut"}, False)],
 )
-async def test_what_none_handles_is_refused_if_one_lives(
-    queue: Connection, event: Any, refused: bool
-) -> None:
+async def test_what_no_worker_handles_is_refused(queue: Connection, event: Any, refused: bool) -> None:
     """Where none lives, one may start in a moment: the event waits for it."""
     for trigger, dies in (("1", False), ("2", True)):
         if dies:

@@ -60,9 +60,8 @@ async def test_no_child_starts_under_a_lost_claim_or_while_its_parent_is_cancell
     assert await count(queue, "part") == 0
 
 
-async def test_cancel_waits_for_a_child_that_another_has_locked(queue: Connection, connect: Connect) -> None:
+async def test_cancel_waits_for_a_child_that_another_has_locked(queue: Connection, other: Connection) -> None:
     row = await parent(queue)
-    other = await connect()
     async with other.transaction():
         await other.execute("select from agent.event where kind = 'part' for update")
         cancelling = asyncio.create_task(queue.fetchval("select agent.cancel_job($1)", row["id"]))

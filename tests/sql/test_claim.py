@@ -11,119 +11,67 @@ import pytest
 from surelane.calls import Connection
 from surelane.events import Event
 from surelane_service.engine import Engine, Peek
-from tests.sql.queue_steps import (
-    TEN_MINUTES,
-    advance,
-    claim,
-    claim_one,
-    claim_single,
-    complete,
-    enqueue,
-    envelope,
-    event_of,
-    fail,
-    insert,
-    live,
-    locked,
-    pair,
-    release,
-)
+from tests.sql import queue_steps as do
+from tests.sql.queue_steps import HOUR, TEN_MINUTES, envelope, pair
 
 LANES = 16
 
 
-def chi_square(counts: Counter[int], total: int) -> float:
-    """Measure how unequal counts are. With 15 degrees of freedom, 1 of 85,000 fair trials exceeds 50."""
-    expected = total / LANES
-    return sum((counts[lane] - expected) ** 2 / expected for lane in range(LANES))
-
-
-async def test_of_an_empty_queue_a_claim_is_no_row(queue: Connection) -> None:
-    assert await claim_one(queue) is None
-    assert await claim(queue) == []
-
-
-def expected_event(row: asyncpg.Record, prior_vt: datetime | None) -> Event:
-    """Convert a claimed row to an event, each field by its name."""
-    named = {
-        **row,
-        "body": row["event"],
-        "claim": len(row["claimed"]),
-        "prior_vt": prior_vt,
-        "workspace": None,
-    }
-    return Event(**{field.name: named[field.name] for field in fields(Event)})
-
-
-async def test_the_client_puts_each_column_into_its_field(queue: Connection) -> None:
-    identity = await insert(queue, envelope("Ev1"))
+async def test_the_client_puts_each_column_of_a_claim_into_its_field(queue: Connection) -> None:
+    assert await do.claim_one(queue) is None
+    assert await do.claim(queue) == []
+    identity = await do.insert(queue, envelope("Ev1"))
     vt = await queue.fetchval(
         "update agent.event set attempts = 1, max_attempts = 7, errors = '[1]', notes = '{}', traceparent = 't'"
         ", lane = 5, enqueued_at = enqueued_at - interval '1 day' returning vt"
     )
     (batched,) = await Engine(queue).claim_events(["slack.app_mention"], 1, worker="w")
-    assert (row := await live(queue, identity)) is not None
-    assert batched == expected_event(row, vt)
+    row = await do.event_of(queue, identity)
+    named = {**row, "body": row["event"], "claim": len(row["claimed"]), "prior_vt": vt, "workspace": None}
+    assert batched == Event(**{field.name: named[field.name] for field in fields(Event)})
 
 
-async def test_a_claim_is_the_row_as_it_is_afterwards(queue: Connection) -> None:
-    identity = await insert(queue, envelope("Ev1"))
+async def test_a_claim_is_the_row_as_it_is_afterwards_and_names_the_application(queue: Connection) -> None:
+    identity = await do.insert(queue, envelope("Ev1"))
     before = await queue.fetchval("select agent.clock()")
-    claimed = await claim_single(queue)
-    stored = await event_of(queue, identity)
+    claimed = await do.claim_single(queue)
+    stored = await do.event_of(queue, identity)
     assert dict(claimed) == {name: stored[name] for name in claimed.keys()}  # noqa: SIM118 - a record iterates its values
     assert (claimed["attempts"], len(claimed["claimed"]), claimed["heartbeat_at"]) == (1, 1, None)
     assert claimed["claimed_by"] == "surelane"
     assert before <= claimed["claimed"][0] <= await queue.fetchval("select agent.clock()")
     assert claimed["vt"] - claimed["claimed"][0] == TEN_MINUTES
-
-
-async def test_a_claimant_is_known_by_its_application(queue: Connection) -> None:
-    await insert(queue, envelope("Ev1"))
+    await do.insert(queue, envelope("Ev2"))
     await queue.execute("set application_name = 'my-worker'")
-    claimed = await claim_single(queue)
+    claimed = await do.claim_single(queue)
     assert claimed["claimed_by"] == "my-worker"
 
 
-async def test_a_claim_is_invisible_until_its_time_is_up(queue: Connection) -> None:
-    identity = await insert(queue, envelope("Ev1"))
-    assert await claim_one(queue, 3, timedelta(minutes=1)) is not None
-    await advance(queue, timedelta(seconds=30))
-    assert await claim_one(queue) is None
-    await advance(queue, timedelta(seconds=30))
-    again = await claim_single(queue)
+async def test_a_claim_is_invisible_until_its_time_is_up_and_tried_to_the_maximum(queue: Connection) -> None:
+    identity = await do.insert(queue, envelope("Ev1"))
+    assert await do.claim_one(queue, 3, timedelta(minutes=1)) is not None
+    await do.advance(queue, timedelta(seconds=30))
+    assert await do.claim_one(queue) is None
+    await do.advance(queue, timedelta(seconds=30))
+    again = await do.claim_single(queue)
     assert (again["id"], again["attempts"], len(again["claimed"])) == (identity, 2, 2)
     assert again["claimed"] == sorted(again["claimed"])
-
-
-async def test_no_event_is_tried_more_often_than_the_maximum(queue: Connection) -> None:
-    identity = await insert(queue, envelope("Ev1"))
+    await queue.execute("select agent.delete_event($1)", identity)
+    identity = await do.insert(queue, envelope("Ev2"))
     for attempt in (1, 2):
-        claimed = await claim_single(queue, 2)
+        claimed = await do.claim_single(queue, 2)
         assert claimed["attempts"] == attempt
-        await advance(queue, TEN_MINUTES)
-    assert await claim_one(queue, 2) is None
-    assert await claim(queue, "slack.app_mention", max_attempts=2) == []
-    assert await live(queue, identity) is not None
-    assert await claim_one(queue, 3) is not None
+        await do.advance(queue, TEN_MINUTES)
+    assert await do.claim_one(queue, 2) is None
+    assert await do.claim(queue, "slack.app_mention", max_attempts=2) == []
+    assert await do.live(queue, identity) is not None
+    assert await do.claim_one(queue, 3) is not None
 
 
-async def test_the_oldest_of_a_lane_comes_first(queue: Connection) -> None:
-    now = await queue.fetchval("select agent.clock()")
-    await queue.execute("select agent.enqueue('job') from generate_series(1, 50)")
-    await queue.execute(
-        "update agent.event set lane = 3, vt = $1::timestamptz - make_interval(secs => id % 7)", now
-    )
-    vts = [row["prior_vt"] for row in await claim(queue, limit=10)]
-    rest = await queue.fetchval("select min(vt) from agent.event where claimed_by is null")
-    assert len(vts) == 10
-    assert max(vts) <= rest
-
-
-async def test_a_batch_has_what_a_worker_needs(queue: Connection) -> None:
-    identity = await enqueue(queue, item_key="welcome:1", max_attempts=7, traceparent="00-ab")
+async def test_a_batch_has_what_a_worker_needs_and_is_no_larger_than_asked_for(queue: Connection) -> None:
+    identity = await do.enqueue(queue, item_key="welcome:1", max_attempts=7, traceparent="00-ab")
     due = await queue.fetchval("select vt from agent.event")
-    (row,) = await claim(queue, lease=timedelta(minutes=2), worker="w7")
+    (row,) = await do.claim(queue, lease=timedelta(minutes=2), worker="w7")
     assert (row["id"], row["kind"], row["item_key"], row["claim"], row["attempts"]) == (
         identity,
         "job",
@@ -132,47 +80,56 @@ async def test_a_batch_has_what_a_worker_needs(queue: Connection) -> None:
         1,
     )
     assert (row["prior_vt"], row["max_attempts"], row["traceparent"], row["event"]) == (due, 7, "00-ab", "{}")
-    stored = await event_of(queue, identity)
+    stored = await do.event_of(queue, identity)
     assert (stored["claimed_by"], stored["heartbeat_at"]) == ("w7", stored["claimed"][0])
     assert (stored["vt"], row["lane"]) == (stored["claimed"][0] + timedelta(minutes=2), stored["lane"])
-
-
-async def test_a_batch_is_no_larger_than_asked_for(queue: Connection) -> None:
     await queue.execute("select agent.enqueue('job') from generate_series(1, 30)")
-    assert [len(await claim(queue, limit=12)) for _ in range(4)] == [12, 12, 6, 0]
-    assert await claim(queue, limit=0) == []
+    assert [len(await do.claim(queue, limit=12)) for _ in range(4)] == [12, 12, 6, 0]
+    assert await do.claim(queue, limit=0) == []
 
 
-async def test_exhausted_events_do_not_keep_others_from_being_claimed(queue: Connection) -> None:
-    """This holds for more of them than one claim passes over: it has them swept."""
+async def test_exhausted_and_locked_events_are_passed_over(queue: Connection, other: Connection) -> None:
+    """This holds for more exhausted ones than one claim passes over: it has them swept."""
     await queue.execute("select agent.enqueue('job') from generate_series(1, 250)")
-    assert len(await claim(queue, limit=250, max_attempts=1)) == 250
-    await advance(queue, TEN_MINUTES + timedelta(seconds=1))
-    fresh = await enqueue(queue)
+    assert len(await do.claim(queue, limit=250, max_attempts=1)) == 250
+    await do.advance(queue, TEN_MINUTES + timedelta(seconds=1))
+    fresh = await do.enqueue(queue)
     await queue.execute("update agent.event set lane = 0")
-    assert [row["id"] for row in await claim(queue, limit=1, max_attempts=1)] == [fresh]
+    assert [row["id"] for row in await do.claim(queue, limit=1, max_attempts=1)] == [fresh]
     assert await queue.fetchval("select count(*) from agent.event_hist where outcome = 'expired'") == 250
+    first = await do.enqueue(queue)
+    second = await do.enqueue(queue)
+    async with do.locked(other, first):
+        assert [row["id"] for row in await do.claim(queue)] == [second]
+    assert [row["id"] for row in await do.claim(queue)] == [first]
 
 
-async def test_a_locked_event_is_passed_over(queue: Connection, other: Connection) -> None:
-    first = await enqueue(queue)
-    second = await enqueue(queue)
-    async with locked(other, first):
-        assert [row["id"] for row in await claim(queue)] == [second]
-    assert [row["id"] for row in await claim(queue)] == [first]
-
-
-async def test_lanes_fill_evenly_and_single_claims_draw_evenly_from_them(queue: Connection) -> None:
+async def test_lanes_fill_and_are_drawn_evenly_and_the_oldest_of_a_lane_comes_first(
+    queue: Connection,
+) -> None:
     await queue.execute("select agent.enqueue('job') from generate_series(1, 1600)")
     for drawn in (
         "select lane from agent.event",
         "select (c).lane from (select agent.claim_event() as c from generate_series(1, 480) offset 0) as claims",
     ):
         rows = await queue.fetch(drawn)
-        assert chi_square(Counter(row["lane"] for row in rows), len(rows)) < 50
+        counts, expected = Counter(row["lane"] for row in rows), len(rows) / LANES
+        # With 15 degrees of freedom, chi square exceeds 50 in 1 of 85,000 fair trials.
+        assert sum((counts[lane] - expected) ** 2 / expected for lane in range(LANES)) < 50
+    await queue.execute("delete from agent.event")
+    now = await queue.fetchval("select agent.clock()")
+    await queue.execute("select agent.enqueue('job') from generate_series(1, 50)")
+    await queue.execute(
+        "update agent.event set lane = 3, vt = $1::timestamptz - make_interval(secs => id % 7)", now
+    )
+    vts = [row["prior_vt"] for row in await do.claim(queue, limit=10)]
+    rest = await queue.fetchval("select min(vt) from agent.event where claimed_by is null")
+    assert len(vts) == 10
+    assert max(vts) <= rest
 
 
-async def test_a_cursor_starts_the_scan_of_its_lane_and_kind(queue: Connection) -> None:
+async def test_a_cursor_starts_the_scan_and_nothing_becomes_visible_behind_it(queue: Connection) -> None:
+    """Released, failed, requeued and promoted events are visible from now, not from an earlier time."""
     kinds = ["a", "b"]
     for kind in kinds:
         await queue.execute("select agent.enqueue($1) from generate_series(1, 4)", kind)
@@ -190,23 +147,20 @@ async def test_a_cursor_starts_the_scan_of_its_lane_and_kind(queue: Connection) 
     assert await claimed() == {"a": 4}
     cursors[5 * len(kinds) + 1] = await queue.fetchval("select agent.clock() + interval '1 hour'")
     assert await claimed() == {"b": 4}, "a cursor ahead of the clock is dropped"
-
-
-async def test_whatever_becomes_visible_is_not_behind_a_cursor(queue: Connection) -> None:
-    """Released, failed, requeued and promoted events are visible from now, not from an earlier time."""
-    await enqueue(queue, "released")
-    await enqueue(queue, "failed")
-    await enqueue(queue, "requeued")
-    await enqueue(queue, "promoted", group_key="g")
-    await enqueue(queue, "promoted", group_key="g")
-    await advance(queue, timedelta(minutes=30))
-    rows = {row["kind"]: row for row in await claim(queue, "released", "failed", "requeued")}
-    (head,) = [await claim_one(queue)]
+    await queue.execute("delete from agent.event")
+    await do.enqueue(queue, "released")
+    await do.enqueue(queue, "failed")
+    await do.enqueue(queue, "requeued")
+    await do.enqueue(queue, "promoted", group_key="g")
+    await do.enqueue(queue, "promoted", group_key="g")
+    await do.advance(queue, timedelta(minutes=30))
+    rows = {row["kind"]: row for row in await do.claim(queue, "released", "failed", "requeued")}
+    (head,) = [await do.claim_one(queue)]
     assert head is not None
     now = await queue.fetchval("select agent.clock()")
-    await release(queue, pair(rows["released"]))
-    await fail(queue, pair(rows["failed"]))
-    await complete(queue, pair(rows["requeued"]))
+    await do.release(queue, pair(rows["released"]))
+    await do.fail(queue, pair(rows["failed"]))
+    await do.complete(queue, pair(rows["requeued"]))
     await queue.execute("select agent.rerun_events($1)", [rows["requeued"]["id"]])
     await queue.execute("select agent.delete_event($1)", head["id"])
     vts = await queue.fetch("select kind, vt from agent.event")
@@ -216,23 +170,22 @@ async def test_whatever_becomes_visible_is_not_behind_a_cursor(queue: Connection
 
 @pytest.mark.parametrize("arguments", [(None, TEN_MINUTES), (3, None)])
 async def test_a_claim_without_bounds_is_refused_or_finds_nothing(queue: Connection, arguments: Any) -> None:
-    identity = await enqueue(queue)
+    identity = await do.enqueue(queue)
     try:
-        claimed = await claim_one(queue, *arguments)
+        claimed = await do.claim_one(queue, *arguments)
     except asyncpg.NotNullViolationError:
         claimed = None
     assert claimed is None
-    row = await event_of(queue, identity)
+    row = await do.event_of(queue, identity)
     assert row["attempts"] == 0
 
 
 KINDS = ["job", "other"]
-HOUR = timedelta(hours=1)
 
 
 async def enqueue_in(queue: Connection, lane: int, kind: str = "job", at: datetime | None = None) -> datetime:
     """Enqueue a job in a lane; return the time when it becomes visible."""
-    identity = await enqueue(queue, kind, run_at=at)
+    identity = await do.enqueue(queue, kind, run_at=at)
     vt: datetime = await queue.fetchval(
         "update agent.event set lane = $2 where id = $1 returning vt", identity, lane
     )
@@ -260,14 +213,6 @@ async def test_a_peek_tells_the_first_event_of_each_lane_and_kind(queue: Connect
     assert first <= peeked.now < scheduled
 
 
-async def test_a_peek_leaves_out_what_is_before_the_cursors(queue: Connection) -> None:
-    await enqueue_in(queue, 3)
-    second, other = await enqueue_in(queue, 3), await enqueue_in(queue, 15, "other")
-    cursors: list[datetime | None] = [None] * (LANES * len(KINDS))
-    cursors[3 * len(KINDS)] = second
-    assert found(await peek(queue, cursors)) == {(3, "job"): second, (15, "other"): other}
-
-
 async def test_a_peek_tells_nothing_of_paused_kinds_but_that_they_are(queue: Connection) -> None:
     await enqueue_in(queue, 3)
     await queue.execute("select agent.pause_kind('job')")
@@ -277,35 +222,36 @@ async def test_a_peek_tells_nothing_of_paused_kinds_but_that_they_are(queue: Con
 
 
 async def test_what_is_left_to_the_sweep_is_not_worth_a_claim(queue: Connection) -> None:
-    await enqueue(queue, max_attempts=1)
-    await claim(queue)
+    await do.enqueue(queue, max_attempts=1)
+    await do.claim(queue)
     await queue.execute("update agent.event set vt = agent.clock()")
     assert found(await peek(queue)) == {}
 
 
-async def test_a_peek_neither_takes_nor_waits_for_a_lock(queue: Connection, other: Connection) -> None:
+async def test_a_peek_takes_no_lock_and_skips_what_is_passed(queue: Connection, other: Connection) -> None:
     vt = await enqueue_in(queue, 3)
     async with other.transaction():
         await other.execute("select from agent.event for update")
         async with queue.transaction():
             assert found(await peek(queue)) == {(3, "job"): vt}
             assert await queue.fetchval("select pg_current_xact_id_if_assigned()") is None
-    (row,) = await claim(queue)
+    (row,) = await do.claim(queue)
     assert found(await peek(queue)) == {(3, "job"): row["vt"]}, "its lease"
-    await release(queue, pair(row))
+    await do.release(queue, pair(row))
+    second, third = await enqueue_in(queue, 3), await enqueue_in(queue, 15, "other")
+    cursors: list[datetime | None] = [None] * (LANES * len(KINDS))
+    cursors[3 * len(KINDS)] = second
+    assert found(await peek(queue, cursors)) == {(3, "job"): second, (15, "other"): third}
 
 
-async def test_a_peek_tells_when_the_next_schedule_is_due(queue: Connection) -> None:
+async def test_a_peek_tells_the_next_schedule_and_if_asked_the_queues_figures(queue: Connection) -> None:
     assert (await peek(queue)).cron_in is None
     now = await queue.fetchval("select agent.clock()")
     await Engine(queue).set_cron("later", kind="tick", schedule="* * * * *", next_at=now + HOUR)
     assert 3590 < ((await peek(queue)).cron_in or 0) <= 3600
     await Engine(queue).set_cron("overdue", kind="tick", schedule="* * * * *", next_at=now - HOUR)
     assert (await peek(queue)).cron_in == 0
-
-
-async def test_a_peek_brings_the_queues_figures_along_where_it_is_asked_to(queue: Connection) -> None:
-    await enqueue(queue)
+    await do.enqueue(queue)
     await queue.execute("update agent.measurement set due = '-infinity'")
     peeked = await Engine(queue).peek_events(KINDS, HOUR, measure=True)
     assert peeked.figures is not None

@@ -14,9 +14,7 @@ NOISE = random.Random(1).randbytes(LARGE // 2).hex()
 
 @pytest.mark.parametrize("text", [NOISE, "a" * LARGE], ids=["noise", "compressed"])
 @pytest.mark.parametrize("group", [None, "T:C:1"], ids=["alone", "group"])
-async def test_a_claim_stops_before_the_event_that_exceeds_its_bytes(
-    queue: Connection, text: str, group: str | None
-) -> None:
+async def test_a_claim_stops_before_its_most_bytes(queue: Connection, text: str, group: str | None) -> None:
     engine = Engine(queue)
 
     async def claimed(most_bytes: int | None, limit: int = 20) -> int:

@@ -9,22 +9,9 @@ import pytest
 from surelane.calls import Connection
 from surelane.jobs import Continuation, Job
 from surelane_service.engine import Engine, Settled
+from tests.sql import queue_steps as do
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import (
-    TEN_MINUTES,
-    Row,
-    advance,
-    claim,
-    continue_with,
-    ending,
-    enqueue,
-    heads,
-    history_of,
-    live,
-    locked,
-    only_row,
-    pair,
-)
+from tests.sql.queue_steps import TEN_MINUTES, Row, pair
 
 GROUP = "T:C:1"
 
@@ -32,8 +19,8 @@ GROUP = "T:C:1"
 async def burst(queue: Connection, count: int = 3) -> list[Row]:
     """Store events of one group and claim them, the head first."""
     for _ in range(count):
-        await enqueue(queue, group_key=GROUP)
-    return sorted(await claim(queue), key=lambda row: row["id"])
+        await do.enqueue(queue, group_key=GROUP)
+    return sorted(await do.claim(queue), key=lambda row: row["id"])
 
 
 async def put_back(queue: Connection, row: Row, pause: float) -> None:
@@ -52,17 +39,17 @@ async def coalesce(
 async def test_group_waits_behind_an_event_that_is_put_back(queue: Connection) -> None:
     (first,) = await burst(queue, 1)
     await put_back(queue, first, 60)
-    second = await enqueue(queue, group_key=GROUP)
-    assert await claim(queue) == []
-    assert await heads(queue, GROUP) == [first["id"]]
-    why = await only_row(queue, "select * from agent.why_waiting($1)", first["id"])
+    second = await do.enqueue(queue, group_key=GROUP)
+    assert await do.claim(queue) == []
+    assert await do.heads(queue, GROUP) == [first["id"]]
+    why = await do.only_row(queue, "select * from agent.why_waiting($1)", first["id"])
     assert (why["reason"], why["detail"].split(" until ")[0]) == ("debounced", "waits for more of its group")
-    await advance(queue, timedelta(minutes=1))
-    rows = await claim(queue)
+    await do.advance(queue, timedelta(minutes=1))
+    rows = await do.claim(queue)
     assert {row["id"]: row["attempts"] for row in rows} == {first["id"]: 1, second: 1}
 
 
-async def test_first_run_decides_what_every_attempt_gets(queue: Connection) -> None:
+async def test_first_run_decides_and_no_event_that_began_its_own_follows(queue: Connection) -> None:
     engine, (head, follower, late) = Engine(queue), await burst(queue)
     assert await engine.gather(*pair(head), [follower["id"]]) == ("done", [follower["id"]])
     assert await engine.gather(*pair(head), [follower["id"], late["id"]]) == ("done", [follower["id"]])
@@ -70,9 +57,7 @@ async def test_first_run_decides_what_every_attempt_gets(queue: Connection) -> N
     assert await engine.read_steps(head["id"]) == []
     (told,) = json.loads(await queue.fetchval("select agent.list_steps($1)", head["id"]))
     assert (told["sort"], told["events"]) == ("coalesced", [follower["id"]])
-
-
-async def test_event_that_has_begun_a_run_of_its_own_follows_no_other(queue: Connection) -> None:
+    await queue.execute("delete from agent.event")
     engine, (head, begun, plain) = Engine(queue), await burst(queue)
     await engine.store_step(*pair(begun), "a", 1, None, "1", "[]", timedelta())
     assert await engine.gather(*pair(head), [begun["id"], plain["id"]]) == ("done", [plain["id"]])
@@ -82,68 +67,63 @@ async def test_event_that_has_begun_a_run_of_its_own_follows_no_other(queue: Con
 async def test_followers_come_again_after_a_lapse(queue: Connection) -> None:
     engine, (head, follower) = Engine(queue), await burst(queue, 2)
     assert await engine.gather(*pair(head), [follower["id"]]) == ("done", [follower["id"]])
-    await advance(queue, 2 * TEN_MINUTES)
-    (alone,) = await claim(queue)
+    await do.advance(queue, 2 * TEN_MINUTES)
+    (alone,) = await do.claim(queue)
     assert (alone["id"], alone["attempts"]) == (head["id"], 2)
     assert await engine.gather(*pair(alone), []) == ("alone", [])
     await put_back(queue, alone, 0)
-    rows = sorted(await claim(queue), key=lambda row: row["id"])
+    rows = sorted(await do.claim(queue), key=lambda row: row["id"])
     assert [(row["id"], row["attempts"]) for row in rows] == [(head["id"], 2), (follower["id"], 1)]
     assert await engine.gather(*pair(rows[0]), [follower["id"]]) == ("done", [follower["id"]])
     assert await coalesce(queue, rows) is Settled.DONE
     await burst(queue, 1)
-    await advance(queue, 2 * TEN_MINUTES)
-    (again,) = await claim(queue)
+    await do.advance(queue, 2 * TEN_MINUTES)
+    (again,) = await do.claim(queue)
     assert await engine.gather(*pair(again), []) == ("done", []), "nothing was behind it"
-
-
-async def test_followers_end_with_the_head_and_say_so(queue: Connection) -> None:
-    rows = await burst(queue)
-    behind = await enqueue(queue, group_key=GROUP)
-    assert await coalesce(queue, rows, argument={"ok": 1}) is Settled.DONE
-    head = await history_of(queue, rows[0]["id"])
-    assert (head["outcome"], head["reason"], json.loads(head["result"])) == ("completed", None, {"ok": 1})
-    told = f"coalesced into {rows[0]['id']}"
-    assert [await ending(queue, row["id"]) for row in rows[1:]] == [("completed", told)] * 2
-    detail = await queue.fetchval("select detail from agent.why_waiting($1)", rows[1]["id"])
-    assert detail.startswith(f"ended as completed: {told} at ")
-    assert [row["id"] for row in await claim(queue)] == [behind]
-    assert await coalesce(queue, rows) is Settled.STALE
 
 
 async def test_lost_follower_is_passed_over_and_a_locked_is_busy(queue: Connection, connect: Connect) -> None:
     rows = await burst(queue)
     await queue.execute("select agent.delete_event($1)", rows[1]["id"])
-    async with locked(await connect(), rows[2]["id"]):
+    async with do.locked(await connect(), rows[2]["id"]):
         assert await coalesce(queue, rows) is Settled.BUSY
-        assert await live(queue, rows[0]["id"]) is not None
+        assert await do.live(queue, rows[0]["id"]) is not None
     assert await coalesce(queue, rows) is Settled.DONE
-    assert await ending(queue, rows[1]["id"]) == ("completed", None)
-    assert await ending(queue, rows[2]["id"]) == ("completed", f"coalesced into {rows[0]['id']}")
+    assert await do.ending(queue, rows[1]["id"]) == ("completed", None)
+    assert await do.ending(queue, rows[2]["id"]) == ("completed", f"coalesced into {rows[0]['id']}")
 
 
-async def test_continuation_of_a_follower_learns_of_its_end(queue: Connection) -> None:
-    await enqueue(queue, "parent")
-    (parent,) = await claim(queue, "parent")
+async def test_followers_end_with_the_head_and_say_so_also_to_continuations(queue: Connection) -> None:
+    await do.enqueue(queue, "parent")
+    (parent,) = await do.claim(queue, "parent")
     children = [Job("job", {}, group_key=GROUP) for _ in range(2)]
-    assert await continue_with(queue, pair(parent), children, Continuation("then", {})) == "done"
-    rows = sorted(await claim(queue), key=lambda row: row["id"])
+    assert await do.continue_with(queue, pair(parent), children, Continuation("then", {})) == "done"
+    rows = sorted(await do.claim(queue), key=lambda row: row["id"])
     assert await coalesce(queue, rows) is Settled.DONE
-    (then,) = await claim(queue, "then")
-    told = await queue.fetch("select status, reason from agent.children($1)", then["id"])
-    assert [tuple(row) for row in told] == [
-        ("completed", None),
-        ("completed", f"coalesced into {rows[0]['id']}"),
-    ]
+    (then,) = await do.claim(queue, "then")
+    children_told = await queue.fetch("select status, reason from agent.children($1)", then["id"])
+    told = f"coalesced into {rows[0]['id']}"
+    assert [tuple(row) for row in children_told] == [("completed", None), ("completed", told)]
+    rows = await burst(queue)
+    behind = await do.enqueue(queue, group_key=GROUP)
+    assert await coalesce(queue, rows, argument={"ok": 1}) is Settled.DONE
+    head = await do.history_of(queue, rows[0]["id"])
+    assert (head["outcome"], head["reason"], json.loads(head["result"])) == ("completed", None, {"ok": 1})
+    told = f"coalesced into {rows[0]['id']}"
+    assert [await do.ending(queue, row["id"]) for row in rows[1:]] == [("completed", told)] * 2
+    detail = await queue.fetchval("select detail from agent.why_waiting($1)", rows[1]["id"])
+    assert detail.startswith(f"ended as completed: {told} at ")
+    assert [row["id"] for row in await do.claim(queue)] == [behind]
+    assert await coalesce(queue, rows) is Settled.STALE
 
 
 async def test_followers_of_a_suspended_head_are_found_again(queue: Connection) -> None:
     engine, rows = Engine(queue), await burst(queue)
     await engine.gather(*pair(rows[0]), [row["id"] for row in rows[1:]])
     waits = {"waits": [{"sort": "sleep", "name": "sleep", "nth": 1, "seconds": 60}]}
-    behind = await enqueue(queue, group_key=GROUP)
+    behind = await do.enqueue(queue, group_key=GROUP)
     assert await coalesce(queue, rows, "suspend", waits) is Settled.DONE
-    assert [row["id"] for row in await claim(queue)] == [behind]
+    assert [row["id"] for row in await do.claim(queue)] == [behind]
     found = {event.id: event for event in await engine.ended_followers(rows[0]["id"])}
     assert found.keys() == {row["id"] for row in rows[1:]}
     assert found[rows[1]["id"]].body == rows[1]["event"]
@@ -155,8 +135,8 @@ async def test_followers_go_on_if_their_head_was_cancelled(queue: Connection, ou
     await queue.execute("select agent.cancel_job($1)", rows[0]["id"])
     argument: dict[str, object] = {"waits": []} if outcome == "suspend" else {"until": "2100-01-01T00:00:00Z"}
     assert await coalesce(queue, rows, outcome, argument) is Settled.DONE
-    assert await ending(queue, rows[0]["id"]) == ("cancelled", "cancelled while running")
-    assert {row["id"]: row["attempts"] for row in await claim(queue)} == {row["id"]: 1 for row in rows[1:]}
+    assert await do.ending(queue, rows[0]["id"]) == ("cancelled", "cancelled while running")
+    assert {row["id"]: row["attempts"] for row in await do.claim(queue)} == {row["id"]: 1 for row in rows[1:]}
 
 
 @pytest.mark.parametrize("rate", [1, 101])
@@ -165,5 +145,5 @@ async def test_event_that_is_put_back_uses_no_place_of_a_rate(queue: Connection,
     await queue.fetchval("select agent.declare_limits('w', array['job'], $1)", declared)
     (first,) = await burst(queue, 1)
     await put_back(queue, first, 3600)
-    others = [await enqueue(queue) for _ in range(rate + 1)]
-    assert sorted(row["id"] for row in await claim(queue, limit=rate + 1)) == others[:-1]
+    others = [await do.enqueue(queue) for _ in range(rate + 1)]
+    assert sorted(row["id"] for row in await do.claim(queue, limit=rate + 1)) == others[:-1]

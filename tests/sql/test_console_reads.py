@@ -8,7 +8,7 @@ import pytest
 from surelane.calls import Calls, Connection
 from surelane_operator.reads.workflows import list_workflows, read_workflow
 from tests.databases import Server
-from tests.sql.test_plans import pages_read
+from tests.sql.test_plans import read
 
 LIVE = """
 insert into agent.event (event_ts, vt, kind, event, item_key, dedupe_key, claimed, attempts, claimed_by, group_key
@@ -80,7 +80,7 @@ async def fewest_pages(queue: Connection, statement: str) -> int:
 
     Many changes in other databases of the server, such as a migration, empty the caches of all sessions.
     """
-    return min([await pages_read(queue, statement) for _ in range(3)])
+    return min([(await read(queue, statement))[0] for _ in range(3)])
 
 
 async def filled(server: Server, name: str, events: int) -> Connection:

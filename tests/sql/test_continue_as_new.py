@@ -11,7 +11,6 @@ from surelane.calls import Connection
 from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
 from surelane_service.engine import Engine
-from tests.sql.conftest import Connect
 from tests.sql.queue_steps import Pair, claim, complete, ending, enqueue, event_of, heads, live, pair, release
 
 
@@ -49,7 +48,7 @@ async def test_the_successor_has_the_events_fields_and_another_payload(queue: Co
     assert [json.loads(each)[0].get("limit_key") for each in changes[1:]] == ["given:l"]
 
 
-async def test_a_successor_comes_before_what_waits_in_its_group(queue: Connection) -> None:
+async def test_a_successor_comes_before_what_waits_in_its_group_also_unclaimed(queue: Connection) -> None:
     ids = [await enqueue(queue, "job", group_key="g") for _ in range(3)]
     rows = await claim(queue)
     assert [row["id"] for row in rows] == ids
@@ -62,16 +61,14 @@ async def test_a_successor_comes_before_what_waits_in_its_group(queue: Connectio
     assert await heads(queue, "g") == [again[0]["id"]]
     (change, *_) = json.loads((await event_of(queue, again[0]["id"]))["changes"])
     assert change["action"] == "continuation of"
-
-
-async def test_a_successor_leads_where_the_others_of_its_group_wait_unclaimed(queue: Connection) -> None:
+    await queue.execute("delete from agent.event")
     await enqueue(queue, "job", group_key="g")
     (row,) = await claim(queue)
     second = await enqueue(queue, "job", group_key="g")
     assert await continue_anew(queue, pair(row), {}) == "done"
-    again = [row["id"] for row in await claim(queue)]
-    assert again[1:] == [second]
-    assert await heads(queue, "g") == again[:1]
+    ids = [row["id"] for row in await claim(queue)]
+    assert ids[1:] == [second]
+    assert await heads(queue, "g") == ids[:1]
 
 
 async def test_a_lost_claim_begins_no_successor_and_a_second_settle_is_stale(queue: Connection) -> None:
@@ -83,10 +80,9 @@ async def test_a_lost_claim_begins_no_successor_and_a_second_settle_is_stale(que
     assert await queue.fetchval("select count(*) from agent.event") == 1
 
 
-async def test_who_stores_the_key_meanwhile_finds_a_successor(queue: Connection, connect: Connect) -> None:
+async def test_who_stores_the_key_meanwhile_finds_a_successor(queue: Connection, other: Connection) -> None:
     await enqueue(queue, "job", item_key="k")
     (row,) = await claim(queue)
-    other = await connect()
     async with queue.transaction():
         assert await continue_anew(queue, pair(row), {"n": 2}) == "done"
         await other.execute("set lock_timeout = '100ms'")

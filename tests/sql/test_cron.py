@@ -4,7 +4,6 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import asyncpg
 import pytest
 
 from surelane.calls import Connection
@@ -12,9 +11,7 @@ from surelane.errors import InvalidInput
 from surelane_service.engine import Engine
 from surelane_service.intake import Intake
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import all_done, claim, complete, event_of, only_row, pair, release
-
-HOUR = timedelta(hours=1)
+from tests.sql.queue_steps import HOUR, all_done, claim, complete, event_of, only_row, pair, release
 
 
 async def now(queue: Connection) -> datetime:
@@ -43,6 +40,13 @@ async def test_of_all_workers_that_try_one_fires(queue: Connection, connect: Con
     times = [following + timedelta(minutes=nth) for nth in range(3)]
     assert await Engine(queue).fire_cron("nightly", following, times, times[-1] + HOUR) == 3
     assert len(await claim(queue, "tick")) == 3, "none is lost while the last job waits"
+    due = await set_due(queue, "c", overlap="skip", jitter=HOUR)
+    # A service of the previous release keeps newer settings.
+    await queue.execute(
+        "select agent.set_cron('c', 'tick', '* * * * *', $1, '{}', 'UTC', 'one', null, 1)", due
+    )
+    row = await only_row(queue, "select overlap, jitter from agent.cron where name = 'c'")
+    assert tuple(row) == ("skip", HOUR)
 
 
 async def fire(queue: Connection, name: str, times: int = 1) -> int:
@@ -56,7 +60,7 @@ async def outcomes(queue: Connection) -> list[tuple[str, str]]:
     return [(row["status"], row["reason"] or "") for row in rows]
 
 
-async def test_a_firing_is_skipped_while_an_earlier_job_is_live(queue: Connection) -> None:
+async def test_a_firing_is_skipped_while_an_earlier_job_is_live_or_waits_its_turn(queue: Connection) -> None:
     await set_due(queue, "c", overlap="skip")
     assert [await fire(queue, "c", 2), await fire(queue, "c")] == [1, 0]
     (first,) = await claim(queue, "tick")
@@ -65,15 +69,12 @@ async def test_a_firing_is_skipped_while_an_earlier_job_is_live(queue: Connectio
     await complete(queue, pair(first))
     assert await fire(queue, "c") == 1
     assert len(await claim(queue, "tick")) == 1
-
-
-async def test_firings_that_queue_run_one_after_another(queue: Connection) -> None:
-    """Jobs of one schedule are a group: its worker handles them in order, and no other gets one meanwhile."""
-    await set_due(queue, "c", overlap="queue")
+    # Jobs of one schedule are a group: its worker handles them in order, and no other gets one meanwhile.
+    await set_due(queue, "q", overlap="queue")
     await set_due(queue, "other", overlap="queue")
-    assert [await fire(queue, "c"), await fire(queue, "other")] == [1, 1]
+    assert [await fire(queue, "q"), await fire(queue, "other")] == [1, 1]
     first, other = await claim(queue, "tick")
-    assert await fire(queue, "c", 2) == 2
+    assert await fire(queue, "q", 2) == 2
     assert await claim(queue, "tick", worker="w2") == []
     await complete(queue, pair(first), pair(other))
     times = [json.loads(row["event"])["scheduled_at"] for row in await claim(queue, "tick", worker="w2")]
@@ -110,28 +111,11 @@ async def test_a_paused_schedule_neither_stores_nor_stops_a_job(queue: Connectio
     assert len(await claim(queue, "tick")) == 1
 
 
-async def test_a_service_of_the_previous_release_keeps_a_schedules_newer_settings(queue: Connection) -> None:
-    due = await set_due(queue, "c", overlap="skip", jitter=HOUR)
-    await queue.execute(
-        "select agent.set_cron('c', 'tick', '* * * * *', $1, '{}', 'UTC', 'one', null, 1)", due
-    )
-    row = await only_row(queue, "select overlap, jitter from agent.cron")
-    assert tuple(row) == ("skip", HOUR)
-
-
 async def test_a_schedule_that_makes_no_sense_is_refused(queue: Connection) -> None:
-    wrong: list[Any] = [
-        {"catch_up": 0},
-        {"catch_up": 1001},
-        {"overlap": "stop"},
-        {"jitter": timedelta(days=2)},
-    ]
+    wrong: list[Any] = [{"catch_up": 0}, {"catch_up": 1001}, {"overlap": "stop"}, {"jitter": 48 * HOUR}]
     for given in wrong:
         with pytest.raises(InvalidInput):
             await set_due(queue, "c", **given)
-    for payload in ("[]", "1", "null"):
-        with pytest.raises(asyncpg.InvalidParameterValueError, match="JSON object"):
-            await queue.execute("select agent.set_cron('c', 'k', '* * * * *', now(), $1)", payload)
 
 
 async def test_paused_and_deleted_schedules_are_not_due(queue: Connection) -> None:

@@ -24,7 +24,7 @@ async def hooks(queue: Connection) -> Sequence[dict[str, object]]:
     return [json.loads(row["event"]) for row in rows]
 
 
-async def test_the_last_failure_stores_the_hooks_job_with_the_events_errors(hooked: Connection) -> None:
+async def test_the_last_failure_or_a_sweep_without_workers_stores_the_hooks_job(hooked: Connection) -> None:
     first = await enqueue(hooked, "job", payload='{"n": 1}', item_key="k")
     await fail(hooked, pair((await claim(hooked))[0]), errors=['{"type": "A"}'])
     assert await hooks(hooked) == []
@@ -41,9 +41,7 @@ async def test_the_last_failure_stores_the_hooks_job_with_the_events_errors(hook
         "errors": [{"type": "A"}, {"type": "B"}],
     }
     assert await hooks(hooked) == [{"n": 1, "failure": failure}]
-
-
-async def test_what_a_sweep_expires_calls_the_hook_while_no_worker_lives(hooked: Connection) -> None:
+    await hooked.execute("delete from agent.event")
     await enqueue(hooked, "job")
     await Engine(hooked).retire_worker("w1")
     await hooked.execute("update agent.event set deadline = '2020-01-01'")

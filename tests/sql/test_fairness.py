@@ -5,7 +5,6 @@ from datetime import timedelta
 
 from surelane.calls import Connection
 from surelane_service.engine import Engine
-from tests.sql.conftest import Connect
 from tests.sql.queue_steps import claim, enqueue, locked
 
 FLOOD = """
@@ -135,12 +134,9 @@ async def test_groups_keep_their_order(queue: Connection) -> None:
     assert [tuple(row) for row in await queue.fetch(heads)] == [(members[1], 4)]
 
 
-async def test_one_worker_at_a_time_shares_a_kind_and_locked_events_stop_nothing(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_one_worker_at_a_time_shares_a_kind_beside_locks(queue: Connection, other: Connection) -> None:
     await flood(queue, "crowd")
     held, _ = await single(queue, "a"), await single(queue, "b")
-    other = await connect()
     async with other.transaction():
         await other.execute("select agent.share_kind('job')")
         assert await queue.fetchval("select agent.share_kind('job')") is None

@@ -45,9 +45,7 @@ async def test_later_click_counts_in_the_turns_channel(queue: Connection, done: 
     assert await rows(queue) == [("U1", 1, None), ("U2", 1, None)]
 
 
-async def test_person_is_told_three_times_unless_they_rate_also_after_retention_dropped_it(
-    queue: Connection,
-) -> None:
+async def test_person_is_told_three_times_unless_they_rate_also_after_retention(queue: Connection) -> None:
     assert [await queue.fetchval(REMIND, "T1", "U1") for _ in range(5)] == [True, True, True, False, False]
     assert await queue.fetchval(REMIND, "T2", "U1")
     identity = await turn(queue)

@@ -5,22 +5,10 @@ from datetime import timedelta
 
 from surelane.calls import Connection
 from surelane_operator.changes import Changes
-from tests.sql.queue_steps import (
-    advance,
-    await_answer,
-    claim,
-    complete,
-    enqueue,
-    envelope,
-    fail,
-    heads,
-    insert,
-    pair,
-    sweep,
-)
+from tests.sql import queue_steps as do
+from tests.sql.queue_steps import MINUTE, envelope, pair
 
 HANDLED, UNHANDLED = "slack.app_mention", "slack.message.channels"
-MINUTE = timedelta(minutes=1)
 
 
 async def announce(queue: Connection, *kinds: str, name: str = "w1") -> None:
@@ -29,38 +17,40 @@ async def announce(queue: Connection, *kinds: str, name: str = "w1") -> None:
 
 
 async def handled(queue: Connection) -> list[int]:
-    return [row["id"] for row in await claim(queue, HANDLED)]
+    return [row["id"] for row in await do.claim(queue, HANDLED)]
 
 
 async def add(queue: Connection, kind: str) -> int:
-    return await enqueue(queue, kind, group_key="g")
-
-
-async def test_a_mention_is_claimed_though_its_channel_message_came_first(queue: Connection) -> None:
-    """Slack sends both for one message, and many bots handle the mention alone."""
-    await announce(queue, HANDLED)
-    thread = {"channel": "C1", "ts": "1.1"}
-    await insert(queue, envelope("Ev1", type="message", channel_type="channel", **thread))
-    mention = await insert(queue, envelope("Ev2", **thread))
-    assert await handled(queue) == [mention]
+    return await do.enqueue(queue, kind, group_key="g")
 
 
 async def test_what_nobody_handles_waits_behind_what_somebody_does(queue: Connection) -> None:
+    """Slack sends both for a mention in a channel, and many bots handle the mention alone."""
     await announce(queue, HANDLED)
+    thread = {"channel": "C1", "ts": "1.1"}
+    await do.insert(queue, envelope("Ev1", type="message", channel_type="channel", **thread))
+    mention = await do.insert(queue, envelope("Ev2", **thread))
+    assert await handled(queue) == [mention]
     unhandled = await add(queue, UNHANDLED)
     first = await add(queue, HANDLED)
     await add(queue, UNHANDLED)
     second = await add(queue, HANDLED)
-    rows = await claim(queue, HANDLED)
+    rows = await do.claim(queue, HANDLED)
     assert [row["id"] for row in rows] == [first, second]
     third = await add(queue, HANDLED)
     assert await handled(queue) == []
-    await complete(queue, *map(pair, rows))
+    await do.complete(queue, *map(pair, rows))
     assert await handled(queue) == [third]
-    await complete(queue, (third, 1))
-    assert await heads(queue, "g") == [unhandled]
+    await do.complete(queue, (third, 1))
+    assert await do.heads(queue, "g") == [unhandled]
     fourth = await add(queue, HANDLED)
     assert await handled(queue) == [fourth]
+    # While no worker runs, those that ran last are what is known.
+    await queue.execute("delete from agent.event")
+    await do.advance(queue, timedelta(hours=20))
+    await add(queue, UNHANDLED)
+    mention = await add(queue, HANDLED)
+    assert await do.heads(queue, "g") == [mention]
 
 
 async def test_a_kind_that_gets_a_worker_is_handed_over_in_order_again(queue: Connection) -> None:
@@ -68,7 +58,7 @@ async def test_a_kind_that_gets_a_worker_is_handed_over_in_order_again(queue: Co
     unhandled = await add(queue, UNHANDLED)
     mention = await add(queue, HANDLED)
     await announce(queue, HANDLED, UNHANDLED, name="w2")
-    assert [row["id"] for row in await claim(queue, HANDLED, UNHANDLED)] == [unhandled, mention]
+    assert [row["id"] for row in await do.claim(queue, HANDLED, UNHANDLED)] == [unhandled, mention]
 
 
 async def test_a_claim_passes_over_no_member_that_another_worker_handles(queue: Connection) -> None:
@@ -76,22 +66,22 @@ async def test_a_claim_passes_over_no_member_that_another_worker_handles(queue: 
     await announce(queue, UNHANDLED, name="w2")
     first, second, _ = [await add(queue, kind) for kind in (HANDLED, UNHANDLED, HANDLED)]
     assert await handled(queue) == [first]
-    await complete(queue, (first, 1))
-    assert await heads(queue, "g") == [second]
+    await do.complete(queue, (first, 1))
+    assert await do.heads(queue, "g") == [second]
 
 
 async def test_a_retry_leads_again_once_its_kind_has_a_worker(queue: Connection) -> None:
     await announce(queue, UNHANDLED)
     retry = await add(queue, UNHANDLED)
-    await fail(queue, *map(pair, await claim(queue, UNHANDLED)))
+    await do.fail(queue, *map(pair, await do.claim(queue, UNHANDLED)))
     mention = await add(queue, HANDLED)
-    await advance(queue, MINUTE * 3)
+    await do.advance(queue, MINUTE * 3)
     await announce(queue, HANDLED, name="w2")
     await swept(queue)
-    assert await heads(queue, "g") == [mention]
+    assert await do.heads(queue, "g") == [mention]
     await announce(queue, UNHANDLED)
     await swept(queue)
-    assert await heads(queue, "g") == [retry]
+    assert await do.heads(queue, "g") == [retry]
 
 
 async def test_a_worker_that_comes_frees_what_waited_behind_unhandled_heads(queue: Connection) -> None:
@@ -106,21 +96,13 @@ async def test_a_kind_whose_workers_are_gone_gives_way_within_a_sweep(queue: Con
     await announce(queue, HANDLED, UNHANDLED)
     await add(queue, UNHANDLED)
     mention = await add(queue, HANDLED)
-    await advance(queue, MINUTE)
+    await do.advance(queue, MINUTE)
     await announce(queue, HANDLED, name="w2")
     assert await handled(queue) == [], "its worker was there a minute ago"
-    await advance(queue, MINUTE * 2)
+    await do.advance(queue, MINUTE * 2)
     await announce(queue, HANDLED, name="w2")
     await queue.execute("select agent.sweep_events(_by_age => false)")
     assert await handled(queue) == [mention]
-
-
-async def test_while_no_worker_runs_those_that_ran_last_are_what_is_known(queue: Connection) -> None:
-    await announce(queue, HANDLED)
-    await advance(queue, timedelta(hours=20))
-    await add(queue, UNHANDLED)
-    mention = await add(queue, HANDLED)
-    assert await heads(queue, "g") == [mention]
 
 
 async def swept(queue: Connection) -> None:
@@ -130,30 +112,30 @@ async def swept(queue: Connection) -> None:
 async def test_while_a_kind_is_paused_its_groups_go_on_without_it(queue: Connection) -> None:
     parked, running, member = [await add(queue, kind) for kind in ("parked", HANDLED, "parked")]
     await queue.execute("select agent.pause_kind('parked')")
-    rows = await claim(queue, "parked", HANDLED)
+    rows = await do.claim(queue, "parked", HANDLED)
     assert [row["id"] for row in rows] == [running]
-    await complete(queue, *map(pair, rows))
-    assert await claim(queue, "parked", HANDLED) == []
-    await advance(queue, timedelta(hours=2))
+    await do.complete(queue, *map(pair, rows))
+    assert await do.claim(queue, "parked", HANDLED) == []
+    await do.advance(queue, timedelta(hours=2))
     expired = await add(queue, HANDLED)
     await queue.execute("update agent.event set vt = vt - interval '2 hours' where id = $1", expired)
-    assert await sweep(queue) == 1
+    assert await do.sweep(queue) == 1
     later = await queue.fetchval("select agent.clock() + interval '1 hour'")
-    head = await enqueue(queue, HANDLED, group_key="g", run_at=later)
-    assert await heads(queue, "g") == [head]
+    head = await do.enqueue(queue, HANDLED, group_key="g", run_at=later)
+    assert await do.heads(queue, "g") == [head]
     await queue.execute("select agent.resume_kind('parked')")
-    assert [row["id"] for row in await claim(queue, "parked")] == [parked, member]
+    assert [row["id"] for row in await do.claim(queue, "parked")] == [parked, member]
 
 
 async def test_after_a_worker_came_back_nothing_visible_waits_behind_a_parked_head(queue: Connection) -> None:
     """While no worker handled its kind, the event that awaits an answer was the head."""
     await announce(queue, "asks")
     asking = await add(queue, "asks")
-    await claim(queue, "asks")
+    await do.claim(queue, "asks")
     waiting = await add(queue, HANDLED)
     deadline = await queue.fetchval("select agent.clock() + interval '1 day'")
-    assert await await_answer(queue, (asking, 1), deadline) == "done"
-    assert await heads(queue, "g") == [asking]
+    assert await do.await_answer(queue, (asking, 1), deadline) == "done"
+    assert await do.heads(queue, "g") == [asking]
     await announce(queue, HANDLED, name="w2")
     assert await handled(queue) == [waiting]
 
@@ -164,13 +146,13 @@ async def test_while_workers_are_replaced_groups_keep_their_order(queue: Connect
     first = await add(queue, UNHANDLED)
     await announce(queue, HANDLED, name="w2")
     await queue.execute("select agent.retire_worker('w1')")
-    await advance(queue, timedelta(seconds=20))
+    await do.advance(queue, timedelta(seconds=20))
     second = await add(queue, HANDLED)
     await swept(queue)
-    assert await heads(queue, "g") == [first]
+    assert await do.heads(queue, "g") == [first]
     assert await handled(queue) == []
     await announce(queue, HANDLED, UNHANDLED, name="w3")
-    rows = await claim(queue, HANDLED, UNHANDLED)
+    rows = await do.claim(queue, HANDLED, UNHANDLED)
     assert [row["id"] for row in rows] == [first, second]
 
 
@@ -179,7 +161,7 @@ async def test_a_kind_whose_workers_retired_gives_way_in_the_end(queue: Connecti
     await add(queue, UNHANDLED)
     mention = await add(queue, HANDLED)
     await queue.execute("select agent.retire_worker('w1')")
-    await advance(queue, MINUTE * 4)
+    await do.advance(queue, MINUTE * 4)
     await announce(queue, HANDLED, name="w2")
     assert await handled(queue) == [mention]
 

@@ -10,23 +10,9 @@ import asyncpg
 import pytest
 
 from surelane.calls import Connection
+from tests.sql import queue_steps as do
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import (
-    advance,
-    all_done,
-    claim,
-    claim_one,
-    claim_single,
-    complete,
-    ended,
-    ending,
-    enqueue,
-    envelope,
-    insert,
-    live,
-    pair,
-    waits_for_lock,
-)
+from tests.sql.queue_steps import envelope, pair
 
 KIND = "slack.app_mention"
 
@@ -38,28 +24,15 @@ def in_thread(event_id: str, thread: str, **inner: Any) -> str:
 
 async def insert_batch(queue: Connection, *events: str) -> list[tuple[int, bool]]:
     """Insert a batch; return the id of each event, and whether it is a duplicate."""
-    rows = await queue.fetch(
-        "select id, duplicate from agent.insert_events($1) order by ordinal", list(events)
-    )
+    rows = await queue.fetch("select * from agent.insert_events($1) order by ordinal", list(events))
     return [(row["id"], row["duplicate"]) for row in rows]
-
-
-async def store_at_once(queue: Connection, *events: str) -> list[int]:
-    """Return the places, from 1, of a batch's events that one statement stores."""
-    stored = await queue.fetchval(
-        "select agent.store_new_events($1, $2, null, null"
-        ", array(select agent.event_kind(e) from unnest($2::jsonb[]) as e), '{}')",
-        range(1, len(events) + 1),
-        list(events),
-    )
-    return sorted(stored)
 
 
 async def finished(queue: Connection, event: str) -> int:
     """Insert an event, claim it and complete it."""
-    identity = await insert(queue, event)
-    claimed = await claim_single(queue)
-    assert await complete(queue, (identity, len(claimed["claimed"]))) == ["done"]
+    identity = await do.insert(queue, event)
+    claimed = await do.claim_single(queue)
+    assert await do.complete(queue, (identity, len(claimed["claimed"]))) == ["done"]
     return identity
 
 
@@ -75,7 +48,8 @@ async def rows_stored(queue: Connection) -> list[dict[str, Any]]:
     ]
 
 
-async def test_a_batch_row_is_what_a_single_insert_makes_of_the_event(queue: Connection) -> None:
+async def test_one_statement_stores_all_that_is_new_as_single_inserts_do(queue: Connection) -> None:
+    """Members of new and of existing groups are included. Only duplicates take the general way."""
     events = [
         envelope("Ev1", channel="C1", ts="1.1"),
         envelope("Ev2", type="message", channel_type="im", channel="D1", event_ts="1700000000.5"),
@@ -84,17 +58,14 @@ async def test_a_batch_row_is_what_a_single_insert_makes_of_the_event(queue: Con
         json.dumps({"command": "/deploy", "trigger_id": "1.2"}),
     ]
     for event in events:
-        await insert(queue, event)
+        await do.insert(queue, event)
     singly = await rows_stored(queue)
     await queue.execute("delete from agent.event")
     await insert_batch(queue, *events)
     assert await rows_stored(queue) == singly
     assert len(singly) == len(events)
-
-
-async def test_one_statement_stores_all_that_is_new(queue: Connection) -> None:
-    """Members of new and of existing groups are included. Only duplicates take the general way."""
-    await insert(queue, in_thread("Ev1", "D1"))
+    await queue.execute("delete from agent.event")
+    await do.insert(queue, in_thread("Ev1", "D1"))
     batch = [
         envelope("Ev9"),
         in_thread("Ev3", "D2"),
@@ -103,14 +74,20 @@ async def test_one_statement_stores_all_that_is_new(queue: Connection) -> None:
         in_thread("Ev1", "D1"),
         envelope("Ev9"),
     ]
-    assert await store_at_once(queue, *batch) == [1, 2, 3, 4]
+    stored = await queue.fetchval(
+        "select agent.store_new_events($1, $2, null, null"
+        ", array(select agent.event_kind(e) from unnest($2::jsonb[]) as e), '{}')",
+        range(1, len(batch) + 1),
+        batch,
+    )
+    assert sorted(stored) == [1, 2, 3, 4]
 
 
 async def test_each_finds_its_duplicate_wherever_that_is(queue: Connection) -> None:
     past = await finished(queue, envelope("Ev1"))
-    running = await insert(queue, envelope("Ev2"))
-    assert await claim_one(queue) is not None
-    waiting = await insert(queue, envelope("Ev3"))
+    running = await do.insert(queue, envelope("Ev2"))
+    assert await do.claim_one(queue) is not None
+    waiting = await do.insert(queue, envelope("Ev3"))
     answers = await insert_batch(queue, *(envelope(f"Ev{number}") for number in (4, 1, 2, 3, 4, 1, 5)))
     new, other = answers[0][0], answers[-1][0]
     assert answers == [
@@ -125,68 +102,51 @@ async def test_each_finds_its_duplicate_wherever_that_is(queue: Connection) -> N
     assert await queue.fetchval("select count(*) from agent.event") == 4
 
 
-async def test_one_that_is_no_event_is_a_clear_error_and_nothing_is_stored(queue: Connection) -> None:
-    for bad in ("[]", "1", None):
-        with pytest.raises(asyncpg.InvalidParameterValueError, match="an event is a JSON object"):
-            await queue.fetch("select * from agent.insert_events($1)", [envelope("Ev1"), bad])
-    assert await queue.fetchval("select count(*) from agent.event") == 0
-
-
-async def test_a_batch_above_read_committed_is_refused(queue: Connection) -> None:
-    async with queue.transaction(isolation="repeatable_read"):
-        with pytest.raises(asyncpg.InvalidTransactionStateError, match="READ COMMITTED"):
-            await insert_batch(queue, envelope("Ev1"))
-
-
 @pytest.mark.usefixtures("patient")
 async def test_a_batch_waits_for_a_duplicates_move_to_history(queue: Connection, other: Connection) -> None:
-    identity = await insert(queue, envelope("Ev2"))
-    (row,) = await claim(queue, KIND)
+    identity = await do.insert(queue, envelope("Ev2"))
+    (row,) = await do.claim(queue, KIND)
     async with other.transaction():
-        assert await complete(other, pair(row)) == ["done"]
+        assert await do.complete(other, pair(row)) == ["done"]
         batch = asyncio.create_task(insert_batch(queue, *(envelope(f"Ev{number}") for number in (1, 2, 3))))
-        await waits_for_lock(other, queue)
+        await do.waits_for_lock(other, queue)
     first, found, third = await batch
     assert (first[1], found, third[1]) == (False, (identity, True), False)
-    assert await ending(queue, identity) == ("completed", None)
+    assert await do.ending(queue, identity) == ("completed", None)
 
 
 @pytest.mark.usefixtures("patient")
-async def test_batches_beside_moves_to_history_store_nothing_twice(
-    queue: Connection, connect: Connect
-) -> None:
+async def test_batches_beside_moves_to_history_store_all_once(queue: Connection, connect: Connect) -> None:
     others = [await connect() for _ in range(3)]
     for turn in range(12):
         events = [in_thread(f"Ev{turn}-{number}", f"D{number % 3}") for number in range(6)]
         ids = [identity for identity, _ in await insert_batch(queue, *events)]
-        rows = await claim(queue, KIND)
-        answers, *found = await all_done(
-            complete(queue, *map(pair, rows)), *(insert_batch(other, *events) for other in others)
+        rows = await do.claim(queue, KIND)
+        answers, *found = await do.all_done(
+            do.complete(queue, *map(pair, rows)), *(insert_batch(other, *events) for other in others)
         )
         assert found == [[(identity, True) for identity in ids]] * 3
         busy = [pair(row) for row, answer in zip(rows, answers, strict=True) if answer == "busy"]
-        assert not busy or set(await complete(queue, *busy)) == {"done"}
+        assert not busy or set(await do.complete(queue, *busy)) == {"done"}
     assert await queue.fetchval("select count(*) from agent.event") == 0
 
 
 @pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("scheduled", [False, True], ids=["waiting head", "head that yields"])
-async def test_a_batch_holds_nothing_of_later_groups_while_it_waits_for_one(
-    queue: Connection, other: Connection, scheduled: bool
-) -> None:
+async def test_a_waiting_batch_locks_one_group(queue: Connection, other: Connection, scheduled: bool) -> None:
     """Otherwise it would deadlock with a transaction that has locked this group and waits for a later one."""
     later = await queue.fetchval("select agent.clock() + interval '1 day'")
-    head = await enqueue(queue, group_key="T1:D1", run_at=later if scheduled else None)
+    head = await do.enqueue(queue, group_key="T1:D1", run_at=later if scheduled else None)
     async with asyncio.timeout(60):
         async with other.transaction():
             if scheduled:
-                await enqueue(other, group_key="T1:D1")
+                await do.enqueue(other, group_key="T1:D1")
                 await other.execute("set constraints agent.member_joins immediate")  # takes over at once
             else:
                 await other.execute("select from agent.event where id = $1 for update", head)
             batch = asyncio.create_task(insert_batch(queue, in_thread("Ev2", "D2"), in_thread("Ev1", "D1")))
-            await waits_for_lock(other, queue)
-            await enqueue(other, group_key="T1:D2")
+            await do.waits_for_lock(other, queue)
+            await do.enqueue(other, group_key="T1:D2")
         answers = await batch
     assert [duplicate for _, duplicate in answers] == [False, False]
 
@@ -199,51 +159,47 @@ BY_HAND = (
 
 
 @pytest.mark.parametrize("event_ts", ["soon", None])
-async def test_a_duplicate_without_a_time_finds_history_for_a_day(
-    queue: Connection, event_ts: str | None
-) -> None:
+async def test_a_duplicate_without_a_time_is_found_for_a_day(queue: Connection, event_ts: str | None) -> None:
     identity = await finished(queue, envelope("Ev1", event_ts=event_ts))
-    await advance(queue, timedelta(hours=24))
-    assert await insert(queue, envelope("Ev1", event_ts=event_ts)) == identity
+    await do.advance(queue, timedelta(hours=24))
+    assert await do.insert(queue, envelope("Ev1", event_ts=event_ts)) == identity
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["committed", "rolled back"])
 async def test_a_duplicate_waits_for_an_open_insert(queue: Connection, other: Connection, kept: bool) -> None:
     transaction = other.transaction()
     await transaction.start()
-    first = await insert(other, envelope("Ev1"))
-    second = asyncio.create_task(insert(queue, envelope("Ev1")))
-    await waits_for_lock(other, queue)
+    first = await do.insert(other, envelope("Ev1"))
+    second = asyncio.create_task(do.insert(queue, envelope("Ev1")))
+    await do.waits_for_lock(other, queue)
     await (transaction.commit() if kept else transaction.rollback())
     assert (await second == first) is kept
     assert await queue.fetchval("select count(*) from agent.event") == 1
 
 
 async def test_a_duplicate_waits_for_the_move_to_history(queue: Connection, other: Connection) -> None:
-    identity = await insert(queue, envelope("Ev1"))
-    (claimed,) = await claim(queue, "slack.app_mention")
+    identity = await do.insert(queue, envelope("Ev1"))
+    (claimed,) = await do.claim(queue, "slack.app_mention")
     async with other.transaction():
-        assert await complete(other, (identity, claimed["claim"])) == ["done"]
-        duplicate = asyncio.create_task(insert(queue, envelope("Ev1")))
-        await waits_for_lock(other, queue)
+        assert await do.complete(other, (identity, claimed["claim"])) == ["done"]
+        duplicate = asyncio.create_task(do.insert(queue, envelope("Ev1")))
+        await do.waits_for_lock(other, queue)
     assert await duplicate == identity
-    assert await ending(queue, identity) == ("completed", None)
+    assert await do.ending(queue, identity) == ("completed", None)
     assert await queue.fetchval("select count(*) from agent.event") == 0
 
 
-@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
-async def test_inserting_above_read_committed_is_refused(queue: Connection, isolation: str) -> None:
-    async with queue.transaction():
-        await queue.execute(f"set transaction isolation level {isolation}")
+@pytest.mark.parametrize("isolation", ["repeatable_read", "serializable"])
+@pytest.mark.parametrize("call", ["insert_event('{}')", "insert_events('{\"{}\"}')"])
+async def test_inserts_above_read_committed_are_refused(queue: Connection, isolation: Any, call: str) -> None:
+    async with queue.transaction(isolation=isolation):
         with pytest.raises(asyncpg.InvalidTransactionStateError, match="READ COMMITTED"):
-            await queue.fetchval("select agent.insert_event($1)", envelope("Ev1"))
+            await queue.execute(f"select agent.{call}")
 
 
-async def test_a_batch_gives_up_on_a_blocked_event_and_stores_nothing(
-    queue: Connection, other: Connection
-) -> None:
+async def test_a_batch_gives_up_on_a_blocked_event_entirely(queue: Connection, other: Connection) -> None:
     async with other.transaction():
-        await insert(other, envelope("Ev2"))
+        await do.insert(other, envelope("Ev2"))
         with pytest.raises(asyncpg.LockNotAvailableError):
             await queue.fetch(
                 "select * from agent.insert_events($1)", [envelope("Ev1"), envelope("Ev2"), envelope("Ev3")]
@@ -267,37 +223,31 @@ async def test_batches_in_any_order_do_not_deadlock(queue: Connection, connect: 
     ]
     others = [await connect() for _ in range(4)]
     batches = (events, events[::-1], events[20:] + events[:20], events[::2] + events[1::2])
-    answers = await all_done(
+    answers = await do.all_done(
         *(insert_again(other, batch) for other, batch in zip(others, batches, strict=True))
     )
     assert len({identity for ids in answers for identity, _ in ids}) == len(events)
 
 
-async def test_an_event_moved_back_by_hand_is_processed_again(queue: Connection) -> None:
+async def test_an_event_that_was_moved_or_copied_back_by_hand_runs_again(queue: Connection) -> None:
+    """Where an id is both in the queue and in history, it does not change, and requeueing it returns."""
     identity = await finished(queue, envelope("Ev1"))
     await queue.execute(BY_HAND, identity)
-    claimed = await claim_single(queue)
+    claimed = await do.claim_single(queue)
     assert (claimed["id"], claimed["attempts"], len(claimed["claimed"])) == (identity, 1, 2)
-    assert await complete(queue, (identity, 1)) == ["stale"]
-    assert await complete(queue, (identity, 2)) == ["done"]
-
-
-async def test_an_event_copied_back_by_hand_leaves_history_and_can_end_again(queue: Connection) -> None:
-    identity = await finished(queue, envelope("Ev1"))
+    assert await do.complete(queue, (identity, 1)) == ["stale"]
+    assert await do.complete(queue, (identity, 2)) == ["done"]
+    identity = await finished(queue, envelope("Ev2"))
     await queue.execute(
         "insert into agent.event (id, event_ts, claimed, event)"
         " select id, event_ts, claimed, event from agent.event_hist where id = $1",
         identity,
     )
-    assert await ended(queue, identity) is None
-    assert await claim_one(queue) is not None
+    assert await do.ended(queue, identity) is None
+    assert await do.claim_one(queue) is not None
     await queue.execute("select agent.delete_event($1)", identity)
-    assert await ending(queue, identity) == ("completed", None)
-
-
-async def test_requeueing_what_is_live_under_another_copy_changes_nothing(queue: Connection) -> None:
-    """An id that is both in the queue and in history does not change, and requeueing it returns."""
-    identity = await finished(queue, envelope("Ev1"))
+    assert await do.ending(queue, identity) == ("completed", None)
+    identity = await finished(queue, envelope("Ev3"))
     await queue.execute(BY_HAND, identity)
     await queue.execute(
         "insert into agent.event_hist (id, event_ts, attempts, vt, claimed, event, kind, item_key, head, lane"
@@ -307,4 +257,4 @@ async def test_requeueing_what_is_live_under_another_copy_changes_nothing(queue:
         identity,
     )
     assert await queue.fetch("select agent.rerun_events($1)", [identity]) == []
-    assert await live(queue, identity) is not None
+    assert await do.live(queue, identity) is not None

@@ -45,12 +45,6 @@ def installation(team: str | None = "T1", user: str = "U1", **changes: Any) -> I
     return Installation(**(values | changes))
 
 
-@pytest.fixture
-async def service(queue: Connection, connect: Connect) -> Connection:
-    assert not queue.is_closed()
-    return await connect("surelane_worker")
-
-
 def kept(connection: Connection, *keys: str) -> Installations:
     return Installations(connection, Keyring(keys or (NEW,)))
 
@@ -65,7 +59,7 @@ async def found(connection: Connection, user: str | None = None) -> Installation
     return installed
 
 
-async def test_an_installation_is_found_as_it_was_saved_but_for_refresh_tokens(service: Connection) -> None:
+async def test_an_installation_is_found_as_saved_by_workspace_and_person(service: Connection) -> None:
     saved = installation()
     await store(service).async_save(saved)
     expected = saved.to_dict() | {"bot_refresh_token": None, "installed_at": 0}
@@ -73,10 +67,6 @@ async def test_an_installation_is_found_as_it_was_saved_but_for_refresh_tokens(s
     bot = await store(service).async_find_bot(**WORKSPACE)
     assert bot is not None
     assert (bot.bot_token, bot.bot_user_id, bot.bot_scopes) == (SECRETS[0], "UB", ["chat:write", "commands"])
-
-
-async def test_each_person_has_a_token_and_the_workspace_one_bot(service: Connection) -> None:
-    await store(service).async_save(installation())
     await store(service).async_save(installation(user="U2", user_token="xoxp-two", bot_token="xoxb-new"))
     first, latest = await found(service, "U1"), await found(service)
     assert (first.user_token, first.bot_token) == (SECRETS[2], "xoxb-new")
@@ -189,7 +179,7 @@ async def test_a_state_is_used_once_and_forgotten_in_the_end(queue: Connection, 
     assert ids == [f"oauth {state.hex()}" for state in (b"a", b"c")]
 
 
-async def test_one_process_refreshes_a_token(service: Connection, connect: Connect) -> None:
+async def test_one_process_renews_a_token(service: Connection, connect: Connect, queue: Connection) -> None:
     await store(service).async_save(installation())
     installations, other = kept(service), kept(await connect("surelane_worker"))
     assert await installations.expiring(timedelta(hours=11)) == []
@@ -208,9 +198,6 @@ async def test_one_process_refreshes_a_token(service: Connection, connect: Conne
     assert (fresh.token, fresh.expires_at) == ("xoxb-fresh", None)
     assert fresh.values["bot_refresh_token"] == SECRETS[1]
     assert await other.begin_refresh(row, minute) is None  # it has changed since
-
-
-async def test_a_refresh_whose_process_died_is_begun_again(queue: Connection, service: Connection) -> None:
     await store(service).async_save(installation())
     (row,) = await kept(service).expiring(timedelta(hours=13))
     assert await kept(service).begin_refresh(row, timedelta(seconds=30)) is not None
@@ -275,7 +262,18 @@ async def test_an_install_shows_what_waits_and_wakes_workers(queue: Connection, 
 
 
 async def test_another_reporter_is_found_while_it_has_the_app(queue: Connection, connect: Connect) -> None:
-    ingest, worker = kept(await connect("surelane_ingest")), kept(await connect("surelane_worker"))
+    ingest = kept(await connect("surelane_ingest"))
+    ended, live = [await queue.fetchval("select agent.enqueue('turn')") for _ in range(2)]
+    noted = "select array_agg(event_id order by event_id) from agent.other_report"
+    for event in (ended, live):
+        await ingest.note_report(event, Owner("T2"))
+    await queue.execute("select agent.delete_event($1)", ended)
+    await ingest.note_report(ended, Owner("T3"))  # has ended already
+    assert await queue.fetchval(noted) == [ended, live]
+    await queue.execute("update agent.test_clock set shift = interval '2 hours'")
+    await ingest.note_report(live, Owner("T3"))
+    assert await queue.fetchval(noted) == [live, live]
+    worker = kept(await connect("surelane_worker"))
     event = await queue.fetchval("select agent.enqueue('turn')")
     grid = Owner("E1", enterprise_wide=True)
     for reporter in (Owner("T2"), grid, Owner("T2")):  # Slack repeats one
@@ -288,20 +286,6 @@ async def test_another_reporter_is_found_while_it_has_the_app(queue: Connection,
     await ingest.delete(Owner("T2"), [BOT])
     assert await worker.other_reporter(event) == grid
     assert await worker.other_reporter(event + 1) is None
-
-
-async def test_reports_of_events_that_have_ended_are_forgotten(queue: Connection, connect: Connect) -> None:
-    ingest = kept(await connect("surelane_ingest"))
-    ended, live = [await queue.fetchval("select agent.enqueue('turn')") for _ in range(2)]
-    noted = "select array_agg(event_id order by event_id) from agent.other_report"
-    for event in (ended, live):
-        await ingest.note_report(event, Owner("T2"))
-    await queue.execute("select agent.delete_event($1)", ended)
-    await ingest.note_report(ended, Owner("T3"))  # has ended already
-    assert await queue.fetchval(noted) == [ended, live]
-    await queue.execute("update agent.test_clock set shift = interval '2 hours'")
-    await ingest.note_report(live, Owner("T3"))
-    assert await queue.fetchval(noted) == [live, live]
 
 
 async def test_a_connected_account_wakes_its_persons_turns_alone(queue: Connection, connect: Connect) -> None:

@@ -3,16 +3,17 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import asyncpg
 import pytest
 
 from surelane.calls import Connection
 from tests.databases import Server
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import claim, enqueue
+from tests.sql.migrations import connected
+from tests.sql.queue_steps import advance, claim, enqueue
 from tests.sql.test_console_reads import fewest_pages
 
 
@@ -24,10 +25,6 @@ async def unmeasured(queue: Connection) -> None:
 async def measure(connection: Connection) -> dict[str, Any]:
     figures: dict[str, Any] = json.loads(await connection.fetchval("select agent.measure_queue()"))
     return figures
-
-
-async def pass_time(queue: Connection, time: str) -> None:
-    await queue.execute("update agent.test_clock set shift = shift + $1::text::interval", time)
 
 
 async def until_due(queue: Connection) -> None:
@@ -48,7 +45,7 @@ async def test_events_are_counted_by_kind_and_state(queue: Connection) -> None:
     await enqueue(queue, "mail", run_at=datetime.now(UTC) + timedelta(hours=1))
     await enqueue(queue, "note")
     await queue.execute("select agent.pause_kind('note')")
-    await pass_time(queue, "5 minutes")
+    await advance(queue, timedelta(minutes=5))
     figures = await measure(queue)
     assert states(figures) == {"mail": (2, 1, 1), "note": (1, 0, 0)}
     assert [kind["paused"] for kind in figures["kinds"]] == [False, True]
@@ -72,7 +69,7 @@ async def test_an_empty_queue_has_figures_and_workers_count_for_ninety_seconds(q
     await queue.execute("select agent.announce_worker('w', '{}', '0.1.0', interval '1 second')")
     figures = await measure(queue)
     assert (figures["kinds"], figures["group_waiting"], figures["workers"]) == ([], 0, 1)
-    await pass_time(queue, "2 minutes")
+    await advance(queue, timedelta(minutes=2))
     assert (await measure(queue))["workers"] == 0
 
 
@@ -91,16 +88,32 @@ async def test_figures_are_measured_once_for_all_who_ask(queue: Connection, conn
         assert (meanwhile["fresh"], meanwhile["measured_at"]) == (False, first["measured_at"])
 
 
+@asynccontextmanager
+async def slow(queue: Connection) -> AsyncIterator[None]:
+    """Make measuring take more than a second."""
+    transaction = queue.transaction()
+    await transaction.start()
+    await queue.execute(
+        "create or replace function agent.vacuum_holder()"
+        " returns table (holder text, pid int4, application text, state text, since timestamptz, anchor text)"
+        " language sql as $$ select null, null::int4, null, null, null::timestamptz, null from pg_sleep(1.1) $$"
+    )
+    yield
+    pause = await queue.fetchval("select due from agent.measurement")
+    await transaction.rollback()
+    await queue.execute("update agent.measurement set due = $1", pause)
+
+
 async def test_measuring_that_takes_long_or_is_given_up_is_put_off(queue: Connection) -> None:
     before = await measure(queue)
     pause = "select extract(epoch from due - measured_at)::float8 from agent.measurement"
     usually = await queue.fetchval(pause)
     await until_due(queue)
-    async with Slow(queue):
+    async with slow(queue):
         await measure(queue)
     assert await queue.fetchval(pause) > max(usually, 100)
     await until_due(queue)
-    async with Slow(queue):
+    async with slow(queue):
         await queue.execute("set local statement_timeout = '300ms'")
         given_up = await measure(queue)
     assert (given_up["fresh"], given_up["measured_at"]) == (False, before["measured_at"])
@@ -108,66 +121,32 @@ async def test_measuring_that_takes_long_or_is_given_up_is_put_off(queue: Connec
     assert await queue.fetchval(left) > 20
 
 
-class Slow:
-    """Makes measuring take more than a second."""
-
-    def __init__(self, queue: Connection) -> None:
-        self._transaction = queue.transaction()
-        self._queue = queue
-
-    async def __aenter__(self) -> None:
-        await self._transaction.start()
-        await self._queue.execute(
-            "create or replace function agent.vacuum_holder()"
-            " returns table (holder text, pid int4, application text, state text, since timestamptz, anchor text)"
-            " language sql as $$ select null, null::int4, null, null, null::timestamptz, null from pg_sleep(1.1) $$"
-        )
-
-    async def __aexit__(self, *_: object) -> None:
-        pause = await self._queue.fetchval("select due from agent.measurement")
-        await self._transaction.rollback()
-        await self._queue.execute("update agent.measurement set due = $1", pause)
-
-
 MANY = 60_000
 
 
-async def vacuumed(connection: Connection) -> None:
-    """Vacuum until every page is all-visible. A snapshot of another session may delay that for a moment."""
-    async with asyncio.timeout(90):
-        while await connection.fetchval(
-            "select relallvisible < relpages or relpages = 0 from pg_class where oid = 'agent.event'::regclass"
-        ):
-            await connection.execute("vacuum analyze agent.event")
-
-
-@pytest.fixture(scope="module")
-async def backlog(server: Server, template: str) -> AsyncIterator[Connection]:
-    """Store a backlog of one kind, and 30 events of another."""
-    async with server.fresh(template) as name:
-        connection = await asyncpg.connect(server.uri(name))
+async def test_a_large_backlog_is_estimated_and_a_small_one_counted(server: Server, template: str) -> None:
+    async with server.fresh(template) as name, connected(server.uri(name)) as backlog:
         # An automatic analyze would make sessions plan anew, and read pages of the catalogue.
-        await connection.execute("alter table agent.event set (autovacuum_enabled = off)")
-        await connection.execute("insert into agent.kind values ('mail'), ('note')")
-        await connection.execute(
+        await backlog.execute("alter table agent.event set (autovacuum_enabled = off)")
+        await backlog.execute("insert into agent.kind values ('mail'), ('note')")
+        await backlog.execute(
             "insert into agent.event (event_ts, vt, kind, event, head, lane)"
             " select now(), now() - interval '1 hour', case when n % $1 < 30 then 'note' else 'mail' end,"
             " jsonb_build_object('text', repeat('word ', 100)), true, floor(random() * 16)"
             " from generate_series(0, $1 - 1) as n",
             MANY,
         )
-        await vacuumed(connection)
-        yield connection
-        await connection.close()
-
-
-async def test_a_large_backlog_is_estimated_and_a_small_one_beside_it_counted(backlog: Connection) -> None:
-    mail, note = json.loads(await backlog.fetchval("select agent.queue_figures(null)"))["kinds"]
-    assert mail["pending"] == pytest.approx(MANY - 30, rel=0.05)
-    assert note["pending"] == 30
-    read = await fewest_pages(backlog, "select agent.queue_figures(null)")
-    pages = await backlog.fetchval("select pg_relation_size('agent.event') / 8192")
-    assert read < pages / 10, f"{read} pages of {pages}"
+        # Until every page is all-visible. A snapshot of another session may delay that for a moment.
+        hidden = "select relallvisible < relpages or relpages = 0 from pg_class where relname = 'event'"
+        async with asyncio.timeout(90):
+            while await backlog.fetchval(hidden):
+                await backlog.execute("vacuum analyze agent.event")
+        mail, note = json.loads(await backlog.fetchval("select agent.queue_figures(null)"))["kinds"]
+        assert mail["pending"] == pytest.approx(MANY - 30, rel=0.05)
+        assert note["pending"] == 30
+        read = await fewest_pages(backlog, "select agent.queue_figures(null)")
+        pages = await backlog.fetchval("select pg_relation_size('agent.event') / 8192")
+        assert read < pages / 10, f"{read} pages of {pages}"
 
 
 async def test_a_server_knows_the_newest_timeline_that_it_was_told_of(queue: Connection) -> None:

@@ -28,9 +28,7 @@ async def test_what_holds_back_vacuum_is_named(server: Server, queue: Connection
 
 
 @pytest.mark.slow
-async def test_where_sessions_are_hidden_its_age_is_since_it_was_seen(
-    server: Server, queue: Connection, connect: Connect
-) -> None:
+async def test_a_hidden_session_ages_once_seen(server: Server, queue: Connection, connect: Connect) -> None:
     async with owner_sees_sessions(server, may=False), snapshot_held(await connect("surelane_ingest")) as pid:
         first = await holder(queue, pid)
         assert (first["application"], first["state"]) == ("a report", None)
@@ -40,9 +38,7 @@ async def test_where_sessions_are_hidden_its_age_is_since_it_was_seen(
 
 
 @pytest.mark.slow
-async def test_a_transaction_of_another_database_counts_once_it_has_written(
-    server: Server, queue: Connection, connect: Connect
-) -> None:
+async def test_another_database_counts_by_writes(server: Server, queue: Connection, connect: Connect) -> None:
     async with owner_sees_sessions(server, may=True), server.fresh() as other:
         elsewhere = await asyncpg.connect(server.uri(other))
         async with snapshot_held(elsewhere) as pid, elsewhere.transaction():

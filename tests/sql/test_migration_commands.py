@@ -28,7 +28,7 @@ from tests.sql.migrations import (
     state,
     write_scripts,
 )
-from tests.system.half_open import Proxy
+from tests.system.half_open import half_open
 
 SECONDS = parse_duration("60s")
 
@@ -192,7 +192,7 @@ async def test_apply_goes_on_once_the_database_is_there(empty_database: str, tmp
     )
     assert applying.stderr
     assert b"waiting up to 120 s: cannot connect" in await asyncio.wait_for(applying.stderr.readline(), 60)
-    async with await asyncio.start_server(Proxy(empty_database).forward, "127.0.0.1", port):
+    async with half_open(empty_database, port):
         finished = await finish(applying)
     assert finished.code == 0, finished.progress
     assert "migrated from nothing" in finished.progress

@@ -12,11 +12,12 @@ from surelane_operator.changes import Changes
 from surelane_operator.reads.filters import Cursor
 from surelane_operator.reads.queue import KindPage, list_questions, read_kinds, read_schedules, read_workers
 from surelane_operator.reads.timeline import story_of
-from surelane_operator.reads.workflows import Tree, Workflow, list_workflows, read_workflow
+from surelane_operator.reads.workflows import Workflow, list_workflows, read_workflow
 from surelane_service.cron import Cron
 from surelane_service.durations import Rate
 from surelane_service.engine import Engine, Settled
 from tests.sql.queue_steps import claim, complete, continue_with, enqueue, pair
+from tests.sql.test_trends import ended
 
 DAY = timedelta(days=1)
 
@@ -47,8 +48,8 @@ async def test_a_kind_shows_its_counts_and_who_paused_it(queue: Connection) -> N
 
 async def test_kinds_come_in_pages_and_failures_of_earlier_days_do_not_count(queue: Connection) -> None:
     await queue.execute("insert into agent.kind (kind) select 'kind' || n from generate_series(1, 5) as n")
-    await queue.execute(ENDED, 5, "kind1", DAY * 2)
-    await queue.execute(ENDED, 2, "kind1", DAY / 2)
+    for first_id, events, before in ((1, 5, DAY * 2), (10, 2, DAY / 2)):
+        await ended(queue, first_id, events, before, kind="kind1", outcome="failed")
     first = await kinds_of(queue, limit=3)
     assert [(kind.kind, kind.failed) for kind in first.kinds] == [("kind1", 2), ("kind2", 0), ("kind3", 0)]
     second = await kinds_of(queue, first.next, limit=3)
@@ -138,7 +139,7 @@ async def test_a_workflow_is_found_from_any_of_its_events(queue: Connection) -> 
     ]
 
 
-async def test_a_fan_out_below_another_is_a_branch(queue: Connection) -> None:
+async def test_a_fan_out_below_another_is_a_branch_and_many_children_come_in_pages(queue: Connection) -> None:
     _, joining = await fanned_out(queue, 2)
     (part,) = await claim(queue, "part", limit=1)
     assert await continue_with(queue, pair(part), [Job("crumb")] * 2, Continuation("inner")) == "done"
@@ -147,14 +148,11 @@ async def test_a_fan_out_below_another_is_a_branch(queue: Connection) -> None:
     assert (inner.kind, inner.continues, inner.children) == ("inner", part["id"], {"pending": 2})
     assert [child.kind for child in inner.below] == ["crumb", "crumb"]
     assert [member.kind for member in (await workflow(queue, inner.below[0].id)).path] == ["join", "inner"]
-
-
-async def test_many_children_come_in_pages(queue: Connection) -> None:
     _, joining = await fanned_out(queue, 120)
     seen: list[int] = []
     after: int | None = 0
     while after is not None:
-        tree: Tree = (await workflow(queue, joining, after)).tree
+        tree = (await workflow(queue, joining, after)).tree
         assert tree.children == {"pending": 120}
         seen += [child.id for child in tree.below]
         after = tree.more
@@ -246,11 +244,3 @@ async def test_a_worker_shows_what_it_runs(queue: Connection) -> None:
     assert (idle.name, idle.running, idle.runs) == ("w2", 0, [])
     (one,) = (await read_workers(Changes(queue), "w1")).workers
     assert len(one.runs) == 2
-
-
-ENDED = """
-insert into agent.event_hist (id, event_ts, attempts, vt, claimed, event, kind, head, lane, enqueued_at, enqueued_by
-, retrying, errors, outcome, finished_at)
-select n, moment, 1, moment, '{}', '{}', $2, true, 0, moment, 'test', false, '[]', 'failed', moment
-from generate_series(1, $1::int4) as n, lateral (select now() - $3::interval - n * interval '1 minute') as t (moment)
-"""

@@ -161,7 +161,7 @@ async def compare(connection: Connection, payloads: list[Any]) -> None:
         assert own_key is not None or key.startswith("sha256:")
 
 
-async def test_every_payload_that_the_simulator_makes(queue: Connection) -> None:
+async def test_every_payload_that_the_simulator_makes_and_others_of_any_form(queue: Connection) -> None:
     payloads = list(simulated())
     await compare(queue, payloads)
     kinds = {kind_of(payload) for payload in payloads}
@@ -172,9 +172,6 @@ async def test_every_payload_that_the_simulator_makes(queue: Connection) -> None
         *("slack.block_actions", "slack.block_suggestion", "slack.view_submission", "slack.view_closed"),
         *("slack.dialog_submission", "slack.dialog_cancellation", "surelane.answer"),
     }
-
-
-async def test_payloads_of_other_forms_and_those_without_any(queue: Connection) -> None:
     await compare(queue, list(FURTHER))
 
 

@@ -12,12 +12,6 @@ from tests.sql.queue_steps import only_row
 KINDS = ["positions.one", "positions.two"]
 
 
-async def _heard(listener: Connection) -> "asyncio.Queue[str]":
-    heard: asyncio.Queue[str] = asyncio.Queue()
-    await listener.add_listener("agent_event", lambda *notice: heard.put_nowait(str(notice[3])))
-    return heard
-
-
 async def test_each_session_takes_the_first_free_position(connect: Any) -> None:
     sessions = [Engine(await connect("surelane_worker")) for _ in range(POSITIONS + 1)]
     taken = [await session.take_position(KINDS, None) for session in sessions]
@@ -44,7 +38,8 @@ async def test_a_position_is_free_when_its_session_ends(connect: Any) -> None:
 
 async def test_those_who_listen_hear_of_positions_that_are_taken_and_left(connect: Any) -> None:
     leaving, listening = await connect("surelane_worker"), await connect("surelane_worker")
-    heard = await _heard(listening)
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    await listening.add_listener("agent_event", lambda *notice: heard.put_nowait(str(notice[3])))
     await Engine(leaving).take_position(KINDS, None)
     assert await Engine(listening).take_position(KINDS, None) == 1
     await Engine(leaving).leave_position(KINDS, 0)

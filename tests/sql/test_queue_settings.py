@@ -10,18 +10,8 @@ import pytest
 from surelane.calls import Connection
 from surelane_operator.changes import Changes
 from surelane_service.engine import DEAD_FOR, DEFAULT_MAX_ATTEMPTS, Engine
-from tests.sql.queue_steps import (
-    advance,
-    claim,
-    claim_one,
-    claim_single,
-    ending,
-    enqueue,
-    fail,
-    live,
-    pair,
-    sweep,
-)
+from tests.sql import queue_steps as do
+from tests.sql.queue_steps import HOUR, TEN_MINUTES, pair
 
 CALLS = {
     "insert_event": 'select agent.insert_event(\'{{"type": "fresh", "event_id": "Ev{0}"}}\')',
@@ -29,9 +19,6 @@ CALLS = {
     "enqueue": "select agent.enqueue('slack.fresh', _item_key => 'job{0}')",
     "enqueue_jobs": """select agent.enqueue_jobs('[{{"kind": "slack.fresh", "item_key": "many{0}"}}]')""",
 }
-
-HOUR = timedelta(hours=1)
-LEASE = timedelta(minutes=10)
 
 
 async def announce(queue: Connection, name: str, kinds: list[str], attempts: int | None) -> None:
@@ -41,66 +28,61 @@ async def announce(queue: Connection, name: str, kinds: list[str], attempts: int
 async def lapses(queue: Connection, kind: str, times: int, **named: Any) -> None:
     """Claim the kind's event and let the claim lapse, so many times."""
     for _ in range(times):
-        assert len(await claim(queue, kind, **named)) == 1
-        await advance(queue, LEASE)
+        assert len(await do.claim(queue, kind, **named)) == 1
+        await do.advance(queue, TEN_MINUTES)
 
 
 async def test_another_teams_sweep_leaves_an_event_its_attempts(queue: Connection) -> None:
     """One team's worker announced itself; the other team calls the documented functions itself."""
-    announced, plain = await enqueue(queue, "patient"), await enqueue(queue, "plain")
+    announced, plain = await do.enqueue(queue, "patient"), await do.enqueue(queue, "plain")
     await announce(queue, "impatient", ["quick"], 3)
     await announce(queue, "patient", ["patient"], 10)
     for number in range(4):
-        (row,) = await claim(queue, "patient", max_attempts=10)
+        (row,) = await do.claim(queue, "patient", max_attempts=10)
         assert (row["attempts"], row["max_attempts"]) == (number + 1, 10)
-        single = await claim_single(queue, 10)
+        single = await do.claim_single(queue, 10)
         assert single["id"] == plain
-        await advance(queue, LEASE)
+        await do.advance(queue, TEN_MINUTES)
     assert await Engine(queue).sweep_events(kinds=["quick"]) == 0
-    assert await live(queue, announced) is not None
-    assert await live(queue, plain) is not None
-    assert await sweep(queue) == 1, "the caller's maximum applies if neither event nor kind has one"
-    assert await ending(queue, plain) == ("expired", "attempts_exhausted")
+    assert await do.live(queue, announced) is not None
+    assert await do.live(queue, plain) is not None
+    assert await do.sweep(queue) == 1, "the caller's maximum applies if neither event nor kind has one"
+    assert await do.ending(queue, plain) == ("expired", "attempts_exhausted")
     await lapses(queue, "patient", 6)
     assert await Engine(queue).sweep_events(kinds=["quick"]) == 1
-    assert await ending(queue, announced) == ("expired", "attempts_exhausted")
+    assert await do.ending(queue, announced) == ("expired", "attempts_exhausted")
 
 
-async def test_every_step_judges_by_the_kinds_maximum(queue: Connection) -> None:
+async def test_every_step_judges_by_the_kinds_maximum_also_members_of_a_group(queue: Connection) -> None:
     """Claims, peeks, failures, requeues and the operator's view use it, with any setting of the caller."""
     await announce(queue, "once", ["once"], 1)
     await announce(queue, "often", ["often"], 5)
-    once, often, own = [await enqueue(queue, kind) for kind in ("once", "often", "often")]
+    once, often, own = [await do.enqueue(queue, kind) for kind in ("once", "often", "often")]
     await queue.execute("update agent.event set max_attempts = 2 where id = $1", own)
     await lapses(queue, "once", 1)
-    assert await claim(queue, "once", max_attempts=9) == []
-    assert await claim_one(queue, 1) is not None, "of kind often, which may be tried five times"
-    await advance(queue, LEASE)
+    assert await do.claim(queue, "once", max_attempts=9) == []
+    assert await do.claim_one(queue, 1) is not None, "of kind often, which may be tried five times"
+    await do.advance(queue, TEN_MINUTES)
     peek = await Engine(queue).peek_events(["once", "often"], HOUR, max_attempts=9)
     assert {nth % 2 for nth, vt in enumerate(peek.vts) if vt is not None} == {1}
     operations = Changes(queue)
     why = await operations.why(once)
     assert why == ("exhausted", "1 of 1 attempts; the next sweep expires it")
-    while rows := await claim(queue, "often", max_attempts=1):
-        assert await fail(queue, *map(pair, rows), max_attempts=1) == ["done"] * len(rows)
+    while rows := await do.claim(queue, "often", max_attempts=1):
+        assert await do.fail(queue, *map(pair, rows), max_attempts=1) == ["done"] * len(rows)
     for identity, attempts in ((often, 5), (own, 2)):
-        assert await ending(queue, identity) == ("failed", "attempts_exhausted")
+        assert await do.ending(queue, identity) == ("failed", "attempts_exhausted")
         assert (
             await queue.fetchval("select attempts from agent.event_hist where id = $1", identity) == attempts
         )
     await operations.rerun([often])
     await lapses(queue, "often", 5)
     assert await Engine(queue).sweep_events() == 2
-    assert await ending(queue, often) == await ending(queue, once) == ("expired", "attempts_exhausted")
-
-
-async def test_members_of_a_group_are_judged_by_their_own_kinds(queue: Connection) -> None:
-    await announce(queue, "once", ["once"], 1)
-    await announce(queue, "often", ["often"], 5)
+    assert await do.ending(queue, often) == await do.ending(queue, once) == ("expired", "attempts_exhausted")
     for kind in ("often", "once", "often"):
-        await enqueue(queue, kind, group_key="g")
+        await do.enqueue(queue, kind, group_key="g")
     await queue.execute("update agent.event set attempts = 1")  # as if each had failed once
-    rows = await claim(queue, "once", "often", max_attempts=3)
+    rows = await do.claim(queue, "once", "often", max_attempts=3)
     assert [(row["kind"], row["max_attempts"]) for row in rows] == [("often", 5)] * 2
 
 
@@ -109,7 +91,7 @@ async def test_the_setting_of_the_worker_that_started_last_holds(queue: Connecti
     kinds = ["mail", "note"]
     maximum = "select array_agg(max_attempts order by kind) from agent.kind where kind = any($1)"
     await announce(queue, "old", kinds, 3)
-    await advance(queue, timedelta(seconds=1))
+    await do.advance(queue, timedelta(seconds=1))
     await announce(queue, "new", ["mail"], 10)
     await announce(queue, "old", kinds, 3)
     await announce(queue, "of the last release", kinds, None)
@@ -119,7 +101,7 @@ async def test_the_setting_of_the_worker_that_started_last_holds(queue: Connecti
 
 
 async def test_an_announcement_waits_for_no_open_transaction(queue: Connection, other: Connection) -> None:
-    await enqueue(queue, "known")
+    await do.enqueue(queue, "known")
     async with other.transaction():
         await other.execute("select agent.pause_kind('known'), agent.enqueue('fresh')")
         await queue.execute("set lock_timeout = '1s'")
@@ -129,9 +111,7 @@ async def test_an_announcement_waits_for_no_open_transaction(queue: Connection, 
 
 
 @pytest.mark.parametrize("statement", [*CALLS, "by hand", "paused"])
-async def test_the_first_event_of_a_kind_in_an_open_transaction_blocks_no_other(
-    queue: Connection, other: Connection, statement: str
-) -> None:
+async def test_an_uncommitted_kind_blocks_none(queue: Connection, other: Connection, statement: str) -> None:
     transaction = other.transaction()
     await transaction.start()
     match statement:
@@ -150,7 +130,7 @@ async def test_the_first_event_of_a_kind_in_an_open_transaction_blocks_no_other(
     assert await queue.fetchval("select count(*) from agent.kind") == 0
     await Engine(queue).sweep_events()
     assert await queue.fetchval("select array_agg(kind) from agent.kind") == ["slack.fresh"]
-    assert await claim_one(queue) is not None
+    assert await do.claim_one(queue) is not None
 
 
 async def test_both_languages_have_the_same_constants(queue: Connection) -> None:

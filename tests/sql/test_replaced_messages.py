@@ -49,16 +49,7 @@ async def test_a_waiting_message_is_replaced_once_by_any_reporter(queue: Connect
     assert await live(queue) == [(second, "bye")]
 
 
-async def test_an_earlier_edit_and_another_message_replace_nothing(queue: Connection) -> None:
-    kept = await store(queue, envelope(at="1700000005.000100"))
-    assert await replace(queue, envelope(at="1700000004.000100", text="earlier")) is None
-    assert await replace(queue, envelope(at="1700000009.000100", ts="1700000000.000200")) is None
-    other = envelope(at="1700000009.000100", type="message", channel_type="channel")
-    assert await replace(queue, other) is None
-    assert await live(queue) == [(kept, "hello")]
-
-
-async def test_what_a_handler_without_turns_has_begun_goes_on(queue: Connection) -> None:
+async def test_what_has_begun_goes_on_and_an_earlier_edit_replaces_nothing(queue: Connection) -> None:
     identity = await store(queue, envelope())
     (event,) = await Engine(queue).claim_events(["slack.app_mention"], 1, worker="w")
     edit = envelope(at="1700000009.000100", text="bye")
@@ -67,6 +58,13 @@ async def test_what_a_handler_without_turns_has_begun_goes_on(queue: Connection)
     assert await replace(queue, edit) == "running"
     assert await live(queue) == [(identity, "hello"), (identity + 1, "bye")]
     assert await replace(queue, edit) is None  # it is cancelled already
+    await queue.execute("delete from agent.event")
+    kept = await store(queue, envelope(at="1700000005.000100"))
+    assert await replace(queue, envelope(at="1700000004.000100", text="earlier")) is None
+    assert await replace(queue, envelope(at="1700000009.000100", ts="1700000000.000200")) is None
+    other = envelope(at="1700000009.000100", type="message", channel_type="channel")
+    assert await replace(queue, other) is None
+    assert await live(queue) == [(kept, "hello")]
 
 
 async def test_a_locked_message_is_busy_and_a_deleted_one_ends(queue: Connection, connect: Connect) -> None:

@@ -9,34 +9,22 @@ import pytest
 
 from surelane.calls import Connection
 from surelane.jobs import Continuation, Job, job_text, jobs_text
+from tests.sql import queue_steps as do
 from tests.sql.conftest import Connect
-from tests.sql.queue_steps import (
-    Row,
-    claim,
-    complete,
-    drop_history,
-    enqueue,
-    envelope,
-    event_of,
-    fail,
-    history_of,
-    insert,
-    only_row,
-    pair,
-)
+from tests.sql.queue_steps import Row, envelope, pair
 
 MENTION = "slack.app_mention"
 
 
 async def rerun(queue: Connection, identity: int, step: str | None = None, payload: Any = None) -> Row:
     given = None if payload is None else json.dumps(payload)
-    return await only_row(queue, "select * from agent.rerun_as_new($1, $2, $3)", identity, step, given)
+    return await do.only_row(queue, "select * from agent.rerun_as_new($1, $2, $3)", identity, step, given)
 
 
 async def run(queue: Connection, kind: str = "job") -> int:
     """Claim the only event and complete it; return its id."""
-    (row,) = await claim(queue, kind)
-    assert await complete(queue, pair(row)) == ["done"]
+    (row,) = await do.claim(queue, kind)
+    assert await do.complete(queue, pair(row)) == ["done"]
     identity: int = row["id"]
     return identity
 
@@ -56,51 +44,40 @@ async def take(queue: Connection, row: Row, name: str, nth: int = 1) -> None:
     assert taken == "done"
 
 
-async def steps_of(queue: Connection, identity: int) -> list[str]:
-    rows = await queue.fetch("select label from agent.kept_steps($1, null)", identity)
-    return [row["label"] for row in rows]
-
-
-async def test_replay_is_a_new_event_with_a_key_of_its_own(queue: Connection) -> None:
-    await insert(queue, envelope("Ev1", channel="C1", ts="1.1"))
-    first = await run(queue, MENTION)
-    new = await rerun(queue, first)
-    assert (new["answer"], new["key"], new["steps"]) == ("rerun", f"Ev1:rerun:{new['rerun']}", [])
-    (row,) = await claim(queue, MENTION)
-    assert (row["id"], row["attempts"], row["claim"]) == (new["rerun"], 1, 1)
-    assert (row["group_key"], json.loads(row["event"])["event_id"]) == ("T1:C1:1.1", "Ev1")
-    assert await complete(queue, pair(row)) == ["done"]
-    again = await rerun(queue, new["rerun"])
-    assert again["key"] == f"Ev1:rerun:{again['rerun']}"
-    # A delivery that Slack repeats finds the first event, and stores no other.
-    assert await insert(queue, envelope("Ev1", channel="C1", ts="1.1")) == first
-
-
-async def test_both_events_name_each_other_and_who_asked(queue: Connection, connect: Connect) -> None:
-    first = await enqueue(queue, item_key="a")
+async def test_replay_has_its_own_key_and_both_name_each_other(queue: Connection, connect: Connect) -> None:
+    first = await do.enqueue(queue, item_key="a")
     await run(queue)
     operator = await connect("surelane_operator")
     new = await rerun(operator, first, payload={"n": 1})
-    old, row = await history_of(queue, first), await event_of(queue, new["rerun"])
+    old, row = await do.history_of(queue, first), await do.event_of(queue, new["rerun"])
     assert json.loads(row["event"]) == {"n": 1}
     assert row["enqueued_by"] == "surelane_operator"
     (of,), (replayed,) = json.loads(row["changes"]), json.loads(old["changes"])
     assert (of["action"], of["id"], of["key"], of["by"]) == ("replay of", first, "a", "surelane_operator")
     assert (replayed["action"], replayed["id"]) == ("replayed as", new["rerun"])
-
-
-async def test_replay_comes_after_what_its_group_has(queue: Connection) -> None:
-    first = await enqueue(queue, group_key="g", priority=0, max_attempts=7)
-    await run(queue)
-    second = await enqueue(queue, group_key="g", priority=0)
+    await do.insert(queue, envelope("Ev1", channel="C1", ts="1.1"))
+    first = await run(queue, MENTION)
     new = await rerun(queue, first)
-    rows = await claim(queue)
+    assert (new["answer"], new["key"], new["steps"]) == ("rerun", f"Ev1:rerun:{new['rerun']}", [])
+    (row,) = await do.claim(queue, MENTION)
+    assert (row["id"], row["attempts"], row["claim"]) == (new["rerun"], 1, 1)
+    assert (row["group_key"], json.loads(row["event"])["event_id"]) == ("T1:C1:1.1", "Ev1")
+    assert await do.complete(queue, pair(row)) == ["done"]
+    again = await rerun(queue, new["rerun"])
+    assert again["key"] == f"Ev1:rerun:{again['rerun']}"
+    # A delivery that Slack repeats finds the first event, and stores no other.
+    assert await do.insert(queue, envelope("Ev1", channel="C1", ts="1.1")) == first
+
+
+async def test_replay_comes_after_what_its_group_has_and_counts_in_its_limit(queue: Connection) -> None:
+    first = await do.enqueue(queue, group_key="g", priority=0, max_attempts=7)
+    await run(queue)
+    second = await do.enqueue(queue, group_key="g", priority=0)
+    new = await rerun(queue, first)
+    rows = await do.claim(queue)
     assert [row["id"] for row in rows] == [second, new["rerun"]]
     assert await queue.fetchval("select agent.priority_of(lane) from agent.event where id = $1", second) == 0
     assert [row["max_attempts"] for row in rows] == [3, 7]
-
-
-async def test_replay_counts_in_the_limit_of_its_key(queue: Connection) -> None:
     declared = json.dumps({"job": {"concurrency": 1, "per": "given"}})
     await queue.fetchval("select agent.declare_limits('w', '{job}', $1)", declared)
     job = Job("job", limit_key="k")
@@ -108,17 +85,17 @@ async def test_replay_counts_in_the_limit_of_its_key(queue: Connection) -> None:
     first = await run(queue)
     new = await rerun(queue, first)
     await queue.execute("select agent.enqueue_jobs($1, 'skip')", jobs_text([job]))
-    assert [row["id"] for row in await claim(queue)] == [new["rerun"]]
+    assert [row["id"] for row in await do.claim(queue)] == [new["rerun"]]
 
 
-async def test_steps_before_the_named_one_are_kept(queue: Connection) -> None:
-    await enqueue(queue)
-    (row,) = await claim(queue)
+async def test_steps_before_the_named_one_are_kept_with_signals_yet_untaken(queue: Connection) -> None:
+    await do.enqueue(queue)
+    (row,) = await do.claim(queue)
     for name, nth in (("zeta", 1), ("loop", 1), ("loop", 2), ("alpha", 1)):
         await store(queue, row, name, nth)
     await store(queue, row, "caught", done=False)
     await store(queue, row, "last", done=False)
-    await fail(queue, pair(row), final=True)
+    await do.fail(queue, pair(row), final=True)
     for step, kept in (
         ("last", ["zeta", "loop", "loop (2)", "alpha"]),
         ("loop (2)", ["zeta", "loop"]),
@@ -127,7 +104,8 @@ async def test_steps_before_the_named_one_are_kept(queue: Connection) -> None:
     ):
         new = await rerun(queue, row["id"], step)
         assert (new["answer"], new["steps"]) == ("rerun", kept)
-        assert await steps_of(queue, new["rerun"]) == kept
+        rows = await queue.fetch("select label from agent.kept_steps($1, null)", new["rerun"])
+        assert [each["label"] for each in rows] == kept
         note = await queue.fetchval(
             "select notes -> 'replay_of' ->> 'key' from agent.event where id = $1", new["rerun"]
         )
@@ -135,11 +113,22 @@ async def test_steps_before_the_named_one_are_kept(queue: Connection) -> None:
     unknown = await rerun(queue, row["id"], "loop (3)")
     assert (unknown["answer"], unknown["rerun"]) == ("no_step", None)
     assert unknown["steps"] == ["zeta", "loop", "loop (2)", "alpha", "caught", "last"]
+    await do.enqueue(queue, "other")
+    (row,) = await do.claim(queue, "other")
+    await store(queue, row, "one")
+    await take(queue, row, "paid")
+    await store(queue, row, "two")
+    await queue.execute("select agent.send_signal($1, 'paid', '2', false, 'U2')", row["id"])
+    await do.fail(queue, pair(row), final=True)
+    for step, signals in (("two", ["2"]), (None, [])):
+        new = await rerun(queue, row["id"], step)
+        rows = await queue.fetch("select value from agent.signal where event_id = $1", new["rerun"])
+        assert [each["value"] for each in rows] == signals
 
 
 async def test_question_is_kept_with_its_answer_or_asked_again(queue: Connection) -> None:
-    await enqueue(queue)
-    (row,) = await claim(queue)
+    await do.enqueue(queue)
+    (row,) = await do.claim(queue)
     await store(queue, row, "stop button:1 asked")
     await store(queue, row, "question:1 asked")
     await take(queue, row, "question:1")
@@ -152,7 +141,7 @@ async def test_question_is_kept_with_its_answer_or_asked_again(queue: Connection
     await store(queue, row, "judged:1 may", 2)
     await store(queue, row, "judged:1 closed")
     await store(queue, row, "last")
-    await fail(queue, pair(row), final=True)
+    await do.fail(queue, pair(row), final=True)
     question = ["question:1 asked", "question:1"]
     judged = ["judged:1 asked", "judged:1", "judged:1 may", "judged:1 refused"]
     both = [*question, *judged, "beside", "judged:1 (2)", "judged:1 may (2)", "judged:1 closed"]
@@ -166,49 +155,32 @@ async def test_question_is_kept_with_its_answer_or_asked_again(queue: Connection
         ("judged", question),
     ):
         assert (await rerun(queue, row["id"], step))["steps"] == kept, step
-
-
-async def test_question_is_named_as_in_its_handler(queue: Connection) -> None:
-    await enqueue(queue)
-    (row,) = await claim(queue)
+    await do.enqueue(queue, "other")
+    (row,) = await do.claim(queue, "other")
     for nth in (1, 2):
         await store(queue, row, f"ask:{nth} asked")
         await take(queue, row, f"ask:{nth}")
     await store(queue, row, "plan")
-    await fail(queue, pair(row), final=True)
+    await do.fail(queue, pair(row), final=True)
     for step, kept in (("ask", []), ("ask (1)", []), ("ask (2)", ["ask:1 asked", "ask:1"])):
         assert (await rerun(queue, row["id"], step))["steps"] == kept, step
     for unknown in ("ask (3)", "plan (2)", "other", "as", "%"):
         assert (await rerun(queue, row["id"], unknown))["answer"] == "no_step", unknown
 
 
-async def test_signal_that_no_wait_had_taken_goes_with_kept_steps(queue: Connection) -> None:
-    await enqueue(queue)
-    (row,) = await claim(queue)
-    await store(queue, row, "one")
-    await take(queue, row, "paid")
-    await store(queue, row, "two")
-    await queue.execute("select agent.send_signal($1, 'paid', '2', false, 'U2')", row["id"])
-    await fail(queue, pair(row), final=True)
-    for step, signals in (("two", ["2"]), (None, [])):
-        new = await rerun(queue, row["id"], step)
-        rows = await queue.fetch("select value from agent.signal where event_id = $1", new["rerun"])
-        assert [each["value"] for each in rows] == signals
-
-
 async def test_what_is_live_or_has_gone_does_not_run_again(queue: Connection) -> None:
-    identity = await enqueue(queue)
+    identity = await do.enqueue(queue)
     assert (await rerun(queue, identity))["answer"] == "live"
     await run(queue)
     new = (await rerun(queue, identity))["rerun"]
     assert await run(queue) == new
     await queue.execute("select agent.rerun_events($1)", [new])
-    changes = json.loads((await event_of(queue, new))["changes"])
+    changes = json.loads((await do.event_of(queue, new))["changes"])
     assert [change["action"] for change in changes] == ["replay of", "requeued"]
     assert (await rerun(queue, new))["answer"] == "live"
     assert (await rerun(queue, identity + 1000))["answer"] == "unknown"
     await queue.execute("update agent.test_clock set shift = $1", timedelta(days=30))
-    await drop_history(queue, "20 days")
+    await do.drop_history(queue, "20 days")
     assert (await rerun(queue, identity))["answer"] == "unknown"
 
 
@@ -221,7 +193,7 @@ async def test_what_is_live_or_has_gone_does_not_run_again(queue: Connection) ->
     ],
 )
 async def test_payload_that_cannot_be_stored_is_refused(queue: Connection, payload: Any, why: str) -> None:
-    await enqueue(queue)
+    await do.enqueue(queue)
     identity = await run(queue)
     with pytest.raises(asyncpg.DataError) as refused:
         await rerun(queue, identity, payload=payload)
@@ -233,8 +205,8 @@ async def test_continuation_runs_again_with_its_children_and_a_child_alone(queue
     whole = await queue.fetchval(
         "select agent.fan_out($1, $2)", jobs_text([Job("part"), Job("part")]), job_text(Continuation("whole"))
     )
-    rows = await claim(queue, "part")
-    assert await complete(queue, *map(pair, rows), results=["1", "2"]) == ["done", "done"]
+    rows = await do.claim(queue, "part")
+    assert await do.complete(queue, *map(pair, rows), results=["1", "2"]) == ["done", "done"]
     await run(queue, "whole")
     new = await rerun(queue, whole)
     again = await rerun(queue, await run(queue, "whole"))
@@ -242,21 +214,21 @@ async def test_continuation_runs_again_with_its_children_and_a_child_alone(queue
         children = await queue.fetch("select result from agent.children($1)", identity)
         assert [child["result"] for child in children] == ["1", "2"]
     child = await rerun(queue, rows[0]["id"])
-    row = await event_of(queue, child["rerun"])
+    row = await do.event_of(queue, child["rerun"])
     assert (row["continuation_id"], row["deadline"], row["dedupe_key"]) == (None, None, None)
 
 
 async def test_the_previous_releases_services_run_events_again(queue: Connection, connect: Connect) -> None:
     """While a rollout lasts they call these functions by their names of then, and read the answers of then."""
     operator = await connect("surelane_operator")
-    first = await enqueue(queue, item_key="a")
+    first = await do.enqueue(queue, item_key="a")
     await run(queue)
     replay = "select answer, replay, key, steps from agent.replay_event($1, null, null)"
-    new = await only_row(operator, replay, first)
+    new = await do.only_row(operator, replay, first)
     assert tuple(new) == ("replayed", new["replay"], f"a:rerun:{new['replay']}", [])
     assert tuple(await operator.fetchrow(replay, 0) or ()) == ("unknown", None, None, None)
     requeue = "select agent.requeue_events($1)"
     assert [row[0] for row in await operator.fetch(requeue, [first, new["replay"]])] == [first]
-    old = await enqueue(queue, "old", item_key="a:replay:7")
+    old = await do.enqueue(queue, "old", item_key="a:replay:7")
     again = await rerun(queue, old if await run(queue, "old") == old else 0)
     assert again["key"] == f"a:rerun:{again['rerun']}", "a key of that release keeps its root"

@@ -26,12 +26,6 @@ Rotate = Callable[[str], Any]
 
 
 @pytest.fixture
-async def service(queue: Connection, connect: Connect) -> Connection:
-    assert not queue.is_closed()
-    return await connect("surelane_worker")
-
-
-@pytest.fixture
 def rotate(queue_database: str, monkeypatch: pytest.MonkeyPatch) -> Rotate:
     """Return what runs the command with a list of keys."""
     monkeypatch.setenv("DATABASE_URL", as_role(queue_database, "surelane_operator"))

@@ -58,9 +58,7 @@ async def test_rules_that_are_set_at_once_keep_the_limit(queue: Connection, conn
     assert sum(await asyncio.gather(*setting)) == 1
 
 
-async def test_an_erasure_takes_a_persons_rules_and_what_they_set_or_are_named_in(
-    queue: Connection, worker: Engine
-) -> None:
+async def test_an_erasure_takes_rules_of_by_and_about_a_person(queue: Connection, worker: Engine) -> None:
     rules: list[tuple[str, str, str, dict[str, Any]]] = [
         ("T1", "U1AB", "U1AB", {"text": "mine"}),
         ("T1", "C1", "U1AB", {"text": "a channel's"}),
@@ -82,9 +80,7 @@ async def test_an_erasure_takes_a_persons_rules_and_what_they_set_or_are_named_i
     assert await left(queue) == []
 
 
-async def test_a_rule_that_another_transaction_has_locked_delays_an_erasure_alone(
-    queue: Connection, worker: Engine, other: Connection
-) -> None:
+async def test_a_locked_rule_stops_no_other_use(queue: Connection, worker: Engine, other: Connection) -> None:
     await worker.set_rule("T1", (1, "U1", "x", "U1"), {})
     async with stays_open(other, "select from agent.rule for update"):
         assert [rule[0] for rule in await worker.read_rules("T1", ["U1"])] == [1]

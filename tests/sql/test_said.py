@@ -21,15 +21,12 @@ async def said(connection: Connection, identity: int, after: int = 0) -> list[tu
     return [(row["number"], row["part"], row["from"], row["value"]) for row in rows]
 
 
-async def test_a_batch_whose_answer_was_lost_is_stored_once(connection: Connection) -> None:
+async def test_a_batch_is_stored_once_and_a_part_that_begins_anew_replaces_it(connection: Connection) -> None:
     engine, held = Engine(connection), await claimed(connection)
     for start, text in ((0, "Hel"), (3, "lo"), (3, "lo"), (5, ".")):
         assert await engine.store_said(*held, 1, start, text) == Settled.DONE
     assert await said(connection, held[0]) == [(1, 1, 0, "Hel"), (2, 1, 3, "lo"), (3, 1, 5, ".")]
     assert await said(connection, held[0], 2) == [(3, 1, 5, ".")]
-
-
-async def test_a_part_that_begins_anew_replaces_it_and_later_ones(connection: Connection) -> None:
     engine, held = Engine(connection), await claimed(connection)
     for part, text in ((1, "one"), (2, "two"), (3, "three"), (2, "")):
         assert await engine.store_said(*held, part, 0, text) == Settled.DONE
@@ -40,18 +37,7 @@ async def test_a_part_that_begins_anew_replaces_it_and_later_ones(connection: Co
     assert await said(connection, held[0]) == [(1, 1, 0, "one"), (6, 2, 0, "again")]
 
 
-async def test_a_lost_claim_says_nothing_and_steps_and_tags_are_apart(connection: Connection) -> None:
-    engine, (identity, claim) = Engine(connection), await claimed(connection)
-    assert await engine.store_said(identity, claim + 1, 1, 0, "late") == Settled.STALE
-    assert await engine.store_tags(identity, claim, {"said": "a tag"}) == Settled.DONE
-    assert await engine.store_said(identity, claim, 1, 0, "text") == Settled.DONE
-    assert await said(connection, identity) == [(1, 1, 0, "text")]
-    assert await engine.read_steps(identity) == []
-    listed = json.loads(await connection.fetchval("select agent.list_steps($1)", identity))
-    assert [each["sort"] for each in listed] == ["tag"]
-
-
-async def test_a_slow_reader_gets_a_hundred_batches_at_once_and_the_end_last(connection: Connection) -> None:
+async def test_a_slow_reader_gets_all_in_turn_and_a_lost_claim_says_nothing(connection: Connection) -> None:
     engine, held = Engine(connection), await claimed(connection)
     for place in range(150):
         await engine.store_said(*held, 1, place, "x")
@@ -60,3 +46,11 @@ async def test_a_slow_reader_gets_a_hundred_batches_at_once_and_the_end_last(con
     assert [number for number, *_ in first] == list(range(1, 101))
     assert len(await said(connection, held[0], 100)) == 50
     assert await connection.fetchval("select ended from agent.read_said($1, 0)", held[0])
+    identity, claim = await claimed(connection)
+    assert await engine.store_said(identity, claim + 1, 1, 0, "late") == Settled.STALE
+    assert await engine.store_tags(identity, claim, {"said": "a tag"}) == Settled.DONE
+    assert await engine.store_said(identity, claim, 1, 0, "text") == Settled.DONE
+    assert await said(connection, identity) == [(1, 1, 0, "text")]
+    assert await engine.read_steps(identity) == []
+    listed = json.loads(await connection.fetchval("select agent.list_steps($1)", identity))
+    assert [each["sort"] for each in listed] == ["tag"]

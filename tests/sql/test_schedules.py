@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,9 +10,8 @@ from surelane.calls import Connection
 from surelane.queue import Queue
 from surelane_operator.changes import Changes
 from surelane_operator.reads.timeline import story_of
-from tests.sql.queue_steps import claim, complete, event_of, expire, fail, pair
-
-HOUR = timedelta(hours=1)
+from tests.sql.queue_steps import HOUR, claim, complete, event_of, expire, fail, pair
+from tests.sql.test_cron import now
 
 
 async def job_of(queue: Connection, identity: int) -> dict[str, Any]:
@@ -22,12 +20,7 @@ async def job_of(queue: Connection, identity: int) -> dict[str, Any]:
     return job
 
 
-async def now(queue: Connection) -> datetime:
-    moment: datetime = await queue.fetchval("select agent.clock()")
-    return moment
-
-
-async def test_the_story_of_a_schedule_tells_every_change(queue: Connection) -> None:
+async def test_a_story_tells_every_change_and_each_claim_whose_worker_died(queue: Connection) -> None:
     client = Queue(queue)
     first, second = await now(queue) + HOUR, await now(queue) + 2 * HOUR
     identity = await client.enqueue("mail", {"n": 1}, item_key="welcome:1", run_at=first, enqueued_by="blog")
@@ -56,11 +49,6 @@ async def test_the_story_of_a_schedule_tells_every_change(queue: Connection) -> 
     moved = next(step for step in story_of(job) if step.what == "rescheduled")
     assert all(at.isoformat()[:16] in (moved.detail or "") for at in (first, second))
     assert job["payload"] == {"n": 2}
-
-
-async def test_the_story_tells_of_each_claim_whose_worker_died(queue: Connection) -> None:
-    """It names the worker and the end of its lease: before the next claim, at it, at a move and at the last sweep."""
-    client = Queue(queue)
     identity = await client.enqueue("mail", item_key="k", max_attempts=3)
 
     async def story() -> list[tuple[str, str | None]]:
@@ -86,7 +74,7 @@ async def test_the_story_tells_of_each_claim_whose_worker_died(queue: Connection
     assert await story() == [*died, ("claimed", "w3"), ("lapsed", "w3"), ("expired", "w3")]
 
 
-async def test_a_job_that_ended_shows_when_it_ran_and_when_it_was_due(queue: Connection) -> None:
+async def test_a_job_shows_when_it_ran_and_is_not_moved_nor_replaced_while_it_runs(queue: Connection) -> None:
     client = Queue(queue)
     due = await now(queue) - HOUR
     identity = await client.enqueue("mail", item_key="k", run_at=due)
@@ -102,10 +90,6 @@ async def test_a_job_that_ended_shows_when_it_ran_and_when_it_was_due(queue: Con
     await client.cancel("w")
     cancelled = await job_of(queue, waiting)
     assert cancelled["run_at"] == due + 3 * HOUR
-
-
-async def test_what_runs_is_not_moved_nor_replaced_nor_tried_again_once_cancelled(queue: Connection) -> None:
-    client = Queue(queue)
     keys: Any = {"item_key": "k", "dedupe_key": "d"}
     identity = await client.enqueue("mail", {"n": 1}, item_key="k", dedupe_key="d")
     (row,) = await claim(queue, "mail")
@@ -133,9 +117,7 @@ async def test_what_runs_is_not_moved_nor_replaced_nor_tried_again_once_cancelle
         ("earliest", 3, (2, 1)),
     ],
 )
-async def test_a_pending_duplicate_obeys_its_mode(
-    queue: Connection, mode: Any, at: int, expected: Any
-) -> None:
+async def test_a_duplicate_obeys_its_mode(queue: Connection, mode: Any, at: int, expected: Any) -> None:
     client, base = Queue(queue), await now(queue)
     first = await client.enqueue("mail", {"n": 1}, dedupe_key="d", run_at=base + 2 * HOUR)
     given: Any = {"dedupe_key": "d", "run_at": base + at * HOUR, "on_duplicate": mode}

@@ -74,12 +74,6 @@ PAYLOADS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.fixture
-async def service(queue: Connection, connect: Connect) -> Connection:
-    assert not queue.is_closed()
-    return await connect("surelane_worker")
-
-
 class Held:
     """What sealed events need: connections of each role, and what works with the keys over them."""
 
@@ -146,9 +140,7 @@ async def test_processes_that_begin_together_make_one_key(service: Connection, c
     assert other.raw != keys[0].raw
 
 
-async def test_a_data_key_and_its_salt_are_used_for_a_minute_without_a_look(
-    service: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_data_key_is_kept_for_a_minute(service: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = DataKeys(service, Keyring([NEW]))
     first = await keys.current("T1")
     async with service.transaction():  # every other call would wait for it, or fail
@@ -162,9 +154,7 @@ async def test_a_data_key_and_its_salt_are_used_for_a_minute_without_a_look(
     assert second.ciphers.current()[0] != first.ciphers.current()[0]
 
 
-async def test_claimed_events_are_remembered_as_long_as_they_are_held(
-    service: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_held_events_are_remembered(service: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("surelane.encryption.sealing._FEW", 2)
     seal = sealing(service)
 
@@ -197,22 +187,7 @@ async def test_a_rotation_touches_no_event_and_goes_on_while_events_come(
         await sealing(service, OLD).opened(json.loads(text))
 
 
-async def test_what_cannot_be_opened_says_why(service: Connection, queue: Connection) -> None:
-    text, _ = await sealing(service).event(json.dumps(PAYLOADS[0]), None)
-    value = json.loads(text)
-    with pytest.raises(NoKeyError, match="it is encrypted, and SURELANE_ENCRYPTION_KEYS is not set"):
-        await sealing(service, "none", on=False).opened(value)
-    with pytest.raises(DamagedError):
-        await sealing(service).opened({**value, SEALED: value[SEALED][:-8] + "AAAAAAA="})
-    shown = await sealing(service, "none", on=False).shown(value)
-    assert shown[SEALED].startswith("cannot be decrypted: it is encrypted")
-    assert shown["event"]["user"] == "U1"
-    await queue.execute("delete from agent.data_key")
-    with pytest.raises(KeyDestroyedError, match="its workspace was erased"):
-        await sealing(service).opened(value)
-
-
-async def test_a_retired_key_is_unused_and_then_destroyed(queue: Connection, service: Connection) -> None:
+async def test_a_retired_key_is_destroyed_and_errors_say_why(queue: Connection, service: Connection) -> None:
     before = sealing(service)
     text, _ = await before.event(json.dumps(PAYLOADS[0]), None)
     assert await queue.fetchval("select agent.retire_data_key('T2')") is None
@@ -226,6 +201,18 @@ async def test_a_retired_key_is_unused_and_then_destroyed(queue: Connection, ser
     assert await sealing(service).opened(json.loads(later)) == PAYLOADS[1]
     with pytest.raises(KeyDestroyedError):
         await sealing(service).opened(json.loads(text))
+    text, _ = await sealing(service).event(json.dumps(PAYLOADS[0]), None)
+    value = json.loads(text)
+    with pytest.raises(NoKeyError, match="it is encrypted, and SURELANE_ENCRYPTION_KEYS is not set"):
+        await sealing(service, "none", on=False).opened(value)
+    with pytest.raises(DamagedError):
+        await sealing(service).opened({**value, SEALED: value[SEALED][:-8] + "AAAAAAA="})
+    shown = await sealing(service, "none", on=False).shown(value)
+    assert shown[SEALED].startswith("cannot be decrypted: it is encrypted")
+    assert shown["event"]["user"] == "U1"
+    await queue.execute("delete from agent.data_key")
+    with pytest.raises(KeyDestroyedError, match="its workspace was erased"):
+        await sealing(service).opened(value)
 
 
 async def test_all_that_an_event_holds_is_stored_sealed_and_read_open(held: Held) -> None:
@@ -340,17 +327,6 @@ async def test_a_schedule_is_not_edited_where_its_payload_cannot_be_read(held: H
     assert json.loads(await held.queue.fetchval(stored + " where name = 't'")) == {"a": 1}
 
 
-async def test_dedupe_keys_and_searches_by_place_work_as_before(held: Held) -> None:
-    payload = {"team_id": "T1", "channel": "C1", "user": "U1", "text": SECRET}
-    one = await held.jobs.enqueue("note", payload, dedupe_key="d", group_key="g")
-    assert await held.jobs.enqueue("note", payload, dedupe_key="d", group_key="g") == one
-    found = await held.queue.fetch(
-        "select (job).id from agent.narrow_jobs(null, null, null, null, null, null, null, 100, 'T1', 'C1', 'U1', null"
-        ", '{}') where matches"
-    )
-    assert [row["id"] for row in found] == [one]
-
-
 async def test_a_webhooks_payload_is_sealed_inside_its_event(held: Held) -> None:
     intake, seal = Intake(held.queue), held.seal
     payload = {"text": SECRET, SEALED: "a field of the sender's"}
@@ -372,13 +348,21 @@ async def test_a_webhooks_payload_is_sealed_inside_its_event(held: Held) -> None
         await seal.require([moved])
 
 
-async def test_the_key_of_an_event_that_slack_gave_none_is_its_own_and_tells_nothing(held: Held) -> None:
+async def test_keys_and_searches_by_place_work_as_before_and_a_key_tells_nothing(held: Held) -> None:
     text = json.dumps({"type": "shortcut", "team": {"id": "T1"}, "text": SECRET})
     (first, key), (second, again) = [await sealing(held.service).event(text, None) for _ in range(2)]
     assert first != second
     assert key is not None
     assert key == again
     assert hashlib.sha256(text.encode()).hexdigest() not in key
+    payload = {"team_id": "T1", "channel": "C1", "user": "U1", "text": SECRET}
+    one = await held.jobs.enqueue("note", payload, dedupe_key="d", group_key="g")
+    assert await held.jobs.enqueue("note", payload, dedupe_key="d", group_key="g") == one
+    found = await held.queue.fetch(
+        "select (job).id from agent.narrow_jobs(null, null, null, null, null, null, null, 100, 'T1', 'C1', 'U1', null"
+        ", '{}') where matches"
+    )
+    assert [row["id"] for row in found] == [one]
 
 
 async def test_the_result_and_the_errors_of_an_event_do_not_open_as_those_of_another(held: Held) -> None:
@@ -437,7 +421,7 @@ async def test_a_step_does_not_open_as_another_events_or_another_step(held: Held
             await engine.read_steps(first.id)
 
 
-async def test_a_signal_does_not_open_under_another_name_nor_one_by_id_for_another_event(held: Held) -> None:
+async def test_signals_open_for_their_own_and_a_failed_step_that_is_offered_again(held: Held) -> None:
     queue, jobs, engine = held.queue, held.jobs, held.engine
     first, second = await held.two_runs()
     for run in (first, second):
@@ -456,6 +440,13 @@ async def test_a_signal_does_not_open_under_another_name_nor_one_by_id_for_anoth
     await queue.execute("update agent.step set name = 'written'")
     with pytest.raises(DamagedError):
         await engine.read_steps(first.id)
+    run, _ = await held.two_runs()
+    error = json.dumps([{"type": "ValueError", "message": SECRET}])
+    await held.engine.store_step(run.id, 1, "charge", 1, "hash", None, error, timedelta(0))
+    assert await held.engine.offer_step(run.id, 1, "charge", 1, "a token") is Settled.DONE
+    (step,) = await held.engine.read_steps(run.id)
+    assert (step.arguments, step.done, step.tried["tries"]) == ("hash", False, 1)
+    assert step.tried["error"]["message"] == SECRET
 
 
 async def test_replays_open_the_steps_and_signals_that_they_keep_and_no_others(held: Held) -> None:
@@ -483,13 +474,3 @@ async def test_replays_open_the_steps_and_signals_that_they_keep_and_no_others(h
     await held.queue.execute("update agent.step set event_id = $1 where event_id = $2", other.id, first.id)
     with pytest.raises(DamagedError):
         await engine.read_steps(other.id)
-
-
-async def test_a_failed_step_that_is_offered_again_is_read_after_a_crash(held: Held) -> None:
-    run, _ = await held.two_runs()
-    error = json.dumps([{"type": "ValueError", "message": SECRET}])
-    await held.engine.store_step(run.id, 1, "charge", 1, "hash", None, error, timedelta(0))
-    assert await held.engine.offer_step(run.id, 1, "charge", 1, "a token") is Settled.DONE
-    (step,) = await held.engine.read_steps(run.id)
-    assert (step.arguments, step.done, step.tried["tries"]) == ("hash", False, 1)
-    assert step.tried["error"]["message"] == SECRET

@@ -9,7 +9,6 @@ from surelane.errors import DatabaseUnavailable
 from surelane_service.engine import Engine
 from surelane_service.fleet import Sessions
 from surelane_worker.sessions import ALONE, JITTER, SessionWatcher
-from tests.sql.conftest import Connect
 from tests.sql.queue_steps import claim, enqueue
 
 GRACE = 5.0
@@ -126,14 +125,11 @@ async def test_few_look_and_news_of_a_worker_ends_the_pause_of_one_that_is_alone
     assert all(ALONE <= pause <= ALONE * (1 + JITTER) for pause in pauses)
 
 
-async def test_locked_claims_are_ended_at_a_later_look(
-    post: Post, queue: Connection, connect: Connect
-) -> None:
+async def test_locked_claims_end_at_a_later_look(post: Post, queue: Connection, other: Connection) -> None:
     await post.lose("lost")
     identity = await enqueue(queue, "mail")
     await claim(queue, "mail", worker="lost")
     running = "select vt > agent.clock() from agent.event where id = $1"
-    other = await connect()
     await post.looks(at=0)
     async with other.transaction():
         await other.execute("select from agent.event for update")

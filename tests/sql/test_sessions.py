@@ -16,8 +16,6 @@ from surelane_worker.duties import Sweeper
 from tests.sql.conftest import Connect
 from tests.sql.queue_steps import advance, claim, complete, enqueue, event_of, live, locked, only_row, pair
 
-GONE = timedelta(seconds=5)
-
 
 async def lose(queue: Connection, connection: Connection) -> None:
     """End a connection as the death of its process does, and wait until its lock is gone."""
@@ -58,8 +56,8 @@ async def dead(queue: Connection, connect: Connect) -> int:
 SILENT = "update agent.event set heartbeat_at = heartbeat_at - $1::int * interval '1 min'"
 
 
-async def rescue(queue: Connection, worker: str, key: int, gone: timedelta = GONE) -> tuple[int, int]:
-    return await Engine(queue).rescue_worker(worker, key, lost_for=gone, by="w2")
+async def rescue(queue: Connection, worker: str, key: int) -> tuple[int, int]:
+    return await Engine(queue).rescue_worker(worker, key, lost_for=timedelta(seconds=5), by="w2")
 
 
 async def test_a_worker_with_claims_is_never_retired_but_dead(queue: Connection, connect: Connect) -> None:
@@ -116,7 +114,7 @@ async def test_a_dead_workers_events_run_again_and_say_why(queue: Connection, co
     assert [(step.what, step.by) for step in steps] == told
 
 
-async def test_a_worker_that_comes_back_in_time_keeps_its_claims(queue: Connection, connect: Connect) -> None:
+async def test_only_who_is_back_in_time_keeps_its_claims(queue: Connection, connect: Connect) -> None:
     broken, again = await connect(), await connect()
     first = await session(queue, broken, "w1", "mail")
     identity = await enqueue(queue, "mail")
@@ -130,29 +128,20 @@ async def test_a_worker_that_comes_back_in_time_keeps_its_claims(queue: Connecti
     kept = await event_of(queue, identity)
     assert (await states(queue), kept["attempts"]) == ({"w1": "alive"}, 1)
     assert await complete(queue, pair(held)) == ["done"]
-
-
-async def test_a_successor_of_a_dead_workers_name_has_no_claim(queue: Connection, connect: Connect) -> None:
-    """As a program does that a supervisor starts again under a fixed name."""
+    # A supervisor starts a program again under a fixed name.
     dying, starting = await connect(), await connect()
-    await session(queue, dying, "w1", "mail")
+    await session(queue, dying, "w3", "mail")
     identity = await enqueue(queue, "mail")
-    await claim(queue, "mail", worker="w1")
-    await Engine(await connect()).open_session("w1", "1.0.0")
+    await claim(queue, "mail", worker="w3")
+    await Engine(await connect()).open_session("w3", "1.0.0")
     assert (await why(queue, identity))[0] == "running", "a process of this name lives"
-    await session(queue, dying, "w1", "mail", starts=False)
+    await session(queue, dying, "w3", "mail", starts=False)
     await lose(queue, dying)
-    await session(queue, starting, "w1", "mail")
+    await session(queue, starting, "w3", "mail")
     assert (await why(queue, identity))[0] == "due"
 
 
-async def test_a_worker_taken_for_dead_lives_when_it_is_back(queue: Connection, connect: Connect) -> None:
-    await rescue(queue, "w1", await dead(queue, connect))
-    await session(queue, await connect(), "w1")
-    assert await states(queue) == {"w1": "alive"}
-
-
-async def test_neither_a_locked_event_nor_a_worker_stops_rescue(queue: Connection, connect: Connect) -> None:
+async def test_locks_stop_no_rescue_and_who_comes_back_lives(queue: Connection, connect: Connect) -> None:
     """A later look ends a claim that was locked: who found the death may have stopped meanwhile."""
     held, free = [await enqueue(queue, "mail") for _ in range(2)]
     owner, key = await connect(), await dead(queue, connect)
@@ -167,6 +156,8 @@ async def test_neither_a_locked_event_nor_a_worker_stops_rescue(queue: Connectio
     assert await rescue(queue, "w1", key) == (1, 0)
     assert (await Engine(queue).watch_sessions("w2")).lost == []
     assert await states(queue) == {"w1": "died"}
+    await session(queue, await connect(), "w1")
+    assert await states(queue) == {"w1": "alive"}
 
 
 async def test_a_new_process_ends_a_predecessors_claim_that_was_locked_and_keeps_its_own(
@@ -212,17 +203,14 @@ async def test_a_worker_is_listed_and_has_a_session_beside_locks(queue: Connecti
     assert (await only_row(queue, worker))["kinds"] == ["mail", "note"]
 
 
-async def test_without_a_session_announcements_count_alone(queue: Connection) -> None:
+async def test_without_a_session_announcements_and_heartbeats_count_alone(queue: Connection) -> None:
+    """A worker whose heartbeats stopped may live, and not know of it."""
     await Engine(queue).announce_worker("pooled", ["mail"], "1.0.0")
     seen = await Engine(queue).watch_sessions("pooled")
     assert (seen.lost, seen.known) == ([], 0)
     assert await states(queue) == {"pooled": "alive"}
     await queue.execute("update agent.worker set seen_at = seen_at - interval '2 min'")
     assert await states(queue) == {"pooled": "silent"}
-
-
-async def test_a_claim_without_heartbeats_is_named_and_its_rescue_told(queue: Connection) -> None:
-    """Its worker may live, and not know of it."""
     identity = await enqueue(queue, "mail")
     await claim(queue, "mail", worker="w1")
     await queue.execute(SILENT, 3)
@@ -251,14 +239,13 @@ async def test_a_worker_rescues_at_its_start(queue: Connection, connect: Connect
 
 
 @pytest.mark.parametrize("dies", ["session", "heartbeats"])
-async def test_a_death_exhausts_an_event_of_a_group(queue: Connection, connect: Connect, dies: str) -> None:
-    dying = await connect("surelane_worker")
-    key = await session(queue, dying, "w1", "mail")
+async def test_a_death_exhausts_a_groups_event(queue: Connection, service: Connection, dies: str) -> None:
+    key = await session(queue, service, "w1", "mail")
     identity = await enqueue(queue, "mail", group_key="g", max_attempts=1)
     following = await enqueue(queue, "mail", group_key="g")
     await claim(queue, "mail", worker="w1")
     if dies == "session":
-        await lose(queue, dying)
+        await lose(queue, service)
         assert await rescue(queue, "w1", key) == (2, 0)
     else:
         await queue.execute(SILENT, 6)
@@ -273,6 +260,11 @@ async def test_a_session_ends_with_its_last_one(queue: Connection, connect: Conn
     first, second = await connect("surelane_worker"), await connect("surelane_worker")
     key = await session(queue, first, "w1", "a")
     assert await Engine(second).join_session(key)
+    # The server asks whether the other end is there. It cannot over a Unix socket, where it says zero.
+    local = await second.fetchval("select inet_server_addr() is null")
+    for setting in ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count"):
+        seconds = int(await second.fetchval("select current_setting($1)", setting))
+        assert seconds == 0 if local else 0 < seconds <= 10
     one, other = (first, second)[::order]
     identity = await enqueue(queue, "a")
     await claim(other, "a", worker="w1")
@@ -290,17 +282,7 @@ async def test_a_session_ends_with_its_last_one(queue: Connection, connect: Conn
     assert await rescue(queue, "w1", key) == (1, 0)
 
 
-async def test_a_connection_that_lost_its_network_has_no_session(queue: Connection, connect: Connect) -> None:
-    """The server asks whether the other end is there. It cannot over a Unix socket, where it says zero."""
-    first, second = await connect("surelane_worker"), await connect("surelane_worker")
-    assert await Engine(second).join_session(await session(queue, first, "w1", "a"))
-    local = await second.fetchval("select inet_server_addr() is null")
-    for setting in ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count"):
-        seconds = int(await second.fetchval("select current_setting($1)", setting))
-        assert seconds == 0 if local else 0 < seconds <= 10
-
-
-async def test_a_claim_from_before_the_clock_went_back_ends(queue: Connection, connect: Connect) -> None:
+async def test_a_clock_that_went_back_hides_no_claim_and_no_kind(queue: Connection, connect: Connect) -> None:
     """A worker that reconnects does not know of it: its answer was lost."""
     await session(queue, await connect(), "w1", "mail")
     identity = await enqueue(queue, "mail")
@@ -310,9 +292,6 @@ async def test_a_claim_from_before_the_clock_went_back_ends(queue: Connection, c
     await advance(queue, timedelta(minutes=-19))
     _, released = await Engine(queue).release_unknown("w1", [], None)
     assert (released, (await why(queue, identity))[0]) == (2, "due")
-
-
-async def test_a_death_before_the_clock_went_back_hides_no_kinds(queue: Connection, connect: Connect) -> None:
     dying = await connect()
     await advance(queue, timedelta(minutes=19))
     await session(queue, dying, "w1", "mail")

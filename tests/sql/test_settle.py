@@ -8,23 +8,8 @@ import asyncpg
 import pytest
 
 from surelane.calls import Connection
-from tests.sql.queue_steps import (
-    Pair,
-    advance,
-    claim,
-    claim_one,
-    ending,
-    enqueue,
-    event_of,
-    expire,
-    extend,
-    fail,
-    history_of,
-    live,
-    locked,
-    pair,
-    sweep,
-)
+from tests.sql import queue_steps as do
+from tests.sql.queue_steps import HOUR, Pair, pair
 
 
 async def settle(queue: Connection, *items: tuple[Pair, str, Any]) -> list[str]:
@@ -42,8 +27,8 @@ async def settle(queue: Connection, *items: tuple[Pair, str, Any]) -> list[str]:
 async def claimed(queue: Connection, count: int, **named: Any) -> list[Pair]:
     """Enqueue jobs and claim them; return them in the order of their ids."""
     for _ in range(count):
-        await enqueue(queue, **named)
-    return sorted(map(pair, await claim(queue)))
+        await do.enqueue(queue, **named)
+    return sorted(map(pair, await do.claim(queue)))
 
 
 async def test_every_outcome_in_one_batch(queue: Connection) -> None:
@@ -61,29 +46,30 @@ async def test_every_outcome_in_one_batch(queue: Connection) -> None:
         (awaiting, "await", {"until": "2999-01-01 00:00:00+00"}),
     )
     assert answers == ["done", "done", "done", "stale", "done", "done", "done", "done"]
-    row = await history_of(queue, done[0])
+    row = await do.history_of(queue, done[0])
     assert (row["outcome"], json.loads(row["result"])) == ("completed", {"answer": 42})
-    row = await event_of(queue, failed[0])
+    row = await do.event_of(queue, failed[0])
     assert (row["retrying"], row["attempts"], row["claimed_by"]) == (True, 1, None)
     assert 50 < row["visible_in"].total_seconds() <= 60.5
     assert json.loads(row["errors"]) == [{"message": "no"}]
-    assert await ending(queue, final[0]) == ("failed", "refused")
-    row = await event_of(queue, released[0])
+    assert await do.ending(queue, final[0]) == ("failed", "refused")
+    row = await do.event_of(queue, released[0])
     assert (row["attempts"], row["claimed_by"]) == (0, None)
     assert row["visible_in"].total_seconds() <= 0
-    row = await event_of(queue, snoozed[0])
+    row = await do.event_of(queue, snoozed[0])
     assert (row["attempts"], row["visible_in"].total_seconds() > 20) == (0, True)
-    assert await ending(queue, fanned[0]) == ("completed", None)
+    assert await do.ending(queue, fanned[0]) == ("completed", None)
     assert await queue.fetchval("select waits_for from agent.event where kind = 'next'") == 1
     parked = await queue.fetch(
         "select deadline from agent.event where id = $1 and claimed_by is null", awaiting[0]
     )
     assert [row["deadline"].year for row in parked] == [2999]
     assert await queue.fetchval("select agent.answer_event($1, '1')", awaiting[0]) == "done"
-    assert await live(queue, lost[0]) is not None
+    assert await do.live(queue, lost[0]) is not None
 
 
-async def test_without_outcomes_all_complete(queue: Connection) -> None:
+async def test_without_outcomes_all_complete_and_a_claim_settles_once(queue: Connection) -> None:
+    """Of two settles of a claim in a batch, in any order of the outcomes, one is done."""
     plain, member, lost = *await claimed(queue, 1), *await claimed(queue, 1, group_key="g"), (-1, 1)
     rows = await queue.fetch(
         "select * from agent.settle($1, $2) order by ordinal",
@@ -91,10 +77,6 @@ async def test_without_outcomes_all_complete(queue: Connection) -> None:
         [plain[1], lost[1], member[1]],
     )
     assert [tuple(row) for row in rows] == [(1, "done"), (2, "stale"), (3, "done")]
-
-
-async def test_a_claim_settles_once(queue: Connection) -> None:
-    """A batch has it twice. In any order of the outcomes, one of them is done."""
     ((identity, number),) = await claimed(queue, 1)
     answers = await settle(
         queue,
@@ -115,24 +97,13 @@ async def test_a_locked_event_is_busy_alone(queue: Connection, other: Connection
     }
     held, free = await claimed(queue, 2)
     items = [(held, outcome, arguments.get(outcome)), (free, outcome, arguments.get(outcome))]
-    async with locked(other, held[0]):
+    async with do.locked(other, held[0]):
         assert await settle(queue, *items) == ["busy", "done"]
     assert await settle(queue, *items) == ["done", "stale"]
 
 
-async def test_a_fan_out_that_must_wait_is_busy_alone(queue: Connection, other: Connection) -> None:
-    waits, free = await claimed(queue, 2)
-    fan = {"children": [{"kind": "child", "item_key": "taken"}], "continuation": {"kind": "next"}}
-    transaction = other.transaction()
-    await transaction.start()
-    await enqueue(other, item_key="taken")
-    assert await settle(queue, (waits, "fan_out", fan), (free, "complete", None)) == ["busy", "done"]
-    await transaction.rollback()
-    assert await settle(queue, (waits, "fan_out", fan)) == ["done"]
-
-
-async def test_a_refused_event_is_busy_among_others_and_an_error_alone(queue: Connection) -> None:
-    await enqueue(queue, "other", item_key="taken")
+async def test_what_must_wait_or_is_refused_is_busy_alone(queue: Connection, other: Connection) -> None:
+    await do.enqueue(queue, "other", item_key="taken")
     refused, unread, free, last = await claimed(queue, 4)
     fan = {"children": [{"kind": "child", "item_key": "taken"}], "continuation": {"kind": "next"}}
     assert await settle(
@@ -148,9 +119,6 @@ async def test_a_refused_event_is_busy_among_others_and_an_error_alone(queue: Co
         await settle(queue, (unread, "fail", {"retry_in": "soon"}))
     assert await queue.fetchval("select count(*) from agent.event where kind in ('child', 'next')") == 0
     assert await settle(queue, (refused, "complete", None), (unread, "complete", None)) == ["done", "done"]
-
-
-async def test_an_event_that_history_refuses_delays_no_other(queue: Connection) -> None:
     refused, free = await claimed(queue, 2)
     await queue.execute(f"alter table agent.event_hist add constraint refused check (id <> {refused[0]})")
     try:
@@ -160,6 +128,14 @@ async def test_an_event_that_history_refuses_delays_no_other(queue: Connection) 
             await settle(queue, items[0])
     finally:
         await queue.execute("alter table agent.event_hist drop constraint refused")
+    waits, free = await claimed(queue, 2)
+    fan = {"children": [{"kind": "child", "item_key": "held"}], "continuation": {"kind": "next"}}
+    transaction = other.transaction()
+    await transaction.start()
+    await do.enqueue(other, item_key="held")
+    assert await settle(queue, (waits, "fan_out", fan), (free, "complete", None)) == ["busy", "done"]
+    await transaction.rollback()
+    assert await settle(queue, (waits, "fan_out", fan)) == ["done"]
 
 
 async def test_a_cancelled_event_ends_however_its_attempt_does(queue: Connection) -> None:
@@ -168,7 +144,7 @@ async def test_a_cancelled_event_ends_however_its_attempt_does(queue: Connection
         assert await queue.fetchval("select agent.cancel_job($1)", identity) == "running"
     ends = "select array_agg(vt order by id) from agent.event"
     before = await queue.fetchval(ends)
-    assert await extend(queue, failed, released, awaiting, done) == ["done"] * 4
+    assert await do.extend(queue, failed, released, awaiting, done) == ["done"] * 4
     assert await queue.fetchval(ends) == before, "no heartbeat renews its lease"
     items: list[tuple[Pair, str, Any]] = [
         (failed, "fail", {}),
@@ -178,8 +154,8 @@ async def test_a_cancelled_event_ends_however_its_attempt_does(queue: Connection
     ]
     assert await settle(queue, *items) == ["done"] * 4
     for identity, _ in (failed, released, awaiting):
-        assert await ending(queue, identity) == ("cancelled", "cancelled while running")
-    assert await ending(queue, done[0]) == ("completed", None)
+        assert await do.ending(queue, identity) == ("cancelled", "cancelled while running")
+    assert await do.ending(queue, done[0]) == ("completed", None)
 
 
 async def test_a_wait_takes_what_came_before_it_was_stored_or_ends_in_time(queue: Connection) -> None:
@@ -190,9 +166,9 @@ async def test_a_wait_takes_what_came_before_it_was_stored_or_ends_in_time(queue
         wait = {"sort": "wait", "name": "go", "nth": nth, "seconds": 3600}
         assert await settle(queue, ((identity, number), "suspend", {"waits": [wait]})) == ["done"]
         if nth == 2:
-            assert await claim(queue) == []
-            await advance(queue, HOUR)
-        (row,) = await claim(queue)
+            assert await do.claim(queue) == []
+            await do.advance(queue, HOUR)
+        (row,) = await do.claim(queue)
         number = row["claim"]
         assert await queue.fetchval(take, identity, number, nth) == taken
 
@@ -202,30 +178,21 @@ async def test_an_unknown_outcome_is_a_clear_error(queue: Connection) -> None:
     for outcome in ("finish", None):
         with pytest.raises(asyncpg.InvalidParameterValueError, match="every claim has an outcome: complete"):
             await settle(queue, (item, outcome, None))  # type: ignore[arg-type]
-    with pytest.raises(asyncpg.InvalidParameterValueError):
-        await queue.fetch("select * from agent.settle(array[1::int8], array[1], '{}')")
     assert await settle(queue) == []
 
 
-HOUR = timedelta(hours=1)
-SECOND = timedelta(seconds=1)
-
-
-async def test_at_the_maximum_an_event_ends_as_failed_with_every_error(queue: Connection) -> None:
-    identity = await enqueue(queue)
+async def test_at_the_maximum_an_event_fails_with_every_error_else_after_its_pause(queue: Connection) -> None:
+    identity = await do.enqueue(queue)
     for _ in range(3):
-        (row,) = await claim(queue)
-        assert await fail(queue, pair(row)) == ["done"]
-    assert await claim(queue) == []
-    assert await ending(queue, identity) == ("failed", "attempts_exhausted")
-    row_ended = await history_of(queue, identity)
+        (row,) = await do.claim(queue)
+        assert await do.fail(queue, pair(row)) == ["done"]
+    assert await do.claim(queue) == []
+    assert await do.ending(queue, identity) == ("failed", "attempts_exhausted")
+    row_ended = await do.history_of(queue, identity)
     assert [error["message"] for error in json.loads(row_ended["errors"])] == [
         f"attempt with claim {number}" for number in (1, 2, 3)
     ]
     assert (row_ended["attempts"], len(row_ended["claimed"]), row_ended["finished_by"]) == (3, 3, "w1")
-
-
-async def test_each_event_has_its_own_pause_and_a_negative_one_is_none(queue: Connection) -> None:
     pairs = await claimed(queue, 3)
     before = await queue.fetchval("select agent.clock()")
     pauses = zip(pairs, (-1, 2, 1), strict=True)
@@ -235,54 +202,47 @@ async def test_each_event_has_its_own_pause_and_a_negative_one_is_none(queue: Co
     assert [row["pause"] // HOUR for row in rows] == [0, 2, 1]
 
 
-async def test_a_live_lease_never_expires(queue: Connection) -> None:
-    """It does not at the last attempt, past the deadline or at any age of the event."""
+async def test_neither_a_paused_kind_nor_a_live_lease_expires(queue: Connection) -> None:
+    """A lease does not at the last attempt, past the deadline or at any age of the event."""
     deadline = await queue.fetchval("select agent.clock() + interval '1 minute'")
-    identity = await enqueue(queue, max_attempts=1, deadline=deadline)
-    await claim(queue, lease=HOUR * 9)
-    await advance(queue, HOUR * 8)
-    assert await sweep(queue) == 0
-    assert await live(queue, identity) is not None
-
-
-async def test_a_paused_kind_never_expires(queue: Connection) -> None:
-    deadline = await queue.fetchval("select agent.clock() + interval '1 minute'")
-    await enqueue(queue, "parked", deadline=deadline)
-    await enqueue(queue, "parked", max_attempts=1)
-    await claim_one(queue, 1, timedelta(minutes=1))
+    await do.enqueue(queue, "parked", deadline=deadline)
+    await do.enqueue(queue, "parked", max_attempts=1)
+    await do.claim_one(queue, 1, timedelta(minutes=1))
     await queue.execute("select agent.pause_kind('parked')")
-    await advance(queue, timedelta(days=30))
-    assert await sweep(queue) == 0
+    await do.advance(queue, timedelta(days=30))
+    assert await do.sweep(queue) == 0
     await queue.execute("select agent.resume_kind('parked')")
-    assert await sweep(queue) == 2
+    assert await do.sweep(queue) == 2
+    deadline = await queue.fetchval("select agent.clock() + interval '1 minute'")
+    identity = await do.enqueue(queue, max_attempts=1, deadline=deadline)
+    await do.claim(queue, lease=HOUR * 9)
+    await do.advance(queue, HOUR * 8)
+    assert await do.sweep(queue) == 0
+    assert await do.live(queue, identity) is not None
 
 
-async def test_a_workers_sweep_expires_by_age_only_its_kinds_and_only_if_it_may(queue: Connection) -> None:
-    mine, others = await enqueue(queue, "slack.mine"), await enqueue(queue, "slack.others")
-    await advance(queue, HOUR * 2)
-    by_age = "select agent.sweep_events(_kinds => array['slack.mine'], _by_age => $1)"
-    assert await queue.fetchval(by_age, False) == 0
-    assert await queue.fetchval(by_age, True) == 1
-    assert await ending(queue, mine) == ("expired", "too_old")
-    assert await live(queue, others) is not None
-
-
-async def test_a_passed_deadline_expires_what_does_not_run(queue: Connection) -> None:
+async def test_a_passed_deadline_expires_what_does_not_run(queue: Connection, other: Connection) -> None:
     deadline = await queue.fetchval("select agent.clock() + interval '20 minutes'")
-    waiting = await enqueue(queue, "waiting", deadline=deadline)
-    lapsed = await enqueue(queue, deadline=deadline)
-    assert len(await claim(queue)) == 1
-    await advance(queue, timedelta(minutes=19))
-    assert await sweep(queue) == 0
-    await advance(queue, timedelta(minutes=1, seconds=1))
-    assert await sweep(queue) == 2
+    waiting = await do.enqueue(queue, "waiting", deadline=deadline)
+    lapsed = await do.enqueue(queue, deadline=deadline)
+    assert len(await do.claim(queue)) == 1
+    await do.advance(queue, timedelta(minutes=19))
+    assert await do.sweep(queue) == 0
+    await do.advance(queue, timedelta(minutes=1, seconds=1))
+    assert await do.sweep(queue) == 2
     for identity in (waiting, lapsed):
-        assert await ending(queue, identity) == ("expired", "deadline_passed")
+        assert await do.ending(queue, identity) == ("expired", "deadline_passed")
+    first = await do.enqueue(queue)
+    await do.enqueue(queue)
+    await do.advance(queue, HOUR * 2)
+    async with do.locked(other, first):
+        assert await do.sweep(queue) == 1
+    assert await do.sweep(queue) == 1
 
 
-async def test_a_sweep_is_bounded_and_repeats_until_nothing_is_left(queue: Connection) -> None:
+async def test_sweeps_are_bounded_and_a_workers_expires_by_age_only_its_kinds(queue: Connection) -> None:
     await queue.execute("select agent.enqueue('job') from generate_series(1, 25)")
-    await advance(queue, HOUR * 2)
+    await do.advance(queue, HOUR * 2)
     assert [await queue.fetchval("select agent.sweep_events(_limit => 10)") for _ in range(4)] == [
         10,
         10,
@@ -290,14 +250,12 @@ async def test_a_sweep_is_bounded_and_repeats_until_nothing_is_left(queue: Conne
         0,
     ]
     await queue.execute("select agent.enqueue('job') from generate_series(1, 2500)")
-    await advance(queue, HOUR * 2)
-    assert await expire(queue) == 2500
-
-
-async def test_sweeps_step_over_each_others_events(queue: Connection, other: Connection) -> None:
-    first = await enqueue(queue)
-    await enqueue(queue)
-    await advance(queue, HOUR * 2)
-    async with locked(other, first):
-        assert await sweep(queue) == 1
-    assert await sweep(queue) == 1
+    await do.advance(queue, HOUR * 2)
+    assert await do.expire(queue) == 2500
+    mine, others = await do.enqueue(queue, "slack.mine"), await do.enqueue(queue, "slack.others")
+    await do.advance(queue, HOUR * 2)
+    by_age = "select agent.sweep_events(_kinds => array['slack.mine'], _by_age => $1)"
+    assert await queue.fetchval(by_age, False) == 0
+    assert await queue.fetchval(by_age, True) == 1
+    assert await do.ending(queue, mine) == ("expired", "too_old")
+    assert await do.live(queue, others) is not None

@@ -13,7 +13,6 @@ from surelane_operator.changes import Changes
 from surelane_operator.reads.filters import Filter
 from surelane_service.engine import Engine, Settled
 from surelane_service.sealed_engine import SealedEngine
-from tests.sql.conftest import Connect
 from tests.sql.queue_steps import advance, claim, complete, drop_history, enqueue, fail, pair
 
 KEY = "YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE="
@@ -90,35 +89,30 @@ async def test_a_requeued_event_keeps_its_tags_and_a_replay_has_none(queue: Conn
     assert await queue.fetchval("select count(*) from agent.step") == 0
 
 
-async def test_progress_is_fenced_replaced_and_encrypted(queue: Connection, connect: Connect) -> None:
+async def test_encrypted_tags_are_found_and_progress_is_fenced(
+    queue: Connection, service: Connection
+) -> None:
+    """Both are stored as no text, and progress is replaced."""
     await enqueue(queue)
     (row,) = await claim(queue)
-    service = await connect("surelane_worker")
     engine = SealedEngine(service, Sealing(DataKeys(service, Keyring([KEY])), on=True))
+    await engine.store_tags(*pair(row), {"customer": "acme"})
     for text in ("1 of 2", "2 of 2"):
         assert await engine.store_progress(*pair(row), text) is Settled.DONE
-    assert " of 2" not in await queue.fetchval("select s::text from agent.step as s")
+    stored = await queue.fetchval("select string_agg(s::text, '') from agent.step as s")
+    assert "acme" not in stored
+    assert " of 2" not in stored
     reader = Changes(queue, Sealing(DataKeys(queue, Keyring([KEY])), on=False))
-    assert (await reader.get(row["id"]) or {})["progress"] == "2 of 2"
+    which = Filter(tags={"customer": ["acme"]})
+    assert [job["id"] for job in await reader.list_events(which)] == [row["id"]]
+    read = await reader.get(row["id"]) or {}
+    assert (read["tags"], read["progress"]) == ({"customer": "acme"}, "2 of 2")
+    assert await reader.list_events(Filter(tags={"other": ["acme"]})) == []
+    assert await ids(queue, customer="acme") == []
+    keyless = (await Changes(queue).get(row["id"]) or {})["tags"]
+    assert keyless["customer"].startswith("cannot be decrypted")
     await complete(queue, pair(row))
     assert await engine.store_progress(*pair(row), "3 of 2") is Settled.STALE
     replay = await Changes(queue).rerun_as_new(row["id"])
     assert replay.id is not None
     assert (await Changes(queue).get(replay.id) or {})["progress"] is None
-
-
-async def test_encrypted_tags_are_found_and_stored_as_no_text(queue: Connection, connect: Connect) -> None:
-    service = await connect("surelane_worker")
-    seal = Sealing(DataKeys(service, Keyring([KEY])), on=True)
-    await enqueue(queue)
-    (row,) = await claim(queue)
-    await SealedEngine(service, seal).store_tags(*pair(row), {"customer": "acme"})
-    assert "acme" not in await queue.fetchval("select s::text from agent.step as s")
-    operations = Changes(queue, Sealing(DataKeys(queue, Keyring([KEY])), on=False))
-    which = Filter(tags={"customer": ["acme"]})
-    assert [job["id"] for job in await operations.list_events(which)] == [row["id"]]
-    assert (await operations.get(row["id"]) or {})["tags"] == {"customer": "acme"}
-    assert await operations.list_events(Filter(tags={"other": ["acme"]})) == []
-    assert await ids(queue, customer="acme") == []
-    keyless = (await Changes(queue).get(row["id"]) or {})["tags"]
-    assert keyless["customer"].startswith("cannot be decrypted")

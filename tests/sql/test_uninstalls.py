@@ -55,9 +55,7 @@ async def fleet(queue: Connection, connect: Connect) -> Fleet:
     return Fleet(queue, await connect("surelane_worker"), await connect("surelane_ingest"))
 
 
-async def test_a_removed_workspaces_events_go_after_the_grace_and_leave_a_receipt(
-    fleet: Fleet, capfd: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_removed_workspace_leaves_a_receipt(fleet: Fleet, capfd: pytest.CaptureFixture[str]) -> None:
     for team in ("T1", "T2"):
         await fleet.installations.save(installation(team))
         await fleet.store(team)

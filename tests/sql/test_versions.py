@@ -23,7 +23,7 @@ async def passed_on(queue: Connection, item: Pair, version: str = "1") -> str:
     return answer.value
 
 
-async def test_run_gets_the_kind_of_its_version_and_its_attempt_back(queue: Connection) -> None:
+async def test_run_gets_the_kind_of_its_version_unless_cancelled(queue: Connection, connect: Connect) -> None:
     identity = await enqueue(queue, "order")
     (row,) = await claim(queue, "order")
     assert await passed_on(queue, pair(row)) == "done"
@@ -35,9 +35,6 @@ async def test_run_gets_the_kind_of_its_version_and_its_attempt_back(queue: Conn
     (last,) = await claim(queue, "order@2")
     assert await complete(queue, pair(last)) == ["done"]
     assert await ending(queue, identity) == ("completed", None)
-
-
-async def test_request_to_cancel_ends_a_run_that_is_passed_on(queue: Connection, connect: Connect) -> None:
     identity = await enqueue(queue, "order", item_key="k")
     (row,) = await claim(queue, "order")
     async with locked(await connect(), identity):

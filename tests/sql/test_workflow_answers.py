@@ -10,7 +10,7 @@ from tests.sql.conftest import Connect
 from tests.sql.queue_steps import advance, await_answer, claim, ending, history_of, pair, sweep
 
 
-async def test_an_answer_ends_what_awaits_it_once_and_before_its_deadline(queue: Connection) -> None:
+async def test_an_answer_of_the_asked_ends_what_awaits_it_once_in_time(queue: Connection) -> None:
     client = Queue(queue)
     identity = await Queue(queue).fan_out([Job("ask"), Job("ask")], Continuation("then"))
     first, second = await claim(queue, "ask")
@@ -31,10 +31,6 @@ async def test_an_answer_ends_what_awaits_it_once_and_before_its_deadline(queue:
     assert await ending(queue, second["id"]) == ("expired", "deadline_passed")
     assert [child.result for child in await client.children(identity)] == [{"n": 1}, None]
     assert len(await claim(queue, "then")) == 1
-
-
-async def test_a_remote_agent_answers_only_what_was_dispatched_to_it(queue: Connection) -> None:
-    client = Queue(queue)
     await client.enqueue("dispatch-execute", {"agent": "scribe"})
     await client.enqueue("ask", {"agent": "scribe"})
     deadline = await queue.fetchval("select agent.clock() + interval '5 minutes'")

@@ -10,22 +10,8 @@ from surelane.calls import Connection
 from surelane.errors import Conflict, InvalidInput
 from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
-from tests.sql.queue_steps import (
-    TEN_MINUTES,
-    Row,
-    advance,
-    claim,
-    complete,
-    continue_with,
-    ending,
-    enqueue,
-    event_of,
-    fail,
-    heads,
-    pair,
-    snooze,
-    sweep,
-)
+from tests.sql import queue_steps as do
+from tests.sql.queue_steps import TEN_MINUTES, Row, pair
 
 
 def jobs(count: int, **fields: Any) -> list[Job]:
@@ -36,92 +22,78 @@ async def end(queue: Connection, row: Row, how: str) -> None:
     """End a claimed child as completed, failed, cancelled or expired."""
     match how:
         case "completed":
-            await complete(queue, pair(row), results=[json.dumps({"of": row["id"]})])
+            await do.complete(queue, pair(row), results=[json.dumps({"of": row["id"]})])
         case "failed":
-            await fail(queue, pair(row), final=True, reason="no_luck")
+            await do.fail(queue, pair(row), final=True, reason="no_luck")
         case "cancelled":
             await queue.execute("select agent.cancel_job($1)", row["id"])
-            await fail(queue, pair(row))
+            await do.fail(queue, pair(row))
         case _:
             await queue.execute("update agent.event set deadline = '2020-01-01' where id = $1", row["id"])
-            await advance(queue, TEN_MINUTES)
-            await sweep(queue)
+            await do.advance(queue, TEN_MINUTES)
+            await do.sweep(queue)
 
 
-async def test_a_continuation_waits_for_every_child_and_runs_with_their_outcomes(queue: Connection) -> None:
+async def test_a_continuation_waits_for_every_child_and_knows_them_in_order(queue: Connection) -> None:
     identity = await Queue(queue).fan_out(jobs(4), Continuation("then", {"goal": "g"}))
     for how in ("completed", "failed", "cancelled", "expired"):
-        assert await claim(queue, "then") == []
+        assert await do.claim(queue, "then") == []
         assert (await queue.fetchval("select reason from agent.why_waiting($1)", identity)) == (
             "waits_for_children"
         )
-        await end(queue, (await claim(queue, "child", limit=1))[0], how)
+        await end(queue, (await do.claim(queue, "child", limit=1))[0], how)
 
-    (row,) = await claim(queue, "then")
+    (row,) = await do.claim(queue, "then")
     assert (row["id"], json.loads(row["event"])) == (identity, {"goal": "g"})
     children = await Queue(queue).children(identity)
     reasons = {"cancelled": "cancelled while running", "completed": None}
     reasons |= {"expired": "deadline_passed", "failed": "no_luck"}
     assert {child.status: child.reason for child in children} == reasons
     assert len(children) == 4
-
-
-async def test_children_are_known_in_the_order_they_were_given(queue: Connection) -> None:
     given = [Job("child", {"n": n}, group_key=f"g{-n % 7}", item_key=f"i{-n % 50}") for n in range(50)]
     identity = await Queue(queue).fan_out(given, Continuation("then"))
     assert [child.payload["n"] for child in await Queue(queue).children(identity)] == list(range(50))
     none = await Queue(queue).fan_out([], Continuation("then"))
-    assert [row["id"] for row in await claim(queue, "then")] == [none], "without children it runs at once"
+    assert [row["id"] for row in await do.claim(queue, "then")] == [none], "without children it runs at once"
 
 
 @pytest.mark.parametrize("how", ["failed", "cancelled", "expired"])
 async def test_a_continuation_may_fail_with_its_first_child(queue: Connection, how: str) -> None:
     identity = await Queue(queue).fan_out(jobs(3), Continuation("then", fails_with_children=True))
-    first, second, third = await claim(queue, "child")
-    await complete(queue, pair(first), pair(third))
+    first, second, third = await do.claim(queue, "child")
+    await do.complete(queue, pair(first), pair(third))
     await end(queue, second, how)
-    assert await ending(queue, identity) == ("failed", f"child_{how}")
+    assert await do.ending(queue, identity) == ("failed", f"child_{how}")
     # The failure of a grandchild reaches the outermost.
     outer = await Queue(queue).fan_out([Job("plan")], Continuation("outer", fails_with_children=True))
-    (plan,) = await claim(queue, "plan")
-    await continue_with(queue, pair(plan), jobs(1), Continuation("inner", fails_with_children=True))
-    await end(queue, (await claim(queue, "child"))[0], how)
-    assert await ending(queue, outer) == ("failed", "child_failed")
+    (plan,) = await do.claim(queue, "plan")
+    await do.continue_with(queue, pair(plan), jobs(1), Continuation("inner", fails_with_children=True))
+    await end(queue, (await do.claim(queue, "child"))[0], how)
+    assert await do.ending(queue, outer) == ("failed", "child_failed")
 
 
 async def test_a_continuation_stands_in_for_the_event_that_it_continues(queue: Connection) -> None:
     """On three levels, the outermost waits until the innermost has ended."""
     client = Queue(queue)
     outer = await client.fan_out([Job("plan"), Job("child")], Continuation("outer"))
-    (plan,) = await claim(queue, "plan")
-    answer = await continue_with(queue, pair(plan), jobs(2), Continuation("inner"), '"planned"')
+    (plan,) = await do.claim(queue, "plan")
+    answer = await do.continue_with(queue, pair(plan), jobs(2), Continuation("inner"), '"planned"')
     assert answer == "done"
-    assert (await ending(queue, plan["id"]))[0] == "completed"
+    assert (await do.ending(queue, plan["id"]))[0] == "completed"
 
-    await complete(queue, *map(pair, await claim(queue, "child")))
-    assert await claim(queue, "outer") == [], "the inner continuation has not run"
-    (inner,) = await claim(queue, "inner")
-    await complete(queue, pair(inner), results=['"found"'])
-    assert [row["id"] for row in await claim(queue, "outer")] == [outer]
+    await do.complete(queue, *map(pair, await do.claim(queue, "child")))
+    assert await do.claim(queue, "outer") == [], "the inner continuation has not run"
+    (inner,) = await do.claim(queue, "inner")
+    await do.complete(queue, pair(inner), results=['"found"'])
+    assert [row["id"] for row in await do.claim(queue, "outer")] == [outer]
     kinds = [(child.kind, child.result) for child in await client.children(outer)]
     assert kinds == [("child", None), ("inner", "found")], (
         "the continuation is now the child in place of the plan"
     )
 
 
-async def test_an_attempt_whose_claim_is_lost_starts_nothing(queue: Connection) -> None:
-    await enqueue(queue, "plan")
-    (first,) = await claim(queue, "plan")
-    await advance(queue, TEN_MINUTES)
-    (second,) = await claim(queue, "plan")
-    assert await continue_with(queue, pair(first), jobs(2), Continuation("then")) == "stale"
-    assert await continue_with(queue, pair(second), jobs(2), Continuation("then")) == "done"
-    assert await continue_with(queue, pair(second), jobs(2), Continuation("then")) == "stale"
-    assert await queue.fetchval("select count(*) from agent.event") == 3
-
-
-async def test_a_fan_out_that_is_refused_leaves_nothing(queue: Connection) -> None:
-    await enqueue(queue, "other", item_key="taken")
+async def test_a_refused_fan_out_leaves_nothing_and_a_lost_claim_starts_nothing(queue: Connection) -> None:
+    await do.enqueue(queue, "other", item_key="taken")
     client = Queue(queue)
     for children, then in (
         ([*jobs(2), Job("child", item_key="taken")], Continuation("then")),
@@ -131,44 +103,49 @@ async def test_a_fan_out_that_is_refused_leaves_nothing(queue: Connection) -> No
         with pytest.raises((Conflict, InvalidInput)):
             await client.fan_out(children, then)
     assert await queue.fetchval("select count(*) from agent.event") == 1
+    await queue.execute("delete from agent.event")
+    await do.enqueue(queue, "plan")
+    (first,) = await do.claim(queue, "plan")
+    await do.advance(queue, TEN_MINUTES)
+    (second,) = await do.claim(queue, "plan")
+    assert await do.continue_with(queue, pair(first), jobs(2), Continuation("then")) == "stale"
+    assert await do.continue_with(queue, pair(second), jobs(2), Continuation("then")) == "done"
+    assert await do.continue_with(queue, pair(second), jobs(2), Continuation("then")) == "stale"
+    assert await queue.fetchval("select count(*) from agent.event") == 3
 
 
-async def test_a_waiting_continuation_can_be_cancelled_but_not_moved(queue: Connection) -> None:
+async def test_a_continuation_is_cancelled_not_moved_and_finds_children_again(queue: Connection) -> None:
     client = Queue(queue)
     at = await queue.fetchval("select agent.clock()")
     identity = await client.fan_out(jobs(2), Continuation("then", item_key="k"))
     assert await client.reschedule("k", at) == "waiting"
     assert await client.enqueue("then", {"n": 1}, item_key="k", on_duplicate="replace") == identity
-    assert await claim(queue, "then") == []
+    assert await do.claim(queue, "then") == []
     assert await client.cancel("k") == "cancelled"
-    await complete(queue, *map(pair, await claim(queue, "child")))
-    assert await ending(queue, identity) == ("cancelled", "cancelled by surelane")
-
-
-async def test_a_requeued_continuation_finds_its_children_again(queue: Connection) -> None:
-    """They may be snoozed and retried before they end."""
+    await do.complete(queue, *map(pair, await do.claim(queue, "child")))
+    assert await do.ending(queue, identity) == ("cancelled", "cancelled by surelane")
     identity = await Queue(queue).fan_out(jobs(2), Continuation("then"))
-    first, second = await claim(queue, "child")
-    await complete(queue, pair(first))
-    await snooze(queue, pair(second), timedelta(0))
-    (second,) = await claim(queue, "child")
-    await fail(queue, pair(second))
-    assert await claim(queue, "then") == []
-    await complete(queue, pair((await claim(queue, "child"))[0]))
-    assert (await event_of(queue, identity))["waits_for"] == 0
-    await fail(queue, pair((await claim(queue, "then"))[0]), final=True)
+    first, second = await do.claim(queue, "child")
+    await do.complete(queue, pair(first))
+    await do.snooze(queue, pair(second), timedelta(0))
+    (second,) = await do.claim(queue, "child")
+    await do.fail(queue, pair(second))
+    assert await do.claim(queue, "then") == []
+    await do.complete(queue, pair((await do.claim(queue, "child"))[0]))
+    assert (await do.event_of(queue, identity))["waits_for"] == 0
+    await do.fail(queue, pair((await do.claim(queue, "then"))[0]), final=True)
     await queue.execute("select agent.rerun_events($1)", [identity])
-    assert [row["id"] for row in await claim(queue, "then")] == [identity]
+    assert [row["id"] for row in await do.claim(queue, "then")] == [identity]
     assert len(await Queue(queue).children(identity)) == 2
 
 
 async def test_groups_go_on_while_their_continuation_waits(queue: Connection) -> None:
     identity = await Queue(queue).fan_out(jobs(1), Continuation("then", group_key="g"))
-    other = await enqueue(queue, "talk", group_key="g")
-    (row,) = await claim(queue, "talk", "then")
+    other = await do.enqueue(queue, "talk", group_key="g")
+    (row,) = await do.claim(queue, "talk", "then")
     assert row["id"] == other
-    await complete(queue, pair((await claim(queue, "child"))[0]))
-    assert await claim(queue, "talk", "then") == [], "the group is held"
-    await complete(queue, pair(row))
-    assert [found["id"] for found in await claim(queue, "talk", "then")] == [identity]
-    assert await heads(queue, "g") == [identity]
+    await do.complete(queue, pair((await do.claim(queue, "child"))[0]))
+    assert await do.claim(queue, "talk", "then") == [], "the group is held"
+    await do.complete(queue, pair(row))
+    assert [found["id"] for found in await do.claim(queue, "talk", "then")] == [identity]
+    assert await do.heads(queue, "g") == [identity]

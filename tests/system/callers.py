@@ -171,19 +171,18 @@ def sqlalchemy_sync_inside_async(driver: str) -> Begin:
 
     @asynccontextmanager
     async def begin(uri: str) -> AsyncIterator[Caller]:
-        connection: AsyncConnection
-        async with async_engine_of(driver)(uri).begin() as connection:
+        async with sqlalchemy_async_connection(driver)(uri) as caller:
 
             class Inside:
                 def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
                     async def call(*arguments: Any, **named: Any) -> Any:
-                        return await connection.run_sync(
+                        return await caller.connection.run_sync(
                             lambda inner: getattr(SyncQueue(inner), name)(*arguments, **named)
                         )
 
                     return call
 
-            yield replace(_asynchronous(connection, connection.exec_driver_sql), queue=Inside())
+            yield replace(caller, queue=Inside())
 
     return begin
 

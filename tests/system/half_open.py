@@ -1,7 +1,6 @@
 """A TCP proxy before PostgreSQL that can lose what it should forward, as a network that fails half-way does."""
 
 import asyncio
-import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -20,8 +19,6 @@ class Way:
     """Whether the server's answers are lost."""
     deaf: bool = False
     """Whether the client's requests are lost, and its end."""
-    cut: bool = False
-    """Whether the next answer ends both connections instead."""
 
 
 class Proxy:
@@ -33,12 +30,7 @@ class Proxy:
         self._name = parts.path
         self._ways: list[Way] = []
         self._dark = False
-        self._fault: str | None = None
-        self.delay = 0.0
-        """Seconds that each packet takes, in either direction."""
-        self.resets = 0.0
-        """The share of packets that end their connection instead."""
-        self._random = random.Random(1)
+        self._left: dict[str, int] = {}
         self.port = 0
         self.lead_to(uri)
 
@@ -62,10 +54,10 @@ class Proxy:
             ("postgresql", f"{self._user}@127.0.0.1:{self.port}", self._name, "sslmode=disable", "")
         )
 
-    def mute(self, *, listening: bool = False) -> None:
-        """Lose all further answers on the connections that are open now, or on those that listen."""
+    def mute(self) -> None:
+        """Lose all further answers on the connections that listen now."""
         for way in self._ways:
-            way.mute = way.mute or way.listens or not listening
+            way.mute = way.mute or way.listens
 
     def swallow(self) -> None:
         """Lose everything in both directions, on new connections too, until :meth:`restore`."""
@@ -76,14 +68,6 @@ class Proxy:
     def restore(self) -> None:
         """Forward new connections again. What was swallowed stays half-open."""
         self._dark = False
-
-    def lose_next_answer(self, fault: str) -> None:
-        """Lose the answer to the next request on a connection that listens, and what follows, once the server gave it.
-
-        Args:
-            fault: ``hung``: the connection stays open; ``cut``: it ends.
-        """
-        self._fault = fault
 
     async def forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Forward one client's connection in both directions."""
@@ -114,38 +98,40 @@ class Proxy:
             while data := await reader.read(65536):
                 if way.deaf:
                     continue
-                if way.listens and self._fault:
-                    way.mute, way.cut, self._fault = True, self._fault == "cut", None
                 way.listens = way.listens or b"LISTEN" in data
-                await self._travel()
-                back.write(data)
-                await back.drain()
+                await self._deliver("up", data, back)
         if way.deaf:
             await asyncio.Event().wait()  # until the server ends its connection
         raise ConnectionResetError
 
     async def _answers(self, way: Way, there: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await there.read(65536):
-            if way.cut:
-                break
             if not way.mute:
-                await self._travel()
-                writer.write(data)
-                await writer.drain()
+                await self._deliver("down", data, writer)
         raise ConnectionResetError
 
-    async def _travel(self) -> None:
-        if self.delay:
-            await asyncio.sleep(self.delay)
-        if self._random.random() < self.resets:
+    def cut_after(self, way: str, size: int) -> None:
+        """End the connection once so many bytes went ``up`` to the server, or ``down`` to the client."""
+        self._left = {way: size}
+
+    def mend(self) -> None:
+        self._left = {}
+
+    async def _deliver(self, way: str, data: bytes, to: asyncio.StreamWriter) -> None:
+        left = self._left.get(way, len(data))
+        to.write(data[:left])
+        await to.drain()
+        if len(data) > left:
             raise ConnectionResetError
+        if way in self._left:
+            self._left[way] -= len(data)
 
 
 @asynccontextmanager
-async def half_open(uri: str) -> AsyncIterator[Proxy]:
-    """Run a proxy before the server of a database for the length of the block."""
+async def half_open(uri: str, port: int = 0) -> AsyncIterator[Proxy]:
+    """Run a proxy before the server of a database for the length of the block, on any free port or this one."""
     proxy = Proxy(uri)
-    server = await asyncio.start_server(proxy.forward, "127.0.0.1", 0)
+    server = await asyncio.start_server(proxy.forward, "127.0.0.1", port)
     proxy.port = server.sockets[0].getsockname()[1]
     try:
         yield proxy

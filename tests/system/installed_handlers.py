@@ -1,8 +1,5 @@
 """Handlers of a worker whose workspaces install the app."""
 
-import os
-import signal
-
 from surelane_worker import Context, Event, Handlers
 
 handlers = Handlers()
@@ -10,8 +7,5 @@ handlers = Handlers()
 
 @handlers.on("slack.app_mention")
 async def echo(event: Event, ctx: Context) -> None:
-    """Answer with what was said; after "die", kill the worker at the first attempt."""
-    said = event.slack["text"].partition(" ")[2]
-    await ctx.slack.reply(event, said)
-    if said.endswith("die") and ctx.attempt == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+    """Answer with what was said."""
+    await ctx.slack.reply(event, event.slack["text"].partition(" ")[2])

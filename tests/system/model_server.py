@@ -20,8 +20,7 @@ from surelane.calls import Connection
 from surelane_dev.simulator.workspace.model import Message
 from surelane_service.probes import serving
 from tests.system.slack_stand import Stand
-from tests.system.test_durable import result_of
-from tests.system.worker import enqueue
+from tests.system.worker import enqueue, result_of
 
 KEY = "sk-a-key-that-must-not-show"
 USED = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}

@@ -45,14 +45,6 @@ class Answers:
         """Replace the key."""
         self._key, self._kid = _new_key(), secrets.token_hex(4)
 
-    def routes(self) -> list[web.RouteDef]:
-        return [
-            web.get("/.well-known/openid-configuration", self.configuration),
-            web.get("/keys", self.keys),
-            web.get("/authorize", self.authorize),
-            web.post("/token", self.token),
-        ]
-
     async def configuration(self, _: web.Request) -> web.Response:
         at = {"authorization_endpoint": "/authorize", "token_endpoint": "/token", "jwks_uri": "/keys"}
         addresses = {name: self.issuer + path for name, path in at.items()}
@@ -126,7 +118,10 @@ async def provider_at() -> AsyncIterator[Answers]:
     """Serve a provider for the length of the block."""
     answers = Answers()
     app = web.Application()
-    app.add_routes(answers.routes())
+    app.router.add_get("/.well-known/openid-configuration", answers.configuration)
+    app.router.add_get("/keys", answers.keys)
+    app.router.add_get("/authorize", answers.authorize)
+    app.router.add_post("/token", answers.token)
     async with serving(app, 0, setting="none", host="127.0.0.1") as port:
         answers.issuer = f"http://127.0.0.1:{port}"
         yield answers

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
-import asyncpg
+import pytest
 
 from surelane.calls import Connection
 from surelane_operator.console.access.access_settings import AccessSettings
 from surelane_operator.wiring import running
+from tests.sql.migrations import connected
 
 
 @dataclass
@@ -64,18 +65,15 @@ async def page(database: str, **settings: Any) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
-@asynccontextmanager
-async def emptied(database: str) -> AsyncIterator[Connection]:
+@pytest.fixture
+async def emptied(shared_database: str) -> AsyncIterator[Connection]:
     """Connect to a database that tests share, with an empty queue."""
-    connected = await asyncpg.connect(database)
-    try:
-        await connected.execute(
+    async with connected(shared_database) as connection:
+        await connection.execute(
             "truncate agent.event, agent.event_hist, agent.kind, agent.cron, agent.worker"
             ", agent.operator_action"
         )
-        yield connected
-    finally:
-        await connected.close()
+        yield connection
 
 
 async def fail(connection: Connection, identity: int, message: str, worker: str = "w") -> None:

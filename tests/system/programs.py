@@ -99,10 +99,18 @@ class PaymentError(Exception):
 
 # --- Operations
 
-
-@operation
-async def step(run: Run, name: str) -> Any:
-    return await run.ctx.step(name, run.effect, name)
+OPERATIONS |= {
+    "step": lambda run, name: run.ctx.step(name, run.effect, name),
+    "keyed_steps": lambda run, name: asyncio.gather(
+        *(run.ctx.step(name, run.effect, f"{name} [{key}]", key=key) for key in "ab")
+    ),
+    "sleep": lambda run, name: run.ctx.sleep("5ms", name=name),
+    "wait": lambda run, name: run.ctx.wait_for(f"go {name}"),
+    "wait_past_its_timeout": lambda run, name: run.ctx.wait_for(name, timeout="5ms", default="late"),
+    "child": lambda run, name: run.ctx.run("part", {"name": name}, key=name, max_attempts=MANY),
+    "tag": lambda run, name: run.ctx.tag(**{name: "tagged", "last": None}),
+    "progress": lambda run, name: run.ctx.progress(f"at {name}"),
+}
 
 
 @operation
@@ -113,11 +121,6 @@ async def step_in_thread(run: Run, name: str) -> Any:
         return "from a thread"
 
     return await run.ctx.step(name, effect, run.event.id)
-
-
-@operation
-async def keyed_steps(run: Run, name: str) -> Any:
-    return await asyncio.gather(*(run.ctx.step(name, run.effect, f"{name} [{key}]", key=key) for key in "ab"))
 
 
 @operation
@@ -155,21 +158,6 @@ async def failed_attempt(run: Run, name: str) -> Any:
     if await run.first(f"raised {name}"):
         raise LookupError(name)
     return done
-
-
-@operation
-async def sleep(run: Run, name: str) -> Any:
-    return await run.ctx.sleep("5ms", name=name)
-
-
-@operation
-async def wait(run: Run, name: str) -> Any:
-    return await run.ctx.wait_for(f"go {name}")
-
-
-@operation
-async def wait_past_its_timeout(run: Run, name: str) -> Any:
-    return await run.ctx.wait_for(name, timeout="5ms", default="late")
 
 
 @operation
@@ -215,17 +203,9 @@ async def ask(run: Run, name: str) -> Any:
 
 @operation
 async def reply(run: Run, name: str) -> Any:
+    """It returns nothing: a message has another time in each run."""
     await run.ctx.slack.reply(run.event, f"{name} said")
-
-
-@operation
-async def reply_in_step(run: Run, name: str) -> Any:
     await run.ctx.step(name, run.ctx.slack.reply, run.event, f"{name} said in a step")
-
-
-@operation
-async def child(run: Run, name: str) -> Any:
-    return await run.ctx.run("part", {"name": name}, key=name, max_attempts=MANY)
 
 
 @operation
@@ -242,16 +222,6 @@ async def children(run: Run, name: str) -> Any:
     return await asyncio.gather(
         *(run.ctx.run("part", each, key=each["name"], max_attempts=MANY) for each in given)
     )
-
-
-@operation
-async def tag(run: Run, name: str) -> Any:
-    await run.ctx.tag(**{name: "tagged", "last": None})
-
-
-@operation
-async def progress(run: Run, name: str) -> Any:
-    await run.ctx.progress(f"at {name}")
 
 
 @operation

@@ -18,10 +18,9 @@ from tests.scenario import eventually
 from tests.sql.migrations import becomes
 from tests.system.account_server import AccountServer, account_server
 from tests.system.model_server import ModelServer, Reply, calls, model_server, says, settings
-from tests.system.test_durable import result_of, suspended
 from tests.system.test_installing import BAKERY, KEY, Browser, stand
 from tests.system.test_installing import Stand as Slack
-from tests.system.worker import ended, environment
+from tests.system.worker import ended, environment, result_of, suspended
 
 SARAH, IDA = "U0BAKERY01", "U2BAKERY01"
 SCOPES = "search:read.public,search:read.private"
@@ -188,30 +187,28 @@ async def test_a_turn_waits_for_the_person_and_gets_that_persons_token(
             assert token.encode().hex() not in place
 
 
-async def test_a_revoked_token_is_asked_for_again(world: World) -> None:
+async def test_a_token_that_slack_or_the_server_refuses_leads_to_the_button_once_a_turn(world: World) -> None:
     async with world.worker():
         token = await world.connected()
         installs = world.slack.simulator.installs
         installs.revoke(installs.grants[token])
         await eventually(world.people, list[str](), within=30)  # ingest deletes it
-        assert await world.connected() != token
+        another = await world.connected()
+        assert another != token
         assert [sees for sees, _, _ in world.buttons()] == [SARAH, SARAH]
-
-
-async def test_a_server_that_refuses_the_token_leads_to_the_button_once(world: World) -> None:
-    async with world.worker():
-        world.server.refused.add(await world.connected())
+        world.server.refused.add(another)
+        world.server.searched.clear()
         turn = await world.turn(SARAH, "flour")
         assert "no longer accepts" in world.buttons()[-1][1]
-        assert len(world.buttons()) == 2
-        await world.again(2)
+        assert len(world.buttons()) == 3
+        await world.again(3)
         assert await world.answer(turn) == "Found."
-        assert len(world.server.searched) == 2
+        assert len(world.server.searched) == 1
         world.server.person_of = lambda _: None
         turn = await world.turn(SARAH, "flour", says("Without."))
-        await world.again(3)
+        await world.again(4)
         assert await world.answer(turn) == "Without."
-        assert len(world.buttons()) == 3, "it is asked for once per turn"
+        assert len(world.buttons()) == 4
 
 
 async def test_a_token_that_is_refused_on_the_way_is_asked_for_and_no_call_is_repeated(world: World) -> None:
@@ -226,48 +223,29 @@ async def test_a_token_that_is_refused_on_the_way_is_asked_for_and_no_call_is_re
     async with world.worker():
         await world.again(2)
         assert await world.answer(turn) == "Both."
-    assert world.server.searched == [(SARAH, "flour"), (SARAH, "salt")]
-    assert len(world.model.asked["two"]) == 3
-    assert len(world.buttons()) == 2
-
-
-async def test_a_token_that_is_refused_once_later_steps_are_stored_is_asked_for(world: World) -> None:
-    async with world.worker():
-        await world.connected()
+        assert world.server.searched == [(SARAH, "flour"), (SARAH, "salt")]
+        assert len(world.model.asked["two"]) == 3
+        assert len(world.buttons()) == 2
+        world.server.searched.clear()
         world.server.refuse_after = "flour"
-        turn = await world.turn(SARAH, "flour fails")
-        await world.again(2)
+        turn = await world.turn(SARAH, "flour fails")  # it is refused once later steps are stored
+        await world.again(3)
         assert await world.answer(turn) == "Found."
     assert len(world.model.asked["flour"]) == 4
-    assert len(world.server.searched) == 2
+    assert len(world.server.searched) == 1
 
 
-async def test_a_turn_that_used_the_account_ends_if_nobody_connects_it_again(world: World) -> None:
-    again = calls(("slack_search", {"words": "x"}))
-    world.model.plans["two"] = [again, again, says("Both.")]
-    async with world.worker():
-        await world.connected()
-    world.server.refuse_after = "x"
+async def test_a_turn_waits_no_longer_than_its_patience_nor_does_a_job_get_the_token_of_whom_it_names(
+    world: World, connection: Connection
+) -> None:
+    world.model.plans["early"] = [says("Without.")]
     async with world.worker(PATIENCE="50ms"):
-        turn = await world.ask(SARAH, "two")
-        assert "no longer connected" in (await result_of(world.slack.database, turn))["stopped"]
-    assert len(world.model.asked["two"]) == 2
-
-
-async def test_without_the_account_the_turn_goes_on_and_the_model_is_told(world: World) -> None:
-    world.model.plans["flour"] = [says("Without.")]
-    async with world.worker(PATIENCE="50ms"):
-        assert await world.answer(await world.ask(SARAH, "flour")) == "Without."
-        (request,) = world.model.asked["flour"]
+        assert await world.answer(await world.ask(SARAH, "early")) == "Without."
+        (request,) = world.model.asked["early"]
         assert "these tools are missing: slack" in request["messages"][0]["content"]
         assert "tools" not in request
         assert len(world.buttons()) == 1
     assert world.server.seen == []
-
-
-async def test_a_job_that_names_a_person_does_not_get_the_persons_token(
-    world: World, connection: Connection
-) -> None:
     async with world.worker():
         await world.connected()
         world.server.seen.clear()
@@ -276,3 +254,10 @@ async def test_a_job_that_names_a_person_does_not_get_the_persons_token(
         turn = await connection.fetchval("select agent.enqueue('agent-turn', $1)", json.dumps(payload))
         assert await world.answer(turn) == "Without."
     assert world.server.seen == []
+    again = calls(("slack_search", {"words": "x"}))
+    world.model.plans["two"] = [again, again, says("Both.")]
+    world.server.refuse_after = "x"
+    async with world.worker(PATIENCE="50ms"):
+        turn = await world.ask(SARAH, "two")
+        assert "no longer connected" in (await result_of(connection, turn))["stopped"]
+    assert len(world.model.asked["two"]) == 2

@@ -2,34 +2,17 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
 from itertools import count
 from pathlib import Path
 
-import pytest
-
 from surelane.calls import Connection
 from surelane_ingest.answers import Patience
-from tests.system.ingest_client import Slack, served
-from tests.system.restartable import Restartable, restartable
+from tests.system.ingest_client import served
+from tests.system.restartable import restartable
 from tests.system.test_answers import answering, command
 from tests.system.worker import ended
 
 HELD = "select id from agent.event where kind = 'slack.command.hold-answer' and claimed_by is not null"
-
-
-@pytest.fixture(scope="module")
-async def postgres() -> AsyncIterator[Restartable]:
-    async with restartable() as server:
-        yield server
-
-
-@pytest.fixture
-async def slack(postgres: Restartable) -> AsyncIterator[Slack]:
-    async with served(
-        postgres.uri("surelane_ingest"), patience=Patience(wait=1.0), database_budget="2s"
-    ) as running:
-        yield running.slack
 
 
 async def held(connection: Connection) -> int:
@@ -40,11 +23,14 @@ async def held(connection: Connection) -> int:
     return int(identity)
 
 
-async def test_crash_of_the_database_while_a_request_waits(
-    postgres: Restartable, slack: Slack, tmp_path: Path
-) -> None:
-    say = tmp_path / "say"
-    async with answering(postgres.uri()):
+async def test_while_a_request_waits_the_database_crashes_and_then_hangs(tmp_path: Path) -> None:
+    say, patience = tmp_path / "say", Patience(wait=1.0)
+    async with (
+        restartable() as postgres,
+        served(postgres.uri("surelane_ingest"), patience=patience, database_budget="2s") as running,
+        answering(postgres.uri()),
+    ):
+        slack = running.slack
         asked = asyncio.create_task(slack.form("/slack/events", command("/hold-answer", "1", str(say))))
         async with postgres.connected() as connection:
             identity = await held(connection)
@@ -61,15 +47,8 @@ async def test_crash_of_the_database_while_a_request_waits(
                     if answer.body == b"back":
                         break
                     assert (answer.status, answer.body) == (200, b"") or answer.status == 503, answer
-
-
-async def test_database_that_hangs_is_answered_in_time(
-    postgres: Restartable, slack: Slack, tmp_path: Path
-) -> None:
-    async with answering(postgres.uri()):
-        stored = asyncio.create_task(
-            slack.form("/slack/events", command("/hold-answer", "3", str(tmp_path / "say")))
-        )
+        say = tmp_path / "then"
+        stored = asyncio.create_task(slack.form("/slack/events", command("/hold-answer", "3", str(say))))
         async with postgres.connected() as connection:
             identity = await held(connection)
         postgres.freeze()
@@ -84,4 +63,4 @@ async def test_database_that_hangs_is_answered_in_time(
         assert refused.status == 503
         async with postgres.connected() as connection:
             assert await connection.fetchval("select count(*) from agent.event where id = $1", identity) == 1
-        (tmp_path / "say").touch()
+        say.touch()

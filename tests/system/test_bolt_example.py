@@ -75,7 +75,9 @@ async def test_shortcuts_open_the_modal_and_its_listeners_take_it(app: Bolt) -> 
 
 
 async def test_options_listener_fills_a_menu(app: Bolt) -> None:
-    answer = await app.asks(_suggestion(app, "Ber"))
+    about = {"team": {"id": app.slack.simulator.workspace.team_id}, "user": {"id": app.slack.user().id}}
+    menu = {"type": "block_suggestion", "action_id": "city", "block_id": "city", "value": "Ber"}
+    answer = await app.asks(menu | about)
     assert [option["value"] for option in answer["options"]] == ["Berlin", "Bern"]
 
 
@@ -91,17 +93,6 @@ async def test_assistant_greets_and_answers(app: Bolt) -> None:
     await app.completed(await app.happens(_message(app, "good day") | place))
     answers = [reply.text for reply in room.replies(first.ts) if reply.user != ada]
     assert answers == ["How can I help?", "You said: good day"]
-
-
-def _suggestion(app: Bolt, value: str) -> dict[str, Any]:
-    return {
-        "type": "block_suggestion",
-        "action_id": "city",
-        "block_id": "city",
-        "value": value,
-        "team": {"id": app.slack.simulator.workspace.team_id},
-        "user": {"id": app.slack.user().id},
-    }
 
 
 def _message(app: Bolt, text: str) -> dict[str, Any]:

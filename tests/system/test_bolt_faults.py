@@ -111,22 +111,16 @@ async def test_view_is_not_opened_again(app: Bolt) -> None:
     assert app.slack.calls("views.open") == ["views.open"]
 
 
-async def test_response_is_not_repeated(app: Bolt) -> None:
+async def test_a_commands_answers_are_not_repeated_and_come_late_by_the_response_url_unless_none_takes_it(
+    app: Bolt,
+) -> None:
+    """Slack tells the person that a command failed that no listener takes, as for Bolt alone."""
     before = len(app.said())
     assert await app.asks(app.slack.command("/work", "fail-between"), 2) == "working"
     assert app.said()[before:] == ["first response", "second response"]
-
-
-async def test_command_that_no_listener_takes_is_refused(app: Bolt) -> None:
-    """Slack tells the person that it failed, as for Bolt alone."""
-    form = {"command": "/nobody", "trigger_id": "1.1.x", "team_id": app.slack.simulator.workspace.team_id}
-    assert await app.asks(dict(form)) is False
-
-
-async def test_answer_that_came_too_late_goes_through_the_response_url(app: Bolt) -> None:
-    before = len(app.said())
     await app.completed(await app.slack.store(app.slack.command("/work")))
-    assert app.said()[before:] == ["working", "first response", "second response"]
+    assert app.said()[before + 2 :] == ["working", "first response", "second response"]
+    assert await app.asks(app.slack.command("/nobody")) is False
 
 
 async def test_refused_token_does_not_lose_the_event(database: str, name: str, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -59,10 +58,7 @@ class Command:
         return [await self(*call.split()) for call in calls]
 
 
-@pytest.fixture
-async def connection(shared_database: str) -> AsyncIterator[Connection]:
-    async with emptied(shared_database) as connected:
-        yield connected
+connection = emptied
 
 
 @pytest.fixture
@@ -180,24 +176,6 @@ async def test_ended_event_runs_again_as_a_new_one(
     assert told.out.startswith(f"event {first} runs again as event ")
 
 
-async def test_claims_keep_their_numbers_when_the_earliest_are_dropped(
-    surelane: Command, connection: Connection
-) -> None:
-    identity = await Queue(connection).enqueue("mail", item_key="m")
-    await connection.execute(
-        """do $$ declare _claim int4; _id int8; begin
-            for n in 1..103 loop
-                select id, claim into _id, _claim from agent.claim_events('{mail}', 1, _claimed_by => 'w');
-                perform agent.settle(array[_id], array[_claim], '{release}') from generate_series(1, 1) where n < 103;
-            end loop;
-        end $$"""
-    )
-    story = await surelane("events", "history", str(identity), "--json")
-    claims = [step for step in story.json["steps"] if step["what"] == "claimed"]
-    assert [step["detail"] for step in claims] == [f"claim {number}" for number in range(4, 104)]
-    assert [step["by"] for step in claims] == [None] * 99 + ["w"]
-
-
 async def test_schedules_are_set_listed_and_deleted(surelane: Command) -> None:
     made = await surelane(
         *("cron", "set", "nightly", "mail", "0 3 * * *", "--time-zone", "Europe/Berlin"),
@@ -284,6 +262,9 @@ async def test_a_watched_list_is_shown_again(
         ("cron set x mail @daily --payload []", 2, "not a JSON object"),
         ("cron set x mail @daily --catch-up some", 2, "write none, one, all or a number"),
         ("frobnicate", 2, "No such command"),
+        ("erase", 2, "give --user, --team or --channel"),
+        ("erase --user U7 --yes --dry-run", 2, "not both"),
+        ("erase --user U%", 1, "letters and digits"),
     ],
 )
 async def test_a_refused_command_says_why_in_one_line(

@@ -26,6 +26,7 @@ from surelane.queue import Queue
 from surelane_operator.cli.command import app
 from surelane_service.engine import Engine
 from tests.processes import clean_environment
+from tests.sql.migrations import becomes
 from tests.system.operators import fail
 from tests.system.test_cli import Command, connection, surelane
 from tests.system.test_operator_api import CLICK
@@ -185,10 +186,7 @@ async def test_tail_follows_events_until_ctrl_c(surelane: Command, connection: C
 async def test_logs_follow_one_event_until_it_ends(surelane: Command, connection: Connection) -> None:
     identity = await Queue(connection).enqueue("mail", item_key="m")
     following = asyncio.create_task(surelane("logs", "m", "--json"))
-    async with asyncio.timeout(60):
-        looks = "select count(*) from agent.operator_action"
-        while not await connection.fetchval(looks):  # noqa: ASYNC110 - its first look
-            await asyncio.sleep(0.05)
+    await becomes(connection, "select exists (select from agent.operator_action)")  # its first look
     await fail(connection, identity, "mailbox [full]")
     done = await following
     steps = [json.loads(line)["what"] for line in done.out.splitlines()]

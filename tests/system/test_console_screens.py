@@ -202,11 +202,12 @@ async def test_a_workflow_is_a_tree_that_any_of_its_events_opens(shown: Shown) -
     assert path.count("<a href=") == 2
 
 
-async def test_an_events_screen_shows_a_step_that_failed_for_good_its_tags_and_its_progress(
-    shown: Shown,
-) -> None:
+async def test_an_event_shows_a_failed_step_and_like_its_worker_its_tags_and_progress(shown: Shown) -> None:
+    await shown.stage.calls.fetch(
+        "select agent.announce_worker('worker-new', '{charge}', '1.1.0', interval '0', 3)"
+    )
     identity = await shown.stage.queue.enqueue("charge")
-    await shown.stage.claim("charge", "worker-a")
+    await shown.stage.claim("charge", "worker-new")
     for call in (
         "select agent.store_step($1, 1, 'pay', 1, null, null, '[]', interval '1 second', true)",
         """select agent.store_tags($1, 1, '{"customer": {"found_by": "Acme Inc.", "value": "Acme Inc."}}')""",
@@ -218,6 +219,12 @@ async def test_an_events_screen_shows_a_step_that_failed_for_good_its_tags_and_i
     assert 'data-state="failed"' in line
     (address,) = re.findall(r'href="/console(/events\?tag=[^"]*)">Acme Inc.<', text)
     await shown.text(address, f'href="/console/events/{identity}"', 'value="customer:Acme Inc."')
+    tag = "/console/events?tag=customer%3AAcme"
+    await shown.text("/workers/worker-new", f'href="/console/events/{identity}"', "3 of 7 files", tag)
+    _, text = await shown.get("/workers")
+    versions = re.findall(r'<dt>([\d.]+)</dt><dd>\d+ workers?: .*?">(worker-[\w]+)', text)
+    assert versions == [("1.0.0", "worker-a"), ("1.1.0", "worker-new")]
+    assert "Live workers run 2 versions" in text
 
 
 async def test_usage_shows_tokens_and_cost_by_day_workspace_and_model_of_the_last_thirty_days(
@@ -318,22 +325,3 @@ async def test_steps_are_drawn_over_time_and_what_has_ended_has_one_button_to_ru
     buttons = [button.findall(each.partition('class="columns"')[0]) for each in (live, ended)]
     assert buttons == [[], ["Run again"]]
     assert "Its handler does everything once more" in ended
-
-
-async def test_workers_are_listed_by_version_with_what_their_runs_say(shown: Shown) -> None:
-    await shown.stage.calls.fetch(
-        "select agent.announce_worker('worker-new', '{chat}', '1.1.0', interval '0', 3)"
-    )
-    identity = await shown.stage.queue.enqueue("chat")
-    await shown.stage.claim("chat", "worker-new")
-    for call in (
-        """select agent.store_tags($1, 1, '{"customer": {"found_by": "Acme", "value": "Acme"}}')""",
-        """select agent.open_step($1, 1, 'progress', 0, '"3 of 7 files"')""",
-    ):
-        await shown.stage.calls.fetch(call, identity)
-    _, text = await shown.get("/workers")
-    versions = re.findall(r'<dt>([\d.]+)</dt><dd>\d+ workers?: .*?">(worker-[\w]+)', text)
-    assert versions == [("1.0.0", "worker-a"), ("1.1.0", "worker-new")]
-    assert "Live workers run 2 versions" in text
-    tag = "/console/events?tag=customer%3AAcme"
-    await shown.text("/workers/worker-new", f'href="/console/events/{identity}"', "3 of 7 files", tag)

@@ -2,12 +2,15 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
+import jwt
 import pytest
 
-from surelane_operator.console.access.sign_in import sign_in_link
+from surelane_operator.console.access.sessions import LASTS, Signer
+from surelane_operator.console.access.sign_in import LARGEST_FORM, sign_in_link
 from tests.system.oidc_provider import CLIENT, SECRET, Answers, provider_at
 from tests.system.operators import Person, page, person
 from tests.system.restartable import restartable
@@ -26,7 +29,7 @@ BY_TOKEN = {
 
 @pytest.fixture(scope="module")
 async def by_token(shared_database: str) -> AsyncIterator[str]:
-    async with page(shared_database, **BY_TOKEN) as url:
+    async with page(shared_database, **BY_TOKEN, SURELANE_MCP="read") as url:
         yield url
 
 
@@ -39,11 +42,11 @@ async def sign_in(
 
 async def test_a_token_signs_in_acts_under_the_persons_name_and_signs_out(by_token: str) -> None:
     async with person(by_token) as ada:
-        status, where = await ada.get("/console/?a=1")
-        assert (status, where) == (303, "/console/sign-in?next=/console/?a%3D1")
+        assert (await ada.send("POST", "/console/"))[0] == 401
+        status, where = await ada.get("/console/?a=1&b=2")
+        assert (status, where) == (303, "/console/sign-in?next=/console/?a%3D1%26b%3D2")
         status, text = await ada.get(where)
-        assert status == 200
-        assert 'value="/console/?a=1"' in text
+        assert (status, 'value="/console/?a=1&amp;b=2"' in text) == (200, True)
         assert await sign_in(ada, following="/console/?a=1", name="Ada\n Lovelace") == (303, "/console/?a=1")
         assert (await ada.change("POST", "/v1/kinds/sign-in-test/pause"))[0] == 204
         status, text = await ada.get("/v1/actions?target=kind%20sign-in-test&limit=1")
@@ -69,14 +72,20 @@ def cookies_of(someone: Person) -> dict[str, str]:
     return {"Cookie": "; ".join(f"{cookie.key}={cookie.value}" for cookie in someone.session.cookie_jar)}
 
 
-async def test_signing_out_ends_every_copy_of_the_cookie_on_every_replica(shared_database: str) -> None:
+async def test_a_link_signs_in_once_and_signing_out_ends_every_copy_of_the_cookie_on_every_replica(
+    shared_database: str,
+) -> None:
     async with (
         replicas(shared_database, BY_TOKEN, BY_TOKEN) as (one, other),
         person(one) as ada,
         person(one) as eve,
         person(other) as elsewhere,
     ):
-        await sign_in(ada)
+        link, another = sign_in_link(one, TOKEN), sign_in_link(one, "another-key-0123456789")
+        assert await ada.get(link) == (303, "/console/")
+        for someone, address in ((eve, link), (elsewhere, other + link.removeprefix(one)), (eve, another)):
+            assert (await someone.get(address))[0] == 403
+            assert (await someone.get("/console/"))[0] == 303
         copied = cookies_of(ada)
         for someone in (eve, elsewhere):
             assert (await someone.get("/console/", headers=copied))[0] == 200
@@ -120,18 +129,6 @@ async def test_a_session_ends_with_the_token_that_began_it(shared_database: str)
                     assert (await someone.get(sign_in_link(later, TOKEN)))[0] == 403
 
 
-async def test_a_link_signs_in_once_whichever_replica_it_leads_to(shared_database: str) -> None:
-    async with replicas(shared_database, BY_TOKEN, BY_TOKEN) as (one, other), person(one) as ada:
-        link = sign_in_link(one, TOKEN)
-        assert await ada.get(link) == (303, "/console/")
-        assert (await ada.get("/console/"))[0] == 200
-        another = sign_in_link(one, "another-key-0123456789")
-        for url, address in ((one, link), (other, other + link.removeprefix(one)), (one, another)):
-            async with person(url) as eve:
-                assert (await eve.get(address))[0] == 403
-                assert (await eve.get("/console/"))[0] == 303
-
-
 async def test_without_the_database_sessions_and_links_are_refused_and_count_again_with_it() -> None:
     async with restartable() as server, page(server.uri(), **BY_TOKEN) as url, person(url) as ada:
         await sign_in(ada)
@@ -145,6 +142,13 @@ async def test_without_the_database_sessions_and_links_are_refused_and_count_aga
         assert (status, "does not answer" in text) == (503, True)
         assert (await ada.get("/v1/stats"))[0] == 503
         assert (await ada.change("POST", "/console/sign-out", csrf=csrf))[0] == 503
+        async with person(url) as script:  # what needs no database is answered, or refused
+            for headers, expected in (
+                ({"Authorization": f"Bearer {TOKEN}"}, 200),
+                ({"Cookie": "surelane=forged"}, 401),
+                (cookies_of(ada), 503),
+            ):
+                assert (await script.get("/v1/openapi.json", headers=headers))[0] == expected
         await server.start()
         async with person(url) as eve:
             assert (await eve.get(link))[0] == 303
@@ -166,6 +170,63 @@ async def test_the_viewers_token_reads_and_changes_nothing(by_token: str) -> Non
         bearer = {"Authorization": f"Bearer {READING}"}
         assert (await script.get("/v1/stats", headers=bearer))[0] == 200
         assert (await script.send("POST", "/v1/kinds/a/pause", headers=bearer))[0] == 403
+
+
+async def test_the_page_changes_with_its_own_csrf_token_alone(by_token: str) -> None:
+    async with person(by_token) as ada, person(by_token) as eve:
+        await sign_in(ada)
+        await sign_in(eve)
+        own, others, origin = await ada.csrf(), await eve.csrf(), {"Origin": ada.url}
+        assert own != others
+        for headers, status in (
+            ({"X-CSRF-Token": own, **origin}, 204),
+            ({"X-CSRF-Token": others, **origin}, 403),
+            ({"X-CSRF-Token": own, "Origin": "http://evil.example"}, 403),
+            *((headers, 403) for headers in ({}, origin, {"X-CSRF-Token": own})),
+        ):
+            assert (await ada.send("POST", "/v1/kinds/a/pause", headers=headers))[0] == status, headers
+
+
+async def test_assistants_are_known_by_a_token_and_never_by_a_session(by_token: str) -> None:
+    async with person(by_token) as ada:
+        await sign_in(ada)
+        for path in ("/mcp", "/mcp/below", "/%6dcp"):
+            assert (await ada.change("POST", path))[0] == 401, path
+        assert (await ada.get("/mcp"))[0] == 401
+        assert (await ada.send("POST", "/mcp", headers={"Authorization": f"Bearer {TOKEN}"}))[0] == 400
+
+
+async def test_forged_and_expired_cookies_are_no_sessions(by_token: str) -> None:
+    sessions = []
+    for token in (TOKEN, READING):
+        async with person(by_token) as someone:
+            await sign_in(someone, token)
+            sessions.append(cookies_of(someone)["Cookie"].removeprefix("surelane="))
+    head, body, signature = sessions[0].split(".")
+    own, viewers = [jwt.decode(each, options={"verify_signature": False}) for each in sessions]
+    values = {name: own[name] for name in ("role", "csrf", "way")} | {"sub": "eve"}
+    ours = Signer(KEY)
+    async with person(by_token) as eve:
+        for cookie, status in (
+            (ours.sign("session", LASTS, values), 200),
+            (f"{head}.{body}.{signature[:-2]}AA", 401),
+            (f"{head}.{body}.", 401),
+            ("eyJhbGciOiJub25lIn0." + body + ".", 401),
+            (Signer("another key of sixteen").sign("session", LASTS, values), 401),
+            (ours.sign("session", timedelta(seconds=-1), values), 401),
+            (ours.sign("state", LASTS, values), 401),
+            *((ours.sign("session", LASTS, {**values, "role": role}), 401) for role in ("root", "viewer")),
+            (ours.sign("session", LASTS, {**values, "way": viewers["way"]}), 401),
+            ("x" * 3000, 401),
+        ):
+            found, _ = await eve.get("/v1/stats", headers={"Cookie": f"surelane={cookie}"})
+            assert found == status, cookie
+
+
+async def test_a_strangers_form_is_read_up_to_its_bound(by_token: str) -> None:
+    async with person(by_token) as eve:
+        for size, status in ((LARGEST_FORM // 2, 403), (2 * LARGEST_FORM, 413)):
+            assert (await sign_in(eve, "x" * size))[0] == status
 
 
 async def test_a_wrong_token_is_refused_and_too_many_lock_out_no_right_one(shared_database: str) -> None:
@@ -289,10 +350,14 @@ async def test_a_sign_in_belongs_to_the_browser_that_began_it(by_provider: str, 
             assert (await ada.get("/console/"))[0] == 303
 
 
-async def test_a_callback_counts_once_on_all_replicas_even_if_it_fails(
+async def test_a_callback_counts_once_on_all_replicas_and_its_session_ends_with_other_settings_or_a_sign_out(
     shared_database: str, answers: Answers
 ) -> None:
     settings = by_provider_at(answers)
+    swapped = {
+        "SURELANE_CONSOLE_OPERATOR_GROUPS": "staff",
+        "SURELANE_CONSOLE_VIEWER_GROUPS": "on-call,admins",
+    }
     with answers.saying(groups=["admins"]):
         async with replicas(shared_database, settings, settings) as (one, other), person(one) as ada:
             for made_up in (False, True):
@@ -306,28 +371,14 @@ async def test_a_callback_counts_once_on_all_replicas_even_if_it_fails(
                     async with person(url) as eve:
                         status, text = await eve.get(url + back.removeprefix(one), headers=copied)
                         assert (status, "used before" in text) == (403, True)
-
-
-async def test_a_session_by_a_provider_ends_with_its_sign_out_and_with_other_settings(
-    shared_database: str, answers: Answers
-) -> None:
-    settings = by_provider_at(answers)
-    moved = {
-        **settings,
-        "SURELANE_CONSOLE_OPERATOR_GROUPS": "staff",
-        "SURELANE_CONSOLE_VIEWER_GROUPS": "on-call",
-    }
-    with answers.saying(groups=["on-call"]):
-        async with replicas(shared_database, settings, settings) as (one, other), person(one) as ada:
-            await come_in(ada)
-            copied = cookies_of(ada)
-            for different in (moved, BY_TOKEN):
-                async with page(shared_database, **different) as later, person(later) as someone:
-                    assert (await someone.get("/v1/stats", headers=copied))[0] == 401
+            session = cookies_of(ada)
+            for different in (settings | swapped, BY_TOKEN):
+                async with page(shared_database, **different) as later, person(later) as eve:
+                    assert (await eve.get("/v1/stats", headers=session))[0] == 401
             async with person(other) as eve:
-                assert (await eve.get("/v1/stats", headers=copied))[0] == 200
+                assert (await eve.get("/v1/stats", headers=session))[0] == 200
                 assert (await ada.change("POST", "/console/sign-out"))[0] == 200
-                assert (await eve.get("/v1/stats", headers=copied))[0] == 401
+                assert (await eve.get("/v1/stats", headers=session))[0] == 401
 
 
 @pytest.mark.parametrize("verified", [{}, {"email_verified": False}, {"email_verified": "true"}], ids=str)

@@ -17,16 +17,6 @@ async def lender(server: Server, template: str) -> AsyncIterator[Databases]:
         yield lending
 
 
-async def test_an_empty_database_belongs_to_an_ordinary_role(empty_database: str) -> None:
-    async with connected(empty_database) as owner:
-        row = await owner.fetchrow(
-            "select current_user, rolsuper, pg_get_userbyid(datdba) as owner from pg_roles, pg_database"
-            " where rolname = current_user and datname = current_database()"
-        )
-    assert row is not None
-    assert tuple(row) == ("surelane", False, "surelane")
-
-
 async def test_a_database_is_lent_again_as_the_migrations_left_it(lender: Databases, server: Server) -> None:
     async with lender.lent() as name:
         before = await state(server.uri(name))

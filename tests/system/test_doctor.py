@@ -13,6 +13,7 @@ from surelane_operator.doctor import Finding, Level, examine
 from surelane_operator.doctor.invariants import CHECKS
 from surelane_service.engine import Engine
 from tests.databases import Server, as_role
+from tests.sql.migrations import connected
 from tests.system.pooler import pooled
 from tests.system.test_cli import Command
 
@@ -29,19 +30,11 @@ def findings(database: str) -> Examine:
 
     async def found(check: str | None = None, role: str = "surelane_operator") -> list[Finding]:
         uri = as_role(database, role)
-        connection = await asyncpg.connect(uri)
-        try:
+        async with connected(uri) as connection:
             everything = await examine(uri, connection)
-        finally:
-            await connection.close()
         return [finding for finding in everything if check is None or finding.check == check]
 
     return found
-
-
-async def doctor(database: str, *arguments: str) -> tuple[int, str, str]:
-    done = await Command(database)("doctor", *arguments)
-    return done.code, done.out, done.err
 
 
 def levels(findings: list[Finding]) -> set[str]:
@@ -60,24 +53,21 @@ async def hold_vacuum(connection: Connection, **holder: object) -> None:
 
 async def test_where_all_is_well_it_says_so(database: str, connection: Connection) -> None:
     await Engine(connection).announce_worker("w1", ["mail"], "0.1.0")
-    code, out, _ = await doctor(as_role(database, "surelane_operator"))
-    lines = out.splitlines()
-    assert code == 0
-    assert {line.split()[0] for line in lines} == {"ok"}, out
+    done = await Command(as_role(database, "surelane_operator"))("doctor")
+    lines = done.out.splitlines()
+    assert (done.code, {line.split()[0] for line in lines}) == (0, {"ok"}), done.out
     checked = [line.split(maxsplit=1)[1].partition(":")[0] for line in lines]
     assert set(checked) >= CHECKED
 
 
 async def test_a_problem_is_an_exit_code_and_advice(empty_database: str) -> None:
-    code, out, _ = await doctor(empty_database, "--json")
-    said = json.loads(out)
+    done, shown, helped = await Command(empty_database).each("doctor --json", "doctor", "doctor --help")
+    said = json.loads(done.out)
     (problem,) = [finding for finding in said["findings"] if finding["level"] == "problem"]
-    assert (code, said["healthy"], problem["check"]) == (1, False, "schema")
+    assert (done.code, said["healthy"], problem["check"]) == (1, False, "schema")
     assert "surelane_migrations apply" in problem["advice"]
-    code, out, _ = await doctor(empty_database)
-    assert (code, "-> run: python -m surelane_migrations apply" in out) == (1, True)
-    code, out, _ = await doctor("", "--help")
-    assert (code, "exits with 1 on a problem" in " ".join(out.split())) == (0, True)
+    assert (shown.code, "-> run: python -m surelane_migrations apply" in shown.out) == (1, True)
+    assert (helped.code, "exits with 1 on a problem" in " ".join(helped.out.split())) == (0, True)
 
 
 async def test_a_role_that_may_see_less_learns_it_and_a_schema_that_is_too_old_is_a_problem(

@@ -35,12 +35,6 @@ class Talk:
         workspace = self.slack.simulator.workspace
         return workspace.direct_messages(workspace.people()[0].id)
 
-    @property
-    def general(self) -> Channel:
-        found = self.slack.simulator.workspace.channel("general")
-        assert found is not None
-        return found
-
     @contextmanager
     def heard(self) -> Iterator[list[dict[str, Any]]]:
         """Collect what Slack reports of the changes in the block."""
@@ -128,7 +122,7 @@ async def test_an_edited_encrypted_message_is_answered_as_it_is_now_and_a_delete
         pause.set()
         assert ends == [("cancelled", f"{by}: edited in Slack"), ("completed", "")]
         assert talk.slack.answers(message) == ["New."]
-        message = await talk.say("plan:gone", talk.general)
+        message = await talk.say("plan:gone", talk.slack.room())
         await talk.asked("gone")
         await talk.delete(message)
         assert await talk.ends(message.ts, "slack.app_mention") == [("cancelled", f"{by}: deleted in Slack")]

@@ -1,6 +1,5 @@
 """With encryption on, the database never has what people wrote, and everything else goes on as before."""
 
-import asyncio
 import base64
 import json
 import os
@@ -30,6 +29,7 @@ from surelane_service.service_settings import DEMO_SIGNING_SECRET
 from surelane_service.webhooks import answer_id, sign
 from tests.databases import Server, as_role
 from tests.scenario import eventually, new_mention, replies, send
+from tests.sql.migrations import connected
 from tests.sql.queue_steps import await_answer, claim, pair
 from tests.system.ingest_client import Slack, mention, served
 from tests.system.operators import page
@@ -172,11 +172,8 @@ async def post(database: str, *texts: str, **settings: Any) -> list[int]:
     async with served(as_role(database, "surelane_ingest"), **settings) as ingest:
         for text in texts:
             assert (await ingest.slack.event(mention(text=text))).status == 200
-    connection = await asyncpg.connect(database)
-    try:
+    async with connected(database) as connection:
         return [row["id"] for row in await connection.fetch("select id from agent.event order by id")]
-    finally:
-        await connection.close()
 
 
 async def test_an_event_waits_for_a_worker_with_the_key_and_says_so(
@@ -197,9 +194,7 @@ async def test_an_event_waits_for_a_worker_with_the_key_and_says_so(
             why = await operations.why(sealed)
             return why is not None and why[0] == "no_key" and "SURELANE_ENCRYPTION_KEYS is not set" in why[1]
 
-        async with asyncio.timeout(60):
-            while not await waits():  # noqa: ASYNC110 - a snooze tells nothing
-                await asyncio.sleep(0.05)
+        await eventually(waits, expected=True, within=60)
     assert (await live(connection, sealed))["attempts"] == 0
     # Another worker has the keys, although it encrypts nothing: the setting is switched off.
     async with worker(database, **handlers, **KEYS):

@@ -13,6 +13,7 @@ import pytest
 from surelane.calls import Connection
 from tests.databases import as_role
 from tests.system.ingest_client import (
+    APP,
     Answer,
     Served,
     Slack,
@@ -64,7 +65,7 @@ async def test_a_retry_is_acknowledged_and_stored_once(ingest: Served, connectio
     assert await connection.fetchval("select count(*) from agent.event_hist") == 1
 
 
-async def test_what_is_no_event_for_the_bot_is_acknowledged_and_not_stored(
+async def test_what_is_no_event_for_the_bot_is_acknowledged_and_not_stored_and_the_url_is_verified(
     slack: Slack, connection: Connection
 ) -> None:
     limited = {"type": "app_rate_limited", "team_id": "T1", "minute_rate_limited": 1518467820}
@@ -72,9 +73,6 @@ async def test_what_is_no_event_for_the_bot_is_acknowledged_and_not_stored(
         assert (await slack.event(payload)).status == 200
     assert (await slack.form("/slack/commands", {"ssl_check": "1", "token": "t"})).status == 200
     assert await rows(connection) == []
-
-
-async def test_the_url_is_verified(slack: Slack) -> None:
     answer = await slack.event({"type": "url_verification", "token": "t", "challenge": "3eZbrw1a"})
     assert (answer.status, json.loads(answer.body)) == (200, {"challenge": "3eZbrw1a"})
 
@@ -122,7 +120,9 @@ async def test_signed_nonsense_is_refused_for_good(slack: Slack, connection: Con
     assert await rows(connection) == []
 
 
-async def test_large_bodies_are_refused_announced_or_not(slack: Slack) -> None:
+async def test_the_largest_body_is_stored_and_larger_ones_are_refused_announced_or_not(
+    slack: Slack, connection: Connection
+) -> None:
     body = json.dumps(mention(text="x" * 2**20)).encode()
     assert refused(await slack.post("/slack/events", body), 413)
 
@@ -134,9 +134,6 @@ async def test_large_bodies_are_refused_announced_or_not(slack: Slack) -> None:
         slack.url + "/slack/events", data=chunks(), headers={**JSON, **signed(body)}
     ) as response:
         assert refused(Answer(response, await response.read()), 413)
-
-
-async def test_the_largest_body_is_stored(slack: Slack, connection: Connection) -> None:
     payload = mention(text="")
     payload["event"]["text"] = "é" * ((2**20 - len(json.dumps(payload))) // 6)
     assert (await slack.event(payload)).status == 200
@@ -180,26 +177,28 @@ async def test_a_body_that_trickles_in_is_given_up(
         assert refused(Answer(response, await response.read()), 408)
 
 
-async def test_a_draining_service_asks_slack_to_come_back_and_is_not_ready(database: str) -> None:
-    async with served(as_role(database, "surelane_ingest")) as running, aiohttp.ClientSession() as session:
+async def test_a_service_may_take_the_apps_own_messages_and_says_when_it_takes_none(
+    database: str,
+) -> None:
+    async with (
+        served(as_role(database, "surelane_ingest"), own_events=True) as running,
+        aiohttp.ClientSession() as session,
+        asyncpg.create_pool(database, min_size=0) as owner,
+    ):
         for path, status in (("/livez", 200), ("/readyz", 200), ("/nothing", 404)):
             async with session.get(running.private_url + path) as response:
                 assert response.status == status
+        own = mention(bot_id="B1", app_id=APP, metadata={"event_type": "task"})
+        assert (await running.slack.event(own)).status == 200
+        assert json.loads(await owner.fetchval("select event from agent.event")) == own
+        for fits, ready in (("0.1.0", 200), ("9.0.0", 503), ("0.1.0", 200)):
+            await owner.execute("update agent.version set version = '9.0.0', min_compatible = $1", fits)
+            assert await readiness(running) == ready
         running.ingest.drain.set()
         assert await readiness(running) == 503
         answer = await running.slack.event(mention())
         assert refused(answer, 503)
         assert answer.headers["Retry-After"]
-
-
-async def test_a_service_on_another_schema_is_not_ready(database: str) -> None:
-    async with served(as_role(database, "surelane_ingest")) as running:
-        connection = await asyncpg.connect(database)
-        await connection.execute("update agent.version set version = '9.0.0', min_compatible = '0.1.0'")
-        assert await readiness(running) == 200
-        await connection.execute("update agent.version set version = '9.0.0', min_compatible = '9.0.0'")
-        assert await readiness(running) == 503
-        await connection.close()
 
 
 async def test_an_empty_database_is_an_error_that_slack_retries(empty_database: str) -> None:

@@ -2,98 +2,53 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import aiohttp
-import pytest
 
-from tests.processes import Service, service
+from tests.processes import service
 from tests.system.ingest_client import Slack, mention, settings
-from tests.system.restartable import NAME, Restartable, restartable
+from tests.system.restartable import NAME, restartable
 
 CUT = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'surelane-ingest'"
-BUDGET = "1s"
-"""Half of the default, so that Slack's three seconds hold on a busy machine too."""
 
 
-@pytest.fixture(scope="module")
-async def server() -> AsyncIterator[Restartable]:
-    async with restartable() as started:
-        yield started
+async def test_a_database_that_is_away_or_read_only_is_told_and_work_goes_on_when_it_is_back() -> None:
+    """The budget is half of the default, so that Slack's three seconds hold on a busy machine too."""
+    async with restartable() as postgres, aiohttp.ClientSession() as session:
+        env = settings(postgres.uri("surelane_ingest"), SURELANE_DATABASE_BUDGET="1s")
+        await postgres.stop()
+        async with service("surelane_ingest", env, ready="/livez") as ingest, asyncio.timeout(200):
+            slack, refused = Slack(session, ingest.url), mention()
 
+            async def readiness() -> tuple[int, str]:
+                async with session.get(ingest.private_url + "/readyz") as probe:
+                    return probe.status, await probe.text()
 
-@pytest.fixture
-async def postgres(server: Restartable) -> AsyncIterator[Restartable]:
-    yield server
-    async with server.connected() as connection:
-        await connection.execute("delete from agent.event; delete from agent.kind")
+            async def back() -> None:
+                """Send the event as Slack does, until it is stored and ingest is ready."""
+                while (await slack.event(refused)).status != 200:  # noqa: ASYNC110
+                    await asyncio.sleep(0.2)
+                while (await readiness())[0] != 200:  # noqa: ASYNC110 - no event says so
+                    await asyncio.sleep(0.2)
 
-
-@pytest.fixture
-async def ingest(postgres: Restartable) -> AsyncIterator[Service]:
-    env = settings(postgres.uri("surelane_ingest"), LOG_LEVEL="info", SURELANE_DATABASE_BUDGET=BUDGET)
-    async with service("surelane_ingest", env) as running:
-        yield running
-
-
-@pytest.fixture
-async def slack(ingest: Service) -> AsyncIterator[Slack]:
-    async with aiohttp.ClientSession() as session:
-        yield Slack(session, ingest.url)
-
-
-async def test_a_service_whose_connections_were_cut_while_idle_ends_when_it_is_told_to(
-    postgres: Restartable, ingest: Service, slack: Slack
-) -> None:
-    assert (await slack.event(mention())).status == 200
-    await postgres.execute(CUT)
-    assert await ingest.child.stop(signal.SIGTERM, 20) == 0
-
-
-async def test_a_service_that_refuses_every_event_is_not_ready(
-    postgres: Restartable, ingest: Service, slack: Slack
-) -> None:
-    assert (await slack.event(mention())).status == 200
-    await postgres.execute(f"alter database {NAME} set default_transaction_read_only = on")
-    await postgres.execute(CUT)
-    refused = mention()
-    assert (await slack.event(refused)).status == 503
-    async with slack.session.get(ingest.private_url + "/readyz") as unready:
-        assert (unready.status, "does not take events" in await unready.text()) == (503, True)
-    await postgres.execute(f"alter database {NAME} reset default_transaction_read_only")
-    async with asyncio.timeout(60):
-        while (await slack.event(refused)).status != 200:  # noqa: ASYNC110 - as Slack does
-            await asyncio.sleep(0.2)
-        while (await slack.session.get(ingest.private_url + "/readyz")).status != 200:  # noqa: ASYNC110 - no event says so
-            await asyncio.sleep(0.2)
-
-
-async def test_a_service_starts_without_its_database_and_serves_when_it_comes(postgres: Restartable) -> None:
-    uri = postgres.uri("surelane_ingest")
-    await postgres.stop()
-    async with (
-        service("surelane_ingest", settings(uri, SURELANE_DATABASE_BUDGET=BUDGET), ready="") as ingest,
-        aiohttp.ClientSession() as session,
-    ):
-        slack = Slack(session, ingest.url)
-        await _until_listening(session, ingest)
-        async with asyncio.timeout(60):
-            answer = await slack.event(mention())
-        assert answer.status == 503
-        async with session.get(ingest.private_url + "/readyz") as unready:
-            assert unready.status == 503
-        await postgres.start()
-        async with asyncio.timeout(60):
-            while (await slack.event(mention())).status != 200:  # noqa: ASYNC110 - as Slack does
-                await asyncio.sleep(0.2)
-
-
-async def _until_listening(session: aiohttp.ClientSession, ingest: Service) -> None:
-    """Wait for both ports. The public one opens last."""
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                async with session.get(ingest.private_url + "/livez"), session.get(ingest.url + "/"):
-                    return
-            except aiohttp.ClientConnectionError:
-                await asyncio.sleep(0.05)
+            listens = False
+            while not listens:
+                with suppress(aiohttp.ClientConnectionError):
+                    listens = (await slack.send("GET", "/", b"", {})).status == 404
+            assert (await slack.event(refused)).status == 503
+            assert (await readiness())[0] == 503
+            await postgres.start()
+            await back()
+            await postgres.execute(f"alter database {NAME} set default_transaction_read_only = on")
+            await postgres.execute(CUT)
+            refused = mention()
+            assert (await slack.event(refused)).status == 503
+            status, why = await readiness()
+            assert (status, "does not take events" in why) == (503, True)
+            await postgres.execute(f"alter database {NAME} reset default_transaction_read_only")
+            await back()
+            async with postgres.connected() as connection:
+                assert await connection.fetchval("select count(*) from agent.event") == 2
+            await postgres.execute(CUT)  # while they are idle
+            assert await ingest.child.stop(signal.SIGTERM, 20) == 0

@@ -8,7 +8,6 @@ import pytest
 
 from surelane.calls import Connection
 from surelane_ingest import writer
-from surelane_ingest.writer import FLUSHERS
 from tests.databases import as_role
 from tests.processes import until
 from tests.scenario import eventually
@@ -67,18 +66,6 @@ async def test_an_event_the_database_refuses_fails_no_other(service: Served, con
     assert answers[7].no_retry
     assert {answer.status for n, answer in enumerate(answers) if n != 7} == {200}
     assert await connection.fetchval("select count(*) from agent.event") == 19
-
-
-async def test_a_database_that_turned_read_only_is_left_for_one_that_takes_events(
-    service: Served, database: str, connection: Connection
-) -> None:
-    name = database.partition("?")[0].rpartition("/")[2]
-    await connection.execute(f"alter database {name} set default_transaction_read_only = on")
-    assert (await service.slack.event(mention())).status == 503
-    await connection.execute(f"alter database {name} reset default_transaction_read_only")
-    answers = [await service.slack.event(mention(channel=f"C{n}")) for n in range(FLUSHERS + 1)]
-    assert answers[-1].status == 200
-    assert not any(answer.no_retry for answer in answers)
 
 
 async def test_the_buffer_is_bounded_and_what_is_beyond_it_is_refused_at_once(

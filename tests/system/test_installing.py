@@ -155,15 +155,6 @@ async def test_a_workspace_installs_the_app(slack: Stand, capfd: pytest.CaptureF
         assert str(secret) not in printed
 
 
-async def test_an_organization_installs_the_app_for_all_its_workspaces(slack: Stand) -> None:
-    assert (await slack.browser().install(GRID))[0] == 200
-    find = slack.store().async_find_bot
-    bot = await find(enterprise_id=GRID, team_id=WEST, is_enterprise_install=True)
-    assert bot is not None
-    assert bot.is_enterprise_install
-    assert await find(enterprise_id=GRID, team_id=WEST) is None
-
-
 async def test_people_give_their_own_tokens_when_the_scopes_ask_for_them(
     database: str, connection: Connection
 ) -> None:
@@ -175,7 +166,9 @@ async def test_people_give_their_own_tokens_when_the_scopes_ask_for_them(
     assert str(found.user_token).startswith("xoxp-")
 
 
-async def test_a_state_that_is_missing_foreign_or_used_installs_nothing(slack: Stand) -> None:
+async def test_a_state_that_is_missing_foreign_used_or_expired_installs_nothing(
+    slack: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
     browser, other = slack.browser(), slack.browser()
     back = await browser.decided(BAKERY)
     await browser.sees("/slack/oauth_redirect?code=abc", "invalid_state")
@@ -192,15 +185,13 @@ async def test_a_state_that_is_missing_foreign_or_used_installs_nothing(slack: S
     same = given[:-1] + LETTERS[LETTERS.index(given[-1]) + 1]  # decodes to the same bytes
     browser.cookie = f"slack-app-oauth-state={same}"
     await browser.sees(again.update_query(state=same), "used_state")
-
-
-async def test_an_expired_state_installs_nothing(slack: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = "select count(*) from agent.used_id"
+    before = await slack.database.fetchval(used)
     monkeypatch.setattr(installing, "STATE_LIVES", -1)
     state = States(Keyring([KEY])).issue()
-    browser = slack.browser()
     browser.cookie = f"slack-app-oauth-state={state}"
     await browser.sees(f"/slack/oauth_redirect?code=abc&state={state}", "expired_state")
-    assert await slack.database.fetchval("select count(*) from agent.used_id") == 0
+    assert await slack.database.fetchval(used) == before
 
 
 async def test_what_slack_or_a_person_refuses_installs_nothing_and_is_escaped(slack: Stand) -> None:
@@ -317,7 +308,9 @@ async def test_an_organization_removes_the_app_from_one_workspace_and_keeps_its_
     assert await slack.removed() == []  # the organization still has the app, so nothing is erased
 
 
-async def test_who_else_reports_a_message_of_a_shared_channel_is_noted(slack: Stand) -> None:
+async def test_who_else_reports_a_message_is_noted_and_a_report_that_cannot_be_kept_is_refused(
+    slack: Stand,
+) -> None:
     def report(team: str, event_id: str) -> dict[str, Any]:
         event = {"type": "app_mention", "channel": "C0SHARED", "ts": "1.1", "user": "U1", "text": "bread"}
         authorizations = [{"team_id": team, "enterprise_id": None, "is_enterprise_install": False}]
@@ -329,18 +322,18 @@ async def test_who_else_reports_a_message_of_a_shared_channel_is_noted(slack: St
     assert await slack.database.fetch(noted) == []
     assert (await slack.served.slack.event(report(BAKERY, "Ev2"))).status == 200
     assert [tuple(row) for row in await slack.database.fetch(noted)] == [(BAKERY, True)]
-
-
-async def test_a_report_that_cannot_be_kept_is_refused_so_that_slack_repeats_it(slack: Stand) -> None:
-    async with slack.locked("agent.installation"):
+    async with slack.locked("agent.installation"):  # Slack repeats what cannot be kept
         assert await removal(slack, {"type": "app_uninstalled"}, BAKERY) == 503
     assert await removal(slack, {"type": "app_uninstalled"}, BAKERY) == 200
 
 
-async def test_the_simulator_reports_what_a_person_removes(slack: Stand) -> None:
+async def test_an_organization_installs_the_app_for_all_its_workspaces_and_removes_it(slack: Stand) -> None:
     assert (await slack.browser().install(GRID))[0] == 200
-    bot = await slack.store().async_find_bot(enterprise_id=GRID, team_id=None)
+    find = slack.store().async_find_bot
+    bot = await find(enterprise_id=GRID, team_id=WEST, is_enterprise_install=True)
     assert bot is not None
+    assert bot.is_enterprise_install
+    assert await find(enterprise_id=GRID, team_id=WEST) is None
     simulator = slack.simulator
     workspace = simulator.installs.workspaces[EAST]
     assert simulator.installs.uninstall(workspace, wide=True) == 1

@@ -76,6 +76,7 @@ ARRIVED = [
     "Your input has arrived and is being handled. It takes longer than usual; you may close this window."
 ]
 ACCEPTED = ["Your input was accepted. You may close this window."]
+NOBODYS = ["Nothing took your input. Please tell the people who run this app."]
 REFUSED = ["ada", ":warning: This is no address."]
 
 
@@ -85,16 +86,20 @@ async def person(database: str, connection: Connection) -> AsyncIterator[Person]
         yield Person(stand, database)
 
 
-@pytest.mark.parametrize(("address", "shown"), [("ada", REFUSED), ("ada@example.com", ACCEPTED)])
+@pytest.mark.parametrize(
+    ("callback_id", "address", "shown"),
+    [("invite", "ada", REFUSED), ("invite", "ada@example.com", ACCEPTED), ("unknown", "ada", NOBODYS)],
+)
 async def test_modal_submitted_while_no_worker_lives_says_so_and_shows_the_answer_later(
-    person: Person, connection: Connection, address: str, shown: list[str]
+    person: Person, connection: Connection, callback_id: str, address: str, shown: list[str]
 ) -> None:
     async with ingest(person.database, LONG) as served:
-        view = person.open()
+        view = person.open(callback_id=callback_id)
         await person.submit(served.slack, view, address)
         assert person.sees(view) == ARRIVED
         async with person.working():
-            assert json.loads((await ended(connection, 1))["result"]) is True
+            row = await ended(connection, 1)
+        assert callback_id == "unknown" or json.loads(row["result"]) is True
         assert person.sees(view) == shown
 
 
@@ -116,15 +121,6 @@ async def test_modal_of_a_worker_that_was_killed_shows_the_answer_of_the_next_at
             assert person.sees(view) == []
 
 
-async def test_modal_of_a_failed_attempt_waits_for_the_next_one(
-    person: Person, connection: Connection
-) -> None:
-    async with ingest(person.database, LONG) as served, person.working():
-        errors = await person.submit(served.slack, person.open("fail"))
-        assert errors == {"email": "This is no address."}
-        assert (await ended(connection, 1))["attempts"] == 2
-
-
 @pytest.mark.parametrize("closed", [False, True])
 async def test_modal_whose_handler_answers_late_shows_the_answer_unless_it_was_closed(
     person: Person, connection: Connection, tmp_path: Path, closed: bool
@@ -142,23 +138,16 @@ async def test_modal_whose_handler_answers_late_shows_the_answer_unless_it_was_c
         assert person.sees(view) == ([] if closed else REFUSED)
 
 
-@pytest.mark.parametrize(("callback_id", "errors"), [("unanswered", {}), ("unknown", {"": TROUBLE})])
-async def test_modal_without_an_answer_closes_when_it_is_claimed_and_stays_open_where_no_route_takes_it(
-    person: Person, connection: Connection, callback_id: str, errors: dict[str, str]
+async def test_modal_waits_for_the_next_attempt_closes_once_claimed_or_stays_open_where_no_route_takes_it(
+    person: Person, connection: Connection
 ) -> None:
-    """Slack then says that it had trouble connecting."""
+    """Of the last one Slack says that it had trouble connecting."""
     async with ingest(person.database, LONG) as served, person.working():
-        view = person.open(callback_id=callback_id)
-        assert await asyncio.wait_for(person.submit(served.slack, view), 25) == errors
-        assert bool(person.sees(view)) == bool(errors)
-        assert (await ended(connection, 1))["outcome"] == "completed"
-
-
-async def test_late_refusal_of_a_modal_is_shown_in_it(person: Person, connection: Connection) -> None:
-    async with ingest(person.database, LONG) as served:
-        view = person.open(callback_id="unknown")
-        await person.submit(served.slack, view)
-        assert person.sees(view) == ARRIVED
-        async with person.working():
-            await ended(connection, 1)
-        assert person.sees(view) == ["Nothing took your input. Please tell the people who run this app."]
+        errors = await person.submit(served.slack, person.open("fail"))
+        assert errors == {"email": "This is no address."}
+        assert (await ended(connection, 1))["attempts"] == 2
+        for number, (callback_id, errors) in enumerate([("unanswered", {}), ("unknown", {"": TROUBLE})], 2):
+            view = person.open(callback_id=callback_id)
+            assert await asyncio.wait_for(person.submit(served.slack, view), 25) == errors
+            assert bool(person.sees(view)) == bool(errors)
+            assert (await ended(connection, number))["outcome"] == "completed"

@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import Any
 
 import aiohttp
-import asyncpg
 import httpx2
 import pytest
 from mcp import Client, MCPError
@@ -21,10 +20,14 @@ from surelane_service.pool import close_pool, create_pool
 from tests.browser.console_scenes import CAUSES, CHANNEL, Scenes, Stage, link_to, mention, seed, ts_of
 from tests.databases import as_role
 from tests.system.operators import page
+from tests.system.shared import shared_connection
 
 OPERATOR, VIEWER = "an-operators-token-0123456789", "a-viewers-token-0123456789"
 TOKENS = {"SURELANE_API_TOKEN": OPERATOR, "SURELANE_API_VIEWER_TOKEN": VIEWER}
 CHANGES = {"rerun_event", "cancel_event"}
+
+
+connection = shared_connection
 
 
 @dataclass
@@ -48,13 +51,6 @@ async def desk(shared_database: str) -> AsyncIterator[Desk]:
     async with page(database, SURELANE_CONSOLE_SIGN_IN="token", SURELANE_MCP="change", **TOKENS) as url:
         yield Desk(url, stage, scenes, database)
     await close_pool(pool)
-
-
-@pytest.fixture
-async def connection(shared_database: str) -> AsyncIterator[Connection]:
-    connected = await asyncpg.connect(shared_database)
-    yield connected
-    await connected.close()
 
 
 @asynccontextmanager

@@ -5,10 +5,9 @@ import json
 import secrets
 import sys
 from collections.abc import AsyncIterator
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from tests.processes import Service, until
@@ -16,8 +15,7 @@ from tests.sql.migrations import connected
 from tests.system.model_server import KEY, Desk, ModelServer, Reply, calls, says, settings
 from tests.system.shared import shared_connection, shared_desk, shared_model, shared_slack
 from tests.system.slack_stand import Person, Stand, slack_stand
-from tests.system.test_durable import suspended
-from tests.system.worker import ended, metrics, worker
+from tests.system.worker import ended, metrics, suspended, worker
 
 pytestmark = pytest.mark.usefixtures("running")
 HANDLERS, TOOLS = "tests.system.model_tools:handlers", "tests.system.model_tools:tools"
@@ -54,13 +52,11 @@ async def running(
 
 def mcp_servers() -> list[str]:
     """Return the running MCP servers of this test."""
-    program, mine = "tests/system/mcp_server.py", f"PYTEST_RUN={PYTEST_RUN}"
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            if program in (process / "cmdline").read_text() and mine in (process / "environ").read_text():
-                found.append(process.name)
-    return found
+    found = psutil.process_iter(["cmdline", "environ"])
+    mine = [each.info for each in found if (each.info["environ"] or {}).get("PYTEST_RUN") == PYTEST_RUN]
+    return [
+        line for each in mine if "tests/system/mcp_server.py" in (line := " ".join(each["cmdline"] or ()))
+    ]
 
 
 async def in_channel(
@@ -110,9 +106,6 @@ async def test_tools_are_called_once_each_and_the_model_gets_what_they_return(de
 
 async def test_thread_is_the_context(desk: Desk) -> None:
     _, asked = await desk.turn("first", says("One."))
-    await desk.turn("own", says("Two."), thread_ts=asked.ts)
-    shown = desk.model.asked["own"][0]["messages"][2]
-    assert (shown["role"], shown["content"]) == ("assistant", "One."), "its own messages are the model's"
     grace = desk.slack.user("grace")
     for _ in range(60):
         text = "Ignore all of that. " * 300
@@ -331,11 +324,14 @@ async def test_output_is_checked_and_is_the_result(desk: Desk) -> None:
     assert "sky" in desk.told("shaped")[-1], "the model is told what is missing"
 
 
-async def test_guard_refuses_a_question_before_the_model_is_asked(desk: Desk) -> None:
+async def test_guard_refuses_a_question_before_the_model_is_asked_and_an_output(desk: Desk) -> None:
     result, heard = await in_channel(desk, "guarded", "rude")
     told = "Please ask kindly."
     assert (result["answer"], result["stopped"], heard) == (None, told, [told])
     assert not desk.model.asked["rude"]
+    secret = calls(("final_result", {"name": "secret", "sky": "blue"}))
+    result, heard = await in_channel(desk, "secretive", "secretive", secret)
+    assert (result["answer"], heard) == (None, ["I may not say that."])
 
 
 async def test_guard_sees_each_answer_before_anybody_else(desk: Desk) -> None:
@@ -354,12 +350,6 @@ async def test_guard_sees_each_answer_before_anybody_else(desk: Desk) -> None:
     assert (result["answer"], result["stopped"]) == (None, "I may not say that.")
     names = await desk.steps(identity)
     assert (names.count("guard question"), names.count("guard answer")) == (1, 2)
-
-
-async def test_guard_checks_an_output(desk: Desk) -> None:
-    secret = calls(("final_result", {"name": "secret", "sky": "blue"}))
-    result, heard = await in_channel(desk, "secretive", "secretive", secret)
-    assert (result["answer"], heard) == (None, ["I may not say that."])
 
 
 async def test_turn_ends_at_its_budget(desk: Desk) -> None:

@@ -2,35 +2,27 @@
 
 import asyncio
 import json
-import sys
-from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from itertools import chain, count
-from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 
 from surelane.calls import Connection
-from surelane.encryption.keys import new_key
 from surelane.errors import SurelaneError
 from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
 from surelane_operator.doctor import Level, verify
 from surelane_operator.moving import BLOCK, move
 from tests.databases import Databases, Server
-from tests.processes import until
-from tests.sql.migrations import connected
+from tests.sql.migrations import becomes, connected
 from tests.sql.queue_steps import claim, complete, fail, heads, release
 from tests.sql.queue_steps import pair as fence
-from tests.system.test_cli import Command, Done
-from tests.system.test_durable import result_of, suspended
-from tests.system.worker import enqueue, worker
+from tests.system.test_cli import Command
+from tests.system.worker import enqueue
 
-HANDLERS = {"SURELANE_HANDLERS": "tests.system.moving_handlers:handlers"}
 TEAM = "T0MOVES"
 TABLES = ("event", "event_hist", "step", "signal", "rule", "model_usage", "installation", "data_key")
 
@@ -51,48 +43,26 @@ async def both(uris: list[str]) -> AsyncIterator[list[Connection]]:
         yield [here, there]
 
 
-async def started(uris: list[str]) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        *(str(Path(sys.executable).parent / "surelane"), "workspaces", "move", TEAM),
-        *("--database", uris[0], "--to", uris[1]),
-        stdout=asyncio.subprocess.DEVNULL,
-    )
-
-
-async def command(source: str, target: str) -> Done:
-    return await Command(source)("workspaces", "move", TEAM, "--to", target)
-
-
-async def test_a_suspended_run_goes_on_there_and_no_step_runs_again(
-    uris: list[str], both: list[Connection], tmp_path: Path
+async def test_the_command_tells_what_moved_and_keeps_the_action_but_not_that_nothing_moved(
+    uris: list[str], both: list[Connection]
 ) -> None:
-    log = tmp_path / "log"
     source, target = both
-    payload = {"team_id": TEAM, "log": str(log)}
-    settings = HANDLERS | {"SURELANE_ENCRYPTION_KEYS": new_key(), "SURELANE_ENCRYPT_EVENTS": "true"}
-    async with worker(uris[0], **settings):
-        identity = await enqueue(source, "approved", payload)
-        other = await enqueue(source, "approved", payload | {"team_id": "T0STAYS"})
-        later = await enqueue(source, "noted", payload | {"thread": "a", "number": 1}, run_in=3600)
-        await suspended(source, identity)
-        await suspended(source, other)
-        moved = await command(*uris)
-        assert (moved.code, "2 of event," in moved.out) == (0, True), moved
-    assert await source.fetchval("select array_agg(id) from agent.event") == [other]
-    assert await target.fetchval("select array_agg(id order by id) from agent.event") == [identity, later]
-    async with worker(uris[1], **settings):
-        await Queue(target).signal(str(identity), "answer", "yes")
-        assert "surelane.sealed" in str(await result_of(target, identity)), "it has the workspace's data key"
-    assert log.read_text().split() == ["first", "first", "second"], "one of them is the other workspace's"
-    (action,) = await source.fetch("select target, result from agent.operator_action")
-    assert action["target"] == f"workspace {TEAM}"
-    assert json.loads(action["result"])["event"] == 2
-    again = await command(*uris)
+    payload = {"team_id": TEAM}
+    moving = [await enqueue(source, "noted", payload), await enqueue(source, "noted", payload, run_in=3600)]
+    stays = await enqueue(source, "noted", {"team_id": "T0STAYS"})
+    command = "workspaces", "move", TEAM, "--to", uris[1]
+    moved = await Command(uris[0])(*command)
+    assert (moved.code, moved.out) == (0, "moved rows: 2 of event\n"), moved
+    assert await source.fetchval("select array_agg(id) from agent.event") == [stays]
+    assert await target.fetchval("select array_agg(id order by id) from agent.event") == moving
+    again = await Command(uris[0])(*command)
     assert (again.code, again.out) == (0, "moved rows: none\n")
+    (action,) = await source.fetch("select target, result from agent.operator_action")
+    assert (action["target"], json.loads(action["result"])["event"]) == (f"workspace {TEAM}", 2)
 
 
 LAST, MANY = 24, 1000
-_LIVES = "select exists (select from pg_stat_activity where pid = $1)"
+_ENDED = "select not exists (select from pg_stat_activity where pid = $1)"
 
 
 def _mortal(name: str) -> Any:
@@ -135,8 +105,7 @@ async def _sent(uris: list[str], most: int) -> int:
     for peer, uri, pid in zip(peers, uris, pids, strict=True):
         peer.terminate()
         async with connected(uri) as watching:
-            while await watching.fetchval(_LIVES, pid):  # noqa: ASYNC110 - what is waited for has no event
-                await asyncio.sleep(0.005)
+            await becomes(watching, _ENDED, pid)
     return sent
 
 
@@ -250,67 +219,3 @@ async def test_what_does_not_fit_is_refused_and_stays(uris: list[str], both: lis
     await refused(target, "the target's of 9.0.0")
     with pytest.raises(SurelaneError, match="letters and digits"):
         await move(source, target, "T0'", lambda _: None)
-
-
-@pytest.mark.chaos
-async def test_threads_under_traffic_keep_their_order_although_the_mover_is_killed(
-    uris: list[str], tmp_path: Path
-) -> None:
-    log = tmp_path / "log"
-    log.touch()
-    pools = [await asyncpg.create_pool(uri, min_size=2, max_size=2) for uri in uris]
-    queues = [Queue(pool) for pool in pools]
-    routed: list[Queue] = queues[:1]
-    """Where the map sends the workspace: nowhere while it moves."""
-    stop = asyncio.Event()
-
-    async def post() -> int:
-        """Post events of five threads, each again and again until it is stored. Return how many."""
-        for number in count():
-            if stop.is_set():
-                break
-            payload = {"team_id": TEAM, "log": str(log), "thread": str(number % 5), "number": number}
-            job = Job("noted", payload, group_key=f"thread {number % 5}", item_key=f"post {number}")
-            while not routed:  # noqa: ASYNC110 - as Slack asks again and again
-                await asyncio.sleep(0.02)
-            await routed[0].enqueue_many([job])
-            await asyncio.sleep(0.005)
-        return number
-
-    def lines() -> int:
-        return len(log.read_text().splitlines())
-
-    kills = (0.05, 0.3, 0.6, 1.0, None)
-    async with worker(uris[0], **HANDLERS), worker(uris[1], **HANDLERS), asyncio.TaskGroup() as group:
-        posting = group.create_task(post())
-        for kill_after in kills:
-            enough = lines() + 50
-            await until(lambda enough=enough: lines() >= enough, within=120)  # type: ignore[misc]
-            routed.clear()
-            payload = {"team_id": TEAM, "log": str(log), "thread": "later", "number": 1}
-            await queues[0].enqueue_many(
-                [Job("noted", payload, run_at=datetime.now(UTC) + timedelta(seconds=9))]
-            )
-            if kill_after is not None:
-                moving = await started(uris)
-                await asyncio.sleep(kill_after)
-                with suppress(ProcessLookupError):  # it was quicker
-                    moving.kill()
-                await moving.wait()
-            moved = await command(*uris)
-            assert moved.code == 0, moved
-            uris.reverse()
-            queues.reverse()
-            routed.append(queues[0])
-        stop.set()
-        posted = await posting
-        await until(lambda: lines() >= posted + len(kills), within=120, what=f"the end of {posted} events")
-    for pool in pools:
-        await pool.close()
-    numbers = defaultdict(list)
-    for line in log.read_text().splitlines():
-        thread, number = line.split()
-        numbers[thread].append(int(number))
-    assert len(numbers.pop("later")) == len(kills)
-    assert sorted(chain(*numbers.values())) == list(range(posted))
-    assert all(each == sorted(each) for each in numbers.values())

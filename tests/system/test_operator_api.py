@@ -74,10 +74,7 @@ async def served(shared_database: str) -> AsyncIterator[Api]:
         yield Api(session, url)
 
 
-@pytest.fixture
-async def connection(shared_database: str) -> AsyncIterator[Connection]:
-    async with emptied(shared_database) as connected:
-        yield connected
+connection = emptied
 
 
 @pytest.fixture
@@ -344,15 +341,15 @@ async def test_schedules_are_set_run_paused_and_deleted_and_all_of_it_is_kept(
     assert (await api.post(f"{at}/run"))[0] == 404
 
 
-def _cursor(text: str) -> str:
+def cursor(text: str) -> str:
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
 UNREADABLE = [
     *["status=done", "limit=0", "limit=x", "cursor=%00", "since=yesterday", "statsu=failed", "key=%00"],
     *("kind=" + "x" * 300, "since=0001-01-01T00:00:00%2B14:00", "until=9999-12-31T23:59:59-14:00"),
-    *(f"cursor={_cursor('5 0001-01-01T00:00:00' + zone)}" for zone in ("+14:00", "")),
-    *(f"cursor={_cursor(text)}" for text in ("9" * 30, "5 infinity")),
+    *(f"cursor={cursor('5 0001-01-01T00:00:00' + zone)}" for zone in ("+14:00", "")),
+    *(f"cursor={cursor(text)}" for text in ("9" * 30, "5 infinity")),
 ]
 UNSTORABLE = """
 {"payload": {"text": "\\u0000"}}

@@ -1,7 +1,6 @@
 """The operator's API answers hostile requests as its OpenAPI document says."""
 
 import asyncio
-import base64
 import importlib.util
 import json
 import sys
@@ -20,8 +19,8 @@ from surelane.queue import Queue
 from tests.databases import as_role
 from tests.needs import lacking
 from tests.processes import clean_environment, service
+from tests.system.test_operator_api import TOKEN, cursor
 
-TOKEN = "an-operators-token-0123456789"
 CONFIG = """
 [checks]
 # A schema cannot express the rules of schedules and cursors. /v1/jobs/{id} also matches /v1/jobs/bulk.
@@ -45,10 +44,6 @@ checks.negative_data_rejection.enabled = false
 
 def environment(database: str) -> dict[str, str]:
     return {"DATABASE_URL": as_role(database, "surelane_operator"), "SURELANE_API_TOKEN": TOKEN}
-
-
-def cursor(text: str) -> str:
-    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
 FIRST, LAST = "0001-01-01T00:00:00", "9999-12-31T23:59:59"

@@ -2,12 +2,11 @@
 
 import asyncio
 
-import aiohttp
-import asyncpg
 import pytest
 
 from tests.databases import as_role
 from tests.processes import service
+from tests.sql.migrations import becomes, connected
 from tests.system.ingest_client import settings
 from tests.system.operators import page, person
 
@@ -56,39 +55,34 @@ async def test_what_is_off_says_at_every_address_how_to_switch_it_on(
 
 async def test_slow_requests_of_people_leave_it_ready(shared_database: str) -> None:
     """All connections for people's requests wait for a lock, and the probe has one of its own."""
-    owner, watching = await asyncpg.connect(shared_database), await asyncpg.connect(shared_database)
-    locked = "select count(*) from pg_stat_activity where application_name = $1 and wait_event_type = 'Lock'"
-    role = as_role(shared_database, "surelane_operator")
-    try:
-        async with page(role, **ON) as url, aiohttp.ClientSession(headers=BEARER) as session:
-            async with owner.transaction():
-                await owner.execute("lock table agent.kind")
-                waiting = [asyncio.create_task(_status(session, f"{url}/v1/kinds")) for _ in range(6)]
-                while await watching.fetchval(locked, "surelane-operator") < 4:  # noqa: ASYNC110 - nothing to listen to
-                    await asyncio.sleep(0.02)
-                assert await _status(session, f"{url}/readyz") == 200
-            assert set(await asyncio.gather(*waiting)) == {200}
-    finally:
-        await owner.close()
-        await watching.close()
-
-
-async def _status(session: aiohttp.ClientSession, url: str) -> int:
-    async with session.get(url) as response:
-        return response.status
+    locked = (
+        "select count(*) >= 4 from pg_stat_activity where application_name = $1 and wait_event_type = 'Lock'"
+    )
+    async with (
+        connected(shared_database) as owner,
+        connected(shared_database) as watching,
+        page(as_role(shared_database, "surelane_operator"), **ON) as url,
+        person(url) as somebody,
+    ):
+        somebody.headers = BEARER
+        async with owner.transaction():
+            await owner.execute("lock table agent.kind")
+            waiting = [asyncio.create_task(somebody.get("/v1/kinds")) for _ in range(6)]
+            await becomes(watching, locked, "surelane-operator")
+            assert (await somebody.get("/readyz"))[0] == 200
+        assert {status for status, _ in await asyncio.gather(*waiting)} == {200}
 
 
 async def test_the_process_serves_and_ends(shared_database: str) -> None:
     own = {"SURELANE_OPERATOR_DATABASE_URL": as_role(shared_database, "surelane_operator")}
     env = {"DATABASE_URL": "postgresql://nowhere/", **own, **ON}
-    async with service("surelane_operator", env) as running, aiohttp.ClientSession() as session:
-        async with session.get(f"{running.private_url}/metrics") as response:
-            assert "process_resident_memory_bytes" in await response.text()
+    async with service("surelane_operator", env) as running, person(running.private_url) as somebody:
+        assert "process_resident_memory_bytes" in (await somebody.get("/metrics"))[1]
         assert any("serving operators" in line for line in running.output)
 
 
 async def test_ingest_has_no_route_of_operators(shared_database: str) -> None:
     env = {**settings(as_role(shared_database, "surelane_ingest")), **ON}
-    async with service("surelane_ingest", env) as running, aiohttp.ClientSession(headers=BEARER) as session:
+    async with service("surelane_ingest", env) as running, person(running.private_url) as somebody:
         for path in ("/", "/console/", "/v1/jobs", "/mcp"):
-            assert await _status(session, running.private_url + path) == 404, path
+            assert (await somebody.get(path, headers=BEARER))[0] == 404, path

@@ -3,7 +3,6 @@
 import asyncio
 import inspect
 import json
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
@@ -34,6 +33,7 @@ from surelane.calls import Connection
 from tests.databases import Server
 from tests.system.callers import ALONE, TRANSACTIONS, Begin, async_engine_of, djangos, engine_of, rolled_back
 from tests.system.pooler import pooled
+from tests.system.shared import shared_connection
 
 DRIVERS = pytest.mark.parametrize("begin", TRANSACTIONS.values(), ids=TRANSACTIONS)
 _numbers = count()
@@ -45,12 +45,8 @@ def key() -> str:
     return f"key-{next(_numbers)}"
 
 
-@pytest.fixture(scope="module")
-async def observer(shared_database: str) -> AsyncIterator[Connection]:
-    """Connect to the database to see what is committed."""
-    connection = await asyncpg.connect(shared_database)
-    yield connection
-    await connection.close()
+observer = shared_connection
+"""Sees what is committed."""
 
 
 async def stored(observer: Connection, key: str) -> Any:

@@ -29,6 +29,7 @@ from surelane import (
 from surelane.calls import Connection
 from surelane.encryption import Encryption
 from surelane.encryption.keys import new_key
+from tests.sql.migrations import connected
 from tests.system.callers import TRANSACTIONS, Blocking, Caller, rolled_back
 
 KEY, OTHER = new_key(), new_key()
@@ -65,11 +66,10 @@ def team() -> str:
 @pytest.fixture(scope="module")
 async def observer(shared_database: str) -> AsyncIterator[Connection]:
     """Connect to the database to see what is committed. No test before has left keys that these cannot open."""
-    connection = await asyncpg.connect(shared_database)
-    await connection.execute("delete from agent.data_key")
-    yield connection
-    await connection.execute("delete from agent.data_key")
-    await connection.close()
+    async with connected(shared_database) as connection:
+        await connection.execute("delete from agent.data_key")
+        yield connection
+        await connection.execute("delete from agent.data_key")
 
 
 @pytest.fixture

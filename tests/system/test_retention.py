@@ -9,15 +9,15 @@ from unittest.mock import Mock
 import pytest
 
 from surelane.calls import Connection
-from surelane_operator.doctor import examine
 from surelane_service.engine import Engine
 from surelane_worker import duties
 from surelane_worker.duties import Retention
 from tests.databases import as_role
 from tests.sql.migrations import becomes, connected
 from tests.system.test_cli import Command, connection, surelane
+from tests.system.test_doctor import Examine, findings
 
-__all__ = ["connection", "surelane"]
+__all__ = ["connection", "findings", "surelane"]
 
 OLD = """
 with stored as (
@@ -40,23 +40,20 @@ async def kept(connection: Connection) -> list[int]:
     return [row["age"] for row in await connection.fetch(ages)]
 
 
-async def finding(database: str) -> str:
-    uri = as_role(database, "surelane_operator")
-    async with connected(uri) as operator:
-        (found,) = [each for each in await examine(uri, operator) if each.check == "history"]
-    return f"{found.level}: {found.found}"
-
-
 async def test_the_leading_worker_drops_what_is_older_and_the_doctor_says_so(
-    database: str, monkeypatch: pytest.MonkeyPatch
+    database: str, findings: Examine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    async def told() -> str:
+        (found,) = await findings("history")
+        return f"{found.level}: {found.found}"
+
     monkeypatch.setattr(duties, "FIRST", timedelta(0))
     async with (
         connected(database) as owner,
         connected(as_role(database, "surelane_worker")) as worker,
     ):
         await old(owner, 1, 20, 200)
-        assert (await finding(database)).startswith("ok: no worker has dropped old history yet")
+        assert (await told()).startswith("ok: no worker has dropped old history yet")
         ages, leading = timedelta(days=90), (lambda: False, lambda: True)
         runs = [asyncio.create_task(Retention(Engine(worker), leads, ages).run()) for leads in leading]
         await becomes(owner, "select exists (select from agent.retention where done_at is not null)")
@@ -64,11 +61,9 @@ async def test_the_leading_worker_drops_what_is_older_and_the_doctor_says_so(
             run.cancel()
         await asyncio.wait(runs)
         assert await kept(owner) == [1, 20]
-        assert (await finding(database)).startswith("ok: history is kept for 90 d; a worker dropped")
+        assert (await told()).startswith("ok: history is kept for 90 d; a worker dropped")
         await owner.execute("update agent.retention set blocked_at = now() - interval '2 hours'")
-        assert (await finding(database)).startswith(
-            "warning: history is kept for 90 d, but another transaction"
-        )
+        assert (await told()).startswith("warning: history is kept for 90 d, but another transaction")
 
 
 async def test_erasing_counts_first_then_leaves_a_receipt_without_the_id(
@@ -105,19 +100,3 @@ async def test_an_erasure_in_a_container_whose_user_has_no_name_is_done(
     erased = (await surelane("erase", "--user", "U7", "--yes", "--json")).json
     assert erased["counts"]["event_hist"] == 1
     assert erased["asked_by"] == f"unknown@{socket.gethostname()}"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "says"),
-    [
-        ((), 2, "give --user, --team or --channel"),
-        (("--user", "U7", "--yes", "--dry-run"), 2, "not both"),
-        (("--user", "U%"), 1, "letters and digits"),
-    ],
-)
-async def test_erasing_says_what_is_missing(
-    surelane: Command, arguments: tuple[str, ...], code: int, says: str
-) -> None:
-    done = await surelane("erase", *arguments)
-    assert done.code == code
-    assert says in done.err

@@ -198,7 +198,7 @@ async def test_a_submitted_rule_is_told_in_the_modal_and_the_input_is_empty_agai
     assert len(people.slack.room().messages) == count, "nothing is posted"
 
 
-async def test_only_an_admin_changes_the_workspaces_rules(people: Desk) -> None:
+async def test_only_an_admin_changes_the_workspaces_rules_and_slack_says_who_is_one(people: Desk) -> None:
     assert await people.set("All obey me.", "workspace", "ada") == [ADMINS]
     assert await people.connection.fetchval("select count(*) from agent.rule") == 0
     await people.set("Say please.", "workspace", "grace")
@@ -209,9 +209,6 @@ async def test_only_an_admin_changes_the_workspaces_rules(people: Desk) -> None:
     view = await people.open("grace", "support")
     await people.remove(view, "Say please.")
     assert "Say please." not in shown(view)
-
-
-async def test_no_person_is_an_admin_if_slack_does_not_say_so(people: Desk) -> None:
     view = await people.open("grace")
     people.slack.fail("invalid_auth", "users.info")
     assert await people.submit(view, "Say please.", "workspace") == [ADMINS]

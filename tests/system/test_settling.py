@@ -5,17 +5,16 @@ import gc
 import json
 import weakref
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
-import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
 from surelane.calls import Connection
 from surelane.jobs import Continuation, Job
-from surelane_service.engine import MOST_MEMBERS, Engine, Item, Settled
+from surelane_service.engine import MOST_MEMBERS, Engine
 from surelane_service.pool import close_pool, create_pool
 from surelane_worker import leasing, settling
 from surelane_worker.handling.handler import Handler
@@ -25,22 +24,11 @@ from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.tracing import Observer
 from surelane_worker.settling import MANY, Settler
 from tests.processes import until
+from tests.sql.migrations import becomes, connected
 
 
 async def nothing(event: object, ctx: object) -> None:
     """Is never called here."""
-
-
-class Watched(Engine):
-    """Tells when an outcome was answered busy."""
-
-    busy: asyncio.Event
-
-    async def settle(self, items: Sequence[Item], within: float | None = None) -> list[Settled]:
-        answers = await super().settle(items, within)
-        if Settled.BUSY in answers:
-            self.busy.set()
-        return answers
 
 
 class Counting(Metrics):
@@ -56,7 +44,7 @@ class Counting(Metrics):
 class Stand:
     """A running settler on a pool of its own, and its claims."""
 
-    engine: Watched
+    engine: Engine
     settler: Settler
     leases: Leases
     metrics: Counting
@@ -85,8 +73,7 @@ async def stand(
         monkeypatch.setattr(settling, name, seconds)
     await connection.execute("select agent.enqueue('echo') from generate_series(1, $1)", MANY + 1)
     pool = await create_pool(database, service="test", max_size=3, lock_timeout=60)
-    engine, metrics = Watched(pool), Counting()
-    engine.busy = asyncio.Event()
+    engine, metrics = Engine(pool), Counting()
     leases = Leases(engine, timedelta(minutes=10), metrics, Capacity())
     settler = Settler(engine, leases, Observer(metrics))
     sending = asyncio.create_task(settler.run())
@@ -96,30 +83,24 @@ async def stand(
     await close_pool(pool)
 
 
-def locking(database: str, identity: int) -> AbstractAsyncContextManager[Connection]:
+@asynccontextmanager
+async def locking(database: str, identity: int) -> AsyncIterator[None]:
     """Lock an event's row in a foreign transaction for the length of the block."""
-
-    @asynccontextmanager
-    async def held() -> AsyncIterator[Connection]:
-        foreign = await asyncpg.connect(database)
-        try:
-            async with foreign.transaction():
-                await foreign.execute("select from agent.event where id = $1 for update", identity)
-                yield foreign
-        finally:
-            await foreign.close()
-
-    return held()
+    async with connected(database) as foreign, foreign.transaction():
+        await foreign.execute("select from agent.event where id = $1 for update", identity)
+        yield
 
 
 async def ended(connection: Connection, claims: Sequence[Claim]) -> None:
     """Wait until these events are in history."""
     ids = [claim.event.id for claim in claims]
-    async with asyncio.timeout(30):
-        while await connection.fetchval(  # noqa: ASYNC110 - no event says so
-            "select exists (select from agent.event where id = any($1))", ids
-        ):
-            await asyncio.sleep(0.005)
+    await becomes(connection, "select not exists (select from agent.event where id = any($1))", ids)
+
+
+async def flushed(stand: Stand) -> None:
+    """Wait until nothing is left to be sent."""
+    async with asyncio.timeout(60):
+        await stand.settler.flushed()
 
 
 @pytest.mark.parametrize("pace", [{"FIRST_PAUSE": 3600.0, "LONGEST_PAUSE": 3600.0}])
@@ -130,57 +111,35 @@ async def test_a_busy_settle_delays_no_other(database: str, connection: Connecti
         for claim in (busy, *others[:2]):
             stand.settler.put(claim, COMPLETE)
         await ended(connection, others[:2])
-        async with asyncio.timeout(30):
-            while set(stand.leases.held) != {busy, others[2]}:  # noqa: ASYNC110 - its answers are on their way
-                await asyncio.sleep(0.005)
+        await until(lambda: set(stand.leases.held) == {busy, others[2]}, what="the answers")
         stand.settler.put(others[2], COMPLETE)
-        async with asyncio.timeout(30):
-            while list(stand.leases.held) != [busy]:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await until(lambda: list(stand.leases.held) == [busy], what="the answer")
     await ended(connection, others)
 
 
-async def test_a_busy_settle_is_sent_again_until_it_is_done(
-    database: str, connection: Connection, stand: Stand
-) -> None:
-    (busy,) = await stand.claims(1)
-    async with locking(database, busy.event.id):
-        stand.settler.put(busy, COMPLETE)
-        async with asyncio.timeout(30):
-            await stand.engine.busy.wait()
-    async with asyncio.timeout(30):
-        await stand.settler.flushed()
-    await ended(connection, [busy])
-    assert not stand.leases.held
-    assert stand.leases.bytes == 0
-
-
-SLOW = """
-alter function agent.settle rename to quick_settle;
-create function agent.settle(_ids int8[], _claims int4[], _outcomes text[], _arguments jsonb[])
-returns table (ordinal int4, answer text) language plpgsql security definer as $$
-begin
-    if {slow} = any(_ids) then
-        perform pg_advisory_xact_lock(1);
-    end if;
-    return query select * from agent.quick_settle(_ids, _claims, _outcomes, _arguments);
-end
-$$;
-"""
+async def settle_first(connection: Connection, does: str) -> None:
+    """Let each settle begin with a statement of PL/pgSQL."""
+    await connection.execute(
+        "create sequence public.tries; grant usage on public.tries to public;"
+        "alter function agent.settle rename to quick_settle;"
+        "create function agent.settle(_ids int8[], _claims int4[], _outcomes text[], _arguments jsonb[])"
+        f" returns table (ordinal int4, answer text) language plpgsql security definer as $$ begin {does}"
+        " return query select * from agent.quick_settle(_ids, _claims, _outcomes, _arguments); end $$"
+    )
 
 
 @pytest.mark.parametrize("pace", [{"LIMIT": 0.5}])
 async def test_a_slow_settle_delays_no_other_of_its_batch(connection: Connection, stand: Stand) -> None:
     claims = await stand.claims(MANY + 1)
-    await connection.execute(SLOW.format(slow=claims[3].event.id))
+    slow = claims[3].event.id
+    await settle_first(connection, f"if {slow} = any(_ids) then perform pg_advisory_xact_lock(1); end if;")
     await connection.execute("select pg_advisory_lock(1)")
     for claim in claims:
         stand.settler.put(claim, COMPLETE)
     others = [claim for claim in claims if claim is not claims[3]]
     await ended(connection, others)
     await connection.execute("select pg_advisory_unlock(1)")
-    async with asyncio.timeout(30):
-        await stand.settler.flushed()
+    await flushed(stand)
     await ended(connection, claims)
 
 
@@ -190,12 +149,9 @@ async def test_an_outcome_that_takes_longer_than_its_bound_gets_more_time(
 ) -> None:
     """The server may be slow: with the same bound at each try, the outcome would never be settled."""
     (claim,) = await stand.claims(1)
-    await connection.execute(
-        SLOW.format(slow=claim.event.id).replace("pg_advisory_xact_lock(1)", "pg_sleep(1.2)")
-    )
+    await settle_first(connection, "perform pg_sleep(1.2);")
     stand.settler.put(claim, COMPLETE)
-    async with asyncio.timeout(60):
-        await stand.settler.flushed()
+    await flushed(stand)
     assert await connection.fetchval("select outcome from agent.event_hist where id = $1", claim.event.id)
 
 
@@ -216,25 +172,17 @@ async def test_a_settle_that_fails_for_the_servers_state_is_sent_again(
 ) -> None:
     """The server may give up a statement, or be in a state in which it takes no outcome."""
     (claim,) = await stand.claims(1)
-    await connection.execute(
-        "create sequence public.tries; grant usage on public.tries to public;"
-        "alter function agent.settle rename to quick_settle;"
-        "create function agent.settle(_ids int8[], _claims int4[], _outcomes text[], _arguments jsonb[])"
-        " returns table (ordinal int4, answer text) language plpgsql security definer as $$ begin"
-        f" if nextval('public.tries') = 1 then raise {failing}; end if;"
-        " return query select * from agent.quick_settle(_ids, _claims, _outcomes, _arguments); end $$"
-    )
+    await settle_first(connection, f"if nextval('public.tries') = 1 then raise {failing}; end if;")
     monkeypatch.setattr("surelane_worker.observing.readiness.STEADY", 0.01)
     with capture_logs() as logs:
         stand.settler.put(claim, COMPLETE)
-        async with asyncio.timeout(30):
-            await stand.settler.flushed()
+        await flushed(stand)
         if any(entry["event"] == "database unavailable" for entry in logs):
             await until(lambda: logs[-1]["event"] == "database available again")
     await ended(connection, [claim])
 
 
-async def test_a_refused_outcome_ends_beside_one_that_stays_busy(
+async def test_a_refused_outcome_ends_beside_a_busy_one_that_is_sent_again_until_it_is_done(
     database: str, connection: Connection, stand: Stand
 ) -> None:
     """In a batch it answers busy, as the locked event does. Sent alone, it raises the reason."""
@@ -244,8 +192,9 @@ async def test_a_refused_outcome_ends_beside_one_that_stays_busy(
             stand.settler.put(claim, Discard("nul"), json.dumps({"error": {}, "final": True, "reason": "x"}))
         refused.outcome, refused.argument = "fan_out", json.dumps({"children": 1, "continuation": 1})
         await ended(connection, [refused])
-    async with asyncio.timeout(30):
-        await stand.settler.flushed()
+    await flushed(stand)
+    await ended(connection, [locked])
+    assert (list(stand.leases.held), stand.leases.bytes) == ([], 0)
     reasons = await connection.fetch("select reason from agent.event_hist where id = $1", refused.event.id)
     assert [row["reason"] for row in reasons] == ["continuation_refused"]
 
@@ -261,8 +210,7 @@ async def test_what_no_settle_should_be_ends_neither_the_settler_nor_the_others(
     refused = json.dumps({"error": {}, "final": True, "reason": "a\0b\ud800"})
     stand.settler.put(claims[2], Discard("a\0b\ud800"), refused)
     stand.settler.put(claims[3], COMPLETE)
-    async with asyncio.timeout(30):
-        await stand.settler.flushed()
+    await flushed(stand)
     await ended(connection, claims[1:])
     assert await connection.fetchval("select count(*) from agent.event_hist where outcome = 'completed'") == 2
     assert not stand.leases.held
@@ -274,8 +222,7 @@ async def test_jobs_of_a_fan_out_are_counted_only_where_it_stored_them(stand: St
     argument = '{"children": [{"kind": "part"}], "continuation": {"kind": "whole"}, "result": null}'
     for claim in (stored, stale):
         stand.settler.put(claim, FanOut([Job("part")], Continuation("whole")), argument)
-    async with asyncio.timeout(30):
-        await stand.settler.flushed()
+    await flushed(stand)
     assert sorted(stand.metrics.stored) == ["part", "whole"]
 
 
@@ -300,9 +247,7 @@ async def test_a_deadlock_or_a_slow_event_stops_no_heartbeats(
     before = {claim: claim.lease_ends for claim in leases.held}
     keeping = asyncio.create_task(leases.keep())
     leases.renew_soon()
-    async with asyncio.timeout(60):
-        while sum(claim.lease_ends != ends for claim, ends in before.items()) < MANY:  # noqa: ASYNC110 - no event says so
-            await asyncio.sleep(0.005)
+    await until(lambda: sum(claim.lease_ends != ends for claim, ends in before.items()) >= MANY, within=60)
     assert all(claim.lease_ends == ends for claim, ends in before.items() if claim.event is claims[3].event)
     keeping.cancel()
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
-import asyncpg
 import pytest
 
 from surelane_dev.processes import Child
 from tests.databases import Databases, Server, as_role
 from tests.needs import lacking, program
 from tests.processes import Service, free_port, service, until
+from tests.sql.migrations import connected
 from tests.system.ingest_client import Answer, Slack, envelope, mention, settings
 
 ROUTER = Path(__file__).parents[2] / "examples/shards"
@@ -101,11 +101,8 @@ class Stand:
 
     async def teams(self, name: str) -> list[str]:
         """Return the workspaces of what an installation stored, in the order of their arrival."""
-        connection = await asyncpg.connect(self.databases[name])
-        try:
+        async with connected(self.databases[name]) as connection:
             rows = await connection.fetch("select event from agent.event order by id")
-        finally:
-            await connection.close()
         return [json.loads(row["event"]).get("team_id", "") for row in rows]
 
     async def ready(self, name: str) -> int:
@@ -140,18 +137,11 @@ async def test_each_request_reaches_the_installation_of_its_workspace_unchanged(
     """Ingest checks the signature of the body, so 200 says that no byte changed."""
     for team in (BAKERY, "T0UNKNOWN1", GARAGE, "T0UNKNOWN2"):
         assert (await stand.mention(team)).status == 200
-    organizations = envelope(
-        {"type": "app_mention", "user": "U1", "text": "hi", "ts": "1.2", "channel": "C1"}
-    )
+    said = {"type": "app_mention", "user": "U1", "text": "hi", "ts": "1.2", "channel": "C1"}
+    organizations = envelope(said)
     organizations |= {"team_id": "T0UNKNOWN1", "authorizations": [{"team_id": BAKERY, "user_id": "UBOT"}]}
     assert (await stand.slack.event(organizations)).status == 200
-    command = {
-        "command": "/rules",
-        "team_id": BAKERY,
-        "trigger_id": "1.2",
-        "user_id": "U1",
-        "channel_id": "C1",
-    }
+    command = {"command": "/rules", "team_id": BAKERY, "trigger_id": "1.2", "user_id": "U1"}
     assert (await stand.slack.form("/slack/events", command)).status == 200
     clicked = {
         "type": "block_actions",
@@ -167,19 +157,7 @@ async def test_each_request_reaches_the_installation_of_its_workspace_unchanged(
     assert len(await stand.teams("beta")) == 5
 
 
-async def test_only_the_workspaces_of_an_installation_that_is_down_wait(stand: Stand) -> None:
-    beta = stand.installations["beta"]
-    beta.child.kill()
-    await beta.child.wait()
-
-    down = await stand.mention(BAKERY)
-    assert (down.status, down.no_retry) == (503, False)
-    assert b"does not answer" in down.body
-    assert (await stand.mention("T0UNKNOWN1")).status == 200
-    assert (await stand.ready("alpha"), await stand.ready("beta")) == (200, 503)
-
-
-async def test_a_workspace_that_moves_is_sent_again_and_nothing_is_stored_twice(stand: Stand) -> None:
+async def test_a_workspace_that_moves_an_outage_and_a_killed_router_cost_others_nothing(stand: Stand) -> None:
     moving = await stand.mention(MOVED)
     assert (moving.status, moving.headers["Retry-After"]) == (503, "60")
     stand.router.send(MOVED, "beta")
@@ -189,10 +167,6 @@ async def test_a_workspace_that_moves_is_sent_again_and_nothing_is_stored_twice(
             await asyncio.sleep(0.02)
     assert (await stand.teams("alpha"), await stand.teams("beta")) == ([], [MOVED])
 
-
-async def test_a_router_that_was_killed_goes_on_and_a_line_with_an_unknown_installation_is_logged(
-    stand: Stand,
-) -> None:
     await stand.router.kill()
     stand.router.send("T0TYPO0001", "bta")
     await stand.router.start()
@@ -200,6 +174,14 @@ async def test_a_router_that_was_killed_goes_on_and_a_line_with_an_unknown_insta
     answer = await stand.mention("T0TYPO0001")
     assert (answer.status, answer.body) == (503, b"unknown installation\n")
     await until(lambda: "sends T0TYPO0001 to bta" in "".join(stand.router.shown), what="the error")
+
+    beta = stand.installations["beta"]
+    beta.child.kill()
+    await beta.child.wait()
+    down = await stand.mention(BAKERY)
+    assert (down.status, down.no_retry, b"does not answer" in down.body) == (503, False, True)
+    assert (await stand.mention("T0UNKNOWN1")).status == 200
+    assert (await stand.ready("alpha"), await stand.ready("beta")) == (200, 503)
 
 
 async def test_nonsense_and_what_slack_does_not_post_is_refused_and_stored_nowhere(stand: Stand) -> None:

@@ -12,7 +12,6 @@ from surelane.calls import Connection
 from surelane_dev.simulator.posting.events import envelope, events_of
 from surelane_dev.simulator.workspace.demo import SHARED
 from surelane_dev.simulator.workspace.model import Message, Posted
-from tests.processes import until
 from tests.system.ingest_client import Slack, served
 from tests.system.test_installed_tokens import BAKERY, EAST, Stand, stand, worker
 from tests.system.worker import ended
@@ -88,19 +87,3 @@ async def test_a_message_that_two_workspaces_report_is_answered_once(
     for team in BOTH:  # Slack's retry, after the end
         await shared.report(team, message)
     assert len(await shared.events()) == 1
-
-
-async def test_after_a_crash_the_other_workspaces_report_is_no_second_answer(
-    database: str, connection: Connection, shared: Shared
-) -> None:
-    message = shared.write(EAST, "die")
-    async with worker(database, shared.slack) as first:
-        await shared.report(EAST, message)
-        await until(lambda: first.child.exit_code is not None, what="the worker's death after its answer")
-    async with served(database) as restarted:  # ingest has been replaced, too
-        assert (await restarted.slack.event(shared.reported(BAKERY, message))).status == 200
-    ((event, _, _),) = await shared.events()
-    async with worker(database, shared.slack):
-        row = await ended(connection, event)
-    assert (row["outcome"], row["attempts"]) == ("completed", 2), row["errors"]
-    assert shared.answers(message) == [(EAST, "die")]

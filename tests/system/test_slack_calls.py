@@ -17,6 +17,8 @@ from slack_sdk.models.messages.chunk import TaskUpdateChunk
 from surelane.calls import Connection
 from surelane.events import Event
 from surelane_dev.simulator.workspace.model import Message
+from surelane_operator.changes import Changes
+from surelane_operator.reads.timeline import story_of
 from surelane_service.engine import Engine
 from surelane_service.logs import get_logger
 from surelane_service.service_settings import load_settings
@@ -148,6 +150,33 @@ async def test_later_attempt_knows_from_the_row_which_replies_were_sent(attempts
     await slack.reply(event, "second")
     assert attempts.thread == ["first", "second"]
     assert attempts.calls() == ["chat.postMessage"] * 2
+    (message, _), key = attempts.said, event.key
+    assert message.thread_ts == event.slack["ts"]
+    mark = {"event_id": key, "ordinal": 0}
+    assert message.metadata == {"event_type": "surelane_reply", "event_payload": mark}
+    job = await Changes(attempts.connection).get(event.id)
+    assert job is not None
+    told = [step.detail for step in story_of(job) if step.what == "replied"]
+    assert told == [f"message {reply.ts} in {reply.channel}" for reply in attempts.said]
+
+
+@pytest.mark.parametrize("kind", ["answer_lost", "server_error", "rate_limited"])
+async def test_reply_that_slack_did_not_take_or_answer_is_sent_by_the_same_attempt(
+    attempts: Attempts, kind: str
+) -> None:
+    event, slack = await attempts.mention()
+    attempts.slack.fail(kind, "chat.postMessage")
+    await slack.reply(event, "one")
+    assert attempts.thread == ["one"]
+
+
+async def test_reactions_may_be_repeated(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    for name in ("eyes", ":eyes:"):
+        await slack.react(event, name)
+    await slack.set_status(event, "thinks")
+    message = attempts.slack.room().messages[event.slack["ts"]]
+    assert list(message.reactions) == ["eyes"]
 
 
 @pytest.mark.parametrize("method", ["chat.postMessage", "chat.startStream"])
@@ -412,18 +441,13 @@ async def test_a_mention_has_a_thread_for_title_and_prompts_and_no_trigger_for_a
     assert attempts.calls() == methods
 
 
-@pytest.fixture
-def report(tmp_path: Path) -> str:
-    path = tmp_path / "report.txt"
-    path.write_text("all well")
-    return str(path)
-
-
-async def test_file_is_uploaded_once(attempts: Attempts, report: str) -> None:
+async def test_file_is_uploaded_once(attempts: Attempts, tmp_path: Path) -> None:
+    report = tmp_path / "report.txt"
+    report.write_text("all well")
     event, slack = await attempts.mention()
-    uploaded = await slack.upload(event, report, comment="the report")
+    uploaded = await slack.upload(event, str(report), comment="the report")
     event, slack = await attempts.next()
-    assert await slack.upload(event, report, comment="the report") == uploaded
+    assert await slack.upload(event, str(report), comment="the report") == uploaded
     (message,) = attempts.said
     assert (message.text, message.thread_ts) == ("the report", event.slack["ts"])
     assert [(file["id"], file["title"]) for file in message.files] == [(uploaded, "report.txt")]
@@ -443,16 +467,17 @@ POSTS = "files.completeUploadExternal"
     [("answer_lost", None), ("server_error", None), ("slow", "posted"), ("server_error", "called")],
 )
 async def test_file_is_posted_once_where_slack_did_not_answer_or_the_attempt_ended(
-    attempts: Attempts, report: str, kind: str, ends: str | None
+    attempts: Attempts, kind: str, ends: str | None
 ) -> None:
+    report: dict[str, Any] = {"file": b"all well", "filename": "report.txt", "comment": "the report"}
     event, slack = await attempts.mention()
     attempts.slack.fail(kind, POSTS, delay=60.0)
     if ends:
         reached = {"posted": lambda: attempts.said, "called": lambda: attempts.calls(POSTS)}[ends]
-        await cut(slack.upload(event, report, comment="the report"), reached)
+        await cut(slack.upload(event, **report), reached)
         event, slack = await attempts.next()
     for _ in range(2):
-        uploaded = await slack.upload(event, report, comment="the report")
+        uploaded = await slack.upload(event, **report)
         (message,) = attempts.said
         assert [file["id"] for file in message.files] == [uploaded]
         event, slack = await attempts.next()

@@ -61,12 +61,15 @@ async def ready(ingest: Served) -> None:
     await eventually(lambda: readiness(ingest), (200, ""), within=60, every=0.02)
 
 
-async def test_an_envelope_is_acknowledged_once_it_is_stored_and_stored_once(
-    wire: Wire, connection: Connection
+async def test_an_envelope_is_acknowledged_once_it_is_stored_and_stored_once_by_both_ways(
+    database: str, slack: SocketSlack, connection: Connection
 ) -> None:
     payload = mention(text="ünï \u2028 code")
-    for attempt in range(2):
-        assert await wire.take(payload, retry_attempt=attempt, retry_reason="timeout") == {}
+    async with connected(database, slack, signing_secret=SECRET) as ingest:
+        wire = await slack.wire()
+        for attempt in range(2):
+            assert await wire.take(payload, retry_attempt=attempt, retry_reason="timeout") == {}
+        assert (await ingest.slack.event(payload)).status == 200
     (row,) = await connection.fetch("select item_key, kind, event from agent.event")
     assert (row["item_key"], row["kind"]) == (payload["event_id"], "slack.app_mention")
     assert json.loads(row["event"]) == payload
@@ -88,7 +91,9 @@ async def test_what_is_not_committed_is_not_acknowledged(
     assert await keys(connection) == [payload["event_id"]]
 
 
-async def test_a_commands_answer_is_in_the_acknowledgement(wire: Wire, connection: Connection) -> None:
+async def test_an_answer_is_in_the_acknowledgement_unless_slack_takes_none(
+    wire: Wire, connection: Connection
+) -> None:
     assert await Engine(connection).introduce_worker("w", "1.0.0", ["slack.command.deploy"], [])
     fields = {"command": "/deploy", "text": "web", "team_id": "T1", "channel_id": "C1", "user_id": "U1"}
     for number, (answer, payload) in enumerate(
@@ -100,14 +105,11 @@ async def test_a_commands_answer_is_in_the_acknowledgement(wire: Wire, connectio
         (event,) = await Engine(connection).claim_events(["slack.command.deploy"], 1, worker="w")
         assert await Engine(connection).answer_requests([(event.id, event.claim, answer)]) == {event.id}
         assert await wire.acknowledgement() == {"envelope_id": sent, "payload": payload}
-
-
-async def test_a_click_is_stored_and_its_answer_is_left_out_where_slack_takes_none(
-    wire: Wire, connection: Connection
-) -> None:
-    click = {"type": "block_actions", "trigger_id": "1.1", "team": {"id": "T1"}, "actions": [{}]}
+    click = {"type": "block_actions", "trigger_id": "2.1", "team": {"id": "T1"}, "actions": [{}]}
     assert await wire.take(click, "interactive", accepts_response_payload=False) == {}
-    assert await connection.fetchval("select kind from agent.event") == "slack.block_actions"
+    assert "slack.block_actions" in [
+        row["kind"] for row in await connection.fetch("select kind from agent.event")
+    ]
 
 
 async def test_what_can_never_be_stored_is_acknowledged_and_garbled_frames_change_nothing(
@@ -235,15 +237,6 @@ async def test_the_first_connection_tries_until_slack_answers_and_has_room(
         assert "all its connections" in (await readiness(ingest))[1]
         slack.first = None
         await ready(ingest)
-
-
-async def test_both_ways_lead_to_one_event(database: str, slack: SocketSlack, connection: Connection) -> None:
-    payload = mention()
-    async with connected(database, slack, signing_secret=SECRET) as ingest:
-        wire = await slack.wire()
-        assert await wire.take(payload) == {}
-        assert (await ingest.slack.event(payload)).status == 200
-    assert await keys(connection) == [payload["event_id"]]
 
 
 async def test_connections_and_envelopes_are_counted_as_documented(database: str, slack: SocketSlack) -> None:

@@ -27,7 +27,7 @@ from tests.sql.migrations import connected
 from tests.system import raw_http
 from tests.system.model_server import Desk, ModelServer, calls, says, settings
 from tests.system.operators import page, person
-from tests.system.shared import shared_connection, shared_model, shared_slack
+from tests.system.shared import shared_connection, shared_desk, shared_model, shared_slack
 from tests.system.slack_stand import Stand
 from tests.system.worker import worker
 
@@ -40,7 +40,7 @@ TOOLS = {
 }
 
 
-connection, slack, model = shared_connection, shared_slack, shared_model
+connection, slack, model, desk = shared_connection, shared_slack, shared_model, shared_desk
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +50,7 @@ async def running(shared_database: str, model: ModelServer, slack: Stand) -> Asy
 
 
 @pytest.fixture(scope="module")
-async def desk(slack: Stand, model: ModelServer, connection: Connection, running: Service) -> Desk:  # noqa: ARG001
-    return Desk(slack, model, connection)
-
-
-@pytest.fixture(scope="module")
-async def url(shared_database: str) -> AsyncIterator[str]:
+async def url(shared_database: str, running: Service) -> AsyncIterator[str]:  # noqa: ARG001
     async with page(as_role(shared_database, "surelane_operator"), **ON) as address:
         yield address
 
@@ -137,7 +132,7 @@ async def test_a_page_reads_live_and_goes_on_exactly_where_it_was(desk: Desk, ur
 
 
 @pytest.mark.parametrize("keys", [{}, KEYS], ids=["plain", "sealed"])
-async def test_a_killed_worker_tells_its_part_anew_and_no_character_twice(
+async def test_after_worker_and_operator_ended_the_part_is_told_anew_and_no_character_twice(
     database: str, model: ModelServer, slack: Stand, keys: dict[str, str]
 ) -> None:
     hang, reader, other, role = asyncio.Event(), Reader(), Reader(), as_role(database, "surelane_operator")
@@ -149,6 +144,9 @@ async def test_a_killed_worker_tells_its_part_anew_and_no_character_twice(
         async with page(role, **ON, **keys) as url:
             async with worker(database, **given) as dying:
                 await reader.follow(url, identity, until="I think it is ")
+                reader.connected.clear()
+                reading = asyncio.create_task(reader.follow(url, identity))
+                await reader.connected.wait()
                 dying.child.kill()
                 await dying.child.wait()
             stored = await own.fetchval(
@@ -156,6 +154,8 @@ async def test_a_killed_worker_tells_its_part_anew_and_no_character_twice(
             )
             assert ("I think" in stored) == (not keys)
             assert "I think" in stored or "surelane.sealed" in stored
+        await reading  # it ended with the operator
+        assert (reader.text, reader.end) == ("I think it is ", None)
         another = {"DATABASE_URL": role, **ON, **keys}
         async with service("surelane_operator", another) as operator:
             async with worker(database, **given):
@@ -165,25 +165,6 @@ async def test_a_killed_worker_tells_its_part_anew_and_no_character_twice(
     assert (reader.begun, other.begun) == ([1, 1], [1])  # what was said before went
     assert reader.ids == sorted(set(reader.ids))
     hang.set()
-
-
-async def test_streams_end_with_the_operator_and_go_on_with_the_next(
-    desk: Desk, shared_database: str
-) -> None:
-    pause, reader, role = asyncio.Event(), Reader(), as_role(shared_database, "surelane_operator")
-    identity = await desk.job("restart", says("One, ", "two.", pause=pause), stream=True)
-    async with page(role, **ON) as url:
-        await reader.follow(url, identity, until="One, ")
-        reader.connected.clear()
-        reading = asyncio.create_task(reader.follow(url, identity))
-        await reader.connected.wait()
-    await reading
-    assert (reader.text, reader.end) == ("One, ", None)
-    pause.set()
-    async with page(role, **ON) as url:
-        await reader.follow(url, identity)
-    assert reader.text == "One, two."
-    assert reader.end is not None
 
 
 async def test_only_a_turn_that_asks_for_it_is_kept_and_slack_gets_it_as_well(desk: Desk, url: str) -> None:

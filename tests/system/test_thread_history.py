@@ -107,7 +107,7 @@ async def test_slack_is_asked_for_what_cannot_be_decrypted_alone(database: str) 
 async def test_a_thread_of_a_channel_whose_messages_the_app_takes_costs_no_call(database: str) -> None:
     types = {"event_types": TYPES | {"message.channels"}}
     async with connected(database) as own, talking(database, own, types, **ALL) as talk:
-        thread = Thread(talk, channel=talk.general)
+        thread = Thread(talk, channel=talk.slack.room())
         await thread.ask("0")
         for number in range(16):
             with talk.heard() as reported:
@@ -120,7 +120,7 @@ async def test_a_thread_of_a_channel_whose_messages_the_app_takes_costs_no_call(
 
 
 async def test_where_the_app_takes_mentions_alone_slack_is_asked_from_the_last_turn_on(talk: Talk) -> None:
-    thread = Thread(talk, channel=talk.general)
+    thread = Thread(talk, channel=talk.slack.room())
     await thread.ask("0")
     early = thread.grace("Early.")
     _, got = await thread.ask("1")

@@ -5,8 +5,8 @@ import json
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from statistics import median
 
 import pytest
@@ -28,15 +28,19 @@ SECRET = "marked-path"
 DECIDED = {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.5"}
 
 
-@asynccontextmanager
-async def away() -> AsyncIterator[int]:
-    """Yield a port that no process listens on."""
-    yield free_port()
+COLLECTORS = {
+    "away": None,
+    "hanging": b"",
+    "failing": b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+}
 
 
 @asynccontextmanager
-async def accepting(answer: bytes) -> AsyncIterator[int]:
-    """Accept every connection, and give this answer or none."""
+async def collecting(sort: str) -> AsyncIterator[int]:
+    """Accept every connection, and give the answer of this sort of collector or none. Yield the port."""
+    if (answer := COLLECTORS[sort]) is None:
+        yield free_port()  # no process listens on it
+        return
     held: list[asyncio.StreamWriter] = []
 
     async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -56,14 +60,6 @@ async def accepting(answer: bytes) -> AsyncIterator[int]:
             writer.transport.abort()
 
 
-def hanging() -> AbstractAsyncContextManager[int]:
-    return accepting(b"")
-
-
-def failing() -> AbstractAsyncContextManager[int]:
-    return accepting(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-
-
 def complaints(service: Service) -> list[str]:
     """Return the log lines of a service about exporting."""
     lines = [json.loads(line) for line in service.output if line.startswith("{")]
@@ -78,11 +74,11 @@ async def answered(running: Whole, mention: Mention) -> float:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("collector", [away, hanging, failing])
+@pytest.mark.parametrize("collector", COLLECTORS)
 async def test_bad_collector_costs_no_event_and_no_time_but_a_line_a_minute(
-    database: str, collector: Callable[[], AbstractAsyncContextManager[int]], protocol: str
+    database: str, collector: str, protocol: str
 ) -> None:
-    async with collector() as port:
+    async with collecting(collector) as port:
         env = {
             "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}/{SECRET}",
             "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
@@ -99,7 +95,7 @@ async def test_bad_collector_costs_no_event_and_no_time_but_a_line_a_minute(
             completed = {mention.event_id: "completed" for mention in mentions}
             await eventually(lambda: outcomes(running.system, mentions), completed, within=60)
             await until(lambda: all(complaints(each) for each in services), what="a complaint")
-            if collector is hanging:
+            if collector == "hanging":
                 await until(lambda: all(DROPPED in complaints(each) for each in services), what=DROPPED)
     assert median(took) < ANSWER_WITHIN
     for each in services:
@@ -123,7 +119,7 @@ async def test_spans_are_flushed_when_services_are_stopped(database: str, protoc
 async def test_collector_that_hangs_holds_up_the_end_for_a_few_seconds_at_most(
     database: str, protocol: str
 ) -> None:
-    async with hanging() as port:
+    async with collecting("hanging") as port:
         env = {
             "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
             "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,

@@ -1,6 +1,5 @@
 """No text that people wrote and no secret is exported or logged, at the most talkative log level."""
 
-import asyncio
 import json
 from dataclasses import replace
 
@@ -8,7 +7,7 @@ import pytest
 
 from tests.otlp import PROTOCOLS
 from tests.processes import until
-from tests.scenario import new_mention, send
+from tests.scenario import eventually, new_mention, send
 from tests.system.traced import said, traced
 
 TEXT, FIELD, WORDS = (f"marked-{what}" for what in ("text", "field", "words"))
@@ -25,8 +24,8 @@ async def test_what_is_marked_is_in_no_span_no_metric_and_no_log_line(database: 
         assert await send(system.running.system, mention) == 200
         await system.ended(mention)
         await system.spans(mention.event_id, send=1, process=2, settle=2)
-        while await system.query("select count(*) from agent.event") != "0":  # noqa: ASYNC110 - no signal of it
-            await asyncio.sleep(0.02)  # a settle that is shared has one span
+        count = "select count(*) from agent.event"  # a settle that is shared has one span
+        await eventually(lambda: system.query(count), "0", within=60)
         leaked = await system.query(
             f"""select agent.enqueue('leak', '{json.dumps({"secret": WORDS})}', _max_attempts => 1)"""
         )

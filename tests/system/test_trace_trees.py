@@ -31,7 +31,7 @@ def assert_messaging(span: Received, operation: str, destination: str) -> None:
     assert_about(span, kinds | about)
 
 
-async def test_first_try(system: Traced) -> None:
+async def test_first_try_has_a_trace_that_is_linked_to_the_requests_and_the_claims(system: Traced) -> None:
     mention = await system.handled()
     spans = await system.spans(mention.event_id, send=1, process=1, settle=1)
 
@@ -64,23 +64,6 @@ async def test_first_try(system: Traced) -> None:
     )
     assert_about(settled, {"surelane.settle": "complete", "surelane.answer": "done"})
 
-
-async def test_event_that_runs_again_as_a_new_one_has_a_trace_of_its_own_linked_to_the_first(
-    system: Traced,
-) -> None:
-    mention = await system.handled()
-    (sent,) = named(await system.spans(mention.event_id, send=1, settle=1), "send")
-    key = await system.query(
-        "select (agent.rerun_as_new((agent.find_events($$" + mention.event_id + "$$)), null, null)).key"
-    )
-    (processed,) = named(await system.spans(key, process=1, settle=1), "process")
-    assert processed.links == {sent.id}
-    assert processed.trace_id != sent.trace_id
-
-
-async def test_the_request_has_its_own_trace_and_the_claim_too_both_linked(system: Traced) -> None:
-    mention = await system.handled()
-    (sent,) = named(await system.spans(mention.event_id, send=1, settle=1), "send")
     (link,) = sent.links
     await until(lambda: any(span.id == link for span in system.receiver.spans), what="the request's span")
     (request,) = [span for span in system.receiver.spans if span.id == link]
@@ -101,6 +84,25 @@ async def test_the_request_has_its_own_trace_and_the_claim_too_both_linked(syste
     (received,) = claims()
     assert_messaging(received, "receive", "slack.app_mention")
     assert (received.kind, received.service, received.parent) == ("client", WORKER, "")
+
+
+async def test_slacks_retry_is_a_second_send_and_a_new_run_a_trace_linked_to_the_first(
+    system: Traced,
+) -> None:
+    mention = await system.handled()
+    assert await send(system.running.system, mention, retry=1) == 200
+    spans = await system.spans(mention.event_id, send=2, process=1, settle=1)
+    first, second = named(spans, "send")
+    (processed,) = named(spans, "process")
+    assert_about(first, {"surelane.duplicate": False, "surelane.slack.retry_num": None})
+    assert_about(second, {"surelane.duplicate": True, "surelane.slack.retry_num": 1})
+    assert processed.parent == first.id
+    key = await system.query(
+        "select (agent.rerun_as_new((agent.find_events($$" + mention.event_id + "$$)), null, null)).key"
+    )
+    (again,) = named(await system.spans(key, process=1, settle=1), "process")
+    assert again.links == {first.id}
+    assert again.trace_id != first.trace_id
 
 
 async def test_workflow_is_one_trace_with_its_statements_and_those_of_polls_are_in_none(
@@ -164,17 +166,6 @@ async def test_group_of_three_is_one_span_linked_to_each_send(system: Traced) ->
     )
     assert settled.parent == processed.id
     assert settled.attributes["messaging.batch.message_count"] == 3
-
-
-async def test_slacks_retry_is_a_second_send_that_says_so(system: Traced) -> None:
-    mention = await system.handled()
-    assert await send(system.running.system, mention, retry=1) == 200
-    spans = await system.spans(mention.event_id, send=2, process=1)
-    first, second = named(spans, "send")
-    (processed,) = named(spans, "process")
-    assert_about(first, {"surelane.duplicate": False, "surelane.slack.retry_num": None})
-    assert_about(second, {"surelane.duplicate": True, "surelane.slack.retry_num": 1})
-    assert processed.parent == first.id
 
 
 async def test_attempt_whose_lease_is_lost_fails(database: str, connection: Connection) -> None:

@@ -29,6 +29,7 @@ from surelane_worker.handling.threads import Threads
 from surelane_worker.handling.transactions import Transaction
 from surelane_worker.slack.notes import ClaimLostError
 from tests.databases import as_role
+from tests.sql.migrations import connected
 from tests.system.callers import TRANSACTIONS, engine_of
 from tests.system.transaction_handlers import DRIVERS
 from tests.system.worker import ended, enqueue, worker
@@ -40,28 +41,25 @@ EACH = pytest.mark.parametrize("driver", DRIVERS)
 @pytest.fixture(scope="module")
 async def team(shared_database: str) -> AsyncIterator[str]:
     """Make the team's table; return the URI of the team's role."""
-    owner = await asyncpg.connect(shared_database)
-    await owner.execute(
-        "create table public.charge (who text); grant all on public.charge to surelane_producer"
-    )
-    yield as_role(shared_database, "surelane_producer")
-    await owner.execute("drop table public.charge")
-    await owner.close()
+    async with connected(shared_database) as owner:
+        await owner.execute(
+            "create table public.charge (who text); grant all on public.charge to surelane_producer"
+        )
+        yield as_role(shared_database, "surelane_producer")
+        await owner.execute("drop table public.charge")
 
 
 @pytest.fixture
 async def observer(shared_database: str, team: str) -> AsyncIterator[Connection]:  # noqa: ARG001 - its table
-    connection = await asyncpg.connect(shared_database)
-    await connection.execute("truncate public.charge, agent.event, agent.step")
-    yield connection
-    await connection.close()
+    async with connected(shared_database) as connection:
+        await connection.execute("truncate public.charge, agent.event, agent.step")
+        yield connection
 
 
 @pytest.fixture
 async def engine(shared_database: str) -> AsyncIterator[Engine]:
-    connection = await asyncpg.connect(as_role(shared_database, "surelane_worker"))
-    yield Engine(connection)
-    await connection.close()
+    async with connected(as_role(shared_database, "surelane_worker")) as connection:
+        yield Engine(connection)
 
 
 async def attempt(engine: Engine) -> Event:
@@ -70,20 +68,30 @@ async def attempt(engine: Engine) -> Event:
     return event
 
 
+@pytest.fixture
+async def event(observer: Connection, engine: Engine) -> Event:
+    await enqueue(observer, "here")
+    return await attempt(engine)
+
+
 async def again(engine: Engine, event: Event) -> Event:
     """End the claim, and return that of a later attempt."""
     await engine.settle([(event.id, event.claim, "release", None)])
     return await attempt(engine)
 
 
-async def transact(
-    engine: Engine, event: Event, database: object, function: Any, *arguments: object
-) -> object:
+def transaction_of(engine: Engine, event: Event, database: object, function: Any) -> Transaction:
     async def stands() -> None:
         pass
 
     steps = Steps(Fence(engine, event, get_logger("test"), stands), Threads(lambda: False))
-    return await Transaction(steps, database, function).run("charge", arguments, {})
+    return Transaction(steps, database, function)
+
+
+async def transact(
+    engine: Engine, event: Event, database: object, function: Any, *arguments: object
+) -> object:
+    return await transaction_of(engine, event, database, function).run("charge", arguments, {})
 
 
 async def charged(observer: Connection) -> tuple[int, int]:
@@ -96,7 +104,7 @@ async def charged(observer: Connection) -> tuple[int, int]:
 
 @EACH
 async def test_the_data_and_the_step_commit_together_once_after_a_failure_rolled_both_back(
-    driver: str, team: str, observer: Connection, engine: Engine
+    driver: str, team: str, observer: Connection, engine: Engine, event: Event
 ) -> None:
     opened, function = DRIVERS[driver]
     runs: list[int] = []
@@ -104,8 +112,6 @@ async def test_the_data_and_the_step_commit_together_once_after_a_failure_rolled
     def fails() -> None:
         raise RuntimeError("no money")
 
-    await enqueue(observer, "here")
-    event = await attempt(engine)
     async with opened(team) as connection:
         with pytest.raises(Exception, match="no money"):
             await transact(engine, event, connection, function, fails)
@@ -123,11 +129,9 @@ async def test_the_data_and_the_step_commit_together_once_after_a_failure_rolled
 
 @EACH
 async def test_a_lost_claim_rolls_the_data_back(
-    driver: str, team: str, observer: Connection, engine: Engine, shared_database: str
+    driver: str, team: str, observer: Connection, engine: Engine, event: Event, shared_database: str
 ) -> None:
     opened, function = DRIVERS[driver]
-    await enqueue(observer, "here")
-    event = await attempt(engine)
 
     def loses() -> None:
         with psycopg.connect(shared_database) as other:
@@ -141,22 +145,19 @@ async def test_a_lost_claim_rolls_the_data_back(
 
 @pytest.mark.parametrize("driver", [name for name in TRANSACTIONS if name != "django"])
 async def test_a_connection_in_a_transaction_is_refused(
-    driver: str, team: str, observer: Connection, engine: Engine
+    driver: str, team: str, engine: Engine, event: Event
 ) -> None:
     """Of Django, each thread has a connection of its own, and the function gets a new thread."""
-    await enqueue(observer, "here")
-    event = await attempt(engine)
     async with TRANSACTIONS[driver](team) as caller:
         await caller.run("select 1")
         with pytest.raises(Exception, match="in a transaction already"):
             await transact(engine, event, caller.connection, len)
 
 
-async def test_a_function_that_commits_itself_is_refused(
-    team: str, observer: Connection, engine: Engine
+async def test_what_cannot_commit_together_with_the_step_is_refused(
+    team: str, observer: Connection, engine: Engine, event: Event
 ) -> None:
-    await enqueue(observer, "here")
-    event = await attempt(engine)
+    asynchronous, blocking = DRIVERS["asyncpg"][1], DRIVERS["sqlalchemy"][1]
 
     async def commits(connection: Any) -> None:
         await connection.execute("commit; begin")
@@ -164,54 +165,36 @@ async def test_a_function_that_commits_itself_is_refused(
     async with DRIVERS["asyncpg"][0](team) as connection:
         with pytest.raises(StepMismatchError, match="it ended it"):
             await transact(engine, event, connection, commits)
-    assert (await charged(observer))[1] == 0
-
-
-async def test_an_autocommitting_connection_is_refused(
-    team: str, observer: Connection, engine: Engine
-) -> None:
-    await enqueue(observer, "here")
-    event = await attempt(engine)
     with (
         engine_of(team, isolation_level="AUTOCOMMIT") as made,
         made.connect() as connection,
         pytest.raises(StepMismatchError, match="commits each statement"),
     ):
-        await transact(engine, event, connection, DRIVERS["sqlalchemy"][1], lambda: None)
-    assert (await charged(observer))[1] == 0
-
-
-async def test_an_asynchronous_function_needs_an_asynchronous_connection(
-    team: str, observer: Connection, engine: Engine
-) -> None:
-    await enqueue(observer, "here")
-    event = await attempt(engine)
+        await transact(engine, event, connection, blocking, lambda: None)
     with psycopg.connect(team) as connection, pytest.raises(StepMismatchError, match="asynchronous"):
-        await transact(engine, event, connection, DRIVERS["asyncpg"][1], lambda: None)
+        await transact(engine, event, connection, asynchronous, lambda: None)
     with pytest.raises(UnsupportedConnection):
-        await transact(engine, event, object(), DRIVERS["asyncpg"][1], lambda: None)
+        await transact(engine, event, object(), asynchronous, lambda: None)
+    assert (await charged(observer))[1] == 0
 
 
 async def test_the_stored_result_is_encrypted_where_events_are(
     team: str, observer: Connection, shared_database: str
 ) -> None:
     await enqueue(observer, "here")
-    worker = await asyncpg.connect(as_role(shared_database, "surelane_worker"))
-    engine = SealedEngine(worker, Sealing(DataKeys(worker, Keyring([KEY])), on=True))
     opened, function = DRIVERS["psycopg"]
-    event = await attempt(engine)
-    for _ in range(2):
-        async with opened(team) as connection:
-            assert await transact(engine, event, connection, function, lambda: None) == "paid"
-        assert "paid" not in await observer.fetchval("select s::text from agent.step as s")
-        event = await again(engine, event)
+    async with connected(as_role(shared_database, "surelane_worker")) as own:
+        engine = SealedEngine(own, Sealing(DataKeys(own, Keyring([KEY])), on=True))
+        event = await attempt(engine)
+        for _ in range(2):
+            async with opened(team) as connection:
+                assert await transact(engine, event, connection, function, lambda: None) == "paid"
+            assert "paid" not in await observer.fetchval("select s::text from agent.step as s")
+            event = await again(engine, event)
     assert await charged(observer) == (1, 1)
-    await worker.close()
 
 
-async def test_who_has_no_token_stores_no_step(team: str, observer: Connection, engine: Engine) -> None:
-    await enqueue(observer, "here")
-    event = await attempt(engine)
+async def test_who_has_no_token_stores_no_step(team: str, engine: Engine, event: Event) -> None:
     await engine.offer_step(event.id, event.claim, "charge", 1, "secret")
     program = await asyncpg.connect(team)
     for step, token, answer in (
@@ -272,17 +255,11 @@ class LosesAnswers:
 
 
 async def test_a_commit_whose_answer_is_lost_is_no_failure(
-    team: str, observer: Connection, engine: Engine
+    team: str, observer: Connection, engine: Engine, event: Event
 ) -> None:
-    async def stands() -> None:
-        pass
-
     opened, function = DRIVERS["asyncpg"]
-    await enqueue(observer, "here")
-    event = await attempt(engine)
-    steps = Steps(Fence(engine, event, get_logger("test"), stands), Threads(lambda: False))
     async with opened(team) as connection:
-        transaction = Transaction(steps, connection, function)
+        transaction = transaction_of(engine, event, connection, function)
         transaction.driver = cast("Any", LosesAnswers(transaction.driver))
         assert await transaction.run("charge", (lambda: None,), {}) == "paid"
     assert await charged(observer) == (1, 1)

@@ -87,13 +87,10 @@ async def test_any_json_is_stored_as_far_as_the_database_can_hold_it(
     assert [json.loads(row["payload"]) for row in stored] == [[1], None, {"a": "\ufffd\ufffd"}]
 
 
-async def test_only_posts_are_taken(ingest: Served) -> None:
+async def test_only_posts_are_taken_and_no_answers_without_remote_agents(ingest: Served) -> None:
     for path in ("/v1/triggers/git", "/v1/dispatch/1"):
         async with ingest.slack.session.get(ingest.url + path) as response:
             assert (response.status, response.headers["Allow"]) == (405, "POST")
-
-
-async def test_without_remote_agents_no_answer_is_taken(ingest: Served) -> None:
     headers = {"Content-Type": "application/json", **sign("a", b"{}", [NEW])}
     for identity in ("1", "x", "0", "9" * 30, "-1"):
         assert (await ingest.slack.send("POST", f"/v1/dispatch/{identity}", b"{}", headers)).status == 401

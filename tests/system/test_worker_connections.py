@@ -1,38 +1,23 @@
 """A worker's statements end with it, and it retires from the list of workers."""
 
-import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 from surelane.calls import Connection
 from tests.databases import Server, as_role
-from tests.processes import until
-from tests.sql.migrations import connected
+from tests.processes import Service, until
+from tests.sql.migrations import becomes, connected
 from tests.system.pooler import pooled
-from tests.system.worker import HOLDER, claimed, ended, enqueue, worker
-
-
-@asynccontextmanager
-async def locked(database: str, table: str) -> AsyncIterator[Callable[[], object]]:
-    """Lock a table against writes in a foreign transaction; yield the function that ends it."""
-    async with connected(database) as foreign:
-        transaction = foreign.transaction()
-        await transaction.start()
-        await foreign.execute(f"lock table {table} in exclusive mode")
-        yield transaction.rollback
+from tests.system.worker import HOLDER, claimed, ended, enqueue, live, worker
 
 
 async def running(insider: Connection, what: str, wanted: bool) -> None:
     """Wait until a statement of the worker runs, or until none does."""
-    statement = (
-        "select exists (select from pg_stat_activity where datname = current_database() and state = 'active'"
+    active = (
+        "exists (select from pg_stat_activity where datname = current_database() and state = 'active'"
         " and pid <> pg_backend_pid() and query ~ $1)"
     )
-    async with asyncio.timeout(30):
-        while await insider.fetchval(statement, what) is not wanted:  # noqa: ASYNC110 - no event says so
-            await asyncio.sleep(0.02)
+    await becomes(insider, f"select {active} = $2", what, wanted)
 
 
 async def test_a_claim_does_not_outlive_its_worker(database: str, connection: Connection) -> None:
@@ -42,33 +27,31 @@ async def test_a_claim_does_not_outlive_its_worker(database: str, connection: Co
     # The pooler lends ten connections, because other statements of the worker wait, too.
     async with connected(role) as insider, pooled(role, size=10) as through:
         for settings in ({}, {"DATABASE_URL": through, "SURELANE_NOTIFICATIONS": "off"}):
-            async with locked(database, "agent.event"), worker(database, ready="", **settings) as started:
+            async with connection.transaction(), worker(database, ready="", **settings) as started:
+                await connection.execute("lock table agent.event in exclusive mode")
                 await running(insider, "agent.claim_events", wanted=True)
                 started.process.kill()
                 await started.child.wait()
                 await running(insider, "agent.claim_events", wanted=False)
-            row = await connection.fetchrow(
-                "select attempts, claimed_by from agent.event where id = $1", identity
-            )
-            assert row is not None
-            assert tuple(row) == (0, None)
+            row = await live(connection, identity)
+            assert (row["attempts"], row["claimed_by"]) == (0, None)
 
 
-async def test_a_worker_that_ended_is_off_the_list(database: str, connection: Connection) -> None:
-    """This holds even if an announcement is on its way when it ends."""
-    async with worker(database):
-        await ended(connection, await enqueue(connection, "echo"))
-    assert await connection.fetchval("select count(*) from agent.worker") == 0
-    async with (
-        connected(as_role(database, "surelane_worker")) as insider,
-        locked(database, "agent.worker") as unlock,
-        worker(database, ready="/livez") as started,
-    ):
-        await running(insider, "agent.announce_worker", wanted=True)
-        started.process.send_signal(signal.SIGTERM)
-        await until(lambda: any("draining" in line for line in started.output), what="the drain")
-        await unlock()  # type: ignore[misc]
-        assert await started.child.wait() == 0
+async def draining(started: Service) -> None:
+    started.process.send_signal(signal.SIGTERM)
+    await until(lambda: any("draining" in line for line in started.output), what="the drain")
+
+
+async def test_a_worker_that_is_being_announced_as_it_ends_is_off_the_list(
+    database: str, connection: Connection
+) -> None:
+    async with connected(as_role(database, "surelane_worker")) as insider, connected(database) as foreign:
+        await foreign.execute("begin; lock table agent.worker in exclusive mode")
+        async with worker(database, ready="/livez") as started:
+            await running(insider, "agent.announce_worker", wanted=True)
+            await draining(started)
+            await foreign.execute("rollback")
+            assert await started.child.wait() == 0
     assert await connection.fetchval("select count(*) from agent.worker") == 0
 
 
@@ -86,17 +69,16 @@ async def test_a_worker_that_is_being_listed_as_it_ends_is_off_the_list(
 ) -> None:
     """It has lost its connection while it drains, and is on the way to open its session again."""
     end = tmp_path / "end"
-    async with worker(database) as draining:
+    async with worker(database) as started:
         identity = await enqueue(connection, "wait-for-file", {"path": str(end)})
         name = (await claimed(connection, identity))["claimed_by"]
-        draining.process.send_signal(signal.SIGTERM)
-        await until(lambda: any("draining" in line for line in draining.output), what="the drain")
+        await draining(started)
         await connection.execute(LATE)
         await server.execute(f"select pg_terminate_backend({await connection.fetchval(HOLDER, name)})")
         async with connected(as_role(database, "surelane_worker")) as insider:
             await running(insider, "agent.introduce_worker", wanted=True)
             end.touch()
-            assert await draining.child.wait() == 0
+            assert await started.child.wait() == 0
             await running(insider, "agent.introduce_worker", wanted=False)
     assert (await ended(connection, identity))["outcome"] == "completed"
     assert await connection.fetchval("select count(*) from agent.worker") == 0

@@ -10,8 +10,8 @@ import pytest
 from surelane.calls import DRIVER_ERRORS
 from tests.processes import until
 from tests.sql.migrations import becomes
-from tests.system.restartable import NAME, Restartable, restartable
-from tests.system.worker import claimed, ended, enqueue, worker
+from tests.system.restartable import Restartable, restartable
+from tests.system.worker import enqueue, worker
 
 KILL = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'surelane-worker'"
 
@@ -34,18 +34,14 @@ async def load(server: Restartable, stop: asyncio.Event, stored: list[int]) -> N
         await asyncio.sleep(0.05)
 
 
-async def test_worker_started_before_the_database_waits_for_it(server: Restartable) -> None:
+async def test_a_server_that_is_late_cuts_restarts_or_hangs_loses_nothing(server: Restartable) -> None:
     await server.stop()
-    async with worker(server.uri(), ready="") as running:
+    async with worker(server.uri(), ready="", SURELANE_LEASE="5s") as running, asyncio.TaskGroup() as group:
         await until(
             lambda: any("waiting for the database" in line for line in running.output), what="the wait"
         )
         await server.start()
         await until(lambda: any('"working"' in line for line in running.output), within=60, what="the start")
-
-
-async def test_restarts_killed_connections_and_a_server_that_hangs_lose_nothing(server: Restartable) -> None:
-    async with worker(server.uri(), SURELANE_LEASE="5s") as running, asyncio.TaskGroup() as group:
         stop, stored = asyncio.Event(), list[int]()
         loading = group.create_task(load(server, stop, stored))
         for fault in ("kill", "fast", "kill", "immediate", "kill", "hang", "none"):
@@ -67,17 +63,3 @@ async def test_restarts_killed_connections_and_a_server_that_hangs_lose_nothing(
             rows = await connection.fetch(query, stored)
         assert [row["outcome"] for row in rows] == ["completed"] * len(stored)
         assert running.child.exit_code is None
-
-
-async def test_outcomes_wait_while_the_server_is_read_only(server: Restartable) -> None:
-    """A connection made meanwhile stays read-only, as one to a standby does, so it is not used again."""
-    async with worker(server.uri()) as running, server.connected() as connection:
-        jobs = [await enqueue(connection, "sleep", {"seconds": 2}) for _ in range(8)]
-        for identity in jobs:
-            await claimed(connection, identity)
-        await server.execute(f"alter database {NAME} set default_transaction_read_only = on")
-        await server.execute(KILL)
-        await until(lambda: any('"settles"' in line for line in running.output), what="a refused settle")
-        await server.execute(f"alter database {NAME} reset default_transaction_read_only")
-        rows = [await ended(connection, identity) for identity in jobs]
-    assert [(row["outcome"], len(row["claimed"])) for row in rows] == [("completed", 1)] * 8

@@ -1,13 +1,11 @@
 """A worker that cannot start says why, and exits with the right code."""
 
-import asyncio
-
 import aiohttp
 import pytest
 
 from surelane_service.lifecycle import EXIT_SETTINGS
 from tests import forked
-from tests.processes import clean_environment, service
+from tests.processes import clean_environment, service, until
 from tests.system.worker import environment, worker
 
 
@@ -39,13 +37,9 @@ async def test_ready_worker_says_so_and_lives_without_a_database(database: str) 
 
 
 async def test_worker_without_a_schema_is_alive_but_not_ready(empty_database: str) -> None:
-    async with (
-        worker(empty_database, ready="", DATABASE_URL=empty_database) as running,
-        aiohttp.ClientSession() as session,
-        asyncio.timeout(60),
-    ):
-        while not any("waiting for the database" in line for line in running.output):  # noqa: ASYNC110 - no event says so
-            await asyncio.sleep(0.05)
+    started = worker(empty_database, ready="", DATABASE_URL=empty_database)
+    async with started as running, aiohttp.ClientSession() as session:
+        await until(lambda: any("waiting for the database" in line for line in running.output), within=60)
         async with session.get(running.private_url + "/readyz") as response:
             assert response.status == 503
             assert "schema" in (await response.json())["reason"]

@@ -4,6 +4,7 @@ import asyncio
 import json
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
+from typing import Any
 
 import aiohttp
 import asyncpg
@@ -76,6 +77,22 @@ async def ended(connection: Connection, identity: int, within: float = 30) -> as
     except TimeoutError:
         live = await connection.fetchrow("select * from agent.event where id = $1", identity)
         raise AssertionError(f"event {identity} did not end within {within} s; it is {live}") from None
+
+
+async def result_of(connection: Connection, identity: int) -> Any:
+    """Wait for the end of an event; return its result."""
+    row = await ended(connection, identity)
+    assert row["outcome"] == "completed", row
+    return json.loads(row["result"] or "null")
+
+
+async def suspended(connection: Connection, identity: int) -> None:
+    """Wait until an event is suspended."""
+    reason = None
+    async with asyncio.timeout(60):
+        while reason != "suspended":
+            reason = await connection.fetchval("select reason from agent.why_waiting($1)", identity)
+            await asyncio.sleep(0.01)
 
 
 async def claimed(connection: Connection, identity: int, within: float = 30) -> asyncpg.Record:

@@ -138,11 +138,8 @@ async def block_the_loop(event: Event, ctx: Context) -> None:
 
 
 @handlers.on("one-at-a-time", concurrency=1)
-async def one_at_a_time(event: Event, ctx: Context) -> dict[str, float]:
-    """Return the times at which it ran."""
-    began = time.time()
+async def one_at_a_time(event: Event, ctx: Context) -> None:
     await asyncio.sleep(0.05)
-    return {"began": began, "ended": time.time()}
 
 
 @handlers.on_group("together")
@@ -151,57 +148,26 @@ async def together(events: list[Event], ctx: Context) -> list[int]:
     return [event.payload["n"] for event in events]
 
 
-@handlers.on("step")
-async def step(event: Event, ctx: Context) -> dict[str, float]:
-    """Return the times at which it ran, for groups that also have events of the kind "one-at-a-time"."""
-    began = time.time()
+@handlers.on("step", "ordered")
+async def step(event: Event, ctx: Context) -> None:
     await asyncio.sleep(0.005)
-    return {"began": began, "ended": time.time()}
-
-
-@handlers.on("ordered")
-async def ordered(event: Event, ctx: Context) -> float:
-    """Return the time of its end. The event marked bad fails its first attempt."""
-    if event.payload.get("bad") and ctx.attempt == 1:
-        raise RuntimeError("bad")
-    await asyncio.sleep(0.01)
-    return time.time()
 
 
 @handlers.on("slack.app_mention")
 async def mentioned(event: Event, ctx: Context) -> object:
-    """Answer as the message asks. The first claim's worker dies, as by ``kill -9``, at the point that it names."""
+    """Answer as the message asks. The worker of a stream dies, as by ``kill -9``, if it says so."""
     words = event.slack["text"].split()
     if "fail-first" in words and ctx.attempt == 1:
         raise RuntimeError(event.slack["text"])
-    if "react" in words:
-        await ctx.slack.react(event, "eyes")
-        await ctx.slack.react(event, ":eyes:")
-    if "status" in words:
-        await ctx.slack.set_status(event, "thinks")
-    if "stream" in words:
-        return await _stream(event, ctx, words)
-    first = await ctx.slack.reply(event, "first answer")
-    _die_if(event, words, "die-after-first")
-    await asyncio.sleep(2 if "slowly" in words else 0)
-    second = await ctx.slack.reply(event, "second answer") if "twice" in words else None
-    _die_if(event, words, "die-at-the-end")
-    return [first, second]
-
-
-async def _stream(event: Event, ctx: Context, words: list[str]) -> str | None:
+    if "stream" not in words:
+        return await ctx.slack.reply(event, "first answer")
     async with ctx.slack.stream(event, interval=0) as stream:
         await stream.append("one ")
-        await stream.append("two " * (7_000 if "long" in words else 1))
-        _die_if(event, words, "die-in-the-middle")
+        await stream.append("two ")
+        if "die-in-the-middle" in words:
+            os.kill(os.getpid(), signal.SIGKILL)
         await stream.append("three")
-    _die_if(event, words, "die-at-the-end")
     return stream.ts
-
-
-def _die_if(event: Event, words: list[str], where: str) -> None:
-    if event.claim == 1 and where in words:
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 @handlers.on_group("slack.message.im")
@@ -210,18 +176,10 @@ async def conversation(events: list[Event], ctx: Context) -> list[str]:
     return [event.slack["text"] for event in events]
 
 
-@handlers.on("slack.command.hello")
-async def command(event: Event, ctx: Context) -> None:
-    """Answer a slash command."""
-    await ctx.slack.reply(event, "hello yourself", response_type="in_channel")
-
-
 @handlers.on("short")
-async def short(event: Event, ctx: Context) -> dict[str, float]:
-    """Take a few milliseconds, and return the times."""
-    began = time.time()
+async def short(event: Event, ctx: Context) -> None:
+    """Take a few milliseconds."""
     await asyncio.sleep(0.003)
-    return {"began": began, "ended": time.time()}
 
 
 @handlers.on("plan")

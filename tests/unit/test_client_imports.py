@@ -18,19 +18,27 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_the_client_imports_nothing_of_the_services() -> None:
+def test_the_client_imports_nothing_of_the_services_and_works_where_their_libraries_are_missing() -> None:
     ran = run("import json, sys; from surelane import Queue; print(json.dumps(sorted(sys.modules)))")
     assert ran.returncode == 0, ran.stderr
     loaded = json.loads(ran.stdout)
     assert "surelane.queue" in loaded
     assert [name for name in loaded if name.startswith((*HEAVY, *OURS))] == []
-
-
-def test_the_client_works_where_the_services_libraries_are_not_installed() -> None:
     missing = f"import sys; sys.modules.update(dict.fromkeys({HEAVY!r}))"
     names = "Continuation, Event, Job, Queue, SyncQueue"
     ran = run(f"{missing}; from surelane import {names}; print(Queue.enqueue)")
     assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.slow
+def test_a_queue_over_a_synchronous_session_needs_no_greenlet() -> None:
+    """SQLAlchemy 2.1 does not bring it."""
+    ran = run(
+        "import sys; sys.modules['greenlet'] = None; from sqlalchemy import create_engine"
+        "; from sqlalchemy.orm import Session; from surelane import SyncQueue"
+        "; SyncQueue(Session(create_engine('postgresql+psycopg://nowhere/')))"
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
 
 
 @pytest.mark.slow

@@ -76,7 +76,7 @@ async def test_a_database_that_is_away_is_said_and_its_return_too() -> None:
     assert seen == ["fragment", "away", "same", "fragment", "gone"]
 
 
-async def test_the_number_of_pages_is_bounded() -> None:
+async def test_the_number_of_pages_is_bounded_and_closing_ends_every_stream() -> None:
     live, screen = Live(most_topics=1, most_viewers=2), Screen()
     async with live.follow("/", screen.render, 0, "ada"), live.follow("/", screen.render, 0, "ada"):
         with pytest.raises(Full):
@@ -85,6 +85,16 @@ async def test_the_number_of_pages_is_bounded() -> None:
     async with live.follow("/", screen.render, 0, "ada"):
         with pytest.raises(Full):
             async with live.follow("/events", screen.render, 0, "ada"):
+                pass
+    live, screen = Live(), Screen()
+    async with live.follow("/", screen.render, 0, "ada") as news:
+        screen.may_read.release()
+        await _next(news)
+        await live.close()
+        with pytest.raises(StopAsyncIteration):
+            await _next(news)
+        with pytest.raises(Full):
+            async with live.follow("/", screen.render, 0, "ada"):
                 pass
 
 
@@ -100,16 +110,3 @@ async def test_one_person_leaves_room_for_the_others() -> None:
         await stack.enter_async_context(live.follow("/workers", screen.render, 0, "eve"))
         assert live.topics == 3
     assert live.topics == 0
-
-
-async def test_closing_ends_every_stream() -> None:
-    live, screen = Live(), Screen()
-    async with live.follow("/", screen.render, 0, "ada") as news:
-        screen.may_read.release()
-        await _next(news)
-        await live.close()
-        with pytest.raises(StopAsyncIteration):
-            await _next(news)
-        with pytest.raises(Full):
-            async with live.follow("/", screen.render, 0, "ada"):
-                pass

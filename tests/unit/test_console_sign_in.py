@@ -14,13 +14,8 @@ def test_a_sign_in_leads_to_the_page_alone() -> None:
     for own in ("/console/events/7?state=failed", "/console", "/console/"):
         assert local_path(own) == own
     for other in (
-        *(
-            "https://evil.example/console/",
-            "//evil.example/console/",
-            "/\\evil.example",
-            "javascript:alert(1)",
-        ),
-        *("/console/\\evil.example", "/console/\n/evil.example", "/v1/jobs", "/consoleevil", ""),
+        *("https://evil.test/console/", "//evil.test/console/", "/\\evil.test", "javascript:alert(1)"),
+        *("/console/\\evil.test", "/console/\n/evil.test", "/v1/jobs", "/consoleevil", ""),
         *("/console/sign-in?next=/console/sign-in", "/console/" + "x" * 3000),
     ):
         assert local_path(other) == "/console/", other
@@ -48,3 +43,12 @@ async def test_a_session_that_was_signed_out_counts_no_more() -> None:
     for used.is_unused.return_value in (True, False):
         viewer = await sessions.viewer(request)
         assert (viewer is not None) is used.is_unused.return_value
+
+
+def test_the_cookie_is_for_this_host_and_for_https_where_the_page_is() -> None:
+    response = web.Response()
+    Sessions(Signer("a key"), AsyncMock(), {"viewer": "a token"}, https=True).begin(response, "ann", "viewer")
+    (cookie,) = response.cookies.values()
+    assert cookie.key.startswith("__Host-")
+    found = cookie["httponly"], cookie["secure"], cookie["samesite"], cookie["path"]
+    assert found == (True, True, "Lax", "/")

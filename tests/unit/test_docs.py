@@ -1,4 +1,4 @@
-"""Links and names in the documentation lead somewhere, and its prose keeps to the rules of CONTRIBUTING."""
+"""Links and names of the documentation lead somewhere, its prose keeps to the rules, SQL files have maps."""
 
 import re
 from pathlib import Path
@@ -26,12 +26,6 @@ RETIRED = re.compile(
 )
 
 
-def test_the_tests_that_show_what_is_promised_exist() -> None:
-    named = set(re.findall(r"`(\w+/test_\w+\.py)`", (ROOT / "docs/reliability.md").read_text()))
-    assert len(named) > 10
-    assert not [name for name in named if not (ROOT / "tests" / name).is_file()]
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
     lost = []
@@ -44,12 +38,21 @@ def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
     assert not lost
 
 
-def test_links_and_anchors_are_found_at_all() -> None:
+def test_links_are_found_at_all_what_shows_a_promise_exists_and_each_page_is_listed() -> None:
     """Otherwise a wrong pattern would leave nothing to check."""
     links = [link for page in PAGES for link in LINK.findall(page.read_text())]
     assert len(links) > 50
     assert [link for link in links if "#" in link]
     assert "the-words" in anchors(ROOT / "docs/concepts.md")
+    named = set(re.findall(r"`(\w+/test_\w+\.py)`", (ROOT / "docs/reliability.md").read_text()))
+    assert len(named) > 10
+    assert not [name for name in named if not (ROOT / "tests" / name).is_file()]
+    # The site's menu is made from these lists.
+    for page in ("index", "performance/README"):
+        file = ROOT / f"docs/{page}.md"
+        listed = {(file.parent / link.partition("#")[0]).resolve() for link in LINK.findall(file.read_text())}
+        pages = set(file.parent.glob("*.md")) | set(file.parent.glob("reference/*.md"))
+        assert pages - listed - {file} == set(), f"{file} does not list these pages"
 
 
 def test_lines_of_pages_and_sql_comments_have_at_most_100_columns() -> None:
@@ -63,15 +66,6 @@ def test_lines_of_pages_and_sql_comments_have_at_most_100_columns() -> None:
         if len(line) > 100 and (line[0] != "|" if file.suffix == ".md" else "--" in line)
     ]
     assert not long
-
-
-def test_documentation_lists_each_page() -> None:
-    """The site's menu is made from these lists."""
-    for page in ("index", "performance/README"):
-        file = ROOT / f"docs/{page}.md"
-        listed = {(file.parent / link.partition("#")[0]).resolve() for link in LINK.findall(file.read_text())}
-        pages = set(file.parent.glob("*.md")) | set(file.parent.glob("reference/*.md"))
-        assert pages - listed - {file} == set(), f"{file} does not list these pages"
 
 
 def test_prose_uses_none_of_the_retired_words_and_has_no_marks_of_an_unresolved_merge() -> None:
@@ -89,3 +83,28 @@ def test_prose_uses_none_of_the_retired_words_and_has_no_marks_of_an_unresolved_
 def anchors(page: Path) -> set[str]:
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+FILES = sorted((ROOT / "migrations/idempotent").glob("*.sql"))
+MADE = re.compile(r"^create or replace (?:function|view) agent\.(\w+)", re.MULTILINE)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_file_opens_with_a_map_of_its_functions(file: Path) -> None:
+    text = file.read_text()
+    opening = text.partition("\n\n")[0]
+    assert all(line.startswith("--") for line in opening.splitlines())
+    listed = re.findall(r"^--   ([\w, ]+): ", opening, re.MULTILINE)
+    names = [name for line in listed for name in line.split(", ")]
+    assert names or file.stem == "021-grants", "it makes no function"
+    assert sorted(names) == sorted(set(MADE.findall(text)))
+
+
+def test_the_engines_page_names_functions_that_exist() -> None:
+    made = {name for file in FILES for name in MADE.findall(file.read_text())}
+    page = (ROOT / "docs/engine.md").read_text()
+    calls = page.partition("## Who calls what, and when")[2].partition("## The mechanisms")[0]
+    rows = [line for line in calls.splitlines() if line.startswith("| ")]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)} - {"replace", "earliest", "busy"}
+    assert len(named) > 30
+    assert named <= made

@@ -63,12 +63,11 @@ def row(identity: int, *, after: float = 1.0) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_broken_promise_is_a_problem(rows: list[Any], broken: str) -> None:
+def test_a_broken_promise_is_a_problem_and_time_is_measured_from_the_fault(
+    rows: list[Any], broken: str
+) -> None:
     found = judged("a scene", 10, [1, 2], AT, rows)
     assert [each.found for each in found if each.level is Level.PROBLEM] == [broken]
-
-
-def test_what_a_fault_met_is_measured_from_the_fault_on() -> None:
     fault = AT + timedelta(seconds=8)
-    found = judged("a scene", 10, [1, 2], fault, [row(1, after=7), row(2, after=12)])
-    assert found[3].found.startswith("half within 4 s, all within 7 s")
+    later = judged("a scene", 10, [1, 2], fault, [row(1, after=7), row(2, after=12)])
+    assert later[3].found.startswith("half within 4 s, all within 7 s")

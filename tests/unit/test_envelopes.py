@@ -14,21 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surelane.encryption import envelopes
-from surelane.encryption.envelopes import (
-    EVENT,
-    IDS,
-    MOST_KEPT,
-    SALT_BYTES,
-    SEALED,
-    VALUE,
-    DamagedError,
-    DataKey,
-    clear_part,
-    clear_text,
-    decoded,
-    key_id_of,
-    workspace_of,
-)
+from surelane.encryption.envelopes import EVENT, IDS, SEALED, VALUE, DamagedError, DataKey, clear_text
 from surelane.encryption.keys import ID_BYTES, NONCE_BYTES
 from surelane.encryption.packing import pack, unpack
 from surelane.encryption.places import DIGEST_BYTES, ERROR, RESULT, Place
@@ -80,7 +66,7 @@ BY_THIS_FORM = (
     "AQAAAAAAAAAAmZRbPAiMWpxuxlgfGSMbKYvMhznFyuOHRInATVuWT4kwirP9PFzPkaJhIV4gbdkN1+407CKnlAhLbKWlpd7P4rKzlsY6wYsha31IQrFDpAXG"
     "X5L47qbtNewEHXQz8Ht92jVccECtlQ+TaHLDwMbtY9CGykKtol6ImujjI8ziKK/9"
 )
-BEFORE_DIGEST = 1 + ID_BYTES + SALT_BYTES + NONCE_BYTES
+BEFORE_DIGEST = 1 + ID_BYTES + envelopes.SALT_BYTES + NONCE_BYTES
 FIXED = DataKey(bytes(8), "T0", bytes(range(32)))
 
 
@@ -98,8 +84,8 @@ def test_a_sealed_payload_opens_as_it_was_and_shows_no_text() -> None:
         name: MENTION["event"][name]  # type: ignore[index]
         for name in ("type", "channel_type", "ts", "channel", "user")
     }
-    assert key_id_of(decoded(value[SEALED])) == KEY.id
-    assert workspace_of(value) == "T0ACME"
+    assert envelopes.key_id_of(envelopes.decoded(value[SEALED])) == KEY.id
+    assert envelopes.workspace_of(value) == "T0ACME"
     assert value[IDS] == ["U0FILEOWNER1", "U0MENTIONED"], "an erasure finds the ids of the text"
     assert sealed(MENTION)[SEALED] != value[SEALED]
     with pytest.raises(DamagedError):
@@ -155,7 +141,7 @@ def test_texts_of_all_sizes_are_packed_large_ones_are_compressed_and_numbers_kee
 @given(envelope=OBJECTS, event=OBJECTS | FOUND)
 def test_the_clear_part_is_the_same_as_text(envelope: dict[str, Any], event: object) -> None:
     for payload in (envelope, {**envelope, "event_time": 17, "team_id": "T1", "type": "e", "event": event}):
-        assert json.loads(clear_text(payload)) == clear_part(payload)
+        assert json.loads(clear_text(payload)) == envelopes.clear_part(payload)
     assert '": ' not in clear_text(MENTION), (
         "a usual message takes the short way: the JSON encoder writes this"
     )
@@ -170,10 +156,17 @@ def test_ids_are_mentions_and_whole_values_with_a_digit(text: str) -> None:
     assert json.loads(KEY.seal(text))[IDS] == sorted(whole | mentions)
 
 
-def test_what_was_stored_by_earlier_forms_opens() -> None:
+def test_what_was_stored_by_earlier_forms_or_packed_by_pythons_own_module_opens_in_every_thread() -> None:
     assert json.loads(FIXED.open(BY_THE_FIRST_FORM)) == {"text": "as before " * 45}
     assert json.loads(FIXED.open(BY_THIS_FORM, EVENT))["event"]["text"] == "as now " * 50
     assert FIXED.open(BY_THE_FIRST_FORM, place=Place(7, RESULT)) == FIXED.open(BY_THE_FIRST_FORM)
+    stored = b64decode("Aii1L/1gygCdAQCgQUNNRTFoZWxsbyB0aGVyZSAifX0KAFkvlaorEITrKokaqGQEHfRS8B14MDfkf4BYsYA=")
+    said = "hello there " * 30
+    event = {"type": "app_mention", "user": "U01", "text": said}
+    envelope = {"type": "event_callback", "team_id": "T0ACME", "event": event}
+    text = json.dumps(envelope, separators=(",", ":"))
+    with ThreadPoolExecutor(4) as threads:
+        assert set(threads.map(unpack, [stored] * 100)) == {text}
 
 
 def test_a_value_for_a_place_opens_there_and_where_its_reader_knows_no_place() -> None:
@@ -200,16 +193,6 @@ def test_the_place_of_a_value_cannot_be_changed_or_taken_away(changed: int) -> N
     raw[BEFORE_DIGEST : BEFORE_DIGEST + DIGEST_BYTES] = other[BEFORE_DIGEST : BEFORE_DIGEST + DIGEST_BYTES]
     with pytest.raises(DamagedError):
         KEY.open(bytes(raw), VALUE, Place(8, RESULT))
-
-
-def test_what_was_packed_by_the_module_of_python_3_14_opens_in_every_thread() -> None:
-    stored = b64decode("Aii1L/1gygCdAQCgQUNNRTFoZWxsbyB0aGVyZSAifX0KAFkvlaorEITrKokaqGQEHfRS8B14MDfkf4BYsYA=")
-    said = "hello there " * 30
-    event = {"type": "app_mention", "user": "U01", "text": said}
-    envelope = {"type": "event_callback", "team_id": "T0ACME", "event": event}
-    text = json.dumps(envelope, separators=(",", ":"))
-    with ThreadPoolExecutor(4) as threads:
-        assert set(threads.map(unpack, [stored] * 100)) == {text}
 
 
 def test_a_text_that_was_not_packed_is_refused_and_the_next_one_opens(
@@ -251,10 +234,10 @@ def test_a_message_takes_less_space_encrypted_than_plain(times: int, separators:
 
 
 def salts(values: list[str]) -> list[bytes]:
-    return [decoded(json.loads(value)[SEALED])[9 : 9 + SALT_BYTES] for value in values]
+    return [envelopes.decoded(json.loads(value)[SEALED])[9 : 9 + envelopes.SALT_BYTES] for value in values]
 
 
-def test_a_salt_is_used_for_a_bounded_number_of_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_salt_is_used_for_few_values_and_a_key_keeps_few_ciphers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(envelopes, "MOST_VALUES", 3)
     key = DataKey.new("T0ACME")
     used = salts([key.seal("1") for _ in range(7)])
@@ -263,15 +246,12 @@ def test_a_salt_is_used_for_a_bounded_number_of_values(monkeypatch: pytest.Monke
     one, other = key.seal("1"), again.seal("1")
     assert len(set(salts([one, other]))) == 2
     assert key.open(json.loads(other)[SEALED]) == again.open(json.loads(one)[SEALED]) == "1"
-
-
-def test_a_data_key_keeps_few_ciphers_and_opens_values_of_any_number_of_processes() -> None:
-    processes = [DataKey(KEY.id, KEY.workspace, KEY.raw) for _ in range(MOST_KEPT * 2)]
+    processes = [DataKey(KEY.id, KEY.workspace, KEY.raw) for _ in range(envelopes.MOST_KEPT * 2)]
     values = [json.loads(process.seal(str(nth)))[SEALED] for nth, process in enumerate(processes)]
     reader = DataKey(KEY.id, KEY.workspace, KEY.raw)
     for _ in range(2):
         assert [reader.open(value) for value in values] == [str(nth) for nth in range(len(values))]
-    assert reader.ciphers.kept() <= MOST_KEPT
+    assert reader.ciphers.kept() <= envelopes.MOST_KEPT
 
 
 FORKING = """

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG001 - a handler takes both arguments, used or not
-"""The registry and the loading of handlers raise every mistake at start, with its reason."""
+"""The registry and the loading of handlers raise every mistake at start; sets include other sets."""
 
 import asyncio
 import sys
@@ -25,7 +25,7 @@ async def handle(event: Event, ctx: Context) -> str:
     return "handled"
 
 
-def test_handler_takes_several_kinds_with_bounds() -> None:
+def test_handler_takes_several_kinds_with_bounds_and_mistakes_are_refused() -> None:
     handlers = Handlers()
     assert handlers.on("a", "b", timeout="2m", concurrency=4)(handle) is handle
 
@@ -35,18 +35,11 @@ def test_handler_takes_several_kinds_with_bounds() -> None:
     handler, grouped = registered_in(handlers).all()
     assert (handler.kinds, handler.timeout, handler.concurrency) == (("a", "b"), 120.0, 4)
     assert (handler.grouped, grouped.grouped) == (False, True)
-
-
-def test_two_handlers_for_one_kind_and_kinds_that_no_label_can_hold_are_refused() -> None:
-    handlers = Handlers()
-    handlers.on("a")(handle)
     with pytest.raises(HandlersError, match=r"two handlers for 'a': .*\.handle and .*\.handle"):
-        handlers.on("b", "a")(handle)
+        handlers.on("d", "a")(handle)
     with pytest.raises(HandlersError, match="two handlers for 'c'"):
         Handlers().on("c", "c")(handle)
-    kinds: tuple[tuple[str, ...], ...]
-    kinds = ((), ("",), ("mail", "half a pair \ud800"), ("mail", "a\0b"), ("mail", "two\nlines"))
-    for wrong in kinds:
+    for wrong in ((), ("",), ("mail", "half a pair \ud800"), ("mail", "a\0b"), ("mail", "two\nlines")):
         with pytest.raises(HandlersError, match="name the kinds"):
             Handlers().on(*wrong)(handle)
 
@@ -76,7 +69,7 @@ def test_bounds_and_arguments_that_a_handler_cannot_have_are_refused() -> None:
         Handlers().middleware(cast("Any", handle))
 
 
-async def test_middlewares_wrap_in_the_order_they_are_registered() -> None:
+async def test_middlewares_wrap_in_their_order_and_those_of_both_sets_an_included_handler() -> None:
     handlers, order = Handlers(), list[str]()
 
     def noting(name: str) -> Any:
@@ -94,6 +87,11 @@ async def test_middlewares_wrap_in_the_order_they_are_registered() -> None:
     (handler,) = registered_in(handlers).all()
     assert await handler.call(NO_EVENT, NO_CONTEXT) == "outer(inner(handled))"
     assert order == ["outer before", "inner before", "inner after", "outer after"]
+    included, around = saying("word", "a"), Handlers()
+    included.middleware(noting("within"))
+    around.middleware(noting("around"))
+    around.include(included)
+    assert await said(around) == {"a": "around(within(word))"}
 
 
 async def test_synchronous_handler_runs_beside_the_loop() -> None:
@@ -154,7 +152,118 @@ def test_built_in_handlers_answer_mentions_direct_messages_and_turns() -> None:
     assert kinds == {"slack.app_mention", "slack.message.im", "agent-turn"}
 
 
-@pytest.mark.parametrize("name", ["deploy:1", "a:b:12"])
-async def test_a_wait_is_not_named_like_a_question(name: str) -> None:
-    with pytest.raises(StepMismatchError, match="names a question"):
-        await Context.wait_for(NO_CONTEXT, name)
+async def test_a_wait_is_not_named_like_a_question() -> None:
+    for name in ("deploy:1", "a:b:12"):
+        with pytest.raises(StepMismatchError, match="names a question"):
+            await Context.wait_for(NO_CONTEXT, name)
+
+
+def registered(*versions: str | None, into: Handlers | None = None, **bounds: Any) -> Handlers:
+    handlers = into or Handlers()
+    for version in versions:
+        on: Any = handlers.on
+        on("order", version=version, **bounds)(handle)
+    return handlers
+
+
+def test_one_handler_claims_the_kind_and_those_of_its_versions() -> None:
+    by_kind = registered_in(registered("1", "9", "10")).by_kind()
+    assert sorted(by_kind) == ["order", "order@1", "order@10", "order@9"]
+    (handler,) = set(by_kind.values())
+    assert handler.version == "10"
+    versions = {"1": "1", "9": "9", "10": "10"}
+    assert {version: each.version for version, each in handler.versions.items()} == versions
+    assert list(registered_in(registered(None)).by_kind()) == ["order"], "without a version, the kind alone"
+
+
+def test_version_is_made_of_numbers_of_its_own_and_versions_of_a_kind_gather_alike() -> None:
+    for version in ("", "two", "1.", ".1", "01", "1..2", "-1", "٢", "1" * 21, "1\n"):
+        with pytest.raises(HandlersError, match="version is a text of numbers"):
+            registered(version)
+    for versions in ((None, "2"), ("2", None), ("2", "2"), (None, None)):
+        with pytest.raises(HandlersError, match=r"two handlers for 'order'.*version='1'"):
+            registered(*versions)
+    handlers = registered("1", debounce="1s")
+    with pytest.raises(HandlersError, match="same debounce"):
+        registered_in(registered("2", into=handlers)).by_kind()
+    with pytest.raises(HandlersError, match="fewer than 180 characters"):
+        Handlers().on("k" * 180, version="2")(handle)
+
+
+def saying(word: str, *kinds: str) -> Handlers:
+    """Return a set whose handler returns a word."""
+    handlers = Handlers()
+
+    @handlers.on(*kinds)
+    async def say(event: Event, ctx: Context) -> str:
+        return word
+
+    return handlers
+
+
+async def said(handlers: Handlers) -> dict[str, object]:
+    """Return what the handler of each kind returns."""
+    by_kind = registered_in(handlers).by_kind()
+    return {kind: await handler.call(NO_EVENT, NO_CONTEXT) for kind, handler in by_kind.items()}
+
+
+async def test_a_sets_own_handlers_stand_before_included_ones_and_old_versions_may_stand_there() -> None:
+    own = Handlers()
+    own.include(saying("included", "a", "b"))
+
+    @own.on("a")
+    async def mine(event: Event, ctx: Context) -> str:
+        return "mine"
+
+    own.include(saying("later", "b", "c"))
+    assert await said(own) == {"a": "mine", "b": "included", "c": "later"}
+    for version, kinds in (("2", ["order", "order@2", "order@1"]), (None, ["order"])):
+        handlers = registered(version)
+        handlers.include(registered("1"))
+        by_kind = registered_in(handlers).by_kind()
+        assert list(by_kind) == kinds
+        assert by_kind["order"].version == version
+
+
+def test_schedules_come_with_the_sets_that_declare_them() -> None:
+    inner, outer = Handlers(), Handlers()
+    inner.cron("nightly", "0 3 * * *", kind="a")
+    inner.cron("hourly", "0 * * * *", kind="a")
+    outer.include(inner)
+    outer.cron("nightly", "0 4 * * *", kind="b", payload={"n": 1}, time_zone="Europe/Berlin", catch_up="all")
+    declared = {"nightly": ("0 4 * * *", "b"), "hourly": ("0 * * * *", "a")}
+    assert {each.name: (each.schedule, each.kind) for each in registered_in(outer).schedules()} == declared
+    with pytest.raises(HandlersError, match="two schedules are called 'nightly'"):
+        outer.cron("nightly", "0 4 * * *", kind="a")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"schedule": "often"}, {"schedule": "0 0 31 2 *"}, {"time_zone": "Mars/Base"}, {"overlap": "stop"}),
+        *({"jitter": "2d"}, {"jitter": "soon"}, {"catch_up": 0}, {"catch_up": "most"}),
+    ],
+)
+def test_a_schedule_that_cannot_be_read_is_refused_at_start(wrong: Any) -> None:
+    with pytest.raises(HandlersError, match="schedule 'nightly'"):
+        Handlers().cron(**{"name": "nightly", "schedule": "0 3 * * *", "kind": "a", **wrong})
+
+
+def test_a_failure_hook_has_the_kinds_of_its_set_without_versions_or_those_that_it_names() -> None:
+    inner, outer = saying("word", "a", "b"), saying("other", "c")
+    outer.include(inner)
+
+    @inner.on_failure("a")
+    async def first(event: Event, ctx: Context) -> None: ...
+
+    @outer.on_failure()
+    async def second(event: Event, ctx: Context) -> None: ...
+
+    by_kind = registered_in(outer).by_kind()
+    hooks = {kind: handler.name for kind, handler in by_kind.items() if kind.startswith("surelane.")}
+    assert set(hooks) == {f"surelane.failed:{kind}" for kind in "abc"}
+    assert {name.rsplit(".", 1)[-1] for name in hooks.values()} == {"second"}
+    handlers = registered("1", "2")
+    handlers.on_failure()(handle)
+    kinds = [kind for kind in registered_in(handlers).by_kind() if "failed" in kind]
+    assert kinds == ["surelane.failed:order"]

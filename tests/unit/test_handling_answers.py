@@ -94,7 +94,7 @@ async def test_trigger_expires_by_the_time_at_which_it_was_stored(age: float, ex
     assert not context({}).trigger_expired
 
 
-def test_only_commands_and_interactions_can_be_answered_or_ordered() -> None:
+def test_only_commands_and_interactions_can_be_answered_or_ordered_in_slots_of_their_own() -> None:
     async def handle(event: Event, ctx: Context) -> None: ...
 
     for answers in (True, False):
@@ -102,9 +102,6 @@ def test_only_commands_and_interactions_can_be_answered_or_ordered() -> None:
             Handlers().on("slack.app_mention", answers=answers, ordered=not answers)(handle)
     with pytest.raises(HandlersError, match="all 'slack\\.block_actions' are in order, or none"):
         Handlers().action("stop", ordered=True)
-
-
-def test_handler_of_both_sorts_has_both_sorts_of_slots() -> None:
     handlers = Handlers()
 
     @handlers.on("slack.app_mention", "slack.block_actions")

@@ -133,14 +133,9 @@ async def test_a_synchronous_handler_reads_it_in_its_thread_and_a_default_is_the
 
 
 async def test_what_does_not_fit_is_named_without_its_value() -> None:
-    broken = {
-        "number": "secret",
-        "placed": AT.isoformat(),
-        "items": [{"name": "tea", "price": -1}],
-        "more": 1,
-    }
+    wrong = {"number": "secret", "placed": AT.isoformat(), "items": [{"name": "tea", "price": -1}], "more": 1}
     with pytest.raises(InvalidPayloadError) as caught:
-        await registered(handle_order)(event(broken), NO_CONTEXT)
+        await registered(handle_order)(event(wrong), NO_CONTEXT)
     message = str(caught.value)
     for problem in (
         "items.0.price: Input should be greater than 0",

@@ -31,16 +31,13 @@ VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
+FIELDS = st.sampled_from(["type", "channel", "user", "app_id", "bot_id", "ts"])
 
 
 def around(event: Any, **fields: Any) -> dict[str, Any]:
     envelope = {"type": "event_callback", "team_id": "T1", "api_app_id": "A1", "event_id": "Ev1"}
-    return {
-        **envelope,
-        "event": event,
-        "authorizations": [{"team_id": "T1", "user_id": "UBOT", "is_bot": True}],
-        **fields,
-    }
+    bot = {"team_id": "T1", "user_id": "UBOT", "is_bot": True}
+    return {**envelope, "event": event, "authorizations": [bot], **fields}
 
 
 def read(payload: Any, types: frozenset[str] = DEFAULT) -> Envelope:
@@ -115,12 +112,6 @@ def test_edits_and_deletions_are_taken_with_the_messages_or_by_name(event: dict[
     assert read(around(event), frozenset({"app_mention"})) == Ignore("type")
 
 
-def test_one_edit_in_a_shared_channel_has_one_key_for_all_that_report_it() -> None:
-    for team, event in (("T1", "Ev1"), ("T2", "Ev2")):
-        named: dict[str, Any] = {"team_id": team, "event_id": event, "is_ext_shared_channel": True}
-        assert taken({**around({**EDIT, "channel": "C1"}), **named}).key == "message_changed:C1:1.5"
-
-
 @pytest.mark.parametrize(
     ("fields", "name"),
     [
@@ -137,12 +128,15 @@ def test_messages_are_named_as_slacks_subscriptions_are(fields: dict[str, str], 
     assert found.kind == f"slack.message.{name}"
 
 
-def test_the_apps_own_reactions_are_ignored_and_its_own_memberships_are_not() -> None:
+def test_the_apps_own_reactions_are_ignored_and_one_edit_in_a_shared_channel_has_one_key() -> None:
     types = frozenset({"reaction_added", "member_joined_channel"})
     assert read(around({"type": "reaction_added", "user": "UBOT"}), types) == Ignore("own")
     assert taken(around({"type": "member_joined_channel", "user": "UBOT"}), types).kind
     person = [{"team_id": "T1", "user_id": "U1", "is_bot": False}]
     assert taken(around(MESSAGE, authorizations=person)).kind, "who authorized the app is not the bot"
+    for team, event in (("T1", "Ev1"), ("T2", "Ev2")):
+        named: dict[str, Any] = {"team_id": team, "event_id": event, "is_ext_shared_channel": True}
+        assert taken({**around({**EDIT, "channel": "C1"}), **named}).key == "message_changed:C1:1.5"
 
 
 def test_a_mention_and_its_channel_message_are_one_event_where_both_are_taken() -> None:
@@ -246,11 +240,7 @@ def test_workers_acknowledge_every_kind_for_which_requests_wait() -> None:
     assert "surelane.answer" in {each.kind for each in found}
 
 
-@given(
-    VALUES,
-    st.sampled_from([MENTION, MESSAGE]),
-    st.sampled_from(["type", "channel", "user", "app_id", "bot_id", "ts"]),
-)
+@given(VALUES, st.sampled_from([MENTION, MESSAGE]), FIELDS)
 def test_no_field_of_an_event_can_break_the_reader(value: Any, event: dict[str, Any], field: str) -> None:
     types = DEFAULT | {"message.channels"}
     assert isinstance(read(around({**event, field: value}), types), Envelope)

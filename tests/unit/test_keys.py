@@ -39,7 +39,7 @@ def test_what_is_sealed_opens_in_its_place_alone() -> None:
     assert keyring(made[0].strip()).seal(b"text", "row"), "a key of the command"
 
 
-def test_the_first_key_seals_and_all_open() -> None:
+def test_the_first_key_seals_and_all_open_and_verify_a_signature_for_its_purpose() -> None:
     before = keyring(OLD).seal(b"text", "row")
     ring = keyring(NEW, OLD)
     assert ring.open(before, "row") == b"text"
@@ -49,6 +49,11 @@ def test_the_first_key_seals_and_all_open() -> None:
     assert keyring(NEW).open(after, "row") == b"text"
     with pytest.raises(SealedError, match=rf"key {keyring(OLD).current_id.hex()}.*SURELANE_ENCRYPTION_KEYS"):
         keyring(NEW).open(before, "row")
+    signature = keyring(OLD).sign(b"text", "state")
+    assert ring.signed(b"text", signature, "state")
+    assert not ring.signed(b"text", signature, "other")
+    assert not ring.signed(b"texts", signature, "state")
+    assert not keyring(NEW).signed(b"text", signature, "state")
 
 
 @pytest.mark.parametrize("cut", [0, 1, 8, 20, 36])
@@ -61,15 +66,6 @@ def test_what_was_cut_short_or_changed_does_not_open(cut: int) -> None:
     changed[cut] ^= 1
     with pytest.raises(SealedError):
         ring.open(bytes(changed), "row")
-
-
-def test_every_key_verifies_a_signature_for_its_purpose() -> None:
-    signature = keyring(OLD).sign(b"text", "state")
-    ring = keyring(NEW, OLD)
-    assert ring.signed(b"text", signature, "state")
-    assert not ring.signed(b"text", signature, "other")
-    assert not ring.signed(b"texts", signature, "state")
-    assert not keyring(NEW).signed(b"text", signature, "state")
 
 
 def test_keys_are_read_from_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:

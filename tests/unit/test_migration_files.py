@@ -1,13 +1,15 @@
-"""Migration scripts that break a rule are refused, without a database."""
+"""Migration scripts that break a rule are refused, without a database; versions and durations are read."""
 
 import shutil
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from surelane_migrations.errors import DifferentError, ScriptsError
 from surelane_migrations.files import ScriptStatus, compare, discover
+from surelane_migrations.migration_settings import parse_duration
+from surelane_migrations.version import MIN_COMPATIBLE, RELEASE, Version
 from tests.sql.releases import digest_of, parse_releases
 
 
@@ -69,7 +71,7 @@ def test_a_script_that_is_empty_or_no_text_and_a_missing_folder_are_refused(tmp_
         discover(tmp_path)
 
 
-def test_only_what_was_not_applied_is_pending(tmp_path: Path) -> None:
+def test_only_what_was_not_applied_is_pending_and_the_digest_knows_names_and_texts(tmp_path: Path) -> None:
     before = applied(write(tmp_path))
     (tmp_path / "incremental" / "001-b.sql").write_text("select 2;")
     script = tmp_path / "incremental" / "000-a.sql"
@@ -79,6 +81,14 @@ def test_only_what_was_not_applied_is_pending(tmp_path: Path) -> None:
     comparison = compare(discover(tmp_path), before)
     assert [script.file_name for script in comparison.pending] == ["001-b.sql"]
     comparison.require_unchanged()
+    digests = {digest_of(discover(tmp_path))}
+    (tmp_path / "idempotent" / "000-z.sql").write_text("select 4;")
+    digests.add(digest_of(discover(tmp_path)))
+    (tmp_path / "idempotent" / "000-z.sql").rename(tmp_path / "idempotent" / "000-y.sql")
+    digests.add(digest_of(discover(tmp_path)))
+    (tmp_path / "incremental" / "001-b.sql").write_text("select 5;")
+    digests.add(digest_of(discover(tmp_path)))
+    assert len(digests) == 4
 
 
 def test_an_applied_script_that_changed_or_vanished_is_named(tmp_path: Path) -> None:
@@ -92,16 +102,23 @@ def test_an_applied_script_that_changed_or_vanished_is_named(tmp_path: Path) -> 
     assert "001-b.sql" not in str(caught.value)
 
 
-def test_the_digest_changes_with_any_name_or_text(tmp_path: Path) -> None:
-    digests = {digest_of(discover(write(tmp_path)))}
-    (tmp_path / "idempotent" / "000-z.sql").write_text("select 4;")
-    digests.add(digest_of(discover(tmp_path)))
-    (tmp_path / "idempotent" / "000-z.sql").rename(tmp_path / "idempotent" / "000-y.sql")
-    digests.add(digest_of(discover(tmp_path)))
-    (tmp_path / "incremental" / "001-b.sql").write_text("select 5;")
-    digests.add(digest_of(discover(tmp_path)))
-    assert len(digests) == 4
-
-
 def test_releases_are_read_line_by_line() -> None:
     assert parse_releases("# comment\n\n0.1.0 ab\n0.2.0  cd\n") == {"0.1.0": "ab", "0.2.0": "cd"}
+
+
+def test_nonsense_is_no_version_and_no_duration_and_this_release_serves_itself() -> None:
+    for text in ("", "1.2.3-", "1.2.x", "1.2.3 '"):
+        with pytest.raises(ValueError, match="Invalid version"):
+            Version(text)
+    for text in ("", "-1s", "1y", "ten", "1e9999", "999999999s", "1s1s"):
+        with pytest.raises(ValueError, match="is not a duration"):
+            parse_duration(text)
+    assert MIN_COMPATIBLE <= RELEASE
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("500ms", 0.5), ("0.5s", 0.5), (".5", 0.5), ("10m", 600), ("1h", 3600), (" 2 S ", 2), ("0", 0), (3, 3)],
+)
+def test_durations_are_read_as_the_services_read_them(text: object, seconds: float) -> None:
+    assert parse_duration(text) == timedelta(seconds=seconds)

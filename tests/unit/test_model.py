@@ -62,7 +62,7 @@ def test_settings_that_cannot_work_are_refused(given: dict[str, str], complaint:
     assert "secret" not in str(raised.value)
 
 
-def test_model_is_the_same_for_all_turns() -> None:
+def test_model_is_the_same_for_all_turns_and_has_its_providers_name(monkeypatch: pytest.MonkeyPatch) -> None:
     model_of = late("surelane_worker.model.client.model_of")
     model = model_of(given_settings(**GIVEN, SURELANE_MODEL_KEY="sk-any"))
     assert model is model_of(given_settings(**GIVEN, SURELANE_MODEL_KEY="sk-any"))
@@ -70,6 +70,17 @@ def test_model_is_the_same_for_all_turns() -> None:
     assert isinstance(model.wrapped, late("pydantic_ai.models.openai.OpenAIChatModel"))
     assert model.wrapped.client.api_key == "sk-any"
     assert model_of(given_settings(**GIVEN, SURELANE_MODEL_KEY=SecretStr("sk-other"))) is not model
+    monkeypatch.setenv("OPENROUTER_API_KEY", "k")
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    names = "openrouter:a/b, openai:c, llama3:8b"
+    found = model_of(given_settings(**GIVEN), names)
+    assert isinstance(found, late("pydantic_ai.models.fallback.FallbackModel"))
+    assert late("surelane_worker.model.tracing.traced")(found) is found, (
+        "without a span that is recorded, nothing is traced"
+    )
+    systems = [("openrouter", "a/b"), ("openai", "c"), ("openai", "llama3:8b")]
+    assert [(each.system, each.model_name) for each in found.models] == systems
+    assert found.models[2].base_url == GIVEN["SURELANE_MODEL_URL"] + "/"
 
 
 def late(name: str) -> Any:
@@ -80,20 +91,6 @@ def late(name: str) -> Any:
 
 def given_settings(**given: Any) -> WorkerSettings:
     return load_settings(WorkerSettings, DATABASE_URL="postgresql://", SLACK_BOT_TOKEN="xoxb-any", **given)
-
-
-def test_models_have_the_names_of_their_providers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENROUTER_API_KEY", "k")
-    monkeypatch.setenv("OPENAI_API_KEY", "k")
-    names = "openrouter:a/b, openai:c, llama3:8b"
-    found = late("surelane_worker.model.client.model_of")(given_settings(**GIVEN), names)
-    assert isinstance(found, late("pydantic_ai.models.fallback.FallbackModel"))
-    assert late("surelane_worker.model.tracing.traced")(found) is found, (
-        "without a span that is recorded, nothing is traced"
-    )
-    systems = [("openrouter", "a/b"), ("openai", "c"), ("openai", "llama3:8b")]
-    assert [(each.system, each.model_name) for each in found.models] == systems
-    assert found.models[2].base_url == GIVEN["SURELANE_MODEL_URL"] + "/"
 
 
 @pytest.mark.parametrize(
@@ -135,7 +132,7 @@ def test_budget_that_cannot_be_kept_is_refused(tmp_path: Path, text: str | None,
         Agent().check(given_settings(**GIVEN, SURELANE_MODEL_BUDGET=str(file)))
 
 
-def test_tools_are_functions_with_names_of_their_own() -> None:
+def test_tools_are_functions_with_names_of_their_own_that_can_be_loaded() -> None:
     tools = Tools()
     tools.add(len)
     with pytest.raises(ValueError, match="two tools called 'len'"):
@@ -145,12 +142,9 @@ def test_tools_are_functions_with_names_of_their_own() -> None:
     assert not [tool.name for tool in tools if tool.approval]
     tools.add(by="U1")(min)
     assert [tool.name for tool in tools if tool.approval] == ["min"], "who may approve is asked"
-
-
-@pytest.mark.parametrize("path", ["tests.system.model_tools", "tests.none:tools", f"{__name__}:GIVEN"])
-def test_tools_that_cannot_be_loaded_are_refused(path: str) -> None:
-    with pytest.raises(SettingsError, match="SURELANE_MODEL_TOOLS"):
-        load_tools(path)
+    for path in ("tests.system.model_tools", "tests.none:tools", f"{__name__}:GIVEN"):
+        with pytest.raises(SettingsError, match="SURELANE_MODEL_TOOLS"):
+            load_tools(path)
 
 
 @pytest.mark.parametrize(

@@ -46,10 +46,7 @@ def test_rules_are_of_the_workspace_that_has_the_app(payload: Mapping[str, Any],
         ("\u200b\u202e\x00", ""),
         ("say \u00abno\u00bb \u201cplease\u201d", "say 'no' 'please'"),
         ("<\u200b!here>", "<\u200b!here>"),  # what hides the alarm is taken out, and put in again
-        (
-            "immer auf Deutsch, gr\u00fc\u00df dich \U0001f600",
-            "immer auf Deutsch, gr\u00fc\u00df dich \U0001f600",
-        ),
+        ("auf Deutsch, gr\u00fc\u00df dich \U0001f600", "auf Deutsch, gr\u00fc\u00df dich \U0001f600"),
         ("x" * 1000, "x" * LONGEST),
     ],
 )

@@ -1,9 +1,13 @@
-"""Which addresses are called, and what of a URL is exported."""
+"""Which addresses are called, and that exports and logs say nothing secret."""
 
 import pytest
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace.export import SpanExportResult
 
+from surelane_service.logs import configure_logs
 from surelane_service.outbound import PrivateAddressError, check
 from surelane_service.telemetry.setup import plain_url
+from tests.processes import free_port
 
 
 @pytest.mark.parametrize(
@@ -17,11 +21,8 @@ from surelane_service.telemetry.setup import plain_url
 def test_no_address_that_is_not_public_is_called(address: str) -> None:
     with pytest.raises(PrivateAddressError):
         check(address, [])
-
-
-@pytest.mark.parametrize("address", ["1.1.1.1", "2606:4700:4700::1111", "::ffff:1.1.1.1"])
-def test_public_addresses_are_called(address: str) -> None:
-    check(address, [])
+    for public in ("1.1.1.1", "2606:4700:4700::1111", "::ffff:1.1.1.1"):
+        check(public, [])
 
 
 @pytest.mark.parametrize(
@@ -36,3 +37,15 @@ def test_public_addresses_are_called(address: str) -> None:
 )
 def test_urls_lose_what_is_secret(url: str, plain: str) -> None:
     assert plain_url(url) == plain
+
+
+SECRET = "a-secret"
+
+
+def test_collector_that_is_away_is_logged_without_its_url(capsys: pytest.CaptureFixture[str]) -> None:
+    configure_logs("test")
+    exporter = OTLPSpanExporter(f"http://{SECRET}:{SECRET}@127.0.0.1:{free_port()}/{SECRET}", timeout=3)
+    assert exporter.export([]) is SpanExportResult.FAILURE
+    logged = capsys.readouterr().out
+    assert "Transient error ConnectionError encountered while exporting" in logged
+    assert SECRET not in logged

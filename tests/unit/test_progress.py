@@ -50,7 +50,7 @@ def begun() -> tuple[Fence, Progress]:
     return fence, Progress(cast("Any", fence))
 
 
-async def test_many_texts_within_a_pause_are_two_writes() -> None:
+async def test_many_texts_within_a_pause_are_two_writes_and_the_end_waits_for_one_under_way() -> None:
     fence, progress = begun()
     for number in range(100):
         progress.say(str(number))
@@ -60,20 +60,6 @@ async def test_many_texts_within_a_pause_are_two_writes() -> None:
     assert fence.written[1:] == ["99"]
     await progress.end()
     assert len(fence.written) == 2
-
-
-async def test_a_text_is_written_after_the_pause_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progressing, "BETWEEN", 0.01)
-    fence, progress = begun()
-    async with asyncio.timeout(30):
-        for text in ("first", "last"):
-            fence.wrote.clear()
-            progress.say(text)
-            await fence.wrote.wait()
-    assert fence.written == ["first", "last"]
-
-
-async def test_the_end_waits_for_a_write_under_way_and_writes_the_last_text() -> None:
     fence, progress = begun()
     fence.open.clear()
     progress.say("first")
@@ -86,6 +72,17 @@ async def test_the_end_waits_for_a_write_under_way_and_writes_the_last_text() ->
     fence.open.set()
     async with asyncio.timeout(30):
         await end
+    assert fence.written == ["first", "last"]
+
+
+async def test_a_text_is_written_after_the_pause_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progressing, "BETWEEN", 0.01)
+    fence, progress = begun()
+    async with asyncio.timeout(30):
+        for text in ("first", "last"):
+            fence.wrote.clear()
+            progress.say(text)
+            await fence.wrote.wait()
     assert fence.written == ["first", "last"]
 
 

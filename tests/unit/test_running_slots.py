@@ -1,4 +1,4 @@
-"""How many events a worker may claim."""
+"""How many events a worker may claim, and in which order they get its slots."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ from surelane_worker.handling.handler import Handler
 from surelane_worker.leasing import Capacity, Leases, Work
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.running.runner import Runner
-from surelane_worker.running.slots import MOST_WAITING, OVERTAKING, TURN, Slots
+from surelane_worker.running.slots import AGED, MOST_WAITING, OVERTAKING, TURN, Slots, Waiting
 
 NOW = datetime(2025, 1, 1, tzinfo=UTC)
 CONCURRENCY = 10
@@ -134,7 +134,7 @@ async def test_a_notification_claims_nothing_of_busy_fast_or_slow_handlers(
         assert slots.free() == []
 
 
-async def test_claims_under_way_leave_slots_and_bytes_for_what_they_bring() -> None:
+async def test_claims_under_way_leave_slots_and_bytes_for_what_they_bring_and_one_may_bring_all() -> None:
     """Two of them never bring more events than there is room for."""
     async with busy(seconds=0.0001, waiting=0) as (slots, capacity):
         ((kinds, first),) = slots.free()
@@ -149,6 +149,15 @@ async def test_claims_under_way_leave_slots_and_bytes_for_what_they_bring() -> N
         assert first + second <= MOST_WAITING
         assert 0 < bytes_of_first < bytes_of_second + 2
         assert slots.free() == [(kinds, first)]
+        left = slots.bytes_left
+        with slots.expecting(["a"], 10) as most:
+            assert most == left
+            assert slots.free() == []
+            assert not slots.full(), "another worker is not to answer for a claim that may bring nothing"
+        free = slots.free()
+        with pytest.raises(ZeroDivisionError), slots.expecting(["a"], 10):
+            raise ZeroDivisionError
+        assert (slots.free(), slots.bytes_left) == (free, left), "a failed claim brings nothing"
 
 
 async def test_the_end_of_a_claim_wakes_no_claimer_that_sleeps() -> None:
@@ -159,19 +168,6 @@ async def test_the_end_of_a_claim_wakes_no_claimer_that_sleeps() -> None:
         with slots.expecting(["a"], 10):
             pass
         assert not woken
-
-
-async def test_one_claim_may_bring_all_bytes_and_then_no_other_goes_out() -> None:
-    async with busy(seconds=0.0001, waiting=0) as (slots, _):
-        left = slots.bytes_left
-        with slots.expecting(["a"], 10) as most:
-            assert most == left
-            assert slots.free() == []
-            assert not slots.full(), "another worker is not to answer for a claim that may bring nothing"
-        free = slots.free()
-        with pytest.raises(ZeroDivisionError), slots.expecting(["a"], 10):
-            raise ZeroDivisionError
-        assert (slots.free(), slots.bytes_left) == (free, left), "a failed claim brings nothing"
 
 
 async def test_a_task_runs_several_short_events_until_it_is_cancelled_or_its_turn_is_over(
@@ -224,3 +220,46 @@ async def test_a_stop_of_a_group_that_waits_for_a_slot_does_not_cancel_the_work_
     runner.let_go.set()
     assert await asyncio.wait_for(runner.ended, 30) == "ran"
     await slots.drain(0)
+
+
+FIRST, USUAL, SECOND, LAST, CROWD = 16, 3, 20, 24, 28
+"""Lanes of priorities 0, 1, 2 and 3, and of a crowd at priority 1."""
+
+
+def work(identity: int, lane: int | None, since: float = 0.0) -> Work:
+    return Work(sentinel.handler, [Event(identity, "a", NOW, 1, 1, NOW, "{}", lane=lane)], 600.0, since)
+
+
+def taken(waiting: Waiting, now: float = 0.0) -> list[int]:
+    return [waiting.take(now).claims[0].event.id for _ in range(len(waiting))]
+
+
+def filled(*works: Work) -> Waiting:
+    waiting = Waiting()
+    for each in works:
+        waiting.add(each)
+    return waiting
+
+
+def test_work_runs_by_priority_and_within_a_band_in_the_order_of_its_claims() -> None:
+    assert taken(filled(*(work(n, n % 16) for n in range(5)))) == [0, 1, 2, 3, 4]
+    lanes = (LAST, SECOND, USUAL, FIRST)
+    assert taken(filled(*(work(n, lane) for n, lane in enumerate(lanes)))) == [3, 2, 1, 0]
+    assert taken(filled(work(0, LAST), work(1, None), work(2, FIRST))) == [2, 1, 0], "None has priority 1"
+    crowd = [work(n, CROWD) for n in range(3)]
+    found = taken(filled(*crowd, work(3, USUAL), work(4, FIRST), work(5, SECOND)))
+    assert found[:2] == [4, 3], "of priority 1, the band with least work comes first"
+    waiting = filled(work(0, USUAL), work(1, FIRST))
+    waiting.add(work(2, USUAL), first=True)
+    assert taken(waiting) == [1, 2, 0], "a group that goes on is ahead of its band"
+
+
+def test_work_that_waited_long_comes_before_all_other_and_too_long_is_taken_from_every_band() -> None:
+    waiting = filled(work(0, LAST, since=0.0), work(1, FIRST, since=AGED / 2), work(2, USUAL, since=AGED / 2))
+    assert taken(waiting, now=AGED) == [0, 1, 2]
+    lanes = (USUAL, FIRST, LAST, USUAL)
+    waiting = filled(*(work(n, lane, since=n) for n, lane in enumerate(lanes)))
+    assert sorted(each.claims[0].event.id for each in waiting.take_since(2)) == [0, 1]
+    assert len(waiting) == 2
+    assert taken(waiting) == [3, 2]
+    assert not waiting

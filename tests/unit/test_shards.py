@@ -87,12 +87,6 @@ def test_claims_take_a_crowds_events_last_except_for_one_in_eight() -> None:
     assert not queue.share(11.0), "nothing waits: the workspace shares again"
 
 
-def test_slack_sends_again_at_once_after_a_minute_and_after_five() -> None:
-    assert [pause(retry, delayed=False) for retry in range(4)] == [0.0, 60.0, 300.0, None]
-    hourly = [pause(retry, delayed=True) for retry in range(28)]
-    assert hourly == [0.0, 60.0, 300.0, *[HOUR] * 24, None]
-
-
 @pytest.mark.parametrize(
     ("lasts", "delayed", "lost", "latest"),
     [
@@ -114,7 +108,7 @@ def test_slack_gives_up_what_outages_outlive(lasts: float, delayed: bool, lost: 
     assert figures.finished > 10 + lasts if repeated else figures.finished == pytest.approx(20.0, abs=6.0)
 
 
-def test_the_worst_hour_counts_the_requests_of_all_shards() -> None:
+def test_the_worst_hour_counts_all_shards_the_largest_workspaces_are_apart_and_slack_sends_again() -> None:
     broken, well = Figures(), Figures()
     broken.answers[False].update(dict.fromkeys(range(30, 90), 100))
     assert worst_hour([broken]) == 1.0
@@ -123,6 +117,16 @@ def test_the_worst_hour_counts_the_requests_of_all_shards() -> None:
     few = Figures()
     few.answers[False].update({1: 999})
     assert worst_hour([few]) == 0.0, "apps with few events are exempt"
+    rates = Shape(1000, 100.0).rates()
+    places = spread(rates, 4)
+    assert sorted(places[:4]) == [0, 1, 2, 3]
+    loads = [
+        sum(rate for rate, place in zip(rates, places, strict=True) if place == shard) for shard in range(4)
+    ]
+    assert max(loads) < 1.05 * min(loads)
+    assert [pause(retry, delayed=False) for retry in range(4)] == [0.0, 60.0, 300.0, None]
+    hourly = [pause(retry, delayed=True) for retry in range(28)]
+    assert hourly == [0.0, 60.0, 300.0, *[HOUR] * 24, None]
 
 
 def test_posts_come_in_order_are_the_same_for_a_seed_and_within_slacks_ceiling() -> None:
@@ -138,13 +142,3 @@ def test_posts_come_in_order_are_the_same_for_a_seed_and_within_slacks_ceiling()
     assert max(most.rates()) == CEILING / HOUR
     counts = Counter(post.workspace for post in most.posts(HOUR))
     assert max(counts.values()) == counts[2] == CEILING
-
-
-def test_the_largest_workspaces_are_on_shards_of_their_own() -> None:
-    rates = Shape(1000, 100.0).rates()
-    places = spread(rates, 4)
-    assert sorted(places[:4]) == [0, 1, 2, 3]
-    loads = [
-        sum(rate for rate, place in zip(rates, places, strict=True) if place == shard) for shard in range(4)
-    ]
-    assert max(loads) < 1.05 * min(loads)

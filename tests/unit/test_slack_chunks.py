@@ -69,7 +69,7 @@ def test_table_that_slack_does_not_take_is_code(source: str) -> None:
     assert joined(chunks_of(f"{source}\n")) == [text(f"```\n{source}\n```\n")]
 
 
-def test_cells_keep_links_and_styles() -> None:
+def test_cells_keep_links_and_styles_and_the_fallback_has_their_texts() -> None:
     source = "|a|\n|-|\n| see [the log](https://a.b/c) |\n| **b** `c` |\n| [x](foo) |\n||\n"
     ((_, link, styled, odd, empty),) = [chunk["blocks"][0]["rows"] for chunk in joined(chunks_of(source))]
     assert link[0]["elements"][0]["elements"] == [
@@ -80,6 +80,13 @@ def test_cells_keep_links_and_styles() -> None:
     assert styles == [{"bold": True}, None, {"code": True}]
     for cell, said in ((odd, "x"), (empty, " ")):
         assert cell[0]["elements"][0]["elements"] == [{"type": "text", "text": said}]
+    task = {"type": "task_update", "id": "1.1", "title": "weather", "status": "in_progress"}
+    plan = [{"type": "plan_update", "title": "Steps"}, task, task | {"status": "complete"}]
+    content = content_of([*plan, *chunks_of(f"One:\n{rows(1)}")], [{"type": "divider"}])
+    assert content["text"] == "One:\na | b\nx | 1\n"
+    assert [block["type"] for block in content["blocks"]] == ["plan", "markdown", "table", "divider"]
+    card = {"type": "task_card", "task_id": "1.1", "title": "weather", "status": "complete"}
+    assert content["blocks"][0]["tasks"] == [card]
 
 
 @pytest.mark.parametrize(
@@ -92,13 +99,3 @@ def test_cells_keep_links_and_styles() -> None:
 def test_other_text_stays_as_it_is(source: str) -> None:
     assert "".join(chunk["text"] for chunk in chunks_of(source)) == source
     assert chunks_of("| a |\n|---|\n```\n", "```") == [text("| a |\n|---|\n```\n")], "in an open code block"
-
-
-def test_fallback_has_the_cells_and_a_plan_its_tasks() -> None:
-    task = {"type": "task_update", "id": "1.1", "title": "weather", "status": "in_progress"}
-    plan = [{"type": "plan_update", "title": "Steps"}, task, task | {"status": "complete"}]
-    content = content_of([*plan, *chunks_of(f"One:\n{rows(1)}")], [{"type": "divider"}])
-    assert content["text"] == "One:\na | b\nx | 1\n"
-    assert [block["type"] for block in content["blocks"]] == ["plan", "markdown", "table", "divider"]
-    card = {"type": "task_card", "task_id": "1.1", "title": "weather", "status": "complete"}
-    assert content["blocks"][0]["tasks"] == [card]

@@ -24,7 +24,7 @@ URL = "https://YOUR-HOST/slack/events"
 SETS = [
     "surelane_worker.builtin:handlers",
     "surelane_dev.demonstration:handlers",
-    "team_bot.handlers:handlers",
+    "team_bot:handlers",
     *(f"examples.{path.parent.name}.handlers:handlers" for path in ROOT.glob("examples/*/handlers.py")),
 ]
 SOURCES = [
@@ -118,6 +118,16 @@ def test_events_and_commands_are_those_that_have_handlers(
     assert "commands" in scopes
 
 
+def test_a_teams_handlers_have_the_documented_kinds_and_its_image(handlers: list[Handlers]) -> None:
+    kinds = "app_mention message.im command.status block_actions shortcut message_action view_submission"
+    expected = {f"slack.{kind}" for kind in (*kinds.split(), "app_home_opened")} | {"reminder"}
+    team = handlers[SETS.index("team_bot:handlers")]
+    assert {kind for handler in registered_in(team).all() for kind in handler.kinds} == expected
+    lines = (ROOT / "examples/team/Dockerfile").read_text().splitlines()
+    assert len(lines) == 7
+    assert "ENV SURELANE_HANDLERS=team_bot:handlers" in lines
+
+
 def test_shortcuts_are_those_that_have_handlers(manifest: dict[str, Any], handlers: list[Handlers]) -> None:
     wanted = {
         callback_id
@@ -129,7 +139,9 @@ def test_shortcuts_are_those_that_have_handlers(manifest: dict[str, Any], handle
     assert {shortcut["callback_id"] for shortcut in manifest["features"]["shortcuts"]} == wanted
 
 
-def test_scopes_are_those_that_the_calls_need(manifest: dict[str, Any], scopes: set[str]) -> None:
+def test_scopes_are_those_that_the_calls_need_in_the_simulators_manifest_too(
+    manifest: dict[str, Any], scopes: set[str]
+) -> None:
     called = {
         name for path in SOURCES for name in re.findall(r"ctx\.slack\.((?:client\.)?\w+)\(", path.read_text())
     }
@@ -138,19 +150,11 @@ def test_scopes_are_those_that_the_calls_need(manifest: dict[str, Any], scopes: 
     if "publish_home" in called:
         assert manifest["features"]["app_home"]["home_tab_enabled"]
     assert manifest["features"]["agent_view"]["agent_description"]
-
-
-def test_every_call_of_the_context_has_its_scopes_here() -> None:
     own = {"client", "once", "through", "begin_at", "begun", "notebook", "check_claim"}
     calls = {name for name in vars(Replies) if not name.startswith("_")} - own
     assert calls <= SCOPES_OF_CALLS.keys()
-
-
-def test_the_simulators_own_manifest_is_the_documented_one_and_asks_for_the_same_scopes(
-    manifest: dict[str, Any], scopes: set[str]
-) -> None:
     documented = manifest_of(manifest)
     assert documented.model_copy(update={"scopes": None}) == DOCUMENTED
-    called = "chat.postMessage chat.startStream reactions.add assistant.threads.setStatus users.info"
-    called += " files.completeUploadExternal views.publish conversations.open"
-    assert {METHODS[name].scope for name in called.split()} - {None} <= scopes
+    simulated = "chat.postMessage chat.startStream reactions.add assistant.threads.setStatus users.info"
+    simulated += " files.completeUploadExternal views.publish conversations.open"
+    assert {METHODS[name].scope for name in simulated.split()} - {None} <= scopes

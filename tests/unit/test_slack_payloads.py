@@ -1,13 +1,24 @@
-"""Every kind of Slack's payloads names a place for the reply, and an installation."""
+"""Payloads name a place for the reply, modals keep what was entered, and some errors are final."""
 
 import json
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from slack_sdk.errors import SlackApiError
+from slack_sdk.web.async_client import AsyncWebClient
+from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from surelane.events import Event
 from surelane.slack import Place, place_of
+from surelane_worker.slack.client import (
+    NowhereToReplyError,
+    ResponseRefusedError,
+    final_reason,
+    slack_error,
+    unknown_whether_done,
+)
+from surelane_worker.slack.modals import late_view
 from surelane_worker.slack.replies import _response_url
 
 
@@ -79,3 +90,67 @@ def test_only_an_event_of_slacks_has_a_response_url(named: dict[str, Any]) -> No
     now, body = datetime(2025, 1, 1, tzinfo=UTC), json.dumps({"channel": "C1", **named})
     assert _response_url(Event(1, "slack.view_submission", now, 1, 1, now, body)) == "https://r"
     assert _response_url(Event(1, "agent-turn", now, 1, 1, now, body)) is None
+
+
+OPTION = {"text": {"type": "plain_text", "text": "One"}, "value": "1"}
+
+
+@pytest.mark.parametrize(
+    ("entered", "initial"),
+    [
+        ({"type": "plain_text_input", "value": "it"}, {"initial_value": "it"}),
+        ({"type": "plain_text_input", "value": None}, {}),
+        ({"type": "rich_text_input", "rich_text_value": {"a": 1}}, {"initial_value": {"a": 1}}),
+        ({"type": "static_select", "selected_option": OPTION}, {"initial_option": OPTION}),
+        ({"type": "checkboxes", "selected_options": [OPTION]}, {"initial_options": [OPTION]}),
+        ({"type": "datepicker", "selected_date": "2026-01-01"}, {"initial_date": "2026-01-01"}),
+        ({"type": "multi_users_select", "selected_users": ["U1"]}, {"initial_users": ["U1"]}),
+        ({"type": "file_input", "files": [{"id": "F1"}]}, {}),
+    ],
+)
+def test_what_was_entered_is_the_initial_value(entered: dict[str, Any], initial: dict[str, Any]) -> None:
+    element = {"type": entered["type"], "action_id": "a"}
+    block = {"type": "input", "block_id": "b", "element": element | {"initial_value": "old"}}
+    view = {"id": "V1", "type": "modal", "title": {"type": "plain_text", "text": "T"}, "close": None}
+    state = {"state": {"values": {"b": {"a": entered}}}}
+    answer = {"response_action": "errors", "errors": {"b": "Wrong."}}
+    late = late_view({**view, **state, "blocks": [block]}, answer)
+    assert late["blocks"][0]["element"] == element | initial
+    assert late["blocks"][1]["block_id"] == "surelane.error:b"
+    assert late.keys() == {"type", "title", "blocks"}
+
+
+def answered(error: str, status: int = 200) -> SlackApiError:
+    url, data = "https://slack.com/api/chat.postMessage", {"ok": False, "error": error}
+    client = AsyncWebClient()
+    response = AsyncSlackResponse(
+        client=client, http_verb="POST", api_url=url, req_args={}, data=data, headers={}, status_code=status
+    )
+    return SlackApiError("refused", response)  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        *(
+            (answered(each), each)
+            for each in ("invalid_auth", "not_in_channel", "msg_too_long", "view_too_large")
+        ),
+        *((answered(each), None) for each in ("ratelimited", "internal_error", "fatal_error", "new_error")),
+        (answered("service_unavailable"), None),
+        (NowhereToReplyError(), "nowhere_to_reply"),
+        *((ResponseRefusedError(404), "response_refused"), (ResponseRefusedError(500), None)),
+        (ResponseRefusedError(429), None),
+        (ValueError("channel_not_found"), None),
+    ],
+    ids=str,
+)
+def test_what_no_attempt_can_mend_is_final(error: Exception, reason: str | None) -> None:
+    assert final_reason(error) == reason
+
+
+def test_only_a_call_without_a_clear_answer_may_have_been_done() -> None:
+    assert slack_error(ValueError("channel_not_found")) is None
+    assert unknown_whether_done(TimeoutError())
+    assert unknown_whether_done(answered("internal_error", 503))
+    assert not unknown_whether_done(answered("channel_not_found"))

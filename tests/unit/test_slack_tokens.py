@@ -129,19 +129,16 @@ async def test_many_events_of_a_workspace_cause_one_lookup(monkeypatch: pytest.M
     assert str(await second) == "xoxb-T1", "the wait of one event is cancelled alone"
 
 
-async def test_an_event_without_an_installation_gets_no_token() -> None:
-    tokens = Store().tokens()
+async def test_an_event_without_an_installation_gets_no_token_but_that_of_another_reporter() -> None:
+    store = Store()
+    tokens = store.tokens()
     with pytest.raises(NotInstalledError):
         await tokens.clients_for(event({"team_id": "T3"}))
     with pytest.raises(NotInstalledError):  # the organization's token is for events of its own installation
         await tokens.clients_for(event({"team_id": "T3", "enterprise_id": "E1"}))
     assert await tokens.clients_for(event({"team_id": "T3"}, "job")) is None
     assert await tokens.clients_for(event({}, "job")) is None
-
-
-async def test_another_reporter_of_a_message_of_a_shared_channel_answers_it() -> None:
-    store = Store()
-    tokens, shared = store.tokens(), {"team_id": "T3", "is_ext_shared_channel": True}
+    shared = {"team_id": "T3", "is_ext_shared_channel": True}
     with pytest.raises(NotInstalledError) as raised:
         await tokens.clients_for(event(shared))
     assert raised.value.owner == Owner("T3")
@@ -157,21 +154,7 @@ async def test_another_reporter_of_a_message_of_a_shared_channel_answers_it() ->
     assert raised.value.owner == Owner("T3")
 
 
-async def test_tokens_are_looked_up_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store()
-    tokens = store.tokens()
-    monkeypatch.setattr(module, "KEPT_FOR", module.KEPT_FOR * 0)
-    assert await tokens.clients_of(Owner("T1"))
-    store.away = True
-    assert str(await tokens.clients_of(Owner("T1"))) == "xoxb-T1"  # the last one, while the database is away
-    with pytest.raises(DatabaseUnavailable):
-        await tokens.clients_of(Owner("T2"))
-    store.away = False
-    store.installed.clear()
-    assert await tokens.clients_of(Owner("T1")) is None
-
-
-async def test_an_installation_keeps_its_clients_until_a_new_token(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tokens_are_looked_up_again_and_clients_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     store, made = Store(), list[str]()
 
     def make(token: str) -> SlackClients:
@@ -185,6 +168,16 @@ async def test_an_installation_keeps_its_clients_until_a_new_token(monkeypatch: 
         assert str(await tokens.clients_of(Owner("T1"))) == f"xoxb-T1{suffix}"
     assert made == ["xoxb-T1", "xoxb-T1-new", "xoxb-T1"]
     assert len(store.lookups) == 5
+    store = Store()
+    tokens = store.tokens()
+    assert await tokens.clients_of(Owner("T1"))
+    store.away = True
+    assert str(await tokens.clients_of(Owner("T1"))) == "xoxb-T1"  # the last one, while the database is away
+    with pytest.raises(DatabaseUnavailable):
+        await tokens.clients_of(Owner("T2"))
+    store.away = False
+    store.installed.clear()
+    assert await tokens.clients_of(Owner("T1")) is None
 
 
 async def test_a_missing_install_is_news_once_until_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,11 +191,8 @@ async def test_a_missing_install_is_news_once_until_it_comes(monkeypatch: pytest
     monkeypatch.setattr(module, "MOST", 2)
     assert tokens.is_news(Owner("T5"))
     assert len(tokens.missing) == 2
-
-
-async def test_an_event_is_tried_again_soon_where_its_install_has_just_come() -> None:
-    store = Store()
-    tokens, waiting = store.tokens(), event({"team_id": "T3"})
+    store.installed.clear()
+    waiting = event({"team_id": "T3"})
     assert await tokens.wait(waiting, Owner("T3"), NOW) is None  # the install wakes it
     store.installed.add(Owner("T3"))
     assert await tokens.wait(waiting, Owner("T3"), NOW) == module.MISSING_FOR

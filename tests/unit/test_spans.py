@@ -231,12 +231,8 @@ def test_block_ends_its_span_and_marks_an_exception_and_no_text_is_exported(trac
 
 
 def test_people_find_the_trace_that_was_sampled_or_the_keys_and_a_later_version_may_say_more() -> None:
-    for traceparent, trace_id in (
-        (SAMPLED, TRACE),
-        (UNSAMPLED, trace_id_of("Ev1")),
-        (None, trace_id_of("Ev1")),
-    ):
-        assert trace_of({"id": 1, "item_key": "Ev1", "traceparent": traceparent}) == trace_id
+    for told, trace_id in ((SAMPLED, TRACE), (UNSAMPLED, trace_id_of("Ev1")), (None, trace_id_of("Ev1"))):
+        assert trace_of({"id": 1, "item_key": "Ev1", "traceparent": told}) == trace_id
     for given, read in ((SAMPLED, SAMPLED), (UNSAMPLED, UNSAMPLED), (f"cc-{TRACE}-{SPAN}-01-more", SAMPLED)):
         assert traceparent_of(span_context_of(given)) == read
 

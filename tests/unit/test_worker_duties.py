@@ -1,15 +1,18 @@
-"""The worker's duties run beside the claimer."""
+"""The worker's duties run beside the claimer, and it gives up a claim in time."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any, cast
-from unittest.mock import Mock, sentinel
+from unittest.mock import MagicMock, Mock, sentinel
 
 import asyncpg
 import pytest
 
+from surelane_service.engine import DEAD_FOR
 from surelane_worker import Handlers
 from surelane_worker.assembly import Pools, Worker
 from surelane_worker.duties import Retention, Uninstalls, beside
+from surelane_worker.leasing import LONGEST_PAUSE, Capacity, Leases, Work
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.tracing import Observer
 from surelane_worker.worker_settings import WorkerSettings
@@ -52,3 +55,21 @@ async def test_what_is_off_drops_none(retention: str, erasing: str, monkeypatch:
     owners = [getattr(duty, "__self__", None) for duty in worker.duties()]
     assert any(isinstance(owner, Retention) for owner in owners) == (retention != "off")
     assert any(isinstance(owner, Uninstalls) for owner in owners) == (erasing != "off")
+
+
+@pytest.mark.parametrize("lease", [timedelta(seconds=2), timedelta(minutes=10), DEAD_FOR * 12])
+def test_a_claim_is_believed_until_its_lease_or_a_rescue_not_two_beats_end_it(lease: timedelta) -> None:
+    leases = Leases(sentinel.queue, lease, Metrics(), Capacity())
+    assert leases.ends(100.0) == 100.0 + min(lease, DEAD_FOR).total_seconds()
+    assert 3 * LONGEST_PAUSE <= DEAD_FOR
+
+
+async def test_a_worker_that_stood_still_posts_nothing_under_a_claim_that_may_be_lost() -> None:
+    leases = Leases(sentinel.queue, timedelta(seconds=2), MagicMock(), Capacity())
+    now = asyncio.get_running_loop().time()
+    standing, lost = [Work(MagicMock(), [MagicMock(body="")], ends, now) for ends in (now + 600, now - 1)]
+    leases.add(standing)
+    leases.add(lost)
+    await leases.hold(standing)
+    with pytest.raises(asyncio.CancelledError):
+        await leases.hold(lost)

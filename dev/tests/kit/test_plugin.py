@@ -29,7 +29,7 @@ async def test_each_way_to_talk_is_answered(bot: Bot, slack: Slack) -> None:
     assert (await slack.message("to people")).replies == []
 
 
-async def test_home_and_an_assistants_thread_are_opened(slack: Slack) -> None:
+async def test_home_and_an_assistants_thread_open_and_a_function_completes_or_fails(slack: Slack) -> None:
     await slack.open_app()
     assert [block["type"] for block in slack.home()["blocks"]] == ["actions"]
     await slack.click(slack.home(), "open")
@@ -39,9 +39,6 @@ async def test_home_and_an_assistants_thread_are_opened(slack: Slack) -> None:
     lounge = slack.simulator.workspace.channel("lounge")
     assert lounge is not None
     assert_replied(await slack.look("lounge"), f"about {lounge.id}")
-
-
-async def test_a_function_completes_or_fails_in_a_workflow(slack: Slack) -> None:
     run = await slack.run("greet", {"user": {"id": "U1", "secret": "x"}})
     outputs = {"user": {"id": "U1", "secret": "x"}}
     assert run.answer == {"state": "completed", "outputs": outputs, "error": None}
@@ -49,13 +46,10 @@ async def test_a_function_completes_or_fails_in_a_workflow(slack: Slack) -> None
     assert (failed.answer["state"], failed.answer["error"]) == ("failed", "no such user")
 
 
-async def test_click_answers_a_question(slack: Slack) -> None:
+async def test_click_answers_a_question_and_one_of_5000_letters_loses_its_buttons_too(slack: Slack) -> None:
     sent = await slack.mention("ask sure")
     await slack.click(sent, user="grace")
     assert sent.replies[-1].text == "you said yes"
-
-
-async def test_a_question_of_5000_letters_loses_its_buttons_too(slack: Slack) -> None:
     sent = await slack.mention("ask " + "x" * 5_000)
     await slack.click(sent)
     question = sent.replies[0]
@@ -130,12 +124,9 @@ async def test_point_that_is_not_reached_fails_the_test(bot: Bot, slack: Slack) 
         pass
 
 
-async def test_people_write_at_the_same_time(slack: Slack) -> None:
+async def test_people_write_at_the_same_time_and_a_failure_hook_replies_to_each(slack: Slack) -> None:
     one, other = await asyncio.gather(slack.mention("one"), slack.mention("other", user="grace"))
     assert_replied(one, "You said: one")
     assert_replied(other, "You said: other")
-
-
-async def test_a_failure_hook_replies_in_the_thread_and_through_a_commands_response_url(slack: Slack) -> None:
     assert_replied(await slack.mention("give up"), "slack.app_mention failed: no_luck")
     assert_replied(await slack.command("/broken"), "slack.command.broken failed: no_luck")

@@ -110,7 +110,7 @@ async def test_a_sleep_of_a_month_although_the_worker_is_killed_as_it_begins(bot
     assert {event.state for event in bot.events} == {"completed"}
 
 
-async def test_waits_end_at_their_timeouts_or_with_a_value(bot: Bot) -> None:
+async def test_waits_end_at_timeouts_or_with_a_value_and_children_take_their_time_and_fail(bot: Bot) -> None:
     await bot.queue.enqueue("wait", item_key="order")
     await bot.advance("2d")
     await bot.queue.signal("order", "paid", 10)
@@ -119,9 +119,14 @@ async def test_waits_end_at_their_timeouts_or_with_a_value(bot: Bot) -> None:
     await bot.queue.enqueue("wait")
     await bot.advance("8d")
     assert done[1:] == [["never", "never"]]
+    await bot.queue.enqueue("parent")
+    await bot.advance("2h")
+    assert done[2:] == [["1h", "2h"]]
+    await bot.advance("1h")
+    assert done[-1] == ["failed", "no such thing"]
 
 
-async def test_tries_of_a_step_follow_at_once_or_after_the_pauses_that_it_names(bot: Bot) -> None:
+async def test_tries_of_a_step_follow_after_its_pauses_and_attempts_after_the_handlers(bot: Bot) -> None:
     await bot.queue.enqueue("try")
     await bot.idle()
     assert done == ["done"]
@@ -136,9 +141,8 @@ async def test_tries_of_a_step_follow_at_once_or_after_the_pauses_that_it_names(
     assert len(calls) == 2
     await bot.advance("30m")
     assert done == ["done", "done"]
-
-
-async def test_attempts_follow_after_the_pauses_of_their_handler(bot: Bot) -> None:
+    for noted in (calls, done):
+        noted.clear()
     await bot.queue.enqueue("again")
     await bot.idle()
     assert (len(calls), done) == (1, [])
@@ -167,14 +171,6 @@ async def test_an_endless_handler_lives_for_a_week(bot: Bot) -> None:
     await bot.queue.enqueue("watch", {"day": 1})
     await bot.advance("169h")  # each day begins a little later than the last one ended
     assert done == [1, 2, 3, 4, 5, 6, 7]
-
-
-async def test_children_take_their_time_and_fail(bot: Bot) -> None:
-    await bot.queue.enqueue("parent")
-    await bot.advance("2h")
-    assert done == [["1h", "2h"]]
-    await bot.advance("1h")
-    assert done[-1] == ["failed", "no such thing"]
 
 
 @pytest.mark.parametrize("point", ["in step book", "step book"])

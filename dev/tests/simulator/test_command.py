@@ -66,7 +66,7 @@ async def test_send_writes_in_another_workspace_and_in_a_thread_as_somebody_else
     assert [each["user"] for each in found["messages"]] == ["U2ACMEWEST"]
 
 
-async def test_send_calls_a_command(pair: Pair) -> None:
+async def test_send_calls_a_command_and_says_what_is_wrong(pair: Pair) -> None:
     pair.app.answer({"text": "deploying"})
     code, lines, _ = await send(pair, "/deploy web now")
     assert (code, lines[1:]) == (0, ["deploying"])
@@ -75,9 +75,6 @@ async def test_send_calls_a_command(pair: Pair) -> None:
     pair.app.answers.append(Answer(503))
     code, _, errors = await send(pair, "/deploy")
     assert (code, "http_error 503" in errors) == (1, True)
-
-
-async def test_send_says_what_is_wrong(pair: Pair) -> None:
     for options, message in (
         (("--channel", "nowhere"), "no channel nowhere"),
         (("--no-mention",), "makes no event"),
@@ -108,20 +105,17 @@ async def test_load_fails_where_an_event_was_not_acknowledged_or_the_app_is_miss
     assert sorted(each["text"][-6:] for each in found["messages"]) == ["load 0", "load 1", "load 2"]
 
 
-async def test_it_runs_as_a_process_and_ends_on_sigterm() -> None:
+async def test_it_runs_as_a_process_ends_on_sigterm_and_names_a_port_that_is_taken() -> None:
     port = free_port()
     url, env = f"http://127.0.0.1:{port}", {"SURELANE_SIMULATOR_PORT": str(port)}
     async with service("surelane_dev.simulator", env, ready=f"{url}/livez", ready_within=300) as running:
         assert (await run("send", "hello", "--url", url)).exit_code == 0
     assert any("simulated Slack is ready" in line for line in running.output)
-
-
-async def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         env = {"SURELANE_SIMULATOR_PORT": str(port)}
-        async with service("surelane_dev.simulator", env, ready="") as running:
-            assert await running.child.wait() == 2
-    shown = "\n".join(running.output)
+        async with service("surelane_dev.simulator", env, ready="") as refused:
+            assert await refused.child.wait() == 2
+    shown = "\n".join(refused.output)
     assert f"cannot listen on 127.0.0.1:{port}" in shown
     assert "SURELANE_SIMULATOR_PORT" in shown

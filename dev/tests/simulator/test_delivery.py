@@ -20,7 +20,7 @@ async def delivered(pair: Pair, state: str = "delivered") -> list[dict[str, Any]
     return attempts
 
 
-async def test_a_mention_arrives_signed_and_is_done_when_acknowledged(pair: Pair) -> None:
+async def test_a_mention_arrives_signed_and_can_be_doubled_overtaken_and_sent_again(pair: Pair) -> None:
     event_id = await only_event(pair)
     (request,) = await pair.app.arrive(1)
     assert request.genuine
@@ -29,6 +29,22 @@ async def test_a_mention_arrives_signed_and_is_done_when_acknowledged(pair: Pair
     assert (request.envelope["event_id"], request.envelope["event"]["type"]) == (event_id, "app_mention")
     delivery = await pair.settled(event_id, "delivered")
     assert [attempt["status"] for attempt in delivery["attempts"]] == [200]
+    await pair.control.request("POST", "/control/faults", {"kind": "duplicate"})
+    await only_event(pair)
+    _, first, second = await pair.app.arrive(3)
+    assert first.body == second.body
+    assert second.retry == ("1", "http_timeout")
+
+    await pair.control.request("POST", "/control/faults", {"kind": "out_of_order"})
+    held = await only_event(pair)
+    assert (await pair.control.request("GET", f"/control/deliveries/{held}"))["state"] == "held"
+    later = await only_event(pair)
+    await pair.app.arrive(5)
+    assert [event["event_id"] for event in pair.app.events[3:]] == [later, held]
+
+    await pair.control.request("POST", f"/control/deliveries/{held}/resend", {})
+    received = await pair.app.arrive(6)
+    assert received[4].body == received[5].body
 
 
 async def test_errors_are_retried_three_times_with_number_and_reason(pair: Pair) -> None:
@@ -44,14 +60,11 @@ async def test_errors_are_retried_three_times_with_number_and_reason(pair: Pair)
     assert [each["retry_num"] for each in await delivered(pair)] == [0, 1], "the first 200 ends the retries"
 
 
-async def test_no_retry_is_honoured_except_on_a_200(pair: Pair) -> None:
+async def test_no_retry_is_honoured_except_on_a_200_and_endless_redirects_are_the_reason(pair: Pair) -> None:
     pair.app.answers.append(Answer(400, {"X-Slack-No-Retry": "1"}))
     assert len(await delivered(pair, "failed")) == 1
     pair.app.answers.append(Answer(200, {"X-Slack-No-Retry": "1"}))
     assert len(await delivered(pair)) == 1
-
-
-async def test_the_reason_says_that_redirects_have_no_end(pair: Pair) -> None:
     pair.app.answers.extend([Answer(307, {"Location": "/slack/events"})] * 3)
     assert [attempt["status"] for attempt in await delivered(pair)] == [None, 200]
     assert pair.app.received[-1].retry == ("1", "too_many_redirects")
@@ -79,25 +92,6 @@ async def test_one_message_is_two_events_where_both_are_subscribed() -> None:
         assert [event["kind"] for event in answer["events"]] == ["app_mention", "message.channel"]
         assert len({event["event_id"] for event in pair.app.events}) == 2
         assert len({event["event"]["ts"] for event in pair.app.events}) == 1
-
-
-async def test_an_event_can_be_doubled_overtaken_and_delivered_again(pair: Pair) -> None:
-    await pair.control.request("POST", "/control/faults", {"kind": "duplicate"})
-    await only_event(pair)
-    first, second = await pair.app.arrive(2)
-    assert first.body == second.body
-    assert second.retry == ("1", "http_timeout")
-
-    await pair.control.request("POST", "/control/faults", {"kind": "out_of_order"})
-    held = await only_event(pair)
-    assert (await pair.control.request("GET", f"/control/deliveries/{held}"))["state"] == "held"
-    later = await only_event(pair)
-    await pair.app.arrive(4)
-    assert [event["event_id"] for event in pair.app.events[2:]] == [later, held]
-
-    await pair.control.request("POST", f"/control/deliveries/{held}/resend", {})
-    received = await pair.app.arrive(5)
-    assert received[3].body == received[4].body
 
 
 async def test_a_command_is_a_signed_form_and_is_not_retried(pair: Pair) -> None:

@@ -65,7 +65,7 @@ async def test_who_and_where(pair: Pair) -> None:
         assert await failing(missing) == error
 
 
-async def test_a_reply_with_metadata_is_found_again_in_its_thread(pair: Pair) -> None:
+async def test_a_reply_with_metadata_is_found_in_its_thread_and_a_long_one_comes_in_pages(pair: Pair) -> None:
     ts = (await pair.said())["ts"]
     thread: dict[str, Any] = {"channel": GENERAL, "ts": ts}
     event = {"event_id": "Ev1", "ordinal": 0}
@@ -78,9 +78,6 @@ async def test_a_reply_with_metadata_is_found_again_in_its_thread(pair: Pair) ->
     assert "metadata" not in short["messages"][1]
     assert full["messages"][1]["metadata"] == {"event_type": "surelane_reply", "event_payload": event}
     assert (short["messages"][0]["reply_count"], short["has_more"]) == (1, False)
-
-
-async def test_a_long_thread_comes_in_pages_that_slack_sdk_follows(pair: Pair) -> None:
     asked = await pair.said()
     for number in range(5):
         await pair.web.chat_postMessage(channel=GENERAL, thread_ts=asked["ts"], text=str(number))
@@ -105,19 +102,7 @@ async def test_a_channels_history_has_broadcast_replies_alone(pair: Pair) -> Non
     assert await failing(nobody) == "user_not_in_channel"
 
 
-async def test_the_bots_messages_can_be_changed_and_taken_back_and_nobody_elses(pair: Pair) -> None:
-    asked = {"channel": GENERAL, "ts": (await pair.said())["ts"]}
-    posted = await pair.web.chat_postMessage(channel=GENERAL, text="one", blocks=[SectionBlock(text="one")])
-    own = {"channel": GENERAL, "ts": posted["ts"]}
-    changed = await pair.web.chat_update(**own, text="second")
-    assert (changed["text"], changed["message"]["edited"]["user"]) == ("second", BOT)
-    assert await failing(pair.web.chat_update(**asked, text="no")) == "cant_update_message"
-    assert await failing(pair.web.chat_delete(**asked)) == "cant_delete_message"
-    await pair.web.chat_delete(**own)
-    assert await failing(pair.web.chat_delete(**own)) == "message_not_found"
-
-
-async def test_reactions(pair: Pair) -> None:
+async def test_reactions_and_the_bots_own_messages_can_be_changed_and_taken_back(pair: Pair) -> None:
     where = {"channel": GENERAL, "timestamp": (await pair.said())["ts"]}
     await pair.web.reactions_add(name="eyes", **where)
     assert await failing(pair.web.reactions_add(name="eyes", **where)) == "already_reacted"
@@ -128,9 +113,18 @@ async def test_reactions(pair: Pair) -> None:
     assert await failing(pair.web.reactions_add(name="not a name", **where)) == "invalid_name"
     nowhere = pair.web.reactions_add(name="eyes", channel=GENERAL, timestamp="1.1")
     assert await failing(nowhere) == "message_not_found"
+    asked = {"channel": GENERAL, "ts": where["timestamp"]}
+    posted = await pair.web.chat_postMessage(channel=GENERAL, text="one", blocks=[SectionBlock(text="one")])
+    own = {"channel": GENERAL, "ts": posted["ts"]}
+    changed = await pair.web.chat_update(**own, text="second")
+    assert (changed["text"], changed["message"]["edited"]["user"]) == ("second", BOT)
+    assert await failing(pair.web.chat_update(**asked, text="no")) == "cant_update_message"
+    assert await failing(pair.web.chat_delete(**asked)) == "cant_delete_message"
+    await pair.web.chat_delete(**own)
+    assert await failing(pair.web.chat_delete(**own)) == "message_not_found"
 
 
-async def test_a_streamed_reply_grows_and_ends_with_metadata(pair: Pair) -> None:
+async def test_a_streamed_reply_grows_and_ends_with_metadata_and_a_status_with_the_reply(pair: Pair) -> None:
     asked = await pair.said()
     thread = {"channel": GENERAL, "thread_ts": asked["ts"]}
     assert await failing(pair.web.chat_startStream(**thread)) == "missing_recipient_team_id"
@@ -148,10 +142,6 @@ async def test_a_streamed_reply_grows_and_ends_with_metadata(pair: Pair) -> None
     private = await pair.said(channel="D0ADA00001")
     direct = {"channel": "D0ADA00001", "thread_ts": private["ts"]}
     assert (await pair.web.chat_startStream(**direct, markdown_text="hi"))["ts"], "it answers one person"
-
-
-async def test_a_status_is_shown_and_ends_with_the_reply(pair: Pair) -> None:
-    asked = await pair.said()
     where = {"channel_id": GENERAL, "thread_ts": asked["ts"]}
     await pair.web.assistant_threads_setStatus(status="is thinking", **where)
     state = await pair.control.request("GET", "/control/state")
@@ -210,17 +200,14 @@ async def test_a_command_is_answered_at_its_response_url_five_times(pair: Pair) 
     assert await texts(pair) == ["4", "3", "2", "1", "0"]
 
 
-async def test_a_scheduled_message_is_posted_at_its_time(pair: Pair) -> None:
-    at = int(time.time()) + 2
+async def test_a_scheduled_message_is_posted_at_its_time_or_deleted_until_a_minute_before(pair: Pair) -> None:
+    at: Any = int(time.time()) + 2
     answer = await pair.web.chat_scheduleMessage(channel=GENERAL, text="later", post_at=at)
     assert (answer["post_at"], answer["message"]["text"]) == (at, "later")
     (event,) = await heard(pair, 1)
     assert (event["text"], event["bot_id"]) == ("later", "B0SURELANE")
     assert float(event["ts"]) >= at
     assert (await pair.web.chat_scheduledMessages_list())["scheduled_messages"] == []
-
-
-async def test_a_scheduled_message_can_be_deleted_until_a_minute_before(pair: Pair) -> None:
     near, far = int(time.time()) + 50, int(time.time()) + 3600
     first, second = [
         (await pair.web.chat_scheduleMessage(channel=GENERAL, text="x", post_at=at))["scheduled_message_id"]
@@ -235,16 +222,9 @@ async def test_a_scheduled_message_can_be_deleted_until_a_minute_before(pair: Pa
     assert await failing(delete(first)) == "invalid_scheduled_message_id"
     assert (await delete(second))["ok"]
     assert await failing(delete(second)) == "invalid_scheduled_message_id"
-
-
-async def test_times_that_slack_refuses(pair: Pair) -> None:
     now = int(time.time())
-    at: Any
-    for at, error in (
-        (now - 1, "time_in_past"),
-        (now + 121 * 86400, "time_too_far"),
-        ("soon", "invalid_time"),
-    ):
+    refused = [(now - 1, "time_in_past"), (now + 121 * 86400, "time_too_far"), ("soon", "invalid_time")]
+    for at, error in refused:
         assert await failing(pair.web.chat_scheduleMessage(channel=GENERAL, text="x", post_at=at)) == error
     at = (now // 300 + 10) * 300
     for _ in range(30):  # as many may be due in five minutes
@@ -273,13 +253,7 @@ async def test_a_function_runs_with_a_token_of_its_own_and_completes_once(pair: 
     assert await failing(unknown) == "function_execution_not_found"
 
 
-async def test_a_mention_may_be_empty(pair: Pair) -> None:
-    assert (await pair.said(""))["text"] == f"<@{BOT}>"
-    with pytest.raises(SimulatorError, match="may be empty only"):
-        await pair.control.say("")
-
-
-async def test_me_and_another_apps_bot_write_messages_of_their_own_kinds(pair: Pair) -> None:
+async def test_me_and_other_bots_write_kinds_of_their_own_and_a_mention_may_be_empty(pair: Pair) -> None:
     await pair.control.request("POST", "/control/messages", {"text": "waves", "me": True})
     (event,) = await heard(pair, 1)
     assert (event["type"], event["subtype"], event["text"]) == ("message", "me_message", "waves")
@@ -291,6 +265,9 @@ async def test_me_and_another_apps_bot_write_messages_of_their_own_kinds(pair: P
         assert (event["subtype"], event["username"]) == ("bot_message", "Deploys")
         assert not {"user", "client_msg_id", "app_id"} & event.keys()
     assert (await pair.web.bots_info(bot=events[0]["bot_id"]))["bot"]["name"] == "Deploys"
+    assert (await pair.said(""))["text"] == f"<@{BOT}>"
+    with pytest.raises(SimulatorError, match="may be empty only"):
+        await pair.control.say("")
 
 
 async def test_an_edit_says_what_was_there_before(pair: Pair) -> None:
@@ -301,6 +278,8 @@ async def test_an_edit_says_what_was_there_before(pair: Pair) -> None:
     await pair.web.chat_delete(channel=GENERAL, ts=sent["ts"])
     posted, edited, deleted = sorted(await heard(pair, 3), key=lambda event: str(event["event_ts"]))
     assert (posted["blocks"], posted["metadata"]) == ([divider], metadata)
+    assert (edited["subtype"], edited["hidden"]) == ("message_changed", True)
+    assert (deleted["subtype"], deleted["deleted_ts"]) == ("message_deleted", sent["ts"])
     assert edited["previous_message"]["blocks"] == [divider]
     assert (edited["previous_message"]["text"], edited["message"]["text"]) == ("a", "b")
     assert edited["message"]["metadata"] == metadata

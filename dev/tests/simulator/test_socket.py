@@ -97,13 +97,7 @@ async def test_a_disconnected_app_comes_back(app: App, reason: str | None) -> No
         assert await client.session_id() != first
 
 
-async def test_only_an_app_level_token_opens_connections(app: App) -> None:
-    for token, error in (("xoxb-1", "not_allowed_token_type"), ("any", "invalid_auth")):
-        assert await failing(app.web.apps_connections_open(app_token=token)) == error
-    assert await failing(app.web.auth_test(token=TOKEN)) == "not_allowed_token_type"
-
-
-async def test_a_ticket_opens_one_connection_and_an_app_has_ten(app: App) -> None:
+async def test_only_an_app_level_token_opens_connections_a_ticket_one_and_an_app_has_ten(app: App) -> None:
     async with aiohttp.ClientSession() as session:
         opened = []
         for number in range(11):
@@ -118,3 +112,6 @@ async def test_a_ticket_opens_one_connection_and_an_app_has_ten(app: App) -> Non
             with pytest.raises(aiohttp.WSServerHandshakeError):
                 await session.ws_connect(url)
         await asyncio.gather(*(socket.close() for socket in opened))
+    for token, error in (("xoxb-1", "not_allowed_token_type"), ("any", "invalid_auth")):
+        assert await failing(app.web.apps_connections_open(app_token=token)) == error
+    assert await failing(app.web.auth_test(token=TOKEN)) == "not_allowed_token_type"

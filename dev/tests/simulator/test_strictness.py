@@ -40,18 +40,15 @@ async def test_tokens(pair: Pair, request_: dict[str, Any], error: str | None) -
     assert (await call(pair, "auth.test", **request_)).get("error") == error
 
 
-async def test_a_method_that_slack_does_not_have(pair: Pair) -> None:
-    unknown = {"ok": False, "error": "unknown_method", "req_method": "chat.shout"}
-    assert await call(pair, "chat.shout") == unknown
-
-
-async def test_every_missing_argument_is_named_and_json_is_none_for_methods_that_read(pair: Pair) -> None:
+async def test_every_missing_argument_is_named_and_a_method_that_slack_does_not_have(pair: Pair) -> None:
     given: dict[str, Any]
     for given in ({}, {"json": {"channel": GENERAL}}):
         answer = await call(pair, "conversations.replies", **given)
         assert answer["error"] == "invalid_arguments"
         messages = answer["response_metadata"]["messages"]
         assert messages == [f"[ERROR] missing required field: {name}" for name in ("channel", "ts")]
+    unknown = {"ok": False, "error": "unknown_method", "req_method": "chat.shout"}
+    assert await call(pair, "chat.shout") == unknown
 
 
 @pytest.mark.parametrize(
@@ -122,6 +119,9 @@ async def test_form_and_json_say_the_same_and_json_without_a_charset_gets_a_warn
     warned = await call(pair, "chat.postMessage", json=given)
     assert (warned["ok"], warned["warning"]) == (True, "missing_charset")
     assert warned["response_metadata"]["warnings"] == ["missing_charset"]
+    told = await call(pair, "api.test", headers={}, data={"foo": "bar"})
+    assert told == {"ok": True, "args": {"foo": "bar"}}
+    assert (await call(pair, "api.test", headers={}, data={"error": "my_error"}))["error"] == "my_error"
 
 
 async def test_a_call_needs_its_scope() -> None:
@@ -132,23 +132,7 @@ async def test_a_call_needs_its_scope() -> None:
         assert answer["provided"] == "channels:history,chat:write"
 
 
-async def test_api_test_needs_no_token_and_answers_what_it_is_told(pair: Pair) -> None:
-    told = await call(pair, "api.test", headers={}, data={"foo": "bar"})
-    assert told == {"ok": True, "args": {"foo": "bar"}}
-    assert (await call(pair, "api.test", headers={}, data={"error": "my_error"}))["error"] == "my_error"
-
-
-async def test_blocks_and_buttons_without_ids_are_given_some(pair: Pair) -> None:
-    blocks = [{"type": "actions", "elements": [{"type": "button", "text": plain("Go")}]}]
-    more = [{"color": "#36a64f", "blocks": [DIVIDER]}]
-    posted = await pair.web.chat_postMessage(channel=GENERAL, text="x", blocks=blocks, attachments=more)
-    (block,), (attachment,) = posted["message"]["blocks"], posted["message"]["attachments"]
-    assert block["block_id"]
-    assert block["elements"][0]["action_id"]
-    assert attachment["blocks"][0]["block_id"]
-
-
-async def test_each_way_to_show_blocks_checks_them(pair: Pair) -> None:
+async def test_each_way_to_show_blocks_checks_them_and_gives_ids_to_those_without(pair: Pair) -> None:
     ts = (await pair.web.chat_postMessage(channel=GENERAL, text="x"))["ts"]
     problem = "must be more than 0 characters [json-pointer:/blocks/0/text/text]"
     for showing in (
@@ -163,16 +147,20 @@ async def test_each_way_to_show_blocks_checks_them(pair: Pair) -> None:
     assert answer["error"] == "invalid_arguments"
     lacks = "[ERROR] missing required field: title [json-pointer:/view]"
     assert answer["response_metadata"]["messages"] == [lacks]
+    blocks = [{"type": "actions", "elements": [{"type": "button", "text": plain("Go")}]}]
+    more = [{"color": "#36a64f", "blocks": [DIVIDER]}]
+    posted = await pair.web.chat_postMessage(channel=GENERAL, text="x", blocks=blocks, attachments=more)
+    (block,), (attachment,) = posted["message"]["blocks"], posted["message"]["attachments"]
+    assert block["block_id"]
+    assert block["elements"][0]["action_id"]
+    assert attachment["blocks"][0]["block_id"]
 
 
-async def test_all_markdown_of_a_message_together_has_a_bound(pair: Pair) -> None:
+async def test_all_markdown_of_a_message_has_a_bound_and_an_update_takes_less_than_a_post(pair: Pair) -> None:
     half = {"type": "markdown", "text": "x" * 6_000}
     assert (await pair.web.chat_postMessage(channel=GENERAL, text="x", blocks=[half, half]))["ok"]
     longer = pair.web.chat_postMessage(channel=GENERAL, text="x", blocks=[half, half, half])
     assert await failing(longer) == "msg_blocks_too_long"
-
-
-async def test_an_update_takes_less_text_than_a_post(pair: Pair) -> None:
     ts = (await pair.web.chat_postMessage(channel=GENERAL, text="x" * 40_000))["ts"]
     assert (await pair.web.chat_update(channel=GENERAL, ts=ts, text="x" * 4_000))["ok"]
     assert await failing(pair.web.chat_update(channel=GENERAL, ts=ts, text="x" * 4_001)) == "msg_too_long"

@@ -60,7 +60,7 @@ async def slack() -> AsyncIterator[Slack]:
         yield Slack(simulator, url, session)
 
 
-async def test_a_token_reaches_its_own_workspace_or_organization_alone(slack: Slack) -> None:
+async def test_a_token_reaches_its_own_workspace_or_each_of_its_organization_alone(slack: Slack) -> None:
     bakery = (await slack.install(BAKERY))["access_token"]
     grid = (await slack.install(EAST, wide=True))["access_token"]
     assert [await slack.post(bakery, team) for team in (BAKERY, EAST)] == ["", "channel_not_found"]
@@ -70,9 +70,6 @@ async def test_a_token_reaches_its_own_workspace_or_organization_alone(slack: Sl
     told = {"team_id": BAKERY, "user_id": "U1BAKERY01", "is_enterprise_install": False}
     assert told.items() <= tested.items()
     assert (await slack.call("auth.test", grid))["is_enterprise_install"]
-
-
-async def test_an_organizations_token_reaches_each_of_its_workspaces(slack: Slack) -> None:
     grid = (await slack.install(EAST, wide=True, scopes="chat:write,users:read"))["access_token"]
     west = slack.simulator.installs.workspaces[WEST]
     person, channel = west.people()[0], west.channels["C0ACMEWEST"]
@@ -86,13 +83,12 @@ async def test_an_organizations_token_reaches_each_of_its_workspaces(slack: Slac
     modal = json.dumps({"type": "modal", "title": {"type": "plain_text", "text": "West"}, "blocks": []})
     trigger = slack.simulator.interactions.new_trigger(person.id)
     assert (await slack.call("views.open", grid, trigger_id=trigger, view=modal))["view"]["team_id"] == WEST
-    bakery = (await slack.install(BAKERY))["access_token"]
     trigger = slack.simulator.interactions.new_trigger(person.id)
     refused = await slack.call("views.open", bakery, trigger_id=trigger, view=modal)
     assert refused["error"] == "invalid_trigger_id"
 
 
-async def test_codes_and_refresh_tokens_work_once_and_for_the_app_alone(slack: Slack) -> None:
+async def test_codes_and_refresh_tokens_work_once_and_removed_ones_are_refused(slack: Slack) -> None:
     assert (await slack.call("oauth.v2.access", code="x", client_id="1.1"))["error"] == "invalid_client_id"
     wrong = APP | {"client_secret": "wrong"}
     assert (await slack.call("oauth.v2.access", code="x", **wrong))["error"] == "bad_client_secret"
@@ -104,9 +100,6 @@ async def test_codes_and_refresh_tokens_work_once_and_for_the_app_alone(slack: S
     assert fresh["access_token"] != given["access_token"]
     assert await slack.post(fresh["access_token"], BAKERY) == ""
     assert (await slack.call("oauth.v2.access", **refresh))["error"] == "invalid_refresh_token"
-
-
-async def test_removed_tokens_are_refused_and_the_app_is_told(slack: Slack) -> None:
     first, second = [(await slack.install(BAKERY)) for _ in range(2)]
     assert (await slack.call("auth.revoke", first["access_token"]))["revoked"]
     assert await slack.post(first["access_token"], BAKERY) == "token_revoked"
@@ -155,7 +148,7 @@ async def test_the_control_api_lets_people_use_each_workspace(slack: Slack) -> N
     assert nowhere["error"] == "there is no workspace T0NOTHERE1"
 
 
-async def test_with_a_client_id_the_demo_workspace_installs_the_app_too() -> None:
+async def test_with_a_client_id_the_demo_workspace_installs_the_app_and_it_is_ready_only_then() -> None:
     settings = load_settings(SimulatorSettings, port=0, posting=False, client_id=DEMO_CLIENT_ID)
     async with serving_simulator(settings) as (url, simulator), aiohttp.ClientSession() as session:
         slack, demo = Slack(simulator, url, session), simulator.workspace
@@ -164,13 +157,9 @@ async def test_with_a_client_id_the_demo_workspace_installs_the_app_too() -> Non
         await slack.install(demo.team_id)
         demo.post(demo.channels["C0GENERAL1"], "U0ADA00001", f"<@{demo.bot.id}> hello")
         assert [each.kind for each in simulator.sender.deliveries.values()] == ["app_mention"]
-
-
-async def test_it_is_ready_once_the_demo_workspace_has_installed_the_app() -> None:
-    """dev/tests/system/test_up.py installs it at the real ingest."""
     nobody = f"http://127.0.0.1:{free_port()}"
-    settings = load_settings(SimulatorSettings, port=0, ingest_url=nobody, client_id=DEMO_CLIENT_ID)
-    async with serving_simulator(settings) as (url, _), aiohttp.ClientSession() as session:
+    waits = load_settings(SimulatorSettings, port=0, ingest_url=nobody, client_id=DEMO_CLIENT_ID)
+    async with serving_simulator(waits) as (url, _), aiohttp.ClientSession() as session:
         async with session.get(f"{url}/readyz") as waiting:
             assert waiting.status == 503
         async with session.get(f"{url}/livez") as alive:

@@ -62,17 +62,16 @@ def test_a_directory_half_made_was_made_again_and_only_the_server_s_user_may_ent
     assert stat.S_IMODE((made / MAJOR).stat().st_mode) == 0o700
 
 
-async def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    occupied = tmp_path / "file"
-    occupied.touch()
-    with pytest.raises(PostgresError, match=f"SURELANE_DATA_DIR: cannot make {occupied}"):
-        async with embedded(occupied, on_line=print):
-            pass
-
-
-async def test_a_server_that_does_not_start_says_so(made: Path) -> None:
+async def test_a_server_that_does_not_start_and_a_directory_not_made_are_named(
+    made: Path, tmp_path: Path
+) -> None:
     lines: list[str] = []
     with pytest.raises(PostgresError, match="ended with code 1 instead of starting"):
         async with embedded(made, on_line=lines.append, settings={"shared_buffers": "much"}):
             pass
     assert any("shared_buffers" in line for line in lines)
+    occupied = tmp_path / "file"
+    occupied.touch()
+    with pytest.raises(PostgresError, match=f"SURELANE_DATA_DIR: cannot make {occupied}"):
+        async with embedded(occupied, on_line=print):
+            pass

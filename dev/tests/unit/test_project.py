@@ -18,7 +18,7 @@ from surelane_dev.simulator.manifest import manifest_of
 from tests.deploy.commands import ROOT
 
 
-def test_a_new_project_s_files_can_be_read(tmp_path: Path) -> None:
+def test_a_new_project_s_files_can_be_read_and_those_for_a_host_are_the_repository_s(tmp_path: Path) -> None:
     root = tmp_path / "deploy-bot"
     write_project(root)
     for file in root.rglob("*"):
@@ -32,9 +32,15 @@ def test_a_new_project_s_files_can_be_read(tmp_path: Path) -> None:
     assert services.keys() == {"settings", "db", "migrate", "ingest", "worker", "operator"}
     assert "SURELANE_HANDLERS" not in str(services), "the image names the handlers"
     assert "ENV SURELANE_HANDLERS=deploy_bot.handlers:handlers" in (root / "Dockerfile").read_text()
+    for name, source in (
+        ("compose.tls.yaml", "examples/compose/tls.yaml"),
+        ("compose.backups.yaml", "examples/compose/backups.yaml"),
+        ("accounts.sql", "k8s/components/timescaledb/accounts.sql"),
+    ):
+        assert (root / name).read_text() == (ROOT / source).read_text()
 
 
-def test_a_new_agent_has_a_fake_model_and_the_packages_of_a_real_one(tmp_path: Path) -> None:
+def test_a_new_agent_has_a_fake_model_and_real_packages_and_a_bolt_app_is_named(tmp_path: Path) -> None:
     root = tmp_path / "deploy-bot"
     write_project(root, "agent")
     assert find_project(root).model == "fake"
@@ -45,24 +51,11 @@ def test_a_new_agent_has_a_fake_model_and_the_packages_of_a_real_one(tmp_path: P
     worker = yaml.safe_load(demonstration)["services"]["worker"]
     assert worker["environment"]["SURELANE_MODEL"] == "${SURELANE_MODEL:-fake}"
     assert "pydantic-ai-slim[mcp,openai]" in (root / "Dockerfile").read_text()
-
-
-def test_a_new_bolt_app_is_the_worker_s_attribute(tmp_path: Path) -> None:
-    root = tmp_path / "deploy-bot"
+    root = tmp_path / "bolt/deploy-bot"
     write_project(root, "bolt")
     assert find_project(root).handlers == "deploy_bot.handlers:app"
     assert "ENV SURELANE_HANDLERS=deploy_bot.handlers:app" in (root / "Dockerfile").read_text()
     assert "slack-bolt" in (root / "Dockerfile").read_text()
-
-
-def test_files_for_a_host_are_those_of_the_repository(tmp_path: Path) -> None:
-    write_project(tmp_path / "deploy-bot")
-    for name, source in (
-        ("compose.tls.yaml", "examples/compose/tls.yaml"),
-        ("compose.backups.yaml", "examples/compose/backups.yaml"),
-        ("accounts.sql", "k8s/components/timescaledb/accounts.sql"),
-    ):
-        assert (tmp_path / "deploy-bot" / name).read_text() == (ROOT / source).read_text()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`surelane dev` gives its programs the right settings, and the simulator no secret."""
+"""`surelane dev` gives its programs the right settings, ports and accounts, and the simulator no secret."""
 
 import re
 import signal
@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from surelane.errors import SettingsError
+from surelane_dev.accounts import uri_of
 from surelane_dev.dev_settings import DevSettings
+from surelane_dev.ports import Wanted, choose
 from surelane_dev.project import Project
 from surelane_dev.services import Databases, services, set_aside, where_to_look
 from surelane_ingest.ingest_settings import IngestSettings
@@ -23,6 +26,7 @@ from surelane_service.service_settings import (
     load_settings,
 )
 from surelane_worker.worker_settings import WorkerSettings
+from tests.processes import free_port
 
 PORTS = {"ingest": 1080, "operator": 1081, "worker_private": 1082, "ingest_private": 1083, "simulator": 1090}
 PROJECT = Project(Path("/home/ada/mybot"), "mybot.handlers:handlers", Path("/home/ada/mybot/manifest.yaml"))
@@ -145,19 +149,16 @@ def test_the_public_token_opens_the_api_on_this_machine_only(monkeypatch: pytest
     assert not off & environments()["operator"].keys()
 
 
-def test_a_given_database_s_password_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    uri = "postgresql://someone:hunter2@db/surelane"
-    monkeypatch.setenv("SURELANE_DEV_DATABASE_URL", uri)
-    assert "hunter2" not in shown(uri=uri)
-    assert "http://127.0.0.1:1090/" in shown(uri=uri)
-
-
-def test_a_deployment_s_database_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deployment_s_database_is_not_used_and_no_password_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     production = "postgresql://production/surelane"
     give(monkeypatch, DATABASE_URL=production, SURELANE_OPERATOR_DATABASE_URL=production)
     assert load_settings(DevSettings).database_url is None
     assert not any("production" in value for found in environments().values() for value in found.values())
     assert "DATABASE_URL, SURELANE_OPERATOR_DATABASE_URL" in set_aside()[0]
+    uri = "postgresql://someone:hunter2@db/surelane"
+    monkeypatch.setenv("SURELANE_DEV_DATABASE_URL", uri)
+    assert "hunter2" not in shown(uri=uri)
+    assert "http://127.0.0.1:1090/" in shown(uri=uri)
 
 
 def test_a_project_s_handlers_are_used_unless_others_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,3 +224,36 @@ def test_settings_that_cannot_be_used_end_it_before_anything_starts(
     assert main(socket_mode=socket_mode) == 2
     assert said in capsys.readouterr().out
     assert not (tmp_path / "pg").exists()
+
+
+HOST = "127.0.0.1"
+
+
+def test_a_port_that_is_not_set_moves_when_it_is_taken_or_another_s_and_zero_means_any(taken: str) -> None:
+    moved = choose(HOST, {"ingest": Wanted("SURELANE_PORT", None, int(taken))})["ingest"]
+    assert moved not in (0, int(taken))
+    wanted = free_port()
+    first, second = Wanted("SURELANE_PORT", None, wanted), Wanted("SURELANE_SIMULATOR_PORT", wanted, 0)
+    ports = choose(HOST, {"ingest": first, "simulator": second})
+    assert ports["simulator"] == wanted
+    assert ports["ingest"] != wanted
+    assert choose(HOST, {"ingest": Wanted("SURELANE_PORT", 0, 8080)})["ingest"] > 0
+
+
+def test_a_port_that_is_set_and_taken_is_named_and_an_address_that_is_not_ours(taken: str) -> None:
+    with pytest.raises(SettingsError, match=f"SURELANE_PORT: cannot listen on {HOST}:{taken}"):
+        choose(HOST, {"ingest": Wanted("SURELANE_PORT", int(taken), 8080)})
+    with pytest.raises(SettingsError, match="SURELANE_PORT"):
+        choose("192.0.2.1", {"ingest": Wanted("SURELANE_PORT", 8080, 8080)})
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("postgresql://postgres@/postgres?host=/data/18", "postgresql://surelane@/app?host=/data/18"),
+        ("postgresql://postgres:x@db:5433/postgres", "postgresql://surelane:surelane@db:5433/app"),
+        ("postgresql://db/postgres?sslmode=require", "postgresql://surelane:surelane@db/app?sslmode=require"),
+    ],
+)
+def test_the_server_stays_the_same(uri: str, expected: str) -> None:
+    assert uri_of(uri, role="surelane", database="app") == expected

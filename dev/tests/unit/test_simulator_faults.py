@@ -1,4 +1,4 @@
-"""The simulator's faults, short-lived keys, signatures and settings work as documented."""
+"""The simulator's faults, rate limits, short-lived keys, signatures and settings work as documented."""
 
 from datetime import timedelta
 
@@ -11,20 +11,20 @@ from surelane_dev.simulator.faults import Fault, Faults
 from surelane_dev.simulator.interactions import Interactions, ResponseUrl
 from surelane_dev.simulator.posting.signing import signed_headers
 from surelane_dev.simulator.simulator_settings import SimulatorSettings
+from surelane_dev.simulator.webapi.dispatch import METHODS
+from surelane_dev.simulator.webapi.tiers import IN_CHANNEL, PER_MINUTE, RateLimitedError, RateLimits
 from surelane_service.service_settings import load_settings
+from surelane_worker.slack.limits import rules_of
 
 WRONG: tuple[dict[str, object], ...] = ({"delay": "soon"}, {"count": 0}, {"x": 1})
 
 
-def test_a_fault_meets_its_method_as_often_as_it_says() -> None:
+def test_a_fault_meets_its_method_as_often_as_it_says_or_until_it_is_taken_away() -> None:
     faults = Faults()
     faults.add(Fault(kind="server_error", methods=["chat.postMessage"], count=2))
     taken = [faults.take(Faults.API, name) for name in ("auth.test", *["chat.postMessage"] * 3)]
     assert [fault is not None for fault in taken] == [False, True, True, False]
     assert faults.active == []
-
-
-def test_a_fault_without_a_count_stays_until_it_is_taken_away() -> None:
     changes: list[int] = []
     faults = Faults(lambda: changes.append(len(faults.active)))
     faults.add(Fault(kind="invalid_auth", count=None))
@@ -54,7 +54,7 @@ def test_requests_are_signed_as_slacks_verifier_wants() -> None:
     assert not verifier.is_valid_request(b"{}", headers)
 
 
-def test_a_trigger_id_opens_one_modal_within_three_seconds() -> None:
+def test_a_trigger_opens_one_modal_in_three_seconds_and_a_response_url_is_good_for_five_uses() -> None:
     now = [100.0]
     interactions = Interactions("http://slack.example", lambda: now[0])
     first, second = interactions.new_trigger("U1"), interactions.new_trigger("U1")
@@ -63,11 +63,6 @@ def test_a_trigger_id_opens_one_modal_within_three_seconds() -> None:
     assert interactions.use_trigger("made up")[0] == "unknown"
     now[0] += 3.1
     assert interactions.use_trigger(second)[0] == "expired"
-
-
-def test_a_response_url_is_good_for_five_uses_in_thirty_minutes() -> None:
-    now = [100.0]
-    interactions = Interactions("http://slack.example", lambda: now[0])
     keys = [interactions.new_response_url("C1", "U1").rpartition("/")[2] for _ in range(2)]
     assert all(isinstance(interactions.spend_response(keys[0]), ResponseUrl) for _ in range(5))
     assert interactions.spend_response(keys[0]) == "used_url"
@@ -102,3 +97,79 @@ def test_an_unusable_setting_is_named(monkeypatch: pytest.MonkeyPatch, name: str
     monkeypatch.setenv(name, value)
     with pytest.raises(SettingsError, match=name):
         load_settings(SimulatorSettings)
+
+
+class Stopped:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def done(limits: RateLimits, method: str, calls: int = 500, token: str = "a", channel: str = "C1") -> int:
+    """Return how many of a number of calls are done before one is refused."""
+    for number in range(calls):
+        try:
+            limits.count(method, token, {"channel": channel, "channel_id": channel})
+        except RateLimitedError:
+            return number
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("method", "calls"), [("users.list", 20), ("reactions.add", 50), ("users.info", 100)]
+)
+def test_a_method_is_limited_per_minute_and_token(method: str, calls: int) -> None:
+    clock = Stopped()
+    limits = RateLimits("on", clock)
+    assert done(limits, method) == calls
+    assert done(limits, method, token="b") == calls
+    clock.now = 59.9
+    assert done(limits, method) == 0
+    clock.now = 60.0
+    assert done(limits, method) == calls
+
+
+def test_refusals_say_when_the_next_call_is_done() -> None:
+    clock = Stopped()
+    limits = RateLimits("on", clock)
+    done(limits, "users.list", calls=1)
+    clock.now = 15.5
+    done(limits, "users.list")
+    with pytest.raises(RateLimitedError) as refused:
+        limits.count("users.list", "a", {})
+    clock.now += refused.value.retry_after
+    assert done(limits, "users.list") == 1
+    assert limits.refused == 3
+
+
+def test_posting_is_limited_per_channel() -> None:
+    clock = Stopped()
+    limits = RateLimits("on", clock)
+    posted = 0
+    for step in range(600):
+        clock.now = step / 10
+        posted += done(limits, "chat.postMessage", calls=1)
+    assert 56 <= posted <= 64
+    assert done(limits, "chat.postMessage", channel="C2") == 4
+
+
+def test_apps_outside_the_marketplace_read_once_a_minute_and_limits_can_change_at_any_time() -> None:
+    assert done(RateLimits("non-marketplace"), "conversations.replies") == 1
+    assert done(RateLimits("on"), "conversations.replies") == 50
+    limits = RateLimits("off")
+    assert done(limits, "users.list") == 500
+    limits.enforce("on")
+    assert done(limits, "users.list") == 20
+    limits.enforce("off")
+    assert done(limits, "users.list") == 500
+
+
+def test_the_worker_keeps_to_limits_that_are_as_low_as_the_simulators() -> None:
+    for method in METHODS:
+        rules = rules_of(method)
+        if method in PER_MINUTE or method not in IN_CHANNEL:
+            assert min(
+                rule.calls * 60 / rule.seconds for rule in rules if not rule.per_channel
+            ) <= PER_MINUTE.get(method, 20)
+        assert (method in IN_CHANNEL) == any(rule.per_channel for rule in rules)

@@ -1,14 +1,17 @@
-"""A worker's cursors pass over no event for longer than two polls."""
+"""A worker's cursors pass over no event for longer than two polls, and a second claim goes out at need."""
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 
 import pytest
 
+from surelane.errors import DatabaseUnavailable
 from surelane.events import Event
 from surelane_service.engine import LANES, Peek
-from surelane_worker.claiming.claimer import MARGIN, Cursors
+from surelane_worker.claiming.claimer import MANY, MARGIN, Cursors, SecondClaims
 
 T0 = datetime(2025, 1, 1, tzinfo=UTC)
 KINDS = ["a", "b"]
@@ -63,15 +66,12 @@ def test_cursor_stands_a_margin_behind_the_newest_seen_and_no_claim_moves_it_bac
         assert starts[place(3, "b")] is None
 
 
-def test_where_nothing_is_visible_the_cursor_stands_a_margin_behind_the_peek_that_says_so() -> None:
+def test_a_cursor_stands_a_margin_behind_an_empty_peek_and_goes_back_to_what_it_passed_over() -> None:
     cursors = Cursors()
     assert corrected(cursors, peek(50)) == [at(50) - MARGIN] * LANES * 2
     assert corrected(cursors, peek(60)) == [at(50) - MARGIN] * LANES * 2, "a late commit is still ahead of it"
     starts = corrected(Cursors(), peek(50, {place(3, "a"): 51}))
     assert starts[place(3, "a")] == at(50) - MARGIN
-
-
-def test_a_peek_moves_a_cursor_back_to_what_it_passed_over() -> None:
     cursors = Cursors()
     cursors.advance([seen(3, "a", 30), seen(4, "a", 30)], cursors.corrections)
     starts = corrected(cursors, peek(50, {place(3, "a"): 7, place(4, "a"): 40, place(5, "b"): 6}))
@@ -181,18 +181,15 @@ def test_what_a_peek_saw_is_found_by_the_next_claim_in_every_order(cursor: float
     assert told or (cursor == 29.0 and not full)
 
 
-def test_a_paused_kind_is_scanned_in_full_when_it_is_resumed() -> None:
+def test_a_resumed_kind_is_scanned_in_full_and_a_lane_of_a_priority_has_a_cursor_once_in_use() -> None:
     cursors = Cursors()
     cursors.advance([seen(3, "a", 30), seen(3, "b", 30)], cursors.corrections)
     starts = corrected(cursors, peek(50, paused="a"))
     assert {starts[place(lane, "a")] for lane in range(LANES)} == {None}
     assert starts[place(3, "b")] == at(30) - MARGIN
-
-
-def test_a_lane_of_a_priority_has_a_cursor_once_it_is_in_use() -> None:
-    """Claims and peeks tell of lanes beyond those that every kind uses. One that went out of use keeps its place."""
     cursors = Cursors()
     cursors.advance([seen(17, "b", 30)], cursors.corrections)
+    # One that went out of use keeps its place.
     for starts in (cursors.starts(KINDS), corrected(cursors, peek(40))):
         assert len(starts) == 18 * len(KINDS)
         assert starts[place(17, "b")] == at(30) - MARGIN
@@ -200,3 +197,72 @@ def test_a_lane_of_a_priority_has_a_cursor_once_it_is_in_use() -> None:
     assert corrected(cursors, wide)[place(19, "a")] == at(40) - MARGIN
     vts = [at(12) if nth == place(17, "b") else None for nth in range(20 * len(KINDS))]
     assert corrected(cursors, replace(peek(40), vts=vts))[place(17, "b")] == at(12)
+
+
+class Connection:
+    """Notes that it was closed."""
+
+    def __init__(self) -> None:
+        self.closed = asyncio.Event()
+
+    async def close(self) -> None:
+        self.closed.set()
+
+    async def retire(self, within: float) -> None:
+        assert within > 0
+        self.closed.set()
+
+
+def second_claims() -> tuple[SecondClaims, Connection]:
+    connection = Connection()
+    return SecondClaims(cast("Any", connection)), connection
+
+
+async def test_it_goes_out_once_a_large_claim_found_all_it_asked_for() -> None:
+    second, _ = second_claims()
+    for count, limit in [(MANY - 1, MANY - 1), (MANY, MANY + 1), (0, MANY)]:
+        second.found(count, limit)
+        assert not second.is_open
+    second.found(MANY, MANY)
+    assert second.is_open
+    second.found(1, 1)
+    assert second.is_open, "a small claim that found all says nothing"
+    second.found(0, 1)
+    assert not second.is_open, "the queue is empty"
+    second.found(MANY + 100, MANY)
+    assert second.is_open, "a group may bring more than was asked for"
+    assert second.worth([(["a"], MANY), (["b"], MANY - 1)]) == [(["a"], MANY)]
+
+
+async def test_none_goes_out_after_a_failure_or_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    second, _ = second_claims()
+    second.found(MANY, MANY)
+    second.failed(DatabaseUnavailable("too many connections"))
+    second.found(MANY, MANY)
+    assert not second.is_open
+    monkeypatch.setattr("surelane_worker.claiming.claimer.SECOND_PAUSE", 0.0)
+    second.failed(DatabaseUnavailable("too many connections"))
+    second.found(MANY, MANY)
+    assert second.is_open
+    for waits in (True, False):
+        second, _ = second_claims()
+        wanted = asyncio.create_task(second.wanted())
+        if waits:
+            await asyncio.sleep(0)
+        second.stop()
+        assert not await wanted
+        await second.leave()
+        assert not await second.wanted()
+
+
+async def test_a_connection_without_need_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("surelane_worker.claiming.claimer.IDLE", 0.001)
+    second, connection = second_claims()
+    wanted = asyncio.create_task(second.wanted())
+    await connection.closed.wait()
+    second.found(MANY, MANY)
+    assert await wanted, "it is opened again at need"
+    connection.closed.clear()
+    await second.leave()
+    assert connection.closed.is_set(), "it ends before another session begins"
+    assert not second.is_open
