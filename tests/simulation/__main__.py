@@ -14,6 +14,7 @@ import tempfile
 from tests.databases import MEMORY, Server, memory_is_free, migrated_template, running_server
 from tests.mutants.table import MUTANTS
 from tests.mutants.tree import copied, environment
+from tests.simulation import process
 
 PROCESSES = os.cpu_count() or 1
 
@@ -34,7 +35,13 @@ def main() -> int:
     parser.add_argument(
         "--mutant", choices=MUTANTS, metavar="NAME", help="put a fault in, which a seed must find"
     )
+    parser.add_argument(
+        "--on", nargs=2, metavar=("SERVER", "TEMPLATE"), help="run here, in a copy of a database"
+    )
+    parser.add_argument("--only", nargs="+", type=int, metavar="SEED", help="the seeds to run here")
     given = parser.parse_args()
+    if given.on:
+        return process.run(given)
     more = [f"--{each}" for each in ("verbose", "trace", "shrink") if getattr(given, each)]
     if given.mutant:
         again = [*more, "--until-broken", "--first", str(given.first), "--seeds", str(given.seeds)]
@@ -64,8 +71,8 @@ async def _share(seeds: range, more: list[str]) -> int:
 async def _started(
     server: Server, template: str, seeds: range, more: list[str]
 ) -> asyncio.subprocess.Process:
-    own = [server.admin, template, *map(str, seeds), *more]
-    command = [sys.executable, "-m", "tests.simulation.process", *own]
+    own = ["--on", server.admin, template, "--only", *map(str, seeds), *more]
+    command = [sys.executable, "-m", "tests.simulation", *own]
     # Sets have the same order in every run.
     return await asyncio.create_subprocess_exec(*command, env={**os.environ, "PYTHONHASHSEED": "0"})
 

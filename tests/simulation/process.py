@@ -1,11 +1,11 @@
 """Run some seeds one after another, in a process whose clocks are the simulation's."""
 
-import argparse
 import asyncio
 import gc
 import logging
 import sys
 import traceback
+from argparse import Namespace
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -19,17 +19,8 @@ from tests.simulation.plan import Plan, shrunk
 from tests.simulation.witness import BrokenError
 
 
-def main() -> int:
+def run(given: Namespace) -> int:
     """Return 1 if a seed broke a promise."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("server")
-    parser.add_argument("template")
-    parser.add_argument("seeds", type=int, nargs="+")
-    parser.add_argument("--verbose", action="store_true")
-    parser.add_argument("--trace", action="store_true")
-    parser.add_argument("--shrink", action="store_true")
-    parser.add_argument("--until-broken", action="store_true")
-    given = parser.parse_args()
     level = logging.INFO if given.verbose else logging.CRITICAL
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
     loop = VirtualLoop()
@@ -38,19 +29,19 @@ def main() -> int:
     return 0  # another process has found one
 
 
-async def _run(given: argparse.Namespace) -> int:
-    async with Database.opened(given.server, given.template) as database:
+async def _run(given: Namespace) -> int:
+    async with Database.opened(*given.on) as database:
         database.trace = _trace if given.trace else None
         return await _try(database, given)
 
 
-async def _try(database: Database, given: argparse.Namespace) -> int:
+async def _try(database: Database, given: Namespace) -> int:
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG)
     log: Callable[[str], None] = print if given.verbose else _ignore
     broken = []
-    for seed in given.seeds:
+    for seed in given.only:
         log(f"seed {seed} begins")
         promise = await _broken(plan := Plan.of(seed), database, log)
         if promise is None:
@@ -64,7 +55,7 @@ async def _try(database: Database, given: argparse.Namespace) -> int:
             sys.stdout.write(f"seed {seed} needs:\n{await shrunk(plan, fails)}\n")
         if given.until_broken:
             break
-    sys.stdout.write(f"{len(given.seeds)} seeds from {given.seeds[0]} on: broken: {broken or 'none'}\n")
+    sys.stdout.write(f"{len(given.only)} seeds from {given.only[0]} on: broken: {broken or 'none'}\n")
     return 1 if broken else 0
 
 
@@ -89,7 +80,3 @@ def _trace(statement: str) -> None:
 
 
 def _ignore(_: str) -> None: ...
-
-
-if __name__ == "__main__":
-    sys.exit(main())

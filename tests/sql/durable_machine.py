@@ -14,6 +14,7 @@ from surelane.calls import Connection
 from surelane.jobs import Job, job_text
 from tests.sql.machine import NUMBERS, PLACES, Machine, at, claim_rule, rule
 from tests.sql.model import HOOKED, Event, Step, is_child
+from tests.sql.queue_steps import settle
 
 EMPTY = "delete from agent.step; delete from agent.signal"
 HOOK = "insert into agent.kind (kind) select 'surelane.failed:' || kind from unnest($1::text[]) as kind"
@@ -98,8 +99,9 @@ class DurableMachine(Machine):
         if not wanted:
             return
         listed = [dict(zip(("sort", "name", "nth", "seconds"), each, strict=True)) for each in wanted]
-        answer = self.settle(item, "suspend", {"waits": listed, "blocking": blocking})
-        assert answer == ("stale" if event is None else "done")
+        argument = json.dumps({"waits": listed, "blocking": blocking})
+        answers = self.run(settle(self.queue, [item], "suspend", [argument]))
+        assert answers == ["stale" if event is None else "done"]
         if event is None:
             return
         if event.cancelled:
@@ -112,15 +114,6 @@ class DurableMachine(Machine):
         if sort == "child":
             return "wait", f"child {CHILD} [{name}]:1", 1, None
         return sort, f"{sort} {name}", 1, pause if timed or sort != "wait" else None
-
-    def settle(self, item: tuple[int, int], outcome: str, argument: object) -> str:
-        answer: str = self.value(
-            "select answer from agent.settle(array[$1::int8], array[$2::int4], array[$3], array[$4::jsonb])",
-            *item,
-            outcome,
-            json.dumps(argument),
-        )
-        return answer
 
     @rule(30, number=PLACES, name=NAMES)
     def send_a_signal(self, number: int, name: str) -> None:
@@ -203,12 +196,11 @@ class DurableMachine(Machine):
     @claim_rule(6)
     def continue_as_new(self, item: tuple[int, int], event: Event | None) -> None:
         kind = event.kind if event else CHILD
-        continuation = {"kind": kind, "payload": {"again": 1}}
+        then = {"kind": kind, "payload": {"again": 1}}
+        argument = json.dumps({"children": [], "continuation": then, "result": None, "anew": True})
         late = event is not None and event.cancelled and event.vt <= self.model.now
-        answer = self.settle(
-            item, "fan_out", {"children": [], "continuation": continuation, "result": None, "anew": True}
-        )
-        assert answer == ("stale" if event is None or late else "done")
+        answers = self.run(settle(self.queue, [item], "fan_out", [argument]))
+        assert answers == ["stale" if event is None or late else "done"]
         if event is not None and late:
             self.model.cancel_late(event)
         elif event is not None:

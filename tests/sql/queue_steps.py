@@ -94,7 +94,11 @@ async def claim_one(queue: Connection, *arguments: Any) -> Row | None:
 
 async def claim_single(queue: Connection, *arguments: Any) -> Row:
     """Call ``agent.claim_event``, which finds an event."""
-    row = await claim_one(queue, *arguments)
+    return there(await claim_one(queue, *arguments))
+
+
+def there(row: Row | None) -> Row:
+    """Return a row that must be there."""
     assert row is not None
     return row
 
@@ -234,23 +238,17 @@ async def ending(queue: Connection, identity: int) -> tuple[str, str | None]:
 
 async def only_row(queue: Connection, statement: str, *arguments: Any) -> Row:
     """Return the first row of a statement, which has one."""
-    row = await queue.fetchrow(statement, *arguments)
-    assert row is not None
-    return row
+    return there(await queue.fetchrow(statement, *arguments))
 
 
 async def event_of(queue: Connection, identity: int) -> Row:
     """Return the row of an event that is in the queue."""
-    row = await live(queue, identity)
-    assert row is not None
-    return row
+    return there(await live(queue, identity))
 
 
 async def history_of(queue: Connection, identity: int) -> Row:
     """Return the row of an event that is in history."""
-    row = await ended(queue, identity)
-    assert row is not None
-    return row
+    return there(await ended(queue, identity))
 
 
 @asynccontextmanager
