@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 
 import asyncpg
+import psycopg
 import pytest
 
 from surelane import DatabaseUnavailable, InvalidInput, OutcomeUnknown, Queue, SurelaneError
@@ -71,6 +72,15 @@ async def test_a_cut_connection_leaves_no_false_word(wire: Proxy, admin: Connect
     assert {(None, True), (None, False), (True, True)} <= set(said), said
     once = "select count(*) from agent.event where item_key like 'key-%'"
     assert await admin.fetchval(once) == len(said), "sent again, each is stored once"
+
+
+async def test_a_break_without_a_word_of_the_server_leaves_it_unknown_over_another_driver_too(
+    wire: Proxy,
+) -> None:
+    async with await psycopg.AsyncConnection.connect(wire.uri, autocommit=True) as connection:
+        wire.cut_after("down", 0)
+        with pytest.raises(OutcomeUnknown):
+            await Queue(connection).enqueue("cut")
 
 
 async def test_a_session_that_an_administrator_ends_is_not_known_to_have_stored_nothing(

@@ -130,15 +130,6 @@ async def test_a_message_that_is_delivered_twice_is_one_turn_and_turns_keep_thei
     assert [row["item_key"] for row in handled] == [f"analytics:{turn}" for turn in turns[::2]]
 
 
-async def test_a_gateways_rollback_takes_the_turn_with_it(system: System) -> None:
-    await system.connection.execute(TABLE)
-    transaction = system.connection.transaction()
-    await transaction.start()
-    turn = await receive(system.connection, Message("s2", "m1", "U1", "never said"))
-    await transaction.rollback()
-    assert await Changes(system.connection).get(turn) is None
-
-
 async def test_an_orchestration_that_was_asked_for_over_http_is_put_together(system: System) -> None:
     before = await _last_id(system.connection)
     async with system.ingest.slack.session.post(
