@@ -182,6 +182,24 @@ async def test_a_settle_that_fails_for_the_servers_state_is_sent_again(
     await ended(connection, [claim])
 
 
+async def test_a_connection_that_was_made_while_the_server_was_read_only_is_not_used_again(
+    database: str, connection: Connection, stand: Stand
+) -> None:
+    """It stays read-only, as one to a standby does."""
+    (claim,) = await stand.claims(1)
+    name = database.partition("?")[0].rpartition("/")[2]
+    its = "from pg_stat_activity where datname = current_database() and application_name = 'test'"
+    await connection.execute(f"alter database {name} set default_transaction_read_only = on")
+    await connection.execute(f"select pg_terminate_backend(pid) {its}")
+    await becomes(connection, f"select not exists (select {its})")
+    with capture_logs() as logs:
+        stand.settler.put(claim, COMPLETE)
+        await until(lambda: any(entry.get("waiting") == "settles" for entry in logs), what="the refusal")
+    await connection.execute(f"alter database {name} reset default_transaction_read_only")
+    await flushed(stand)
+    await ended(connection, [claim])
+
+
 async def test_a_refused_outcome_ends_beside_a_busy_one_that_is_sent_again_until_it_is_done(
     database: str, connection: Connection, stand: Stand
 ) -> None:

@@ -134,7 +134,7 @@ def answered(error: str, status: int = 200) -> SlackApiError:
     [
         *(
             (answered(each), each)
-            for each in ("invalid_auth", "not_in_channel", "msg_too_long", "view_too_large")
+            for each in ("invalid_auth", "channel_not_found", "msg_too_long", "view_too_large")
         ),
         *((answered(each), None) for each in ("ratelimited", "internal_error", "fatal_error", "new_error")),
         (answered("service_unavailable"), None),
