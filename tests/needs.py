@@ -11,7 +11,7 @@ import pytest
 
 PROGRAMS = (
     "agents|chromium or chromium-browser or google-chrome|docker|Docker's compose plugin|kubectl"
-    "|kubectl or kustomize|langgraph|nginx|nginx's module js|openssl|pgbouncer|playwright|promtool"
+    "|kubectl or kustomize|langgraph|nginx|nginx's module js|openssl|pgbouncer|playwright|prometheus|promtool"
     "|schemathesis"
 )
 REASONS = re.compile(

@@ -6,68 +6,29 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import asyncpg
-import psycopg
 
 from surelane.calls import DRIVER_ERRORS, Connection
 from surelane_dev.accounts import PASSWORD
-from tests.deploy.commands import run
-from tests.deploy.compose import Project
+from tests.chaos.reached import Reached
 
 SERVERS = ("db1", "db2", "db3")
-PRIMARY = "target_session_attrs=read-write&connect_timeout=3"
 PATIENCE = 120.0
 """Seconds that Patroni may take for what it does by itself. Its own bounds are some 25."""
 
 
 @dataclass(frozen=True)
-class Cluster(Project):
-    """A project whose database is the primary of three servers. This machine reaches their containers."""
+class Cluster(Reached):
+    """A project whose database is the primary of three servers."""
 
-    addresses: dict[str, str] = field(default_factory=dict)
-    """Where the servers are, as far as they run."""
-
-    def locate(self) -> None:
-        """Look up the addresses again. A container that starts may get another one."""
-        wanted = f'{{{{(index .NetworkSettings.Networks "{self.network}").IPAddress}}}}'
-        found = self.docker("inspect", f"--format={wanted}", *map(self.container, SERVERS)).split("\n")
-        self.addresses.update({name: at for name, at in zip(SERVERS, found, strict=False) if at})
-
-    def query(self, sql: str, *, role: str = "postgres") -> str:
-        """Run a query on the primary.
-
-        Raises:
-            AssertionError: there is none, or it refuses the query.
-        """
-        hosts = f"postgresql://{role}:{PASSWORD}@{','.join(self.addresses.values())}/surelane"
-        try:
-            with psycopg.connect(f"{hosts}?{PRIMARY}", autocommit=True) as connection:
-                result = connection.execute(sql).pgresult
-                value = result.get_value(0, 0) if result and result.ntuples else None
-                return (value or b"").decode()
-        except psycopg.Error as error:
-            raise AssertionError(str(error)) from error
+    servers = SERVERS
 
     def uri(self, server: str, role: str = "postgres") -> str:
         """Return a server's URI for programs on this machine."""
         return f"postgresql://{role}:{PASSWORD}@{self.addresses[server]}:5432/surelane?sslmode=disable"
-
-    @property
-    def network(self) -> str:
-        """The network between the services and the servers."""
-        return f"{self.name}_database"
-
-    def container(self, server: str) -> str:
-        """Return the name of a server's container."""
-        return f"{self.name}-{server}-1"
-
-    @staticmethod
-    def docker(*arguments: str) -> str:
-        """Run ``docker …``; return its standard output."""
-        return run("docker", *arguments, within=120).stdout
 
     def ask(self, server: str, path: str, body: Mapping[str, Any] | None = None, method: str = "GET") -> str:
         """Ask a server's Patroni, and return its answer."""

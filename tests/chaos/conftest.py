@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from surelane_dev.simulator.client import SimulatorClient
+from tests.chaos.reached import Reached
 from tests.chaos.report import Row, record
 from tests.chaos.stage import Stage
 from tests.chaos.witness import watch
@@ -52,6 +53,8 @@ async def _staged(settings: dict[str, str], rows: list[Row]) -> AsyncIterator[St
     with project(*FILES, env={**settings, **own_subnet()}) as running:
         up = ("up", "--detach", "--wait", "--wait-timeout=180", "--scale=worker=3")
         await asyncio.to_thread(running.compose, *up)
-        await watch(running)
+        reached = Reached(running.name, running.env, running.files)
+        await asyncio.to_thread(reached.locate)
+        await watch(reached)
         async with SimulatorClient(running.system.slack.removesuffix("/api/")) as simulator:
-            yield Stage(running, simulator, rows)
+            yield Stage(reached, simulator, rows)

@@ -8,11 +8,11 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
+from tests.chaos.reached import Reached
 from tests.chaos.witness import stale_settles
 from tests.deploy.commands import REGISTRY, run, version
-from tests.deploy.compose import Project
 
-Fault = Callable[[Project], Awaitable[float]]
+Fault = Callable[[Reached], Awaitable[float]]
 
 HELPER = f"{REGISTRY}surelane-worker:{version()}"
 """An image with Python and asyncpg, which the demonstration has built."""
@@ -50,32 +50,32 @@ limit 1
 """A query for the host of a worker halfway through a slow event, which it would complete within its lease."""
 
 
-async def worker_killed(project: Project) -> float:
+async def worker_killed(project: Reached) -> float:
     """Send SIGKILL to a worker's process. Docker starts it again."""
     return await _kill(await busy_worker(project))
 
 
-async def container_killed(project: Project) -> float:
+async def container_killed(project: Reached) -> float:
     """The container of a worker is killed, and stays dead, as a pod does that is deleted by force."""
     container = await busy_worker(project)
     await _docker("kill", container)
     return await _ended_at(container)
 
 
-async def ingest_killed(project: Project) -> float:
+async def ingest_killed(project: Reached) -> float:
     """Send SIGKILL to ingest's process. Docker starts it again."""
     (container,) = await _containers(project, "ingest")
     return await _kill(container)
 
 
-async def database_crashed(project: Project) -> float:
+async def database_crashed(project: Reached) -> float:
     """Send SIGKILL to PostgreSQL's first process. Docker starts it again, and it recovers from its log."""
     (container,) = await _containers(project, "db")
     await _kill(container)
     return await _answering(project)
 
 
-async def database_stopped(project: Project) -> float:
+async def database_stopped(project: Reached) -> float:
     """Stop the database in an orderly way, and start it after a while."""
     await _compose(project, "stop", "db")
     await asyncio.sleep(DOWN)  # how long the fault lasts; so below
@@ -83,7 +83,7 @@ async def database_stopped(project: Project) -> float:
     return await _answering(project)
 
 
-async def database_frozen(project: Project) -> float:
+async def database_frozen(project: Reached) -> float:
     """Freeze every process of the database: connections stay open, and nothing answers."""
     await _compose(project, "pause", "db")
     await asyncio.sleep(FROZEN)
@@ -91,7 +91,7 @@ async def database_frozen(project: Project) -> float:
     return time.time()
 
 
-async def worker_cut_off(project: Project) -> float:
+async def worker_cut_off(project: Reached) -> float:
     """Drop a worker's packets to the database. It can still reach Slack."""
     for _ in range(CUTS):
         over = await _cut_off(project)
@@ -100,7 +100,7 @@ async def worker_cut_off(project: Project) -> float:
     return over
 
 
-async def _cut_off(project: Project, seconds: float = AWAY) -> float:
+async def _cut_off(project: Reached, seconds: float = AWAY) -> float:
     container, network = await busy_worker(project), f"{project.name}_database"
     template = f'{{{{(index .NetworkSettings.Networks "{network}").IPAddress}}}}'
     address = (await _docker("inspect", "--format", template, container)).strip()
@@ -110,7 +110,7 @@ async def _cut_off(project: Project, seconds: float = AWAY) -> float:
     return time.time()
 
 
-async def _says_something_late(project: Project, over: float) -> bool:
+async def _says_something_late(project: Reached, over: float) -> bool:
     """Return whether a late settle arrives, sent again by TCP after growing pauses, or on a new connection."""
     while not await stale_settles(project, over):
         if time.time() > over + LATE:
@@ -119,7 +119,7 @@ async def _says_something_late(project: Project, over: float) -> bool:
     return True
 
 
-async def _freeze(project: Project, seconds: float) -> float:
+async def _freeze(project: Reached, seconds: float) -> float:
     """Freeze a worker's process, as a machine without memory does."""
     container = await busy_worker(project)
     await _docker("pause", container)
@@ -133,7 +133,7 @@ worker_frozen = partial(_freeze, seconds=AWAY)
 worker_frozen_for_long = partial(_freeze, seconds=LONG)
 
 
-async def connections_taken(project: Project) -> float:
+async def connections_taken(project: Reached) -> float:
     """Take every connection of the database, and cut those of the services."""
     program = (Path(__file__).parent / "fill.py").read_text()
     dsn = "postgresql://postgres:demo@db/surelane"
@@ -143,7 +143,7 @@ async def connections_taken(project: Project) -> float:
     return time.time()
 
 
-async def events_locked(project: Project) -> float:
+async def events_locked(project: Reached) -> float:
     """Lock the waiting events in an operator's transaction that stays open for a while."""
     async with asyncio.timeout(60):
         while (await asyncio.to_thread(project.query, LOCK_WAITING)).startswith("0"):
@@ -151,7 +151,7 @@ async def events_locked(project: Project) -> float:
     return time.time()
 
 
-async def kind_paused(project: Project) -> float:
+async def kind_paused(project: Reached) -> float:
     """Pause the only kind of event, and resume it after a while."""
     await asyncio.to_thread(project.query, "select agent.pause_kind('slack.app_mention')")
     await asyncio.sleep(PAUSED)
@@ -159,11 +159,12 @@ async def kind_paused(project: Project) -> float:
     return time.time()
 
 
-async def _answering(project: Project) -> float:
+async def _answering(project: Reached) -> float:
     """Wait until the database answers. How long that takes is a matter of the machine."""
     async with asyncio.timeout(120):
         while True:
             with suppress(AssertionError):  # it still starts
+                await asyncio.to_thread(project.locate)
                 await asyncio.to_thread(project.query, "select 1")
                 return time.time()
             await asyncio.sleep(0.1)
@@ -191,7 +192,7 @@ async def _pid(container: str) -> str:
     return (await _docker("inspect", "--format={{.State.Pid}}", container)).strip()
 
 
-async def busy_worker(project: Project) -> str:
+async def busy_worker(project: Reached) -> str:
     """Wait until a worker is halfway through a slow event, and return its container."""
     async with asyncio.timeout(60):
         while not (host := await asyncio.to_thread(project.query, BUSY)):  # noqa: ASYNC110 - no event says so
@@ -199,11 +200,11 @@ async def busy_worker(project: Project) -> str:
     return next(name for name in await _containers(project, "worker") if name.startswith(host))
 
 
-async def _containers(project: Project, service: str) -> list[str]:
+async def _containers(project: Reached, service: str) -> list[str]:
     return (await _compose(project, "ps", "--quiet", service)).split()
 
 
-async def _compose(project: Project, *arguments: str) -> str:
+async def _compose(project: Reached, *arguments: str) -> str:
     return await asyncio.to_thread(project.compose, *arguments)
 
 

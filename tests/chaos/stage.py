@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from surelane_dev.simulator.client import SimulatorClient
 from tests.chaos.faults import Fault
+from tests.chaos.reached import Reached
 from tests.chaos.report import Row
 from tests.chaos.traffic import Story, Traffic
 from tests.chaos.witness import double_handled, logged, over_limit, rescued_within, stale_settles
-from tests.deploy.compose import Project
 
 WELL_WITHIN = 60.0
 """Seconds within which the system recovers from every fault by itself, on a machine with much else to do."""
@@ -24,7 +24,7 @@ PATIENCE = 120.0
 class Stage:
     """The running system, its scenarios and their results."""
 
-    project: Project
+    project: Reached
     simulator: SimulatorClient
     rows: list[Row]
 
