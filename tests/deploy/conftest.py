@@ -1,13 +1,15 @@
-"""Share images among the tests of deployments."""
+"""Share images and wheels among the tests of deployments."""
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from packaging.version import Version
 
 from tests.deploy.commands import REGISTRY, ROOT, run, version
 from tests.deploy.compose import engine
+from tests.deploy.packages import build
 
 IMAGES = ("ingest", "worker", "operator", "migrations", "simulator")
 BUILT_FROM = ("compose", "shared", "services", "migrations", "dev", "requirements")
@@ -38,3 +40,9 @@ def next_version(images: dict[str, str], tmp_path_factory: pytest.TempPathFactor
     yield following
     following_images = [f"{REGISTRY}surelane-{image}:{following}" for image in images]
     run("docker", "image", "rm", *following_images, check=False)
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Build every package; return the wheels by name."""
+    return build(tmp_path_factory.mktemp("wheels"))

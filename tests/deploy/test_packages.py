@@ -16,17 +16,7 @@ from dev.tests.system.up import up
 from surelane_dev.processes import Child
 from surelane_dev.simulator.client import SimulatorClient
 from tests.deploy.commands import ROOT, run, version
-
-SOURCES = {
-    "surelane": "shared/client",
-    "surelane_dev": "dev",
-    "surelane_ingest": "services/ingest",
-    "surelane_migrations": "migrations",
-    "surelane_operator": "services/operator",
-    "surelane_service": "shared/service",
-    "surelane_worker": "services/worker",
-}
-INDEXES = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "UV_"))}
+from tests.deploy.packages import INDEXES, SOURCES, assert_its_tests_pass, build, environment
 
 
 def test_every_package_has_the_licence_and_the_version() -> None:
@@ -35,18 +25,6 @@ def test_every_package_has_the_licence_and_the_version() -> None:
         assert (ROOT / source / "LICENSE").read_bytes() == licence, source
         project = tomllib.loads((ROOT / source / "pyproject.toml").read_text())["project"]
         assert project["version"] == version()
-
-
-def build(directory: Path) -> dict[str, Path]:
-    """Build the wheels and the source archives as `make packages` does; return the wheels by name."""
-    for source in SOURCES.values():
-        run(sys.executable, "-m", "hatchling", "build", "--directory", directory, where=ROOT / source)
-    return {file.name.partition("-")[0]: file for file in sorted(directory.glob("*.whl"))}
-
-
-@pytest.fixture(scope="module")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return build(tmp_path_factory.mktemp("wheels"))
 
 
 @pytest.mark.packages
@@ -83,38 +61,6 @@ def test_source_archives_make_the_same_wheels(wheels: dict[str, Path], tmp_path:
         assert digest(tmp_path / "built" / wheel.name) == digest(wheel), wheel.name
 
 
-def direct_requirements() -> list[str]:
-    """Return what the packages and their extras demand of others."""
-    wanted: set[str] = set()
-    for source in SOURCES.values():
-        project = tomllib.loads((ROOT / source / "pyproject.toml").read_text())["project"]
-        for listed in (project["dependencies"], *project.get("optional-dependencies", {}).values()):
-            wanted.update(name for name in listed if not name.startswith("surelane"))
-    return sorted(wanted)
-
-
-@pytest.mark.packages
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize(
-    ("resolution", "beside"), [("lowest-direct", direct_requirements()), ("highest", ["openai-agents"])]
-)
-def test_both_ends_of_the_ranges_run_a_new_project(
-    resolution: str, beside: list[str], wheels: dict[str, Path], tmp_path: Path
-) -> None:
-    """The newest also beside another framework, without a conflict. The oldest that each package allows, too."""
-    links = ("--find-links", wheels["surelane"].parent)
-    bin_, pip = environment(tmp_path)
-    run(*pip, "install", "--quiet", "uv", within=120, env=INDEXES)
-    wanted = ("surelane-dev[testing]", "surelane-worker[bolt,model]", "surelane[encryption]", *beside)
-    install = ("pip", "install", "--quiet", "--python", bin_ / "python", "--resolution", resolution)
-    run(bin_ / "uv", *install, *links, *wanted, within=600, env=INDEXES)
-    run(bin_ / "uv", "pip", "check", "--python", bin_ / "python")
-    for kind in ((), ("--agent",)):
-        project = tmp_path / f"bot{len(kind)}"
-        run(bin_ / "surelane", "new", *kind, project)
-        assert_its_tests_pass(bin_ / "python", project)
-
-
 @pytest.mark.packages
 @pytest.mark.timeout(300)
 def test_the_client_is_four_packages_without_a_service(wheels: dict[str, Path], tmp_path: Path) -> None:
@@ -128,19 +74,6 @@ def test_the_client_is_four_packages_without_a_service(wheels: dict[str, Path], 
     own = {package["name"] for package in listed} - {"pip", "setuptools", "wheel"}
     assert own == {"surelane", "asyncpg", "opentelemetry-api", "typing_extensions"}
     assert "Queue" in run(bin_ / "python", "-c", "import surelane; print(surelane.Queue)").stdout
-
-
-def environment(at: Path, python: str = sys.executable) -> tuple[Path, tuple[Path | str, ...]]:
-    """Make a virtual environment. Return the directory of its programs, and its pip."""
-    run(python, "-m", "venv", at / "venv", within=120)
-    programs = at / "venv/bin"
-    return programs, (programs / "python", "-m", "pip", "--disable-pip-version-check")
-
-
-def assert_its_tests_pass(python: Path, project: Path) -> None:
-    """Run a project's tests."""
-    done = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", where=project, within=400)
-    assert " passed" in done.stdout
 
 
 def digest(file: Path) -> str:

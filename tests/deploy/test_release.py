@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.commands import ROOT, run, version
-from tests.deploy.test_packages import INDEXES, SOURCES
+from tests.deploy.packages import INDEXES, SOURCES
 
 pytestmark = [pytest.mark.packages, pytest.mark.timeout(1200)]
 IMAGES = ("ingest", "migrations", "operator", "simulator", "worker")
