@@ -36,9 +36,9 @@ async def ingest(shared_database: str) -> AsyncIterator[Service]:
 
 @asynccontextmanager
 async def crowd(port: int, count: int, request: bytes) -> AsyncIterator[Iterator[Awaitable[None]]]:
-    """Send ``request`` on ``count`` connections, and close none. Yield the ends of those that the service closes.
+    """Send ``request`` on ``count`` connections, and leave them open. Yield once for each that the service closes.
 
-    Of connections that send nothing, the kernel may forget some in a burst (SYN cookies), and tell no side.
+    Let each send something: in a burst, the kernel drops silent connections (SYN cookies), and neither side notices.
     """
 
     async def closed() -> None:

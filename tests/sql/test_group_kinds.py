@@ -45,7 +45,7 @@ async def test_what_nobody_handles_waits_behind_what_somebody_does(queue: Connec
     assert await do.heads(queue, "g") == [unhandled]
     fourth = await add(queue, HANDLED)
     assert await handled(queue) == [fourth]
-    # While no worker runs, those that ran last are what is known.
+    # While no worker runs, the kinds of the workers that ran last count.
     await queue.execute("delete from agent.event")
     await do.advance(queue, timedelta(hours=20))
     await add(queue, UNHANDLED)

@@ -1,13 +1,12 @@
 """A worker's statements end with it, and it retires from the list of workers."""
 
-import signal
 from pathlib import Path
 
 from surelane.calls import Connection
 from tests.databases import Server, as_role
-from tests.processes import Service, until
 from tests.sql.migrations import becomes, connected
 from tests.system.pooler import pooled
+from tests.system.test_running_drain import draining
 from tests.system.worker import HOLDER, claimed, ended, enqueue, live, worker
 
 
@@ -35,11 +34,6 @@ async def test_a_claim_does_not_outlive_its_worker(database: str, connection: Co
                 await running(insider, "agent.claim_events", wanted=False)
             row = await live(connection, identity)
             assert (row["attempts"], row["claimed_by"]) == (0, None)
-
-
-async def draining(started: Service) -> None:
-    started.process.send_signal(signal.SIGTERM)
-    await until(lambda: any("draining" in line for line in started.output), what="the drain")
 
 
 async def test_a_worker_that_is_being_announced_as_it_ends_is_off_the_list(
