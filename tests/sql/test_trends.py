@@ -70,6 +70,11 @@ async def test_many_events_are_estimated_by_their_ids_however_they_come(queue: C
 
 
 async def test_depths_are_kept_each_five_minutes_for_a_day(queue: Connection) -> None:
+    # 3.5 minutes after a half hour began: the last measurement, 27.5 minutes later, is the first of the next part.
+    await queue.execute(
+        "update agent.test_clock set shift ="
+        " date_bin('30 minutes', now(), 'epoch') + interval '33 minutes 30 seconds' - now()"
+    )
     for kind in ("mail", "mail", "note"):
         await enqueue(queue, kind)
     a_day = (
