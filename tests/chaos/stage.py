@@ -11,7 +11,7 @@ from surelane_dev.simulator.client import SimulatorClient
 from tests.chaos.faults import Fault
 from tests.chaos.reached import Reached
 from tests.chaos.report import Row
-from tests.chaos.traffic import Story, Traffic
+from tests.chaos.traffic import FLOWING, Story, Traffic
 from tests.chaos.witness import double_handled, logged, over_limit, rescued_within, stale_settles
 
 WELL_WITHIN = 60.0
@@ -32,7 +32,7 @@ class Stage:
         """Cause a fault under traffic, and check every promise."""
         began, traffic = time.time(), Traffic(self.simulator, self.project.system)
         async with flowing(traffic):
-            await traffic.well(began, PATIENCE)
+            await traffic.well(began, PATIENCE, FLOWING)
             over = await fault(self.project)
             await traffic.well(over, PATIENCE)
         stories = await traffic.settled(PATIENCE)

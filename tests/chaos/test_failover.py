@@ -14,7 +14,7 @@ from tests.chaos.conftest import own_subnet
 from tests.chaos.faults import busy_worker
 from tests.chaos.proxied import KIND
 from tests.chaos.stage import flowing
-from tests.chaos.traffic import Story, Traffic
+from tests.chaos.traffic import FLOWING, Story, Traffic
 from tests.chaos.witness import double_handled, over_limit, repeated, rescued_within, watch
 from tests.deploy.compose import DEMONSTRATION, PASSWORDS, project
 from tests.system.half_open import half_open
@@ -87,7 +87,7 @@ class Stage:
         began, traffic = time.time(), Traffic(self.simulator, self.cluster.system)
         former = await self.cluster.primary()
         async with flowing(traffic):
-            await traffic.well(began, PATIENCE)
+            await traffic.well(began, PATIENCE, FLOWING)
             ended = await fault(self.cluster, former)
             primary, promoted = await self.cluster.promoted(former)
             await asyncio.sleep(max(0.0, promoted + RESCUED - time.time()))  # the bound for claims

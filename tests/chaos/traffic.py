@@ -16,8 +16,8 @@ RATE = 5.0
 """Events per second."""
 LATE = 3.0
 """Seconds that an event may take on a healthy system, beyond its handler's duration."""
-QUIET = 15
-"""A system is healthy after this number of quick events in a row was taken at once and handled soon."""
+FLOWING, QUIET = 3, 15
+"""Quick events in a row that were taken at once and handled soon: then traffic flows; then a fault is over."""
 
 
 @dataclass(frozen=True)
@@ -98,14 +98,14 @@ class Traffic:
         )
         return {key: tuple(row) for key, row in json.loads(rows).items()}
 
-    async def well(self, since: float, within: float) -> None:
-        """Wait until several events in a row, sent after ``since``, were taken at once and handled soon.
+    async def well(self, since: float, within: float, quick: int = QUIET) -> None:
+        """Wait until so many quick events in a row, sent after ``since``, were taken at once and handled soon.
 
         Raises:
             AssertionError: that did not happen in time.
         """
         deadline = time.monotonic() + within
-        while not _well(stories := await self._seen(), since):
+        while not _well(stories := await self._seen(), since, quick):
             late = [story for story in stories if story.troubles][-5:]
             assert time.monotonic() < deadline, f"not well within {within} s; last troubles: {late}"
             await asyncio.sleep(0.5)
@@ -135,8 +135,8 @@ class Traffic:
         return said
 
 
-def _well(stories: list[Story], since: float) -> bool:
+def _well(stories: list[Story], since: float, quick: int) -> bool:
     """Return whether the latest quick events were taken at once and handled soon."""
-    quick = [one for one in stories if one.takes == SECONDS["quick"] and one.attempts]
-    fresh = [one for one in quick if one.attempts[0]["at"] > since and (one.finished_at or one.troubles)]
-    return len(fresh) >= QUIET and not any(one.troubles for one in fresh[-QUIET:])
+    sent = [one for one in stories if one.takes == SECONDS["quick"] and one.attempts]
+    fresh = [one for one in sent if one.attempts[0]["at"] > since and (one.finished_at or one.troubles)]
+    return len(fresh) >= quick and not any(one.troubles for one in fresh[-quick:])

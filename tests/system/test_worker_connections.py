@@ -7,7 +7,7 @@ from tests.databases import Server, as_role
 from tests.sql.migrations import becomes, connected
 from tests.system.pooler import pooled
 from tests.system.test_running_drain import draining
-from tests.system.worker import HOLDER, claimed, ended, enqueue, live, worker
+from tests.system.worker import HOLDERS, claimed, ended, enqueue, live, worker
 
 
 async def running(insider: Connection, what: str, wanted: bool) -> None:
@@ -68,7 +68,8 @@ async def test_a_worker_that_is_being_listed_as_it_ends_is_off_the_list(
         name = (await claimed(connection, identity))["claimed_by"]
         await draining(started)
         await connection.execute(LATE)
-        await server.execute(f"select pg_terminate_backend({await connection.fetchval(HOLDER, name)})")
+        for (pid,) in await connection.fetch(HOLDERS, name):
+            await server.execute(f"select pg_terminate_backend({pid})")
         async with connected(as_role(database, "surelane_worker")) as insider:
             await running(insider, "agent.introduce_worker", wanted=True)
             end.touch()

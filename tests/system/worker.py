@@ -16,11 +16,11 @@ from tests.processes import Service, service
 HANDLERS = "tests.system.worker_handlers:handlers"
 LEASE = "3s"
 """Short, but long enough for a worker on a busy machine to renew it."""
-HOLDER = """
+HOLDERS = """
 select l.pid from agent.worker as w join pg_locks as l on l.objid = w.session::oid
 where l.locktype = 'advisory' and l.classid = agent.session_class()::oid and w.name = $1
 """
-"""The server's process that holds a worker's session."""
+"""The server's processes that hold a worker's session: of its listening connection, and of its second claiming one."""
 
 
 def environment(database: str, **settings: str) -> dict[str, str]:
