@@ -31,8 +31,8 @@ rest: .venv/test.stamp ## run every other test that needs no tool
 
 test-all: test rest ## run every test that needs no tool
 
-fuzz: .venv/fuzz.stamp ## fuzz the operator's API against its own OpenAPI document
-	@$(BIN)/python -m pytest -m fuzz tests/system
+fuzz: .venv/fuzz.stamp ## fuzz the operator's API against its own OpenAPI document: SEED=1
+	@SURELANE_FUZZ_SEED=$(or $(SEED),1) $(BIN)/python -m pytest -m fuzz tests/system
 
 simulate: .venv/test.stamp ## simulate fleets in virtual time, with faults from seeds: SEEDS=200
 	@$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),200) $(if $(MUTANT),--mutant $(MUTANT))

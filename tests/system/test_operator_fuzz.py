@@ -3,6 +3,7 @@
 import asyncio
 import importlib.util
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,8 @@ from tests.needs import lacking
 from tests.processes import clean_environment, service
 from tests.system.test_operator_api import TOKEN, cursor
 
+SEED = os.environ.get("SURELANE_FUZZ_SEED", "1")
+"""It decides what is sent, so that a run repeats exactly."""
 CONFIG = """
 [checks]
 # A schema cannot express the rules of schedules and cursors. /v1/jobs/{id} also matches /v1/jobs/bulk.
@@ -138,6 +141,7 @@ async def test_the_api_keeps_to_its_document(database: str, connection: Connecti
         fuzzing = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "schemathesis.cli", "run", f"{operator.private_url}/v1/openapi.json"),
             *("--header", f"Authorization: Bearer {TOKEN}", "--max-examples", "50", "--no-color"),
+            f"--seed={SEED}",
             cwd=tmp_path,
             env=clean_environment(),
             stdout=asyncio.subprocess.PIPE,

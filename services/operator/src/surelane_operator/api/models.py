@@ -34,7 +34,9 @@ def digits(text: object) -> object:
 
 
 def _parts(value: object) -> object:
-    return [part for part in value.split(",") if part] if isinstance(value, str) else value
+    return (
+        value.split(",") if isinstance(value, str) else value
+    )  # an empty part is refused: it must not mean no filter
 
 
 def _tags(value: object) -> object:

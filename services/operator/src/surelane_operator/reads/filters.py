@@ -57,7 +57,7 @@ class Filter:
 
 def split_tags(text: str) -> list[str]:
     """Split tags at commas. A value may have commas, too."""
-    return [tag for tag in _BETWEEN_TAGS.split(text) if tag]
+    return _BETWEEN_TAGS.split(text)
 
 
 def read_tags(texts: Iterable[str] | None) -> dict[str, list[str]] | None:

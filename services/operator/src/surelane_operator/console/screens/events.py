@@ -84,7 +84,7 @@ def read_filter(given: Mapping[str, str]) -> tuple[filters.Filter, str | None]:
         statuses, wrong = None, f"A state is one of {', '.join(filters.STATUSES)}."
     tags = None
     try:
-        tags = filters.read_tags(filters.split_tags(given.get("tag", "")))
+        tags = filters.read_tags(filters.split_tags(tag) if (tag := given.get("tag")) else None)
     except ValueError:
         wrong = "Write tags as customer:acme, separated by commas."
     kinds = given["kind"].split(",") if "kind" in given else None
