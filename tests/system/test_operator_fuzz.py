@@ -106,7 +106,7 @@ def _written(fields: dict[str, str]) -> str:
 
 
 @pytest.mark.fuzz
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1000)
 async def test_no_value_in_any_place_is_a_server_error(database: str, connection: Connection) -> None:
     await Queue(connection).enqueue("k")
     headers = {"Authorization": f"Bearer {TOKEN}"}
@@ -128,7 +128,7 @@ async def test_no_value_in_any_place_is_a_server_error(database: str, connection
 
 
 @pytest.mark.fuzz
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1000)
 async def test_the_api_keeps_to_its_document(database: str, connection: Connection, tmp_path: Path) -> None:
     if importlib.util.find_spec("schemathesis") is None:
         lacking("schemathesis is not installed: make fuzz installs it")
