@@ -34,9 +34,8 @@ def digits(text: object) -> object:
 
 
 def _parts(value: object) -> object:
-    return (
-        value.split(",") if isinstance(value, str) else value
-    )  # an empty part is refused: it must not mean no filter
+    # An empty part is kept, and refused: it must not mean no filter.
+    return value.split(",") if isinstance(value, str) else value
 
 
 def _tags(value: object) -> object:
