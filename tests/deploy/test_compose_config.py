@@ -1,5 +1,6 @@
 """Compose reads from our files the production shape alone, and the demonstration."""
 
+import json
 import re
 from functools import cache
 from typing import Any
@@ -74,9 +75,20 @@ def test_a_router_finds_the_ingest_of_each_shard() -> None:
     shard = config(PRODUCTION, "examples/shards/shard.yaml", env=env)
     assert shard["services"]["ingest"]["networks"]["shards"]["aliases"] == ["beta-ingest"]
     assert {"database", "default"} < set(shard["services"]["ingest"]["networks"])
+    assert shard["services"]["db"]["networks"]["databases"]["aliases"] == ["beta-db"]
     router = config("examples/shards/compose.yaml")
     assert list(router["services"]["router"]["networks"]) == ["shards"]
     assert "beta-ingest:8080" in (ROOT / "examples/shards/shards.conf").read_text()
+
+
+def test_no_service_of_a_shard_finds_another_shards_by_a_name_that_both_have() -> None:
+    """In a network of several projects, the name of a service means one of each."""
+    read = config(PRODUCTION, "examples/shards/shard.yaml", env={**SECRETS, "SHARD": "a", "SHARD_NUMBER": "1"})
+    for shared in (name for name, network in read["networks"].items() if network.get("external")):
+        there = {name: service for name, service in read["services"].items() if shared in service.get("networks", ())}
+        for name, service in there.items():
+            asked = re.findall(r"[a-z-]+", json.dumps([service.get("environment"), service.get("command")]))
+            assert not there.keys() & set(asked) - {name}, f"{name} asks for a name in the network {shared}"
 
 
 @pytest.mark.parametrize("name", ["db", "migrate", "ingest", "worker", "operator", "simulator"])

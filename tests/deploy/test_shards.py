@@ -14,14 +14,15 @@ import aiohttp
 import pytest
 
 from tests.deploy.commands import ROOT, run
-from tests.deploy.compose import SECRETS, Project, project
+from tests.deploy.compose import PASSWORDS, SECRETS, Project, project
 from tests.processes import free_port, until
 from tests.system.ingest_client import Slack, event_id, mention
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(420)]
 TEAMS = {"T0OTHER001": "alpha", "T0BAKERY01": "beta", "T0GARAGE01": "gamma"}
-STORED = """select coalesce(string_agg(item_key, ' '), '') from (
-select item_key from agent.event union all select item_key from agent.event_hist) as stored where item_key like 'Ev%'"""
+STORED = """with stored as (select item_key, event from agent.event union all select item_key, event from agent.event_hist)
+select coalesce(string_agg({}, ' '), '') from stored where item_key like 'Ev%'"""
+KEYS, WORKSPACES = STORED.format("item_key"), STORED.format("distinct agent.event_workspace(event)")
 
 
 @dataclass
@@ -89,20 +90,24 @@ def shards(images: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> 
     shutil.copytree(ROOT / "examples/shards", folder, dirs_exist_ok=True)
     folder.chmod(0o755)
     name = f"surelane-test-{secrets.token_hex(4)}"
+    passwords = {shard: {key: secrets.token_urlsafe(16) for key in PASSWORDS} for shard in TEAMS.values()}
     uris = [
-        f"{shard}=postgresql://surelane:{SECRETS['SURELANE_OWNER_PASSWORD']}@{shard}-db/surelane"
-        for shard in TEAMS.values()
+        f"{shard}=postgresql://surelane:{own['SURELANE_OWNER_PASSWORD']}@{shard}-db/surelane"
+        for shard, own in passwords.items()
     ]
+    databases = f"{name}-databases"
     env = SECRETS | {
-        "SHARDS_NETWORK": f"{name}_shards",
+        "SHARDS_NETWORK": name,
         "COMPOSE_PROJECT_NAME": name,
         "SURELANE_ROUTER_PORT": str(free_port()),
         "SURELANE_SHARDS": " ".join(uris),
-        "SURELANE_COMMAND": f"docker run --rm --name {name}-mover --network {name}_shards -e SURELANE_SHARDS"
+        "SURELANE_COMMAND": f"docker run --rm --name {name}-mover --network {databases} -e SURELANE_SHARDS"
         f" --entrypoint surelane {images['operator']}",
     }
     made = Shards(folder, env, {})
     with ExitStack() as stack:
+        run("docker", "network", "create", "--internal", databases)
+        stack.callback(run, "docker", "network", "rm", databases)
         stack.callback(made.router, "down", "--volumes", "--timeout=5")
         # The router's own base image may be out of reach where the services' is not. Both are Debian 13.
         made.router("build", "--quiet", "--build-arg=BASE=python:3.13-slim-trixie")
@@ -111,7 +116,7 @@ def shards(images: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> 
             more = {"SHARD": shard, "SHARD_NUMBER": str(number), "SHARDS_NETWORK": env["SHARDS_NETWORK"]}
             files = ("compose.yaml", "examples/shards/shard.yaml")
             nowhere = {"SLACK_API_URL": "http://127.0.0.1:9/api/", "SURELANE_EVENT_TYPES": "app_mention"}
-            running = stack.enter_context(project(*files, env=SECRETS | more | nowhere))
+            running = stack.enter_context(project(*files, env=SECRETS | passwords[shard] | more | nowhere))
             stack.callback(running.compose, "kill", check=False)  # its workers would wait for their handlers
             running.compose("up", "--detach", "--wait", "--wait-timeout=120", "ingest", "worker")
             made.installations[shard] = running
@@ -131,6 +136,9 @@ async def test_an_outage_of_one_installation_refuses_its_own_workspaces_alone(sh
         await asyncio.to_thread(shards.router, "kill", "router")
         await asyncio.to_thread(shards.router, "up", "--detach")
         await shards.goes_on(*TEAMS)
+    assert {shard: each.query(WORKSPACES) for shard, each in shards.installations.items()} == {
+        shard: team for team, shard in TEAMS.items()
+    }, "each installation's ingest stores in its own database"
 
 
 async def test_a_workspace_moves_under_traffic_although_its_mover_is_killed(shards: Shards) -> None:
@@ -150,5 +158,5 @@ async def test_a_workspace_moves_under_traffic_although_its_mover_is_killed(shar
         await shards.goes_on(*TEAMS)
     left = "select id, kind, attempts, enqueued_at, enqueued_by from agent.event where agent.event_workspace(event) ="
     assert shards.installations["beta"].query(f"{left} 'T0BAKERY01'") == ""
-    stored = Counter(" ".join(each.query(STORED) for each in shards.installations.values()).split())
+    stored = Counter(" ".join(each.query(KEYS) for each in shards.installations.values()).split())
     assert stored == Counter(shards.keys), "each acknowledged event is in one installation, once"

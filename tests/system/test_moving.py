@@ -18,7 +18,7 @@ from surelane_operator.doctor import Level, verify
 from surelane_operator.moving import BLOCK, move
 from tests.databases import Databases, Server
 from tests.sql.migrations import becomes, connected
-from tests.sql.queue_steps import claim, complete, fail, heads, release
+from tests.sql.queue_steps import claim, complete, envelope, fail, heads, insert, release
 from tests.sql.queue_steps import pair as fence
 from tests.system.test_cli import Command
 from tests.system.worker import enqueue
@@ -59,6 +59,21 @@ async def test_the_command_tells_what_moved_and_keeps_the_action_but_not_that_no
     assert (again.code, again.out) == (0, "moved rows: none\n")
     (action,) = await source.fetch("select target, result from agent.operator_action")
     assert (action["target"], json.loads(action["result"])["event"]) == (f"workspace {TEAM}", 2)
+
+
+async def test_what_is_left_of_a_workspace_without_events_moves_too(both: list[Connection]) -> None:
+    """Without what has just ended, an event that Slack sends again would run again in the target."""
+    source, target = both
+    ended = await insert(source, envelope("Ev1"))  # of T1
+    await source.execute("select agent.delete_event($1)", ended)
+    assert (await move(source, target, "T1", lambda _: None))["event_hist"] == 1
+    assert await insert(target, envelope("Ev1")) == ended
+    await source.execute(
+        f"insert into agent.rule values (1, '{TEAM}', '{TEAM}', '\"in French\"', 'U1', now());"
+        f"insert into agent.model_usage values (current_date, '{TEAM}', 'U1', 'small', 1, 2, 3, 0.5, 'r1')"
+    )
+    moved = await move(source, target, TEAM, lambda _: None)
+    assert (moved["rule"], moved["model_usage"]) == (1, 1)
 
 
 LAST, MANY = 24, 1000

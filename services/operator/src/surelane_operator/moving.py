@@ -40,9 +40,10 @@ where owner_id = $1 and not enterprise_wide and refreshing_until > agent.clock()
 _PARENT = """select min(parent.id) from agent.event as child
 join agent.event as parent on parent.id = child.continuation_id
 where child.id = any($1) and parent.id <> all($1)"""
-_ENDED = """select unnest($1::int8[]) union select id from agent.event_hist where continuation_id = any($1)
-union select id from agent.event_hist where outcome in ('completed', 'failed', 'expired', 'cancelled')
-and finished_at > agent.clock() - interval '1 hour' and agent.event_workspace(event) = $2"""
+_RECENT = """select id from agent.event_hist where outcome in ('completed', 'failed', 'expired', 'cancelled')
+and finished_at > agent.clock() - interval '1 hour' and agent.event_workspace(event) = $1"""
+_ENDED = f"""select unnest($2::int8[]) union select id from agent.event_hist where continuation_id = any($2)
+union {_RECENT}"""
 _USED = """select min(id) from unnest($1::int8[]) as given (id) cross join agent.event_id_seq as last
 where (id > last_value or not is_called) and id / $2 = last_value / $2
 or exists (select from agent.event as e where e.id = given.id)
@@ -169,9 +170,10 @@ class _Move:
             await self.target.execute(f"drop schema {self.copies} cascade")
 
     async def has_rows(self) -> bool:
-        """Return whether something of the workspace is still here."""
-        installed = "select from agent.installation where owner_id = $1 and not enterprise_wide"
-        return bool(await self.source.fetchval(f"select exists ({_LIVE}) or exists ({installed})", self.team))
+        """Return whether something of the workspace is still here that goes."""
+        owned = (_ROWS.format(table, self._where(table)) for table in _TABLES if "owner_id" in _TABLES[table])
+        here = " or ".join(f"exists ({rows})" for rows in (_LIVE, _RECENT, *owned))
+        return bool(await self.source.fetchval(f"select {here}", self.team))
 
     async def once(self) -> None:
         """Move what is here now."""
@@ -222,7 +224,7 @@ class _Move:
                 f"event {parent} waits for this workspace's, and names no workspace: cancel it"
             )
         await self.source.execute("create temporary table moving (id int8 primary key) on commit drop")
-        await self.source.execute(f"insert into pg_temp.moving {_ENDED}", live, self.team)
+        await self.source.execute(f"insert into pg_temp.moving {_ENDED}", self.team, live)
         ids = [row["id"] for row in await self.source.fetch("select id from pg_temp.moving")]
         if used := await self.target.fetchval(_USED, ids, BLOCK):
             raise Conflict(f"event {used} may be another one there: set the installations' numbers apart")
