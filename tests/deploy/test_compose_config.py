@@ -83,9 +83,15 @@ def test_a_router_finds_the_ingest_of_each_shard() -> None:
 
 def test_no_service_of_a_shard_finds_another_shards_by_a_name_that_both_have() -> None:
     """In a network of several projects, the name of a service means one of each."""
-    read = config(PRODUCTION, "examples/shards/shard.yaml", env={**SECRETS, "SHARD": "a", "SHARD_NUMBER": "1"})
+    read = config(
+        PRODUCTION, "examples/shards/shard.yaml", env={**SECRETS, "SHARD": "a", "SHARD_NUMBER": "1"}
+    )
     for shared in (name for name, network in read["networks"].items() if network.get("external")):
-        there = {name: service for name, service in read["services"].items() if shared in service.get("networks", ())}
+        there = {
+            name: service
+            for name, service in read["services"].items()
+            if shared in service.get("networks", ())
+        }
         for name, service in there.items():
             asked = re.findall(r"[a-z-]+", json.dumps([service.get("environment"), service.get("command")]))
             assert not there.keys() & set(asked) - {name}, f"{name} asks for a name in the network {shared}"

@@ -20,8 +20,9 @@ from tests.system.ingest_client import Slack, event_id, mention
 
 pytestmark = [pytest.mark.container, pytest.mark.timeout(420)]
 TEAMS = {"T0OTHER001": "alpha", "T0BAKERY01": "beta", "T0GARAGE01": "gamma"}
-STORED = """with stored as (select item_key, event from agent.event union all select item_key, event from agent.event_hist)
-select coalesce(string_agg({}, ' '), '') from stored where item_key like 'Ev%'"""
+STORED = """with stored as (
+select item_key, event from agent.event union all select item_key, event from agent.event_hist
+) select coalesce(string_agg({}, ' '), '') from stored where item_key like 'Ev%'"""
 KEYS, WORKSPACES = STORED.format("item_key"), STORED.format("distinct agent.event_workspace(event)")
 
 

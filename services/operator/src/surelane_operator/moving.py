@@ -42,8 +42,9 @@ join agent.event as parent on parent.id = child.continuation_id
 where child.id = any($1) and parent.id <> all($1)"""
 _RECENT = """select id from agent.event_hist where outcome in ('completed', 'failed', 'expired', 'cancelled')
 and finished_at > agent.clock() - interval '1 hour' and agent.event_workspace(event) = $1"""
-_ENDED = f"""select unnest($2::int8[]) union select id from agent.event_hist where continuation_id = any($2)
-union {_RECENT}"""
+_LIVE_AND_CHILDREN = (
+    "select unnest($2::int8[]) union select id from agent.event_hist where continuation_id = any($2)"
+)
 _USED = """select min(id) from unnest($1::int8[]) as given (id) cross join agent.event_id_seq as last
 where (id > last_value or not is_called) and id / $2 = last_value / $2
 or exists (select from agent.event as e where e.id = given.id)
@@ -224,7 +225,9 @@ class _Move:
                 f"event {parent} waits for this workspace's, and names no workspace: cancel it"
             )
         await self.source.execute("create temporary table moving (id int8 primary key) on commit drop")
-        await self.source.execute(f"insert into pg_temp.moving {_ENDED}", self.team, live)
+        await self.source.execute(
+            f"insert into pg_temp.moving {_RECENT} union {_LIVE_AND_CHILDREN}", self.team, live
+        )
         ids = [row["id"] for row in await self.source.fetch("select id from pg_temp.moving")]
         if used := await self.target.fetchval(_USED, ids, BLOCK):
             raise Conflict(f"event {used} may be another one there: set the installations' numbers apart")
