@@ -12,7 +12,7 @@ from tests.chaos.reached import Reached
 from tests.chaos.report import Row, record
 from tests.chaos.stage import Stage
 from tests.chaos.witness import watch
-from tests.deploy.compose import DEMONSTRATION, project
+from tests.deploy.compose import DEMONSTRATION, Project, project
 from tests.deploy.conftest import images
 
 __all__ = ["images", "rows", "stage", "unhurried"]
@@ -43,6 +43,12 @@ async def unhurried(images: dict[str, str], rows: list[Row]) -> AsyncIterator[St
         yield made
 
 
+async def started(running: Project) -> None:
+    """Start everything with three workers, and wait until the simulator answers, which waits for the others."""
+    await asyncio.to_thread(running.compose, "up", "--detach", "--scale=worker=3", within=300)
+    await asyncio.to_thread(running.compose, "up", "--detach", "--wait", "--no-deps", "simulator")
+
+
 def own_subnet() -> dict[str, str]:
     """Return the setting of tests/chaos/chaos.yaml, with a subnet that probably no other network has."""
     return {"CHAOS_SUBNET": f"10.{random.randrange(100, 200)}.{random.randrange(255)}.0/24"}
@@ -51,8 +57,7 @@ def own_subnet() -> dict[str, str]:
 @asynccontextmanager
 async def _staged(settings: dict[str, str], rows: list[Row]) -> AsyncIterator[Stage]:
     with project(*FILES, env={**settings, **own_subnet()}) as running:
-        up = ("up", "--detach", "--wait", "--wait-timeout=180", "--scale=worker=3")
-        await asyncio.to_thread(running.compose, *up)
+        await started(running)
         reached = Reached(running.name, running.env, running.files)
         await asyncio.to_thread(reached.locate)
         await watch(reached)

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 
 from tests.chaos.reached import Reached
-from tests.chaos.witness import stale_settles
 from tests.deploy.commands import REGISTRY, run, version
 
 Fault = Callable[[Reached], Awaitable[float]]
@@ -23,12 +22,8 @@ FROZEN = 35
 """Seconds for which the database is frozen. A worker gives up a statement after 30 s."""
 AWAY, SHORTLY, LONG = 10, 5, 20
 """Seconds for which a worker is cut off or frozen: twice its short lease; a session's grace; four times that."""
-LATE = 20
-"""Seconds within which the settles of a cut-off worker arrive."""
-CUTS = 3
-"""The most times to cut off a worker until a settle is late. Only chance decides if it ends an event then."""
-FULL, HELD, PAUSED = 15, 10, 10
-"""Seconds for which connections are taken, an operator's transaction locks events, and a kind is paused."""
+FULL, HELD = 15, 10
+"""Seconds for which connections are taken, and an operator's transaction locks events."""
 
 
 LOCK_WAITING = f"""
@@ -91,16 +86,8 @@ async def database_frozen(project: Reached) -> float:
     return time.time()
 
 
-async def worker_cut_off(project: Reached) -> float:
+async def _cut_off(project: Reached, seconds: float) -> float:
     """Drop a worker's packets to the database. It can still reach Slack."""
-    for _ in range(CUTS):
-        over = await _cut_off(project)
-        if await _says_something_late(project, over):
-            break
-    return over
-
-
-async def _cut_off(project: Reached, seconds: float = AWAY) -> float:
     container, network = await busy_worker(project), f"{project.name}_database"
     template = f'{{{{(index .NetworkSettings.Networks "{network}").IPAddress}}}}'
     address = (await _docker("inspect", "--format", template, container)).strip()
@@ -108,15 +95,6 @@ async def _cut_off(project: Reached, seconds: float = AWAY) -> float:
     await asyncio.sleep(seconds)
     await _docker("network", "connect", "--ip", address, network, container)
     return time.time()
-
-
-async def _says_something_late(project: Reached, over: float) -> bool:
-    """Return whether a late settle arrives, sent again by TCP after growing pauses, or on a new connection."""
-    while not await stale_settles(project, over):
-        if time.time() > over + LATE:
-            return False
-        await asyncio.sleep(0.5)
-    return True
 
 
 async def _freeze(project: Reached, seconds: float) -> float:
@@ -128,6 +106,7 @@ async def _freeze(project: Reached, seconds: float) -> float:
     return time.time()
 
 
+worker_cut_off = partial(_cut_off, seconds=AWAY)
 worker_cut_off_briefly = partial(_cut_off, seconds=SHORTLY)
 worker_frozen = partial(_freeze, seconds=AWAY)
 worker_frozen_for_long = partial(_freeze, seconds=LONG)
@@ -148,14 +127,6 @@ async def events_locked(project: Reached) -> float:
     async with asyncio.timeout(60):
         while (await asyncio.to_thread(project.query, LOCK_WAITING)).startswith("0"):
             pass
-    return time.time()
-
-
-async def kind_paused(project: Reached) -> float:
-    """Pause the only kind of event, and resume it after a while."""
-    await asyncio.to_thread(project.query, "select agent.pause_kind('slack.app_mention')")
-    await asyncio.sleep(PAUSED)
-    await asyncio.to_thread(project.query, "select agent.resume_kind('slack.app_mention')")
     return time.time()
 
 

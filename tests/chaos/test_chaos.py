@@ -15,12 +15,9 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(420)]
 @pytest.mark.parametrize(
     ("scenario", "fault"),
     [
-        ("a worker is killed", faults.worker_killed),
         ("ingest is killed", faults.ingest_killed),
-        (f"the database is stopped for {faults.DOWN} s", faults.database_stopped),
         ("the database is killed", faults.database_crashed),
         (f"every connection is taken for {faults.FULL} s", faults.connections_taken),
-        (f"the kind is paused for {faults.PAUSED} s", faults.kind_paused),
     ],
 )
 async def test_everything_acknowledged_is_answered_once(stage: Stage, scenario: str, fault: Fault) -> None:

@@ -10,7 +10,7 @@ import pytest
 from surelane_dev.accounts import PASSWORD
 from surelane_dev.simulator.client import SimulatorClient
 from tests.chaos.cluster import Cluster
-from tests.chaos.conftest import own_subnet
+from tests.chaos.conftest import own_subnet, started
 from tests.chaos.faults import busy_worker
 from tests.chaos.proxied import KIND
 from tests.chaos.stage import flowing
@@ -134,8 +134,7 @@ async def stage(images: dict[str, str]) -> AsyncIterator[Stage]:  # noqa: ARG001
     with project(*FILES, env={**settings, "SURELANE_API_TOKEN": "a-token-for-the-operator"}) as running:
         cluster = Cluster(running.name, running.env, running.files)
         await asyncio.to_thread(cluster.compose, "build", "etcd", within=600)
-        up = ("up", "--detach", "--wait", "--wait-timeout=240", "--scale=worker=3")
-        await asyncio.to_thread(cluster.compose, *up, within=300)
+        await started(cluster)
         await asyncio.to_thread(cluster.locate)
         await watch(cluster)
         async with SimulatorClient(cluster.system.slack.removesuffix("/api/")) as simulator:

@@ -83,6 +83,11 @@ def _surelane(words: Sequence[str], _: Path) -> None:
 
 
 def _docker(words: Sequence[str], folder: Path) -> None:
+    if words[:2] == ["network", "create"]:
+        files = (folder / "examples").rglob("*.yaml")
+        read = (re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", file.read_text()) for file in files)
+        assert any(re.search(rf'external: true, name: "{words[-1]}"', text) for text in read), words
+        return
     if words[0] != "compose":
         assert words[0] == "build", words
         file = words[words.index("-f") + 1] if "-f" in words else "."
