@@ -5,7 +5,7 @@ import json
 import re
 import shutil
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,6 +99,12 @@ class Stand:
         sent["team_id"] = sent["authorizations"][0]["team_id"] = team
         return await self.slack.event(sent, **headers)
 
+    async def takes(self, team: str) -> bool:
+        """Return whether a retry is answered 200. A router that is reloaded may close the connection instead."""
+        with suppress(aiohttp.ClientConnectionError):
+            return (await self.mention(team, **{"X-Slack-Retry-Num": "1"})).status == 200
+        return False
+
     async def teams(self, name: str) -> list[str]:
         """Return the workspaces of what an installation stored, in the order of their arrival."""
         async with connected(self.databases[name]) as connection:
@@ -163,7 +169,7 @@ async def test_a_workspace_that_moves_an_outage_and_a_killed_router_cost_others_
     stand.router.send(MOVED, "beta")
     await stand.router.reload()
     async with asyncio.timeout(60):
-        while (await stand.mention(MOVED, **{"X-Slack-Retry-Num": "1"})).status != 200:  # noqa: ASYNC110
+        while not await stand.takes(MOVED):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     assert (await stand.teams("alpha"), await stand.teams("beta")) == ([], [MOVED])
 
