@@ -138,9 +138,13 @@ class Database:
             await self._anchor.execute("begin isolation level repeatable read; select")
 
     def emptied(self, tables: list[str]) -> str:
-        """Return what empties tables. To truncate them would make each backend plan all its statements again."""
+        """Return what empties tables. To truncate them would make each backend plan all its statements again.
+
+        It waits for locks in real time: a statement that the earlier run gave up may not have ended yet.
+        """
         rows = "; ".join(f"delete from {each}" for each in tables)  # noqa: S608 - of ours
-        return f"begin; set local session_replication_role = replica; {rows}; commit"
+        settings = "set local session_replication_role = replica; set local lock_timeout = '60s'"
+        return f"begin; {settings}; {rows}; commit"
 
     async def _used(self, tables: list[str]) -> list[str]:
         """Return those of the tables that have had rows."""
