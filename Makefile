@@ -1,8 +1,11 @@
 # `make up` and `make test` need only Python >= 3.11; each installs its requirements into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
-# Python compiles a module when it is first imported. Compiling all of them takes half of the installation.
-PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet install --no-compile --no-deps
+# Python compiles a module when it is first imported. Compiling all of them takes half of the installation: only the tests'
+# are, whose processes would all compile the same ones at first.
+COMPILE := --no-compile
+.venv/test.stamp: COMPILE := --compile
+PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet install $(COMPILE) --no-deps
 PACKAGES := shared/client shared/service services/ingest services/worker services/operator migrations dev
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' shared/client/pyproject.toml)
 # The everyday suite: the longest first. `make rest` runs every other test that needs no tool.
