@@ -1,8 +1,8 @@
 # `make up` and `make test` need only Python >= 3.11; each installs its requirements into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
-# Python compiles a module when it is first imported. Compiling all of them takes half of the installation: only the tests'
-# are, whose processes would all compile the same ones at first.
+# Python compiles a module when it is first imported. To compile all of them takes half of the installation. It is done for
+# the tests alone: their processes would otherwise all compile the same modules at first.
 COMPILE := --no-compile
 .venv/test.stamp: COMPILE := --compile
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet install $(COMPILE) --no-deps

@@ -63,7 +63,7 @@ class Failover:
     flows: float
     """Seconds from the promotion to the first answer 200 and the first claim, whichever is later."""
     held: float
-    """Seconds from the promotion until no claim stood of a worker that is not there. It is looked at after RESCUED."""
+    """Seconds from the promotion until every claim was of a living worker. The first look is after RESCUED."""
     stories: list[Story]
     repeats: int
     """Replies that were posted more than once."""
@@ -119,7 +119,7 @@ class Stage:
         return await asyncio.to_thread(self.cluster.query, sql)
 
     async def _held(self) -> float:
-        """Wait until each claim that stands is of a worker that is there. Return the time."""
+        """Wait until every claim is of a living worker. Return the time."""
         async with asyncio.timeout(PATIENCE):
             while int(await self.query(UNHELD)):  # noqa: ASYNC110 - no event says so
                 await asyncio.sleep(0.2)

@@ -171,7 +171,7 @@ class _Move:
             await self.target.execute(f"drop schema {self.copies} cascade")
 
     async def has_rows(self) -> bool:
-        """Return whether something of the workspace is still here that goes."""
+        """Return whether the workspace still has rows here that a move takes."""
         owned = (_ROWS.format(table, self._where(table)) for table in _TABLES if "owner_id" in _TABLES[table])
         here = " or ".join(f"exists ({rows})" for rows in (_LIVE, _RECENT, *owned))
         return bool(await self.source.fetchval(f"select {here}", self.team))
