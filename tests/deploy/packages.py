@@ -15,7 +15,11 @@ SOURCES = {
     "surelane_service": "shared/service",
     "surelane_worker": "services/worker",
 }
-INDEXES = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "UV_"))}
+# Python compiles what is imported. To compile every module is half of what an installation costs.
+INDEXES = {
+    **{name: value for name, value in os.environ.items() if name.startswith(("PIP_", "UV_"))},
+    "PIP_COMPILE": "0",
+}
 
 
 def build(directory: Path) -> dict[str, Path]:
