@@ -14,9 +14,11 @@ PLAIN = b"Host: ingest\r\nContent-Type: application/json\r\n"
 
 @asynccontextmanager
 async def connected(
-    port: int, *, limit: int = 65536
+    port: int, *, limit: int = 65536, local: str | None = None
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=limit)
+    """Connect to the service, from the address ``local`` if it is given."""
+    given = (local, 0) if local else None
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=limit, local_addr=given)
     try:
         yield reader, writer
     finally:

@@ -7,19 +7,24 @@ import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import aiohttp
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from surelane_dev.processes import Child
 from tests.databases import Databases, Server, as_role
 from tests.needs import lacking, program
 from tests.processes import Service, free_port, service, until
-from tests.sql.migrations import connected
+from tests.sql import migrations
 from tests.system.ingest_client import Answer, Slack, envelope, mention, settings
+from tests.system.raw_http import connected, post
 
 ROUTER = Path(__file__).parents[2] / "examples/shards"
+MEMORY = 256 * 1024 * 1024
+"""The router's memory limit in the example."""
 MODULE = Path("/usr/lib/nginx/modules/ngx_http_js_module.so")
 BAKERY, GARAGE, MOVED = "T0BAKERY01", "T0GARAGE01", "T0MOVED001"
 
@@ -42,6 +47,8 @@ class Router:
         text = (ROUTER / "nginx.conf").read_text()
         text = text.replace("listen 8080", f"listen 127.0.0.1:{self.port}")
         text = text.replace("listen 8082", f"listen 127.0.0.1:{self.private}")
+        # A busy machine needs longer to connect a crowd.
+        text = re.sub("(client_(?:header|body)_timeout) 5s", r"\1 120s", text)
         (self.folder / "nginx.conf").write_text(text.replace("/tmp/", f"{self.folder}/"))
         shards = (ROUTER / "shards.conf").read_text()
         for name, running in installations.items():
@@ -107,7 +114,7 @@ class Stand:
 
     async def teams(self, name: str) -> list[str]:
         """Return the workspaces of what an installation stored, in the order of their arrival."""
-        async with connected(self.databases[name]) as connection:
+        async with migrations.connected(self.databases[name]) as connection:
             rows = await connection.fetch("select event from agent.event order by id")
         return [json.loads(row["event"]).get("team_id", "") for row in rows]
 
@@ -149,9 +156,11 @@ async def test_each_request_reaches_the_installation_of_its_workspace_unchanged(
     assert (await stand.slack.event(organizations)).status == 200
     command = {"command": "/rules", "team_id": BAKERY, "trigger_id": "1.2", "user_id": "U1"}
     assert (await stand.slack.form("/slack/events", command)).status == 200
+    # A person of another organization clicks in a view that the bakery's installation opened.
     clicked = {
         "type": "block_actions",
-        "team": {"id": BAKERY},
+        "team": {"id": "T0FOREIGN1"},
+        "view": {"team_id": BAKERY, "app_installed_team_id": BAKERY},
         "user": {"id": "U1"},
         "trigger_id": "1.3",
         "actions": [{"action_id": "a", "block_id": "b", "type": "button", "value": "1"}],
@@ -188,6 +197,46 @@ async def test_a_workspace_that_moves_an_outage_and_a_killed_router_cost_others_
     assert (down.status, down.no_retry, b"does not answer" in down.body) == (503, False, True)
     assert (await stand.mention("T0UNKNOWN1")).status == 200
     assert (await stand.ready("alpha"), await stand.ready("beta")) == (200, 503)
+
+
+@pytest.mark.parametrize(
+    ("count", "sent", "answered"),
+    [
+        (600, post(b"") + b"Content-Length: 1000000\r\n\r\n" + b"x" * 520_000, 600 - 64),
+        (9000, b"POST /slack/events HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 3000, 0),
+    ],
+    ids=["half bodies", "half headers"],
+)
+async def test_unfinished_requests_take_neither_the_memory_nor_slacks_turn(
+    stand: Stand, count: int, sent: bytes, answered: int
+) -> None:
+    """Slack has another address than the crowd."""
+    assert stand.router.child is not None
+    main = psutil.Process(stand.router.child.process.pid)
+    processes = [main, *main.children(recursive=True)]
+    before = _open(processes)
+
+    async with AsyncExitStack() as stack:
+        crowd = [
+            await stack.enter_async_context(connected(stand.router.port, local="127.0.0.2"))
+            for _ in range(count)
+        ]
+        for _, writer in crowd:
+            writer.write(sent)
+        refused = [asyncio.create_task(reader.read(12)) for reader, _ in crowd]
+        for first in islice(asyncio.as_completed(refused), answered):
+            assert await first in (b"HTTP/1.1 503", b"")
+        held = before + count - answered
+        await until(lambda: _open(processes) >= held, within=200, what="the crowd is there")
+        assert (await stand.mention(BAKERY)).status == 200
+        taken = sum(process.memory_info().rss for process in processes)
+        assert taken < MEMORY
+        for task in refused:
+            task.cancel()
+
+
+def _open(processes: list[psutil.Process]) -> int:
+    return sum(process.num_fds() for process in processes)
 
 
 async def test_nonsense_and_what_slack_does_not_post_is_refused_and_stored_nowhere(stand: Stand) -> None:
