@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 import urllib.request
+from base64 import b64encode
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from surelane_dev.accounts import PASSWORD
 from tests.chaos.reached import Reached
 
 SERVERS = ("db1", "db2", "db3")
+STEERS = b64encode(f"patroni:{PASSWORD}".encode()).decode()
 PATIENCE = 120.0
 """Seconds that Patroni may take for what it does by itself. Its own bounds are some 25."""
 
@@ -36,7 +38,7 @@ class Cluster(Reached):
         request = urllib.request.Request(
             f"http://{self.addresses[server]}:8008/{path}",
             data,
-            {"Content-Type": "application/json"},
+            {"Content-Type": "application/json", "Authorization": f"Basic {STEERS}"},
             method=method,
         )
         with urllib.request.urlopen(request, timeout=3 if body is None else 60) as response:
@@ -90,13 +92,20 @@ class Cluster(Reached):
             await connection.close()
 
     def separate(self, server: str) -> None:
-        """Take a server off the network."""
-        self.docker("network", "disconnect", self.network, self.container(server))
+        """Take a server off the services' and the servers' networks."""
+        for network in (self.network, self.consensus):
+            self.docker("network", "disconnect", network, self.container(server))
 
     def reunite(self, server: str) -> None:
-        """Bring a server back to the network, under its own name and address."""
+        """Bring a server back to the networks, under its own name and address."""
         back = ("network", "connect", f"--ip={self.addresses[server]}", f"--alias={server}")
         self.docker(*back, self.network, self.container(server))
+        self.docker("network", "connect", self.consensus, self.container(server))
+
+    @property
+    def consensus(self) -> str:
+        """The network between the servers and etcd."""
+        return f"{self.name}_consensus"
 
 
 def _whole(members: Collection[Mapping[str, Any]], second: str) -> bool:

@@ -38,7 +38,22 @@ def test_its_containers_are_hardened_and_published_nowhere() -> None:
         assert_hardened(service)
         assert service["security_opt"] == ["no-new-privileges:true"]
         assert "ports" not in service
-        assert set(service["networks"]) == {"database"}
+        assert set(service["networks"]) == {"consensus"} | ({"database"} if name in SERVERS else set())
+
+
+def test_no_service_of_ours_steers_the_servers() -> None:
+    """Who may change Patroni's settings may set any parameter of the server. etcd asks for no password."""
+    read = config(PRODUCTION, "compose/ha.yaml", env=SECRETS)
+    assert read["networks"]["consensus"]["internal"] is True
+    assert {name for name, each in services().items() if "consensus" in each["networks"]} == {
+        *SERVERS,
+        "etcd",
+    }
+    assert PATRONI["restapi"]["authentication"] == {"username": "patroni"}
+    for name in SERVERS:
+        assert services()[name]["environment"]["PATRONI_RESTAPI_PASSWORD"] == SECRETS["POSTGRES_PASSWORD"]
+    for name in ("migrate", "ingest", "worker", "operator"):
+        assert SECRETS["POSTGRES_PASSWORD"] not in services()[name]["environment"].values()
 
 
 def test_no_acknowledged_event_is_lost_none_is_logged_and_bounds_are_ones_that_patroni_takes() -> None:
