@@ -15,20 +15,22 @@ from pathlib import Path
 _IMAGE = r"(?P<image>[a-z][\w./-]*:[\w.-]+)"
 _DIGEST = r"(?P<digest>@sha256:[0-9a-f]{64})?"
 _LINES = (
-    re.compile(rf"^(?P<before>FROM ){_IMAGE}{_DIGEST}(?P<after>.*)$", re.MULTILINE),
+    re.compile(rf"^(?P<before>(?:FROM |ARG BASE=)){_IMAGE}{_DIGEST}(?P<after>.*)$", re.MULTILINE),
     re.compile(rf"^(?P<before> +image: ){_IMAGE}{_DIGEST}(?P<after>)$", re.MULTILINE),
 )
 _KUSTOMIZE = re.compile(
     r"\{name: (?P<name>[\w./-]+), newTag: (?P<tag>[\w.-]+)(?:, digest: (?P<digest>sha256:[0-9a-f]{64}))?\}"
 )
+_TOPS = ("*", "compose/**/*", "dev/**/*", "examples/**/*", "k8s/**/*", "migrations/*", "services/*/*")
 OURS = "surelane-"
 
 
 def files(root: Path) -> Iterator[Path]:
-    """Return the files that name images: Dockerfiles, Compose files and kustomizations."""
-    compose = ("compose*.yaml", "examples/compose/*.yaml", "dev/src/surelane_dev/template/compose.yaml.txt")
-    for pattern in ("*/Dockerfile", "*/*/Dockerfile", *compose, "k8s/**/kustomization.yaml"):
-        yield from sorted(root.glob(pattern))
+    """Return the files that may name images: Dockerfiles and YAML, also as templates of `surelane new`."""
+    for top in _TOPS:
+        for file in sorted(root.glob(top)):
+            if file.is_file() and (file.name.startswith("Dockerfile") or ".yaml" in file.suffixes):
+                yield file
 
 
 @cache

@@ -14,8 +14,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 
 from surelane_ingest import app
-from surelane_ingest.app import MAX_FIELD, MAX_HEADERS, Refusals
-from surelane_service.probes import UNFINISHED
+from surelane_ingest.app import MAX_FIELD, Refusals
+from surelane_service.probes import MAX_HEADERS, UNFINISHED
 from surelane_service.telemetry.spans import Tracer
 from tests.databases import as_role
 from tests.processes import Service, service

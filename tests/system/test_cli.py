@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -18,6 +19,7 @@ from surelane.jobs import Continuation, Job
 from surelane.queue import Queue
 from surelane_operator.audit import this_user
 from surelane_operator.cli.command import app
+from surelane_operator.cli.session import DEVELOPMENT_URL
 from surelane_operator.shards import known
 from surelane_service.engine import Engine
 from tests.databases import as_role
@@ -289,6 +291,12 @@ async def test_a_database_that_is_away_or_has_no_schema_is_reported(
     # A system may run in this directory: look elsewhere for one.
     unnamed = {"DATABASE_URL": "", "SURELANE_DATA_DIR": str(tmp_path)}
     assert (await Command("")("stats", **unnamed)).refused(2, "no database is named")
+    told = tmp_path / DEVELOPMENT_URL
+    told.write_text(surelane.database)
+    assert (await Command("")("stats", "--json", **unnamed)).json["workers"] == []
+    if not os.getuid():  # another user's file, in a directory that both may use
+        os.chown(told, 1, 1)
+        assert (await Command("")("stats", **unnamed)).refused(2, "no database is named")
     named = await Command("")("stats", "--json", DATABASE_URL=surelane.database)
     assert named.json["workers"] == []
 

@@ -177,6 +177,9 @@ async def test_the_page_changes_with_its_own_csrf_token_alone(by_token: str) -> 
         await sign_in(ada)
         await sign_in(eve)
         own, others, origin = await ada.csrf(), await eve.csrf(), {"Origin": ada.url}
+        link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+        for path, status in (("/console/actions", 200), ("/v1/stats", 403)):
+            assert (await ada.get(path, headers=link))[0] == status, path
         assert own != others
         for headers, status in (
             ({"X-CSRF-Token": own, **origin}, 204),

@@ -209,7 +209,7 @@ async def serve(database: str, **bounds: Any) -> AsyncIterator[str]:
     """Serve the endpoint alone, with bounds of a test's."""
     pool = await asyncpg.create_pool(database, min_size=1, max_size=2)
     api = StreamApi(Changes(pool), **bounds)
-    app = web.Application(middlewares=[Guard(Tokens({"viewer": VIEWER})).middleware])
+    app = web.Application(middlewares=[Guard(Tokens({"viewer": VIEWER, "operator": TOKEN})).middleware])
     app.add_routes([web.get(each.path, each.answer) for each in api.endpoints()])
     try:
         async with serving(app, 0, setting="none", host="127.0.0.1") as port:
@@ -234,7 +234,7 @@ async def test_streams_are_few_end_after_a_spell_and_show_that_they_live(
     monkeypatch.setattr(stream, "HEARTBEAT", 0.0)
     identity = await Queue(connection).enqueue("unhandled")
     headers = {"Authorization": f"Bearer {VIEWER}"}
-    async with serve(shared_database, most=2) as url, AsyncExitStack() as stack:
+    async with serve(shared_database, most=3, each=2) as url, AsyncExitStack() as stack:
         session = await stack.enter_async_context(aiohttp.ClientSession(headers=headers))
         address = f"{url}/v1/jobs/{identity}/stream"
         followed = [await stack.enter_async_context(session.get(address)) for _ in range(2)]
@@ -242,6 +242,10 @@ async def test_streams_are_few_end_after_a_spell_and_show_that_they_live(
         assert (await followed[0].content.readuntil(b"\n\n")).startswith(b":")
         async with session.get(address) as refused:
             assert (refused.status, refused.headers["Retry-After"]) == (503, "5")
+        other = {"Authorization": f"Bearer {TOKEN}"}
+        await stack.enter_async_context(session.get(address, headers=other))
+        async with session.get(address, headers=other) as refused:
+            assert refused.status == 503
         followed[1].close()
         await has_place(session, address)
     async with (

@@ -38,10 +38,10 @@ KEEP_ALIVE = 75.0
 A server that closed first could do so while the load balancer sends the next request.
 """
 
-MAX_HEADERS, MAX_FIELD = 64, 4096
-"""The most headers of a request, and the most bytes of each and of the request line.
+MAX_FIELD = 4096
+"""The most bytes of a header, and of the request line.
 
-Slack and the proxies on the way send about thirty, of about a hundred bytes. aiohttp holds the headers twice.
+Slack and the proxies on the way send about a hundred. aiohttp holds the headers twice.
 """
 
 LINGER = 1.0
@@ -104,7 +104,6 @@ def server_options(drain_timeout: timedelta, refusals: Refusals) -> Mapping[str,
         "auto_decompress": False,  # compressed bodies are refused, and never inflated
         "keepalive_timeout": KEEP_ALIVE,
         "lingering_time": LINGER,
-        "max_headers": MAX_HEADERS,
         "max_field_size": MAX_FIELD,
         "max_line_size": MAX_FIELD,
         "shutdown_timeout": drain_timeout.total_seconds(),

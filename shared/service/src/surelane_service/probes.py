@@ -30,6 +30,8 @@ PRIVATE_CONNECTIONS = 192
 
 UNFINISHED = 16 * 1024 * 1024
 """The most bytes of unfinished headers over all connections of a port. aiohttp holds them about three times."""
+MAX_HEADERS = 64
+"""The most headers of a request to any port. Slack and the proxies on the way send about thirty."""
 LOG_EVERY = 10.0
 """Seconds after a line about connections that were closed, before the next one."""
 _PRIVATE_SUFFIXES = (".localhost", ".svc", ".cluster.local")
@@ -301,6 +303,7 @@ async def serving(
     timeout = options.pop("shutdown_timeout", 30)
     app.on_response_prepare.append(_name_no_version)
     runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=timeout)
+    options = {"access_log": None, "max_headers": MAX_HEADERS, **options}
     await runner.setup()
     listener: asyncio.Server | None = None
     try:
@@ -308,7 +311,7 @@ async def serving(
             raise RuntimeError("the server was not set up")
 
         def connection() -> _Connection:
-            return _Connection(server, limit, **{"access_log": None, **options})
+            return _Connection(server, limit, **options)
 
         if limit is not None:
             limit.watch(server)

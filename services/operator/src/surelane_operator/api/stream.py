@@ -4,6 +4,7 @@ The worker stores once a second, and a stream reads twice. A notification would 
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -14,9 +15,12 @@ from surelane.errors import DatabaseUnavailable
 from surelane_operator.api.endpoint import EVENT_STREAM, UNKNOWN, Refused, StreamEndpoint, server_sent
 from surelane_operator.api.models import EventPath, Strict, digits
 from surelane_operator.changes import Changes
+from surelane_operator.console.access.viewer import viewer_of
 
 MOST = 64
 """Streams at once. Each is a connection of 192 on the private port; the page, probes and requests need the others."""
+EACH = 48
+"""Streams at once of one viewer. The others are for everybody else."""
 EVERY = 0.5
 """Seconds between two looks at the database."""
 HEARTBEAT = 15.0
@@ -37,9 +41,9 @@ class StreamQuery(Strict):
 class StreamApi:
     """The endpoint that streams what agents say."""
 
-    def __init__(self, changes: Changes, *, most: int = MOST, spell: float = SPELL) -> None:
-        self._changes, self._most, self._spell = changes, most, spell
-        self._open = 0
+    def __init__(self, changes: Changes, *, most: int = MOST, each: int = EACH, spell: float = SPELL) -> None:
+        self._changes, self._most, self._each, self._spell = changes, most, each, spell
+        self._open = Counter[str]()
         self._closed = asyncio.Event()
 
     def endpoints(self) -> list[StreamEndpoint]:
@@ -58,9 +62,11 @@ class StreamApi:
         return query if await self._changes.look(path.id) else None
 
     async def _send(self, request: web.Request, query: StreamQuery) -> web.StreamResponse:
-        if self._open >= self._most:
-            raise Refused(503, f"{self._most} streams are open: try again later", {"Retry-After": "5"})
-        self._open += 1
+        name = viewer_of(request).name
+        if self._open.total() >= self._most or self._open[name] >= self._each:
+            open_now = f"{self._open.total()} streams are open, {self._open[name]} of them yours"
+            raise Refused(503, f"{open_now}: try again later", {"Retry-After": "5"})
+        self._open[name] += 1
         response = web.StreamResponse(headers=HEADERS)
         try:
             await response.prepare(request)
@@ -73,7 +79,7 @@ class StreamApi:
         except ConnectionError:
             pass  # the reader went away
         finally:
-            self._open -= 1
+            self._open -= Counter([name])
         return response
 
     async def _events(self, identity: int, number: int) -> AsyncIterator[bytes]:

@@ -59,10 +59,11 @@ def development() -> str:
 
 
 def _told() -> str | None:
+    """Return what the nearest file says that is this user's own: in a shared directory anybody may put one."""
     at = Path(os.environ.get("SURELANE_DATA_DIR") or ".surelane/postgres")
     for directory in (Path.cwd(), *Path.cwd().parents):
         told = directory / at / DEVELOPMENT_URL
-        if told.is_file():
+        if told.is_file() and told.stat().st_uid == os.getuid():
             url, _, subscribed = told.read_text().partition("\n")
             os.environ.setdefault(SUBSCRIPTIONS, subscribed)
             return url

@@ -62,6 +62,9 @@ class Guard:
             viewer = await self.browser.viewer(request)
             if viewer is not None and request.method not in SAFE and not _is_own(request, viewer):
                 return refusal(403, "the request is not one of the signed-in page: reload the page")
+            # What is read there, is noted as a look of the person, who must have meant it.
+            if viewer is not None and _is_sent_by_another_site(request):
+                return refusal(403, "a link of another site leads here: open it from the page")
         if viewer is None:
             return self._sign_in(request)
         request[VIEWER] = viewer
@@ -84,6 +87,12 @@ def below(path: str, tops: tuple[str, ...]) -> bool:
 def refusal(status: int, error: str, headers: Mapping[str, str] | None = None) -> web.Response:
     """Return the answer to a request that is refused."""
     return web.json_response({"error": error}, status=status, headers=headers)
+
+
+def _is_sent_by_another_site(request: web.Request) -> bool:
+    """Return whether another site's link leads to a route for programs. Links to the page are welcome."""
+    site = request.headers.get("Sec-Fetch-Site", "none")
+    return site not in ("none", "same-origin") and not below(request.path, ("/console",))
 
 
 def _is_own(request: web.Request, viewer: Viewer) -> bool:
