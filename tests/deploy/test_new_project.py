@@ -35,6 +35,12 @@ def test_production_has_an_account_per_service_and_no_simulator(tmp_path: Path, 
     write_project(tmp_path / "mybot", kind)
     named = files(tmp_path / "mybot", "compose.yaml", "compose.tls.yaml", "compose.backups.yaml")
     given = {**SECRETS, "SURELANE_API_TOKEN": "a-token", "SURELANE_DOMAIN": "bot.example.com"}
+    given |= {
+        "SURELANE_CONCURRENCY": "3",
+        "SURELANE_BUFFER": "7",
+        "SURELANE_MCP": "read",
+        "LOG_LEVEL": "debug",
+    }
     read = config(*named, env=given)
     services = read["services"]
     assert set(services) == {"settings", "db", "migrate", "ingest", "worker", "operator", "proxy"}
@@ -42,6 +48,11 @@ def test_production_has_an_account_per_service_and_no_simulator(tmp_path: Path, 
     for name in ("ingest", "worker", "operator"):
         assert services[name]["environment"]["PGPASSWORD"] == SECRETS[f"SURELANE_{name.upper()}_PASSWORD"]
         assert {port["host_ip"] for port in services[name].get("ports", [])} <= {"127.0.0.1"}
+        assert services[name]["environment"]["LOG_LEVEL"] == "debug"
+        others = {SECRETS[key] for key in SECRETS if key.endswith("_PASSWORD") and name.upper() not in key}
+        assert others.isdisjoint(services[name]["environment"].values())
+    for name, setting in (("worker", "CONCURRENCY"), ("ingest", "BUFFER"), ("operator", "MCP")):
+        assert services[name]["environment"][f"SURELANE_{setting}"] == given[f"SURELANE_{setting}"]
     for name in set(services) - {"settings"}:
         assert_hardened(services[name])
         assert "/tmp" in services[name]["tmpfs"], name
