@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator
 from types import ModuleType
 
-from pydantic import AliasChoices
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
 
@@ -13,7 +12,7 @@ import surelane_migrations.migration_settings
 import surelane_operator.console.access.access_settings
 import surelane_worker.worker_settings
 from surelane_ingest.ingest_settings import IngestSettings
-from surelane_service.service_settings import load_settings
+from surelane_service.service_settings import load_settings, variables_of
 
 LIBPQ = {"PGPASSWORD"}
 """The variables that the database driver reads by itself."""
@@ -24,12 +23,6 @@ def fields_of(module: ModuleType) -> Iterator[FieldInfo]:
     for kind in vars(module).values():
         if isinstance(kind, type) and issubclass(kind, BaseSettings):
             yield from kind.model_fields.values()
-
-
-def variables_of(field: FieldInfo) -> Iterator[str]:
-    """Return the variables that set a field, the first one that wins first."""
-    alias = field.validation_alias
-    yield from map(str, alias.choices if isinstance(alias, AliasChoices) else (alias,))
 
 
 MODULES = {

@@ -7,9 +7,8 @@ import pytest
 
 from surelane_ingest.ingest_settings import IngestSettings
 from surelane_operator.console.access.access_settings import AccessSettings
-from surelane_service.service_settings import load_settings
+from surelane_service.service_settings import load_settings, variables_of
 from surelane_worker.worker_settings import WorkerSettings
-from tests.deploy.settings import variables_of
 from tests.docs.blocks import ROOT
 
 PAGE = (ROOT / "docs/settings.md").read_text()

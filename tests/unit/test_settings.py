@@ -9,14 +9,18 @@ from surelane.encryption.keys import Keyring, new_key
 from surelane.errors import SettingsError
 from surelane_ingest.ingest_settings import SCOPES, IngestSettings
 from surelane_ingest.installing import States
+from surelane_operator.console.access.access_settings import AccessSettings
 from surelane_service.compatibility import unfit
 from surelane_service.service_settings import (
     DEMO_BOT_TOKEN,
     DEMO_CLIENT_SECRET,
     DEMO_SIGNING_SECRET,
     load_settings,
+    misspelled,
+    variables_of,
 )
 from surelane_worker.worker_settings import WorkerSettings
+from tests.deploy.settings import READ
 
 ROOT = Path(__file__).parents[2]
 SIMULATOR = {"SLACK_API_URL": "http://127.0.0.1:8090/api/"}
@@ -37,6 +41,20 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DATABASE_URL", "postgresql://u@/d?host=/s")
     monkeypatch.setenv("SLACK_SIGNING_SECRET", "new")
+
+
+def test_a_misspelled_setting_is_named_with_the_one_that_it_resembles_and_no_others_setting_is() -> None:
+    wrong = {"SURELANE_CONCURENCY": "5", "SURELANE_LAESE": "1m", "SURELANE_EVENT_TYPE": "", "SURELANE_X": "1"}
+    assert misspelled(WorkerSettings, wrong) == {
+        "SURELANE_CONCURENCY": "SURELANE_CONCURRENCY",
+        "SURELANE_LAESE": "SURELANE_LEASE",
+        "SURELANE_EVENT_TYPE": "SURELANE_EVENT_TYPES",
+    }
+    everything = dict.fromkeys(set().union(*READ.values()), "")
+    for kind in (WorkerSettings, IngestSettings, AccessSettings):
+        own = {name for field in kind.model_fields.values() for name in variables_of(field)}
+        others = {name: "" for name in everything if name not in own}
+        assert misspelled(kind, others) == {}, kind
 
 
 def test_ingests_defaults_stand_and_secrets_are_separated_by_commas() -> None:

@@ -21,7 +21,7 @@ from surelane_service.installations import Installations
 from surelane_service.logs import configure_logs, get_logger
 from surelane_service.pool import LOCK_TIMEOUT, opened_pool
 from surelane_service.probes import private_app, serving_private
-from surelane_service.service_settings import load_settings
+from surelane_service.service_settings import load_settings, warn_of_misspelled
 from surelane_service.subscriptions import doubts, untaken
 from surelane_service.telemetry.setup import configure_telemetry
 from surelane_worker.assembly import CLAIM_TIMEOUT, SERVICE, STATEMENT_TIMEOUT, Pools, Worker
@@ -54,6 +54,7 @@ async def main(stop: asyncio.Event) -> None:
     """Run the worker until ``stop`` is set, then drain it."""
     settings = load_settings(WorkerSettings)
     configure_logs(SERVICE, settings.log_level)
+    warn_of_misspelled(WorkerSettings)
     handlers = _handlers(settings)
     telemetry = configure_telemetry(SERVICE, __version__, statements=True)
     metrics = Metrics()

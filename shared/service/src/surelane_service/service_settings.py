@@ -4,16 +4,32 @@ Settings come from the environment alone. Where a standard name exists it is use
 ``OTEL_*``); ours begin with ``SURELANE_``. Secrets are ``SecretStr``: they never show in a log or a traceback.
 """
 
+import os
 import string
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from surelane.encryption.keys import SETTING, Keyring
 from surelane.errors import SettingsError
+from surelane_service.logs import get_logger
 
+OURS = "SURELANE_"
+"""How the names of our own settings begin."""
+_logger = get_logger(__name__)
 _HOST = frozenset(string.ascii_lowercase + string.digits + "-._:")
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -162,6 +178,30 @@ def load_settings(kind: type[Loaded], **overrides: Any) -> Loaded:  # noqa: ANN4
     except ValidationError as error:
         lines = [_complaint(problem) for problem in error.errors(include_url=False, include_input=False)]
         raise SettingsError("settings cannot be used:\n" + "\n".join(f"  {line}" for line in lines)) from None
+
+
+def variables_of(field: FieldInfo) -> Iterator[str]:
+    """Return the variables that set a field, the first one that wins first."""
+    alias = field.validation_alias
+    yield from map(str, alias.choices if isinstance(alias, AliasChoices) else (alias,))
+
+
+def misspelled(kind: type[BaseSettings], environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return each variable that looks like a misspelled setting of ``kind``, with the setting that it resembles.
+
+    A variable that resembles none may be another program's. So it is not returned.
+    """
+    known = {name for field in kind.model_fields.values() for name in variables_of(field)}
+    missing = {name.removeprefix(OURS) for name in known if name.startswith(OURS) and name not in environment}
+    others = (name for name in environment if name.startswith(OURS) and name not in known)
+    found = {name: get_close_matches(name.removeprefix(OURS), missing, 1, 0.8) for name in others}
+    return {name: f"{OURS}{near[0]}" for name, near in found.items() if near}
+
+
+def warn_of_misspelled(kind: type[BaseSettings]) -> None:
+    """Log a line for each variable that looks like a misspelled setting."""
+    for name, meant in misspelled(kind).items():
+        _logger.warning("there is no such setting", name=name, nearest=meant)
 
 
 def _complaint(problem: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails is private to pydantic-core
