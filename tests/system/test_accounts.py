@@ -46,6 +46,12 @@ class World:
         found = self.slack.simulator.installs.grants
         return {token: each for token, each in found.items() if each.sort == "user" and not each.refused}
 
+    def demand_approval(self, tool: str) -> None:
+        """Let the next turns ask before they call this tool of the server."""
+        file = Path(self.given["SURELANE_MODEL_MCP"])
+        server = json.loads(file.read_text())["mcpServers"]["slack"]
+        file.write_text(json.dumps({"mcpServers": {"slack": server | {"approval": [tool]}}}))
+
     async def ask(self, user: str, plan: str) -> int:
         """Let somebody mention the bot. Return the event's id."""
         workspace = self.slack.simulator.installs.workspaces[BAKERY]
@@ -185,6 +191,21 @@ async def test_a_turn_waits_for_the_person_and_gets_that_persons_token(
         for place in (stored, printed, json.dumps(world.model.asked["flour"])):
             assert token not in place
             assert token.encode().hex() not in place
+
+
+async def test_a_call_with_a_persons_account_is_approved_by_that_person_alone(
+    world: World, connection: Connection
+) -> None:
+    async with world.worker():
+        await world.connected()
+        world.demand_approval("search")
+        turn = await world.turn(SARAH, "flour")
+        (asked,) = await connection.fetch(
+            "select result ->> 'by' as by, result ->> 'text' as text from agent.step"
+            " where event_id = $1 and name like 'approve%' and result ->> 'by' is not null",
+            turn,
+        )
+        assert (json.loads(asked["by"]), "slack_search" in asked["text"]) == ([SARAH], True)
 
 
 async def test_a_token_that_slack_or_the_server_refuses_leads_to_the_button_once_a_turn(world: World) -> None:

@@ -122,12 +122,12 @@ async def test_thread_is_the_context(desk: Desk) -> None:
 
 
 async def test_approved_tool_is_called(desk: Desk) -> None:
-    several = ("weather", {"city": "Kiel"}), ("deploy", {"service": "`<!here>`\u202e"})
+    several = ("weather", {"city": "Kiel"}), ("deploy", {"service": "`<!here>`\u202e\u3164\ufe0f"})
     identity, asked = await desk.ask("approve", calls(*several, text=["I will deploy."]), says("Done."))
     await suspended(desk.connection, identity)
     question = desk.slack.replies(asked)[-1]
     assert question.text == (
-        'May I call *deploy*?\n```{\n "service": "\u02cb&lt;!here&gt;\u02cb\\u202e"\n}```'
+        'May I call *deploy*?\n```{\n "service": "\u02cb&lt;!here&gt;\u02cb\\u202e\\u3164\\ufe0f"\n}```'
     )
     await Person(desk.slack, "grace").press(question, 0)
     result = await desk.result(identity)

@@ -154,6 +154,7 @@ def test_tools_are_functions_with_names_of_their_own_that_can_be_loaded() -> Non
         ({"command": "x", "env": {"KEY": "${SURELANE_NO_SUCH}"}}, "SURELANE_NO_SUCH is not set"),
         ({"command": "x", "url": "http://host"}, "ops needs a command or a url"),
         ({"command": "x", "approval": "restart"}, "mcpServers.ops.approval"),
+        ({"url": "https://h/mcp", "account": "slack", "by": ["U1"]}, "approves alone"),
         ({"url": "http://host/mcp", "account": "slack"}, "an account needs a url that begins with https"),
         ({"command": "x", "account": "slack"}, "an account needs a url that begins with https"),
         ({"url": "https://host/mcp", "account": "github"}, "mcpServers.ops.account: Input should be"),

@@ -48,6 +48,7 @@ from pydantic_core import to_jsonable_python
 
 from surelane.events import Event
 from surelane_service.engine import ModelUse, Spent
+from surelane_worker.handling.asks import People
 from surelane_worker.handling.children import ChildError
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.outcomes import duration
@@ -60,8 +61,8 @@ from surelane_worker.model.feedback import below
 from surelane_worker.model.files import Attached
 from surelane_worker.model.servers import Bearer, Server, servers
 from surelane_worker.model.setup import NAME, Setup
+from surelane_worker.model.shown import safe_name, shown_arguments
 from surelane_worker.model.thread import Said
-from surelane_worker.model.tools import UNSAFE
 from surelane_worker.model.tracing import traced, within_tool
 from surelane_worker.model.transcript import Transcript, transcript
 from surelane_worker.model.voice import Speech, Voice
@@ -75,7 +76,6 @@ LONGEST_RESULT = 50_000
 """Characters of a tool's result that the model gets. The rest is cut."""
 LONGEST_ARGUMENTS = 20_000
 """Characters of arguments that a question shows. A call with more is rejected: it cannot be judged."""
-LONGEST_NAME = 64
 AT_ONCE = 0.1
 """Seconds after which an attempt begins again whose account was refused on the way. Then the person is asked."""
 CALLS_PER_REQUEST = 10
@@ -101,12 +101,15 @@ class Run:
     cost: Decimal = Decimal(0)
     bearer: Bearer | None = None
     usage: dict[str, int] = field(default_factory=USAGE.copy)
+    approvers: dict[str, People] = field(default_factory=dict)
+    """Who may approve a call, by the tool's name."""
     places: dict[str, str] = field(default_factory=dict)
     """The number of the response that asked for a call, and the call's number in it, by the call's id."""
 
     def __post_init__(self) -> None:
         self.tools = self.agent.tools_of(self.ctx.settings)
         self.budget = budget_of(self.ctx.settings.model_budget)
+        self.approvers |= {tool.name: tool.by for tool in self.tools}
         self._below = self.agent.below, self.event, self.ctx
 
     def report(self, answer: Any, **more: str) -> dict[str, Any]:  # noqa: ANN401 - any JSON
@@ -183,7 +186,9 @@ class Run:
     def _tools_of(self, name: str, server: Server) -> AbstractToolset[Any]:
         """Return a server's tools with their calls as steps, and with approval where it is needed."""
         demanded = server.must_have(name)
-        stored = StoredCalls(server.toolset(name, self.bearer), self, demanded)
+        # What runs with a person's account is approved by that person alone.
+        by = self.voice.place.user or [] if server.account else server.by
+        stored = StoredCalls(server.toolset(name, self.bearer), self, demanded, by)
         return stored.approval_required(lambda _, tool, __: server.approval is True or tool.name in demanded)
 
     async def respond(self, ask: Callable[[], Awaitable[Any]]) -> ModelResponse:
@@ -294,7 +299,7 @@ class Run:
         self.usage["tool_calls"] += 1
         if self.usage["tool_calls"] > CALLS_PER_REQUEST * self.ctx.settings.model_requests:
             raise StoppedError("I stop here: the model calls too many tools.")
-        place, tool, title = self.places[call.tool_call_id or ""], self.tools.get(name), _safe(name)
+        place, tool, title = self.places[call.tool_call_id or ""], self.tools.get(name), safe_name(name)
         await self.voice.show(place, title)
         if tool is not None and tool.kind is not None:
             done = await self._delegate(tool.kind, arguments, place)
@@ -346,7 +351,7 @@ class Run:
         return requests.build_results(approvals={call.tool_call_id: answer for call, answer in named})
 
     async def _approved(self, call: ToolCallPart) -> ToolApproved | ToolDenied:
-        tool, shown, name = self.tools.get(call.tool_name), _shown(call), _safe(call.tool_name)
+        shown, name = shown_arguments(call), safe_name(call.tool_name)
         if not self.voice.heard:
             return ToolDenied("The call needs approval, and there is no channel to ask in.")
         if len(shown) > LONGEST_ARGUMENTS:
@@ -356,7 +361,7 @@ class Run:
             f"May I call *{name}*?\n```{shown}```",
             [APPROVE, REJECT],
             timeout=self.agent.patience,
-            by=None if tool is None else tool.by,
+            by=self.approvers.get(call.tool_name, []),
             name=f"approve {name}",
         )
         if answer is None:
@@ -385,16 +390,22 @@ class StoredResponses(WrapperModel):
 
 @dataclass
 class StoredCalls(WrapperToolset[Any]):
-    """Tools whose calls are steps. ``demanded``: names of tools that must be there, because they need approval."""
+    """Tools whose calls are steps.
+
+    ``demanded``: names of tools that must be there, because they need approval. ``by``: who may approve calls of a
+    server's tools.
+    """
 
     run: Run
     demanded: frozenset[str] = frozenset()
+    by: People = None
 
     async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
         """Return the tools. Refuse a server that lacks a tool that needs approval: it may have another name."""
         tools = await super().get_tools(ctx)
         if missing := sorted(self.demanded - tools.keys()):
             raise RefusedError(f"the MCP server has no tool {missing[0]}, which needs approval")
+        self.run.approvers = {**dict.fromkeys(tools, self.by), **self.run.approvers}
         return tools
 
     async def call_tool(
@@ -442,16 +453,3 @@ def _without_bytes(result: object) -> object:
     if isinstance(result, BinaryContent):
         return f"({result.media_type} of {len(result.data):,} bytes)"
     return [_without_bytes(each) for each in result] if isinstance(result, list) else result
-
-
-def _shown(call: ToolCallPart) -> str:
-    """Return a call's arguments for a question. What would hide or imitate something is shown as its code."""
-    text = json.dumps(call.args_as_dict(), indent=1, ensure_ascii=False)
-    visible = "".join(each if each.isprintable() or each == "\n" else f"\\u{ord(each):04x}" for each in text)
-    escaped = visible.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return escaped.replace("`", "\u02cb")
-
-
-def _safe(name: str) -> str:
-    """Return a tool's name as the name of a step: the model, or an MCP server, has chosen it."""
-    return UNSAFE.sub("_", name)[:LONGEST_NAME]

@@ -42,6 +42,8 @@ class Server(BaseModel, hide_input_in_errors=True):
 
     ``account``: whose token it gets: ``slack`` is the Slack account of the person who caused the event.
     ``approval``: whether people must approve calls of its tools: all, or those of these names.
+    ``by``: the users who may approve; by default everybody who sees the question. Where a call runs with a person's
+    account, this person alone may.
     """
 
     command: str | None = None
@@ -52,12 +54,15 @@ class Server(BaseModel, hide_input_in_errors=True):
     headers: dict[str, str] | None = None
     account: Literal["slack"] | None = None
     approval: bool | list[str] = False
+    by: list[str] | None = None
 
     @model_validator(mode="after")
     def _safe(self) -> Self:
         host = urlsplit(self.url or "")
         if self.account and not (host.scheme == "https" or host.hostname in ("localhost", "127.0.0.1")):
             raise ValueError("an account needs a url that begins with https")
+        if self.account and self.by is not None:
+            raise ValueError("the person whose account it is approves alone: leave out by")
         return self
 
     def toolset(self, name: str, bearer: Bearer | None = None) -> AbstractToolset[Any]:
