@@ -44,7 +44,7 @@ class Agent(Setup):
 
         voice = Voice(event, ctx)
         said = await ctx.step(TURN, heard, event, ctx, voice.place)
-        text = str(event.slack.get("text") or "")[:LONGEST_QUESTION]
+        text = event.text[:LONGEST_QUESTION]
         asked = quoted(voice.place.user, text) + looked_at(event)
         run = Run(self, ctx, event, voice, Attached(ctx, asked, await referred(event, ctx)))
         try:
