@@ -313,6 +313,22 @@ async def test_me_and_other_bots_write_kinds_of_their_own_and_a_mention_may_be_e
         await pair.control.say("")
 
 
+async def test_a_mention_that_its_author_edits_is_sent_again_with_edited(pair: Pair) -> None:
+    sent = await pair.said("deploy web")
+    where = {"channel": GENERAL, "ts": sent["ts"]}
+    await pair.control.request("PUT", "/control/messages", where | {"text": f"<@{BOT}> deploy"})
+    await pair.control.request("PUT", "/control/messages", where | {"text": "@surelane deploy & go"})
+    heard_of = [each for each in await heard(pair, 5) if each["type"] == "app_mention"]
+    first, second = sorted(heard_of, key=lambda event: str(event["event_ts"]))
+    assert ("edited" in first, first["event_ts"]) == (False, sent["ts"])
+    assert (second["ts"], second["edited"]["user"], second["text"]) == (
+        sent["ts"],
+        ADA,
+        f"<@{BOT}> deploy &amp; go",
+    )
+    assert second["event_ts"] == second["edited"]["ts"] > sent["ts"]
+
+
 async def test_an_edit_says_what_was_there_before(pair: Pair) -> None:
     metadata = {"event_type": "filed", "event_payload": {"id": 7}}
     divider = {"type": "divider", "block_id": "d"}
