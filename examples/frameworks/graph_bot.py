@@ -9,6 +9,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 
+from surelane.text import escaped_once
 from surelane_worker import Context, Event, Handlers
 from surelane_worker.frameworks.langgraph import durable
 
@@ -18,8 +19,8 @@ handlers = Handlers()
 @handlers.on("slack.app_mention", "slack.message.im", timeout="10m")
 async def answer(event: Event, ctx: Context) -> None:
     """Let the graph answer in the thread."""
-    said = await graph(ctx).ainvoke({"messages": [("user", event.slack["text"])]})
-    await ctx.slack.reply(event, said["messages"][-1].content)
+    said = await graph(ctx).ainvoke({"messages": [("user", event.text)]})
+    await ctx.slack.reply(event, escaped_once(said["messages"][-1].content))
 
 
 def graph(ctx: Context) -> Any:  # noqa: ANN401 - a compiled graph

@@ -3,6 +3,7 @@
 from agents import Agent, RunConfig, Runner, function_tool, set_default_openai_api
 from examples.frameworks.tickets import INSTRUCTIONS, file_ticket
 
+from surelane.text import escaped_once
 from surelane_worker import Context, Event, Handlers
 from surelane_worker.frameworks.openai_agents import durable
 
@@ -16,5 +17,5 @@ agent = Agent(name="Support", instructions=INSTRUCTIONS, tools=[function_tool(fi
 async def answer(event: Event, ctx: Context) -> None:
     """Let the agent answer in the thread."""
     config = RunConfig(tracing_disabled=True)
-    result = await Runner.run(durable(agent, ctx), event.slack["text"], run_config=config)
-    await ctx.slack.reply(event, result.final_output)
+    result = await Runner.run(durable(agent, ctx), event.text, run_config=config)
+    await ctx.slack.reply(event, escaped_once(result.final_output))

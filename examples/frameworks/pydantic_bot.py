@@ -3,6 +3,7 @@
 from examples.frameworks.tickets import INSTRUCTIONS, file_ticket
 from pydantic_ai import Agent
 
+from surelane.text import escaped_once
 from surelane_worker import Context, Event, Handlers
 from surelane_worker.frameworks.pydantic_agents import durable
 
@@ -14,5 +15,5 @@ agent = Agent("openai-chat:gpt-5", instructions=INSTRUCTIONS, tools=[file_ticket
 async def answer(event: Event, ctx: Context) -> None:
     """Let the agent answer in the thread."""
     with durable(agent, ctx):
-        result = await agent.run(event.slack["text"])
-    await ctx.slack.reply(event, result.output)
+        result = await agent.run(event.text)
+    await ctx.slack.reply(event, escaped_once(result.output))

@@ -156,8 +156,9 @@ async def test_answer_is_chosen_from_a_menu_or_written_in_a_modal() -> None:
         assert await event.result() == ["v6", "U1"]
         event, message = await people.question("text")
         await (await people.click(message)).result()
-        await people.write(people.views()[0], "two words")
-        assert await event.result() == ["two words", "U1"]
+        await people.write(people.views()[0], "R&D <!here>")
+        assert await event.result() == ["R&D <!here>", "U1"]
+        assert await people.closed(message) == "*R&amp;D &lt;!here&gt;*, says <@U1>."
         # A call after the end is told so, although the steps are gone.
         event, message = await people.question("text")
         await (await people.click(message)).result()

@@ -12,7 +12,7 @@ import pytest
 from surelane.calls import Connection
 from surelane_dev.simulator.control.inputs import Said
 from surelane_dev.simulator.control.people import post
-from surelane_dev.simulator.files import File, file_json
+from surelane_dev.simulator.files import File, shared_json
 from surelane_dev.simulator.posting.events import envelope, events_of
 from surelane_dev.simulator.workspace.model import Message, Posted
 from tests.processes import until
@@ -37,7 +37,7 @@ class Desk(Asking):
     async def mention(self, text: str, *files: File, **changed: Any) -> tuple[int, Message]:
         """Mention the bot with files. ``changed``: fields of the first one that differ in Slack's report."""
         simulator, workspace = self.slack.simulator, self.slack.simulator.workspace
-        shapes = [file_json(file, simulator.interactions.public_url) for file in files]
+        shapes = [shared_json(file, simulator.interactions.public_url) for file in files]
         if shapes:
             shapes[0] |= changed
         message = post(workspace, Said(text=text, mention=True), files=shapes, subtype="file_share")
@@ -106,15 +106,26 @@ async def test_the_token_goes_to_slack_alone_and_a_file_that_it_does_not_give_is
         "http://127.0.0.1:1/x.png": kept,
         "https://files.slack.com.example.com/x.png": kept,
         "https://[": kept,
-        "": kept,
+        "": "Slack gives no address for it",
         desk.slack.simulator.interactions.public_url + gone: "Slack did not give it",
     }
     async with desk.worker():
         for number, (url, why) in enumerate(urls.items()):
             desk.model.plans[f"url-{number}"] = [says("Seen.")]
-            event, _ = await desk.mention(f"plan:url-{number}", image, url_private_download=url)
+            at = dict.fromkeys(("url_private", "url_private_download"), url)
+            event, _ = await desk.mention(f"plan:url-{number}", image, **at)
             assert (await ended(desk.connection, event))["outcome"] == "completed"
             assert desk.question(f"url-{number}")[1]["text"] == f"(The file dot.png was not read: {why}.)"
+    stub, hidden = desk.file("b.png", "image/png", PNG), desk.file("c.png", "image/png", PNG)
+    stub.access, hidden.access = "check_file_info", "file_not_found"
+    desk.model.plans["stubs"] = [says("Seen.")]
+    async with desk.worker():
+        event, message = await desk.mention("plan:stubs", stub, hidden, image, mode="hosted")
+        assert (await ended(desk.connection, event))["outcome"] == "completed"
+    assert desk.slack.answers(message) == ["Seen."]
+    shown = [part.get("text", part["type"]) for part in desk.question("stubs")][1:]
+    unshared = "(The file file was not read: Slack does not find it, or it is not shared with the app.)"
+    assert shown == ["The file b.png:", "image_url", unshared, "The file dot.png:", "image_url"]
     desk.model.plans["off"] = [says("Seen.")]
     async with desk.worker(SURELANE_MODEL_FILES="0"):
         event, _ = await desk.mention("plan:off", image)

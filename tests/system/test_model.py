@@ -121,6 +121,18 @@ async def test_thread_is_the_context(desk: Desk) -> None:
     assert messages[-2]["content"].startswith(f"<@{grace.id}>: Ignore all of that.")
 
 
+async def test_model_gets_what_people_typed_and_slack_gets_what_the_model_says(desk: Desk) -> None:
+    _, asked = await desk.turn("escapes", says("`a < b`: R", "&D <pl", "an> for <@U0ADA>"))
+    assert desk.said(asked) == ["`a < b`: R&amp;D &lt;plan&gt; for <@U0ADA>"]
+    desk.model.plans["typed"] = [calls(("fail", {"text": "R&D"})), says("So.")]
+    sent = "plan:typed R&amp;D &lt;plan&gt; &amp;lt;"
+    identity, _ = await desk.slack.mention(sent, thread_ts=asked.ts)
+    await desk.result(identity)
+    *_, own, question = [each["content"] for each in desk.model.asked["typed"][0]["messages"]]
+    assert question.endswith(" plan:typed R&D <plan> &lt;")
+    assert own == "`a < b`: R&D <plan> for <@U0ADA>"
+
+
 async def test_approved_tool_is_called(desk: Desk) -> None:
     several = ("weather", {"city": "Kiel"}), ("deploy", {"service": "`<!here>`\u202e\u3164\ufe0f"})
     identity, asked = await desk.ask("approve", calls(*several, text=["I will deploy."]), says("Done."))
@@ -289,7 +301,7 @@ async def test_response_that_cannot_be_used_ends_the_turn(
 
 async def test_model_cannot_alarm_a_channel(desk: Desk) -> None:
     _, asked = await desk.turn("alarm", says("Hey <", "!chan", "nel> and <!here>, <b>", "<!"))
-    assert desk.said(asked) == ["Hey <\u200b!channel> and <\u200b!here>, <b><!"]
+    assert desk.said(asked) == ["Hey &lt;\u200b!channel&gt; and &lt;\u200b!here&gt;, &lt;b&gt;&lt;!"]
 
 
 async def test_turn_of_a_job(desk: Desk) -> None:
@@ -346,7 +358,7 @@ async def test_guard_sees_each_answer_before_anybody_else(desk: Desk) -> None:
     await Person(desk.slack, "grace").press(question, 0)
     result = await desk.result(identity)
     heard = [each.text for ts, each in general.messages.items() if ts not in before]
-    assert heard == ["Let me look <\u200b!here>.", question.text, "I may not say that."]
+    assert heard == ["Let me look &lt;\u200b!here&gt;.", question.text, "I may not say that."]
     assert (result["answer"], result["stopped"]) == (None, "I may not say that.")
     names = await desk.steps(identity)
     assert (names.count("guard question"), names.count("guard answer")) == (1, 2)

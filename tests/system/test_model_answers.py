@@ -97,14 +97,14 @@ async def test_refused_tasks_do_not_end_the_turn(desk: Desk) -> None:
 
 async def test_search_finds_messages_and_their_permalinks(desk: Desk) -> None:
     simulator, general, grace = desk.slack.simulator, desk.slack.room(), desk.slack.user("grace")
-    found = simulator.workspace.post(general, grace.id, "The zeppelin leaves at noon. " + "x" * 2000)
+    found = simulator.workspace.post(general, grace.id, "The zeppelin leaves R&amp;D at noon. " + "x" * 2000)
     asks = calls(("search_slack", {"query": "When does the zeppelin leave?"}))
     identity, asked = await desk.ask("search", asks, says("Noon."))
     await desk.result(identity)
     (first, *_) = json.loads(desk.told("search")[-1])
     permalink = f"{simulator.interactions.public_url}/#{general.id}/{found.ts}"
     assert (first["author"], first["permalink"]) == (grace.id, permalink)
-    assert len(first["text"]) == 1000
+    assert (first["text"][:24], len(first["text"])) == ("The zeppelin leaves R&D ", 1000)
     assert tasks(desk.slack.replies(asked)[0]) == [("search_slack", "complete")]
     token = list(simulator.workspace.action_tokens)[-1]
     assert token not in json.dumps(desk.model.asked["search"])
@@ -139,15 +139,20 @@ CHART = {
         "axis_config": {"categories": ["Mon", "Tue"]},
     },
 }
-CARD = {"type": "card", "title": {"type": "mrkdwn", "text": "api"}, "body": {"type": "mrkdwn", "text": "up"}}
+CARD = {
+    "type": "card",
+    "title": {"type": "mrkdwn", "text": "a < b"},
+    "body": {"type": "mrkdwn", "text": "up"},
+}
 
 
 async def test_charts_and_cards_are_shown_with_their_text(desk: Desk) -> None:
-    shown = calls(("show", {"blocks": [CHART, CARD], "text": "Mon 3, Tue 4 <!channel>"}))
+    shown = calls(("show", {"blocks": [CHART, CARD], "text": "Mon 3, R&D 4 <!channel>"}))
     _, asked = await desk.turn("show", shown, says("There."))
     (message,) = [each for each in desk.slack.replies(asked) if "data_visualization" in kinds(each)]
     assert kinds(message) == ["data_visualization", "card"]
-    assert message.text == "Mon 3, Tue 4 <\u200b!channel>"
+    assert message.text == "Mon 3, R&amp;D 4 &lt;\u200b!channel&gt;"
+    assert message.blocks[1]["title"]["text"] == "a &lt; b"
     assert message.blocks[0]["title"] == "Tickets <\u200b!here>"
     assert desk.told("show") == ["shown"]
 

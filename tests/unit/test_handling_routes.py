@@ -102,6 +102,26 @@ async def test_first_route_that_takes_an_event_gets_it_and_the_rest_goes_to_on()
     assert await answer(handlers, click("approve")) == "approve"
 
 
+def test_a_message_is_routed_by_what_its_author_typed() -> None:
+    handlers = Handlers()
+    handlers.message("amp")(named("amp"))
+    handlers.message("R&D <plan>")(named("plan"))
+    sent = said("where is the R&amp;D &lt;plan&gt;?")
+    assert chosen(handlers, sent).name.endswith("plan")
+    assert sent.text == "where is the R&D <plan>?"
+    message: dict[str, Any] = {
+        "type": "message",
+        "subtype": "message_changed",
+        "message": {"text": "a &lt; b"},
+    }
+    texts = {
+        "slack.message_changed": message,
+        "slack.command.ask": {"text": "c &gt; d"},
+        "job": {"text": "&lt;"},
+    }
+    assert [event(kind, payload).text for kind, payload in texts.items()] == ["a < b", "c > d", "&lt;"]
+
+
 def test_route_without_a_name_takes_every_event_and_a_pattern_those_that_slack_documents() -> None:
     handlers = Handlers()
     handlers.message("help")(named("help"))

@@ -4,8 +4,11 @@ from typing import Any
 
 import pytest
 
+from surelane.text import typed
 from surelane_worker.model.tables import chunks_of
-from surelane_worker.slack.chunks import LONGEST, content_of, cut, joined, open_fence
+from surelane_worker.model.voice import Speech
+from surelane_worker.slack.chunks import LONGEST, content_of, cut, joined, open_fence, sections, update_of
+from surelane_worker.slack.stream import Stream
 
 
 def text(said: str) -> dict[str, Any]:
@@ -99,3 +102,54 @@ def test_cells_keep_links_and_styles_and_the_fallback_has_their_texts() -> None:
 def test_other_text_stays_as_it_is(source: str) -> None:
     assert "".join(chunk["text"] for chunk in chunks_of(source)) == source
     assert chunks_of("| a |\n|---|\n```\n", "```") == [text("| a |\n|---|\n```\n")], "in an open code block"
+
+
+# Slack reads references, links and escapes in Markdown, but in code it shows all as it is.
+MARKDOWN = {
+    "if a < b && c > d: R&D <plan>": "if a &lt; b &amp;&amp; c &gt; d: R&amp;D &lt;plan&gt;",
+    "&lt; and &amp;lt;": "&amp;lt; and &amp;amp;lt;",
+    "> a > b\n> > c\n- > d": "> a &gt; b\n> > c\n- > d",
+    "`a < b` & ``c ` < d`` & `e": "`a < b` &amp; ``c ` < d`` &amp; `e",
+    "```python\na < b & c\n```\nd < e\n": "```python\na < b & c\n```\nd &lt; e\n",
+    "[R&D](https://a.b/?c=1&d=2) & https://a.b/?c&d <https://a.b/?c&d>": (
+        "[R&amp;D](https://a.b/?c=1&d=2) &amp; https://a.b/?c&d <https://a.b/?c&d>"
+    ),
+    "<@U0ADA> in <#C0GENERAL|general>, <@nobody>": "<@U0ADA> in <#C0GENERAL|general>, &lt;@nobody&gt;",
+    "| R&D |\n|---|\n| a < b |\n\na < b": "\na &lt; b",
+    "| R&D |\n| no table": "| R&amp;D |\n| no table",
+}
+
+
+class Collected(Stream):
+    def __init__(self) -> None:
+        self.chunks: list[Any] = []
+
+    async def append(self, _: str = "", *, chunks: Any = ()) -> None:
+        self.chunks += chunks
+
+    async def stop(self, *, blocks: Any = None) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize(("said", "sent"), MARKDOWN.items())
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+async def test_markdown_of_a_model_is_escaped_however_it_comes(said: str, sent: str, size: int) -> None:
+    speech = Speech(Collected())
+    for start in range(0, len(said), size):
+        await speech.add(said[start : start + size])
+    await speech.end()
+    assert speech.text == said
+    assert isinstance(speech.stream, Collected)
+    assert "".join(each.get("text", "") for each in speech.stream.chunks) == sent
+    assert "".join(each.get("text", "") for each in chunks_of(said)) == sent
+
+
+def test_what_is_cut_does_not_end_within_an_escape_or_a_reference() -> None:
+    long = "&amp;<@U0ADA00001>" * 900
+    parts = [each["text"]["text"] for each in sections(long)]
+    assert "".join(parts) == long
+    assert "".join(map(typed, parts)) == typed(long)
+    assert update_of("x" * 3998 + "&amp;", {})["text"] == "x" * 3998
+    (shown,), _ = cut([], [text("x" * (LONGEST - 2) + "&amp;")])
+    assert shown["text"] == "x" * (LONGEST - 2)
+    assert content_of([text("`a < b` &amp; <@U0ADA>")])["text"] == "`a &lt; b` &amp; <@U0ADA>"

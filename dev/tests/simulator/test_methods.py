@@ -65,6 +65,49 @@ async def test_who_and_where(pair: Pair) -> None:
         assert await failing(missing) == error
 
 
+async def test_who_is_where_and_what_a_channel_keeps(pair: Pair) -> None:
+    web = pair.web
+    assert set((await web.conversations_members(channel=GENERAL))["members"]) > {ADA, BOT}
+    mine = await web.users_conversations(types="public_channel,im", limit=200)
+    assert {each["id"] for each in mine["channels"]} >= {GENERAL, "D0ADA00001"}
+    assert LOUNGE not in {each["id"] for each in mine["channels"]}
+    assert LOUNGE in {each["id"] for each in (await web.users_conversations(user=ADA))["channels"]}
+    team = await web.team_info()
+    assert (team["team"]["id"], team["team"]["domain"]) == ("T0SURELANE", "surelane")
+    assert (await web.users_profile_get(user=ADA))["profile"]["real_name"] == "Ada Byron"
+    (group,) = (await web.usergroups_list(include_users=True))["usergroups"]
+    assert (await web.usergroups_users_list(usergroup=group["id"]))["users"] == group["users"]
+    ts = (await pair.said("@oncall: look"))["ts"]
+    at: dict[str, Any] = {"channel": GENERAL, "timestamp": ts}
+    await web.conversations_mark(channel=GENERAL, ts=ts)
+    await web.pins_add(**at)
+    assert await failing(web.pins_add(**at)) == "already_pinned"
+    (pinned,) = (await web.pins_list(channel=GENERAL))["items"]
+    assert (pinned["type"], pinned["created_by"]) == ("message", BOT)
+    assert "<!subteam^S0ONCALL01|@oncall>: look" in pinned["message"]["text"]
+    await web.pins_remove(**at)
+    place: dict[str, Any] = {"channel_id": GENERAL}
+    added = await web.bookmarks_add(**place, title="Docs", type="link", link="https://a.example")
+    one: dict[str, Any] = {**place, "bookmark_id": added["bookmark"]["id"]}
+    assert (await web.bookmarks_edit(**one, title="The docs"))["bookmark"]["link"] == "https://a.example"
+    assert [each["title"] for each in (await web.bookmarks_list(**place))["bookmarks"]] == ["The docs"]
+    await web.bookmarks_remove(**one)
+    for missing, error in (
+        (web.pins_remove(**at), "no_pin"),
+        (web.pins_add(channel=GENERAL), "no_item_specified"),
+        (web.bookmarks_remove(**one), "not_found"),
+        (web.bookmarks_add(**place, title="x", type="link", link="ftp:x"), "invalid_link"),
+        (web.usergroups_users_list(usergroup="S0NOBODY"), "no_such_subteam"),
+        (web.users_profile_get(user="U0NOBODY"), "user_not_found"),
+        (web.team_info(team="T0NOWHERE"), "team_not_found"),
+        (web.conversations_members(channel="C0NOWHERE"), "channel_not_found"),
+        (web.conversations_mark(channel=GENERAL, ts="now"), "invalid_timestamp"),
+    ):
+        assert await failing(missing) == error
+    assert "channels:read" in team.headers["x-oauth-scopes"].split(",")
+    assert team.headers["x-accepted-oauth-scopes"] == "team:read"
+
+
 async def test_a_reply_with_metadata_is_found_in_its_thread_and_a_long_one_comes_in_pages(pair: Pair) -> None:
     ts = (await pair.said())["ts"]
     thread: dict[str, Any] = {"channel": GENERAL, "ts": ts}
@@ -268,6 +311,22 @@ async def test_me_and_other_bots_write_kinds_of_their_own_and_a_mention_may_be_e
     assert (await pair.said(""))["text"] == f"<@{BOT}>"
     with pytest.raises(SimulatorError, match="may be empty only"):
         await pair.control.say("")
+
+
+async def test_a_mention_that_its_author_edits_is_sent_again_with_edited(pair: Pair) -> None:
+    sent = await pair.said("deploy web")
+    where = {"channel": GENERAL, "ts": sent["ts"]}
+    await pair.control.request("PUT", "/control/messages", where | {"text": f"<@{BOT}> deploy"})
+    await pair.control.request("PUT", "/control/messages", where | {"text": "@surelane deploy & go"})
+    heard_of = [each for each in await heard(pair, 5) if each["type"] == "app_mention"]
+    first, second = sorted(heard_of, key=lambda event: str(event["event_ts"]))
+    assert ("edited" in first, first["event_ts"]) == (False, sent["ts"])
+    assert (second["ts"], second["edited"]["user"], second["text"]) == (
+        sent["ts"],
+        ADA,
+        f"<@{BOT}> deploy &amp; go",
+    )
+    assert second["event_ts"] == second["edited"]["ts"] > sent["ts"]
 
 
 async def test_an_edit_says_what_was_there_before(pair: Pair) -> None:

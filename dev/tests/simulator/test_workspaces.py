@@ -10,9 +10,11 @@ import aiohttp
 import pytest
 
 from surelane_dev.simulator.installs import Asked
+from surelane_dev.simulator.posting.payloads import action_payload, view_payload
 from surelane_dev.simulator.server import serving_simulator
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.simulator_settings import SimulatorSettings
+from surelane_dev.simulator.webapi.view_content import checked, placed
 from surelane_dev.simulator.workspace.demo import GRID, SHARED
 from surelane_service.service_settings import DEMO_CLIENT_ID, DEMO_CLIENT_SECRET, load_settings
 from tests.processes import free_port
@@ -183,3 +185,14 @@ async def test_a_message_of_a_shared_channel_is_sent_for_each_workspace_with_the
     said = [(await slack.call("chat.postMessage", token, **reply))["message"] for token in tokens]
     assert [(each["team"], each["bot_id"]) for each in said] == [(EAST, "B0ACMEEAST"), (BAKERY, "B0BAKERY01")]
     assert len(channel.replies(message.ts)) == 2
+    # A person of another organization acts with the team of that organization, in messages and in views.
+    sarah = next(iter(bakery.users.values()))
+    near = slack.simulator.interactions
+    modal = {"type": "modal", "title": {"type": "plain_text", "text": "x"}, "blocks": []}
+    opened = placed(east, checked(modal, "modal"))
+    acted = [
+        action_payload(east, near, message=channel.replies(message.ts)[0], user=sarah, action={}),
+        view_payload(east, near, kind="view_submission", view=opened, user=sarah),
+    ]
+    assert [(each["team"]["id"], each["user"]["team_id"]) for each in acted] == [(BAKERY, BAKERY)] * 2
+    assert acted[0]["message"]["bot_profile"]["team_id"] == acted[1]["view"]["app_installed_team_id"] == EAST

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
+from surelane.text import escaped
 from surelane_worker import Call, Context, Discard, Event, Given, Handlers
 
 handlers = Handlers()
@@ -105,7 +106,7 @@ async def asked(event: Event, ctx: Context) -> None:
     question = event.payload["view"]["state"]["values"]["question"]["text"]["value"]
     user = event.payload["user"]["id"]
     opened = await ctx.slack.client.conversations_open(users=user)
-    await ctx.slack.reply(event, f"You asked: {question}", channel=opened["channel"]["id"])
+    await ctx.slack.reply(event, f"You asked: {escaped(question)}", channel=opened["channel"]["id"])
 
 
 @handlers.event("app_home_opened")

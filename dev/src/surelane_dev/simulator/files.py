@@ -24,6 +24,8 @@ class File:
     title: str = ""
     content: bytes | None = None
     type: str = "application/octet-stream"
+    access: str = "visible"
+    """What an event says of it. If not ``visible``, the event has its id alone."""
     read_with: list[str] = field(default_factory=list)
     """The ``Authorization`` of each request that read it."""
 
@@ -42,10 +44,10 @@ class Files:
             del self._files[next(iter(self._files))]
         return file
 
-    def attach(self, name: str, type_: str, content: bytes) -> File:
+    def attach(self, name: str, type_: str, content: bytes, access: str = "visible") -> File:
         """Keep a file that a person attaches to a message."""
         file = self.begin(name, len(content))
-        file.type, file.content = type_, content
+        file.type, file.content, file.access = type_, content, access
         return file
 
     def find(self, file_id: str) -> File | None:
@@ -74,8 +76,17 @@ class Files:
         return web.Response(body=file.content, headers=headers)
 
 
+def shared_json(file: File, public_url: str) -> JSON:
+    """Return a file as JSON, as messages have it: of another organization's with its id alone."""
+    return (
+        file_json(file, public_url)
+        if file.access == "visible"
+        else {"id": file.id, "file_access": file.access}
+    )
+
+
 def file_json(file: File, public_url: str) -> JSON:
-    """Return a file as JSON, as in messages."""
+    """Return all of a file as JSON."""
     return {
         "id": file.id,
         "name": file.name,
@@ -83,6 +94,8 @@ def file_json(file: File, public_url: str) -> JSON:
         "size": file.length,
         "mimetype": file.type,
         "mode": "hosted",
+        "file_access": "visible",
+        "url_private": f"{public_url}/files/{file.id}/{quote(file.name, safe='')}",
         "url_private_download": f"{public_url}/files/{file.id}/{quote(file.name, safe='')}",
     }
 

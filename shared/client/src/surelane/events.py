@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from surelane.slack import inner_event
+from surelane.text import said_in
 
 
 @dataclass
@@ -62,6 +63,14 @@ class Event:  # Not frozen: a worker builds tens of thousands a second, and a fr
     def slack(self) -> dict[str, Any]:
         """The inner Slack event: the envelope's ``event``, or the payload itself where there is no envelope."""
         return inner_event(self.payload)
+
+    @property
+    def text(self) -> str:
+        """What the person typed, empty where there is no text: a message's, without Slack's escapes, or a command's.
+
+        Of an edited message it is the new text, of a deleted one the old. A job's ``text`` is as its producer wrote it.
+        """
+        return said_in(self.kind, self.payload)
 
     @property
     def key(self) -> str:

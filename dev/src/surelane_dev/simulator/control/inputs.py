@@ -35,6 +35,8 @@ class Attachment(Input):
     name: Text
     type: str
     content: Base64Bytes
+    access: Literal["visible", "check_file_info", "access_denied", "file_not_found"] = "visible"
+    """What the event says of it. If not ``visible``, it has the file's id alone, as of another organization's."""
 
 
 class Said(Input):

@@ -21,7 +21,7 @@ from surelane_dev.simulator.control.inputs import (
     person_named,
     workspace_of,
 )
-from surelane_dev.simulator.files import file_json
+from surelane_dev.simulator.files import shared_json
 from surelane_dev.simulator.posting.delivery import Delivery, delivery_json
 from surelane_dev.simulator.posting.events import mentions, rich_text
 from surelane_dev.simulator.simulator import Simulator
@@ -34,8 +34,8 @@ async def say(request: web.Request) -> web.Response:
     """Post a message as a person; return it and its events."""
     simulator, workspace = request.app[SIMULATOR], workspace_of(request)
     said = await body_of(request, Said)
-    kept = [simulator.files.attach(each.name, each.type, each.content) for each in said.files]
-    files = [file_json(file, simulator.interactions.public_url) for file in kept]
+    kept = [simulator.files.attach(each.name, each.type, each.content, each.access) for each in said.files]
+    files = [shared_json(file, simulator.interactions.public_url) for file in kept]
     if not (said.text or said.mention or files):
         raise RefusedError("text: it may be empty only beside a mention or files")
     message = post(workspace, said, files=files)

@@ -114,9 +114,7 @@ def _posted(workspace: Workspace, message: Message, subscriptions: Collection[st
     channel = workspace.channels[message.channel]
     body = message_json(workspace, message, metadata=True) | {"channel": channel.id, "event_ts": message.ts}
     search = {} if message.by_app else {"action_token": workspace.new_action_token()}
-    mentioned = workspace.bot.id in mentions(message.text) and not message.by_app
-    in_reach = workspace.bot.id in channel.members and not channel.is_im
-    if mentioned and in_reach and "app_mention" in subscriptions:
+    if _mentioned(workspace, message, subscriptions):
         yield body | search | {"type": "app_mention"}
     if _heard(workspace, channel, subscriptions):
         seen = (
@@ -145,10 +143,25 @@ def _posted(workspace: Workspace, message: Message, subscriptions: Collection[st
         } | ({"thread_ts": message.thread_ts} if message.thread_ts else {})
 
 
+def _mentioned(workspace: Workspace, message: Message, subscriptions: Collection[str]) -> bool:
+    channel = workspace.channels[message.channel]
+    in_reach = workspace.bot.id in channel.members and not channel.is_im
+    mentioned = workspace.bot.id in mentions(message.text) and not message.by_app
+    return mentioned and in_reach and "app_mention" in subscriptions
+
+
 def _changed(
     workspace: Workspace, message: Message, previous: Message, subscriptions: Collection[str]
 ) -> Iterator[JSON]:
+    """Yield the events of an edit. A mention that a person edits is sent again, under another event id."""
     channel = workspace.channels[message.channel]
+    if message.text != previous.text and _mentioned(workspace, message, subscriptions):
+        edited = {"type": "app_mention", "channel": channel.id, "event_ts": message.edited_ts}
+        yield (
+            message_json(workspace, message, metadata=True)
+            | {"action_token": workspace.new_action_token()}
+            | edited
+        )
     if _heard(workspace, channel, subscriptions) and message.visible_to is None:
         yield {
             "type": "message",

@@ -201,14 +201,15 @@ def _name(channel: Channel) -> str:
 
 
 def _payload(workspace: Workspace, kind: str, user: User) -> JSON:
+    """Return what all payloads have. ``team`` is the person's, also in a view or message of this workspace's app."""
     home = found[0] if (found := workspace.member(user.id)) else workspace
     return {
         "type": kind,
         "user": {"id": user.id, "username": user.name, "name": user.name, "team_id": home.team_id},
         "api_app_id": workspace.app_id,
         "token": VERIFICATION,
-        "team": {"id": workspace.team_id, "domain": _domain(workspace)},
-        "enterprise": enterprise_json(workspace),
+        "team": {"id": home.team_id, "domain": _domain(home)},
+        "enterprise": enterprise_json(home),
         "is_enterprise_install": False,
     }
 

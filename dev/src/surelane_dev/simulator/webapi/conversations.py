@@ -48,14 +48,22 @@ def info(call: Call, slack: Slack) -> JSON:
     return {"channel": channel_json(slack.workspace, channel_of(call, slack))}
 
 
-def list_channels(call: Call, slack: Slack) -> JSON:
-    """Return the channels of the given ``types``, by default the public ones."""
+def channels_of(call: Call, slack: Slack) -> list[Channel]:
+    """Return the channels of a call's ``types``, by default the public ones.
+
+    Raises:
+        ApiError: ``invalid_types``.
+    """
     types = set((call.text("types") or "public_channel").split(","))
     if types - {"public_channel", "private_channel", "mpim", "im"}:
         raise ApiError("invalid_types")
     channels = slack.workspace.channels.values()
-    wanted = [c for c in channels if ("im" if c.is_im else "public_channel") in types]
-    page, cursor = page_of(wanted, call, default=DEFAULT_LIMIT, key="channel")
+    return [c for c in channels if ("im" if c.is_im else "public_channel") in types]
+
+
+def list_channels(call: Call, slack: Slack) -> JSON:
+    """Return the channels of the given ``types``, by default the public ones."""
+    page, cursor = page_of(channels_of(call, slack), call, default=DEFAULT_LIMIT, key="channel")
     return {
         "channels": [channel_json(slack.workspace, channel) for channel in page],
         "response_metadata": {"next_cursor": cursor},

@@ -17,10 +17,12 @@ from surelane_dev.simulator.webapi import (
     chat,
     conversations,
     dialogs,
+    directory,
     files,
     functions,
     links,
     oauth,
+    pins,
     reactions,
     scheduled,
     streams,
@@ -46,10 +48,15 @@ METHODS: dict[str, Method] = {
     **dialogs.METHODS,
     **files.METHODS,
     **links.METHODS,
+    **directory.METHODS,
+    **pins.METHODS,
     **oauth.METHODS,
     **apps.METHODS,
 }
+KNOWN_SCOPES = frozenset(method.scope for method in METHODS.values() if method.scope)
 CALLS_KEPT = 300
+SCOPES = web.RequestKey("scopes", dict[str, str])
+"""The headers that name the scopes of a call's token, and those that the method takes."""
 TEAM = web.RequestKey("team", str)
 """The workspace of a call's token."""
 NAMES_WORKSPACE = frozenset({"team_id", "channel", "channel_id", "user", "users", "user_id"})
@@ -94,6 +101,7 @@ class WebApi:
         fault = self._faults.take(Faults.API, name)
         response, error = await self._answer(request, name, fault)
         response.headers["X-Slack-Req-Id"] = token_hex(16)
+        response.headers.update(request.get(SCOPES, {}))
         lost = fault is not None and fault.kind == "answer_lost"
         refused = "answer_lost" if lost else error
         self._note(Logged(time.time(), name, response.status, refused, request.get(TEAM)))
@@ -127,7 +135,12 @@ class WebApi:
             raise ApiError("unknown_method", req_method=name)
         sent = await read(request, method)
         self._limits.count(name, sent.token, sent.arguments)
-        grant = self._check(method, sent)
+        grant = self._granted(method, sent)
+        scopes = self._scopes if grant is None else frozenset(grant.scopes.split(","))
+        if method.needs_token:
+            held = ",".join(sorted(KNOWN_SCOPES if scopes is None else scopes))
+            request[SCOPES] = {"x-oauth-scopes": held, "x-accepted-oauth-scopes": method.scope or ""}
+        _check(method, sent, scopes)
         workspace = self._workspace(sent) if grant is None else _workspace(self._slack, grant, sent)
         if method.needs_token:
             request[TEAM] = workspace.team_id
@@ -139,7 +152,7 @@ class WebApi:
             answer |= {"warning": ",".join(warnings), "response_metadata": {**metadata, "warnings": warnings}}
         return answer
 
-    def _check(self, method: Method, sent: Sent) -> Grant | None:
+    def _granted(self, method: Method, sent: Sent) -> Grant | None:
         try:
             grant = self._slack.installs.grant_of(sent.token)
         except RefusedGrantError as error:
@@ -149,12 +162,6 @@ class WebApi:
                 raise ApiError("not_allowed_token_type")
         elif method.needs_token:
             self._check_token(sent.token, "xapp-" if method.takes_app_token else "xoxb-")
-        scopes = self._scopes if grant is None else frozenset(grant.scopes.split(","))
-        if scopes is not None and method.scope and method.scope not in scopes:
-            raise ApiError("missing_scope", needed=method.scope, provided=",".join(sorted(scopes)))
-        missing = [name for name in method.required if name not in sent.arguments]
-        if missing:
-            raise invalid_arguments(*(f"missing required field: {name}" for name in missing))
         return grant
 
     def _check_token(self, token: str | None, prefix: str) -> None:
@@ -192,6 +199,14 @@ def _workspace(slack: Slack, grant: Grant, sent: Sent) -> Workspace:
         if own and named & {workspace.team_id, *workspace.channels, *workspace.users}:
             return workspace
     return grant.workspace
+
+
+def _check(method: Method, sent: Sent, scopes: frozenset[str] | None) -> None:
+    if scopes is not None and method.scope and method.scope not in scopes:
+        raise ApiError("missing_scope", needed=method.scope, provided=",".join(sorted(scopes)))
+    missing = [name for name in method.required if name not in sent.arguments]
+    if missing:
+        raise invalid_arguments(*(f"missing required field: {name}" for name in missing))
 
 
 def _check_token(token: str | None, prefix: str) -> None:

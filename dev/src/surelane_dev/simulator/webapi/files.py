@@ -26,6 +26,15 @@ def get_upload_url(call: Call, slack: Slack) -> JSON:
     return {"upload_url": f"{slack.interactions.public_url}/upload/{file.key}", "file_id": file.id}
 
 
+def info(call: Call, slack: Slack) -> JSON:
+    """Return a file, also one of another organization of which an event has the id alone."""
+    file = slack.files.find(call.text("file"))
+    if file is None or file.content is None or file.access not in ("visible", "check_file_info"):
+        raise ApiError("file_not_found")
+    shape = file_json(file, slack.interactions.public_url)
+    return {"file": shape, "comments": [], "response_metadata": {"next_cursor": ""}}
+
+
 def complete_upload(call: Call, slack: Slack) -> JSON:
     """Share uploaded files in a channel or thread. Without a channel they stay private."""
     files = [_uploaded(each, slack) for each in call.objects("files", "invalid_arguments")]
@@ -56,6 +65,7 @@ def _uploaded(named: JSON, slack: Slack) -> File:
 
 
 METHODS = {
+    "files.info": Method(info, ("file",), "files:read", reads_json=False),
     "files.getUploadURLExternal": Method(
         get_upload_url, ("filename", "length"), "files:write", reads_json=False
     ),

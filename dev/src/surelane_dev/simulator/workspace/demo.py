@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable
 
-from surelane_dev.simulator.workspace.model import Channel, User, by_id
+from surelane_dev.simulator.workspace.model import Channel, Group, User, by_id
 from surelane_dev.simulator.workspace.workspace import Workspace
 
 PEOPLE = (
@@ -11,6 +11,7 @@ PEOPLE = (
     User("U0GRACE001", "grace", "Grace Murray", is_admin=True),
     User("U0KATH0001", "katherine", "Katherine Coleman"),
 )
+ON_CALL = Group("S0ONCALL01", "oncall", "On call", (PEOPLE[0].id, PEOPLE[1].id))
 BOT = User("U0SURELANE", "surelane", "Surelane", is_bot=True)
 
 
@@ -81,7 +82,7 @@ def demo_workspace(now: Callable[[], float] = time.time) -> Workspace:
         Channel("C0LOUNGE01", "lounge", set(people), "The bot is not in here"),
     ]
     rooms += [Channel(f"D{p.id[1:]}", p.name, {p.id, BOT.id}, peer=p.id) for p in PEOPLE]
-    return Workspace(
+    workspace = Workspace(
         team_id="T0SURELANE",
         name="Surelane",
         app_id="A0SURELANE",
@@ -91,3 +92,5 @@ def demo_workspace(now: Callable[[], float] = time.time) -> Workspace:
         channels={room.id: room for room in rooms},
         now=now,
     )
+    workspace.groups[ON_CALL.id] = ON_CALL
+    return workspace

@@ -18,6 +18,16 @@ class User:
     is_admin: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A user group."""
+
+    id: str
+    handle: str
+    name: str
+    users: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class Message:
     """A message of a channel or a thread. ``(channel, ts)`` identifies it."""
@@ -80,6 +90,10 @@ class Channel:
     peer: str | None = None
     """The user of direct messages with the bot; ``None`` for a channel."""
     messages: dict[str, Message] = field(default_factory=dict)
+    pins: dict[str, JSON] = field(default_factory=dict)
+    """Who pinned a message, by its ``ts``, in the order of the pins."""
+    bookmarks: dict[str, JSON] = field(default_factory=dict)
+    """The bookmarks by their ids."""
     shared: bool = False
     """Whether workspaces of different organizations share it (Slack Connect). Each of them has this object."""
 

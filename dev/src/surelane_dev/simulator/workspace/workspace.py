@@ -14,6 +14,7 @@ from surelane_dev.simulator.workspace.model import (
     Channel,
     Deleted,
     Edited,
+    Group,
     Joined,
     Message,
     Posted,
@@ -64,6 +65,8 @@ class Workspace:
         """The Enterprise Grid organization that it belongs to."""
         self.partners: dict[str, Workspace] = {}
         """The workspaces with which it shares channels, by their ids."""
+        self.groups: dict[str, Group] = {}
+        """The user groups, by their ids."""
         self.looked_at: dict[str, JSON] = {}
         """What each person is looking at, as the context of the app's events, by the person's id."""
         self.assistant_threads: dict[str, str] = {}

@@ -7,6 +7,7 @@ installation works. A team registers its own functions for these kinds.
 from typing import Any
 
 from surelane.events import Event
+from surelane.text import escaped
 from surelane_worker.handling.context import Context
 from surelane_worker.handling.outcomes import Discard, Retry
 from surelane_worker.handling.registry import Handlers
@@ -35,13 +36,13 @@ async def turn(event: Event, ctx: Context) -> dict[str, Any] | Retry | Discard:
     """
     if ctx.settings.model is not None:
         return await agent.turn(event, ctx)
-    text = plain_answer(event.payload.get("text"), event.payload.get("user"))
-    await tell(event, ctx, text)
-    return {"answer": text}
+    user = event.payload.get("user")
+    await tell(event, ctx, plain_answer(escaped(event.text), user))
+    return {"answer": plain_answer(event.text, user)}
 
 
 async def tell(event: Event, ctx: Context, text: str) -> bool:
-    """Post ``text`` to the Slack channel that the job's payload names. Return whether it names one."""
+    """Post ``text``, in Slack's notation, to the channel that the job's payload names. Return whether it names one."""
     named = CHANNEL.fullmatch(str(event.payload.get("channel", "")))
     if named:
         await ctx.slack.reply(event, text)

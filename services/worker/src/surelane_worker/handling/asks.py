@@ -18,10 +18,11 @@ from slack_sdk.errors import SlackApiError
 
 from surelane.events import Event
 from surelane.slack import place_of
+from surelane.text import escaped
 from surelane_worker.handling.outcomes import Pause, duration
 from surelane_worker.handling.shapes import Call, StepMismatchError
 from surelane_worker.handling.steps import Steps
-from surelane_worker.slack.chunks import LONGEST_SECTION, sections, update_of
+from surelane_worker.slack.chunks import LONGEST_SECTION, beginning, sections, update_of
 from surelane_worker.slack.client import NowhereToReplyError, final_reason
 from surelane_worker.slack.replies import Replies
 from surelane_worker.slack.tokens import owner_fields
@@ -181,12 +182,12 @@ def may(posted: Mapping[str, Any], user: str) -> bool:
 
 def chosen(choice: str, user: str) -> str:
     """Return a sentence that names the choice and the user."""
-    return f"*{choice}*, says <@{user}>."
+    return f"*{escaped(choice)}*, says <@{user}>."
 
 
 async def close(replies: Replies, posted: Mapping[str, Any], how: str) -> None:
     """Replace a message's buttons by a sentence, if the message still exists."""
-    said = {"type": "context", "elements": [{"type": "mrkdwn", "text": how[:LONGEST_SECTION]}]}
+    said = {"type": "context", "elements": [{"type": "mrkdwn", "text": beginning(how, LONGEST_SECTION)}]}
     with ignoring_final_errors():
         shown = update_of(posted["text"], {"blocks": [*sections(posted["text"]), said]})
         await replies.client.chat_update(channel=posted["channel"], ts=posted["ts"], **shown)
@@ -220,7 +221,7 @@ def modal(posted: Mapping[str, Any], block: Block, callback: str = WRITTEN) -> d
         "private_metadata": json.dumps(asked),
         "title": plain("Answer"),
         "submit": plain("Send"),
-        "blocks": [*sections(posted["text"][:LONGEST_SECTION]), field],
+        "blocks": [*sections(beginning(posted["text"], LONGEST_SECTION)), field],
     }
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from surelane.events import Event
-from surelane.slack import EDITS, edited_message
+from surelane.slack import EDITS
 from surelane_service.subscriptions import COMMAND, EVENT_TYPES, INTERACTIONS, MESSAGES
 
 Wanted = str | re.Pattern[str]
@@ -77,10 +77,10 @@ class Sort:
         return any(self.matches(each, found) for each in wanted for found in strings)
 
 
-MESSAGE = Sort(MESSAGES, lambda event: [event.slack.get("text")], contained)
-"""Looks at a message's text."""
+MESSAGE = Sort(MESSAGES, lambda event: [event.text], contained)
+"""Looks at what a message's author typed."""
 EDITED, DELETED = (
-    Sort((kind,), lambda event: [edited_message(event.slack).get("text")], contained)
+    Sort((kind,), lambda event: [event.text], contained)
     for kind in ("slack.message_changed", "slack.message_deleted")
 )
 """Look at the text of a message that was edited, as it is now, or deleted, as it was."""

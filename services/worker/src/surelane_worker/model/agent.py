@@ -44,9 +44,11 @@ class Agent(Setup):
 
         voice = Voice(event, ctx)
         said = await ctx.step(TURN, heard, event, ctx, voice.place)
-        text = str(event.slack.get("text") or "")[:LONGEST_QUESTION]
+        text = event.text[:LONGEST_QUESTION]
         asked = quoted(voice.place.user, text) + looked_at(event)
-        run = Run(self, ctx, event, voice, Attached(ctx, asked, await referred(event, ctx)))
+        last = attempt_of(ctx).attempts >= (event.max_attempts or ctx.settings.max_attempts)
+        files = Attached(ctx, asked, await referred(event, ctx, last=last), last=last)
+        run = Run(self, ctx, event, voice, files)
         try:
             answer = await run.answer(asked, said)
         except StoppedError as stopped:
@@ -56,7 +58,7 @@ class Agent(Setup):
             await voice.say(REFUSED)
             return Discard(str(error))
         except UnavailableError as error:
-            if attempt_of(ctx).attempts >= (event.max_attempts or ctx.settings.max_attempts):
+            if last:
                 await voice.say(DOWN)
                 return Discard(str(error))
             if error.after:

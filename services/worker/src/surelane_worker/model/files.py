@@ -5,11 +5,12 @@ References alone are stored. The bytes are read from Slack where the model must 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import aiohttp
 from pydantic_ai import RunContext
 from pydantic_ai.messages import BinaryContent, ModelMessage, ModelRequest, UserContent, UserPromptPart
+from slack_sdk.errors import SlackApiError
 from yarl import URL
 
 from surelane.events import Event
@@ -17,11 +18,12 @@ from surelane.slack import object_in, text_in
 from surelane_service.outbound import bounded
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.model.errors import UnavailableError
-from surelane_worker.slack.client import is_at, origin_of
+from surelane_worker.slack.client import is_at, origin_of, slack_error, unknown_whether_done
 from surelane_worker.worker_settings import WorkerSettings
 
 LARGEST = 10 * 2**20
 """Bytes of a file that the model gets."""
+TOO_LARGE = f"it has more than {LARGEST:,} bytes"
 LONGEST_TEXT = 50_000
 """Characters of a text file that the model gets. The rest is cut."""
 LONGEST_NAME = 200
@@ -32,6 +34,39 @@ ORIGINS = frozenset({URL("https://files.slack.com"), URL("https://files.slack-go
 """Where Slack keeps files. The token is sent nowhere else."""
 
 
+BEGINNINGS = {
+    "image/png": (b"\x89PNG",),
+    "image/jpeg": (b"\xff\xd8",),
+    "image/gif": (b"GIF8",),
+    "image/webp": (b"RIFF",),
+    "application/pdf": (b"%PDF", b"\xef\xbb\xbf%PDF"),
+}
+"""What files of these types begin with. A model's server refuses a whole request for one file of another type."""
+OUT = frozenset(
+    {
+        "internal_error",
+        "fatal_error",
+        "service_unavailable",
+        "request_timeout",
+        "ratelimited",
+        "accesslimited",
+    }
+)
+"""Errors with which Slack says that it cannot answer now."""
+DELETED, FOREIGN = "it was deleted", "it is of another organization, and Slack does not say more about it"
+UNSHARED = "Slack does not find it, or it is not shared with the app"
+SIGN_IN = "Slack asks to sign in: the app may lack the right files:read, or the file is not shared with it"
+REFUSED = {
+    "file_deleted": DELETED,
+    "file_not_found": UNSHARED,
+    "file_not_visible": UNSHARED,
+    "not_visible": UNSHARED,
+    "access_denied": "the app may not see it",
+    "missing_scope": "the app lacks the right files:read",
+}
+"""What Slack's errors and ``file_access`` mean."""
+
+
 class Reference(TypedDict):
     """A file in Slack. ``why``: why the model does not get it; empty: it does."""
 
@@ -40,39 +75,93 @@ class Reference(TypedDict):
     type: str
     url: str
     why: str
+    size: NotRequired[int]
 
 
-async def referred(event: Event, ctx: Context) -> list[Reference]:
-    """Return references to the files that a person attached to the event's message: a step, if there are any."""
+class UnreadError(Exception):
+    """A file cannot be read, now or later. The message says why."""
+
+
+async def referred(event: Event, ctx: Context, *, last: bool) -> list[Reference]:
+    """Return references to the files that a person attached to the event's message: a step, if there are any.
+
+    ``last``: no further attempt is left, so what cannot be read now is left out.
+    """
     files = event.slack.get("files")
     if not event.kind.startswith("slack.") or not isinstance(files, list) or not ctx.settings.model_files:
         return []
-    found: list[Reference] = await ctx.step("files", _references, files, ctx)
+    found: list[Reference] = await ctx.step("files", references_of, files, ctx, last)
     return found
 
 
-async def _references(files: Sequence[Any], ctx: Context) -> list[Reference]:
+async def references_of(files: Sequence[Any], ctx: Context, last: bool) -> list[Reference]:
+    """Return references to files as an event has them. ``last`` as in :func:`referred`."""
     most, found = ctx.settings.model_files, list[Reference]()
-    for number, given in enumerate(map(object_in, files)):
-        file = given
-        if number < most and given.get("file_access") == "check_file_info":  # of another organization
-            file = object_in((await ctx.slack.client.files_info(file=given["id"]))["file"])
-        reference = _reference(file, ctx.settings)
-        found.append(reference if number < most else {**reference, "why": "there are too many files"})
+    for number, file in enumerate(map(object_in, files)):
+        if number >= most:
+            found.append(_reference(file, ctx.settings, "there are too many files"))
+            continue
+        try:
+            known = await _informed(file, ctx)
+        except UnreadError as error:
+            found.append(_reference(file, ctx.settings, str(error)))
+        except UnavailableError as error:
+            if not last:
+                raise
+            found.append(_reference(file, ctx.settings, str(error)))
+        else:
+            found.append(_reference(known, ctx.settings))
     return found
 
 
-def _reference(file: dict[str, Any], settings: WorkerSettings) -> Reference:
+async def _informed(file: dict[str, Any], ctx: Context) -> dict[str, Any]:
+    """Return a file with what Slack knows of it. Of a file of another organization, an event has the id alone."""
+    if file.get("file_access") != "check_file_info":
+        return file
+    try:
+        answer = await ctx.slack.client.files_info(file=str(file.get("id")))
+    except SlackApiError as error:
+        said = slack_error(error)
+        if said is None or said in OUT or unknown_whether_done(error):
+            raise UnavailableError(f"Slack cannot answer now: {said}") from None
+        raise UnreadError(REFUSED.get(said, f"Slack answers {said}")) from None
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise UnavailableError(f"Slack cannot answer now: {type(error).__name__}") from None
+    return object_in(answer.get("file")) or file
+
+
+def _reference(file: dict[str, Any], settings: WorkerSettings, why: str = "") -> Reference:
     name = str(file.get("name") or file.get("title") or "file")[:LONGEST_NAME]
     url = text_in(file.get("url_private_download")) or text_in(file.get("url_private")) or ""
-    sort, size, why = str(file.get("mimetype")), file.get("size"), ""
+    why, size = why or _unreadable(file, url, settings), file.get("size")
+    known: Reference = {
+        "id": str(file.get("id")),
+        "name": name,
+        "type": str(file.get("mimetype")),
+        "url": url,
+        "why": why,
+    }
+    return known | {"size": size} if isinstance(size, int) else known
+
+
+def _unreadable(file: dict[str, Any], url: str, settings: WorkerSettings) -> str:
+    """Return why a file cannot be read, as far as Slack's description of it says so."""
+    access, sort, size = file.get("file_access"), str(file.get("mimetype")), file.get("size")
+    if file.get("mode") == "tombstone":
+        return DELETED
+    if file.get("mode") == "hidden_by_limit":
+        return "Slack hides it: the workspace's plan does not keep it"
+    if access == "check_file_info":
+        return FOREIGN
+    if access in REFUSED:
+        return REFUSED[access]
     if sort not in IMAGES_AND_PDF and not _is_text(sort):
-        why = "it is no image, PDF or text"
-    elif not isinstance(size, int) or size > LARGEST:
-        why = f"it has more than {LARGEST:,} bytes"
-    elif not is_at(url, ORIGINS | origin_of(settings)):
-        why = "Slack does not keep it"
-    return {"id": str(file.get("id")), "name": name, "type": sort, "url": url, "why": why}
+        return "it is no image, PDF or text"
+    if isinstance(size, int) and size > LARGEST:
+        return TOO_LARGE
+    if not url:
+        return "Slack gives no address for it"
+    return "" if is_at(url, ORIGINS | origin_of(settings)) else "Slack does not keep it"
 
 
 def _is_text(sort: str) -> bool:
@@ -86,6 +175,8 @@ class Attached:
     ctx: Context
     asked: str
     references: Sequence[Reference]
+    last: bool = False
+    """Whether no further attempt is left."""
     _content: list[UserContent] = field(default_factory=list)
 
     async def beside(self, messages: list[ModelMessage]) -> list[ModelMessage]:
@@ -93,7 +184,7 @@ class Attached:
         if not self.references:
             return messages
         if not self._content:
-            read = [part for each in self.references for part in await self._read(each)]
+            read = [part for each in self.references for part in await self.read(each)]
             self._content = [self.asked, *read]
         return [self._with_files(each) if isinstance(each, ModelRequest) else each for each in messages]
 
@@ -106,32 +197,65 @@ class Attached:
         ]
         return replace(request, parts=parts)
 
-    async def _read(self, file: Reference) -> list[UserContent]:
-        data = None if file["why"] else await self._bytes(file)
-        if data is None:
-            self.ctx.log.warning("file not read", file=file["id"], type=file["type"])
-            return [f"(The file {file['name']} was not read: {file['why'] or 'Slack did not give it'}.)"]
+    async def read(self, file: Reference) -> list[UserContent]:
+        """Return a file, or why the model does not get it.
+
+        Raises:
+            UnavailableError: Slack is out, and a later attempt may read it.
+        """
+        try:
+            data = await self._bytes(file)
+        except UnreadError as error:
+            self.ctx.log.warning("file not read", file=file["id"], type=file["type"], why=str(error))
+            return [f"(The file {file['name']} was not read: {error}.)"]
         if _is_text(file["type"]):
             return [f"The file {file['name']}:\n{data.decode(errors='replace')[:LONGEST_TEXT]}"]
         return [f"The file {file['name']}:", BinaryContent(data, media_type=file["type"])]
 
-    async def _bytes(self, file: Reference) -> bytes | None:
-        """Return a file's bytes; ``None``: the app may not read it, or it is too large."""
+    async def _bytes(self, file: Reference) -> bytes:
+        """Return a file's bytes.
+
+        Raises:
+            UnreadError: it cannot be read.
+            UnavailableError: a later attempt may read it. In the last one this is :class:`UnreadError`.
+        """
+        if file["why"]:
+            raise UnreadError(file["why"])
+        try:
+            return _checked(file, *await self._downloaded(file))
+        except (aiohttp.ClientError, TimeoutError) as error:
+            why = f"a file cannot be read now: {type(error).__name__}"
+        except UnavailableError as error:
+            why = str(error)
+        raise UnreadError("Slack did not send all of it") if self.last else UnavailableError(why)
+
+    async def _downloaded(self, file: Reference) -> tuple[bytes, str]:
+        """Return a file's bytes and their type, as Slack answers."""
         client = self.ctx.slack.client
         assert client.session is not None  # noqa: S101 - slack_clients sets it
         headers = {"Authorization": f"Bearer {client.token}"}
-        try:
-            async with client.session.get(
-                file["url"], headers=headers, allow_redirects=False, proxy=client.proxy
-            ) as response:
-                if response.status == 429 or response.status >= 500:
-                    raise UnavailableError(f"a file cannot be read now: Slack answered {response.status}")
-                # Without the right to read files, Slack shows a page to sign in.
-                if response.status != 200 or response.content_type == "text/html" != file["type"]:
-                    return None
-                return await bounded(response, LARGEST)
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise UnavailableError(f"a file cannot be read now: {type(error).__name__}") from None
+        async with client.session.get(
+            file["url"], headers=headers, allow_redirects=False, proxy=client.proxy
+        ) as response:
+            if response.status == 429 or response.status >= 500:
+                raise UnavailableError(f"a file cannot be read now: Slack answered {response.status}")
+            if response.status != 200:
+                raise UnreadError(SIGN_IN if 300 <= response.status < 400 else "Slack did not give it")
+            if (data := await bounded(response, LARGEST)) is None:
+                raise UnreadError(TOO_LARGE)
+            return data, response.content_type
+
+
+def _checked(file: Reference, data: bytes, sort: str) -> bytes:
+    """Return a file's bytes if they are the file. Without the right to read it, Slack shows a page to sign in."""
+    size = file.get("size", len(data))
+    if sort == "text/html" and (file["type"] != sort or len(data) != size):
+        raise UnreadError(SIGN_IN)
+    if not data.startswith(BEGINNINGS.get(file["type"], b"")):
+        raise UnreadError(f"what it holds is no {file['type']}")
+    if len(data) < size and not file["type"].startswith("image/"):  # Slack may change images
+        raise UnavailableError(f"a file was cut: {len(data)} of {size} bytes came")
+    return data
 
 
 async def attach(run: RunContext[Context], name: str, text: str) -> str:

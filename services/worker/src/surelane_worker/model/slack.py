@@ -8,6 +8,7 @@ from pydantic_ai.exceptions import ToolFailed
 from slack_sdk.errors import SlackApiError
 
 from surelane.slack import object_in
+from surelane.text import escaped_once, typed
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.model.thread import quiet
 from surelane_worker.slack.client import slack_error
@@ -32,7 +33,8 @@ async def search_slack(run: RunContext[Context], query: str) -> list[dict[str, s
         raise ToolFailed(WITHOUT.format(why)) from None
     messages = map(object_in, object_in(answer.get("results")).get("messages") or ())
     return [
-        {name: str(each.get(found))[:LONGEST_FOUND] for name, found in FOUND.items()} for each in messages
+        {name: typed(str(each.get(found)))[:LONGEST_FOUND] for name, found in FOUND.items()}
+        for each in messages
     ]
 
 
@@ -48,5 +50,17 @@ async def show(run: RunContext[Context], blocks: list[dict[str, Any]], text: str
     if not blocks or not all(each.get("type") in SHOWN and "actions" not in each for each in blocks):
         raise ToolFailed(f"only {' and '.join(sorted(SHOWN))} can be shown, without actions")
     (event, *_), calm = attempt_of(run.deps).events, json.loads(quiet(json.dumps(blocks)))
-    await run.deps.slack.reply(event, quiet(text), blocks=calm)
+    await run.deps.slack.reply(event, escaped_once(quiet(text)), blocks=_written(calm))
     return "shown"
+
+
+def _written(value: Any) -> Any:  # noqa: ANN401 - any JSON
+    """Return blocks with what a model wrote in Slack's notation escaped where it means nothing there."""
+    if isinstance(value, list):
+        return [_written(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    text = value.get("text")
+    if value.get("type") == "mrkdwn" and isinstance(text, str):
+        return value | {"text": escaped_once(text)}
+    return {name: _written(each) for name, each in value.items()}

@@ -6,6 +6,7 @@ from typing import Any
 from markdown_it import MarkdownIt
 from markdown_it.tree import SyntaxTreeNode
 
+from surelane_worker.model.markdown import markdown
 from surelane_worker.slack.chunks import LONGEST, Chunk, table_text
 
 MOST_ROWS, MOST_COLUMNS = 100, 20
@@ -14,21 +15,26 @@ LINKS = ("https://", "http://", "mailto:")
 MARKDOWN = MarkdownIt().enable(["table", "strikethrough"])
 
 
-def chunks_of(text: str, fence: str = "") -> list[Chunk]:
+def chunks_of(text: str, fence: str = "", line: str = "") -> list[Chunk]:
     """Return Markdown as chunks: texts, and a block for each table. A table that Slack does not take becomes code.
 
-    ``fence``: the beginning of the code block that is open before the text.
+    ``fence``: the beginning of the code block that is open before the text. ``line``: what its line begins with.
     """
-    lines, end, chunks = [f"{fence}\n", *re.findall(r".*\n|.+", text)], 1, list[Chunk]()
+    before, lines, end, chunks = (
+        (fence, line),
+        [f"{fence}\n", *re.findall(r".*\n|.+", text)],
+        1,
+        list[Chunk](),
+    )
     plain = "".join(lines).replace("\r", " ")  # which would count as the end of a line
     for node in SyntaxTreeNode(MARKDOWN.parse(plain)).children if "|" in text else ():
         if node.type == "table" and node.map:
             first, last = node.map
             block, source = _table(node), "".join(lines[first:last]).rstrip("\n")
             shown = {"type": "blocks", "blocks": [block]} if block else _said(f"```\n{source}\n```\n")
-            chunks += [_said("".join(lines[end:first])), shown]
-            end = last
-    return [*chunks, _said("".join(lines[end:]))]
+            chunks += [_said(markdown("".join(lines[end:first]), *before)), shown]
+            before, end = ("", ""), last
+    return [*chunks, _said(markdown("".join(lines[end:]), *before))]
 
 
 def _said(text: str) -> Chunk:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 from surelane.encryption.keys import SealedError
 from surelane.events import Event
 from surelane.slack import Place, authorization_of, edit_of, edited_message, object_in, text_in
+from surelane.text import text_of
 from surelane_service.conversations import ThreadEvent
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.slack.client import messages_of
@@ -78,7 +79,7 @@ async def _in_slack(ctx: Context, place: Place, me: str | None, since: str) -> l
     # Slack begins each page with the thread's first message.
     found = {str(message.get("ts")): message async for message in messages_of(replies, ctx.log)}
     wanted = [found[ts] for ts in sorted(found) if ts >= since and ts != place.message_ts]
-    return [_said(message, me) for message in wanted if message.get("text")] if found else None
+    return [said for message in wanted if (said := _said(message, me))] if found else None
 
 
 async def _in_history(event: Event, ctx: Context, place: Place, me: str | None) -> Known:
@@ -118,7 +119,7 @@ def _as_now(stored: ThreadEvent, me: str | None) -> Said | None:
     """Return the message of an event or an edit; ``None``: it is deleted or the bot's, or has no text."""
     message = edited_message(stored.slack) or stored.slack
     gone = edit_of(stored.slack) == "message_deleted" or message.get("user") == me
-    return None if gone or not message.get("text") else _said(message, me)
+    return None if gone else _said(message, me)
 
 
 def _answer(stored: ThreadEvent) -> list[Said] | None:
@@ -133,8 +134,10 @@ def _answer(stored: ThreadEvent) -> list[Said] | None:
     return [{"own": True, "text": text[:LONGEST_MESSAGE], "ts": ts}]
 
 
-def _said(message: Mapping[str, Any], me: str | None) -> Said:
-    text, ts = str(message["text"])[:LONGEST_MESSAGE], str(message.get("ts"))
+def _said(message: Mapping[str, Any], me: str | None) -> Said | None:
+    text, ts = text_of(message)[:LONGEST_MESSAGE], str(message.get("ts"))
+    if not text:
+        return None
     user = message.get("user") or message.get("bot_id")
     own = user is not None and user == me
     return {"own": own, "text": text if own else quoted(user, text), "ts": ts}

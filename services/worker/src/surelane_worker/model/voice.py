@@ -11,6 +11,7 @@ from slack_sdk.errors import SlackApiError
 from surelane.events import Event
 from surelane.slack import Place, place_of
 from surelane_worker.handling.context import Context
+from surelane_worker.model.markdown import settled
 from surelane_worker.model.tables import chunks_of
 from surelane_worker.model.thread import CHANNEL, quiet
 from surelane_worker.slack.chunks import content_of, cut, open_fence
@@ -18,8 +19,6 @@ from surelane_worker.slack.limits import SlackBusyError
 from surelane_worker.slack.replies import SCOPE
 from surelane_worker.slack.stream import Stream
 
-_PERHAPS = re.compile(r"<(!\w{0,7})?$")
-"""The end of a text that the next one may complete to an alarm."""
 _ROWS = re.compile(r"^(?: {0,3}\|.*\n)*+(?: {0,3}\|.*)?\Z", re.MULTILINE)
 """The lines at the end of a text that may be a table's. They are said once the table is complete."""
 TASKS = "agent's tasks"
@@ -127,9 +126,8 @@ class Speech:
             await self.stream.stop(blocks=self.below)
 
     def _ready(self) -> int:
-        """Return how much of the text can be said. An alarm, a line of code and a table are said whole."""
-        held, perhaps = self._held, _PERHAPS.search(self._held)
-        ready = perhaps.start() if perhaps else len(held)
+        """Return how much of the text can be said. An alarm, a reference, code in a line and a table are said whole."""
+        held, ready = self._held, settled(self._held)
         line = 0 if not self.text or self.text.endswith("\n") else (held.find("\n") + 1 or len(held))
         rows = _ROWS.search(held, line)
         begins = rows.start() if rows else ready
@@ -140,6 +138,6 @@ class Speech:
     async def _say(self, text: str) -> None:
         text = quiet(text)
         if self.stream is not None and text:
-            fence = open_fence(self.text) if "|" in text else None
-            await self.stream.append(chunks=chunks_of(text, fence[0] if fence else ""))
+            fence, line = open_fence(self.text), self.text.rpartition("\n")[2]
+            await self.stream.append(chunks=chunks_of(text, fence[0] if fence else "", line))
         self.text += text

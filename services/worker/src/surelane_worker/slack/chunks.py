@@ -4,6 +4,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from surelane.text import escaped_once
+
 LONGEST = 10_000
 """Most characters of text and tables in one message; the rest goes on in the next one.
 
@@ -18,6 +20,7 @@ SHORTEST = LONGEST // 2
 """A message is cut before a code block, or behind a line or a word, unless it would hold fewer characters."""
 FENCE = re.compile(r"^ {0,3}(`{3,9}(?=[^`\n]{0,40}$)|~{3,9})(.{0,40})$", re.MULTILINE)
 """A line that begins or ends a code block. A longer one is text."""
+_CUT = re.compile(r"(?:&[a-z]{0,3}|<[@#!hmt][^<>\n]{0,500}|<)\Z")
 
 Chunk = dict[str, Any]
 
@@ -54,23 +57,29 @@ def content_of(chunks: Sequence[Chunk], below: Iterable[Mapping[str, Any]] = ())
     title = next((chunk["title"] for chunk in chunks if chunk["type"] == "plan_update"), "Steps")
     plan = [{"type": "plan", "title": title, "tasks": list(tasks.values())}] if tasks else []
     text = "".join(map(_text, chunks)) or (title if tasks else "")
-    return {"text": text, "blocks": [*plan, *shown, *below]}
+    return {"text": escaped_once(text), "blocks": [*plan, *shown, *below]}
 
 
 def update_of(text: str | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return a message as arguments of ``chat.update``: a text that is too long for it becomes blocks."""
     if text is None or len(text) <= LONGEST_UPDATE:
         return {"text": text, **arguments}
-    return {"blocks": sections(text), **arguments, "text": text[:LONGEST_UPDATE]}
+    return {"blocks": sections(text), **arguments, "text": beginning(text, LONGEST_UPDATE)}
 
 
 def sections(text: str) -> list[dict[str, Any]]:
     """Return a text as blocks."""
-    parts = [text[start : start + LONGEST_SECTION] for start in range(0, len(text), LONGEST_SECTION)]
-    return [
-        {"type": "section", "text": {"type": "mrkdwn", "text": part}}
-        for part in (parts or [" "])[:MOST_SECTIONS]
-    ]
+    parts = list[str]()
+    while text and len(parts) < MOST_SECTIONS:
+        parts.append(beginning(text, LONGEST_SECTION))
+        text = text[len(parts[-1]) :]
+    return [{"type": "section", "text": {"type": "mrkdwn", "text": part}} for part in parts or [" "]]
+
+
+def beginning(text: str, most: int) -> str:
+    """Return as much of a text as fits, without the beginning of an escape or a reference."""
+    cut = _CUT.search(text, 0, most) if len(text) > most else None
+    return text[: cut.start() if cut and cut.start() else most]
 
 
 def joined(chunks: Iterable[Chunk]) -> list[Chunk]:
@@ -122,7 +131,8 @@ def _cut_text(before: str, text: str, room: int) -> tuple[str, str]:
 def _end_of_line(text: str, room: int) -> int:
     """Return how much of a text to keep in a message: up to a line's or a word's end, if the message is not short."""
     ends = (text.rfind(mark, 0, room) + 1 for mark in ("\n", " "))
-    return next((end for end in ends if end > room - SHORTEST and end > 0), room)
+    end = next((end for end in ends if end > room - SHORTEST and end > 0), room)
+    return len(beginning(text, end))
 
 
 def _text(chunk: Chunk) -> str:
