@@ -196,7 +196,7 @@ async def tell(replies: Replies, posted: Mapping[str, Any], user: str, text: str
     """Show one person a text below a question. The others do not see it."""
     thread = {"thread_ts": posted["thread_ts"]} if posted["thread_ts"] else {}
     with ignoring_final_errors():
-        await replies.client.chat_postEphemeral(channel=posted["channel"], user=user, text=text, **thread)
+        await replies.whisper(posted["channel"], user, text, **thread)
 
 
 @contextmanager

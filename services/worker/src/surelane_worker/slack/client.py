@@ -130,12 +130,21 @@ def final_reason(error: BaseException) -> str | None:
     return answered if answered in FINAL else None
 
 
+PERHAPS_DONE = frozenset(
+    {"fatal_error", "internal_error", "request_timeout", "service_unavailable", "team_added_to_org"}
+)
+"""Slack's errors with HTTP 200 after which the call may have been done. Slack says so of the first two itself."""
+UNCLEAR = (aiohttp.ClientError, TimeoutError, OSError, SlackApiError, AttributeError, ValueError)
+"""What a call raises without a clear answer. slack-sdk raises the last two for a body that is no JSON object."""
+
+
 def unknown_whether_done(error: BaseException) -> bool:
-    """Return whether Slack may have done what a failed call asked for: no answer came, or one of 5xx."""
-    if isinstance(error, SlackApiError):
-        status = getattr(error.response, "status_code", 0)
-        return isinstance(status, int) and status >= 500
-    return True
+    """Return whether Slack may have done what a failed call asked for: its answer is none, or does not say."""
+    if not isinstance(error, SlackApiError):
+        return True
+    named, response = slack_error(error), error.response
+    status: int = getattr(response, "status_code", None) or getattr(response, "status", None) or 200
+    return status >= 500 or named in PERHAPS_DONE or (named is None and status < 400)
 
 
 RATE_LIMIT_RETRIES = 10

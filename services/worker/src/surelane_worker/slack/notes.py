@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import aiohttp
 from slack_sdk.errors import SlackApiError
 from slack_sdk.web.async_client import AsyncWebClient
 
@@ -20,7 +19,14 @@ from surelane.events import Event
 from surelane.slack import object_in, place_of
 from surelane_service.engine import Engine, Settled
 from surelane_service.logs import Logger
-from surelane_worker.slack.client import SentenceError, messages_of, plain, unknown_whether_done
+from surelane_worker.slack.client import (
+    UNCLEAR,
+    SentenceError,
+    messages_of,
+    plain,
+    slack_error,
+    unknown_whether_done,
+)
 
 TRIES = 40
 PAUSE = 0.05
@@ -216,14 +222,15 @@ class SentReplies:
     async def once(
         self, call: Callable[[], Awaitable[str]], find: Callable[[], Awaitable[str | None]]
     ) -> str:
-        """Send a message, and return its timestamp. Where Slack did not answer, find it before sending it again."""
+        """Send a message, and return its timestamp. Where it is unclear if Slack took it, look before sending again."""
         for pause in PAUSES:
             try:
                 return await call()
-            except (aiohttp.ClientError, TimeoutError, SlackApiError) as error:
+            except UNCLEAR as error:
                 if not unknown_whether_done(error):
                     raise
-                self.log.warning("Slack did not answer", error=type(error).__name__)
+                told = slack_error(error) or type(error).__name__
+                self.log.warning("Slack did not say whether it took a message", error=told)
                 await asyncio.sleep(pause)
                 if found := await find():
                     return found
@@ -245,14 +252,29 @@ class SentReplies:
                 return file
         return None
 
-    async def running(self, thread: Thread) -> list[str]:
-        """Return the timestamps of this bot's streams in the thread that have not ended."""
+    async def scheduled(self, message: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Return a message that is to be posted later, as ``chat.scheduleMessage`` answers, if Slack has it."""
+        channel, at = message.get("channel"), int(message.get("post_at") or 0)
+        asked: dict[str, Any] = {"channel": channel, "oldest": str(at), "latest": str(at + 1)}
+        listed = await self.client.chat_scheduledMessages_list(**asked)
+        for each in listed["scheduled_messages"]:
+            if each["post_at"] == at and each.get("text") == message.get("text", ""):
+                return {"channel": channel, "scheduled_message_id": each["id"], "post_at": at}
+        return None
+
+    async def running(self, thread: Thread, mark: tuple[Event, Ordinal] | None = None) -> list[str]:
+        """Return the timestamps of this bot's streams in the thread that have not ended.
+
+        ``mark``: a message that is this reply to this event comes first.
+        """
         bot = (await self.client.auth_test())["user_id"]
-        return [
-            str(message["ts"])
-            async for message in self._messages(thread)
-            if message.get("streaming_state") in RUNNING and message.get("user") == bot
-        ]
+        marked, running = list[str](), list[str]()
+        async for message in self._messages(thread):
+            if mark is not None and ordinal_of(message, mark[0]) == mark[1]:
+                marked.append(str(message["ts"]))
+            elif message.get("streaming_state") in RUNNING and message.get("user") == bot:
+                running.append(str(message["ts"]))
+        return marked + running
 
     def _messages(self, thread: Thread) -> AsyncIterator[dict[str, Any]]:
         asked: dict[str, Any] = {"channel": thread.channel, "oldest": thread.since, "latest": thread.until}

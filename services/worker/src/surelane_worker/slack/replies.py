@@ -24,11 +24,13 @@ from surelane_worker.slack.chunks import update_of
 from surelane_worker.slack.client import (
     FINAL,
     RATE_LIMIT_RETRIES,
+    UNCLEAR,
     NoTriggerError,
     NowhereToReplyError,
     ResponseRefusedError,
     SlackClients,
     slack_error,
+    unknown_whether_done,
 )
 from surelane_worker.slack.limiter import check_after_wait
 from surelane_worker.slack.notes import Notebooks, Ordinal, SentReplies, Thread, metadata_of
@@ -172,7 +174,7 @@ class Replies:
                         raise
             if not (place.channel and place.user):
                 raise ResponseRefusedError(GONE[0])
-            await self._once.chat_postEphemeral(channel=place.channel, user=place.user, text=text, **rest)
+            await self.whisper(place.channel, place.user, text, **rest)
         await self._notebooks.of(event).note_reply(ordinal, "")
         return None
 
@@ -180,6 +182,22 @@ class Replies:
         await self._check_claim()
         response = await self._once.chat_postMessage(**message)
         return str(response["ts"])
+
+    async def whisper(self, channel: str, user: str, text: str | None, **arguments: Any) -> None:
+        """Show a message to one person in a channel. Slack does not promise to, and cannot be asked whether it did.
+
+        So it is not sent again where Slack may have taken it.
+
+        Args:
+            arguments: any of ``chat.postEphemeral``'s.
+        """
+        await self._check_claim()
+        try:
+            await self._once.chat_postEphemeral(channel=channel, user=user, text=text, **arguments)
+        except UNCLEAR as error:
+            if not unknown_whether_done(error):
+                raise
+            self._log.warning("Slack did not say whether it showed a message to a person")
 
     async def react(self, event: Event, name: str) -> None:
         """Add an emoji to the event's message. Succeed if it is there already."""
@@ -211,7 +229,7 @@ class Replies:
         """Open a modal in front of the person who caused the event, once. Slack allows three seconds for it.
 
         Returns:
-            The view's id; ``None`` if an earlier attempt opened it and Slack's answer was lost.
+            The view's id; ``None`` if Slack opened it without an answer that says so.
 
         Raises:
             SlackApiError: ``expired_trigger_id`` after the three seconds.
@@ -222,21 +240,29 @@ class Replies:
             raise NoTriggerError
         name = self._call_name(event, "views.open")
         notebook = self._notebooks.of(event)
-        if opened := notebook.call(name):
+        if (opened := notebook.call(name)) is not None:
             self._log.info("view was already opened")
-            return opened
+            return opened or None
         await self._check_new()
+        repeated = event.claim > 1 and name.endswith(":0")
+        call = partial(self._once.views_open, trigger_id=trigger, view=view)
         try:
-            answer = await self._once.views_open(trigger_id=trigger, view=view)
+            try:
+                answer = await call()
+            except UNCLEAR as error:
+                if not unknown_whether_done(error):
+                    raise
+                repeated = True  # a second call tells whether Slack has opened the view
+                answer = await call()
+            opened = str(answer["view"]["id"])
         except SlackApiError as error:
-            # Only this app has the trigger, so an earlier attempt used it up.
-            if slack_error(error) != "exchanged_trigger_id" or event.claim == 1 or not name.endswith(":0"):
+            # Only this app has the trigger, so this or an earlier attempt used it up.
+            if slack_error(error) != "exchanged_trigger_id" or not repeated:
                 raise
             self._log.info("view was already opened")
-            return None
-        opened = str(answer["view"]["id"])
+            opened = ""
         await notebook.note_call(name, opened)
-        return opened
+        return opened or None
 
     async def update_view(
         self, event: Event, view: dict[str, Any] | View, *, view_id: str | None = None, **arguments: Any
