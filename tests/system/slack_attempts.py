@@ -1,5 +1,6 @@
 """Make attempts at events by hand: each claims the event again, and gets what a handler has as ``ctx.slack``."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from surelane_worker.slack.client import SlackClients, slack_clients
 from surelane_worker.slack.notes import Notebooks
 from surelane_worker.slack.replies import Replies
 from surelane_worker.worker_settings import WorkerSettings
+from tests.processes import until
 from tests.system.slack_stand import Stand, shown, slack_stand
 
 Attempt = tuple[Event, Replies]
@@ -97,6 +99,14 @@ async def streamed(
             if fails:
                 raise RuntimeError
             await stream.stop(blocks=blocks)
+
+
+async def cut(call: Any, condition: Any) -> None:
+    """End an attempt in a call, as a kill does: nothing more is noted."""
+    calling = asyncio.create_task(call)
+    await until(condition, what="the call")
+    calling.cancel()
+    await asyncio.wait([calling])
 
 
 @asynccontextmanager

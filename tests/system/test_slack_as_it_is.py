@@ -14,10 +14,11 @@ from surelane_service.engine import Engine
 from surelane_service.logs import get_logger
 from surelane_worker.bolt.calls import Calls
 from surelane_worker.handling.context import Context
-from surelane_worker.slack.notes import Notebooks
+from surelane_worker.slack.client import ThreadGoneError
+from surelane_worker.slack.notes import REMOVED, Notebooks
 from surelane_worker.slack.replies import Replies
 from surelane_worker.slack.stream import close_stream
-from tests.system.slack_attempts import Attempt, Attempts, slack_attempts, streamed
+from tests.system.slack_attempts import Attempt, Attempts, cut, slack_attempts, streamed
 
 MODAL = {"type": "modal", "title": {"type": "plain_text", "text": "Ask"}, "blocks": []}
 
@@ -77,7 +78,7 @@ def shown(attempts: Attempts) -> int:
 ADA = "U0ADA00001"
 ONCE: dict[str, tuple[str, Act]] = {
     "reply": ("chat.postMessage", lambda _, to: to[1].reply(to[0], "one")),
-    "whisper": ("chat.postEphemeral", lambda on, to: to[1].whisper(on.slack.room().id, ADA, "one")),
+    "whisper": ("chat.postEphemeral", lambda _, to: to[1].whisper(to[0], "one")),
     "begun stream": ("chat.startStream", lambda _, to: streamed(to, "one ", "two", interval=0)),
     "longer stream": ("chat.appendStream", lambda _, to: streamed(to, "one ", "two", interval=0)),
     "ended stream": ("chat.stopStream", lambda _, to: streamed(to, "one ", "two", interval=0)),
@@ -173,3 +174,115 @@ async def test_stream_of_an_event_that_ended_is_replaced_where_slack_does_not_en
     await close_stream(attempts.clients.client, message.channel, message.thread_ts, message.ts)
     (shown,) = attempts.said
     assert (shown.text, shown.streaming) == ("one ", False)
+
+
+GONE: dict[str, Act] = {
+    **{what: ONCE[what][1] for what in ("reply", "whisper", "begun stream", "file")},
+    "Bolt's say": lambda on, to: of_bolt("chat.postMessage", text="one", thread_ts=to[0].slack["ts"])(on, to),
+    "Bolt's whisper": lambda on, to: of_bolt(
+        "chat.postEphemeral", text="one", user=ADA, thread_ts=to[0].slack["ts"]
+    )(on, to),
+}
+
+
+@pytest.mark.parametrize("what", GONE)
+@pytest.mark.parametrize("fault", [None, "chat.startStream", "chat.delete"])
+async def test_nothing_is_left_in_the_channel_where_the_question_was_deleted(
+    attempts: Attempts, what: str, fault: str | None
+) -> None:
+    event, _ = attempt = await attempts.mention()
+    attempts.slack.simulator.workspace.delete(attempts.slack.room().messages[event.slack["ts"]])
+    if fault:
+        error = {"chat.delete": "cant_delete_message", "chat.startStream": "user_not_found"}[fault]
+        attempts.slack.fail("refused", fault, error=error)
+    with pytest.raises(ThreadGoneError):
+        await GONE[what](attempts, attempt)
+    assert not [text for text in attempts.thread if text != REMOVED]
+    assert fault == "chat.delete" or not attempts.said
+
+
+async def test_reply_that_slack_put_beside_its_thread_as_the_attempt_ended_is_found_and_removed(
+    attempts: Attempts,
+) -> None:
+    event, slack = await attempts.mention()
+    attempts.slack.simulator.workspace.delete(attempts.slack.room().messages[event.slack["ts"]])
+    attempts.slack.fail("slow", "chat.postMessage", delay=600)
+    await cut(slack.reply(event, "one"), lambda: attempts.said)
+    event, slack = await attempts.next()
+    with pytest.raises(ThreadGoneError):
+        await slack.reply(event, "one")
+    assert attempts.said == []
+
+
+async def test_reply_in_a_thread_whose_first_message_left_replies_stays(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    await slack.reply(event, "one")
+    attempts.slack.simulator.workspace.delete(attempts.slack.room().messages[event.slack["ts"]])
+    await slack.reply(event, "two")
+    await slack.upload(event, b"three", filename="x")
+    assert {message.thread_ts for message in attempts.said} == {event.slack["ts"]}
+    assert len(attempts.said) == 3
+
+
+async def test_reply_to_another_channel_begins_a_message_there(attempts: Attempts) -> None:
+    event, slack = await attempts.mention()
+    direct = attempts.slack.simulator.workspace.direct_messages(ADA)
+    await slack.reply(event, "one", channel=direct.id)
+    assert [message.thread_ts for message in direct.messages.values()] == [None]
+
+
+async def within(attempts: Attempts, sort: str, *, ephemeral: bool = False) -> Attempt:
+    """Let a person click, or type a command, inside of a thread, and claim the event."""
+    slack, room = attempts.slack, attempts.slack.room()
+    workspace = slack.simulator.workspace
+    first = workspace.post(room, slack.user().id, "first")
+    alone = slack.user().id if ephemeral else None
+    asked = workspace.post(
+        room,
+        workspace.bot.id,
+        "?",
+        by_app=True,
+        visible_to=alone,
+        thread_ts=first.ts if sort != "root" else None,
+    )
+    payload = slack.click(asked, {"type": "button", "action_id": "yes", "block_id": "b", "value": "1"})
+    if sort == "command":
+        payload = slack.command("/x") | {"thread_ts": first.ts}
+    await slack.store(payload)
+    return await attempts.next()
+
+
+@pytest.mark.parametrize("expired", [False, True])
+@pytest.mark.parametrize("response_type", ["ephemeral", "in_channel"])
+@pytest.mark.parametrize(
+    ("sort", "ephemeral"),
+    [("click", False), ("click", True), ("command", False), ("root", False), ("root", True)],
+)
+async def test_answer_to_a_click_or_command_inside_a_thread_stands_in_the_thread(
+    attempts: Attempts, sort: str, response_type: str, *, ephemeral: bool, expired: bool
+) -> None:
+    event, slack = await within(attempts, sort, ephemeral=ephemeral)
+    if expired:
+        attempts.expire()
+    await slack.reply(event, "answer", response_type=response_type)
+    asked, *answers = attempts.said
+    assert asked.text == "?"
+    if expired and response_type == "ephemeral":
+        assert (answers, attempts.direct) == ([], ["answer"])
+        return
+    (answer,) = answers
+    begun = asked.ts if expired and not ephemeral else None  # chat.postMessage begins a thread
+    assert answer.thread_ts == (begun if sort == "root" else next(iter(attempts.slack.room().messages)))
+    assert (answer.visible_to is None) == (response_type == "in_channel")
+
+
+async def test_answer_in_a_thread_may_replace_the_clicked_message_or_stand_elsewhere(
+    attempts: Attempts,
+) -> None:
+    event, slack = await within(attempts, "click")
+    await slack.reply(event, "decided", replace_original=True)
+    await slack.reply(event, "for all", response_type="in_channel", thread_ts=None)
+    decided, public = attempts.said
+    assert (decided.text, public.thread_ts) == ("decided", None)
+    await slack.reply(event, delete_original=True)
+    assert attempts.said == [public]

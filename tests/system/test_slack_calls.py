@@ -17,7 +17,7 @@ from surelane_operator.changes import Changes
 from surelane_operator.reads.timeline import story_of
 from surelane_worker.slack.client import NoTriggerError, NowhereToReplyError
 from tests.processes import until
-from tests.system.slack_attempts import Attempts, slack_attempts, streamed
+from tests.system.slack_attempts import Attempts, cut, slack_attempts, streamed
 
 MODAL = {"type": "modal", "title": {"type": "plain_text", "text": "Ask"}, "blocks": []}
 FEEDBACK = ContextActionsBlock(
@@ -29,14 +29,6 @@ FEEDBACK = ContextActionsBlock(
         )
     ]
 )
-
-
-async def cut(call: Any, condition: Any) -> None:
-    """End an attempt in a call, as a kill does: nothing more is noted."""
-    calling = asyncio.create_task(call)
-    await until(condition, what="the call")
-    calling.cancel()
-    await asyncio.wait([calling])
 
 
 def kinds(message: Message) -> list[str]:

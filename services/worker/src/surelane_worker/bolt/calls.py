@@ -148,21 +148,24 @@ class Calls:
         if made := notebook.call(name):
             self.ctx.log.info("an earlier attempt made this call", method=method)
             return _answer(once, method, json.loads(made))
+        given = _arguments(request) or {}
+        if method in ("chat.postEphemeral", "files.completeUploadExternal") and given.get("thread_ts"):
+            thread = Thread(str(given.get("channel") or given.get("channel_id")), given["thread_ts"], None)
+            await SentReplies(once, self.ctx.log).check_thread(self.event, thread)
         try:
             answer = await once.api_call(method, **request)
         except UNCLEAR as error:
             if not unknown_whether_done(error):
                 raise
-            answer = await self._send_unless_done(once, method, request)
+            answer = await self._send_unless_done(once, method, request, given)
         await notebook.note_call(name, json.dumps(_short(answer.data)))
         return answer
 
     async def _send_unless_done(
-        self, once: AsyncWebClient, method: str, request: dict[str, Any]
+        self, once: AsyncWebClient, method: str, request: dict[str, Any], given: Mapping[str, Any]
     ) -> AsyncSlackResponse:
         """Make a call again of which Slack did not say whether it is done, unless Slack shows that it is."""
         self.ctx.log.warning("Slack did not say whether it made a call", method=method)
-        given = _arguments(request) or {}
         sent = SentReplies(self._attempt.clients.client, self.ctx.log)
         done: Mapping[str, Any] | None = None
         if method == "chat.postEphemeral":

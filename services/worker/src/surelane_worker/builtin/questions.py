@@ -95,7 +95,7 @@ async def _posted(ctx: Context, block: Block) -> Mapping[str, Any] | None:
 
 
 async def _tell(ctx: Context, posted: Mapping[str, Any], user: str, text: str) -> object:
-    await asks.tell(ctx.slack, posted, user, text)
+    await asks.tell(ctx.slack, attempt_of(ctx).events[0], posted, user, text)
     return {"told": text}
 
 

@@ -100,11 +100,8 @@ class Accounts:
         named = urlencode({"team": self._owners[0].identity, "user": place.user})
         link = {"url": f"{self._ctx.settings.connect_url}?{named}", "style": "primary"}
         actions = {"type": "actions", "elements": [button("Connect", CONNECT, "connect") | link]}
-        # Slack shows such a message in a thread only if the thread has replies.
-        thread: dict[str, Any] = {} if place.thread_ts == place.message_ts else {"thread_ts": place.thread_ts}
-        where = str(place.channel), str(place.user)
         try:
-            await self._ctx.slack.whisper(*where, text, blocks=[*sections(text), actions], **thread)
+            await self._ctx.slack.whisper(self._event, text, blocks=[*sections(text), actions])
         except SlackApiError as error:
             if (reason := final_reason(error)) is None:
                 raise

@@ -9,7 +9,7 @@ end of the message shows all of it, by ``chat.update``, or in a new message.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, takewhile
@@ -21,7 +21,15 @@ from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.events import Event
 from surelane_worker.slack.chunks import content_of, cut, update_of
-from surelane_worker.slack.client import FINAL, UNCLEAR, plain, slack_error, unknown_whether_done
+from surelane_worker.slack.client import (
+    FINAL,
+    NO_THREAD,
+    UNCLEAR,
+    allowing,
+    plain,
+    slack_error,
+    unknown_whether_done,
+)
 from surelane_worker.slack.notes import Notebook, Ordinal, SentReplies, Thread, metadata_of
 from surelane_worker.slack.tokens import owner_fields
 
@@ -149,6 +157,8 @@ class Message:
         try:
             self.ts = await self.begun.begin(start)
         except SlackApiError as error:
+            if slack_error(error) in NO_THREAD:
+                await self.begun.sent.check_thread(self.begun.event, self.begun.thread)
             self._note_refusal(error)
 
     async def _streaming(self, call: Awaitable[object]) -> bool:
@@ -201,7 +211,7 @@ class Message:
                         raise
                     refused = error
                 else:
-                    return str(answer["ts"])
+                    return await self.begun.sent.posted(self.begun.event, self.begun.thread, answer)
             assert refused is not None  # noqa: S101 - there is a way
             raise refused
 
@@ -342,14 +352,3 @@ async def close_stream(client: AsyncWebClient, channel: str, thread_ts: str | No
             await allowing(FINAL.union(ENDED), client.chat_delete(channel=channel, ts=ts))
             if text:
                 await client.chat_postMessage(channel=channel, thread_ts=thread_ts, text=text)
-
-
-async def allowing(errors: Container[object] | None, call: Awaitable[object]) -> bool:
-    """Await a call. Return false if Slack answered with one of these errors; ``None``: with any error."""
-    try:
-        await call
-    except SlackApiError as error:
-        if errors is not None and slack_error(error) not in errors:
-            raise
-        return False
-    return True
