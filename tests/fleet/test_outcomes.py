@@ -391,3 +391,41 @@ async def test_no_event_finds_what_an_earlier_one_left_in_its_context(
         f.start()
         assert [await event.result() for event in some] == [[None, None]] * 25
         assert [await event.result() for event in parts] == [[n, n] for n in range(5)]
+
+
+@virtual
+async def test_event_whose_thread_is_gone_is_cancelled_and_says_why_and_nothing_is_left_in_the_channel() -> (
+    None
+):
+    handlers, gone = (
+        Handlers(),
+        "cancelled while running by surelane: the message that it answers was deleted",
+    )
+
+    @handlers.on("slack.app_mention")
+    async def answer(event: Event, ctx: Context) -> None:
+        await asyncio.sleep(1)  # the question is deleted meanwhile
+        match event.slack["text"]:
+            case "ask":
+                await ctx.ask(event, "Which?", ["this", "that"])
+            case "stream":
+                async with ctx.slack.stream(event) as stream:
+                    await stream.append("said")
+            case "step":
+                await ctx.step("reply", ctx.slack.reply, event, "said")
+            case _:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(ctx.slack.reply(event, "said"))
+
+    @handlers.on_failure()
+    async def told(event: Event, ctx: Context) -> None:
+        await ctx.slack.client.chat_postMessage(channel=event.slack["channel"], text="failed")
+
+    async with fleet(handlers) as f:
+        for text in ("ask", "stream", "step", "reply"):
+            event = await f.mention(text)
+            f.slack.gone.add(event.payload["event"]["ts"])
+            row = await f.until(event.ended)
+            assert (row["outcome"], row["reason"], row["attempts"]) == ("cancelled", gone, 1), text
+        await f.sleep("5m")
+        assert f.slack.messages == []

@@ -164,7 +164,9 @@ async def slack_stand(connection: Connection) -> AsyncIterator[Stand]:
     await simulator.sender.close()
 
 
-def fault(kind: str, *, methods: Sequence[str] = (), retry_after: int = 1, delay: float = 5) -> Fault:
+def fault(
+    kind: str, *, methods: Sequence[str] = (), retry_after: int = 1, delay: float = 5, **more: object
+) -> Fault:
     """Return a fault that happens once."""
     given = {"kind": kind, "methods": list(methods), "retry_after": retry_after, "delay": delay}
-    return Fault.model_validate(given)
+    return Fault.model_validate(given | more)

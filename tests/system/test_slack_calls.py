@@ -1,10 +1,7 @@
 """What a handler asks of Slack, attempt by attempt: streams, modals, files, and replies that are on the row."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +12,12 @@ from slack_sdk.models.blocks.basic_components import FeedbackButtonObject
 from slack_sdk.models.messages.chunk import TaskUpdateChunk
 
 from surelane.calls import Connection
-from surelane.events import Event
 from surelane_dev.simulator.workspace.model import Message
 from surelane_operator.changes import Changes
 from surelane_operator.reads.timeline import story_of
-from surelane_service.engine import Engine
-from surelane_service.logs import get_logger
-from surelane_service.service_settings import load_settings
-from surelane_worker.slack.client import NoTriggerError, NowhereToReplyError, SlackClients, slack_clients
-from surelane_worker.slack.notes import Notebooks
-from surelane_worker.slack.replies import Replies
-from surelane_worker.worker_settings import WorkerSettings
+from surelane_worker.slack.client import NoTriggerError, NowhereToReplyError
 from tests.processes import until
-from tests.system.slack_stand import Stand, shown, slack_stand
+from tests.system.slack_attempts import Attempts, cut, slack_attempts, streamed
 
 MODAL = {"type": "modal", "title": {"type": "plain_text", "text": "Ask"}, "blocks": []}
 FEEDBACK = ContextActionsBlock(
@@ -39,93 +29,6 @@ FEEDBACK = ContextActionsBlock(
         )
     ]
 )
-Attempt = tuple[Event, Replies]
-
-
-@dataclass(frozen=True)
-class Attempts:
-    """Claims events, and makes for each claim what its handler gets as ``ctx.slack``."""
-
-    slack: Stand
-    connection: Connection
-    clients: SlackClients
-
-    async def next(self) -> Attempt:
-        """Claim the event, again if its last claim was not settled: a new attempt."""
-        await self.connection.execute("update agent.event set vt = agent.clock()")
-        kinds = await self.connection.fetchval("select array_agg(distinct kind) from agent.event")
-        (event,) = await Engine(self.connection).claim_events(
-            kinds, 1, worker="w", max_attempts=10, invisible_for=timedelta(minutes=1)
-        )
-        log = get_logger("test")
-        return event, Replies(self.clients, Notebooks(Engine(self.connection), log), log, _stands)
-
-    async def mention(self) -> Attempt:
-        """Let a person mention the bot, and claim the event."""
-        await self.slack.mention("hello")
-        return await self.next()
-
-    async def command(self) -> Attempt:
-        """Let a person send a slash command, and claim the event."""
-        await self.slack.store(self.slack.command("/x"))
-        return await self.next()
-
-    async def click(self) -> Attempt:
-        """Let a person press a button of a message of the bot, and claim the event."""
-        workspace = self.slack.simulator.workspace
-        message = workspace.post(self.slack.room(), workspace.bot.id, "question", by_app=True)
-        action = {"type": "button", "action_id": "yes", "block_id": "b", "value": "1"}
-        await self.slack.store(self.slack.click(message, action))
-        return await self.next()
-
-    def calls(self, *names: str) -> list[str]:
-        return self.slack.calls(*names)
-
-    @property
-    def said(self) -> list[Message]:
-        """The bot's messages in the general channel."""
-        return [message for message in self.slack.room().messages.values() if message.by_app]
-
-    @property
-    def thread(self) -> list[str]:
-        return list(map(shown, self.said))
-
-    @property
-    def direct(self) -> list[str]:
-        """The texts of the bot's direct messages to Ada."""
-        room = self.slack.simulator.workspace.direct_messages(self.slack.user().id)
-        return [message.text for message in room.messages.values() if message.by_app]
-
-    def expire(self) -> None:
-        """Let Slack's thirty minutes pass for all response URLs."""
-        for response in self.slack.simulator.interactions.responses.values():
-            response.until = 0
-
-
-async def _stands() -> None:
-    """Find that the claim stands."""
-
-
-async def streamed(
-    attempt: Attempt, *texts: str, interval: float = 3600, fails: bool = False, blocks: Sequence[Any] = ()
-) -> None:
-    """Stream texts to the end, or until the handler fails after them."""
-    event, slack = attempt
-    with suppress(RuntimeError):
-        async with slack.stream(event, interval=interval) as stream:
-            for text in texts:
-                await stream.append(text)
-            if fails:
-                raise RuntimeError
-            await stream.stop(blocks=blocks)
-
-
-async def cut(call: Any, condition: Any) -> None:
-    """End an attempt in a call, as a kill does: nothing more is noted."""
-    calling = asyncio.create_task(call)
-    await until(condition, what="the call")
-    calling.cancel()
-    await asyncio.wait([calling])
 
 
 def kinds(message: Message) -> list[str]:
@@ -134,10 +37,8 @@ def kinds(message: Message) -> list[str]:
 
 @pytest.fixture
 async def attempts(connection: Connection) -> AsyncIterator[Attempts]:
-    async with slack_stand(connection) as stand:
-        settings = load_settings(WorkerSettings, database_url="postgresql://x@/x", slack_api_url=stand.api)
-        async with slack_clients(settings, traced=False) as clients:
-            yield Attempts(stand, connection, clients)
+    async with slack_attempts(connection) as made:
+        yield made
 
 
 async def test_later_attempt_knows_from_the_row_which_replies_were_sent(attempts: Attempts) -> None:
@@ -196,17 +97,18 @@ async def test_what_was_being_sent_when_the_attempt_ended_is_looked_for(
     assert attempts.calls("conversations.replies") == ["conversations.replies"]
 
 
-@pytest.mark.parametrize("method", ["chat.postMessage", "chat.startStream"])
+@pytest.mark.parametrize("streams", [False, True])
 async def test_what_was_refused_is_sent_by_the_next_attempt_without_a_lookup(
-    attempts: Attempts, method: str
+    attempts: Attempts, *, streams: bool
 ) -> None:
-    event, slack = await attempts.mention()
-    attempts.slack.fail("invalid_auth", method)
-    posts = method == "chat.postMessage"
-    with pytest.raises(SlackApiError):
-        await (slack.reply(event, "one") if posts else slack.stream(event).append("one"))
+    for _ in range(2):
+        event, slack = attempt = await (attempts.next() if attempts.calls() else attempts.mention())
+        attempts.slack.fail("invalid_auth", count=None)
+        with pytest.raises(SlackApiError):
+            await (streamed(attempt, "one") if streams else slack.reply(event, "one"))
+    attempts.slack.simulator.faults.remove()
     event, slack = again = await attempts.next()
-    await (slack.reply(event, "one") if posts else streamed(again, "one"))
+    await (streamed(again, "one") if streams else slack.reply(event, "one"))
     assert (attempts.thread, attempts.calls("conversations.replies")) == (["one"], [])
 
 
@@ -394,11 +296,11 @@ async def test_stream_that_slack_ended_is_finished_all_the_same(attempts: Attemp
     assert attempts.thread == ["one two three"]
 
 
-async def test_error_of_a_later_part_reaches_the_handler(attempts: Attempts) -> None:
+async def test_error_of_what_slack_takes_in_no_way_reaches_the_handler(attempts: Attempts) -> None:
     event, slack = await attempts.mention()
-    attempts.slack.fail("invalid_auth", "chat.appendStream")
     stream = slack.stream(event, interval=0.01)
     await stream.append("one ")
+    attempts.slack.fail("invalid_auth", count=None)
     await stream.append("two ")
     await until(lambda: "chat.appendStream" in attempts.calls(), what="the second call")
     with pytest.raises(SlackApiError):
@@ -420,11 +322,13 @@ async def test_modal_is_opened_once_and_a_second_one_needs_a_trigger_of_its_own(
 
 async def test_modal_whose_answer_was_lost_counts_as_opened(attempts: Attempts) -> None:
     event, slack = await attempts.command()
-    attempts.slack.fail("answer_lost", "views.open")
-    with pytest.raises(Exception, match=r"disconnected|reset|closed"):
-        await slack.open_view(event, MODAL)
-    event, slack = await attempts.next()
-    assert await slack.open_view(event, MODAL) is None
+    attempts.slack.fail("slow", "views.open", delay=600)
+    views = attempts.slack.simulator.interactions.views
+    await cut(slack.open_view(event, MODAL), lambda: list(views.values()))
+    for _ in range(2):
+        event, slack = await attempts.next()
+        assert await slack.open_view(event, MODAL) is None
+    assert len(list(views.values())) == 1
 
 
 async def test_a_mention_has_a_thread_for_title_and_prompts_and_no_trigger_for_a_modal(

@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -152,5 +153,9 @@ def test_what_no_attempt_can_mend_is_final(error: Exception, reason: str | None)
 def test_only_a_call_without_a_clear_answer_may_have_been_done() -> None:
     assert slack_error(ValueError("channel_not_found")) is None
     assert unknown_whether_done(TimeoutError())
-    assert unknown_whether_done(answered("internal_error", 503))
+    for error in ("internal_error", "fatal_error", "request_timeout", "service_unavailable"):
+        assert unknown_whether_done(answered(error))
+    assert unknown_whether_done(answered("channel_not_found", 503))
+    unreadable = SlackApiError("no JSON", SimpleNamespace(status=200))  # type: ignore[no-untyped-call]
+    assert unknown_whether_done(unreadable)
     assert not unknown_whether_done(answered("channel_not_found"))

@@ -62,7 +62,7 @@ async def test_every_missing_argument_is_named_and_a_method_that_slack_does_not_
         ({"blocks": "[]"}, "no_text"),
         ({"text": "x", "metadata": "{"}, "invalid_metadata_format"),
         ({"text": "x", "metadata": "{}"}, "invalid_metadata_schema"),
-        ({"text": "x", "thread_ts": "1.1"}, "thread_not_found"),
+        ({"text": "x", "thread_ts": "1.1"}, None),  # it is posted to the channel
         ({"text": "x", "markdown_text": "x"}, "markdown_text_conflict"),
         ({"channel": "lounge", "text": "x"}, "not_in_channel"),
     ],
@@ -76,6 +76,7 @@ async def test_messages(pair: Pair, arguments: dict[str, str], error: str) -> No
     ("method", "arguments", "error"),
     [
         ("chat.startStream", {"channel": "general", "thread_ts": "soon"}, "invalid_thread_ts"),
+        ("chat.startStream", {"channel": "general", "thread_ts": "1.1"}, "invalid_thread_ts"),
         ("conversations.replies", {"channel": "general", "ts": "1.1"}, "thread_not_found"),
         ("conversations.history", {"channel": "general", "limit": "1001"}, "invalid_limit"),
         ("conversations.history", {"channel": "general", "cursor": "???"}, "invalid_cursor"),

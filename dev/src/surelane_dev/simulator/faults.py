@@ -3,26 +3,38 @@
 from collections.abc import Callable
 from datetime import timedelta
 from itertools import count
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from surelane_service.durations import Duration
 
-ApiFault = Literal["rate_limited", "server_error", "slow", "invalid_auth", "answer_lost"]
+ApiFault = Literal[
+    "rate_limited",
+    "server_error",
+    "slow",
+    "invalid_auth",
+    "refused",
+    "answer_lost",
+    "done_but_failed",
+    "garbled",
+]
 DeliveryFault = Literal["duplicate", "out_of_order"]
 
 _numbers = count(1)
 
 
 class Fault(BaseModel):
-    """A fault. The first five kinds affect calls of the Web API, the last two the delivery of events.
+    """A fault. The last two kinds affect the delivery of events, the others calls of the Web API.
 
     - ``rate_limited``: 429 with ``Retry-After``; the call is not done.
     - ``server_error``: 500; the call is not done.
     - ``slow``: the call is done, and answered after ``delay``.
     - ``invalid_auth``: the token is refused.
+    - ``refused``: the call is not done, and answered with ``error``.
     - ``answer_lost``: the call is done, and the connection breaks before the answer.
+    - ``done_but_failed``: the call is done, and answered with ``error`` all the same, with HTTP 200.
+    - ``garbled``: the call is done, and the answer, with HTTP 200, is no JSON.
     - ``duplicate``: an acknowledged event is delivered again, as if its acknowledgement were lost.
     - ``out_of_order``: an event is delayed until a later one has overtaken it, or for five seconds.
     """
@@ -38,6 +50,8 @@ class Fault(BaseModel):
     """The ``Retry-After`` of ``rate_limited``, in seconds."""
     delay: Duration = timedelta(seconds=5)
     """The delay of ``slow``, in seconds."""
+    error: str = "internal_error"
+    """The error of ``refused`` and ``done_but_failed``."""
     id: int = Field(default_factory=lambda: next(_numbers))
 
     def meets(self, kinds: tuple[str, ...], method: str | None) -> bool:
@@ -48,7 +62,7 @@ class Fault(BaseModel):
 class Faults:
     """The faults that are on, in the order in which they take effect."""
 
-    API: tuple[ApiFault, ...] = ("rate_limited", "server_error", "slow", "invalid_auth", "answer_lost")
+    API: tuple[ApiFault, ...] = get_args(ApiFault)
     DELIVERY: tuple[DeliveryFault, ...] = ("duplicate", "out_of_order")
 
     def __init__(self, changed: Callable[[], None] = lambda: None) -> None:

@@ -8,7 +8,7 @@ from surelane_dev.simulator.control.inputs import SIMULATOR
 from surelane_dev.simulator.interactions import ResponseUrl
 from surelane_dev.simulator.simulator import Simulator
 from surelane_dev.simulator.webapi.call import ApiError, Call
-from surelane_dev.simulator.webapi.chat import content_of
+from surelane_dev.simulator.webapi.chat import content_of, thread_of
 from surelane_dev.simulator.workspace.model import JSON
 
 
@@ -43,18 +43,19 @@ def _answer(simulator: Simulator, response: ResponseUrl, body: JSON) -> None:
         if original is not None:
             workspace.delete(original)
         return
-    content = content_of(Call("response_url", body))
-    if body.get("replace_original") and original is not None:
+    call = Call("response_url", body)
+    content, channel = content_of(call), workspace.channels[response.channel]
+    if call.flag("replace_original") and original is not None:
         workspace.edit(original, **content)
         return
     in_channel = body.get("response_type") == "in_channel"
     workspace.post(
-        workspace.channels[response.channel],
+        channel,
         workspace.bot.id,
         **content,
         by_app=True,
         visible_to=None if in_channel else response.user,
-        thread_ts=body.get("thread_ts"),
+        thread_ts=thread_of(call, channel),
     )
 
 

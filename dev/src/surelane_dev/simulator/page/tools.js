@@ -10,7 +10,10 @@ const KINDS = [
   ["server_error", "500", "api"],
   ["slow", "a slow answer", "api"],
   ["invalid_auth", "the token is refused", "api"],
+  ["refused", "refused with internal_error", "api"],
   ["answer_lost", "done, but the answer is lost", "api"],
+  ["done_but_failed", "done, but the answer is internal_error", "api"],
+  ["garbled", "done, but the answer is no JSON", "api"],
   ["duplicate", "an event is delivered twice", "events"],
   ["out_of_order", "an event is overtaken by a later one", "events"],
 ];

@@ -9,7 +9,6 @@ from surelane_dev.simulator.webapi.call import (
     Slack,
     channel_of,
     invalid_blocks,
-    is_ts,
     joined_channel,
     message_of,
     permalink,
@@ -173,17 +172,12 @@ def check_tables(blocks: list[JSON]) -> None:
 
 
 def thread_of(call: Call, channel: Channel) -> str | None:
-    """Return the thread that a call posts to. Ignore a value that is no ``ts``, as Slack does.
+    """Return the thread that a call posts to; ``None``: the channel.
 
-    Raises:
-        ApiError: ``thread_not_found``. Slack itself may accept such a reply without showing it.
+    As Slack does, post a reply to the channel if its ``thread_ts`` is none, or its first message was deleted.
     """
-    ts = call.text("thread_ts")
-    if not is_ts(ts):
-        return None
-    if ts not in channel.messages:
-        raise ApiError("thread_not_found")
-    return ts
+    first = channel.messages.get(call.text("thread_ts"))
+    return None if first is None or first.visible_to else first.ts
 
 
 def metadata_of(call: Call) -> JSON | None:

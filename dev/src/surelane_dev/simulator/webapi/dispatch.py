@@ -119,14 +119,21 @@ class WebApi:
                 return _response({"ok": False, "error": "internal_error"}, status=500)
             case Fault(kind="invalid_auth"):
                 return _response({"ok": False, "error": "invalid_auth"})
+            case Fault(kind="refused", error=name_of_error):
+                return _response({"ok": False, "error": name_of_error})
         try:
             answer = _response(await self._run(request, name))
         except RateLimitedError as error:
             return _rate_limited(error.retry_after)
         except ApiError as error:
             answer = _response({"ok": False, "error": str(error), **error.details})
-        if fault is not None and fault.kind == "slow":
-            await sleep_unless(self.closing, fault.delay)
+        match fault:
+            case Fault(kind="slow"):
+                await sleep_unless(self.closing, fault.delay)
+            case Fault(kind="done_but_failed"):
+                return _response({"ok": False, "error": fault.error})
+            case Fault(kind="garbled"):
+                return web.Response(text="<html></html>", content_type="text/html"), "garbled"
         return answer
 
     async def _run(self, request: web.Request, name: str) -> JSON:

@@ -18,6 +18,14 @@ LOST = 4
 """How many times as often as those of the database answers of Slack get lost: there are few."""
 
 
+OF_GONE = {
+    "chat.getPermalink": "message_not_found",
+    "chat.startStream": "invalid_thread_ts",
+    "conversations.replies": "thread_not_found",
+}
+"""How Slack refuses what is about a message that was deleted."""
+
+
 class Answering(Protocol):
     """A Slack."""
 
@@ -27,7 +35,7 @@ class Answering(Protocol):
 
 @dataclass(eq=False)
 class MessagesInMemory:
-    """The messages of all channels. Further methods do nothing, and succeed."""
+    """The messages of the bot in all channels. Further methods do nothing, and succeed."""
 
     net: Net
     messages: list[dict[str, Any]] = field(default_factory=list)
@@ -35,18 +43,30 @@ class MessagesInMemory:
     """All calls: each method with its arguments."""
     refused: dict[str, str] = field(default_factory=dict)
     """The error with which each method is refused, if it is."""
+    failing: dict[str, str] = field(default_factory=dict)
+    """The error with which the next call of each method is answered, although it is done."""
+    gone: set[str] = field(default_factory=set)
+    """The timestamps of people's messages that were deleted: replies to them go to the channel."""
 
     def take(self, _: Host, method: str, given: dict[str, Any]) -> dict[str, Any]:
         """Do what a call asks for, and return the answer."""
         self.calls.append((method, given))
         if method in self.refused:
             return {"ok": False, "error": self.refused[method]}
+        answer = self._done(method, given)
+        return {"ok": False, "error": self.failing.pop(method)} if method in self.failing else answer
+
+    def _done(self, method: str, given: dict[str, Any]) -> dict[str, Any]:
+        if (given.get("thread_ts") or given.get("message_ts") or given.get("ts")) in self.gone:
+            if error := OF_GONE.get(method):
+                return {"ok": False, "error": error}
+            given = {name: value for name, value in given.items() if name != "thread_ts"}
         channel = [each for each in self.messages if each.get("channel") == given.get("channel")]
         mine = [each for each in channel if each["ts"] == given.get("ts")]
         match method:
             case "chat.postMessage" | "response_url":
                 self.messages.append({**given, "ts": self.next_ts()})
-                return {"ok": True, "ts": self.messages[-1]["ts"]}
+                return {"ok": True, "ts": self.messages[-1]["ts"], "message": self.messages[-1]}
             case "views.open":
                 return {"ok": True, "view": {"id": f"V{len(self.calls)}"}}
             case "chat.update" if mine:

@@ -18,7 +18,7 @@ from slack_sdk.web.client import WebClient
 from surelane.events import Event
 from surelane.slack import place_of
 from surelane_worker.handling.context import Context, attempt_of
-from surelane_worker.slack.client import slack_error
+from surelane_worker.slack.client import UNCLEAR, slack_error, unknown_whether_done
 from surelane_worker.slack.limiter import check_after_wait
 from surelane_worker.slack.notes import SentReplies, Thread
 from surelane_worker.slack.stream import Begun
@@ -54,12 +54,16 @@ DONE = {
     "conversations.kick": "not_in_channel",
     "conversations.unarchive": "not_archived",
     "files.delete": "file_deleted",
+    "functions.completeError": "execution_not_in_running_state",
+    "functions.completeSuccess": "execution_not_in_running_state",
     "pins.add": "already_pinned",
     "pins.remove": "no_pin",
     "reactions.add": "already_reacted",
     "reactions.remove": "no_reaction",
+    "views.open": "exchanged_trigger_id",
+    "views.push": "exchanged_trigger_id",
 }
-"""By method, Slack's error if the call was made before. In a later attempt, an earlier one may have made it."""
+"""By method, Slack's error if the call was made before: by an earlier attempt, or without an answer that says so."""
 
 
 class _Posting(AsyncWebClient):
@@ -144,9 +148,43 @@ class Calls:
         if made := notebook.call(name):
             self.ctx.log.info("an earlier attempt made this call", method=method)
             return _answer(once, method, json.loads(made))
-        answer = await once.api_call(method, **request)
+        given = _arguments(request) or {}
+        if method in ("chat.postEphemeral", "files.completeUploadExternal") and given.get("thread_ts"):
+            thread = Thread(str(given.get("channel") or given.get("channel_id")), given["thread_ts"], None)
+            await SentReplies(once, self.ctx.log).check_thread(self.event, thread)
+        try:
+            answer = await once.api_call(method, **request)
+        except UNCLEAR as error:
+            if not unknown_whether_done(error):
+                raise
+            answer = await self._send_unless_done(once, method, request, given)
         await notebook.note_call(name, json.dumps(_short(answer.data)))
         return answer
+
+    async def _send_unless_done(
+        self, once: AsyncWebClient, method: str, request: dict[str, Any], given: Mapping[str, Any]
+    ) -> AsyncSlackResponse:
+        """Make a call again of which Slack did not say whether it is done, unless Slack shows that it is."""
+        self.ctx.log.warning("Slack did not say whether it made a call", method=method)
+        sent = SentReplies(self._attempt.clients.client, self.ctx.log)
+        done: Mapping[str, Any] | None = None
+        if method == "chat.postEphemeral":
+            done = {}  # nothing can show it, and Slack does not promise to deliver it
+        elif method == "chat.scheduleMessage":
+            done = await sent.scheduled(given)
+        elif method == "files.completeUploadExternal" and (channel := given.get("channel_id")):
+            files = given.get("files")
+            files = json.loads(files) if isinstance(files, str) else files
+            thread = Thread(channel, given.get("thread_ts"), place_of(self.event.payload).since)
+            done = {"files": files} if files and await sent.file(thread, files[0]["id"]) else None
+        if done is not None:
+            return _answer(once, method, {"ok": True, **done})
+        try:
+            return await once.api_call(method, **request)
+        except SlackApiError as error:
+            if slack_error(error) != DONE.get(method):
+                raise
+            return _answer(once, method, {"ok": True})
 
     async def _stream(
         self, part: int, client: Client, method: str, given: dict[str, Any], request: dict[str, Any]
@@ -174,7 +212,7 @@ class Calls:
             return _answer(client, "chat.startStream", {"ok": True, "channel": channel, "ts": earlier["ts"]})
         place = Thread(str(channel), given.get("thread_ts"), place_of(self.event.payload).since)
         sent = SentReplies(self._attempt.clients.client, self.ctx.log)
-        begun = Begun(self.event, ordinal, place, notebook, sent)
+        begun = Begun(self.event, ordinal, place, notebook, sent, marked=False)
         if unfinished := await begun.earlier():
             await begun.remove(client, unfinished)  # the rest of its text is not known
 

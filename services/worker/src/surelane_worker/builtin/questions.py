@@ -19,7 +19,7 @@ from surelane_worker.handling.registry import Handlers
 from surelane_worker.handling.routes import ANSWERS
 from surelane_worker.model import feedback
 from surelane_worker.slack.notes import SentReplies, Thread
-from surelane_worker.slack.stream import ENDED, allowing
+from surelane_worker.slack.stream import close_stream
 
 handlers = Handlers()
 
@@ -95,7 +95,7 @@ async def _posted(ctx: Context, block: Block) -> Mapping[str, Any] | None:
 
 
 async def _tell(ctx: Context, posted: Mapping[str, Any], user: str, text: str) -> object:
-    await asks.tell(ctx.slack, posted, user, text)
+    await asks.tell(ctx.slack, attempt_of(ctx).events[0], posted, user, text)
     return {"told": text}
 
 
@@ -142,5 +142,5 @@ async def close_message(event: Event, ctx: Context) -> dict[str, str | None]:
         thread = Thread(channel, event.payload["thread_ts"], event.payload["since"], stored_at)
         ts = next(iter(await SentReplies(ctx.slack.client, ctx.log).running(thread)), None)
     if ts is not None:
-        await allowing(ENDED, ctx.slack.client.chat_stopStream(channel=channel, ts=ts))
+        await close_stream(ctx.slack.client, channel, event.payload["thread_ts"], ts)
     return {"ended": ts}

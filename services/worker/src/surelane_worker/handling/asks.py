@@ -111,7 +111,9 @@ class Asks:
             if await self._steps.run(f"{question} may", Call(lambda user=answer.user: by(user))):
                 await self._close(question, posted, chosen(answer.choice, answer.user))
                 return answer
-            told = partial(tell, self._replies, posted, answer.user, "You may not answer this question.")
+            told = partial(
+                tell, self._replies, event, posted, answer.user, "You may not answer this question."
+            )
             await self._steps.run(f"{question} refused", Call(told))
 
     async def _post(
@@ -130,7 +132,7 @@ class Asks:
             channel = arguments.pop("channel", place.channel)
             if not channel:
                 raise NowhereToReplyError
-            arguments.setdefault("thread_ts", place.thread_ts)
+            arguments.setdefault("thread_ts", place.thread_ts if channel == place.channel else None)
             blocks = [*sections(text), {"type": "actions", "block_id": str(block), "elements": elements}]
             ts = await self._replies.reply(event, text, channel=channel, blocks=blocks, **arguments)
             posted = {"ts": ts, "channel": channel, "thread_ts": arguments["thread_ts"]}
@@ -193,11 +195,11 @@ async def close(replies: Replies, posted: Mapping[str, Any], how: str) -> None:
         await replies.client.chat_update(channel=posted["channel"], ts=posted["ts"], **shown)
 
 
-async def tell(replies: Replies, posted: Mapping[str, Any], user: str, text: str) -> None:
+async def tell(replies: Replies, event: Event, posted: Mapping[str, Any], user: str, text: str) -> None:
     """Show one person a text below a question. The others do not see it."""
-    thread = {"thread_ts": posted["thread_ts"]} if posted["thread_ts"] else {}
+    where = {"channel": posted["channel"], "thread_ts": posted["thread_ts"]}
     with ignoring_final_errors():
-        await replies.client.chat_postEphemeral(channel=posted["channel"], user=user, text=text, **thread)
+        await replies.whisper(event, text, user=user, **where)
 
 
 @contextmanager

@@ -100,11 +100,8 @@ class Accounts:
         named = urlencode({"team": self._owners[0].identity, "user": place.user})
         link = {"url": f"{self._ctx.settings.connect_url}?{named}", "style": "primary"}
         actions = {"type": "actions", "elements": [button("Connect", CONNECT, "connect") | link]}
-        # Slack shows such a message in a thread only if the thread has replies.
-        thread = {} if place.thread_ts == place.message_ts else {"thread_ts": place.thread_ts}
-        where: dict[str, Any] = {"channel": place.channel, "user": place.user, "text": text, **thread}
         try:
-            await self._ctx.slack.client.chat_postEphemeral(**where, blocks=[*sections(text), actions])
+            await self._ctx.slack.whisper(self._event, text, blocks=[*sections(text), actions])
         except SlackApiError as error:
             if (reason := final_reason(error)) is None:
                 raise

@@ -56,7 +56,7 @@ async def take(
     reason, rating = (value.strip() or None, -1) if name == REASON else (None, RATINGS.get(value))
     if name == QUIET:
         await fence.patiently(fence.engine.remind_feedback, workspace, user, ENOUGH)
-        await asks.tell(ctx.slack, asked_in, user, "I will not say this again.")
+        await asks.tell(ctx.slack, event, asked_in, user, "I will not say this again.")
         return {"quiet": True}
     if block.question != FEEDBACK or rating is None or not isinstance(channel, str):
         return {"unhandled": "not a rating"}
@@ -70,5 +70,5 @@ async def take(
         with asks.ignoring_final_errors():  # the rating counts, also where the three seconds have passed
             await ctx.slack.open_view(event, asks.modal({**asked_in, "text": WHY}, block, REASON))
     elif place.channel:
-        await asks.tell(ctx.slack, asked_in, user, "Thank you." if known else "This answer is gone.")
+        await asks.tell(ctx.slack, event, asked_in, user, "Thank you." if known else "This answer is gone.")
     return {"rated": value if name == RATE else "reason"} if known else {"unhandled": "no such turn"}

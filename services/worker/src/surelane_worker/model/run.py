@@ -66,6 +66,7 @@ from surelane_worker.model.thread import Said
 from surelane_worker.model.tracing import traced, within_tool
 from surelane_worker.model.transcript import Transcript, transcript
 from surelane_worker.model.voice import Speech, Voice
+from surelane_worker.slack.client import ThreadGoneError
 from surelane_worker.slack.limits import SlackBusyError
 from surelane_worker.slack.notes import ClaimLostError
 from surelane_worker.slack.tokens import owner_fields
@@ -328,7 +329,7 @@ class Run:
             with within_tool(name):
                 async with asyncio.timeout(limit):
                     return {"result": result_shortened(await function(arguments))}
-        except (ClaimLostError, SlackBusyError):
+        except (ClaimLostError, SlackBusyError, ThreadGoneError):
             raise
         except Exception as error:  # noqa: BLE001 - the model may go on without this tool
             if self.bearer is not None and self.bearer.refused:

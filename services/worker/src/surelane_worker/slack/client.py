@@ -8,7 +8,7 @@ setting against either, so the request is made here.
 """
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -63,6 +63,15 @@ class NowhereToReplyError(SentenceError):
     """The event names no channel and no response_url: pass ``channel=``."""
 
 
+class ThreadGoneError(Exception):
+    """The thread in which an event is answered is gone, so nothing is shown. The worker cancels the event."""
+
+    def __init__(self, identity: int) -> None:
+        """``identity``: the event's id."""
+        super().__init__("its thread is gone: the message that began it was deleted")
+        self.identity = identity
+
+
 class NoTriggerError(SentenceError):
     """The event has no trigger_id: only commands and interactions can open a view."""
 
@@ -79,20 +88,20 @@ class ResponseUrlError(SentenceError):
     """The response_url is neither Slack's nor the simulator's at SLACK_API_URL: nothing was sent."""
 
 
-UNREADABLE = (
-    "missing_scope",
-    "thread_not_found",
-    "not_in_channel",
-    "channel_not_found",
-    "method_not_supported_for_channel_type",
+NO_THREAD = frozenset({"thread_not_found", "invalid_thread_ts", "message_not_found"})
+"""How Slack says that a thread's first message does not exist."""
+UNREADABLE = frozenset(
+    {"missing_scope", "not_in_channel", "channel_not_found", "method_not_supported_for_channel_type"}
 )
 """Slack's errors after which nothing can be read. A reply is then posted: rather twice than never."""
 PAGES = 10
 """Most pages of messages that are read."""
 
 
-async def messages_of(first: Awaitable[AsyncSlackResponse], log: Logger) -> AsyncIterator[dict[str, Any]]:
-    """Yield the messages of a channel or a thread, from the call for the first page on; none that it may not read."""
+async def messages_of(
+    first: Awaitable[AsyncSlackResponse], log: Logger, unreadable: Container[object] = UNREADABLE | NO_THREAD
+) -> AsyncIterator[dict[str, Any]]:
+    """Yield the messages of a channel or a thread, from the call for the first page on; none after these errors."""
     pages = 0
     try:
         async for page in await first:
@@ -102,7 +111,7 @@ async def messages_of(first: Awaitable[AsyncSlackResponse], log: Logger) -> Asyn
             if pages == PAGES:
                 return
     except SlackApiError as error:
-        if slack_error(error) not in UNREADABLE:
+        if slack_error(error) not in unreadable:
             raise
         log.warning("cannot read earlier messages", error=slack_error(error))
 
@@ -115,6 +124,17 @@ def slack_error(error: BaseException) -> str | None:
     return answered if isinstance(answered, str) else None
 
 
+async def allowing(errors: Container[object] | None, call: Awaitable[object]) -> bool:
+    """Await a call. Return false if Slack answered with one of these errors; ``None``: with any error."""
+    try:
+        await call
+    except SlackApiError as error:
+        if errors is not None and slack_error(error) not in errors:
+            raise
+        return False
+    return True
+
+
 def final_reason(error: BaseException) -> str | None:
     """Return the reason, for history, why no further attempt can succeed, or ``None`` if one may."""
     match error:
@@ -122,6 +142,8 @@ def final_reason(error: BaseException) -> str | None:
             return "nowhere_to_reply"
         case NoTriggerError():
             return "no_trigger"
+        case ThreadGoneError():
+            return "thread_gone"
         case ResponseUrlError():
             return "response_url_refused"
         case ResponseRefusedError(status=status) if status in UNANSWERABLE:
@@ -130,12 +152,21 @@ def final_reason(error: BaseException) -> str | None:
     return answered if answered in FINAL else None
 
 
+PERHAPS_DONE = frozenset(
+    {"fatal_error", "internal_error", "request_timeout", "service_unavailable", "team_added_to_org"}
+)
+"""Slack's errors with HTTP 200 after which the call may have been done. Slack says so of the first two itself."""
+UNCLEAR = (aiohttp.ClientError, TimeoutError, OSError, SlackApiError, AttributeError, ValueError)
+"""What a call raises without a clear answer. slack-sdk raises the last two for a body that is no JSON object."""
+
+
 def unknown_whether_done(error: BaseException) -> bool:
-    """Return whether Slack may have done what a failed call asked for: no answer came, or one of 5xx."""
-    if isinstance(error, SlackApiError):
-        status = getattr(error.response, "status_code", 0)
-        return isinstance(status, int) and status >= 500
-    return True
+    """Return whether Slack may have done what a failed call asked for: its answer is none, or does not say."""
+    if not isinstance(error, SlackApiError):
+        return True
+    named, response = slack_error(error), error.response
+    status: int = getattr(response, "status_code", None) or getattr(response, "status", None) or 200
+    return status >= 500 or named in PERHAPS_DONE or (named is None and status < 400)
 
 
 RATE_LIMIT_RETRIES = 10

@@ -7,20 +7,33 @@ event's id and the reply's ordinal in its ``metadata``: 0 for a handler's first 
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import aiohttp
 from slack_sdk.errors import SlackApiError
 from slack_sdk.web.async_client import AsyncWebClient
+from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from surelane.errors import DatabaseUnavailable, SurelaneError, TransientConflict
 from surelane.events import Event
 from surelane.slack import object_in, place_of
 from surelane_service.engine import Engine, Settled
 from surelane_service.logs import Logger
-from surelane_worker.slack.client import SentenceError, messages_of, plain, unknown_whether_done
+from surelane_worker.slack.client import (
+    FINAL,
+    NO_THREAD,
+    UNCLEAR,
+    UNREADABLE,
+    SentenceError,
+    ThreadGoneError,
+    allowing,
+    messages_of,
+    plain,
+    slack_error,
+    unknown_whether_done,
+)
 
 TRIES = 40
 PAUSE = 0.05
@@ -33,6 +46,8 @@ Ordinal = int | str
 METADATA_TYPE = "surelane_reply"
 PAUSES = (1.0, 4.0)
 """Seconds to wait before a message of unknown fate is looked for and then sent again."""
+REMOVED = "_This answer was removed: its question was deleted._"
+"""What a message says that Slack does not let us delete."""
 RUNNING = ("in_progress", "errored")
 """The states of a streamed message that has not been stopped."""
 
@@ -191,6 +206,45 @@ class SentReplies:
             self._found[event.id, thread] = await self.look(event, thread)
         return self._found[event.id, thread]
 
+    async def posted(self, event: Event, thread: Thread, answer: AsyncSlackResponse) -> str:
+        """Return the timestamp of a message that Slack has posted.
+
+        A reply to a message that was deleted is posted to the channel, for all to read, and its answer names no thread.
+        It is removed.
+
+        Raises:
+            ThreadGoneError: it was.
+        """
+        ts, message = str(answer["ts"]), object_in(answer.get("message"))
+        if thread.ts and message and not message.get("thread_ts"):
+            await self._remove(thread, ts)
+            raise ThreadGoneError(event.id)
+        return ts
+
+    async def check_thread(self, event: Event, thread: Thread) -> None:
+        """Return if the thread is there, as far as Slack tells, or raise :class:`ThreadGoneError`."""
+        if not thread.ts:
+            return
+        try:  # its limit is far above that of the method that reads a thread
+            await self.client.chat_getPermalink(channel=thread.channel, message_ts=thread.ts)
+        except SlackApiError as error:
+            if slack_error(error) in NO_THREAD and not await self._has(thread.channel, thread.ts):
+                raise ThreadGoneError(event.id) from None
+
+    async def _has(self, channel: str, ts: str) -> bool:
+        """Return whether a thread is there, or cannot be read."""
+        try:
+            await self.client.conversations_replies(channel=channel, ts=ts, limit=1)
+        except SlackApiError as error:
+            return slack_error(error) not in NO_THREAD
+        return True
+
+    async def _remove(self, thread: Thread, ts: str) -> None:
+        place: dict[str, Any] = {"channel": thread.channel, "ts": ts}
+        self.log.info("a reply is removed, because its thread is gone", ts=ts)
+        if not await allowing(FINAL, self.client.chat_delete(**place)):
+            await allowing(FINAL, self.client.chat_update(**place, text=REMOVED, blocks=[], attachments=[]))
+
     async def noted_once(
         self,
         call: Callable[[], Awaitable[str]],
@@ -202,12 +256,13 @@ class SentReplies:
 
         Raises:
             ClaimLostError: it must not be sent.
+            ThreadGoneError: its thread is gone.
         """
         await note(None)
         try:
             ts = await self.once(call, find)
-        except SlackApiError as error:
-            if not unknown_whether_done(error):
+        except (SlackApiError, ThreadGoneError) as error:
+            if isinstance(error, ThreadGoneError) or not unknown_whether_done(error):
                 await forget()
             raise
         await note(ts)
@@ -216,21 +271,36 @@ class SentReplies:
     async def once(
         self, call: Callable[[], Awaitable[str]], find: Callable[[], Awaitable[str | None]]
     ) -> str:
-        """Send a message, and return its timestamp. Where Slack did not answer, find it before sending it again."""
+        """Send a message, and return its timestamp. Where it is unclear if Slack took it, look before sending again."""
         for pause in PAUSES:
             try:
                 return await call()
-            except (aiohttp.ClientError, TimeoutError, SlackApiError) as error:
+            except UNCLEAR as error:
                 if not unknown_whether_done(error):
                     raise
-                self.log.warning("Slack did not answer", error=type(error).__name__)
+                told = slack_error(error) or type(error).__name__
+                self.log.warning("Slack did not say whether it took a message", error=told)
                 await asyncio.sleep(pause)
                 if found := await find():
                     return found
         return await call()
 
     async def look(self, event: Event, thread: Thread) -> dict[Ordinal, str]:
-        """Return the timestamps of the event's replies in the thread now, by ordinal."""
+        """Return the timestamps of the event's replies in the thread now, by ordinal.
+
+        Raises:
+            ThreadGoneError: there is no such thread. What Slack has posted beside it is removed.
+        """
+        try:
+            return await self._marked(event, thread)
+        except SlackApiError as error:
+            if slack_error(error) not in NO_THREAD:
+                raise
+        for ts in (await self._marked(event, replace(thread, ts=None))).values():
+            await self._remove(thread, ts)
+        raise ThreadGoneError(event.id)
+
+    async def _marked(self, event: Event, thread: Thread) -> dict[Ordinal, str]:
         found: dict[Ordinal, str] = {}
         async for message in self._messages(thread):
             ordinal = ordinal_of(message, event)
@@ -240,19 +310,36 @@ class SentReplies:
 
     async def file(self, thread: Thread, file: str) -> str | None:
         """Return a file's id if a message of the thread has it."""
-        async for message in self._messages(thread):
-            if any(each.get("id") == file for each in message.get("files") or []):
-                return file
+        with suppress_no_thread():
+            async for message in self._messages(thread):
+                if any(each.get("id") == file for each in message.get("files") or []):
+                    return file
         return None
 
-    async def running(self, thread: Thread) -> list[str]:
-        """Return the timestamps of this bot's streams in the thread that have not ended."""
+    async def scheduled(self, message: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Return a message that is to be posted later, as ``chat.scheduleMessage`` answers, if Slack has it."""
+        channel, at = message.get("channel"), int(message.get("post_at") or 0)
+        asked: dict[str, Any] = {"channel": channel, "oldest": str(at), "latest": str(at + 1)}
+        listed = await self.client.chat_scheduledMessages_list(**asked)
+        for each in listed["scheduled_messages"]:
+            if each["post_at"] == at and each.get("text") == message.get("text", ""):
+                return {"channel": channel, "scheduled_message_id": each["id"], "post_at": at}
+        return None
+
+    async def running(self, thread: Thread, mark: tuple[Event, Ordinal] | None = None) -> list[str]:
+        """Return the timestamps of this bot's streams in the thread that have not ended.
+
+        ``mark``: a message that is this reply to this event comes first.
+        """
         bot = (await self.client.auth_test())["user_id"]
-        return [
-            str(message["ts"])
-            async for message in self._messages(thread)
-            if message.get("streaming_state") in RUNNING and message.get("user") == bot
-        ]
+        marked, running = list[str](), list[str]()
+        with suppress_no_thread():
+            async for message in self._messages(thread):
+                if mark is not None and ordinal_of(message, mark[0]) == mark[1]:
+                    marked.append(str(message["ts"]))
+                elif message.get("streaming_state") in RUNNING and message.get("user") == bot:
+                    running.append(str(message["ts"]))
+        return marked + running
 
     def _messages(self, thread: Thread) -> AsyncIterator[dict[str, Any]]:
         asked: dict[str, Any] = {"channel": thread.channel, "oldest": thread.since, "latest": thread.until}
@@ -261,7 +348,17 @@ class SentReplies:
             first = self.client.conversations_replies(ts=thread.ts, **asked)
         else:
             first = self.client.conversations_history(**asked)
-        return messages_of(first, self.log)
+        return messages_of(first, self.log, UNREADABLE)
+
+
+@contextmanager
+def suppress_no_thread() -> Iterator[None]:
+    """End the block where Slack says that there is no such thread."""
+    try:
+        yield
+    except SlackApiError as error:
+        if slack_error(error) not in NO_THREAD:
+            raise
 
 
 def metadata_of(event: Event, ordinal: Ordinal, given: object = None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from os import PathLike
@@ -24,15 +25,18 @@ from surelane_worker.slack.chunks import update_of
 from surelane_worker.slack.client import (
     FINAL,
     RATE_LIMIT_RETRIES,
+    UNCLEAR,
     NoTriggerError,
     NowhereToReplyError,
     ResponseRefusedError,
     SlackClients,
+    allowing,
     slack_error,
+    unknown_whether_done,
 )
 from surelane_worker.slack.limiter import check_after_wait
 from surelane_worker.slack.notes import Notebooks, Ordinal, SentReplies, Thread, metadata_of
-from surelane_worker.slack.stream import INTERVAL, Begun, Message, Stream, allowing
+from surelane_worker.slack.stream import INTERVAL, Begun, Message, Stream
 
 SCOPE: ContextVar[str] = ContextVar("scope", default="")
 """The step that runs. Its replies are numbered by themselves: a later attempt may find it stored, and skip them."""
@@ -51,6 +55,7 @@ class Replies:
     Its methods raise ``SlackApiError`` if Slack refuses a call, and :class:`NowhereToReplyError` if neither the event
     nor an argument names the channel, the thread, the message or the modal that the call is about. Those that send
     something once raise :class:`ClaimLostError` if the worker has lost its claim of the event: nothing is sent then.
+    Those that post raise :class:`ThreadGoneError` if the message that began the thread was deleted: nothing stays.
     """
 
     def __init__(
@@ -106,7 +111,7 @@ class Replies:
         """
         if not isinstance(event, Event):
             raise TypeError(f"write reply(event, text): its first argument is a {type(event).__name__}")
-        place, response_url = place_of(event.payload), _response_url(event)
+        place, response_url = _answered(event), _response_url(event)
         event = self._owner or event
         ordinal, notebook = self._next_ordinal(event), self._notebooks.of(event)
         noted = notebook.reply(ordinal)
@@ -115,7 +120,7 @@ class Replies:
             return noted or None
         if response_url and "channel" not in arguments:
             try:
-                await self._respond(response_url, text, arguments)
+                await self._respond(response_url, text, {**_within(place, arguments), **arguments})
             except ResponseRefusedError as refused:
                 if refused.status not in GONE:
                     raise
@@ -143,7 +148,7 @@ class Replies:
             return (await self._sent.look(event, thread)).get(ordinal)
 
         note, forget = partial(notebook.note_reply, ordinal), partial(notebook.forget, "replies", ordinal)
-        return await self._sent.noted_once(partial(self._post, message), find, note, forget)
+        return await self._sent.noted_once(partial(self._post, event, thread, message), find, note, forget)
 
     async def _reply_later(
         self, event: Event, ordinal: Ordinal, place: Place, text: str | None, arguments: dict[str, Any]
@@ -172,14 +177,38 @@ class Replies:
                         raise
             if not (place.channel and place.user):
                 raise ResponseRefusedError(GONE[0])
-            await self._once.chat_postEphemeral(channel=place.channel, user=place.user, text=text, **rest)
+            await self.whisper(event, text, user=place.user, **{"channel": place.channel, **rest})
         await self._notebooks.of(event).note_reply(ordinal, "")
         return None
 
-    async def _post(self, message: dict[str, Any]) -> str:
+    async def _post(self, event: Event, thread: Thread, message: dict[str, Any]) -> str:
         await self._check_claim()
-        response = await self._once.chat_postMessage(**message)
-        return str(response["ts"])
+        return await self._sent.posted(event, thread, await self._once.chat_postMessage(**message))
+
+    async def whisper(self, event: Event, text: str | None, **arguments: Any) -> None:
+        """Show a message to one person, by default who caused the event, in its channel, and in its thread if any.
+
+        Slack does not promise to show it, and cannot be asked whether it did. So it is not sent again where Slack may
+        have taken it. Each attempt sends it.
+
+        Args:
+            arguments: any of ``chat.postEphemeral``'s.
+        """
+        place = _answered(event)
+        arguments = {"user": place.user, **arguments}
+        thread = _taken(place, arguments)
+        await self._sent.check_thread(event, thread)
+        if thread.ts == place.message_ts:  # Slack shows it in a thread only if the thread has replies
+            thread = replace(thread, ts=_thread_around(place))
+        await self._check_claim()
+        try:
+            await self._once.chat_postEphemeral(
+                channel=thread.channel, thread_ts=thread.ts, text=text, **arguments
+            )
+        except UNCLEAR as error:
+            if not unknown_whether_done(error):
+                raise
+            self._log.warning("Slack did not say whether it showed a message to a person")
 
     async def react(self, event: Event, name: str) -> None:
         """Add an emoji to the event's message. Succeed if it is there already."""
@@ -211,7 +240,7 @@ class Replies:
         """Open a modal in front of the person who caused the event, once. Slack allows three seconds for it.
 
         Returns:
-            The view's id; ``None`` if an earlier attempt opened it and Slack's answer was lost.
+            The view's id; ``None`` if Slack opened it without an answer that says so.
 
         Raises:
             SlackApiError: ``expired_trigger_id`` after the three seconds.
@@ -222,21 +251,29 @@ class Replies:
             raise NoTriggerError
         name = self._call_name(event, "views.open")
         notebook = self._notebooks.of(event)
-        if opened := notebook.call(name):
+        if (opened := notebook.call(name)) is not None:
             self._log.info("view was already opened")
-            return opened
+            return opened or None
         await self._check_new()
+        repeated = event.claim > 1 and name.endswith(":0")
+        call = partial(self._once.views_open, trigger_id=trigger, view=view)
         try:
-            answer = await self._once.views_open(trigger_id=trigger, view=view)
+            try:
+                answer = await call()
+            except UNCLEAR as error:
+                if not unknown_whether_done(error):
+                    raise
+                repeated = True  # a second call tells whether Slack has opened the view
+                answer = await call()
+            opened = str(answer["view"]["id"])
         except SlackApiError as error:
-            # Only this app has the trigger, so an earlier attempt used it up.
-            if slack_error(error) != "exchanged_trigger_id" or event.claim == 1 or not name.endswith(":0"):
+            # Only this app has the trigger, so this or an earlier attempt used it up.
+            if slack_error(error) != "exchanged_trigger_id" or not repeated:
                 raise
             self._log.info("view was already opened")
-            return None
-        opened = str(answer["view"]["id"])
+            opened = ""
         await notebook.note_call(name, opened)
-        return opened
+        return opened or None
 
     async def update_view(
         self, event: Event, view: dict[str, Any] | View, *, view_id: str | None = None, **arguments: Any
@@ -289,7 +326,11 @@ class Replies:
             await notebook.note_call(f"{name}:sent", sent, must=True)
         share = partial(self._share, {"id": sent, **shown}, thread, comment)
         find = partial(self._sent.file, thread, sent)
-        uploaded = (earlier and await find()) or await self._sent.once(share, find)
+        if not (uploaded := earlier and await find()):
+            await self._sent.check_thread(
+                event, thread
+            )  # Slack's answer does not tell where it posted the file
+            uploaded = await self._sent.once(share, find)
         await notebook.note_call(name, uploaded)
         return uploaded
 
@@ -369,7 +410,29 @@ def _taken(place: Place, arguments: dict[str, Any]) -> Thread:
     channel = arguments.pop("channel", place.channel)
     if not channel:
         raise NowhereToReplyError
-    return Thread(channel, arguments.pop("thread_ts", place.thread_ts), place.since)
+    thread_ts = place.thread_ts if channel == place.channel else None
+    return Thread(channel, arguments.pop("thread_ts", thread_ts), place.since)
+
+
+def _answered(event: Event) -> Place:
+    """Return where an event is answered. A message that one person sees begins no thread."""
+    place = place_of(event.payload)
+    if object_in(event.payload.get("container")).get("is_ephemeral"):
+        return replace(place, thread_ts=_thread_around(place))
+    return place
+
+
+def _thread_around(place: Place) -> str | None:
+    """Return the thread that a message or a click is in; ``None``: it is in the channel itself."""
+    return None if place.thread_ts == place.message_ts else place.thread_ts
+
+
+def _within(place: Place, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what lets the answer through a response URL stand in the thread of the click or the command."""
+    around = _thread_around(place)
+    if around is None or arguments.get("replace_original") or arguments.get("delete_original"):
+        return {}
+    return {"thread_ts": around, "replace_original": False}
 
 
 def _thread_of(event: Event) -> dict[str, Any]:

@@ -3,10 +3,13 @@
 A stream is noted on the event's row before it begins, with its timestamp once Slack answered, and when it ends. So a
 later attempt finishes the same messages. Slack's ``chat.startStream`` takes no metadata: a message that was being begun
 when its attempt ended is found by its state and its author.
+
+Slack refuses streams where it takes a plain message, and any call of a stream may fail. The text is not lost then: the
+end of the message shows all of it, by ``chat.update``, or in a new message.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, takewhile
@@ -18,7 +21,15 @@ from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.events import Event
 from surelane_worker.slack.chunks import content_of, cut, update_of
-from surelane_worker.slack.client import FINAL, plain, slack_error
+from surelane_worker.slack.client import (
+    FINAL,
+    NO_THREAD,
+    UNCLEAR,
+    allowing,
+    plain,
+    slack_error,
+    unknown_whether_done,
+)
 from surelane_worker.slack.notes import Notebook, Ordinal, SentReplies, Thread, metadata_of
 from surelane_worker.slack.tokens import owner_fields
 
@@ -27,6 +38,8 @@ INTERVAL = 0.5
 
 NOT_STREAMING = "message_not_in_streaming_state"
 ENDED = (NOT_STREAMING, "message_not_found")
+LOOKS = ("username", "icon_emoji", "icon_url")
+"""The arguments of ``chat.startStream`` that a plain message takes, too."""
 
 Part = dict[str, Any] | JsonObject
 """A chunk or a block."""
@@ -43,6 +56,8 @@ class Begun:
     notebook: Notebook
     sent: SentReplies
     """Finds the message of an earlier attempt."""
+    marked: bool = True
+    """Whether the message has the mark of its event and its name, once it has ended."""
 
     @property
     def noted(self) -> Mapping[str, Any]:
@@ -57,10 +72,9 @@ class Begun:
         return await self.sent.noted_once(call, self._found, self._note, self.forget)
 
     async def remove(self, client: AsyncWebClient, ts: str) -> None:
-        """Remove the message that an earlier attempt began, if Slack lets it."""
-        final, channel = FINAL.union(ENDED), self.thread.channel
-        await allowing(final, client.chat_stopStream(channel=channel, ts=ts))
-        await allowing(final, client.chat_delete(channel=channel, ts=ts))
+        """Remove the message that was begun, if Slack lets it."""
+        await allowing(None, client.chat_stopStream(channel=self.thread.channel, ts=ts))
+        await allowing(FINAL.union(ENDED), client.chat_delete(channel=self.thread.channel, ts=ts))
 
     async def forget(self) -> None:
         await self.notebook.forget("streams", self.name)
@@ -73,8 +87,9 @@ class Begun:
         await self.notebook.note_stream(self.name, ts, stopped=False, **place, **owner)
 
     async def _found(self) -> str | None:
-        running = await self.sent.running(self.thread)
-        return next((ts for ts in running if not self.notebook.has_stream(ts)), None)
+        mark = (self.event, self.name) if self.marked else None
+        found = await self.sent.running(self.thread, mark)
+        return next((ts for ts in found if not self.notebook.has_stream(ts)), None)
 
 
 @dataclass(eq=False)
@@ -91,7 +106,7 @@ class Message:
         self._metadata = metadata_of(self.begun.event, self.begun.name)
         self.ts: str | None = self.begun.noted.get("ts")
         self._live = self.ts is None
-        """Whether Slack takes more text for the message. If not, its end replaces the whole message."""
+        """Whether Slack takes more text for the message. If not, its end shows the whole message."""
         self.said: list[dict[str, Any]] = []
 
     async def add(self, chunks: list[dict[str, Any]]) -> None:
@@ -106,14 +121,14 @@ class Message:
 
     async def end(self, chunks: list[dict[str, Any]], blocks: list[dict[str, Any]], **note: Any) -> None:
         """Append the last chunks, and blocks below the text. ``note``: what to note besides."""
-        if self.ts is None:
+        if self.ts is None and self._live:
             await self.add(chunks)
             chunks = []
         self.said += chunks
         await self.check_claim()
         stop = partial(self.client.chat_stopStream, **self._place, metadata=self._metadata)
         if not (self._live and await self._streaming(stop(chunks=chunks or None, blocks=blocks or None))):
-            await self._replace(blocks)
+            await self._show(blocks)
         if self.ts:
             await self.begun.notebook.note_stream(self.begun.name, self.ts, stopped=True, **note)
 
@@ -139,20 +154,68 @@ class Message:
             answer = await self.client.chat_startStream(**place, **self.arguments, chunks=chunks or None)
             return str(answer["ts"])
 
-        self.ts = await self.begun.begin(start)
+        try:
+            self.ts = await self.begun.begin(start)
+        except SlackApiError as error:
+            if slack_error(error) in NO_THREAD:
+                await self.begun.sent.check_thread(self.begun.event, self.begun.thread)
+            self._note_refusal(error)
 
     async def _streaming(self, call: Awaitable[object]) -> bool:
-        """Await a call. Return false if Slack has ended the stream by itself, which it does after a while."""
-        self._live = await allowing((NOT_STREAMING,), call)
+        """Await a call. Return false if Slack did not say that it extended the stream."""
+        try:
+            await call
+        except UNCLEAR as error:
+            self._note_refusal(error)
         return self._live
 
-    async def _replace(self, blocks: list[dict[str, Any]]) -> None:
-        """Replace a message that Slack no longer extends, by all text and blocks of this attempt."""
-        await self._streaming(self.client.chat_stopStream(**self._place))
+    def _note_refusal(self, error: BaseException) -> None:
+        """Note that Slack takes no more text. It ends a stream by itself after a while, which is no news."""
+        self._live = False
+        if (named := slack_error(error) or type(error).__name__) != NOT_STREAMING:
+            self.begun.sent.log.warning("Slack refused a stream; its text is posted plainly", error=named)
+
+    async def _show(self, blocks: list[dict[str, Any]]) -> None:
+        """Show all text and blocks of this attempt, where Slack does not extend the message: change it, or post it."""
+        await self._streaming(self.client.chat_stopStream(**self._place)) if self.ts else None
         content = content_of(self.said, blocks)
-        if any(content.values()):
-            shown = update_of(content.pop("text"), content)
-            await self.client.chat_update(**self._place, metadata=self._metadata, **shown)
+        text = "".join(chunk.get("text", "") for chunk in self.said)
+        ways = [content, {"text": text}] if text else [content]  # Slack may refuse the blocks
+        if self.ts is not None:
+            for way in ways if any(content.values()) else ():
+                shown = update_of(way["text"], {name: way[name] for name in way if name != "text"})
+                if await allowing(
+                    None, self.client.chat_update(**self._place, metadata=self._metadata, **shown)
+                ):
+                    return
+            if not any(content.values()):
+                return
+            await self.begun.remove(self.client, self.ts)
+            self.ts = None
+        if text or blocks or any("blocks" in chunk for chunk in self.said):  # tasks alone are decoration
+            await self._post(ways)
+
+    async def _post(self, ways: Sequence[Mapping[str, Any]]) -> None:
+        """Post the message in the first way that Slack takes."""
+        given = {name: self.arguments[name] for name in LOOKS if name in self.arguments}
+        place = {"channel": self.begun.thread.channel, "thread_ts": self.begun.thread.ts, **given}
+
+        async def post() -> str:
+            refused: SlackApiError | None = None
+            for way in ways:
+                await self.check_claim()
+                try:
+                    answer = await self.client.chat_postMessage(**place, **way, metadata=self._metadata)
+                except SlackApiError as error:
+                    if unknown_whether_done(error):
+                        raise
+                    refused = error
+                else:
+                    return await self.begun.sent.posted(self.begun.event, self.begun.thread, answer)
+            assert refused is not None  # noqa: S101 - there is a way
+            raise refused
+
+        self.ts = await self.begun.begin(post)
 
 
 class Stream:
@@ -160,7 +223,7 @@ class Stream:
 
     Text is sent at once if the interval since the last call is over. Otherwise it is sent when the interval ends,
     together with all text that was appended until then, even while the handler waits for something else. ``append`` and
-    ``stop`` raise ``SlackApiError`` if Slack refused this or an earlier part.
+    ``stop`` raise ``SlackApiError`` if Slack refuses even a plain message.
     """
 
     def __init__(self, made: Callable[[int], Message], interval: float = INTERVAL) -> None:
@@ -222,7 +285,7 @@ class Stream:
         if self._whole:
             return
         below = list(map(plain, blocks or ()))
-        if self._waiting or below or self._message.ts or self._number:
+        if self._waiting or below or self._message.ts or self._message.said or self._number:
             last = await self._fill()
             await self._remove_later()
             await self._message.end(last, below)
@@ -267,12 +330,25 @@ class Stream:
             await self._made(number).remove()
 
 
-async def allowing(errors: Container[object], call: Awaitable[object]) -> bool:
-    """Await a call. Return false if Slack answered with one of these errors."""
+async def close_stream(client: AsyncWebClient, channel: str, thread_ts: str | None, ts: str) -> None:
+    """End a stream that an event left open. Where Slack refuses that, say what it says in a plain message instead."""
     try:
-        await call
+        await allowing(ENDED, client.chat_stopStream(channel=channel, ts=ts))
     except SlackApiError as error:
-        if slack_error(error) not in errors:
+        if unknown_whether_done(error):
             raise
-        return False
-    return True
+        asked: dict[str, Any] = {
+            "channel": channel,
+            "ts": thread_ts or ts,
+            "oldest": ts,
+            "latest": ts,
+            "inclusive": True,
+        }
+        found = (await client.conversations_replies(**asked))["messages"]
+        text = next((each["text"] for each in found if each["ts"] == ts and each.get("text")), "")
+        if not (
+            text and await allowing(None, client.chat_update(channel=channel, ts=ts, **update_of(text, {})))
+        ):
+            await allowing(FINAL.union(ENDED), client.chat_delete(channel=channel, ts=ts))
+            if text:
+                await client.chat_postMessage(channel=channel, thread_ts=thread_ts, text=text)
