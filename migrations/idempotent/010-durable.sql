@@ -1,8 +1,8 @@
 -- Durable handlers: steps, waits, signals, cancelling, and runs with followers.
 --
 --   hold_running, unheld: the fence of a running event; steps, signals, gather
---   store_step, stored_steps, read_steps, end_sleeps: a handler's steps; workers
---   take_signal: a handler waits; workers
+--   store_step, cut_step, stored_steps, read_steps, end_sleeps: a handler's steps; workers
+--   take_signal, due_waits: a handler waits; workers
 --   settle_suspended, settle_coalesced: two outcomes; settle_alike (007)
 --   send_signal: a worker, for a click
 --   live_event, signal_event, signal: programs, operators
@@ -72,9 +72,38 @@ begin
 end
 $$;
 
+-- Stores that a step, a sleep or a wait of a running handler was cut off there: a timeout around it
+-- passed, or its task was cancelled. This replaces what was stored at the same moment, and frees the
+-- signal that the wait took. Answers as store_step.
+create or replace function agent.cut_step
+( _id int8, _claim int4, _name text, _nth int4, _sort text, _arguments text, _took interval, _in_order boolean) returns text
+language plpgsql volatile security definer
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _held agent.event := agent.hold_running(_id, _claim);
+begin
+    if _held.id is null then
+        return agent.unheld(_id, _claim);
+    end if;
+    insert into agent.step as s (event_id, name, nth, sort, event_ts, arguments, errors, attempt, started_at, finished_at, in_order)
+    values (_id, _name, _nth, _sort, _held.event_ts, _arguments, jsonb_build_array(jsonb_build_object('type', 'CutOff', 'cut', true
+        , 'message', 'a timeout passed, or its task was cancelled', 'at', _now, 'attempt', _held.attempts))
+    , _held.attempts, _now - _took, _now, _in_order)
+    on conflict (event_id, name, nth) do update
+    set result = null, errors = s.errors || excluded.errors, attempt = excluded.attempt, due_at = null, finished_at = excluded.finished_at
+    , in_order = s.in_order or excluded.in_order;
+    update agent.signal as s set taken_by = null where s.event_id = _id and s.name = _name and s.taken_by = _nth;
+    return 'done';
+end
+$$;
+
 -- Returns the steps that earlier attempts stored, in the order in which they ended. Of a step
 -- without a result it returns whether that is final, how often it has failed, the last error, and
--- the seconds until it is tried again; of a sleep, whether its end is stored.
+-- the seconds until it is tried again; of a sleep, whether its end is stored; of a sleep or a wait
+-- that was cut off, {"cut": true}.
 create or replace function agent.stored_steps(_id int8)
 returns table (name text, nth int4, sort text, arguments text, result json, done boolean, in_order boolean)
 language plpgsql stable security definer
@@ -85,7 +114,8 @@ declare
 begin
     return query
     select s.name, s.nth, case s.sort when 'undo' then 'step' else s.sort end, s.arguments
-    , case when s.sort = 'sleep' then to_json(s.finished_at is not null)
+    , case when s.sort in ('sleep', 'wait') and s.errors -> -1 ? 'cut' then '{"cut": true}'
+        when s.sort = 'sleep' then to_json(s.finished_at is not null)
         when s.sort in ('step', 'undo') and (s.result is null or s.finished_at is null)
             then json_build_object('failed', s.finished_at is not null, 'tries', jsonb_array_length(s.errors)
             , 'error', s.errors -> -1, 'left', extract(epoch from s.due_at - _now))
@@ -162,6 +192,17 @@ begin
         update agent.event set attempts = 1 where id = _id;
     end if;
 end
+$$;
+
+-- Returns what ends waits of an event while its handler runs: the names of its signals that no wait
+-- has taken, each with number 0; names and numbers of waits and sleeps whose time has passed.
+create or replace function agent.due_waits(_id int8) returns table (name text, nth int4)
+language sql stable security definer
+set enable_seqscan = off
+as $$
+    select distinct s.name, 0 from agent.signal as s where s.event_id = _id and s.taken_by is null
+    union all
+    select s.name, s.nth from agent.step as s where s.event_id = _id and s.finished_at is null and s.due_at <= agent.clock()
 $$;
 
 -- Suspends an event until the first of its sleeps, waits and pauses of steps ends: {"waits":

@@ -17,6 +17,7 @@ from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
 from surelane_worker.handling.attempt import Stoppable
 from surelane_worker.handling.handler import Handler
+from surelane_worker.handling.threads import DRAINED, LOST
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.readiness import Outage
 
@@ -69,10 +70,6 @@ class Capacity:
         """Wait until there may be capacity, at most ``within`` seconds. Return whether there may be."""
         self._freed.clear()
         return await sleep_unless(self._freed, within)
-
-
-LOST, DRAINED, CANCELLED = "lease lost", "worker stopping", "cancelled"
-"""Why work stops: its claim no longer stands, its worker stops, or somebody cancelled its event."""
 
 
 @dataclass(eq=False, slots=True)

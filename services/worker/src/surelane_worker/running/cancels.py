@@ -14,7 +14,8 @@ from surelane_service.engine import CANCEL_GRACE, Engine
 from surelane_service.logs import get_logger
 from surelane_service.pool import CANCELS, Listener
 from surelane_worker.handling.outcomes import Release
-from surelane_worker.leasing import CANCELLED, Claim, Leases
+from surelane_worker.handling.threads import CANCELLED
+from surelane_worker.leasing import Claim, Leases
 from surelane_worker.settling import Settler
 
 LONG = 0.2
