@@ -12,7 +12,7 @@
 --   finish_step: a step in a team's own transaction; workers, programs
 --   store_tags: by which operators find a running event; workers
 --   store_said, read_said: what an agent says, for who follows it; workers, operators
---   cancelled_claims: a worker asks which claims to cancel
+--   cancelled_claims, outlast: a worker asks which claims to cancel, and keeps one that still runs
 --   gather, ended_followers: the followers of a run; workers
 --   uncount_starts: a run that was put back has not begun; settle_returned (007)
 
@@ -419,6 +419,28 @@ as $$
     cross join lateral (select id from agent.event where id = given.id and agent.claim_stands(claimed_by, claimed, given.claim) and cancelled_by is not null) as e
 $$;
 
+-- Renews the lease of a claim that was asked to be cancelled and that has not lapsed: a thread of its
+-- handler still runs, and nothing is undone before it ends. Answers as store_step.
+create or replace function agent.outlast(_id int8, _claim int4, _lease interval) returns text
+language plpgsql volatile security definer
+set enable_seqscan = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _held int8[] := agent.hold_claims(array[_id], array[_claim]);
+begin
+    if _held = '{}' then
+        return agent.unheld(_id, _claim);
+    end if;
+    update agent.event set vt = _now + _lease, heartbeat_at = _now where id = _id and cancelled_by is not null and vt > _now;
+    if not found then
+        return 'stale';
+    end if;
+    perform agent.note_parked(_held, false);
+    return 'done';
+end
+$$;
+
 -- Notes which followers the run of a claimed event gets, in a step of number 0. The first run
 -- decides that for all later attempts. Events that have steps have begun a run of their own, and
 -- follow none. Returns their ids; answers done, stale, busy, or alone: the claim follows a lapsed
@@ -555,8 +577,10 @@ end
 $$;
 
 -- Hands an event that is about to end out once more, for its undos, instead. Its notes keep how it
--- was to end. It has three attempts for them at least; its group waits. About to end again, it ends
--- as they say; an error names undos that failed. The caller holds the event.
+-- was to end. It has three attempts for them at least; its group waits. Where its claim lapsed, an
+-- error says that its handler may still run. About to end again, it ends as they say; an error names
+-- undos that failed. Before that, an undo in which all attempts died or hung has failed, and the
+-- event is handed out again for the others. The caller holds the event.
 create or replace function agent.undo_first(_id int8, _outcome text, _reason text) returns void
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -564,6 +588,7 @@ as $$
 declare
     _now timestamptz := agent.clock();
     _undo jsonb := (select notes -> 'undo' from agent.event where id = _id);
+    _others bool := false;
     _left text := (
         select string_agg(s.name || case when s.nth > 1 then format(' (%s)', s.nth) else '' end, ', ' order by s.started_at desc)
         from agent.step as s where s.event_id = _id and s.sort = 'undo' and (s.finished_at is null or s.result is null));
@@ -571,11 +596,27 @@ begin
     if _undo is null then
         update agent.event as e
         set attempts = 0, cancelled_by = null
+        , errors = e.errors || case when e.claimed_by is null or e.vt > _now then '[]' else jsonb_build_array(jsonb_build_object(
+            'type', 'UnfinishedError', 'message', 'its undos began although its handler may still run', 'at', _now, 'attempt', e.attempts)) end
         , max_attempts = greatest(coalesce(e.max_attempts, (select k.max_attempts from agent.kind as k where k.kind = e.kind)), 3)
         , notes = coalesce(e.notes, '{}') || jsonb_build_object('undo', jsonb_build_object('outcome', _outcome, 'reason', _reason
             , 'attempts', e.attempts, 'max_attempts', e.max_attempts, 'cancelled_by', e.cancelled_by))
         , changes = agent.add_change(e.changes, jsonb_build_object('action', 'undoing', 'at', _now, 'by', agent.acting()))
         where id = _id;
+        perform agent.return_events(array[_id], true);
+        return;
+    end if;
+    update agent.step as s
+    set finished_at = _now, result = null, errors = s.errors || jsonb_build_array(jsonb_build_object(
+        'type', 'UndoError', 'message', 'each attempt died or hung in it', 'at', _now, 'attempt', e.attempts))
+    from agent.event as e
+    where e.id = _id and s.event_id = _id and s.sort = 'undo' and s.finished_at is null and s.result::jsonb ? 'begun'
+    and (_reason like 'expired by %') is not true;
+    if found then
+        _others := exists (select from agent.step as s where s.event_id = _id and s.sort = 'undo' and s.finished_at is null);
+    end if;
+    if _others then
+        update agent.event set attempts = 0 where id = _id;
         perform agent.return_events(array[_id], true);
         return;
     end if;

@@ -189,6 +189,11 @@ async def cancelled(shop: Shop, _: Event, ctx: Context) -> None:
     await ctx.step("book", shop.book)
 
 
+async def cancelled_for_long(shop: Shop, _: Event, ctx: Context) -> None:
+    await ctx.undo("book", shop.unbook)
+    await ctx.step("book", shop.book, 30)
+
+
 async def undo_after(shop: Shop, _: Event, ctx: Context) -> None:
     await ctx.undo("look", lambda: None)
     await ctx.step("book", shop.book)
@@ -210,7 +215,13 @@ async def group_failing(shop: Shop, _: Event, ctx: Context) -> None:
 
 @pytest.mark.parametrize(
     ("program", "cancels"),
-    [(cancelled, True), (undo_after, True), (beside_failing, False), (group_failing, False)],
+    [
+        (cancelled, True),
+        (cancelled_for_long, True),
+        (undo_after, True),
+        (beside_failing, False),
+        (group_failing, False),
+    ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
 @virtual
@@ -227,6 +238,21 @@ async def test_an_undo_begins_once_its_step_has_ended(program: Program, cancels:
 
 
 @virtual
+async def test_an_undo_that_could_not_wait_says_so() -> None:
+    async def program(shop: Shop, _: Event, ctx: Context) -> None:
+        await ctx.undo("book", shop.unbook)
+        await ctx.step("book", shop.book, 600)
+
+    shop, handlers = running(program)
+    async with fleet(handlers, settings=SOON) as shop.fleet:
+        event = await shop.fleet.enqueue("program")
+        await shop.fleet.until(lambda: "books" in shop.log)
+        await shop.fleet.cancel(event)
+        assert await event.errors() == ["UnfinishedError: its undos began although its handler may still run"]
+    assert shop.log == ["books", "nothing to unbook"]
+
+
+@virtual
 async def test_a_step_does_not_begin_again_beside_its_first_run() -> None:
     async def program(shop: Shop, _: Event, ctx: Context) -> Any:
         return await asyncio.gather(ctx.step("book", shop.book), ctx.step("fail", shop.fail))
@@ -235,6 +261,57 @@ async def test_a_step_does_not_begin_again_beside_its_first_run() -> None:
     async with fleet(handlers) as shop.fleet:
         assert await (await shop.fleet.enqueue("program")).result() == ["booking", None]
     assert shop.log == ["books", "fails", "booked", "fails"]
+
+
+DEADLY = 99
+
+
+@pytest.mark.parametrize(
+    ("fails", "dies", "undone"),
+    [
+        ({5: DEADLY}, {}, [9, 8, 7, 6, 4, 3, 2, 1, 0]),
+        ({9: 2}, {}, [8, 7, 6, 5, 4, 3, 2, 1, 0, 9]),
+        ({}, {5: DEADLY}, [9, 8, 7, 6, 4, 3, 2, 1, 0]),
+        ({5: DEADLY}, {9: 2, 4: 2, 0: 2}, [9, 8, 7, 6, 4, 3, 2, 1, 0]),
+        ({9: DEADLY}, {8: DEADLY, 0: DEADLY}, [7, 6, 5, 4, 3, 2, 1]),
+        (dict.fromkeys(range(10), DEADLY), {}, []),
+    ],
+)
+@virtual
+async def test_each_undo_has_attempts_of_its_own(
+    fails: dict[int, int], dies: dict[int, int], undone: list[int]
+) -> None:
+    begun, told = list[int](), list[str]()
+
+    async def program(shop: Shop, _: Event, ctx: Context) -> None:
+        async def undo(number: int) -> None:
+            begun.append(number)
+            if begun.count(number) <= dies.get(number, 0):
+                await shop.fleet.die()
+            if begun.count(number) <= fails.get(number, 0):
+                raise LookupError(f"no {number}")
+            shop.log.append(str(number))
+
+        for number in range(10):
+            await ctx.undo(f"u{number}", undo, number)
+        raise RuntimeError("no visa")
+
+    shop, handlers = running(program)
+
+    @handlers.on_failure("program")
+    async def hook(event: Event, _: Context) -> None:
+        told.append(str(event.payload))
+
+    async with fleet(handlers, settings=SOON) as shop.fleet:
+        event = await shop.fleet.enqueue("program", max_attempts=1)
+        errors = await event.errors()
+        await shop.fleet.until(lambda: told)
+    assert shop.log == [str(number) for number in undone]
+    left = [f"undo u{number}" for number in range(9, -1, -1) if number not in undone]
+    last = errors[-1].removeprefix("UndoError: not undone: ").split(", ")
+    assert sorted(last) == sorted(left or [errors[-1]])
+    assert all(each in told[0] for each in left)
+    assert all(begun.count(number) <= 3 for number in fails)
 
 
 # --- What people see

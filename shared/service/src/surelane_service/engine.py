@@ -296,6 +296,10 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
         step = name, nth, arguments, result, stored, took, final or result is not None, in_order
         return await self._fenced("store_step", identity, claim, *step)
 
+    async def outlast(self, identity: int, claim: int, lease: timedelta) -> Settled:
+        """Renew the lease of a claim that was asked to be cancelled: what it runs has not ended."""
+        return await self._fenced("outlast", identity, claim, lease)
+
     async def cut_step(
         self,
         identity: int,
@@ -358,6 +362,10 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
     async def register_undo(self, identity: int, claim: int, name: str, nth: int) -> Settled:
         """Store that a claimed event has an undo, which is not run yet."""
         return await self._fenced("open_step", identity, claim, name, nth, None)
+
+    async def begin_undo(self, identity: int, claim: int, name: str, nth: int) -> Settled:
+        """Store that an undo of a claimed event begins: ``agent.undo_first`` then knows in which one workers died."""
+        return await self._fenced("open_step", identity, claim, name, nth, '{"begun": true}')
 
     async def sealed_step(
         self, _identity: int, _name: str, _nth: int, arguments: str | None, result: str | None

@@ -22,7 +22,7 @@ from surelane_worker.handling.flow import Run, Suspended
 from surelane_worker.handling.outcomes import Backoff
 from surelane_worker.handling.progress import Progress
 from surelane_worker.handling.steps import Steps, inside_step
-from surelane_worker.handling.threads import CANCELLED, Threads
+from surelane_worker.handling.threads import Threads, outlast
 from surelane_worker.handling.versions import FIRST
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.slack.client import SlackClients
@@ -158,16 +158,7 @@ class Attempt:
             return
         self.own.clear()
         self.steps.flow.close()
-        stopped = False
-        while True:
-            try:
-                await self.steps.ended()
-                break
-            except asyncio.CancelledError:
-                stopped = True
-                if self.work.stopped not in (None, CANCELLED):
-                    raise
-        if stopped:
+        if await outlast(self.steps.running, lambda: self.work.stopped):
             raise asyncio.CancelledError
 
     @cached_property
@@ -230,7 +221,11 @@ class Attempt:
     @property
     def stopped(self) -> bool:
         """Whether the work is stopped, or a synchronous function is overdue."""
-        return self.work.stopped is not None or ("threads" in vars(self) and self.threads.overdue > 0)
+        return self.work.stopped is not None or self.overdue()
+
+    def overdue(self) -> bool:
+        """Return whether a synchronous function goes on after its end was asked for."""
+        return "threads" in vars(self) and self.threads.overdue > 0
 
     def fence(self, event: Event) -> Fence:
         """Return the fence of an event. Its claim is checked also once the handler is suspended."""

@@ -16,7 +16,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import InitVar, dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 
 from surelane.encryption.keys import SealedError
@@ -106,7 +105,7 @@ class Steps:
     def __post_init__(self, own: Tasks) -> None:
         self.flow = Flow(self.attempt, self.finalize, self._due)
         self.past = Past(self.fence, own, self.flow.stored)
-        self.undos: list[tuple[Key, Callable[[], Awaitable[Any]]]] = []
+        self.undos: list[tuple[Key, Call]] = []
         """What the handler registered with :meth:`undo`, in order."""
         self.progressed = False
         """Whether this attempt has stored something new. Then the next ones count anew."""
@@ -114,7 +113,7 @@ class Steps:
         self._running = set[str]()
         self._ends: list[End] = []
         self._storing = asyncio.Lock()
-        self._calls: dict[Key, asyncio.Task[Any] | None] = {}
+        self._calls: dict[Key, Any] = {}
         """The steps that run, each with its task."""
         self._stopping: asyncio.Task[None] | None = None
         self._patches: dict[Key, bool] = {}
@@ -160,7 +159,7 @@ class Steps:
     async def undo(self, name: str, call: Call) -> None:
         """See :meth:`Context.undo`."""
         key = self.key(f"{UNDO}{name}")
-        self.undos.append((key, partial(self._once, key, call)))
+        self.undos.append((key, call))
         with self._asking(key, "step"):
             if await self.stored(key, "step") is None:
                 await self.finalize()
@@ -174,6 +173,22 @@ class Steps:
         self.flow, self.replaying = Flow(run, self.finalize, self._due), False
         await self.past.all()
         return self.past.lost_undos()
+
+    async def run_undo(self, key: Key, call: Call, *, final: bool) -> None:
+        """Run an undo. That it begins is stored: if its workers die, the others still run. ``final``: its last try."""
+        await self.fence.send(self.fence.engine.begin_undo, key.name, key.nth)
+        try:
+            await self._once(key, call)
+        except StepError:
+            if final:
+                await self.finalize()
+            self._ends.clear()
+            raise
+
+    async def left_undos(self) -> bool:
+        """Return whether an undo has not ended: neither done nor failed for good."""
+        steps = await self.fence.patiently(self.fence.engine.read_steps, self.fence.event.id)
+        return any(step.name.startswith(UNDO) and not step.ended for step in steps)
 
     async def stop_replay(self) -> None:
         """Park this task for good if the handler is to do nothing new."""
@@ -280,12 +295,9 @@ class Steps:
             SCOPE.reset(scope)
         return call.shape.text(key, result)
 
-    async def ended(self) -> None:
-        """Wait until no step of this attempt runs any more: nothing begins beside it, and nothing undoes it before."""
-        while running := {
-            task for task in self._calls.values() if task not in (None, asyncio.current_task())
-        }:
-            await asyncio.wait(running)
+    def running(self) -> set[asyncio.Task[Any]]:
+        """Return the tasks in which steps run, but the current one."""
+        return {task for task in self._calls.values() if task not in (None, asyncio.current_task())}
 
     async def stored(self, key: Key, sort: str) -> StoredStep | None:
         """Return what earlier attempts stored under a key; refuse another sort, and what is new before it."""

@@ -8,8 +8,9 @@ its result is ignored. So the threads are daemons: the threads of a pool would k
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
+from typing import Any
 
 from surelane_service.logs import get_logger
 from surelane_worker.handling.records import traceback_of
@@ -62,24 +63,35 @@ class Threads:
         return finished.result()
 
     async def _outlast(self, finished: asyncio.Future[object]) -> None:
-        """Wait for a thread until its claim is lost. Past a drain's end the process ends: a second cancel says so."""
         self.overdue += 1
-        ends = self._stopped() == DRAINED
         log.warning(
             "a synchronous function goes on after its end was asked for; it keeps its slot until it ends"
         )
         try:
-            while not finished.done() and self._stopped() in (None, CANCELLED, DRAINED):
-                try:
-                    await asyncio.wait([finished])
-                except asyncio.CancelledError:
-                    if ends:
-                        return
-                    ends = self._stopped() == DRAINED
+            await outlast(lambda: [] if finished.done() else [finished], self._stopped)
         finally:
             self.overdue -= 1
         if finished.done():
             finished.exception()
+
+
+async def outlast(
+    running: Callable[[], Collection[asyncio.Future[Any]]], stopped: Callable[[], str | None]
+) -> bool:
+    """Wait until nothing runs, whatever cancels this, or the claim is lost. Return whether something did.
+
+    Past a drain's end the process ends: a cancel after the drain's own says so.
+    """
+    cancelled, ends = False, stopped() == DRAINED
+    while (left := running()) and stopped() in (None, CANCELLED, DRAINED):
+        try:
+            await asyncio.wait(left)
+        except asyncio.CancelledError:
+            cancelled = True
+            if ends:
+                break
+            ends = stopped() == DRAINED
+    return cancelled
 
 
 def _settle(finished: asyncio.Future[object], settle: Callable[[], None]) -> None:

@@ -22,6 +22,8 @@ LONG = 0.2
 """Seconds between two looks at the running handlers. The worker listens if two looks find the same handler."""
 QUIET = 10.0
 """Seconds without such a handler after which the worker stops listening."""
+LATE = CANCEL_GRACE.total_seconds() / 2
+"""Seconds after a cancel at which threads that still run keep the claim."""
 POLL = 1.0
 """Seconds between two questions behind a transaction pooler, where no session can listen."""
 
@@ -108,3 +110,10 @@ class Cancels:
                 self.settler.put(claim, Release())
             else:
                 work.stop(CANCELLED)
+                asyncio.get_running_loop().call_later(LATE, self._wait_for_threads, claim)
+
+    def _wait_for_threads(self, claim: Claim) -> None:
+        """Keep the claim of a cancelled handler whose threads still run, up to another lease."""
+        work = self.leases.held.get(claim)
+        if work is not None and claim.outcome is None and work.overdue():
+            self._extending = asyncio.create_task(self.leases.outlast(claim))

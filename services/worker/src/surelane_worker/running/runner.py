@@ -220,6 +220,7 @@ class Runner:
         try:
             await attempt.prepare(events)
             attempt.begin(work.task or asyncio.current_task())
+            work.overdue = attempt.overdue
             try:
                 handler = handler.for_event(events[0])
                 if handler.version is None and events[0].notes is None:  # nearly every event
@@ -236,6 +237,7 @@ class Runner:
                     return outcome
             finally:
                 await attempt.finish()
+                work.overdue = bool
         except (SlackBusyError, NotInstalledError, NoKeyError) as error:
             return await self._put_off(attempt, events[0], error)
         except BaseException as error:  # noqa: BLE001 - no exception of a handler may end the worker
@@ -253,7 +255,9 @@ class Runner:
     def _call(self, handler: Handler, given: Given, attempt: Attempt) -> Awaitable[object]:
         call = handler.call(given, Context(attempt))
         if attempt.undoing and attempt.version == (handler.version or FIRST):
-            return undo(attempt, call, lambda: not self._goes_on(attempt.events[0], attempt))
+            event = attempt.events[0]
+            most = event.max_attempts or self._settings.max_attempts
+            return undo(attempt, call, most, lambda: not self._goes_on(event, attempt))
         return call
 
     @staticmethod
