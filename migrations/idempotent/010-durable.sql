@@ -1,8 +1,8 @@
 -- Durable handlers: steps, waits, signals, cancelling, and runs with followers.
 --
 --   hold_running, unheld: the fence of a running event; steps, signals, gather
---   store_step, stored_steps, read_steps, end_sleeps: a handler's steps; workers
---   take_signal: a handler waits; workers
+--   store_step, cut_step, stored_steps, read_steps, end_sleeps: a handler's steps; workers
+--   take_signal, due_waits: a handler waits; workers
 --   settle_suspended, settle_coalesced: two outcomes; settle_alike (007)
 --   send_signal: a worker, for a click
 --   live_event, signal_event, signal: programs, operators
@@ -12,7 +12,7 @@
 --   finish_step: a step in a team's own transaction; workers, programs
 --   store_tags: by which operators find a running event; workers
 --   store_said, read_said: what an agent says, for who follows it; workers, operators
---   cancelled_claims: a worker asks which claims to cancel
+--   cancelled_claims, outlast: a worker asks which claims to cancel, and keeps one that still runs
 --   gather, ended_followers: the followers of a run; workers
 --   uncount_starts: a run that was put back has not begun; settle_returned (007)
 
@@ -72,9 +72,38 @@ begin
 end
 $$;
 
+-- Stores that a step, a sleep or a wait of a running handler was cut off there: a timeout around it
+-- passed, or its task was cancelled. This replaces what was stored at the same moment, and frees the
+-- signal that the wait took. Answers as store_step.
+create or replace function agent.cut_step
+( _id int8, _claim int4, _name text, _nth int4, _sort text, _arguments text, _took interval, _in_order boolean) returns text
+language plpgsql volatile security definer
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _held agent.event := agent.hold_running(_id, _claim);
+begin
+    if _held.id is null then
+        return agent.unheld(_id, _claim);
+    end if;
+    insert into agent.step as s (event_id, name, nth, sort, event_ts, arguments, errors, attempt, started_at, finished_at, in_order)
+    values (_id, _name, _nth, _sort, _held.event_ts, _arguments, jsonb_build_array(jsonb_build_object('type', 'CutOff', 'cut', true
+        , 'message', 'a timeout passed, or its task was cancelled', 'at', _now, 'attempt', _held.attempts))
+    , _held.attempts, _now - _took, _now, _in_order)
+    on conflict (event_id, name, nth) do update
+    set result = null, errors = s.errors || excluded.errors, attempt = excluded.attempt, due_at = null, finished_at = excluded.finished_at
+    , in_order = s.in_order or excluded.in_order;
+    update agent.signal as s set taken_by = null where s.event_id = _id and s.name = _name and s.taken_by = _nth;
+    return 'done';
+end
+$$;
+
 -- Returns the steps that earlier attempts stored, in the order in which they ended. Of a step
 -- without a result it returns whether that is final, how often it has failed, the last error, and
--- the seconds until it is tried again; of a sleep, whether its end is stored.
+-- the seconds until it is tried again; of a sleep, whether its end is stored; of a sleep or a wait
+-- that was cut off, {"cut": true}.
 create or replace function agent.stored_steps(_id int8)
 returns table (name text, nth int4, sort text, arguments text, result json, done boolean, in_order boolean)
 language plpgsql stable security definer
@@ -85,7 +114,8 @@ declare
 begin
     return query
     select s.name, s.nth, case s.sort when 'undo' then 'step' else s.sort end, s.arguments
-    , case when s.sort = 'sleep' then to_json(s.finished_at is not null)
+    , case when s.sort in ('sleep', 'wait') and s.errors -> -1 ? 'cut' then '{"cut": true}'
+        when s.sort = 'sleep' then to_json(s.finished_at is not null)
         when s.sort in ('step', 'undo') and (s.result is null or s.finished_at is null)
             then json_build_object('failed', s.finished_at is not null, 'tries', jsonb_array_length(s.errors)
             , 'error', s.errors -> -1, 'left', extract(epoch from s.due_at - _now))
@@ -162,6 +192,17 @@ begin
         update agent.event set attempts = 1 where id = _id;
     end if;
 end
+$$;
+
+-- Returns what ends waits of an event while its handler runs: the names of its signals that no wait
+-- has taken, each with number 0; names and numbers of waits and sleeps whose time has passed.
+create or replace function agent.due_waits(_id int8) returns table (name text, nth int4)
+language sql stable security definer
+set enable_seqscan = off
+as $$
+    select distinct s.name, 0 from agent.signal as s where s.event_id = _id and s.taken_by is null
+    union all
+    select s.name, s.nth from agent.step as s where s.event_id = _id and s.finished_at is null and s.due_at <= agent.clock()
 $$;
 
 -- Suspends an event until the first of its sleeps, waits and pauses of steps ends: {"waits":
@@ -378,6 +419,28 @@ as $$
     cross join lateral (select id from agent.event where id = given.id and agent.claim_stands(claimed_by, claimed, given.claim) and cancelled_by is not null) as e
 $$;
 
+-- Renews the lease of a claim that was asked to be cancelled and that has not lapsed: a thread of its
+-- handler still runs, and nothing is undone before it ends. Answers as store_step.
+create or replace function agent.outlast(_id int8, _claim int4, _lease interval) returns text
+language plpgsql volatile security definer
+set enable_seqscan = off
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _held int8[] := agent.hold_claims(array[_id], array[_claim]);
+begin
+    if _held = '{}' then
+        return agent.unheld(_id, _claim);
+    end if;
+    update agent.event set vt = _now + _lease, heartbeat_at = _now where id = _id and cancelled_by is not null and vt > _now;
+    if not found then
+        return 'stale';
+    end if;
+    perform agent.note_parked(_held, false);
+    return 'done';
+end
+$$;
+
 -- Notes which followers the run of a claimed event gets, in a step of number 0. The first run
 -- decides that for all later attempts. Events that have steps have begun a run of their own, and
 -- follow none. Returns their ids; answers done, stale, busy, or alone: the claim follows a lapsed
@@ -514,8 +577,10 @@ end
 $$;
 
 -- Hands an event that is about to end out once more, for its undos, instead. Its notes keep how it
--- was to end. It has three attempts for them at least; its group waits. About to end again, it ends
--- as they say; an error names undos that failed. The caller holds the event.
+-- was to end. It has three attempts for them at least; its group waits. Where its claim lapsed, an
+-- error says that its handler may still run. About to end again, it ends as they say; an error names
+-- undos that failed. Before that, an undo in which all attempts died or hung has failed, and the
+-- event is handed out again for the others. The caller holds the event.
 create or replace function agent.undo_first(_id int8, _outcome text, _reason text) returns void
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -523,6 +588,7 @@ as $$
 declare
     _now timestamptz := agent.clock();
     _undo jsonb := (select notes -> 'undo' from agent.event where id = _id);
+    _others bool := false;
     _left text := (
         select string_agg(s.name || case when s.nth > 1 then format(' (%s)', s.nth) else '' end, ', ' order by s.started_at desc)
         from agent.step as s where s.event_id = _id and s.sort = 'undo' and (s.finished_at is null or s.result is null));
@@ -530,11 +596,27 @@ begin
     if _undo is null then
         update agent.event as e
         set attempts = 0, cancelled_by = null
+        , errors = e.errors || case when e.claimed_by is null or e.vt > _now then '[]' else jsonb_build_array(jsonb_build_object(
+            'type', 'UnfinishedError', 'message', 'its undos began although its handler may still run', 'at', _now, 'attempt', e.attempts)) end
         , max_attempts = greatest(coalesce(e.max_attempts, (select k.max_attempts from agent.kind as k where k.kind = e.kind)), 3)
         , notes = coalesce(e.notes, '{}') || jsonb_build_object('undo', jsonb_build_object('outcome', _outcome, 'reason', _reason
             , 'attempts', e.attempts, 'max_attempts', e.max_attempts, 'cancelled_by', e.cancelled_by))
         , changes = agent.add_change(e.changes, jsonb_build_object('action', 'undoing', 'at', _now, 'by', agent.acting()))
         where id = _id;
+        perform agent.return_events(array[_id], true);
+        return;
+    end if;
+    update agent.step as s
+    set finished_at = _now, result = null, errors = s.errors || jsonb_build_array(jsonb_build_object(
+        'type', 'UndoError', 'message', 'each attempt died or hung in it', 'at', _now, 'attempt', e.attempts))
+    from agent.event as e
+    where e.id = _id and s.event_id = _id and s.sort = 'undo' and s.finished_at is null and s.result::jsonb ? 'begun'
+    and (_reason like 'expired by %') is not true;
+    if found then
+        _others := exists (select from agent.step as s where s.event_id = _id and s.sort = 'undo' and s.finished_at is null);
+    end if;
+    if _others then
+        update agent.event set attempts = 0 where id = _id;
         perform agent.return_events(array[_id], true);
         return;
     end if;

@@ -228,7 +228,7 @@ async def test_every_form_of_handler_undoes() -> None:
 
 
 @virtual
-async def test_undo_that_fails_is_tried_again_before_earlier_ones_or_named() -> None:
+async def test_undo_that_fails_is_tried_again_after_earlier_ones_or_named() -> None:
     agency = Agency()
     async with fleet(agency.handlers) as f:
         event = await f.enqueue("trip-once", {"how": "fail", "fails": {"hotel": 2}})
@@ -236,7 +236,7 @@ async def test_undo_that_fails_is_tried_again_before_earlier_ones_or_named() -> 
         assert await event.errors() == errors
         row = await event.row()
         assert (row["outcome"], row["attempts"], row["max_attempts"]) == ("failed", 1, None)
-        assert agency.effects == WHOLE
+        assert agency.effects == booked(*PARTS) + undid("car", "flight", "hotel")
         agency.log.clear()
         event = await f.enqueue("trip", {"how": "fail", "fails": {"hotel": 99}})
         assert (await event.errors())[-1] == "UndoError: not undone: undo hotel"
@@ -288,8 +288,9 @@ async def test_undos_that_no_worker_runs_end_if_an_operator_expires_the_event() 
         assert answer == "expired"
         row = await event.row()
         assert (row["outcome"], row["reason"]) == ("cancelled", "cancelled while running by U1")
+        unsure = "its undos began although its handler may still run"
         missed = "not undone: undo car, undo hotel, undo flight"
-        assert [error["message"] for error in row["errors"]] == [missed]
+        assert [error["message"] for error in row["errors"]] == [unsure, missed]
 
 
 # --- Killed workers

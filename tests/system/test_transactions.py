@@ -84,7 +84,7 @@ def transaction_of(engine: Engine, event: Event, database: object, function: Any
     async def stands() -> None:
         pass
 
-    steps = Steps(Fence(engine, event, get_logger("test"), stands), Threads(lambda: False))
+    steps = Steps(Fence(engine, event, get_logger("test"), stands), Threads(lambda: None))
     return Transaction(steps, database, function)
 
 

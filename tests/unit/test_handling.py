@@ -17,7 +17,9 @@ from surelane_worker.handling.threads import Threads
 from surelane_worker.wiring import load_handlers
 
 NO_EVENT = cast("Event", None)
-ATTEMPT = SimpleNamespace(threads=Threads(lambda: False), in_thread=lambda call, *given: call(*given))
+ATTEMPT = SimpleNamespace(
+    threads=Threads(lambda: None), in_thread=lambda call, *given: call(*given), stop_calls=None
+)
 NO_CONTEXT = Context(cast("Attempt", ATTEMPT))
 
 

@@ -17,6 +17,7 @@ from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
 from surelane_worker.handling.attempt import Stoppable
 from surelane_worker.handling.handler import Handler
+from surelane_worker.handling.threads import DRAINED, LOST
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.observing.readiness import Outage
 
@@ -71,10 +72,6 @@ class Capacity:
         return await sleep_unless(self._freed, within)
 
 
-LOST, DRAINED, CANCELLED = "lease lost", "worker stopping", "cancelled"
-"""Why work stops: its claim no longer stands, its worker stops, or somebody cancelled its event."""
-
-
 @dataclass(eq=False, slots=True)
 class Claim:
     """One claimed event, and the outcome of its attempt once there is one."""
@@ -110,10 +107,11 @@ class Work:
         since: since when it has waited for a slot, by the event loop's clock.
         head: the claim that stands for a run of several events, if their handler has a ``debounce``.
         stopped: why it stops, once it does.
+        overdue: returns whether a function of its handler goes on in a thread, after its end was asked for.
         blocked: the line at which its handler has blocked the event loop.
     """
 
-    __slots__ = ("blocked", "claims", "handler", "head", "since", "stopped", "task")
+    __slots__ = ("blocked", "claims", "handler", "head", "overdue", "since", "stopped", "task")
 
     def __init__(self, handler: Handler, events: Iterable[Event], lease_ends: float, since: float) -> None:
         self.handler = handler
@@ -122,6 +120,7 @@ class Work:
         self.task: asyncio.Task[None] | None = None
         self.head: Claim | None = None
         self.stopped: str | None = None
+        self.overdue: Callable[[], bool] = bool
         self.blocked: str | None = None
 
     @property
@@ -287,6 +286,16 @@ class Leases:
                 claim.lease_ends = ends
             elif answer is Settled.STALE:
                 self._lose(claim)
+
+    async def outlast(self, claim: Claim) -> None:
+        """Renew the lease of a cancelled claim once, so that its threads may end before its undos begin."""
+        ends, event = self.ends(asyncio.get_running_loop().time()), claim.event
+        try:
+            answer = await self.engine.outlast(event.id, event.claim, min(self.lease, DEAD_FOR))
+        except (DatabaseUnavailable, DatabaseRefused):  # then the undos begin when its grace is over
+            return
+        if answer is Settled.DONE:
+            claim.lease_ends = ends
 
     def stop_lapsed(self) -> None:
         """Stop the work whose lease has run out: another worker may have claimed it by now."""

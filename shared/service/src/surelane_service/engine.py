@@ -142,6 +142,13 @@ class StoredStep:
         """Whether no later attempt runs it or waits for it again."""
         return self.done or bool(self.tried.get("failed"))
 
+    @property
+    def cut(self) -> bool:
+        """Whether a timeout around it or a cancel of its task ended it."""
+        if self.sort == "step":
+            return self.ended and "cut" in (self.tried.get("error") or {})
+        return self.done and self.result == '{"cut": true}'
+
 
 class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
     """The functions of role ``agent_worker``. Methods raise errors of :mod:`surelane.errors` alone."""
@@ -289,6 +296,34 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
         step = name, nth, arguments, result, stored, took, final or result is not None, in_order
         return await self._fenced("store_step", identity, claim, *step)
 
+    async def outlast(self, identity: int, claim: int, lease: timedelta) -> Settled:
+        """Renew the lease of a claim that was asked to be cancelled: what it runs has not ended."""
+        return await self._fenced("outlast", identity, claim, lease)
+
+    async def cut_step(
+        self,
+        identity: int,
+        claim: int,
+        name: str,
+        nth: int,
+        sort: str,
+        arguments: str | None,
+        took: timedelta,
+        in_order: bool,
+    ) -> Settled:
+        """Store that a step, a sleep or a wait of a claimed event was cut off: later attempts end it so, too."""
+        given, _ = await self.sealed_step(identity, name, nth, arguments, None)
+        return await self._fenced("cut_step", identity, claim, name, nth, sort, given, took, in_order)
+
+    async def end_sleep(self, identity: int, claim: int, name: str, nth: int, in_order: bool) -> Settled:
+        """Store that a sleep of a claimed event is over."""
+        step = name, nth, None, None, "[]", timedelta(), True, in_order, "sleep"
+        return await self._fenced("store_step", identity, claim, *step)
+
+    async def due_waits(self, identity: int) -> set[tuple[str, int]]:
+        """Return names and numbers of waits that may end now. Number 0: a signal of that name has come."""
+        return {(row["name"], row["nth"]) for row in await self._database.rows("due_waits", identity)}
+
     async def count_usage(self, workspace: str, person: str, used: ModelUse, response: str) -> None:
         """Count what a model used for a person of a workspace. ``response`` names the response that is counted."""
         of = used.model, used.input_tokens, used.output_tokens, used.cost
@@ -327,6 +362,10 @@ class Engine(Schedules, Sweeping, Measured, Fleet, Conversations):
     async def register_undo(self, identity: int, claim: int, name: str, nth: int) -> Settled:
         """Store that a claimed event has an undo, which is not run yet."""
         return await self._fenced("open_step", identity, claim, name, nth, None)
+
+    async def begin_undo(self, identity: int, claim: int, name: str, nth: int) -> Settled:
+        """Store that an undo of a claimed event begins: ``agent.undo_first`` then knows in which one workers died."""
+        return await self._fenced("open_step", identity, claim, name, nth, '{"begun": true}')
 
     async def sealed_step(
         self, _identity: int, _name: str, _nth: int, arguments: str | None, result: str | None

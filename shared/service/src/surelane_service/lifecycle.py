@@ -4,9 +4,10 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import ContextVar, copy_context
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import uvloop
 
@@ -19,6 +20,17 @@ EXIT_SETTINGS = 2
 EXIT_FORCED = 130
 
 Main = Callable[[asyncio.Event], Awaitable[None]]
+Result = TypeVar("Result")
+
+RUN: ContextVar[object] = ContextVar("run", default=None)
+"""The attempt that the current task works for."""
+
+
+def apart(what: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
+    """Begin a task that works for the whole service, although it is an attempt that needs it first."""
+    variables = copy_context()
+    variables.run(RUN.set, None)
+    return asyncio.create_task(what, context=variables)
 
 
 def run(main: Main) -> int:

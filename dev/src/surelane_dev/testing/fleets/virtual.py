@@ -193,7 +193,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return run
 
     def run_in_executor(self, _: object, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
-        return self.create_task(Threads(lambda: True).run(partial(func, *args)))
+        return self.create_task(Threads(lambda: "apart").run(partial(func, *args)))
 
     @contextmanager
     def real(self) -> Iterator[None]:
@@ -230,9 +230,9 @@ def virtual_time(loop: VirtualLoop) -> Iterator[None]:
         yield
 
 
-async def _run(self: Threads, function: Callable[[], object], run: Any = Threads.run) -> object:
+async def _run(self: Threads, function: Callable[[], object], *given: Any, run: Any = Threads.run) -> object:
     loop = asyncio.get_running_loop()
-    return await run(self, loop.in_thread(function) if isinstance(loop, VirtualLoop) else function)
+    return await run(self, loop.in_thread(function) if isinstance(loop, VirtualLoop) else function, *given)
 
 
 def _from_thread(what: Coroutine[Any, Any, Any], loop: VirtualLoop) -> Future[Any]:

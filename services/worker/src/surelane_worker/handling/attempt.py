@@ -6,21 +6,23 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
+from surelane.drivers import Row
 from surelane.encryption.sealing import Sealing
 from surelane.events import Event
 from surelane.queue import Queue
 from surelane_service.engine import Engine
+from surelane_service.lifecycle import RUN
 from surelane_service.logs import Logger
 from surelane_worker.handling.answers import SUBMISSION, Answers
 from surelane_worker.handling.asks import Asks
 from surelane_worker.handling.fence import Fence
-from surelane_worker.handling.flow import Suspended
+from surelane_worker.handling.flow import Run, Suspended
 from surelane_worker.handling.outcomes import Backoff
 from surelane_worker.handling.progress import Progress
-from surelane_worker.handling.steps import Steps
-from surelane_worker.handling.threads import Threads
+from surelane_worker.handling.steps import Steps, inside_step
+from surelane_worker.handling.threads import Threads, outlast
 from surelane_worker.handling.versions import FIRST
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.slack.client import SlackClients
@@ -59,6 +61,19 @@ class Stoppable(Protocol):
         """Why it was stopped, or ``None``."""
 
 
+class OrderedQueue(Queue):
+    """The queue of an attempt. What the handler saw end is stored before each call."""
+
+    def __init__(self, queue: Queue, before: Callable[[], Awaitable[None]]) -> None:
+        vars(self).update(vars(queue))
+        self._calls, self._before = self._database, before
+        self._database = cast("Any", self)
+
+    async def fetch(self, query: str, *arguments: object) -> Sequence[Row]:
+        await self._before()
+        return await self._calls.fetch(query, *arguments)
+
+
 class Attempt:
     """An attempt, for the runner and our own handlers. A team's handlers get its :class:`Context`.
 
@@ -75,6 +90,8 @@ class Attempt:
     """The version of the handler that the run began under."""
     progressing = False
     """Whether the handler said how far it is."""
+    root: asyncio.Task[Any] | None = None
+    """The task in which the worker calls the handler."""
     _thread: int | None = None
     _clients: SlackClients | None = None
 
@@ -92,6 +109,8 @@ class Attempt:
         self.events = events
         self.work = work
         self.began = services.loop.time()
+        self.mark = object()
+        """Stands for this attempt in the contexts of its tasks."""
         self._grouped = grouped
         self._coalesced = coalesced
 
@@ -106,19 +125,41 @@ class Attempt:
     async def check_claim(self) -> None:
         """Return while the claim stands and the handler is not suspended; otherwise cancel it."""
         self.check()
+        await self.finalize()
         await self.services.check_claim(self.work)
+
+    async def finalize(self) -> None:
+        """Store what the handler saw end, before it does something that others see."""
+        if self.waited and not inside_step():
+            await self.steps.finalize()
+
+    @cached_property
+    def queue(self) -> Queue:
+        return OrderedQueue(self.services.queue, self.finalize)
+
+    def begin(self, task: asyncio.Task[Any] | None) -> None:
+        """Note the task in which the handler is called."""
+        self.main = self.root = task
+        RUN.set(self.mark)
 
     def check(self) -> None:
         """Raise :class:`Suspended` if the handler is suspended."""
         if self.waited and self.steps.flow.suspend is not None:
             raise Suspended
 
-    def finish(self) -> None:
-        """Stop the steps and waits that the handler has left running."""
+    async def finish(self) -> None:
+        """Stop the steps and waits that the handler has left running, and wait until they have ended.
+
+        A thread cannot be stopped. It is waited for until its claim is lost.
+        """
+        RUN.set(None)
         self.main = None
-        if self.waited:
-            self.own.clear()
-            self.steps.flow.close()
+        if not self.waited:
+            return
+        self.own.clear()
+        self.steps.flow.close()
+        if await outlast(self.steps.running, lambda: self.work.stopped):
+            raise asyncio.CancelledError
 
     @cached_property
     def own(self) -> set[asyncio.Task[Any] | None]:
@@ -129,6 +170,13 @@ class Attempt:
         """Call a synchronous handler in the current thread."""
         self._thread = threading.get_ident()
         return function(*given)
+
+    def stop_calls(self) -> None:
+        """Cancel what the handler's thread waits for, if the handler is to stop."""
+        if self.work.stopped is not None:
+            for task in self.own:
+                if task is not None:
+                    task.cancel()
 
     async def called(self, what: Awaitable[Any], thread: int) -> Any:
         """Return the result of what a thread of a synchronous handler waits for."""
@@ -168,12 +216,16 @@ class Attempt:
     @cached_property
     def threads(self) -> Threads:
         work = self.work
-        return Threads(lambda: work.stopped is not None)
+        return Threads(lambda: work.stopped)
 
     @property
     def stopped(self) -> bool:
         """Whether the work is stopped, or a synchronous function is overdue."""
-        return self.work.stopped is not None or ("threads" in vars(self) and self.threads.overdue > 0)
+        return self.work.stopped is not None or self.overdue()
+
+    def overdue(self) -> bool:
+        """Return whether a synchronous function goes on after its end was asked for."""
+        return "threads" in vars(self) and self.threads.overdue > 0
 
     def fence(self, event: Event) -> Fence:
         """Return the fence of an event. Its claim is checked also once the handler is suspended."""
@@ -187,13 +239,16 @@ class Attempt:
         return Steps(
             self.fence(event),
             self.threads,
-            self.main,
+            Run(self.main, self.mark, self.root if self.main is None else None, self._thread_works),
             self.own,
             self._grouped,
             self.services.step_retries,
             note,
             self.undoing,
         )
+
+    def _thread_works(self) -> bool:
+        return self._thread is not None and not any(self.own)
 
     @property
     def undoing(self) -> bool:

@@ -54,7 +54,7 @@ class Context:
     def queue(self) -> Queue:
         """The queue: enqueue further jobs, cancel and reschedule them, read the children of a workflow."""
         self._attempt.check()
-        return self._attempt.services.queue
+        return self._attempt.queue
 
     @property
     def settings(self) -> WorkerSettings:
@@ -111,6 +111,7 @@ class Context:
         answer = answer_text(event.kind, body, parts)
         if attempt.answered:
             return False
+        await attempt.finalize()
         taken = await attempt.services.answers.answer(event, answer)
         if event.kind == SUBMISSION:
             if not taken:  # ingest's answer may still be on its way to the modal, and would replace this one

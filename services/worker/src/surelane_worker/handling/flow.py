@@ -4,23 +4,36 @@ A handler may have several steps and waits at once. Their results come one at a 
 runs before the next one comes. A later attempt gets them in the order in which they were stored. So a race that the
 first run decided is decided alike.
 
-Each wait parks its task. Once no step runs and no task begins one, the handler is suspended on all its waits together.
+Each wait parks its task. Once nothing but its waits can wake the handler, it is suspended on all of them together.
+Until then something else goes on, such as a reply or a call: a wait that is over meanwhile ends at once.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from surelane.errors import SurelaneError
+from surelane_service.lifecycle import apart
 from surelane_worker.handling.outcomes import Suspend, Wait
+from surelane_worker.handling.pending import going_on, tasks_of
 
+SURE = 3
+"""Turns of the event loop after which a task that ended has woken those that await it."""
 TURNS = 20
-"""Turns of the event loop in which no task of the handler begins a step, before it is suspended."""
+"""Turns in which a handler that is to do nothing new may still register an undo."""
+LOOK, SOONEST = 1.0, 0.1
+"""Seconds between two looks whether a wait is over, while something else goes on: at most, and at least."""
+HELD_BACK = 10.0
+"""Seconds for which a stored result waits for an earlier one that the handler does not ask for."""
 AFTER = 10
 """Turns in which what follows from a task's result runs, before another task gets one."""
+STOP = "stop"
+"""The sort of a wait that never ends, of a handler that is to do nothing new."""
 
 
 class Suspended(BaseException):
@@ -41,12 +54,34 @@ class Key:
         return self.name if self.nth == 1 else f"{self.name} (number {self.nth})"
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What an attempt tells its flow about itself.
+
+    Attributes:
+        main: the task that runs the handler; ``None`` if a thread runs it.
+        mark: what the contexts of its tasks have as :data:`RUN`.
+        apart: a task among them that only waits for the handler's thread.
+        thread_works: whether the handler's own thread runs, and does not wait for ``ctx``.
+    """
+
+    main: asyncio.Task[Any] | None = None
+    mark: object = None
+    apart: asyncio.Task[Any] | None = None
+    thread_works: Callable[[], bool] = bool
+
+
 class Flow:
     """The tasks of one attempt that use steps and waits."""
 
-    def __init__(self, main: asyncio.Task[object] | None, before: Callable[[], Awaitable[None]]) -> None:
-        """``main`` runs the handler, unless a thread does. ``before`` is awaited before the handler is suspended."""
-        self.main = main
+    def __init__(
+        self,
+        run: Run,
+        before: Callable[[], Awaitable[None]],
+        due: Callable[[], Awaitable[AbstractSet[tuple[str, int]]]],
+    ) -> None:
+        """``before`` is awaited before the handler is suspended. ``due`` returns which waits are over."""
+        self.main, self._run, self._due = run.main, run, due
         self.over = False
         """Whether the handler is suspended or has ended. Nothing may begin then."""
         self.suspend: Suspend | None = None
@@ -60,7 +95,12 @@ class Flow:
         self._numbers = count()
         self._gates: list[tuple[int, int, asyncio.Future[None]]] = []
         """A heap of tasks that wait for their result's turn: its place, which one they are, what wakes them."""
-        self._waits: dict[asyncio.Future[None], tuple[Wait, asyncio.Task[object] | None]] = {}
+        self._waits: dict[asyncio.Future[None], tuple[Wait, asyncio.Task[object] | None, float]] = {}
+        """Each with its task, and when it began."""
+        self._cuts: dict[asyncio.Future[None], None] = {}
+        """What parks tasks that an earlier run saw cut off."""
+        self._watched = set[asyncio.Future[Any]]()
+        self._serving: asyncio.Task[None] | None = None
         self._places: dict[Key, int] = {}
         self._next = 0
         """The place of the next stored result that no task has got yet."""
@@ -102,7 +142,17 @@ class Flow:
         while place > self._next:
             gate = self._loop.create_future()
             heappush(self._gates, (place, next(self._numbers), gate))
-            await self._parked(gate)
+            late = self._loop.call_later(HELD_BACK, self._pass, place)
+            try:
+                await self._parked(gate)
+            finally:
+                late.cancel()
+
+    async def follow(self) -> None:
+        """Let what follows from the end of another task's step run first: it may end the handler."""
+        for _ in range(AFTER):
+            await asyncio.sleep(0)
+        self.check()
 
     @asynccontextmanager
     async def giving(self) -> AsyncIterator[None]:
@@ -139,16 +189,30 @@ class Flow:
             if not gate.done():
                 gate.set_result(None)
 
-    async def wait(self, wait: Wait) -> NoReturn:
-        """Park this task until the handler is suspended. Then raise :class:`Suspended`."""
+    async def cut(self, key: Key) -> NoReturn:
+        """Park this task until it is cut off, as the run did that stored this. If nothing else can, this does it."""
         parked = self._loop.create_future()
-        self._waits[parked] = wait, asyncio.current_task()
+        try:
+            await self.turn(key)
+            self._cuts[parked] = None
+            await self._parked(parked)
+        finally:
+            self._cuts.pop(parked, None)
+            self._last = asyncio.current_task()
+            self._take(key)
+        raise AssertionError("it ends by a cancel alone")
+
+    async def wait(self, wait: Wait) -> None:
+        """Park this task until its wait may be over. Raise :class:`Suspended` if the handler is suspended first."""
+        parked = self._loop.create_future()
+        self._waits[parked] = wait, asyncio.current_task(), self._loop.time()
+        if self._serving is None:
+            self._serving = apart(self._serve())
         try:
             await self._parked(parked)
         finally:
-            if not self.over:  # only this wait was cancelled, such as by a timeout around it
+            if not self.over:
                 del self._waits[parked]
-        raise Suspended
 
     async def _parked(self, until: asyncio.Future[None]) -> None:
         self._busy -= 1
@@ -159,27 +223,74 @@ class Flow:
             self._busy += 1
             self._begun += 1
 
-    def _look(self) -> None:
-        if not self._busy and self._looking is None and (self._gates or self._waits) and not self.over:
-            self._looking = self._loop.call_soon(self._look_again, self._begun, TURNS)
+    def _look(self, _: object = None) -> None:
+        waiting = self._gates or self._waits or self._cuts
+        if not self._busy and self._looking is None and waiting and not self.over:
+            self._looking = self._loop.call_soon(self._look_again, self._begun, 0)
 
     def _look_again(self, begun: int, turns: int) -> None:
-        """Look for :data:`TURNS` turns of the event loop whether a task begins something."""
+        """Look whether anything but the handler's waits can wake it, and is still so a few turns later."""
         self._looking = None
         self._pass(self._next)
+        # A handler that is to do nothing new awaits nothing else.
+        stops = any(wait.sort == STOP for wait, _, _ in self._waits.values())
         if self._busy or self.over or begun != self._begun:
             self._look()
-        elif turns:
-            self._looking = self._loop.call_soon(self._look_again, begun, turns - 1)
+        elif not stops and self._goes_on():
+            return
+        elif turns < (TURNS if stops else SURE):
+            self._looking = self._loop.call_soon(self._look_again, begun, turns + 1)
+        elif self._cuts:
+            next(iter(self._cuts)).cancel()
         elif self._gates:  # the code no longer asks for what was stored before
             self._pass(self._gates[0][0])
         elif self._waits:
             self._busy += 1
-            self._ending = self._loop.create_task(self._suspend(begun))
+            self._ending = apart(self._suspend(begun))
+
+    def _goes_on(self) -> bool:
+        """Return whether something else goes on. Then look again when it ends, and end waits that are over."""
+        tasks = set(tasks_of(self._run.mark)) - {self._run.apart}
+        parked = {*self._waits, *self._cuts, *(gate for _, _, gate in self._gates)}
+        found = going_on(tasks, parked)
+        if not (found or self._run.thread_works()):
+            return False
+        for future in found:
+            if future is None:
+                self._looking = self._looking or self._loop.call_soon(self._look_again, self._begun, 0)
+            elif future not in self._watched:
+                self._watched.add(future)
+                future.add_done_callback(self._watched.discard)
+                future.add_done_callback(self._look)
+        return True
+
+    async def _serve(self) -> None:
+        """End waits that are over, as long as the handler is not suspended."""
+        while self._waits and not self.over:
+            now = self._loop.time()
+            ends = [
+                since + wait.seconds - now
+                for wait, _, since in self._waits.values()
+                if wait.seconds is not None
+            ]
+            await asyncio.sleep(max(min([LOOK, *ends]), SOONEST))
+            try:
+                due = await self._due()
+            except SurelaneError:  # such as an outage: the next look is soon
+                continue
+            now = self._loop.time()
+            for parked, (wait, _, since) in list(self._waits.items()):
+                passed = wait.seconds is not None and since + wait.seconds <= now
+                sent = wait.sort == "wait" and (wait.name, 0) in due
+                if (passed or sent or (wait.name, wait.nth) in due) and not parked.done():
+                    parked.set_result(None)
+        self._serving = None
 
     async def _suspend(self, begun: int) -> None:
         try:
             await self._before()
+        except Suspended:  # the handler has ended meanwhile
+            return
         except Exception as error:  # noqa: BLE001 - such as a lost claim: the waits raise it
             for parked in self._waits:
                 if not parked.done():
@@ -190,19 +301,27 @@ class Flow:
         if self._busy or self.over or begun != self._begun or not self._waits:
             self._look()
             return
+        self._end_all()
+
+    def _end_all(self) -> None:
         self.over = True
-        self.suspend = Suspend(tuple(wait for wait, _ in self._waits.values()))
-        waiting = {task for _, task in self._waits.values()}
+        self.suspend = Suspend(tuple(wait for wait, _, _ in self._waits.values()))
+        self._stop_serving()
+        waiting = {task for _, task, _ in self._waits.values()}
         # First the handler: what its tasks are cancelled with must not look to it like their results.
         if self.main is not None and self.main not in waiting:
             self._cancelled = self.main.cancel()
-        for parked, (_, task) in self._waits.items():
+        for parked, (_, task, _) in self._waits.items():
             if task is not None and task is not self.main:
                 task.add_done_callback(_forget)
             if not parked.done():
                 parked.set_exception(Suspended())
         for task in self._tasks - waiting:
             task.cancel()
+
+    def _stop_serving(self) -> None:
+        if self._serving is not None:
+            self._serving.cancel()
 
     def close(self) -> None:
         """Stop what the handler has left running, as it has ended."""
@@ -211,6 +330,7 @@ class Flow:
         self.over = True
         if self._looking is not None:
             self._looking.cancel()
+        self._stop_serving()
         for task in list(self._tasks):
             task.cancel()
             task.add_done_callback(_forget)

@@ -15,6 +15,7 @@ from surelane.events import Event
 from surelane.jobs import Priority
 from surelane_service.cron import CatchUp, Cron, Overlap, read_catch_up
 from surelane_service.durations import parse_duration
+from surelane_service.lifecycle import RUN
 from surelane_service.subscriptions import INTERACTIONS
 from surelane_worker.handling.answers import REFUSED, SUBMISSION
 from surelane_worker.handling.bounds import Bounds, Debounce, Limit, check_bounds
@@ -25,7 +26,7 @@ from surelane_worker.handling.routes import Takes, every, ids, is_interactive
 from surelane_worker.handling.versions import FIRST, numbers, of_kind
 from surelane_worker.slack.limiter import check_after_wait
 
-_OURS = (CURRENT, check_after_wait)
+_OURS = (CURRENT, RUN, check_after_wait)
 """Context variables that each attempt sets anew."""
 _NOTHING = object()
 FAILED = "surelane.failed:"
@@ -133,7 +134,9 @@ def threaded(function: Callable[[Given, Context], object]) -> Call:
     async def call(given: Given, context: Context) -> object:
         attempt = attempt_of(context)
         attempt.main = None
-        return await attempt.threads.run(partial(attempt.in_thread, function, given, context))
+        return await attempt.threads.run(
+            partial(attempt.in_thread, function, given, context), attempt.stop_calls
+        )
 
     return call
 

@@ -81,6 +81,11 @@ class Past:
         if self._open == key:
             self._open = None
 
+    def has_ended(self, key: Key) -> bool:
+        """Return whether an earlier attempt stored the end of what was asked for."""
+        found = None if self._stored is None else self._stored.get(key)
+        return found is not None and found.ended
+
     def in_order(self, key: Key) -> bool:
         """Return whether the handler's own task asked for this once all that it had asked for before had ended."""
         return key in self._in_order

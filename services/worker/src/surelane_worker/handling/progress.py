@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from surelane.encryption.keys import SealedError
 from surelane.errors import SurelaneError
-from surelane_service.lifecycle import sleep_unless
+from surelane_service.lifecycle import apart, sleep_unless
 from surelane_worker.handling.fence import Fence
 from surelane_worker.handling.records import plain
 from surelane_worker.slack.notes import ClaimLostError
@@ -33,7 +33,7 @@ class Progress:
         text = plain(str(text))
         self._text = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
         if self._writing is None or self._writing.done():
-            self._writing = asyncio.create_task(self._write())
+            self._writing = apart(self._write())
 
     async def end(self) -> None:
         """Write the last text, if it is not written yet. A stop of the handler ends the wait for it."""

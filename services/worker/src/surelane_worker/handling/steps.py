@@ -1,7 +1,7 @@
 """Run the steps and waits of a handler, and store their results, so that a later attempt does not repeat them.
 
-The result of a step is stored in one statement, fenced by the claim, before the next line of the handler runs. So is a
-failure, once the handler goes on past it.
+The result of a step is stored in one statement, fenced by the claim, before the next line of the handler runs. So is
+each other end that the handler sees, such as a failure or a timeout, before anything later is stored or shown.
 
 A wait suspends the handler until a time comes, or a value is sent to its event. A suspended event holds no claim, no
 slot and no memory. When its wait ends, the handler runs again from its top, on any worker.
@@ -13,16 +13,15 @@ import json
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import InitVar, dataclass
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import InitVar, dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 
 from surelane.encryption.keys import SealedError
 from surelane_service.engine import StoredStep
 from surelane_worker.handling.fence import Fence
-from surelane_worker.handling.flow import Flow, Key
+from surelane_worker.handling.flow import STOP, Flow, Key, Run
 from surelane_worker.handling.outcomes import Backoff, Pause, Wait, duration
 from surelane_worker.handling.past import PATCH, UNDO, Past, Tasks
 from surelane_worker.handling.records import failure_record
@@ -77,13 +76,14 @@ class Signal:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """A step that failed in this attempt, and may still end it."""
+class End:
+    """A step or a wait that failed in this attempt, or was cut off, and may still end the attempt."""
 
     key: Key
+    sort: str
     arguments: str | None
     began: float
-    task: asyncio.Task[Any] | None
+    cut: bool
 
 
 @dataclass(eq=False)
@@ -92,7 +92,7 @@ class Steps:
 
     fence: Fence
     threads: Threads
-    main: InitVar[asyncio.Task[Any] | None] = None
+    attempt: Run = field(default_factory=Run)
     own: InitVar[Tasks] = frozenset()
     """The tasks whose steps come in the order of the handler's code."""
     grouped: bool = False
@@ -102,16 +102,19 @@ class Steps:
     replaying: bool = False
     """Whether the handler stops where it would do something new."""
 
-    def __post_init__(self, main: asyncio.Task[Any] | None, own: Tasks) -> None:
-        self.flow = Flow(main, self.finalize)
+    def __post_init__(self, own: Tasks) -> None:
+        self.flow = Flow(self.attempt, self.finalize, self._due)
         self.past = Past(self.fence, own, self.flow.stored)
-        self.undos: list[tuple[Key, Callable[[], Awaitable[Any]]]] = []
+        self.undos: list[tuple[Key, Call]] = []
         """What the handler registered with :meth:`undo`, in order."""
         self.progressed = False
         """Whether this attempt has stored something new. Then the next ones count anew."""
         self._counts = Counter[str]()
         self._running = set[str]()
-        self._failures: list[Failure] = []
+        self._ends: list[End] = []
+        self._storing = asyncio.Lock()
+        self._calls: dict[Key, Any] = {}
+        """The steps that run, each with its task."""
         self._stopping: asyncio.Task[None] | None = None
         self._patches: dict[Key, bool] = {}
         self._patching = asyncio.Lock()
@@ -156,18 +159,36 @@ class Steps:
     async def undo(self, name: str, call: Call) -> None:
         """See :meth:`Context.undo`."""
         key = self.key(f"{UNDO}{name}")
-        self.undos.append((key, partial(self._once, key, call)))
-        with self._asking(key):
+        self.undos.append((key, call))
+        with self._asking(key, "step"):
             if await self.stored(key, "step") is None:
-                await self.finalize(asyncio.current_task())
+                await self.finalize()
                 await self.fence.send(self.fence.engine.register_undo, key.name, key.nth)
 
     async def begin_undos(self) -> list[str]:
         """Let the stopped handler's undos run. Return the stored undos that it did not get to."""
         self.flow.close()
-        self.flow, self.replaying = Flow(asyncio.current_task(), self.finalize), False
+        self._ends.clear()
+        run = replace(self.attempt, main=asyncio.current_task())
+        self.flow, self.replaying = Flow(run, self.finalize, self._due), False
         await self.past.all()
         return self.past.lost_undos()
+
+    async def run_undo(self, key: Key, call: Call, *, final: bool) -> None:
+        """Run an undo. That it begins is stored: if its workers die, the others still run. ``final``: its last try."""
+        await self.fence.send(self.fence.engine.begin_undo, key.name, key.nth)
+        try:
+            await self._once(key, call)
+        except StepError:
+            if final:
+                await self.finalize()
+            self._ends.clear()
+            raise
+
+    async def left_undos(self) -> bool:
+        """Return whether an undo has not ended: neither done nor failed for good."""
+        steps = await self.fence.patiently(self.fence.engine.read_steps, self.fence.event.id)
+        return any(step.name.startswith(UNDO) and not step.ended for step in steps)
 
     async def stop_replay(self) -> None:
         """Park this task for good if the handler is to do nothing new."""
@@ -176,12 +197,15 @@ class Steps:
 
     async def _stop(self) -> None:
         if self.replaying:
-            await self.flow.wait(Wait("step", "replay", 0, None, blocking=True))
+            await self.flow.wait(Wait(STOP, STOP, 0, None, blocking=True))
+
+    async def _due(self) -> set[tuple[str, int]]:
+        return await self.fence.engine.due_waits(self.fence.event.id)
 
     async def _once(self, key: Key, call: Call) -> Any:
         self._running.add(key.name)
         try:
-            with self._asking(key):
+            with self._asking(key, "step", call.hashed):
                 stored = await self._given(key, "step", call.hashed)
                 if stored is not None and stored.ended:
                     if not stored.done:
@@ -189,13 +213,16 @@ class Steps:
                     return call.shape.read(key, stored.result or "null")
                 await self._stop()
                 await self.flow.turn(key)
-                await self.finalize(asyncio.current_task())
+                await self.finalize()
+                self._calls[key] = asyncio.current_task()
                 return await self._run(key, call, {} if stored is None else stored.tried)
         finally:
             self._running.discard(key.name)
+            self._calls.pop(key, None)
 
     async def _run(self, key: Key, call: Call, tried: Mapping[str, Any]) -> Any:
         hashed, pauses = call.hashed, call.pauses or self.retries
+        late: list[object] = []
         before, left = tried.get("tries", 0) % (call.retries + 1), tried.get("left") or 0
         if left > 0:
             await self.flow.wait(Wait("step", key.name, key.nth, left, blocking=True))
@@ -204,15 +231,20 @@ class Steps:
             await self.fence.check_claim()
             began = time.perf_counter()
             try:
-                text = await self._tried(key, call)
+                text = await self._tried(key, call, late)
             except NO_FAILURES:
+                raise
+            except asyncio.CancelledError:
+                if late:  # its thread has ended: that is known to later attempts, unless the handler goes on
+                    with suppress(Exception):
+                        await self._store(key, hashed, call.shape.text(key, late[-1]), errors, began)
                 raise
             except Exception as error:
                 errors.append(failure_record(error, self.fence.event.attempts))
                 tries = before + len(errors)
                 if tries > call.retries:
                     await self._store(key, hashed, None, errors, began)
-                    self._failures.append(Failure(key, hashed, began, asyncio.current_task()))
+                    self._ends.append(End(key, "step", hashed, began, cut=False))
                     raise _error(key, errors[-1]) from error
                 self.fence.log.warning("step failed", step=str(key), error=type(error).__name__)
                 pause = pauses.pause(tries)
@@ -221,32 +253,51 @@ class Steps:
                     continue
                 await self._store(key, hashed, None, errors, began)
             else:
-                async with self.flow.giving():
+                async with nullcontext() if self.flow.over else self.flow.giving():
                     await self._store(key, hashed, text, errors, began)
                 return call.shape.read(key, text)
             await self.flow.wait(Wait("step", key.name, key.nth, pause, blocking=True))
 
-    async def finalize(self, task: asyncio.Task[Any] | None = None) -> None:
-        """Keep failures past which the handler goes on: later attempts raise them again.
-
-        What ``task`` goes on past is a failure of its own, or if it runs the handler, any. ``None`` stands for all.
-        """
-        if not self._failures:
+    async def finalize(self) -> None:
+        """Store what failed or was cut off, as the handler goes on past it: in later attempts it ends alike."""
+        if not self._ends:
             return
-        every = task in (None, self.flow.main) or self.flow.main is None
-        for failure in [failure for failure in self._failures if every or failure.task is task]:
-            self._failures.remove(failure)
-            async with self.flow.giving():
-                await self._store(failure.key, failure.arguments, None, [], failure.began, final=True)
+        await self.flow.follow()
+        async with self._storing:
+            while self._ends:
+                await self._store_end(self._ends[0])
 
-    async def _tried(self, key: Key, call: Call) -> str:
+    async def _store_end(self, end: End) -> None:
+        """Store the end of a step, or of a wait, that the handler has seen."""
+        key, took = end.key, timedelta(seconds=time.perf_counter() - end.began)
+        engine, in_order, named = self.fence.engine, self.past.in_order(key), (key.name, key.nth)
+        if end.cut:
+            await self.fence.send(engine.cut_step, *named, end.sort, end.arguments, took, in_order)
+        else:
+            await self.fence.send(engine.store_step, *named, end.arguments, None, "[]", took, True, in_order)
+        self._ends.remove(end)
+
+    async def _tried(self, key: Key, call: Call, late: list[object]) -> str:
+        """Call the function, and return its result as JSON. ``late`` gets what a thread returns, even too late."""
+
+        def in_thread(function: Callable[[], object]) -> Awaitable[object]:
+            def noted() -> object:
+                late.append(function())
+                return late[-1]
+
+            return self.threads.run(noted)
+
         inside, scope = _INSIDE.set(key.name), SCOPE.set(f"{key.name}:{key.nth}")
         try:
-            result = await call.result(self.threads.run)
+            result = await call.result(in_thread)
         finally:
             _INSIDE.reset(inside)
             SCOPE.reset(scope)
         return call.shape.text(key, result)
+
+    def running(self) -> set[asyncio.Task[Any]]:
+        """Return the tasks in which steps run, but the current one."""
+        return {task for task in self._calls.values() if task not in (None, asyncio.current_task())}
 
     async def stored(self, key: Key, sort: str) -> StoredStep | None:
         """Return what earlier attempts stored under a key; refuse another sort, and what is new before it."""
@@ -273,18 +324,27 @@ class Steps:
                     " a key= or a name of its own; give the step a new name if the code changed its arguments; put"
                     " arguments that may differ between attempts into a lambda"
                 )
+            if stored.cut:
+                await self.flow.cut(key)
             if stored.ended:
                 await self.flow.give(key)
         return stored
 
     @contextmanager
-    def _asking(self, key: Key) -> Iterator[None]:
-        """Keep the handler from being suspended for the length of the block, and note whether the step ends in it."""
+    def _asking(self, key: Key, sort: str, hashed: str | None = None) -> Iterator[None]:
+        """Keep the handler from being suspended for the length of the block, and note how what it asks for ends."""
+        began = time.perf_counter()
         with self.flow.busy():
             try:
                 yield
             except StepError:
                 self.past.end(key)
+                raise
+            except asyncio.CancelledError:
+                if not self.flow.over and not key.name.startswith(UNDO):
+                    self.past.end(key)
+                    if not self.past.has_ended(key):
+                        self._ends.append(End(key, sort, hashed, began, cut=True))
                 raise
             self.past.end(key)
 
@@ -305,7 +365,7 @@ class Steps:
         new = not self.past.unasked()
         if self.note_version is not None:
             await self.note_version()
-        await self.finalize(asyncio.current_task())
+        await self.finalize()
         async with self.flow.giving():
             await self._store(key, None, json.dumps(new), [], time.perf_counter())
         return new
@@ -314,34 +374,44 @@ class Steps:
         """See :meth:`Context.sleep`."""
         seconds = duration(pause).total_seconds()
         key = self.key(name)
-        with self._asking(key):
+        with self._asking(key, "sleep"):
             stored = await self._given(key, "sleep")
             if stored is not None and stored.ended:
                 return
-            await self.finalize(asyncio.current_task())
+            await self.finalize()
             await self.flow.wait(Wait("sleep", key.name, key.nth, seconds, blocking))
+            async with self.flow.giving():
+                end = key.name, key.nth, self.past.in_order(key)
+                await self.fence.send(self.fence.engine.end_sleep, *end)
+            self.progressed = True
 
     async def signal(self, name: str, timeout: Pause | None, *, blocking: bool) -> Signal | None:
         """Return the next signal of a name, or suspend the handler until it comes; ``None`` past the timeout."""
         seconds = None if timeout is None else duration(timeout).total_seconds()
-        key = self.key(name)
-        take = partial(self.fence.send, self.fence.engine.take_signal, key.name, key.nth, seconds)
+        key, began = self.key(name), time.perf_counter()
+
+        async def take() -> tuple[str, str | None]:
+            left = None if seconds is None else max(seconds - (time.perf_counter() - began), 0.0)
+            return await self.fence.send(self.fence.engine.take_signal, key.name, key.nth, left)
+
         return await self.take(key, take, seconds, blocking=blocking)
 
     async def take(
         self, key: Key, take: Take, seconds: float | None = None, hashed: str | None = None, *, blocking: bool
     ) -> Signal | None:
         """Return the signal that ``take`` gets, or that is stored, or suspend the handler until it comes."""
-        with self._asking(key):
+        with self._asking(key, "wait", hashed):
             stored = await self._given(key, "wait", hashed)
             if stored is not None and stored.ended:
                 return _signal(stored.result)
             await self._stop()
             await self.flow.turn(key)
-            await self.finalize(asyncio.current_task())
-            async with self.flow.giving():
-                answer, text = await take()
-            if answer == "pending":
+            await self.finalize()
+            while True:
+                async with self.flow.giving():
+                    answer, text = await take()
+                if answer != "pending":
+                    break
                 # A new wait for a child is stored already.
                 self.progressed = self.progressed or (stored is None and hashed is not None)
                 await self.flow.wait(Wait("wait", key.name, key.nth, seconds, blocking))
@@ -355,17 +425,23 @@ class Steps:
         text: str | None,
         errors: Errors,
         began: float,
-        *,
-        final: bool = False,
     ) -> None:
+        async with self._storing:  # what was cut off before ended before
+            for end in [end for end in self._ends if end.cut and not self.flow.over]:
+                await self._store_end(end)
         took, in_order = timedelta(seconds=time.perf_counter() - began), self.past.in_order(key)
-        step = key.name, key.nth, hashed, text, json.dumps(errors), took, final, in_order
+        step = key.name, key.nth, hashed, text, json.dumps(errors), took, False, in_order
         await self.fence.send(self.fence.engine.store_step, *step)
         self.progressed = self.progressed or text is not None
 
 
 _INSIDE: contextvars.ContextVar[str | None] = contextvars.ContextVar("step", default=None)
 """The step that runs."""
+
+
+def inside_step() -> bool:
+    """Return whether the caller is the function of a step."""
+    return _INSIDE.get() is not None
 
 
 def _error(key: Key, record: Mapping[str, Any]) -> StepError:

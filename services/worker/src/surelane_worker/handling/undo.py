@@ -20,26 +20,30 @@ class UndoError(Exception):
     """The handler no longer gets to an undo that it registered."""
 
 
-async def undo(attempt: Attempt, replay: Awaitable[object], is_last: Callable[[], bool]) -> Undone:
-    """Await ``replay``, the handler that stops, and run its undos. A failed one is tried again before earlier ones run.
+async def undo(attempt: Attempt, replay: Awaitable[object], most: int, is_last: Callable[[], bool]) -> Undone:
+    """Await ``replay``, the handler that stops, and run its undos, each of them although a later one failed.
 
-    If no attempt follows, the other undos run all the same.
+    A failed one is tried again in further attempts, ``most`` times in all. ``is_last``: whether no attempt follows.
     """
     stopped = await _stopped(attempt, replay)
     steps = attempt.steps
     lost = await steps.begin_undos()
-    if lost and not is_last():
-        raise stopped if isinstance(stopped, Exception) else UndoError(f"the handler does not get to {lost}")
+    failed: Exception | None = None
     for key, call in reversed(steps.undos):
         stored = await steps.stored(key, "step")
         if stored is not None and stored.ended:
             continue
+        tries = 1 + (0 if stored is None else stored.tried.get("tries", 0)) // (call.retries + 1)
         try:
-            await call()
-        except (StepError, StepMismatchError):
-            if not is_last():
-                raise
-            await steps.finalize()
+            await steps.run_undo(key, call, final=tries >= most)
+        except (StepError, StepMismatchError) as error:
+            failed = failed or error
+    if failed is None and lost:
+        failed = (
+            stopped if isinstance(stopped, Exception) else UndoError(f"the handler does not get to {lost}")
+        )
+    if failed is not None and not is_last() and await steps.left_undos():
+        raise failed
     return Undone()
 
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from surelane.events import Event
-from surelane_service.lifecycle import sleep_unless
+from surelane_service.lifecycle import apart, sleep_unless
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.fence import Fence
 
@@ -50,7 +50,7 @@ async def transcript(event: Event, ctx: Context, part: int) -> AsyncIterator[Tra
         yield None
         return
     kept = Transcript(attempt_of(ctx).steps.fence, part)
-    writing = asyncio.create_task(kept.write())
+    writing = apart(kept.write())
     try:
         yield kept
         kept.end()

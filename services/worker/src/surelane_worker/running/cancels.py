@@ -14,13 +14,16 @@ from surelane_service.engine import CANCEL_GRACE, Engine
 from surelane_service.logs import get_logger
 from surelane_service.pool import CANCELS, Listener
 from surelane_worker.handling.outcomes import Release
-from surelane_worker.leasing import CANCELLED, Claim, Leases
+from surelane_worker.handling.threads import CANCELLED
+from surelane_worker.leasing import Claim, Leases
 from surelane_worker.settling import Settler
 
 LONG = 0.2
 """Seconds between two looks at the running handlers. The worker listens if two looks find the same handler."""
 QUIET = 10.0
 """Seconds without such a handler after which the worker stops listening."""
+LATE = CANCEL_GRACE.total_seconds() / 2
+"""Seconds after a cancel at which threads that still run keep the claim."""
 POLL = 1.0
 """Seconds between two questions behind a transaction pooler, where no session can listen."""
 
@@ -107,3 +110,10 @@ class Cancels:
                 self.settler.put(claim, Release())
             else:
                 work.stop(CANCELLED)
+                asyncio.get_running_loop().call_later(LATE, self._wait_for_threads, claim)
+
+    def _wait_for_threads(self, claim: Claim) -> None:
+        """Keep the claim of a cancelled handler whose threads still run, up to another lease."""
+        work = self.leases.held.get(claim)
+        if work is not None and claim.outcome is None and work.overdue():
+            self._extending = asyncio.create_task(self.leases.outlast(claim))

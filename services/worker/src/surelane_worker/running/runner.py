@@ -55,9 +55,10 @@ from surelane_worker.handling.records import (
     result_text,
 )
 from surelane_worker.handling.steps import StepError
+from surelane_worker.handling.threads import LOST
 from surelane_worker.handling.undo import undo
 from surelane_worker.handling.versions import FIRST, noted
-from surelane_worker.leasing import LOST, Claim, Work
+from surelane_worker.leasing import Claim, Work
 from surelane_worker.observing.tracing import Observer
 from surelane_worker.running.coalescing import Coalescer
 from surelane_worker.settling import Settler
@@ -221,7 +222,8 @@ class Runner:
         limit: asyncio.Timeout | None = None
         try:
             await attempt.prepare(events)
-            attempt.main = work.task or asyncio.current_task()
+            attempt.begin(work.task or asyncio.current_task())
+            work.overdue = attempt.overdue
             try:
                 handler = handler.for_event(events[0])
                 if handler.version is None and events[0].notes is None:  # nearly every event
@@ -237,7 +239,8 @@ class Runner:
                     outcome = outcome_of(await call)
                     return outcome
             finally:
-                attempt.finish()
+                await attempt.finish()
+                work.overdue = bool
         except (SlackBusyError, NotInstalledError, NoKeyError) as error:
             return await self._put_off(attempt, events[0], error)
         except BaseException as error:  # noqa: BLE001 - no exception of a handler may end the worker
@@ -258,7 +261,9 @@ class Runner:
     def _call(self, handler: Handler, given: Given, attempt: Attempt) -> Awaitable[object]:
         call = handler.call(given, Context(attempt))
         if attempt.undoing and attempt.version == (handler.version or FIRST):
-            return undo(attempt, call, lambda: not self._goes_on(attempt.events[0], attempt))
+            event = attempt.events[0]
+            most = event.max_attempts or self._settings.max_attempts
+            return undo(attempt, call, most, lambda: not self._goes_on(event, attempt))
         return call
 
     @staticmethod

@@ -12,7 +12,8 @@ from surelane_service.engine import band_of
 from surelane_service.logs import get_logger
 from surelane_worker.handling.answers import Answers
 from surelane_worker.handling.handler import Handler, fresh_variables, left_values
-from surelane_worker.leasing import DRAINED, Capacity, Leases, Work, works_of
+from surelane_worker.handling.threads import DRAINED
+from surelane_worker.leasing import Capacity, Leases, Work, works_of
 from surelane_worker.running.runner import Runner
 from surelane_worker.worker_settings import WorkerSettings
 

@@ -21,7 +21,7 @@ from aiohttp.hdrs import AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER
 from aiohttp.payload import Payload
 from yarl import URL
 
-from surelane_service.lifecycle import sleep_unless
+from surelane_service.lifecycle import apart, sleep_unless
 from surelane_service.logs import get_logger
 from surelane_worker.observing.metrics import Metrics
 from surelane_worker.slack.limits import (
@@ -166,7 +166,7 @@ class Limiter:
         self._wanted[limit.name] = limit
         self._changed.set()
         if self._keeper is None or self._keeper.done():
-            self._keeper = asyncio.create_task(self._keep())
+            self._keeper = apart(self._keep())
 
     async def _keep(self) -> None:
         """Ask the database for turns, as long as there are callers."""
@@ -206,7 +206,7 @@ class Limiter:
             self._away_until = max(self._away_until, self._clock() + AWAY)
         if self._clock() < self._away_until:
             return None
-        self._question = asyncio.create_task(self._ask(limits, asked))
+        self._question = apart(self._ask(limits, asked))
         # Do not cancel a slow statement: the cancellation would be slow as well.
         await asyncio.wait([self._question], timeout=PATIENCE)
         error = self._question.exception() if self._question.done() else TimeoutError()

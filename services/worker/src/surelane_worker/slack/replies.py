@@ -216,14 +216,17 @@ class Replies:
         if not place.channel or not place.message_ts:
             raise NowhereToReplyError
         where = {"channel": place.channel, "timestamp": place.message_ts}
+        await self._check_claim()
         await allowing(("already_reacted",), self._client.reactions_add(name=name.strip(":"), **where))
 
     async def set_status(self, event: Event, status: str, **arguments: Any) -> None:
         """Show in the thread what is going on. An empty status removes it. Slack drops it after two minutes."""
+        await self._check_claim()
         await self._client.assistant_threads_setStatus(**_thread_of(event), status=status, **arguments)
 
     async def set_title(self, event: Event, title: str, **arguments: Any) -> None:
         """Give an assistant's thread a title."""
+        await self._check_claim()
         await self._client.assistant_threads_setTitle(**_thread_of(event), title=title, **arguments)
 
     async def set_suggested_prompts(self, event: Event, prompts: Mapping[str, str], **arguments: Any) -> None:
@@ -231,6 +234,7 @@ class Replies:
         place = place_of(event.payload)
         if not place.channel:
             raise NowhereToReplyError
+        await self._check_claim()
         offered = [{"title": title, "message": message} for title, message in prompts.items()]
         await self._client.assistant_threads_setSuggestedPrompts(
             channel_id=place.channel, thread_ts=place.thread_ts, prompts=offered, **arguments

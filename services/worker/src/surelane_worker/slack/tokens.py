@@ -18,6 +18,7 @@ from surelane.events import Event
 from surelane.slack import OWN, is_shared, reporter_of
 from surelane_service.durations import jittered
 from surelane_service.installations import BOT, Expiring, Installations, Owner, Stored
+from surelane_service.lifecycle import apart
 from surelane_service.logs import get_logger
 from surelane_worker.slack.client import SlackClients, slack_error
 from surelane_worker.slack.limits import SlackBusyError
@@ -129,7 +130,7 @@ class Tokens:
             return known.clients
         lookup = self._lookups.get(owner)
         if lookup is None:
-            lookup = self._lookups[owner] = asyncio.create_task(self._look_up(owner, known))
+            lookup = self._lookups[owner] = apart(self._look_up(owner, known))
             lookup.add_done_callback(partial(self._looked_up, owner))
         return await asyncio.shield(lookup)  # one event's cancellation is not the others'
 

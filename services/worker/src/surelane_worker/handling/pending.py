@@ -1,0 +1,117 @@
+"""See what goes on in the tasks of an attempt besides its steps and waits.
+
+A handler is suspended only if nothing but its waits can wake it. Python lists no reasons for which a task rests. But
+its coroutines tell: a sleep, a call, a thread or a timeout goes on by itself; a lock, a queue, a group of tasks or
+another task does not. What is none of these is taken for something that goes on: the handler then keeps its slot.
+"""
+
+import asyncio
+import gc
+from collections.abc import Collection, Iterable, Iterator
+from contextvars import Context as Variables
+from math import inf
+from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType, MethodType
+from typing import Any
+
+from surelane_service.lifecycle import RUN
+
+Future = asyncio.Future[Any]
+Task = asyncio.Task[Any]
+
+_RESTING = ("asyncio.locks", "asyncio.queues", "asyncio.taskgroups")
+"""Modules whose functions wait for other tasks alone."""
+_OF_ANYIO = ("TaskGroup.", "Event.", "Lock.", "Semaphore.", "CapacityLimiter.")
+"""Those of anyio."""
+_BETWEEN = ("cr_await", "gi_yieldfrom", "ag_await")
+_FRAMES = ("cr_frame", "gi_frame", "ag_frame")
+_CODE = (CoroutineType, GeneratorType, AsyncGeneratorType)
+
+
+def tasks_of(run: object) -> list[Task]:
+    """Return the tasks that work for an attempt: its own, and all that they began in a context of theirs."""
+    return [task for task in asyncio.all_tasks() if _run_of(task) is run]
+
+
+def going_on(tasks: Collection[Task], waits: Collection[Future]) -> list[Future | None]:
+    """Return what the tasks await and goes on by itself; ``None`` stands for a task that is about to run.
+
+    ``waits``: the futures of the handler's own waits.
+    """
+    found: list[Future | None] = []
+    for task in tasks:
+        awaited: Future | None = getattr(task, "_fut_waiter", None)  # has no public name
+        if awaited is None or awaited.done():
+            found.append(None)
+        elif not _rests(task, awaited, tasks, waits):
+            found.append(awaited)
+    return found
+
+
+def _run_of(task: Task) -> object:
+    """Return the attempt in whose context a task runs."""
+    variables: Variables | None
+    if hasattr(task, "get_context"):  # since Python 3.12
+        variables = task.get_context()
+    else:  # a task refers to its own context first
+        variables = next((each for each in gc.get_referents(task) if isinstance(each, Variables)), None)
+    return None if variables is None else variables.get(RUN)
+
+
+def _rests(task: Task, awaited: Future, tasks: Collection[Task], waits: Collection[Future]) -> bool:
+    """Return whether only the handler's waits, or its other tasks, can wake a task."""
+    code = [
+        each for each in _code_of(task.get_coro()) if not _module(each).startswith("surelane_worker.running")
+    ]
+    if any(map(_is_timed, code)):
+        return False
+    if awaited in waits:
+        return True
+    if isinstance(awaited, asyncio.Task):
+        return awaited in tasks
+    if (together := getattr(awaited, "_children", None)) is not None:  # asyncio.gather
+        return _all_rest(together, tasks, waits)
+    innermost = code[-1] if code else None
+    if innermost is None or (frame := _frame(innermost)) is None:
+        return False
+    module, name = _module(innermost), frame.f_code.co_qualname
+    if module == "asyncio.tasks" and name in ("wait", "_wait", "wait_for"):
+        given = frame.f_locals
+        return given.get("timeout") is None and _all_rest(given.get("fs") or [given.get("fut")], tasks, waits)
+    return module in _RESTING or (module.startswith("anyio.") and name.startswith(_OF_ANYIO))
+
+
+def _all_rest(futures: Iterable[Any], tasks: Collection[Task], waits: Collection[Future]) -> bool:
+    return all(
+        each.done() or each in tasks or each in waits or hasattr(each, "_children") for each in futures
+    )
+
+
+def _code_of(what: Any) -> Iterator[Any]:
+    """Yield the coroutines and generators of a task, from its outermost one on."""
+    while what is not None:
+        if not isinstance(what, _CODE):  # such as what drives an asynchronous generator
+            what = next((each for each in gc.get_referents(what) if isinstance(each, _CODE)), None)
+            continue
+        yield what
+        what = next((getattr(what, name) for name in _BETWEEN if hasattr(what, name)), None)
+
+
+def _frame(code: Any) -> FrameType | None:
+    return next((getattr(code, name) for name in _FRAMES if hasattr(code, name)), None)
+
+
+def _module(code: Any) -> str:
+    frame = _frame(code)
+    return "" if frame is None else str(frame.f_globals.get("__name__"))
+
+
+def _is_timed(code: Any) -> bool:
+    """Return whether a timeout around what a coroutine awaits has not passed yet."""
+    for each in gc.get_referents(code):
+        holder = each.__self__ if isinstance(each, MethodType) else each
+        if isinstance(holder, asyncio.Timeout):
+            if holder.when() is not None and "active" in repr(holder):
+                return True
+        elif type(holder).__module__.startswith("anyio.") and -inf < getattr(holder, "deadline", inf) < inf:
+            return True
+    return False
