@@ -447,6 +447,7 @@ declare
     _claims int4[];
     _held int8[];
     _behind int8[];
+    _cancelled int8[];
 begin
     select array_agg((pair ->> 0)::int8), array_agg((pair ->> 1)::int4) into _ids, _claims from jsonb_array_elements(_given -> 'followers') as pair;
     _held := agent.settle_alike(_given ->> 'outcome', array[_id], array[_claim], array[nullif(_given -> 'argument', 'null')], true);
@@ -455,12 +456,15 @@ begin
     end if;
     _behind := agent.hold_claims(_ids, _claims);
     if exists (select from agent.settle_answers(_ids, _claims, _behind) as a where a.answer = 'busy')
-    or cardinality(agent.hold_endings(_behind, _behind, 'completed')) < cardinality(_behind) then
+    or cardinality(agent.hold_endings(_behind, _behind, 'cancelled')) < cardinality(_behind) then
         raise lock_not_available using message = format('a follower of event %s is locked', _id);
     end if;
     if _given ->> 'outcome' in ('await', 'suspend') and not exists (select from agent.event where id = _id and (notes ? 'undo') is not true) then
-        -- It was asked to be cancelled, and has ended or begins its undos.
-        perform agent.return_events(_behind, false);
+        -- It was asked to be cancelled, and has ended or begins its undos. So do such followers: without
+        -- a claim, nothing would find them, and their group would wait for good.
+        _cancelled := array(select id from agent.event where id = any(_behind) and cancelled_by is not null);
+        perform agent.archive_events(_cancelled, 'cancelled', 'cancelled while running');
+        perform agent.return_events(array(select id from unnest(_behind) as id where id <> all(_cancelled)), false);
     else
         perform agent.archive_events(_behind, 'completed', 'coalesced into ' || _into);
     end if;
