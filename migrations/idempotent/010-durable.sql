@@ -286,10 +286,15 @@ begin
 end
 $$;
 
--- The same by the event's natural key, or its id.
+-- The same by the event's natural key, or its id. A program reaches what its role stored and, by
+-- Slack's own keys, which cannot be guessed, Slack's events. Others are not live for it.
 create or replace function agent.signal(_key text, _name text, _value jsonb default null) returns text
 language sql volatile security definer
-as $$ select agent.signal_event(agent.live_event(_key), _name, _value::json) $$;
+as $$
+    select agent.signal_event((
+        select e.id from agent.event as e where e.id = agent.live_event(_key)
+        and (agent.stored_by_caller(e.enqueued_by) or e.kind like 'slack.%' and e.item_key = agent.bounded_key(_key))), _name, _value::json)
+$$;
 
 -- Returns the steps, signals, tags and progress of an event, live or ended, as a JSON array in the
 -- order of time, for operators. It leaves out the results of steps, which may be large.
@@ -460,8 +465,8 @@ begin
         raise lock_not_available using message = format('a follower of event %s is locked', _id);
     end if;
     if _given ->> 'outcome' in ('await', 'suspend') and not exists (select from agent.event where id = _id and (notes ? 'undo') is not true) then
-        -- It was asked to be cancelled, and has ended or begins its undos. So do such followers: without
-        -- a claim, nothing would find them, and their group would wait for good.
+        -- It was asked to be cancelled, and has ended or begins its undos. So do such followers:
+        -- without a claim nothing would find them, and their group would wait for good.
         _cancelled := array(select id from agent.event where id = any(_behind) and cancelled_by is not null);
         perform agent.archive_events(_cancelled, 'cancelled', 'cancelled while running');
         perform agent.return_events(array(select id from unnest(_behind) as id where id <> all(_cancelled)), false);
