@@ -34,17 +34,22 @@ end
 $$;
 
 -- Adds kinds that are new to agent.kind. A kind that another transaction is just adding is left to
--- it, without waiting. If that rolls back, the next insert of the kind or the next sweep adds it.
+-- it after 30 ms. If that rolls back, the next insert of the kind or the next sweep adds it.
 create or replace function agent.register_kinds(_kinds text[]) returns void
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
+set lock_timeout = '30ms'
 as $$
+declare
+    _kind text;
 begin
-    insert into agent.kind (kind)
-    select new.kind from (
-        select distinct given as kind from unnest(_kinds) as given where not exists (select from agent.kind where kind = given) order by given offset 0
-    ) as new
-    where pg_try_advisory_xact_lock(hashtextextended('agent.kind ' || new.kind, 0)) on conflict do nothing;
+    for _kind in select distinct given from unnest(_kinds) as given where not exists (select from agent.kind where kind = given) order by given loop
+        begin
+            insert into agent.kind (kind) values (_kind) on conflict do nothing;
+        exception when lock_not_available or deadlock_detected then
+            null;
+        end;
+    end loop;
 end
 $$;
 
@@ -575,10 +580,12 @@ begin
     perform agent.register_kinds(array(select j.kind from unnest(_new) as j));
 
     -- Batches that move duplicates take turns in a group: one that lost the race to be its first
-    -- holds the head for key share, and two that raise that deadlock. 1,024 turns: each is a lock.
+    -- holds the head for key share, and two that raise that deadlock. 1,024 turns, as each is a
+    -- lock. After two seconds a batch goes on: at worst one of two is rolled back, and sent again.
     if _on_duplicate <> 'skip' then
-        perform pg_advisory_xact_lock(hashtext('agent.enqueue_jobs'), turn)
-        from (select distinct hashtext(j.group_key) & 1023 as turn from unnest(_new) as j where j.group_key is not null order by turn) as turns;
+        for _place in select distinct hashtext(j.group_key) & 1023 as turn from unnest(_new) as j where j.group_key is not null order by turn loop
+            exit when not agent.await_turn('enqueue_jobs ' || _place, '2s');
+        end loop;
     end if;
     -- A duplicate that moves is locked in its place: jobs that may meet one go singly.
     if _on_duplicate = 'skip' or not exists (select from unnest(_new) as j where j.item_key is not null or j.dedupe_key is not null) then

@@ -491,7 +491,7 @@ begin
         select e.kind, e.changes #>> '{0,limit_key}' as key, e.claimed[array_upper(e.claimed, 1)] as began
         from agent.event as e where e.id = any(_ids) and e.lane < 0
     loop
-        if pg_try_advisory_xact_lock(hashtextextended('agent.limit ' || _e.kind || ' ' || _e.key, 0)) then
+        if agent.take_turn(agent.limit_turn(_e.kind, _e.key)) then
             update agent.limit_state as s set counts[counted.nth] = s.counts[counted.nth] - 1
             from (
                 select latest.at, (
