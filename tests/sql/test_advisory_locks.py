@@ -126,6 +126,22 @@ async def test_a_login_cannot_keep_a_dead_workers_session_or_take_the_next_one(
     assert await Engine(await connect("surelane_worker")).open_session("w2", "1", starts=True)
 
 
+@pytest.mark.parametrize("table", ["limit_state", "limit_note"])
+async def test_a_limits_row_that_is_locked_by_hand_stops_no_other_kind(
+    queue: Connection, connect: Connect, table: str
+) -> None:
+    await queue.execute(f"{LIMIT}; select agent.enqueue('job') from generate_series(1, 2)")
+    (row,) = await do.claim(queue)
+    await do.complete(queue, pair(row))
+    holder = await connect()
+    async with holder.transaction():
+        await holder.execute(f"select from agent.{table} for update")
+        for _ in range(8):
+            other = await do.enqueue(queue, "other")
+            rows = await do.claim(queue, "job", "other")
+            assert other in {row["id"] for row in rows}
+
+
 async def test_the_doctor_names_a_foreign_holder(
     queue: Connection, foreign: Connection, connect: Connect
 ) -> None:
