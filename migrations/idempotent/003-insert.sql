@@ -9,7 +9,9 @@
 --   store_new_events: the new ones of a batch in one statement; insert_events
 --   insert_events: ingest, for each batch
 --   require_kind: refuses kinds that stand for a person; jobs
---   job_from_json: a job as a row; enqueue, fan-outs, schedules
+--   is_producer, stored_by_caller: what a program may change; duplicates, signals
+--   job_from_json: a job as a row; the next one, schedules, webhooks
+--   given_job: the same of a caller's job; enqueue, fan-outs, children
 --   enqueue_job: stores or moves one job; enqueue, schedules
 --   add_change, after_lapse: the changes that an event keeps; all that move one
 --   move_event: another time for a waiting event; enqueue_job, reschedule_event
@@ -32,17 +34,22 @@ end
 $$;
 
 -- Adds kinds that are new to agent.kind. A kind that another transaction is just adding is left to
--- it, without waiting. If that rolls back, the next insert of the kind or the next sweep adds it.
+-- it after 30 ms. If that rolls back, the next insert of the kind or the next sweep adds it.
 create or replace function agent.register_kinds(_kinds text[]) returns void
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
+set lock_timeout = '30ms'
 as $$
+declare
+    _kind text;
 begin
-    insert into agent.kind (kind)
-    select new.kind from (
-        select distinct given as kind from unnest(_kinds) as given where not exists (select from agent.kind where kind = given) order by given offset 0
-    ) as new
-    where pg_try_advisory_xact_lock(hashtextextended('agent.kind ' || new.kind, 0)) on conflict do nothing;
+    for _kind in select distinct given from unnest(_kinds) as given where not exists (select from agent.kind where kind = given) order by given loop
+        begin
+            insert into agent.kind (kind) values (_kind) on conflict do nothing;
+        exception when lock_not_available or deadlock_detected then
+            null;
+        end;
+    end loop;
 end
 $$;
 
@@ -313,6 +320,19 @@ begin
 end
 $$;
 
+-- Whether the session is a program's that may enqueue, but neither works nor operates.
+create or replace function agent.is_producer() returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+return has_function_privilege(session_user, 'agent.enqueue_jobs(jsonb, text)', 'execute')
+    and not has_function_privilege(session_user, 'agent.cancel_live(text, text, text, boolean)', 'execute');
+
+-- Whether the caller may change an event, by its enqueued_by: a program only what its role stored.
+create or replace function agent.stored_by_caller(_enqueued_by text) returns boolean
+language sql stable
+set search_path = pg_catalog, pg_temp
+return _enqueued_by = session_user or starts_with(_enqueued_by, session_user || ': ') or not agent.is_producer();
+
 -- A job in JSON, with the names of enqueue's parameters, as a row: {"kind": …, "payload": …, …}.
 create or replace function agent.job_from_json(_job jsonb) returns agent.event
 language plpgsql volatile security definer
@@ -355,6 +375,33 @@ begin
 end
 $$;
 
+-- A job that a program or handler gives, as a row. Refuses the keys of schedules, webhooks, Slack
+-- and events that run again: these would find the job, and store nothing. A schedule counts the
+-- jobs of its group, too. A hash may stand for such a key: programs give none. What a program notes
+-- as its requester follows its role.
+create or replace function agent.given_job(_job jsonb) returns agent.event
+language plpgsql volatile security definer
+as $$
+declare
+    _new agent.event := agent.job_from_json(_job);
+    _kept text := (
+        select key from unnest(array[_job ->> 'item_key', _job ->> 'group_key']) with ordinality as given (key, nth)
+        where key like 'cron:%' or key like 'sha256:%' and agent.is_producer()
+        or nth = 1 and key ~ '^(webhook:|event:(cron|webhook):|trigger:[0-9a-f]{64}$|Ev[0-9A-Z]{9,}$)|:rerun:[0-9]+$' limit 1);
+begin
+    if _kept is not null then
+        raise invalid_parameter_value using message = format('the key %s is kept for schedules, webhooks, Slack and events that run again', left(_kept, 200))
+        , hint = 'Put a word of your own before it, such as report:.';
+    elsif (_new.enqueued_by is null and _new.kind <> 'trigger-fire') or not agent.is_producer() then
+        return _new;
+    elsif _new.kind = 'trigger-fire' then
+        raise insufficient_privilege using message = format('role %s may not act for a webhook: events of kind trigger-fire come from ingest', session_user);
+    end if;
+    _new.enqueued_by := session_user || ': ' || _new.enqueued_by;
+    return _new;
+end
+$$;
+
 -- Adds a job, or finds the pending job with its dedupe key (or the live one with its item key).
 -- skip leaves it, replace gives it the new payload, time, priority and limit key, earliest the
 -- earlier time.
@@ -381,6 +428,9 @@ begin
         continue when not found or (_found.claimed <> '{}' and (_found.item_key = _new.item_key) is not true);
         -- A job that is running, or waits for its children or an answer, stays as it is.
         perform agent.require_kind(_found.kind);
+        if not agent.stored_by_caller(_found.enqueued_by) then
+            raise insufficient_privilege using message = format('role %s may not change event %s, which another role stored', session_user, _found.id);
+        end if;
         if isfinite(_found.vt) and (_found.claimed_by is null or _found.vt <= agent.clock()) then
             if _on_duplicate = 'replace' and agent.priority_of(_new.lane) <> agent.priority_of(_found.lane) then
                 _found.lane := agent.lane_for(_found.kind, agent.priority_of(_new.lane), _found.group_key, _new.event);
@@ -454,7 +504,7 @@ create or replace function agent.enqueue
 , _traceparent text default null, _on_duplicate text default 'skip'
 ) returns int8
 language sql volatile security definer
-return (select id from agent.enqueue_job(agent.job_from_json(jsonb_build_object('kind', _kind, 'payload', _payload, 'dedupe_key', _dedupe_key
+return (select id from agent.enqueue_job(agent.given_job(jsonb_build_object('kind', _kind, 'payload', _payload, 'dedupe_key', _dedupe_key
     , 'run_at', _run_at, 'max_attempts', _max_attempts, 'group_key', _group_key, 'item_key', _item_key, 'enqueued_by', _enqueued_by
     , 'deadline', _deadline, 'traceparent', _traceparent, 'priority', _priority)), _on_duplicate));
 
@@ -524,16 +574,18 @@ begin
     , array_agg(nth order by (read.job).group_key, (read.job).item_key, (read.job).dedupe_key, nth)
     into _new, _ids, _nths
     from (
-        select agent.job_from_json(g.job) as job, nextval('agent.event_id_seq') as new_id, g.nth::int4 as nth
+        select agent.given_job(g.job) as job, nextval('agent.event_id_seq') as new_id, g.nth::int4 as nth
         from jsonb_array_elements(_jobs) with ordinality as g (job, nth)
     ) as read;
     perform agent.register_kinds(array(select j.kind from unnest(_new) as j));
 
     -- Batches that move duplicates take turns in a group: one that lost the race to be its first
-    -- holds the head for key share, and two that raise that deadlock. 1,024 turns: each is a lock.
+    -- holds the head for key share, and two that raise that deadlock. 1,024 turns, as each is a
+    -- lock. After two seconds a batch goes on: at worst one of two is rolled back, and sent again.
     if _on_duplicate <> 'skip' then
-        perform pg_advisory_xact_lock(hashtext('agent.enqueue_jobs'), turn)
-        from (select distinct hashtext(j.group_key) & 1023 as turn from unnest(_new) as j where j.group_key is not null order by turn) as turns;
+        for _place in select distinct hashtext(j.group_key) & 1023 as turn from unnest(_new) as j where j.group_key is not null order by turn loop
+            exit when not agent.await_turn('enqueue_jobs ' || _place, '2s');
+        end loop;
     end if;
     -- A duplicate that moves is locked in its place: jobs that may meet one go singly.
     if _on_duplicate = 'skip' or not exists (select from unnest(_new) as j where j.item_key is not null or j.dedupe_key is not null) then

@@ -489,7 +489,7 @@ declare
     _crowded record;
     _more boolean := false;
 begin
-    if not pg_try_advisory_xact_lock(hashtextextended('agent.share_kind ' || _kind, 0)) then
+    if not agent.take_turn('share_kind ' || _kind) then
         return null;
     end if;
     _others := coalesce((select band from agent.band where kind = _kind and workspace = ''), 0);

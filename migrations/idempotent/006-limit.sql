@@ -7,12 +7,13 @@
 --   limit_key, with_limit_key: the key of an event; inserts, parking
 --   note_key, note_parked, note_freed: notes for claims; all that move a parked event, settles
 --   event_parked: trigger: a parked event gets its key and a note
+--   take_turn, await_turn, limit_turn: one transaction at a time; claims, sweeps, operators
 --   heartbeat_lock: renewals under way; heartbeats, limit_room
 --   limit_room: how many more may begin; hold_key, lists
---   hold_key, await_limit: claim the events of one key; hold_limited
+--   hold_key: claims the events of one key; hold_limited
 --   hold_limited, hold_mixed: claim limited kinds; claims
 --   next_key, park_events, note_keys: events from before a limit, and after it; changes of limits
---   check_limit, declare_limits: workers, before they claim
+--   check_limit, hold_limit, declare_limits: workers, before they claim
 --   set_limit, reset_limit, list_limits: operators
 --   why_limited: why an event waits; why_waiting
 --   sweep_limits: drops what is idle; sweep_kinds
@@ -149,6 +150,37 @@ begin
 end
 $$;
 
+-- Takes the turn of a name until the transaction ends. False: another transaction has it.
+create or replace function agent.take_turn(_name text) returns boolean
+language plpgsql volatile security definer
+as $$
+begin
+    perform from agent.turn where name = _name for update skip locked;
+    -- It waits only for a transaction that is just adding the name.
+    return found or (not exists (select from agent.turn where name = _name) and agent.await_turn(_name));
+end
+$$;
+
+-- The same, after a wait. A claim of 600 events has the turn of its key for 15 to 25 ms.
+create or replace function agent.await_turn(_name text, _most text default '30ms') returns boolean
+language plpgsql volatile security definer
+set lock_timeout = '30ms'
+as $$
+begin
+    perform set_config('lock_timeout', _most, true); -- until this function returns
+    insert into agent.turn (name) values (_name) on conflict do nothing;
+    perform from agent.turn where name = _name for update;
+    return found;
+exception when lock_not_available or deadlock_detected then
+    return false;
+end
+$$;
+
+-- The turn of a limit's key: a hash, as the key names people.
+create or replace function agent.limit_turn(_kind text, _key text) returns text
+language sql immutable parallel safe
+return 'limit ' || hashtextextended('agent.limit ' || _kind || ' ' || _key, 0);
+
 -- The advisory lock that heartbeats share until they commit (agent.extend_leases).
 create or replace function agent.heartbeat_lock() returns int8
 language sql immutable parallel safe
@@ -246,11 +278,14 @@ declare
     _blocked_at timestamptz;
     _seen timestamptz;
 begin
-    select * into _state from agent.limit_state as s where s.kind = _kind and s.limit_key = _key order by s.at desc limit 1;
+    select * into _state from agent.limit_state as s where s.kind = _kind and s.limit_key = _key order by s.at desc limit 1 for update skip locked;
     _known := found;
     _last := _state.at;
     _seen := _state.seen;
-    if not _known then
+    if not _known and exists (select from agent.limit_state as s where s.kind = _kind and s.limit_key = _key) then
+        look_at := _now + interval '1 second'; -- somebody has it locked: other keys and kinds go on
+        return;
+    elsif not _known then
         _state := row(_kind, _key, _now, '{}', '{}', '{}', '-infinity', '-infinity', null, 200);
     end if;
     select * into _room from agent.limit_room(_limit, _state, _now, _most);
@@ -361,19 +396,6 @@ begin
 end
 $$;
 
--- Waits up to 30 ms for the lock of a key. A claim of 600 events holds it for 15 to 25 ms.
-create or replace function agent.await_limit(_lock int8) returns boolean
-language plpgsql volatile
-set lock_timeout = '30ms'
-as $$
-begin
-    perform pg_advisory_xact_lock(_lock);
-    return true;
-exception when lock_not_available then
-    return false;
-end
-$$;
-
 -- Locks up to _limit parked heads, of keys that have a note and room. It looks at keys in the order
 -- of their notes, up to 64 per turn, and takes another turn if one found no event. It skips a key
 -- that another claim looks at, unless there is no other, and parks events from before the limit. A
@@ -394,7 +416,7 @@ declare
     _notes int8;
     _busy boolean;
     _again boolean;
-    _lock int8;
+    _own text;
     _waits boolean := false;
     _most int4[] := agent.attempts_of(_kinds, _max_attempts);
     _grouped text[] := array(select l.kind from agent.limits as l where l.kind = any(_kinds) and l.grouped);
@@ -428,8 +450,8 @@ begin
             _looked := _looked + 1;
             _notes := _notes + _noted.notes;
             -- Claims of a key take turns: so their counts are exact.
-            _lock := hashtextextended('agent.limit ' || _noted.kind || ' ' || _noted.limit_key, 0);
-            if not pg_try_advisory_xact_lock(_lock) and not (_waits and not _busy and agent.await_limit(_lock)) then
+            _own := agent.limit_turn(_noted.kind, _noted.limit_key);
+            if not agent.take_turn(_own) and not (_waits and not _busy and agent.await_turn(_own)) then
                 _busy := true;
                 continue;
             end if;
@@ -440,7 +462,8 @@ begin
             -- Before the look, which then finds all that they stand for.
             delete from agent.limit_note as n where n.ctid = any(array(
                 select due.ctid from agent.limit_note as due
-                where due.kind = _noted.kind and due.limit_key = _noted.limit_key and due.due_at >= _noted.first and due.due_at <= _now order by due.due_at limit 1000));
+                where due.kind = _noted.kind and due.limit_key = _noted.limit_key and due.due_at >= _noted.first and due.due_at <= _now
+                order by due.due_at limit 1000 for update skip locked));
             continue when _noted.limit_key = '';
             if _rule.kind is distinct from _noted.kind then
                 select * into _rule from agent.limits as l where l.kind = _noted.kind;
@@ -607,6 +630,20 @@ begin
 end
 $$;
 
+-- Takes the turn in which a kind's limit changes. Raises 55P03 where another transaction has it for
+-- two seconds, or for as long as the caller waits for a lock.
+create or replace function agent.hold_limit(_kind text) returns void
+language plpgsql volatile security definer
+as $$
+declare
+    _most text := current_setting('lock_timeout');
+begin
+    if not agent.await_turn('kind_limit ' || _kind, case when _most::interval between interval '1 ms' and interval '2 s' then _most else '2s' end) then
+        raise lock_not_available using message = format('another transaction changes the limit of kind %s; try again', left(_kind, 200));
+    end if;
+end
+$$;
+
 -- Records the limits of a worker's handlers: {"kind": {"per": …, "concurrency": …, "rate": …,
 -- "period": seconds, "grouped": …}}. The worker's other kinds have no limit. The last worker that
 -- started decides; a first limit holds until then. Waits 100 ms at most for a limit that another
@@ -636,7 +673,7 @@ begin
         select * into _old from agent.kind_limit as l where l.kind = _given.kind;
         continue when found and (_old.per, _old.concurrency, _old.rate, _old.period, _old.grouped)
             is not distinct from (_given.per, _given.concurrency, _given.rate, _given.period, _given.grouped);
-        perform pg_advisory_xact_lock(hashtextextended('agent.kind_limit ' || _given.kind, 0));
+        perform agent.hold_limit(_given.kind);
         insert into agent.kind_limit (kind, per, concurrency, rate, period, grouped)
         values (_given.kind, _given.per, _given.concurrency, _given.rate, _given.period, _given.grouped)
         on conflict (kind) do update set per = excluded.per, concurrency = excluded.concurrency, rate = excluded.rate, period = excluded.period
@@ -658,7 +695,7 @@ begin
         raise invalid_parameter_value using message = 'kind has from 1 to 200 characters';
     end if;
     perform agent.register_kinds(array[_kind]);
-    perform pg_advisory_xact_lock(hashtextextended('agent.kind_limit ' || _kind, 0));
+    perform agent.hold_limit(_kind);
     insert into agent.kind_limit as l (kind, set_per, set_concurrency, set_rate, set_period, set_at, set_by)
     values (_kind, _per, _concurrency, _rate, _period, agent.clock(), agent.acting())
     on conflict (kind) do update set set_per = coalesce(excluded.set_per, l.set_per), set_concurrency = coalesce(excluded.set_concurrency, l.set_concurrency)
@@ -673,7 +710,7 @@ create or replace function agent.reset_limit(_kind text) returns boolean
 language plpgsql volatile security definer
 as $$
 begin
-    perform pg_advisory_xact_lock(hashtextextended('agent.kind_limit ' || _kind, 0));
+    perform agent.hold_limit(_kind);
     update agent.kind_limit set set_per = null, set_concurrency = null, set_rate = null, set_period = null, set_at = null, set_by = null
     where kind = _kind and set_at is not null;
     if not found then
@@ -725,17 +762,20 @@ begin
         select distinct seen.kind from unnest(_lanes, _found) as seen (lane, kind)
         where seen.lane < 0 and not exists (select from agent.kind_limit as l where l.kind = seen.kind) offset 0
     ) as unknown
-    where pg_try_advisory_xact_lock(hashtextextended('agent.kind_limit ' || unknown.kind, 0)) on conflict do nothing;
+    where agent.take_turn('kind_limit ' || unknown.kind) on conflict do nothing;
     perform agent.note_keys(l.kind, 1000) from agent.kind_limit as l;
     delete from agent.kind_limit as l where l.kind in (
         select idle.kind from agent.kind_limit as idle where not idle.parks and idle.set_at is null
         and not exists (select from unnest(_lanes, _found) as seen (lane, kind) where seen.lane < 0 and seen.kind = idle.kind)
-        and pg_try_advisory_xact_lock(hashtextextended('agent.kind_limit ' || idle.kind, 0)) for update skip locked);
+        and agent.take_turn('kind_limit ' || idle.kind) for update skip locked);
     -- No period is longer than a day.
-    delete from agent.limit_state as s where s.ctid = any(array(
+    with gone as (
+        delete from agent.limit_state as s where s.ctid = any(array(
         select idle.ctid from agent.limit_state as idle where idle.at - timestamptz '1970-01-01 00:00:00+00' < agent.clock() - timestamptz '1970-01-01 00:00:00+00' - interval '25 hours'
         and not exists (select from agent.event as e where e.id = any(idle.running) and e.claimed_by is not null)
-        and pg_try_advisory_xact_lock(hashtextextended('agent.limit ' || idle.kind || ' ' || idle.limit_key, 0))
-        order by idle.at - timestamptz '1970-01-01 00:00:00+00' limit 100 for update skip locked));
+        and agent.take_turn(agent.limit_turn(idle.kind, idle.limit_key))
+        order by idle.at - timestamptz '1970-01-01 00:00:00+00' limit 100 for update skip locked)) returning s.kind, s.limit_key
+    )
+    delete from agent.turn as t using gone where t.name = agent.limit_turn(gone.kind, gone.limit_key);
 end
 $$;

@@ -435,6 +435,7 @@ declare
     _held int8[];
     _groups text[];
     _sooner int8[];
+    _soonest interval;
     _now timestamptz;
 begin
     begin
@@ -442,19 +443,20 @@ begin
         -- A lapsed run of a limited kind no longer counts, so its slot may be taken. The worker has
         -- stopped its handler by then. The clock is read with the rows and this lock held: from
         -- then on a claim counts these runs (agent.limit_room), however late this transaction ends.
-        -- No session takes the lock exclusively, so none waits for it.
-        perform pg_advisory_xact_lock_shared(agent.heartbeat_lock());
+        -- No session of ours takes the lock exclusively. Where a foreign one does, this goes on
+        -- without it, but renews no limited run that would lapse before this has ended.
+        _soonest := case when pg_try_advisory_xact_lock_shared(agent.heartbeat_lock()) then interval '0' else interval '10 s' end;
         _now := agent.clock();
         _held := array(
             select given.id from unnest(_held) as given (id)
             cross join lateral (select lane, vt from agent.event where id = given.id limit 1) as e
-            where e.lane >= 0 or e.vt > _now);
+            where e.lane >= 0 or e.vt > _now + _soonest);
         _groups := array(select distinct group_key from agent.event where id = any(_held) and group_key is not null);
         if _groups <> '{}' then
             _held := _held
                 || array(select id from agent.event where group_key = any(_groups) and not head and claimed_by is not null for update skip locked)
                 || array(select id from agent.event where group_key = any(_groups) and head and claimed_by is not null
-                    and (lane >= 0 or vt > _now) for update skip locked);
+                    and (lane >= 0 or vt > _now + _soonest) for update skip locked);
         end if;
         -- Parked ones whose lease ends sooner than claims of their key expect.
         _sooner := array(

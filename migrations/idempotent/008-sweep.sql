@@ -256,7 +256,7 @@ begin
     perform agent.use_band(given.kind, given.band)
     from (select distinct kind, agent.band_of(lane) as band from unnest(_lanes, _found) as seen (lane, kind) where lane >= 0) as given;
     perform agent.sweep_limits(_lanes, _found);
-    if pg_try_advisory_xact_lock(hashtextextended('agent.band', 0)) then
+    if agent.take_turn('band') then
         delete from agent.band as b where b.workspace is null
         and (exists (select from agent.band as kept where kept.kind = b.kind and kept.band = b.band and kept.workspace is null and kept.ctid < b.ctid)
             -- A band that a crowd needed, now empty.

@@ -327,10 +327,15 @@ begin
 end
 $$;
 
--- The same by the event's natural key, or its id.
+-- The same by the event's natural key, or its id. A program reaches what its role stored and, by
+-- Slack's own keys, which cannot be guessed, Slack's events. Others are not live for it.
 create or replace function agent.signal(_key text, _name text, _value jsonb default null) returns text
 language sql volatile security definer
-as $$ select agent.signal_event(agent.live_event(_key), _name, _value::json) $$;
+as $$
+    select agent.signal_event((
+        select e.id from agent.event as e where e.id = agent.live_event(_key)
+        and (agent.stored_by_caller(e.enqueued_by) or e.kind like 'slack.%' and e.item_key = agent.bounded_key(_key))), _name, _value::json)
+$$;
 
 -- Returns the steps, signals, tags and progress of an event, live or ended, as a JSON array in the
 -- order of time, for operators. It leaves out the results of steps, which may be large.
@@ -510,6 +515,7 @@ declare
     _claims int4[];
     _held int8[];
     _behind int8[];
+    _cancelled int8[];
 begin
     select array_agg((pair ->> 0)::int8), array_agg((pair ->> 1)::int4) into _ids, _claims from jsonb_array_elements(_given -> 'followers') as pair;
     _held := agent.settle_alike(_given ->> 'outcome', array[_id], array[_claim], array[nullif(_given -> 'argument', 'null')], true);
@@ -518,12 +524,15 @@ begin
     end if;
     _behind := agent.hold_claims(_ids, _claims);
     if exists (select from agent.settle_answers(_ids, _claims, _behind) as a where a.answer = 'busy')
-    or cardinality(agent.hold_endings(_behind, _behind, 'completed')) < cardinality(_behind) then
+    or cardinality(agent.hold_endings(_behind, _behind, 'cancelled')) < cardinality(_behind) then
         raise lock_not_available using message = format('a follower of event %s is locked', _id);
     end if;
     if _given ->> 'outcome' in ('await', 'suspend') and not exists (select from agent.event where id = _id and (notes ? 'undo') is not true) then
-        -- It was asked to be cancelled, and has ended or begins its undos.
-        perform agent.return_events(_behind, false);
+        -- It was asked to be cancelled, and has ended or begins its undos. So do such followers:
+        -- without a claim nothing would find them, and their group would wait for good.
+        _cancelled := array(select id from agent.event where id = any(_behind) and cancelled_by is not null);
+        perform agent.archive_events(_cancelled, 'cancelled', 'cancelled while running');
+        perform agent.return_events(array(select id from unnest(_behind) as id where id <> all(_cancelled)), false);
     else
         perform agent.archive_events(_behind, 'completed', 'coalesced into ' || _into);
     end if;
@@ -545,7 +554,7 @@ begin
         select e.kind, e.changes #>> '{0,limit_key}' as key, e.claimed[array_upper(e.claimed, 1)] as began
         from agent.event as e where e.id = any(_ids) and e.lane < 0
     loop
-        if pg_try_advisory_xact_lock(hashtextextended('agent.limit ' || _e.kind || ' ' || _e.key, 0)) then
+        if agent.take_turn(agent.limit_turn(_e.kind, _e.key)) then
             update agent.limit_state as s set counts[counted.nth] = s.counts[counted.nth] - 1
             from (
                 select latest.at, (

@@ -4,7 +4,7 @@
 --   run_child: a handler starts a child and takes its end; workers
 --   child_of, child_end: whose child an event is, and how it ended; run_child
 --   event_hist_child: trigger: a parent hears how its child ended
---   fan_out: a program
+--   start_workflow, fan_out: children and their continuation; settle_fanned_out, a program
 --   settle_fanned_out: a handler, under the fence
 --   continue_anew: a held event ends, and its successor begins; settle_fanned_out
 --   rerun_first: which event one runs again; reruns (015), and the rest below
@@ -106,7 +106,7 @@ set enable_seqscan = off
 as $$
 declare
     _held agent.event;
-    _child agent.event := agent.job_from_json(_job);
+    _child agent.event := agent.given_job(_job);
     _past agent.event_hist;
     _added record;
 begin
@@ -152,11 +152,13 @@ $$;
 -- Starts children (a JSON array of jobs) and the continuation that runs once, when all of them have
 -- ended, however they did. {"fails_with_children": true} on the continuation makes it end as failed
 -- with the first child that does not complete. Returns the continuation's id.
-create or replace function agent.fan_out(_children jsonb, _continuation jsonb, _continues int8 default null) returns int8
+-- _continues: the continuation that waits for this one, too. No program may call it: it would end
+-- others' workflows.
+create or replace function agent.start_workflow(_children jsonb, _continuation jsonb, _continues int8) returns int8
 language plpgsql volatile security definer
 as $$
 declare
-    _waiting agent.event := agent.job_from_json(_continuation);
+    _waiting agent.event := agent.given_job(_continuation);
     _child agent.event;
     _given record;
     _id int8;
@@ -176,7 +178,7 @@ begin
     for _given in
         -- Read as they were given: so they get their times.
         select read.job, read.nth
-        from (select agent.job_from_json(g.job) as job, g.nth from jsonb_array_elements(_children) with ordinality as g (job, nth)) as read
+        from (select agent.given_job(g.job) as job, g.nth from jsonb_array_elements(_children) with ordinality as g (job, nth)) as read
         order by (read.job).group_key, (read.job).item_key, read.nth
     loop
         _child := _given.job;
@@ -191,6 +193,13 @@ begin
     return _id;
 end
 $$;
+
+-- The same for a program, whose continuation no other one waits for. The third parameter of 1.0 is
+-- gone: it took any event's id.
+drop function if exists agent.fan_out(jsonb, jsonb, int8);
+create or replace function agent.fan_out(_children jsonb, _continuation jsonb) returns int8
+language sql volatile security definer
+as $$ select agent.start_workflow(_children, _continuation, null) $$;
 
 -- Ends an event that the caller holds as completed, and stores its successor: with its keys, group,
 -- kind, priority and trace, another payload and no steps. The successor takes the event's place in
@@ -250,7 +259,7 @@ begin
         perform agent.continue_anew(_id, _fan #> '{continuation,payload}');
         set constraints agent.member_joins immediate;
     elsif _held <> '{}' then
-        _continuation := agent.fan_out(_fan -> 'children', _fan -> 'continuation', _continues);
+        _continuation := agent.start_workflow(_fan -> 'children', _fan -> 'continuation', _continues);
         -- Each of the two knows the other: operators find the workflow from any event of it.
         update agent.event set continuation_id = null, changes = agent.add_change(changes, jsonb_build_object(
             'action', 'fanned out', 'at', agent.clock(), 'id', _continuation, 'children', jsonb_array_length(_fan -> 'children')))

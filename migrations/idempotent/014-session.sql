@@ -5,6 +5,7 @@
 --   own_timeline, note_timeline: whether a failover lost commits; all services
 --   worker_alive, list_workers: the list of workers; operators, ingest
 --   session_class, open_sessions: the locks by which workers live; rescues, lists
+--   foreign_locks: who else has one of the queue's locks; the doctor
 --   open_session, join_session, introduce_worker, declare_attempts: a worker's new connection
 --   watch_sessions: responder and deputy
 --   announce_worker, retire_worker: a worker, at its start and its end
@@ -63,14 +64,34 @@ language sql immutable parallel safe
 return 1937077859;
 
 -- The sessions of workers that are open on this database, on other connections than that of process
--- _but. Every role may read pg_locks.
+-- _but. Every role may read pg_locks, and take such a lock: those of other roles do not count.
 create or replace function agent.open_sessions(_but int4 default null) returns int4[]
 language sql volatile security definer
 set jit = off
 return array(
     select l.objid::int8::int4 from pg_locks as l
     where l.locktype = 'advisory' and l.classid = agent.session_class()::oid and l.objsubid = 2 and l.granted
-    and l.database = (select d.oid from pg_database as d where d.datname = current_database()) and l.pid is distinct from _but);
+    and l.database = (select d.oid from pg_database as d where d.datname = current_database()) and l.pid is distinct from _but
+    and exists (select from pg_stat_get_activity(l.pid) as a where has_function_privilege(a.usesysid, 'agent.open_session(text, text, boolean)', 'execute')));
+
+-- The queue's advisory locks that sessions of other roles have, by session. The queue goes on
+-- without them, but more slowly: wake-ups wait for polls, for example.
+create or replace function agent.foreign_locks() returns table (pid int4, application text, role text, what text)
+language sql volatile security definer
+set jit = off
+as $$
+    select l.pid, a.application_name, a.usename::text, string_agg(distinct known.what, ', ')
+    from pg_locks as l join pg_stat_activity as a on a.pid = l.pid
+    join (
+        select 2 as sub, agent.session_class()::int8 as key, 'a session of a worker' as what
+        union all select 1, agent.heartbeat_lock(), 'heartbeats'
+        union all select 1, 31321898691465844, 'migrations'
+        union all select 1, agent.position_lock(w.kinds, place), 'positions' from agent.worker as w cross join generate_series(0, 1) as place
+    ) as known on known.sub = l.objsubid and known.key = case l.objsubid when 2 then l.classid::int8 else l.classid::int8 << 32 | l.objid::int8 end
+    where l.locktype = 'advisory' and l.granted and l.database = (select d.oid from pg_database as d where d.datname = current_database())
+    and not has_function_privilege(a.usesysid, 'agent.open_session(text, text, boolean)', 'execute')
+    group by l.pid, a.application_name, a.usename
+$$;
 
 -- Opens a worker's session on this connection, if it has none: a lock under a key of its own, which
 -- PostgreSQL drops as the connection ends. Others see by it that the worker lives. It is shared:
@@ -87,8 +108,11 @@ declare
     _session int4 := nullif(current_setting('surelane.session', true), '');
 begin
     if _session is null then
-        _session := nextval('agent.worker_session');
-        perform pg_advisory_lock_shared(agent.session_class(), _session);
+        loop
+            -- A new key, which no other login could have locked beforehand.
+            _session := hashtextextended(gen_random_uuid()::text, 0) & 2147483647;
+            exit when not exists (select from agent.worker where session = _session) and pg_try_advisory_lock_shared(agent.session_class(), _session);
+        end loop;
         perform set_config('surelane.session', _session::text, false);
     end if;
     begin

@@ -451,15 +451,13 @@ as $$ select replace(r.answer, 'rerun', 'replayed'), r.rerun, r.key, r.steps fro
 
 -- Pauses a kind: its waiting events are neither claimed nor expired until it is resumed. They do
 -- not hold up other kinds of their groups: this frees 1,000 such groups; sweeps and clients
--- (agent.free_groups) free more.
+-- (agent.free_groups) free more. Raises 55P03 where another transaction adds or changes the kind
+-- for two seconds.
 create or replace function agent.pause_kind(_kind text) returns void
 language plpgsql volatile security definer
+set lock_timeout = '2s'
 as $$
 begin
-    -- A new kind: inserts of its events step over this, and it waits for theirs.
-    if not exists (select from agent.kind where kind = _kind) then
-        perform pg_advisory_xact_lock(hashtextextended('agent.kind ' || _kind, 0));
-    end if;
     insert into agent.kind (kind, paused, paused_at, paused_by) values (_kind, true, agent.clock(), agent.acting())
     on conflict (kind) do update set paused = true, paused_at = excluded.paused_at, paused_by = excluded.paused_by where not kind.paused;
     perform agent.free_groups();

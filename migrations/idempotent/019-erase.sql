@@ -71,7 +71,7 @@ begin
     if _older_than is null or _older_than < interval '3 days' then
         raise invalid_parameter_value using message = 'history is dropped by an age of at least 3 days, such as interval ''90 days'''
             , hint = 'Retries of Slack and of webhooks are found in history for so long.';
-    elsif not pg_try_advisory_xact_lock(hashtextextended('agent.drop_history', 0)) then
+    elsif not agent.take_turn('drop_history') then
         return;
     end if;
     if agent.history_is_hypertable() then
@@ -431,7 +431,7 @@ begin
         select kind, limit_key from agent.limit_state where limit_key ~ all(_words)
         union select kind, limit_key from agent.limit_note where limit_key ~ all(_words)
     loop
-        continue when not pg_try_advisory_xact_lock(hashtextextended('agent.limit ' || _key.kind || ' ' || _key.limit_key, 0))
+        continue when not agent.take_turn(agent.limit_turn(_key.kind, _key.limit_key))
         or (select true from agent.event as e where e.lane < 0 and e.head
             and (e.kind || ' ' || (e.changes #>> '{0,limit_key}')) collate "C" = (_key.kind || ' ' || _key.limit_key) collate "C"
             order by e.lane::int4, e.vt limit 1);

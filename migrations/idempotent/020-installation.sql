@@ -192,7 +192,7 @@ declare
     _u agent.uninstall;
     _filter jsonb;
 begin
-    if not pg_try_advisory_xact_lock(hashtextextended('agent.erase_uninstalled', 0)) then
+    if not agent.take_turn('erase_uninstalled') then
         return;
     end if;
     select u.* into _u from agent.uninstall as u
@@ -350,8 +350,8 @@ create or replace function agent.set_rule(_owner_id text, _id int8, _about text,
 language plpgsql volatile security definer
 as $$
 begin
-    -- The next statement counts what calls at the same time have set.
-    perform pg_advisory_xact_lock(hashtextextended('agent.rule ' || _owner_id || ' ' || _about, 0));
+    -- The next statement counts what calls at the same time have set. A turn's name shows no id.
+    perform agent.await_turn('set_rule ' || (hashtext(_owner_id || ' ' || _about) & 255), '2s');
     insert into agent.rule (owner_id, id, about, said, set_by, set_at)
     select _owner_id, _id, _about, _said, _set_by, agent.clock()
     where (select count(*) from agent.rule as r where r.owner_id = _owner_id and r.about = _about) < 10

@@ -1,5 +1,12 @@
 """Each role has its rights and no others, and no object in schema public is used."""
 
+import json
+import re
+from collections import defaultdict
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
 import asyncpg
 import pytest
 
@@ -9,6 +16,9 @@ from tests.sql.conftest import Connect
 from tests.sql.migrations import connected
 from tests.sql.queue_steps import claim, claim_one, complete, enqueue, envelope, insert, only_row, pair
 
+ROOT = Path(__file__).parents[2]
+ROLES = ("ingest", "producer", "worker", "operator")
+NEXT_YEAR = datetime.now(UTC) + timedelta(days=365)
 INSTALLING = {"save_installation", "find_installation", "delete_installation", "use_oauth_state", "uninstall"}
 """What reads and writes the tokens of installations: for ingest and workers."""
 REFRESHING = {"begin_refresh", "end_refresh", "expiring_installations"}
@@ -76,6 +86,21 @@ async def test_each_role_executes_its_functions_alone(queue: Connection) -> None
     assert await callable_by(queue, "public") == set()
 
 
+async def test_the_page_of_security_has_the_grants_and_every_function_of_programs_and_ingest(
+    queue: Connection,
+) -> None:
+    page = (ROOT / "docs/security.md").read_text()
+    grants, proofs = (re.findall(r"^\| (.+)$", part, re.MULTILINE)[1:] for part in page.split("## ")[1:3])
+    callers = {role: await callable_by(queue, f"agent_{role}") for role in ROLES}
+    granted: dict[str, set[str]] = defaultdict(set)
+    for name in set().union(*callers.values()):
+        granted[", ".join(role for role in ROLES if name in callers[role])].add(name)
+    shown = {roles: ", ".join(f"`{name}`" for name in sorted(names)) for roles, names in granted.items()}
+    assert sorted(grants) == sorted(f"{roles} | {names} |" for roles, names in shown.items())
+    proved = {name for row in proofs for name in re.findall("`(\\w+)`", row.partition("|")[0])}
+    assert proved == callers["ingest"] | callers["producer"]
+
+
 async def test_operators_read_tables_and_no_role_has_another_right_to_one(queue: Connection) -> None:
     roles = [f"surelane_{name}" for name in ("ingest", "worker", "producer", "operator")]
     rights = await queue.fetch(
@@ -137,6 +162,91 @@ async def test_a_producer_never_acts_as_a_person(queue: Connection, connect: Con
         await (await connect("surelane_producer")).execute(statement)
     assert await queue.fetch("select e::text from agent.event as e order by e.id") == before
     assert await queue.fetch("select from agent.signal") == []
+
+
+PAY = "'pay', '{\"n\": 1}', _item_key => 'salaries', _dedupe_key => 'd'"
+OTHERS = {
+    "ends a workflow": """select agent.fan_out('[{"kind": "forged"}]', '{"kind": "forged"}', $1)""",
+    "replaces a job": f"select agent.enqueue({PAY}, _on_duplicate => 'replace')",
+    "replaces it for payroll": f"select agent.enqueue({PAY}, _enqueued_by => 'payroll', _on_duplicate => 'replace')",
+    "moves a job": """select * from agent.enqueue_jobs('[{"kind": "pay", "dedupe_key": "d"}]', 'earliest')""",
+    "is a webhook": """select agent.enqueue('trigger-fire', '{"trigger": "git"}')""",
+    "is a webhook in a batch": """select * from agent.enqueue_jobs('[{"kind": "trigger-fire"}]')""",
+    "finishes a step": "select agent.finish_step($1, 1, 'a', 1, 'guessed', '1', null, '1', 0)",
+}
+"""What a program may try with an event of another role, whose id is $1."""
+
+
+@pytest.mark.parametrize("deed", OTHERS)
+async def test_a_producer_changes_no_event_of_another_role(
+    queue: Connection, connect: Connect, deed: str
+) -> None:
+    identity = await enqueue(
+        queue, "pay", enqueued_by="payroll", item_key="salaries", dedupe_key="d", run_at=NEXT_YEAR
+    )
+    before = await queue.fetch("select e::text from agent.event as e order by e.id")
+    producer = await connect("surelane_producer")
+    with suppress(asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedFunctionError):
+        answer = await producer.fetchval(OTHERS[deed].replace("$1", str(identity)))
+        assert answer in {"stale", "ended"}
+    for key in (str(identity), "salaries"):
+        assert await producer.fetchval("select agent.signal($1, 'go')", key) is None
+    assert await queue.fetch("select e::text from agent.event as e order by e.id") == before
+    assert await queue.fetch("select from agent.signal") == []
+
+
+async def test_a_producer_replaces_its_own_jobs_and_signals_slacks_events_by_their_keys(
+    queue: Connection, connect: Connect
+) -> None:
+    producer = await connect("surelane_producer")
+    for turn in range(2):
+        identity = await enqueue(
+            producer, "pay", payload=f"{turn}", enqueued_by="me", item_key="i", on_duplicate="replace"
+        )
+    row = await only_row(queue, "select event, enqueued_by from agent.event where id = $1", identity)
+    assert tuple(row) == ("1", "surelane_producer: me")
+    event = await insert(queue, envelope("Ev1"))
+    assert await producer.fetchval("select agent.signal('Ev1', 'paid')") == "sent"
+    assert await producer.fetchval("select agent.signal($1, 'paid')", str(event)) is None, (
+        "ids can be guessed"
+    )
+
+
+KEPT = [
+    {"item_key": "cron:nightly:2024-01-01T00:00:00Z"},
+    {"item_key": "webhook:u:1"},
+    {"item_key": "event:cron:nightly:2024-01-01T00:00:00Z"},
+    {"item_key": "Ev0123456789"},
+    {"item_key": "trigger:" + 64 * "0"},
+    {"item_key": "a:rerun:7"},
+    {"group_key": "cron:nightly"},
+]
+
+
+@pytest.mark.parametrize("role", ["surelane_producer", "surelane_worker", "surelane_operator"])
+@pytest.mark.parametrize("keys", KEPT, ids=str)
+async def test_no_program_or_handler_takes_a_key_of_the_system(
+    queue: Connection, connect: Connect, keys: dict[str, str], role: str
+) -> None:
+    job = json.dumps({"kind": "job", **keys})
+    ways = [
+        ("select * from agent.enqueue_jobs($1)", f"[{job}]"),
+        (
+            "select agent.enqueue('job', _item_key => $1::jsonb ->> 'item_key', _group_key => $1 ->> 'group_key')",
+            job,
+        ),
+    ]
+    if role != "surelane_operator":
+        ways.append(('select agent.fan_out($1, \'{"kind": "then"}\')', f"[{job}]"))
+        ways.append(("select agent.fan_out('[]', $1)", job))
+    for statement, given in ways:
+        with pytest.raises(asyncpg.InvalidParameterValueError, match="is kept for schedules"):
+            await (await connect(role)).execute(statement, given)
+    await queue.execute(
+        "select agent.set_cron('nightly', 'tick', '0 0 * * *', '2024-01-01', _overlap => 'skip');"
+        " select agent.fire_cron('nightly', '2024-01-01', '{2024-01-01}', 'infinity')"
+    )
+    assert await queue.fetchval("select count(*) from agent.event where kind = 'tick'") == 1
 
 
 @pytest.mark.parametrize("role", ["surelane_producer", "surelane_worker", "surelane_operator", None])

@@ -133,6 +133,9 @@ BREAKS = {
     "lost children": Break(
         *("reachable", "event ", (FAN_OUT,)), ("delete from agent.event where kind = 'part'",)
     ),
+    "ending that nothing ends": Break(
+        *("cancelled", "event {first}", (ONE,)), ("update agent.event set cancelled_by = 'w1'",)
+    ),
     "live and ended": Break("one row a key", "event {second}", (ENDED,), (LIVE_AGAIN,)),
     "same id": Break(
         *("one row a key", "event {first}", (ENDED, "insert into agent.kind values ('job')")),

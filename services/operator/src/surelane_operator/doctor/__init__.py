@@ -45,6 +45,7 @@ async def examine(dsn: str, connection: Connection) -> list[Finding]:
     return schema + await _all_answered(
         {"roles": partial(server.roles, connection), "timeline": partial(server.timeline, connection)}
         | outside
+        | {"foreign locks": partial(server.foreign_locks, connection)}
         | {"dead rows": partial(server.dead_rows, connection), "indexes": partial(server.indexes, connection)}
         | {"vacuum": partial(vacuum, reads), "workers": partial(workers, reads)}
         | {"versions": partial(versions, reads), "queue": partial(backlog, reads)}

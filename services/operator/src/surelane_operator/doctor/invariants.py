@@ -98,6 +98,15 @@ CHECKS = (
         _SWEEPS,
     ),
     Check(
+        "cancelled",
+        "select id, attempts, claimed_by, cancelled_by from agent.event order by id",
+        # With an attempt, sweeps end it.
+        """select 'event ' || e.id from looked as e
+        where e.cancelled_by is not null and e.claimed_by is null and e.attempts = 0""",
+        "events that were asked to end as they ran, and now do not run: their threads wait behind them",
+        "cancel them again: surelane events cancel ID",
+    ),
+    Check(
         "one row a key",
         """select * from (
             (select id, item_key, event_ts, changes, true as live from agent.event order by id desc limit ($1 + 1) / 2)

@@ -119,6 +119,28 @@ def clock_finding(whose: str, offset: float) -> Finding:
     return judged("clock", abs(offset), found, advice, warn=1, fail=30)
 
 
+async def foreign_locks(connection: Connection) -> Sequence[Finding]:
+    """Check that no other login has one of the queue's advisory locks."""
+    rows = await connection.fetch("select * from agent.foreign_locks() order by pid limit 5")
+    if not rows:
+        return [ok("foreign locks", "no other login has a lock of the queue's")]
+    named = "; ".join(
+        f"process {row['pid']} ({row['application'] or 'no application name'}, role {row['role']}): {row['what']}"
+        for row in rows
+    )
+    advice = (
+        "end it: select pg_terminate_backend(PID); and ask why its login takes locks that are not its own"
+    )
+    return [
+        Finding(
+            "foreign locks",
+            Level.WARNING,
+            f"the queue goes on without locks that others have: {named}",
+            advice,
+        )
+    ]
+
+
 async def dead_rows(connection: Connection) -> Sequence[Finding]:
     """Check that vacuum keeps up."""
     rows = await connection.fetch(_TABLES)
