@@ -21,6 +21,7 @@ from surelane.slack import (
     kind_of,
     object_in,
     reporter_of,
+    said_in,
     subscription,
     text_in,
 )
@@ -290,14 +291,8 @@ def _reason_to_ignore_edit(event: Payload, message: Payload, edit: str, *, own: 
         return reason
     # Slack reports a changed message also when it shows a link in it, or counts its replies.
     before = object_in(event.get("previous_message"))
-    same = edit == "message_changed" and bool(before) and _said(before) == _said(message)
+    same = edit == "message_changed" and bool(before) and said_in(before) == said_in(message)
     return "unchanged" if same else None
-
-
-def _said(message: Payload) -> tuple[object, object]:
-    files = message.get("files")
-    shared = files if isinstance(files, list) else ()
-    return message.get("text"), [object_in(file).get("id") for file in shared]
 
 
 def _object(text: str) -> Json | Malformed:

@@ -45,7 +45,7 @@ ENTERPRISE = _paths("enterprise_id", "enterprise.id")
 READ_BY_SQL = (
     *(*TEAM, *ENTERPRISE, *CHANNEL, *USER, *MESSAGE, *THREAD),
     *_paths("type", "command", "channel_type", "event_ts", "event_id", "event_time", SHARED, "agent"),
-    *_paths("enterprise", "container.message_ts", "subtype", "message.subtype"),
+    *_paths("enterprise", "container.message_ts", "subtype", "message.subtype", "edited.ts"),
 )
 """What the database reads of a payload, and ids. Not all of these are texts."""
 
@@ -116,9 +116,22 @@ def edit_of(event: Payload) -> str | None:
 
 
 def edited_message(event: Payload) -> dict[str, Any]:
-    """Return the message that was edited, as it is now, or deleted, as it was. It is empty for any other event."""
+    """Return the message that was edited, as it is now, or deleted, as it was. It is empty for any other event.
+
+    Slack delivers an edited mention once more: it is the message.
+    """
     edit = edit_of(event)
-    return {} if edit is None else object_in(event.get(EDITS[edit]))
+    if edit is not None:
+        return object_in(event.get(EDITS[edit]))
+    again = event.get("type") in ("app_mention", "message") and isinstance(event.get("edited"), dict)
+    return dict(event) if again else {}
+
+
+def said_in(message: Payload) -> tuple[object, list[object]]:
+    """Return the text and the ids of the files of a message: what an edit changes."""
+    files = message.get("files")
+    shared = files if isinstance(files, list) else ()
+    return message.get("text"), [object_in(file).get("id") for file in shared]
 
 
 def kind_of(payload: object) -> str:
