@@ -9,7 +9,7 @@
 --   event_group_key, stored_group_key: the group of an event, and of a new one; inserts
 --   is_interactive: whether a person waits for it; inserts, and workers
 --   outside_key: a key that cannot be a schedule's or a webhook's; inserts
---   event_workspace: whose event it is; lane_for, share_kind, limits
+--   team_at, posted_by, event_workspace: whose event it is; lane_for, share_kind, limits
 --   event_channel, event_user: where it comes from; limits, lists
 --   lane_in, lane_for: the lane of a row; inserts, elections
 --   band_of, priority_of: what a lane says; sweeps, views
@@ -105,7 +105,7 @@ begin
 end
 $$;
 
--- The address of a message: one for all its deliveries, under whatever event ids. A mention and its
+-- The address of a message: one for all its deliveries, under all event ids. A mention and its
 -- channel's message have two, as Slack delivers both. In a shared channel teams differ: its
 -- addresses have none. null: the event is no message, or an edit's.
 create or replace function agent.message_key(_event jsonb) returns text
@@ -187,11 +187,29 @@ begin
 end
 $$;
 
--- The workspace of an event: Slack's team_id. Events name a team by its id, interactions by an
--- object that has one. Empty where there is none.
+-- The id of a workspace in a field; null where there is none, or an organization's.
+create or replace function agent.team_at(_object jsonb, _field text) returns text
+language sql immutable parallel safe
+return case when left(agent.text_at(_object, _field), 1) <> 'E' then agent.text_at(_object, _field) end;
+
+-- The workspace whose installation posted the message that a person uses. null: the app did not
+-- post it. A link that the app shows stands in another one's message.
+create or replace function agent.posted_by(_event jsonb) returns text
+language sql immutable parallel safe
+return case when agent.text_at(_event, 'api_app_id') = agent.text_at(_event -> 'message', 'app_id')
+    or _event ->> 'type' in ('block_actions', 'block_suggestion', 'interactive_message') and not _event -> 'message' ? 'app_id'
+        and not _event ? 'app_unfurl' and agent.text_at(_event -> 'message', 'bot_id') is not null
+    then agent.team_at(_event -> 'message', 'team') end;
+
+-- The workspace whose installation an event is for: the one that Slack reports to, that opened the
+-- view, or that posted the message. Else the one that the payload names, as a text, by an object,
+-- or as the person's. Empty where there is none.
 create or replace function agent.event_workspace(_event jsonb) returns text
 language sql immutable parallel safe
-return coalesce(agent.text_at(_event, 'team_id'), agent.text_at(_event -> 'team', 'id'), agent.text_at(_event, 'team'), '');
+return coalesce(agent.team_at(_event -> 'authorizations' -> 0, 'team_id'), agent.team_at(_event -> 'view', 'app_installed_team_id')
+    , agent.team_at(_event -> 'view', 'team_id'), agent.posted_by(_event)
+    , agent.text_at(_event, 'team_id'), agent.text_at(_event -> 'team', 'id'), agent.text_at(_event, 'team')
+    , agent.text_at(_event -> 'user', 'team_id'), '');
 
 -- The channel of an event, which Slack names in different places. Empty where there is none.
 create or replace function agent.event_channel(_event jsonb) returns text

@@ -5,7 +5,8 @@
 --   attempts_of: the maximum of attempts per kind; claims, failures, peeks
 --   live_message, known_message: another delivery of a message; inserts
 --   add_event: stores one row, or finds its duplicate; all that store singly
---   stored_item_key, says_the_same, slack_row, store_event, known_event: one Slack event; insert_event, insert_events
+--   stored_item_key, says_the_same, slack_row, store_event, known_event: one Slack event;
+--     insert_event, insert_events
 --   insert_event: a program stores a Slack event
 --   store_new_events: the new ones of a batch in one statement; insert_events
 --   insert_events: ingest, for each batch
@@ -80,7 +81,7 @@ end
 $$;
 
 -- The event of a message, live or in history, as live_message finds it. Planned at each call, as
--- find_in_history is. An event_ts is at most 25 hours older than the message, for clocks that differ.
+-- find_in_history is. Clocks differ: an event_ts may be up to 25 hours older than the message.
 create or replace function agent.known_message(_event jsonb, _item_key text default null, _but int8 default null, out id int8, out event jsonb)
 language plpgsql volatile security definer
 set plan_cache_mode = force_custom_plan
@@ -225,8 +226,8 @@ begin
 end
 $$;
 
--- The id of an event with this one's natural key, or of the same message: in the queue, from which it
--- moves, or in history.
+-- The id of an event with this one's natural key, or of the same message: in the queue, from which
+-- it moves, or in history.
 create or replace function agent.known_event(_event jsonb, _item_key text) returns int8
 language plpgsql volatile security definer
 as $$
@@ -252,7 +253,7 @@ as $$ select id from agent.store_event(_event, null, null) $$;
 -- happened: its first event becomes its head, and a claim meanwhile sees the first ones. Each locks
 -- the head of its group first, so batches wait in one order. Events of one moment, or without a
 -- group, go by key; events without a time of their own as they arrived. Left out: duplicates of the
--- queue, history or the batch, edited messages, and the first event of a group that just got a head.
+-- queue, history or the batch, edited messages, and the first one of a group that just got a head.
 create or replace function agent.store_new_events
 ( _ids int8[], _events jsonb[], _traceparents text[], _item_keys text[], _kinds text[], _apart text[]) returns int8[]
 language plpgsql volatile security definer

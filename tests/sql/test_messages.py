@@ -1,4 +1,4 @@
-"""One message is one event, under whatever event ids Slack or a program brings it. An edit of it is no second one."""
+"""One message is one event, under all event ids that Slack or a program brings it. An edit of it is no second one."""
 
 from typing import Any
 

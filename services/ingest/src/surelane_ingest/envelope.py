@@ -24,6 +24,7 @@ from surelane.slack import (
     said_in,
     subscription,
     text_in,
+    workspace_of,
 )
 from surelane_ingest.json_text import Json, NotJsonError, read_json
 
@@ -152,7 +153,7 @@ class Subscriptions:
         if not merged and not (shared and (name == "app_mention" or event.get("type") == "message")):
             return None
         # Workspaces name a shared channel by the same id, and each other's messages by different team ids.
-        team = () if shared else (envelope.get("team_id"),)
+        team = () if shared else (workspace_of(envelope),)
         parts = [*team, event.get("channel"), event.get("ts")]
         if not all(isinstance(part, str) and part for part in parts):
             return None
