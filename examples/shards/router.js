@@ -7,11 +7,15 @@ function of_event(event) {
     return authorized.team_id || event.team_id || authorized.enterprise_id || event.enterprise_id;
 }
 
-// The workspace of a click, a modal or a shortcut: the one whose installation opened the view, as people of other
-// organizations act in it, too. Where none is named, it is the person's, or the organization.
+// The workspace of a click, a modal or a shortcut: the one whose installation opened the view or posted the message.
+// Where none is named, it is the person's, or the organization.
 function of_interaction(payload) {
-    const view = payload.view || {};
-    return view.app_installed_team_id || view.team_id || (payload.team || {}).id || (payload.user || {}).team_id || (payload.enterprise || {}).id;
+    const view = payload.view || {}, message = payload.message || {};
+    const ours = message.app_id ? message.app_id === payload.api_app_id
+        : message.bot_id && payload.type !== 'message_action' && !payload.app_unfurl;
+    const made = [view.app_installed_team_id, view.team_id, ours && message.team];
+    return made.find((id) => id && id[0] !== 'E')
+        || (payload.team || {}).id || (payload.user || {}).team_id || (payload.enterprise || {}).id;
 }
 
 function workspace(r) {

@@ -4,11 +4,12 @@
 --   bounded_key: a key short enough to index; all that store a key
 --   text_at, slack_event: a text in an object, the event in Slack's envelope; the functions below
 --   event_kind, event_item_key, event_time: inserts (003)
+--   message_key, message_time, is_edited: of messages, under any event id; inserts
 --   base_kind: the kind without the version of a run; what a run leaves behind
 --   event_group_key, stored_group_key: the group of an event, and of a new one; inserts
 --   is_interactive: whether a person waits for it; inserts, and workers
 --   outside_key: a key that cannot be a schedule's or a webhook's; inserts
---   event_workspace: whose event it is; lane_for, share_kind, limits
+--   team_at, posted_by, event_workspace: whose event it is; lane_for, share_kind, limits
 --   event_channel, event_user: where it comes from; limits, lists
 --   lane_in, lane_for: the lane of a row; inserts, elections
 --   band_of, priority_of: what a lane says; sweeps, views
@@ -104,6 +105,38 @@ begin
 end
 $$;
 
+-- The address of a message: one for all its deliveries, under all event ids. A mention and its
+-- channel's message have two, as Slack delivers both. In a shared channel teams differ: its
+-- addresses have none. null: the event is no message, or an edit's.
+create or replace function agent.message_key(_event jsonb) returns text
+language plpgsql immutable parallel safe
+as $$
+declare
+    _inner jsonb := agent.slack_event(_event);
+    _channel text := agent.text_at(_inner, 'channel');
+    _ts text := agent.text_at(_inner, 'ts');
+begin
+    if _channel is null or _ts is null or (_inner ->> 'type' in ('message', 'app_mention')) is not true
+    or _inner ->> 'subtype' in ('message_changed', 'message_deleted') then
+        return null;
+    end if;
+    return agent.bounded_key(concat_ws(':', case when _inner ->> 'type' = 'app_mention' and left(_channel, 1) <> 'D' then 'mention' else 'message' end
+        , case when _event @> '{"is_ext_shared_channel": true}' then null else agent.event_workspace(_event) end, _channel, _ts));
+end
+$$;
+
+-- When a message was posted; null: it has no such timestamp.
+create or replace function agent.message_time(_event jsonb) returns timestamptz
+language sql immutable parallel safe
+return (
+    select case when given ~ '^[0-9]{1,11}(\.[0-9]{1,20})?$' then agent.to_timestamptz(given::numeric) end
+    from (select agent.slack_event(_event) ->> 'ts' as given offset 0) as read);
+
+-- Whether an event is a message that its author has edited: Slack delivers such a mention again.
+create or replace function agent.is_edited(_event jsonb) returns boolean
+language sql immutable parallel safe
+return coalesce(agent.slack_event(_event) #>> '{edited,ts}' <> '' and agent.message_key(_event) is not null, false);
+
 -- Whether events of a kind wait for no others: commands and interactions, clicks on the worker's
 -- own buttons, links to show, and what may end a run: Slack's Stop, and edits of messages.
 create or replace function agent.is_interactive(_kind text) returns boolean
@@ -154,11 +187,29 @@ begin
 end
 $$;
 
--- The workspace of an event: Slack's team_id. Events name a team by its id, interactions by an
--- object that has one. Empty where there is none.
+-- The id of a workspace in a field; null where there is none, or an organization's.
+create or replace function agent.team_at(_object jsonb, _field text) returns text
+language sql immutable parallel safe
+return case when left(agent.text_at(_object, _field), 1) <> 'E' then agent.text_at(_object, _field) end;
+
+-- The workspace whose installation posted the message that a person uses. null: the app did not
+-- post it. A link that the app shows stands in another one's message.
+create or replace function agent.posted_by(_event jsonb) returns text
+language sql immutable parallel safe
+return case when agent.text_at(_event, 'api_app_id') = agent.text_at(_event -> 'message', 'app_id')
+    or _event ->> 'type' in ('block_actions', 'block_suggestion', 'interactive_message') and not _event -> 'message' ? 'app_id'
+        and not _event ? 'app_unfurl' and agent.text_at(_event -> 'message', 'bot_id') is not null
+    then agent.team_at(_event -> 'message', 'team') end;
+
+-- The workspace whose installation an event is for: the one that Slack reports to, that opened the
+-- view, or that posted the message. Else the one that the payload names, as a text, by an object,
+-- or as the person's. Empty where there is none.
 create or replace function agent.event_workspace(_event jsonb) returns text
 language sql immutable parallel safe
-return coalesce(agent.text_at(_event, 'team_id'), agent.text_at(_event -> 'team', 'id'), agent.text_at(_event, 'team'), '');
+return coalesce(agent.team_at(_event -> 'authorizations' -> 0, 'team_id'), agent.team_at(_event -> 'view', 'app_installed_team_id')
+    , agent.team_at(_event -> 'view', 'team_id'), agent.posted_by(_event)
+    , agent.text_at(_event, 'team_id'), agent.text_at(_event -> 'team', 'id'), agent.text_at(_event, 'team')
+    , agent.text_at(_event -> 'user', 'team_id'), '');
 
 -- The channel of an event, which Slack names in different places. Empty where there is none.
 create or replace function agent.event_channel(_event jsonb) returns text

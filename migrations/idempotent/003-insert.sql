@@ -3,8 +3,10 @@
 --   require_read_committed: refuses stricter transactions; all inserts
 --   register_kinds: adds new kinds; inserts, announcements, sweeps
 --   attempts_of: the maximum of attempts per kind; claims, failures, peeks
+--   live_message, known_message: another delivery of a message; inserts
 --   add_event: stores one row, or finds its duplicate; all that store singly
---   stored_item_key, known_event, store_event: one Slack event; insert_event, insert_events
+--   stored_item_key, says_the_same, slack_row, store_event, known_event: one Slack event;
+--     insert_event, insert_events
 --   insert_event: a program stores a Slack event
 --   store_new_events: the new ones of a batch in one statement; insert_events
 --   insert_events: ingest, for each batch
@@ -66,6 +68,49 @@ begin
 end
 $$;
 
+-- The live event of a message, besides _but, by its address or a key: one that waits by its dedupe
+-- key, one that a worker holds in its group. event is null if it is being cancelled.
+create or replace function agent.live_message(_address text, _item_key text, _group_key text, _but int8, out id int8, out event jsonb)
+language plpgsql volatile security definer
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+as $$
+begin
+    select t.id, case when t.cancelled_by is null then t.event end into id, event from (
+        select e.* from agent.event as e where e.dedupe_key = _address and e.claimed = '{}'
+        union all select e.* from agent.event as e where e.dedupe_key = _address and e.claimed <> '{}' and e.claimed_by is null
+        union all select e.* from agent.event as e where e.group_key = _group_key and e.head and e.dedupe_key = _address
+        union all select e.* from agent.event as e
+        where e.group_key = _group_key and not e.head and e.claimed_by is not null and e.dedupe_key = _address
+        union all select e.* from agent.event as e where e.item_key = _item_key
+    ) as t where t.id is distinct from _but limit 1;
+end
+$$;
+
+-- The event of a message, live or in history, as live_message finds it. Planned at each call, as
+-- find_in_history is. Clocks differ: an event_ts may be up to 25 hours older than the message.
+create or replace function agent.known_message(_event jsonb, _item_key text default null, _but int8 default null, out id int8, out event jsonb)
+language plpgsql volatile security definer
+set plan_cache_mode = force_custom_plan
+as $$
+declare
+    _address text := agent.message_key(_event);
+    _since timestamptz := least(coalesce(agent.message_time(_event), '-infinity'), agent.clock()) - interval '25 hours';
+begin
+    if _address is null then
+        return;
+    end if;
+    select live.id, live.event into id, event from agent.live_message(_address, _item_key, agent.event_group_key(_event), _but) as live;
+    if id is not null then
+        return;
+    end if;
+    select t.id, case when t.outcome <> 'cancelled' then t.event end into id, event from (
+        select h.* from agent.event_hist as h where h.dedupe_key = _address and h.event_ts >= _since
+        union all select h.* from agent.event_hist as h where h.item_key = _item_key and h.event_ts >= _since
+    ) as t where t.id is distinct from _but limit 1;
+end
+$$;
+
 -- Puts one row into the queue, or finds the row with its item key (_in_history: also in history) or
 -- dedupe key. All inserts end here, except the batches of store_new_events and add_new_jobs. The
 -- trigger member_joins lets the row take over as its group's head where it should.
@@ -109,6 +154,9 @@ begin
             -- In a new statement: it sees a duplicate that was moving to history meanwhile.
             _known int8 := agent.find_in_history(_new.item_key, _new.event_ts, _exact);
         begin
+            if _known is null and _new.dedupe_key is not null then
+                select found.id into _known from agent.known_message(_new.event, null, add_event.id) as found;
+            end if;
             if _known is not null then
                 delete from agent.event as e where e.id = add_event.id;
                 id := _known;
@@ -124,33 +172,69 @@ create or replace function agent.stored_item_key(_given text, _event jsonb) retu
 language sql immutable parallel safe
 return agent.outside_key(coalesce(agent.bounded_key(_given), agent.event_item_key(_event)));
 
--- Stores a Slack envelope or a bare event.
+-- Whether two deliveries of a message have the same text and files. null: they are encrypted.
+create or replace function agent.says_the_same(_one jsonb, _other jsonb) returns boolean
+language sql immutable parallel safe
+return (
+    select bool_and(said ->> 'text' = agent.slack_event(_one) ->> 'text'
+        and jsonb_path_query_array(said, '$.files[*].id') = jsonb_path_query_array(agent.slack_event(_one), '$.files[*].id'))
+    from agent.slack_event(_other) as said);
+
+-- The row of a Slack envelope or a bare event.
+create or replace function agent.slack_row(_event jsonb, _traceparent text, _item_key text) returns agent.event
+language plpgsql volatile security definer
+as $$
+declare
+    _new agent.event;
+begin
+    _new.vt := agent.clock(); _new.enqueued_at := _new.vt; -- one reading: the clock may jump
+    _new.event_ts := (agent.event_time(_event, _new.vt)).event_ts;
+    _new.event := _event;
+    _new.kind := agent.event_kind(_event);
+    _new.item_key := agent.stored_item_key(_item_key, _event);
+    _new.dedupe_key := agent.message_key(_event);
+    _new.group_key := agent.stored_group_key(_new.kind, _event);
+    _new.traceparent := _traceparent;
+    return _new;
+end
+$$;
+
+-- Stores a Slack envelope or a bare event. A message that comes again is a duplicate. If its author
+-- has given it a new text meanwhile, it is an edit: it is stored as Slack reports others.
 create or replace function agent.store_event(_event jsonb, _traceparent text, _item_key text, out id int8, out duplicate boolean)
 language plpgsql volatile security definer
 set plan_cache_mode = force_generic_plan
 as $$
 declare
     _new agent.event;
-    _exact boolean;
+    _before jsonb;
 begin
     if jsonb_typeof(_event) is distinct from 'object' then
         raise invalid_parameter_value using message = format('an event is a JSON object, not %s', coalesce(jsonb_typeof(_event), 'null'));
     end if;
-    _new.vt := agent.clock(); _new.enqueued_at := _new.vt; -- one reading: the clock may jump
-    select happened.event_ts, happened.exact into _new.event_ts, _exact from agent.event_time(_event, _new.vt) as happened;
-    _new.event := _event;
-    _new.kind := agent.event_kind(_event);
-    _new.item_key := agent.stored_item_key(_item_key, _event);
-    _new.group_key := agent.stored_group_key(_new.kind, _event);
-    _new.traceparent := _traceparent;
-    select added.id, added.duplicate into id, duplicate from agent.add_event(_new, _exact, true) as added;
+    _new := agent.slack_row(_event, _traceparent, _item_key);
+    if agent.is_edited(_event) then
+        select known.id, known.event into id, _before from agent.known_message(_event, _new.item_key) as known;
+        duplicate := id is not null and (agent.event_item_key(_before) = agent.event_item_key(_event) or agent.says_the_same(_before, _event));
+        if duplicate then
+            return;
+        elsif id is not null then
+            _new.kind := 'slack.message_changed';
+            _new.item_key := agent.stored_item_key(null, _event);
+            _new.dedupe_key := null;
+            _new.group_key := agent.stored_group_key(_new.kind, _event);
+        end if;
+    end if;
+    select added.id, added.duplicate into id, duplicate
+    from agent.add_event(_new, (agent.event_time(_event, _new.vt)).exact, true) as added;
     if agent.is_interactive(_new.kind) then
         perform pg_notify('agent_event', 'interactive');
     end if;
 end
 $$;
 
--- The id of an event with this one's natural key: in the queue, from which it moves, or in history.
+-- The id of an event with this one's natural key, or of the same message: in the queue, from which
+-- it moves, or in history.
 create or replace function agent.known_event(_event jsonb, _item_key text) returns int8
 language plpgsql volatile security definer
 as $$
@@ -161,7 +245,7 @@ begin
     if _id is null then
         select agent.find_in_history(_key, happened.event_ts, happened.exact) into _id from agent.event_time(_event, agent.clock()) as happened;
     end if;
-    return _id;
+    return coalesce(_id, (select known.id from agent.known_message(_event) as known));
 end
 $$;
 
@@ -176,7 +260,7 @@ as $$ select id from agent.store_event(_event, null, null) $$;
 -- happened: its first event becomes its head, and a claim meanwhile sees the first ones. Each locks
 -- the head of its group first, so batches wait in one order. Events of one moment, or without a
 -- group, go by key; events without a time of their own as they arrived. Left out: duplicates of the
--- queue, history or the batch, and the first event of a group that just got a head.
+-- queue, history or the batch, edited messages, and the first one of a group that just got a head.
 create or replace function agent.store_new_events
 ( _ids int8[], _events jsonb[], _traceparents text[], _item_keys text[], _kinds text[], _apart text[]) returns int8[]
 language plpgsql volatile security definer
@@ -189,10 +273,13 @@ declare
     _first timestamptz;
     _last timestamptz;
     _known_keys text[];
+    _addresses text[];
+    _again int8[];
     _shared text[] := array(select kind from agent.band where workspace is not null) || array(select kind from agent.kind_limit where parks);
 begin
     with new as (
         select distinct on (read.item_key) id, event, event_ts, kind, read.item_key, group_key, traceparent
+        , case when exact then event_ts else least(event_ts, agent.message_time(event)) end as since
         , case when group_key is not null then event_ts end as first, case when group_key is null or exact then read.item_key end as second
         from unnest(_ids, _events, _traceparents, _item_keys, _kinds) with ordinality as given (id, event, traceparent, item_key, kind, nth)
         cross join lateral agent.event_time(event, _now)
@@ -201,11 +288,11 @@ begin
         cross join lateral (
             select case when kind <> all(_apart) then agent.event_group_key(event) end as group_key, agent.outside_key(own.key) as item_key offset 0
         ) as read
-        where jsonb_typeof(event) = 'object'
+        where jsonb_typeof(event) = 'object' and not agent.is_edited(event)
         order by read.item_key, nth
     ), stored as (
-        insert into agent.event (id, event_ts, vt, event, kind, item_key, group_key, head, lane, enqueued_at, traceparent)
-        select id, event_ts, agent.clock(), event, kind, item_key, group_key
+        insert into agent.event (id, event_ts, vt, event, kind, item_key, dedupe_key, group_key, head, lane, enqueued_at, traceparent)
+        select id, event_ts, agent.clock(), event, kind, item_key, agent.message_key(event), group_key
         , group_key is null or not agent.lock_head(group_key, kind, _now, several)
         , case when kind = any(_shared) then agent.lane_for(kind, 1::int2, group_key, event) else agent.lane_in(0, group_key) end
         , agent.clock(), traceparent
@@ -214,18 +301,35 @@ begin
             window same_group as (partition by group_key order by first, second, id rows between unbounded preceding and unbounded following)
         ) as grouped
         order by group_key, first, second, id
-        on conflict do nothing returning id, item_key, event_ts
+        on conflict do nothing returning id, item_key, event_ts, dedupe_key
     )
-    select coalesce(array_agg(id), '{}'), array_agg(item_key), min(event_ts), max(event_ts) into _stored, _stored_keys, _first, _last from stored;
+    select coalesce(array_agg(id), '{}'), array_agg(item_key), array_agg(dedupe_key) filter (where dedupe_key is not null)
+    , (select min(since) from new), max(event_ts)
+    into _stored, _stored_keys, _addresses, _first, _last from stored;
     -- In a new statement: it sees a duplicate that was moving to history meanwhile. First whether
     -- there may be any. A hypertable's chunks are children of history.
     _first := _first - interval '3 days';
     _last := _last + interval '1 hour';
     if exists (select from pg_catalog.pg_inherits where inhparent = 'agent.event_hist'::regclass) then
         _known_keys := agent.keys_in_history(_stored_keys, _first, _last);
+        _addresses := agent.messages_in_history(_addresses, _first, _last);
     else
         -- Of one table the plan for all values is as good, and need not be made at each call.
         _known_keys := array(select item_key from agent.event_hist where item_key = any(_stored_keys) and event_ts between _first and _last);
+        _addresses := array(select dedupe_key from agent.event_hist where dedupe_key = any(_addresses) and event_ts between _first and _last);
+    end if;
+    -- Messages under another event id: in history, claimed once, or held in their group.
+    _again := array(
+        select e.id from agent.event as e where e.id = any(_stored) and e.dedupe_key is not null
+        and (e.dedupe_key = any(_addresses)
+            or exists (select from agent.event as t where t.dedupe_key = e.dedupe_key and t.claimed <> '{}' and t.claimed_by is null)
+            or not e.head and exists (select from agent.event as t where t.group_key = e.group_key and t.head and t.dedupe_key = e.dedupe_key)
+            or not e.head and exists (
+                select from agent.event as t
+                where t.group_key = e.group_key and not t.head and t.claimed_by is not null and t.dedupe_key = e.dedupe_key)));
+    if _again <> '{}' then
+        delete from agent.event where id = any(_again);
+        _stored := array(select unnest(_stored) except select unnest(_again));
     end if;
     if _known_keys <> '{}' then
         with known as (
@@ -271,7 +375,7 @@ begin
             exit when cardinality(_stored) = cardinality(_ids) or _turn = 4;
             exit when not exists (
                 select from unnest(_ids, _events, _item_keys) as g (id, event, item_key)
-                where g.id <> all(_stored) and jsonb_typeof(g.event) = 'object'
+                where g.id <> all(_stored) and jsonb_typeof(g.event) = 'object' and not agent.is_edited(g.event)
                 and agent.known_event(g.event, g.item_key) is null);
             raise sqlstate 'SL001';
         exception when sqlstate 'SL001' then
@@ -290,7 +394,7 @@ begin
         order by agent.stored_group_key(agent.event_kind(g.event), g.event), (agent.event_time(g.event, agent.clock())).event_ts, g.nth
     loop
         ordinal := _given.nth;
-        id := agent.known_event(_given.event, _given.item_key);
+        id := case when not agent.is_edited(_given.event) then agent.known_event(_given.event, _given.item_key) end;
         duplicate := true;
         if id is not null then
             return next;

@@ -1,6 +1,6 @@
 -- History: look-ups, the one way into it, and the views of both tables.
 --
---   find_in_history, keys_in_history: duplicates that ended; inserts
+--   find_in_history, keys_in_history, messages_in_history: duplicates that ended; inserts
 --   history_is_hypertable: whether TimescaleDB keeps it; retention, erasing
 --   end_events: moves events to history, under the fence if asked; settles, archive_events
 --   archive_events: the same for events that the caller has locked; settles, sweeps, operators
@@ -40,6 +40,16 @@ set plan_cache_mode = force_custom_plan
 as $$
 begin
     return array(select item_key from agent.event_hist where item_key = any(_item_keys) and event_ts between _first and _last);
+end
+$$;
+
+-- The same of the addresses of messages.
+create or replace function agent.messages_in_history(_addresses text[], _first timestamptz, _last timestamptz) returns text[]
+language plpgsql volatile security definer
+set plan_cache_mode = force_custom_plan
+as $$
+begin
+    return array(select dedupe_key from agent.event_hist where dedupe_key = any(_addresses) and event_ts between _first and _last);
 end
 $$;
 

@@ -3,7 +3,7 @@
 --
 --   acting: who changes something; functions that note it
 --   cancel_event, cancel_jobs, cancel_job, cancel_live: cancel; operators, programs
---   replace_message: an edited or deleted message's turn; workers
+--   live_messages, replace_message: an edited or deleted message's turn; workers
 --   cancel_grace, why_cancelled, with_live_children, end_waiting: parts of these
 --   expire_jobs, reschedule_event: operators, programs
 --   rerun_row, rerun_events: ended events run again; operators
@@ -160,10 +160,34 @@ create or replace function agent.cancel_live(_key text, _by text, _why text, _ch
 language sql volatile security definer
 as $$ select agent.cancel_job(agent.live_event(_key), _by, _why, _children) $$;
 
+-- The live events about the message of an event, with its text at the time, unless they are being
+-- cancelled.
+create or replace function agent.live_messages(_event jsonb)
+returns table (id int8, kind text, event_ts timestamptz, claimed timestamptz[], held boolean, event jsonb)
+language plpgsql stable security definer
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+as $$
+declare
+    _group_key text := agent.event_group_key(_event);
+    _ts text := agent.slack_event(_event) ->> 'ts';
+begin
+    return query
+    select e.id, e.kind, e.event_ts, e.claimed, e.claimed_by is not null, e.event from (
+        select * from agent.event as h where h.group_key = _group_key and h.head
+        union all select * from agent.event as h where h.group_key = _group_key and not h.head and h.claimed_by is not null
+        union all select * from agent.event as h where h.group_key = _group_key and not h.head and h.claimed_by is null
+    ) as e
+    where e.cancelled_by is null and agent.slack_event(e.event) ->> 'ts' = _ts
+    and (e.kind = 'slack.app_mention' or starts_with(e.kind, 'slack.message'));
+end
+$$;
+
 -- Cancels the turn of a message that a person edited or deleted, and with _restart stores _event
 -- under _item_key. _event is the message as it is now, in Slack's envelope, at the edit's time.
 -- So of two edits the later one counts, in either order. A turn is an event that no handler has
--- begun, or that has a step named _step. Answers as cancel_job does; null: there is no turn.
+-- begun, or that has a step named _step. Answers as cancel_job does, busy also where a worker holds
+-- the event and it may become a turn yet; null: there is no turn.
 create or replace function agent.replace_message(_event jsonb, _item_key text, _step text, _restart boolean, _by text, _why text) returns text
 language plpgsql volatile security definer
 set enable_seqscan = off
@@ -171,16 +195,22 @@ as $$
 declare
     _kind text := agent.event_kind(_event);
     _at timestamptz := (agent.event_time(_event, agent.clock())).event_ts;
+    _id int8;
+    _turn boolean;
+    _held boolean;
+    _new agent.event;
     _answer text;
 begin
-    _answer := agent.cancel_job((
-        select e.id from agent.event as e
-        where e.group_key = agent.event_group_key(_event) and e.kind = _kind and e.event_ts < _at and e.cancelled_by is null
-        and agent.slack_event(e.event) ->> 'ts' = agent.slack_event(_event) ->> 'ts'
-        and (e.claimed = '{}' or exists (select from agent.step as s where s.event_id = e.id and s.name = _step))
-        order by e.id limit 1), _by, _why);
+    select e.id, e.claimed = '{}' or exists (select from agent.step as s where s.event_id = e.id and s.name = _step), e.held
+    into _id, _turn, _held from agent.live_messages(_event) as e where e.kind = _kind and e.event_ts < _at order by e.id limit 1;
+    if not _turn then
+        return case when _held then 'busy' end;
+    end if;
+    _answer := agent.cancel_job(_id, _by, _why);
     if _restart and _answer in ('cancelled', 'running') then
-        perform agent.store_event(_event, null, _item_key);
+        _new := agent.slack_row(_event, null, _item_key);
+        _new.dedupe_key := null; -- the message is stored already
+        perform agent.add_event(_new, true, false);
     end if;
     return _answer;
 end

@@ -338,7 +338,7 @@ begin
     select s.id, s.event_ts, s.turn, s.whole, s.event, s.notes, s.result from said as s, since where s.ts >= coalesce(since.ts, '')
     union all
     select h.* from agent.kind as edits cross join unnest(array['completed', 'failed', 'expired', 'cancelled']) as ending (outcome) cross join lateral (
-        select e.id, e.event_ts, false, false, e.event, null::jsonb, null::jsonb from agent.event_hist as e
+        select e.id, e.event_ts, false, false, e.event, '{"edit": true}'::jsonb, null::jsonb from agent.event_hist as e
         where e.kind = edits.kind and e.outcome = ending.outcome and e.event_ts >= _first and coalesce(e.event #>> '{event,channel}', e.event ->> 'channel') = _channel
         and e.finished_at >= (select greatest(agent.to_timestamptz(since.ts::numeric), _first) - interval '1 minute' from since)
         order by e.finished_at desc limit 500

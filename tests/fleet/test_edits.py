@@ -4,6 +4,8 @@ import asyncio
 from functools import partial
 from typing import Any
 
+import pytest
+
 from surelane.slack import edited_message
 from surelane.testing import fleet, virtual
 from surelane_worker import Context, Event, Handlers
@@ -156,5 +158,44 @@ async def test_edits_reach_a_teams_handlers_and_no_turn_is_cancelled() -> None:
         assert threads == {(ts, "edited: a typo"), (ts, "deleted: a typo")}
         other = await f.mention("hello")
         fell_back = await (await f.post(edit(f, other, "right"))).result()  # no route takes it
-        assert fell_back == {"app_mention": None, "message": None}
+        assert fell_back == {}
         assert await ends(f, other) == [("completed", None)]
+
+
+@virtual
+@pytest.mark.parametrize("rule", ["restart", "ignore"])
+@pytest.mark.parametrize("when", ["waiting", "held", "running", "answered"])
+async def test_a_mention_that_slack_delivers_again_follows_the_rule_of_edits(when: str, rule: str) -> None:
+    turns = Turns()
+    async with fleet(turns.handlers, settings={**MODEL, "SURELANE_MODEL_EDITED": rule}) as f:
+        first = await f.mention("first")
+        if when != "held":  # else both are handed over together
+            await f.until(lambda: turns.begun == ["first"])
+        event = await f.mention("old", thread=first)
+        if when in ("running", "answered"):
+            turns.end("first")
+            await f.until(lambda: "old" in turns.begun)
+        if when == "answered":
+            turns.end("old")
+            await event.result()
+        ts = f.slack.next_ts()
+        edits = [
+            {**event.payload["event"], "text": text, "event_ts": ts, "edited": {"user": "U1", "ts": ts}}
+            for text in ("old", "new", "new")
+        ]
+        for nth, inner in enumerate(edits):
+            await f.post({**event.payload, "event_id": f"Ev{nth}", "event": inner})
+        # An app that takes message_changed hears of the same edit twice.
+        await f.post(edit(f, event, "new"))
+        for text in ("first", "old", "new"):
+            await f.sleep(5)
+            turns.end(text)
+        await ends(f, event)
+        replaced = rule == "restart" and when != "answered"
+        answers = [each["text"] for each in f.slack.messages]
+        assert answers == ["first", "new" if replaced else "old"]
+        assert turns.begun == [
+            "first",
+            *(["old"] if when != "waiting" or not replaced else []),
+            *["new"] * replaced,
+        ]

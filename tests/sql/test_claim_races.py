@@ -109,8 +109,9 @@ async def insert_all(
     for start in range(0, len(numbers), 20):
         batch = []
         for number in numbers[start : start + 20]:
-            thread = {"channel": f"C{inserter}-{chance.randrange(GROUPS)}", "ts": "1.1"} if grouped else {}
             at = f"{1_700_000_000 + number}.000000"
+            channel = {"channel": f"C{inserter}-{chance.randrange(GROUPS)}", "thread_ts": "1.1", "ts": at}
+            thread = channel if grouped else {}
             batch.append(envelope(f"Ev{number}", event_ts=at, user=chance.choice(USERS), **thread))
         batch += chance.sample(batch, 2)
         rows = await insert_batch(queue, batch)

@@ -158,7 +158,8 @@ IN_ORDER = ["Ev8", "Ev9", "Ev10", "Ev11"]
 def in_thread(event_id: str, **inner: Any) -> str:
     """Return an event that happened at the second of its number, in one of two threads."""
     number = int(event_id.removeprefix("Ev"))
-    named = {"channel": "C1", "ts": "1.1", "event_ts": f"{1_700_000_000 + number}.000000"}
+    ts = f"{1_700_000_000 + number}.000000"
+    named = {"channel": "C1", "thread_ts": "1.1", "ts": ts, "event_ts": ts}
     return envelope(event_id, **(named | inner))
 
 

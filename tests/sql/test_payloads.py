@@ -8,7 +8,7 @@ import pytest
 
 from surelane import slack
 from surelane.calls import Connection
-from surelane.encryption.envelopes import clear_part
+from surelane.encryption.envelopes import clear_part, workspace_of
 from surelane.slack import CHANNEL, MESSAGE, THREAD, inner_event, key_of, kind_of, place_of, text_at
 from surelane_dev.simulator.interactions import Interactions
 from surelane_dev.simulator.posting import payloads as made
@@ -17,6 +17,7 @@ from surelane_dev.simulator.views import View
 from surelane_dev.simulator.workspace.demo import demo_workspace, other_workspaces
 from surelane_dev.simulator.workspace.dialogs import Dialog
 from surelane_dev.simulator.workspace.model import Change
+from surelane_service.installations import Owner
 
 ALL = ("app_mention", "message.channels", "message.im", "reaction_added", "reaction_removed")
 HUGE = "x" * 1000
@@ -79,6 +80,25 @@ def around(**event: Any) -> dict[str, Any]:
     return {"type": "event_callback", "team_id": "T1", "event_id": "Ev1", "event": event}
 
 
+THEIRS = {"team": {"id": "T9"}, "user": {"id": "U9", "team_id": "T9"}, "api_app_id": "A1"}
+OF_OTHERS: tuple[Any, ...] = (
+    {
+        **around(type="app_mention", channel="C1", ts="1.1", user="U9"),
+        "team_id": "T9",
+        "authorizations": [{"team_id": "T1"}],
+    },
+    {**THEIRS, "type": "view_submission", "view": {"app_installed_team_id": "T1", "team_id": "T2"}},
+    {**THEIRS, "type": "view_closed", "view": {"app_installed_team_id": "E1", "team_id": "T1"}},
+    {**THEIRS, "type": "block_actions", "message": {"app_id": "A1", "team": "T1", "ts": "1.1"}},
+    {**THEIRS, "type": "block_suggestion", "message": {"bot_id": "B1", "team": "T1", "ts": "1.1"}},
+    {
+        **THEIRS,
+        "type": "message_action",
+        "message": {"app_id": "A1", "bot_id": "B1", "team": "T1", "ts": "1.1"},
+    },
+    {**THEIRS, "type": "view_submission", "view": {"callback_id": "surelane.written", "team_id": "T1"}},
+)
+"""Of people of other workspaces, in what the installation of T1 made."""
 FURTHER: tuple[Any, ...] = (
     around(type="channel_created", channel={"id": "C1", "name": "x"}, event_ts="1700000000.000100"),
     around(type="assistant_thread_started", assistant_thread={"channel_id": "D1", "thread_ts": "1.1", "user_id": "U1"}),
@@ -93,6 +113,7 @@ FURTHER: tuple[Any, ...] = (
     {"type": "block_actions", "team": {"id": "T1"}, "channel": {"id": "C1"}, "user": {"id": "U1"},
      "trigger_id": "1.2.a", "actions": [{"action_id": "go"}],
      "container": {"channel_id": "C1", "message_ts": "1.2", "thread_ts": "1.1"}},
+    *OF_OTHERS,
     {"type": "app_mention", "team": "T1", "channel": "C1", "user": "U1", "ts": "1.1"},
     {"command": "//deploy/", "team_id": "T1", "channel_id": "C1", "user_id": "U1", "trigger_id": "1.2.a"},
     {"type": "view_submission", "view": {"callback_id": "surelane.written"}},
@@ -102,10 +123,21 @@ FURTHER: tuple[Any, ...] = (
     {"text": "x" * 1_000_000, "team_id": "T1", "channel": "C1"},
     *MALFORMED,
 )  # fmt: skip
-OBJECTS = ("event", "team", "user", "channel", "item", "message", "container", "assistant_thread", "view")
+OBJECTS = (
+    "event",
+    "view",
+    "authorizations",
+    "team",
+    "user",
+    "channel",
+    "item",
+    "message",
+    "container",
+    "assistant_thread",
+)
 FIELDS = (
     *("type", "command", "channel_type", "event_id", "trigger_id", "team_id", "channel_id", "user_id", "ts"),
-    "subtype",
+    *("subtype", "app_installed_team_id", "app_id", "bot_id", "api_app_id", "app_unfurl", "edited"),
     *("thread_ts", "id", "message_ts", "action_id", "callback_id", "is_ext_shared_channel", "actions", *OBJECTS),
 )  # fmt: skip
 
@@ -161,6 +193,23 @@ async def compare(connection: Connection, payloads: list[Any]) -> None:
         assert own_key is not None or key.startswith("sha256:")
 
 
+async def test_an_event_is_of_the_installation_that_made_what_a_person_uses(queue: Connection) -> None:
+    for payload, (_, _, _, workspace, *_) in zip(
+        OF_OTHERS, await derived(queue, list(OF_OTHERS)), strict=True
+    ):
+        assert (workspace, slack.workspace_of(payload), workspace_of(payload)) == ("T1", "T1", "T1"), payload
+        assert Owner.of(*slack.reporter_of(payload)) in (Owner("T1"), Owner("E1", True))
+        assert place_of(payload).team == "T9", "the person's own"
+    others = {**THEIRS, "type": "message_action", "message": {"app_id": "A2", "bot_id": "B2", "team": "T1"}}
+    unfurled = {
+        **THEIRS,
+        "type": "block_actions",
+        "app_unfurl": {},
+        "message": {"bot_id": "B2", "team": "T1"},
+    }
+    assert {row[3] for row in await derived(queue, [others, unfurled])} == {"T9"}
+
+
 async def test_every_payload_that_the_simulator_makes_and_others_of_any_form(queue: Connection) -> None:
     payloads = list(simulated())
     await compare(queue, payloads)
@@ -175,7 +224,7 @@ async def test_every_payload_that_the_simulator_makes_and_others_of_any_form(que
     await compare(queue, list(FURTHER))
 
 
-@pytest.mark.parametrize("payload", [each for each in FURTHER if isinstance(each, dict)][:13])
+@pytest.mark.parametrize("payload", [each for each in FURTHER if isinstance(each, dict)][:20])
 async def test_payloads_with_a_damaged_field(queue: Connection, payload: dict[str, Any]) -> None:
     await compare(queue, list(damaged(payload)))
 

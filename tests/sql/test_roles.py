@@ -313,7 +313,7 @@ async def test_a_callers_search_path_brings_nothing_in(database: str) -> None:
         with pytest.raises(asyncpg.RaiseError, match="hostile"):
             await queue.fetchval("select clock_timestamp()")
         await insert(queue, envelope("Ev1", channel="C1", ts="1.1"))
-        await insert(queue, envelope("Ev2", channel="C1", ts="1.1"))
+        await insert(queue, envelope("Ev2", channel="C1", ts="1.2", thread_ts="1.1"))
         await enqueue(queue, dedupe_key="k", item_key="i", group_key="g")
         rows = await claim(queue, "slack.app_mention", "job")
         assert len(rows) == 3

@@ -122,6 +122,28 @@ async def put_off(connection: Connection, event: int) -> datetime:
     return found
 
 
+async def test_what_people_of_others_do_in_our_views_and_messages_is_for_our_installation(
+    database: str, connection: Connection
+) -> None:
+    theirs = {"team": {"id": EAST}, "user": {"id": "U9", "team_id": EAST}, "is_enterprise_install": False}
+    view = {"id": "V1", "callback_id": "form", "team_id": BAKERY, "app_installed_team_id": BAKERY}
+    message = {"bot_id": "B1", "app_id": "A1", "team": BAKERY, "ts": "1.1"}
+    used = [
+        *({"type": kind, "view": view} for kind in ("view_submission", "view_closed", "block_actions")),
+        {"type": "block_actions", "message": message, "api_app_id": "A1", "channel": {"id": "C1"}},
+    ]
+    async with stand(connection) as slack:
+        await slack.install(BAKERY)
+        queue = Queue(connection)
+        stored = [
+            await queue.insert_event(json.dumps(theirs | each | {"trigger_id": f"{nth}"}))
+            for nth, each in enumerate(used)
+        ]
+        async with worker(database, slack):
+            rows = [await ended(connection, event) for event in stored]
+    assert [json.loads(row["result"]) for row in rows] == [BAKERY] * 4
+
+
 async def test_each_workspace_is_answered_with_its_own_token_once_it_has_the_app(
     database: str, connection: Connection
 ) -> None:

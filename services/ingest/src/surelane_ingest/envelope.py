@@ -21,8 +21,10 @@ from surelane.slack import (
     kind_of,
     object_in,
     reporter_of,
+    said_in,
     subscription,
     text_in,
+    workspace_of,
 )
 from surelane_ingest.json_text import Json, NotJsonError, read_json
 
@@ -151,7 +153,7 @@ class Subscriptions:
         if not merged and not (shared and (name == "app_mention" or event.get("type") == "message")):
             return None
         # Workspaces name a shared channel by the same id, and each other's messages by different team ids.
-        team = () if shared else (envelope.get("team_id"),)
+        team = () if shared else (workspace_of(envelope),)
         parts = [*team, event.get("channel"), event.get("ts")]
         if not all(isinstance(part, str) and part for part in parts):
             return None
@@ -290,14 +292,8 @@ def _reason_to_ignore_edit(event: Payload, message: Payload, edit: str, *, own: 
         return reason
     # Slack reports a changed message also when it shows a link in it, or counts its replies.
     before = object_in(event.get("previous_message"))
-    same = edit == "message_changed" and bool(before) and _said(before) == _said(message)
+    same = edit == "message_changed" and bool(before) and said_in(before) == said_in(message)
     return "unchanged" if same else None
-
-
-def _said(message: Payload) -> tuple[object, object]:
-    files = message.get("files")
-    shared = files if isinstance(files, list) else ()
-    return message.get("text"), [object_in(file).get("id") for file in shared]
 
 
 def _object(text: str) -> Json | Malformed:

@@ -29,7 +29,10 @@ def _paths(*paths: str) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(path.split(".")) for path in paths)
 
 
-TEAM = _paths("team_id", "team.id", "team")
+TEAM = _paths("team_id", "team.id", "team", "user.team_id")
+"""The workspace that a payload names: of an interaction, the person's."""
+OPENED = _paths("view.app_installed_team_id", "view.team_id")
+"""Whose installation opened a view: in a shared channel, people of other workspaces use it, too."""
 CHANNEL = _paths(
     "channel",
     "channel.id",
@@ -45,7 +48,7 @@ ENTERPRISE = _paths("enterprise_id", "enterprise.id")
 READ_BY_SQL = (
     *(*TEAM, *ENTERPRISE, *CHANNEL, *USER, *MESSAGE, *THREAD),
     *_paths("type", "command", "channel_type", "event_ts", "event_id", "event_time", SHARED, "agent"),
-    *_paths("enterprise", "container.message_ts", "subtype", "message.subtype"),
+    *_paths("enterprise", "container.message_ts", "subtype", "message.subtype", "edited.ts"),
 )
 """What the database reads of a payload, and ids. Not all of these are texts."""
 
@@ -61,7 +64,7 @@ class Place:
         since: a lookup of earlier answers starts at this timestamp.
         user: the person who caused the event.
         team: the person's workspace.
-        workspace: the workspace that the event is of.
+        workspace: the workspace whose installation the event is for (:func:`workspace_of`).
     """
 
     channel: str | None = None
@@ -75,7 +78,7 @@ class Place:
 
 def place_of(payload: object) -> Place:
     """Return the place of a payload; what it does not name is ``None``."""
-    inner, workspace = inner_event(payload), text_at(payload, TEAM)
+    inner = inner_event(payload)
     about = edited_message(inner) or inner
     message = text_at(about, MESSAGE) or text_in(inner.get("message_ts"))
     return Place(
@@ -85,8 +88,8 @@ def place_of(payload: object) -> Place:
         since=message or text_in(inner.get("event_ts")),
         user=text_at(inner, USER),
         # In a channel that organizations share, a message names its author's workspace.
-        team=text_in(inner.get("user_team")) or workspace,
-        workspace=workspace,
+        team=text_at(inner, _paths("user_team", "user.team_id")) or text_at(payload, TEAM),
+        workspace=workspace_of(payload),
     )
 
 
@@ -116,9 +119,22 @@ def edit_of(event: Payload) -> str | None:
 
 
 def edited_message(event: Payload) -> dict[str, Any]:
-    """Return the message that was edited, as it is now, or deleted, as it was. It is empty for any other event."""
+    """Return the message that was edited, as it is now, or deleted, as it was. It is empty for any other event.
+
+    Slack delivers an edited mention once more: it is the message.
+    """
     edit = edit_of(event)
-    return {} if edit is None else object_in(event.get(EDITS[edit]))
+    if edit is not None:
+        return object_in(event.get(EDITS[edit]))
+    again = event.get("type") in ("app_mention", "message") and isinstance(event.get("edited"), dict)
+    return dict(event) if again else {}
+
+
+def said_in(message: Payload) -> tuple[object, list[object]]:
+    """Return the text and the ids of the files of a message: what an edit changes."""
+    files = message.get("files")
+    shared = files if isinstance(files, list) else ()
+    return message.get("text"), [object_in(file).get("id") for file in shared]
 
 
 def kind_of(payload: object) -> str:
@@ -171,13 +187,44 @@ def authorization_of(payload: Payload) -> dict[str, Any]:
     return object_in(first_in(payload.get("authorizations")))
 
 
+def workspace_of(payload: object) -> str | None:
+    """Return the workspace whose installation an event is for; ``None`` where the payload names none.
+
+    It is the one that Slack reports to, that opened the view, or that posted the message with the button. In a channel
+    that organizations share, the payload's own ``team`` may be another: that of the person.
+    """
+    outer = object_in(payload)
+    named = (
+        text_in(authorization_of(outer).get("team_id")),
+        *(text_at(outer, (path,)) for path in OPENED),
+        _poster_of(outer),
+    )
+    # Slack names an organization as a team in some payloads.
+    return next((team for team in named if team is not None and not team.startswith("E")), None) or text_at(
+        outer, TEAM
+    )
+
+
+def _poster_of(interaction: Payload) -> str | None:
+    """Return whose installation posted the message that a person uses; ``None``: the app did not post it."""
+    message, app = object_in(interaction.get("message")), text_in(interaction.get("api_app_id"))
+    ours = app is not None and message.get("app_id") == app
+    used = interaction.get("type") in ("block_actions", "block_suggestion", "interactive_message")
+    # A link that the app shows stands in another one's message.
+    if used and "app_id" not in message and "app_unfurl" not in interaction:
+        ours = text_in(message.get("bot_id")) is not None
+    return text_in(message.get("team")) if ours else None
+
+
 def reporter_of(payload: Payload) -> tuple[str | None, str | None, bool]:
     """Return whose installation an event is for: organization, workspace, and whether it is the former's.
 
-    The Events API names it in ``authorizations``. Commands name it by fields, and interactions by objects.
+    The Events API names it in ``authorizations``. Views and messages name the workspace that made them. Commands and
+    other interactions name the person's, by fields or by objects.
     """
     named = authorization_of(payload) or payload
-    team, enterprise = text_at(named, TEAM[:2]), text_at(named, ENTERPRISE)
+    made = text_at(payload, OPENED) or _poster_of(payload) if named is payload else None
+    team, enterprise = made or text_at(named, TEAM[:2]), text_at(named, ENTERPRISE)
     if team is not None and team.startswith("E"):  # Slack names an organization as a team in some events
         return team, None, True
     wide = named.get("is_enterprise_install")

@@ -19,7 +19,10 @@ Rule = tuple[int, str, str, str]
 
 @dataclass(slots=True)
 class ThreadEvent:
-    """A message of a thread, or an edit. ``turn``: a turn began with it. ``whole``: the app hears the whole channel."""
+    """A message of a thread, or an edit, as its ``notes`` say.
+
+    ``turn``: a turn began with it. ``whole``: the app hears the whole channel.
+    """
 
     id: int
     event_ts: datetime
@@ -38,6 +41,7 @@ class Conversations:
     """The SQL functions about threads, rules and ratings. ``_sealed``, ``_opened``: encrypt and decrypt texts."""
 
     _database: Calls
+    _event_text: Callable[[Mapping[str, Any]], Awaitable[str]]
     _sealed: Callable[[str, Place], Awaitable[str]]
     _opened: Callable[[int, str | None, Place], Awaitable[str | None]]
 
@@ -45,6 +49,11 @@ class Conversations:
         """Return what is stored of a thread before a message, and the edits in its channel: ``agent.thread_events``."""
         rows = await self._database.rows("thread_events", groups, *about)
         return [ThreadEvent(*row[:4], *(json.loads(each or "{}") for each in row[4:])) for row in rows]
+
+    async def live_messages(self, payload: Mapping[str, Any]) -> list[Any]:
+        """Return the payloads of the live events about the message of a payload: ``agent.live_messages``."""
+        rows = await self._database.rows("live_messages", await self._event_text(payload))
+        return [json.loads(row["event"]) for row in rows]
 
     async def set_rule(self, workspace: str, rule: Rule, owner: Mapping[str, Any]) -> bool:
         """Set a rule, once. Return false where there are as many as may be. ``owner``: names the installation."""

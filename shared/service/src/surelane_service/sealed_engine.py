@@ -45,6 +45,9 @@ class OpeningEngine(Engine):
             each.result = await self._sealing.opened(each.result, Place(each.id, RESULT))
         return found
 
+    async def live_messages(self, payload: Mapping[str, Any]) -> list[Any]:
+        return [await self._sealing.opened(each) for each in await super().live_messages(payload)]
+
     async def _step(self, identity: int, step: StoredStep) -> StoredStep:
         if not (SEALED in (step.result or "") or SEALED in (step.arguments or "")):
             return step

@@ -5,7 +5,7 @@ come first.
 """
 
 from surelane.events import Event
-from surelane.slack import edit_of, edited_message, text_in
+from surelane.slack import edit_of, edited_message, inner_event, kind_of, said_in, text_in
 from surelane_worker.builtin.questions import SOON
 from surelane_worker.handling.context import Context, attempt_of
 from surelane_worker.handling.registry import Handlers
@@ -17,8 +17,12 @@ handlers = Handlers()
 
 @handlers.on(*EDITED.kinds, *DELETED.kinds, timeout="1m")
 async def replace_turn(event: Event, ctx: Context) -> object:
-    """Cancel the turn of the message, if one waits or runs. After an edit, store the message as it is now."""
-    edit, message = edit_of(event.slack), edited_message(event.slack)
+    """Cancel the turn of the message, if one waits or runs. After an edit, store the message as it is now.
+
+    Slack reports the edit of a mention as an edit, as the mention again, or as both.
+    """
+    edit = edit_of(event.slack) or "message_changed"
+    message = edited_message(event.slack)
     if ctx.settings.model is None or ctx.settings.model_edited == "ignore" or not message:
         return {"unhandled": "no turn"}
     user = text_in(message.get("user")) or "unknown"
@@ -26,11 +30,20 @@ async def replace_turn(event: Event, ctx: Context) -> object:
     where = {
         name: event.slack[name] for name in ("channel", "channel_type", "event_ts") if name in event.slack
     }
-    answers = {}
-    for kind in ("app_mention", "message"):
-        answers[kind] = await attempt_of(ctx).services.engine.replace_message(
-            {**event.payload, "event": {**message, **where, "type": kind}},
-            f"{event.key}:{kind}",
+    engine = attempt_of(ctx).services.engine
+    answers: dict[str, str | None] = {}
+    for live in map(
+        inner_event, await engine.live_messages({**event.payload, "event": {**message, **where}})
+    ):
+        sort = {name: live[name] for name in ("type", "channel_type") if name in live}
+        payload = {**event.payload, "event": {**message, **where, **sort}}
+        kind = kind_of(payload)
+        if edit == "message_changed" and said_in(live) == said_in(message):
+            answers[kind] = "unchanged"
+            continue
+        answers[kind] = await engine.replace_message(
+            payload,
+            f"{event.key}:{live['type']}",
             TURN,  # other handlers are left alone
             restart=edit == "message_changed",
             by=user,

@@ -92,7 +92,7 @@ async def _in_history(event: Event, ctx: Context, place: Place, me: str | None) 
     fence = attempt_of(ctx).steps.fence
     stored = await fence.patiently(fence.engine.thread_events, groups, channel, root, ts, TURN)
     stored.sort(key=lambda each: (each.event_ts, each.id))
-    messages = [each for each in stored if edit_of(each.slack) is None]
+    messages = [each for each in stored if not object_in(each.notes).get("edit")]
     if len(stored) - len(messages) >= MOST_EDITS:
         return Known(root)
     now = {_ts(each): _as_now(each, me) for each in stored}

@@ -26,6 +26,7 @@ from surelane.encryption.keys import ID_BYTES, KEY_BYTES, NONCE_BYTES, TAG_BYTES
 from surelane.encryption.packing import pack, unpack
 from surelane.encryption.places import DIGEST_BYTES, Place
 from surelane.slack import READ_BY_SQL, SHARED, TEAM, own_id, text_at
+from surelane.slack import workspace_of as installed_workspace
 
 SALT_BYTES = 16
 MOST_VALUES = 2**20
@@ -246,6 +247,8 @@ def clear_part(value: object) -> dict[str, Any]:
         return {}
     inner = value.get("event")
     part = _part(value)
+    if (team := workspace_of(value)) and team != text_at(part, TEAM):
+        part["authorizations"] = [{"team_id": team}]  # where SQL looks first
     return part | {"event": _part(inner)} if isinstance(inner, dict) else part
 
 
@@ -259,7 +262,7 @@ def clear_text(value: object, workspace: str = "") -> str:
 
 def workspace_of(value: object) -> str:
     """Return the workspace whose data key encrypts a payload."""
-    team = text_at(value, TEAM)
+    team = installed_workspace(value)
     return team if team is not None and len(team) <= 100 and _is_clear(team) else ""
 
 
@@ -281,6 +284,8 @@ def _usual_text(value: dict[str, Any]) -> str | None:
     """Return :func:`clear_part` as JSON text at a third of its cost; ``None``: the payload is no usual message."""
     event, happened, shared = value.get("event"), value.get("event_time"), value.get(SHARED)
     if not isinstance(event, dict) or type(happened) is not int or len(event) + len(value) > _MOST_USUAL:
+        return None
+    if installed_workspace(value) != text_at(value, TEAM):
         return None
     inside, outside = _usual_words(event), _usual_words(value)
     if inside is None or outside is None or not (shared is None or isinstance(shared, bool)):

@@ -1,0 +1,106 @@
+"""One message is one event, under all event ids that Slack or a program brings it. An edit of it is no second one."""
+
+from typing import Any
+
+import pytest
+
+from surelane.calls import Connection
+from tests.sql import queue_steps as do
+
+TS = "1700000000.000100"
+MENTION = {"channel": "C1", "ts": TS, "event_ts": TS}
+DIRECT = {**MENTION, "type": "message", "channel_type": "im", "channel": "D1"}
+FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "mention": (MENTION, MENTION),
+    "in a thread": ({**MENTION, "thread_ts": "1600000000.000100"}, {**MENTION, "thread_ts": "1600000000.000100"}),
+    "direct": (DIRECT, DIRECT),
+    "mention in a direct message": (DIRECT, {**DIRECT, "type": "app_mention", "channel_type": None}),
+    "group": ({**DIRECT, "channel_type": "mpim", "channel": "G1"}, {**DIRECT, "channel_type": "mpim", "channel": "G1"}),
+    "another event_ts": (MENTION, {**MENTION, "event_ts": "1700000900.000100"}),
+    "no event_ts": (MENTION, {**MENTION, "event_ts": None}),
+    "read later": (MENTION, {**MENTION, "thread_ts": TS, "reply_count": 2, "reactions": []}),
+    "broadcast": ({**MENTION, "type": "message", "thread_ts": "1.1"},
+                  {**MENTION, "type": "message", "thread_ts": "1.1", "subtype": "thread_broadcast"}),
+}  # fmt: skip
+STATES = ("waiting", "held", "tried", "ended")
+EDITED = {"edited": {"user": "U1", "ts": "1700000005.000000"}, "event_ts": "1700000005.000200"}
+
+
+async def store(queue: Connection, *events: str, key: str | None = None) -> list[tuple[int, bool]]:
+    """Insert events as ingest does: each in a batch of its own."""
+    statement = "select id, duplicate from agent.insert_events(array[$1]::jsonb[], null, array[$2])"
+    return [tuple((await queue.fetch(statement, event, key))[0]) for event in events]
+
+
+async def bring(queue: Connection, identity: int, state: str) -> None:
+    """Let an event be held by a worker, have failed once, or be completed."""
+    if state == "waiting":
+        return
+    kinds = [row["kind"] for row in await queue.fetch("select kind from agent.event")]
+    held = [do.pair(row) for row in await do.claim(queue, *kinds) if row["id"] == identity]
+    if state == "tried":
+        assert await do.fail(queue, *held) == ["done"]
+    elif state == "ended":
+        assert await do.complete(queue, *held) == ["done"]
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("form", FORMS)
+async def test_a_message_under_another_event_id_is_a_duplicate(
+    queue: Connection, form: str, state: str
+) -> None:
+    first, again = FORMS[form]
+    ((identity, duplicate),) = await store(queue, do.envelope("Ev1", **first))
+    assert not duplicate
+    # Another message of the group is before it, so that it is a member.
+    await bring(queue, identity, state)
+    known = [(identity, True)]
+    assert await store(queue, do.envelope("Ev2", **again)) == known
+    assert await store(queue, do.envelope("Ev2", **again), key="Ev2") == known, "as ingest of 0.4.0 names it"
+    assert await do.insert(queue, do.envelope("Ev3", **again)) == identity
+    ((other, duplicate),) = await store(queue, do.envelope("Ev4", **{**again, "ts": "1700000000.000200"}))
+    assert (other > identity, duplicate) == (True, False), "another message"
+
+
+@pytest.mark.parametrize("state", STATES)
+async def test_of_a_batch_and_behind_another_one_each_message_is_stored_once(
+    queue: Connection, state: str
+) -> None:
+    before = do.envelope("Ev0", **{**DIRECT, "ts": "1.1"})
+    twins = [before, *(do.envelope(f"Ev{n}", **DIRECT) for n in (1, 2, 3))]
+    stored = await queue.fetch("select id, duplicate from agent.insert_events($1) order by ordinal", twins)
+    identity = stored[1]["id"]
+    assert [tuple(row) for row in stored[1:]] == [(identity, False), (identity, True), (identity, True)]
+    await bring(queue, identity, state)
+    assert await store(queue, do.envelope("Ev4", **DIRECT)) == [(identity, True)]
+
+
+@pytest.mark.parametrize(
+    "key", [None, "message:T1:C1:" + TS, "mention:C1:" + TS], ids=["own", "merged", "shared"]
+)
+@pytest.mark.parametrize("state", STATES)
+async def test_an_edited_mention_is_an_edit_of_the_one_that_is_there(
+    queue: Connection, state: str, key: str | None
+) -> None:
+    ((identity, _),) = await store(queue, do.envelope("Ev1", **MENTION), key=key)
+    await bring(queue, identity, state)
+    same, new = (do.envelope(f"Ev{text}", **{**MENTION, **EDITED, "text": text}) for text in ("hi", "hello"))
+    assert await store(queue, same, key=key) == [(identity, True)], "nothing new is said"
+    ((edit, duplicate),) = await store(queue, new, key=key)
+    row = await do.event_of(queue, edit)
+    assert (duplicate, row["kind"], row["item_key"], row["group_key"]) == (
+        False, "slack.message_changed", "Evhello", None)  # fmt: skip
+    assert await store(queue, new, key=key) == [(edit, True)], "Slack's retry"
+    assert (await store(queue, do.envelope("Ev3", **MENTION), key=key))[0] == (identity, True)
+
+
+async def test_a_mention_that_an_edit_added_is_a_new_one_and_its_retries_are_duplicates(
+    queue: Connection,
+) -> None:
+    added = do.envelope("Ev1", **{**MENTION, **EDITED})
+    ((identity, duplicate),) = await store(queue, added)
+    row = await do.event_of(queue, identity)
+    assert (duplicate, row["kind"], row["group_key"]) == (False, "slack.app_mention", f"T1:C1:{TS}")
+    assert await store(queue, added, do.envelope("Ev2", **MENTION)) == [(identity, True)] * 2
+    await bring(queue, identity, "ended")
+    assert await store(queue, added, do.envelope("Ev2", **{**MENTION, **EDITED})) == [(identity, True)] * 2
