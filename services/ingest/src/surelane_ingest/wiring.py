@@ -97,7 +97,10 @@ async def running(
     listener = Listener(url, service=SERVICE, within=settings.database_budget)
     links = None if settings.app_token is None else Links()
     subscriptions = Subscriptions(
-        settings.event_types, merge_mentions=settings.merge_mentions, own=settings.own_events
+        settings.event_types,
+        merge_mentions=settings.merge_mentions,
+        own=settings.own_events,
+        bots=settings.bot_messages,
     )
     async with (
         _pool(settings, CONNECTIONS) as pool,
