@@ -72,10 +72,12 @@ class Ignore:
     Attributes:
         reason: one word, for logs and metrics.
         untaken: the type of an event that is not stored because of its type.
+        payload: what Slack sent; ``None``: nothing that a person may ask for.
     """
 
     reason: str
     untaken: str | None = field(default=None, compare=False)
+    payload: Payload | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +245,11 @@ def _event_callback(parsed: Json, subscriptions: Subscriptions) -> Envelope:
         return Malformed("no event type")
     reason = subscriptions.reason_to_ignore(envelope, event)
     name = subscription(event) if reason == "type" and event.get("type") not in _TOLD_ALWAYS else None
-    taken = Ignore(reason, name) if reason else _take(parsed, subscriptions.message_key(envelope, event))
+    taken = (
+        Ignore(reason, name, envelope)
+        if reason
+        else _take(parsed, subscriptions.message_key(envelope, event))
+    )
     if event.get("type") == _REMOVAL_FROM_TEAM:
         return _removed_from_team(envelope, event, taken)
     return _removed(envelope, event, taken) if event.get("type") in _REMOVALS else taken
