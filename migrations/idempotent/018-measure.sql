@@ -5,6 +5,8 @@
 --   count_usage, read_usage: what models used today; workers
 --   remind_feedback, rate_turn: a person is told of ratings, or rates a turn; workers
 --   list_kinds, limit_use, firings, list_running, list_questions: the page
+--   note_dropped, find_dropped: deliveries that became no event; ingest, operators
+--   announce_sockets, list_sockets: whose the app's Socket Mode connections are; ingest, operators
 
 -- How many heads of a kind are visible and how many will be later, and since when the oldest is: by
 -- index alone. Counts a band lane by lane up to 10,000, and takes its other lanes to be alike:
@@ -317,3 +319,92 @@ begin atomic
         where f.click < excluded.click and (f.rating <> excluded.rating or excluded.reason is not null))
     select count(agent.remind_feedback(_owner_id, _user_id, 3)) > 0 from found;
 end;
+
+-- Keeps that deliveries came and became no event, for a day: [[age in seconds, key, kind, reason,
+-- workspace, channel, ts], …]. The oldest go earlier where all take more than 64 MB: about 20 hours
+-- of the 30,000 an hour that Slack delivers at most for one workspace. Never waits for a lock.
+create or replace function agent.note_dropped(_deliveries jsonb) returns void
+language plpgsql volatile security definer
+set enable_seqscan = off
+set lock_timeout = '100ms'
+as $$
+declare
+    _now timestamptz := agent.clock();
+    _oldest float8 := (select max((d ->> 0)::float8) from jsonb_array_elements(_deliveries) as d);
+    _before int8 := coalesce((select upto from agent.dropped order by id desc limit 1), 0);
+    _upto int8 := _before + pg_column_size(_deliveries) + 100;
+begin
+    insert into agent.dropped (at, first_at, deliveries, upto)
+    values (_now, _now - make_interval(secs => _oldest), _deliveries, _upto);
+    delete from agent.dropped where id in (
+        select o.id from (select * from agent.dropped order by id limit 20 for update skip locked) as o
+        where o.at < _now - interval '1 day' or o.upto <= _upto - 64 * 1024 * 1024);
+end
+$$;
+
+-- The deliveries of the last day that became no event, newest first. What is null matches all.
+create or replace function agent.find_dropped
+( _key text default null, _channel text default null, _ts text default null
+, _from timestamptz default null, _until timestamptz default null, _limit int4 default 20
+) returns table (at timestamptz, key text, kind text, reason text, workspace text, channel text, ts text)
+language sql stable security definer
+set jit = off
+as $$
+    select f.* from (
+        select b.at - make_interval(secs => (d ->> 0)::float8) as came_at
+        , d ->> 1 as key, d ->> 2 as kind, d ->> 3 as reason
+        , d ->> 4 as workspace, d ->> 5 as channel, d ->> 6 as ts
+        from agent.dropped as b cross join lateral jsonb_array_elements(b.deliveries) as d
+        where b.at > agent.clock() - interval '1 day'
+        and b.at >= coalesce(_from, '-infinity') and b.first_at <= coalesce(_until, 'infinity')
+        and (_key is null or b.deliveries @> jsonb_build_array(jsonb_build_array(_key)))
+        and (_ts is null or b.deliveries @> jsonb_build_array(jsonb_build_array(_ts)))
+    ) as f
+    where (_key is null or f.key = _key) and (_channel is null or f.channel = _channel)
+    and (_ts is null or f.ts = _ts) and f.came_at between coalesce(_from, '-infinity') and coalesce(_until, 'infinity')
+    order by f.came_at desc limit least(greatest(_limit, 1), 200)
+$$;
+
+-- An ingest process says how many connections of Socket Mode it has, or is about to open: before it
+-- opens one, and after one ended. With _of_the_app it also says how many Slack told it that the app
+-- has. Returns how many all our processes have, and how many others had when Slack last told one of
+-- them. A process that is silent for a minute counts no more. A null of _sockets: it ends.
+create or replace function agent.announce_sockets
+( _name text, _app_id text, _sockets int4, _of_the_app int4 default null
+, out ours int4, out others int4, out told_at timestamptz
+)
+language plpgsql volatile security definer
+as $$
+declare
+    _now timestamptz := agent.clock();
+begin
+    delete from agent.socket as s where s.name in (
+        select o.name from agent.socket as o
+        where o.seen_at < _now - interval '1 hour' or (o.name = _name and _sockets is null)
+        for update skip locked);
+    if _sockets is not null then
+        insert into agent.socket as s (name, app_id, sockets, seen_at) values (_name, _app_id, _sockets, _now)
+        on conflict (name) do update
+        set app_id = excluded.app_id, sockets = excluded.sockets, seen_at = excluded.seen_at;
+    end if;
+    select coalesce(sum(s.sockets), 0) into ours from agent.socket as s
+    where s.app_id = _app_id and s.seen_at > _now - interval '1 minute';
+    if _of_the_app is not null then
+        update agent.socket as s
+        set of_the_app = _of_the_app, others = greatest(_of_the_app - ours, 0), told_at = _now where s.name = _name;
+    end if;
+    select l.others, l.told_at into announce_sockets.others, announce_sockets.told_at
+    from agent.list_sockets() as l where l.app_id = _app_id;
+end
+$$;
+
+-- Of each app with Socket Mode: how many connections ours are, and how many others had when Slack
+-- last told one of our processes.
+create or replace function agent.list_sockets()
+returns table (app_id text, ours int4, others int4, told_at timestamptz)
+language sql stable security definer
+as $$
+    select s.app_id, sum(s.sockets)::int4
+    , (array_agg(s.others order by s.told_at desc nulls last))[1], max(s.told_at)
+    from agent.socket as s where s.seen_at > agent.clock() - interval '1 minute' group by s.app_id
+$$;

@@ -4,7 +4,8 @@
 --   history_part: a chunk of history; retention, erasing
 --   forget_steps: the steps of events that go; retention, erasing
 --   drop_history: one step of retention; workers
---   given_names, as_words, find_named, erase_names: what an erasure looks for; the ones below
+--   given_names, as_words, find_named, erase_names, drop_notes: what an erasure looks for; the ones
+--   below
 --   about_events, named_installation, whole_workspace, data_key_lingers: parts of erasing
 --   hashed: the names in its receipt
 --   preview_erasure: operators, before
@@ -117,6 +118,9 @@ begin
             select ctid from agent.model_usage where day < agent.clock() - _older_than order by day limit 10000 for update skip locked));
         delete from agent.feedback where ctid = any(array(
             select ctid from agent.feedback where event_id > 0 and at < _cutoff order by at limit 10000 for update skip locked));
+        delete from agent.dropped where id in (
+            select o.id from agent.dropped as o
+            where o.at < agent.clock() - interval '1 day' order by o.id limit 10000 for update skip locked);
         delete from agent.event_hist_outlier where event_week < _cutoff - interval '14 days';
         insert into agent.retention as r (older_than, done_at, blocked_at)
         values (_older_than, case when not blocked then agent.clock() end, case when blocked then agent.clock() end)
@@ -229,6 +233,7 @@ begin
     if _at is null then
         _counts := jsonb_build_object('installation', (select count(*) from agent.installation where agent.named_installation(_filter, owner_id, user_id)), 'cron', (select count(*) from agent.cron as c where c::text ~ all(agent.as_words(_names)))
             , 'rule', nullif((select count(*) from agent.rule as r where r::text ~ all(agent.as_words(_names))), 0)
+            , 'dropped', nullif(agent.drop_notes(_names, false), 0)
             , 'feedback', (select nullif(count(*), 0) from agent.feedback as f where concat_ws(' ', f.owner_id, f.user_id, f.channel) ~ all(agent.as_words(_names))));
         _of := agent.about_events();
     end if;
@@ -426,7 +431,8 @@ begin
         delete from agent.cron where name in (select name from agent.cron as c where c::text ~ all(_words) for update skip locked) returning 1
     )
     select jsonb_build_object('cron', (select count(*) from crons), 'model_usage', nullif((select count(*) from used), 0)
-        , 'rule', nullif((select count(*) from rules), 0), 'feedback', nullif((select count(*) from rated), 0)) into _removed;
+        , 'rule', nullif((select count(*) from rules), 0), 'feedback', nullif((select count(*) from rated), 0)
+        , 'dropped', nullif(agent.drop_notes(_names, true), 0)) into _removed;
     for _key in
         select kind, limit_key from agent.limit_state where limit_key ~ all(_words)
         union select kind, limit_key from agent.limit_note where limit_key ~ all(_words)
@@ -448,6 +454,30 @@ begin
     delete from agent.slack_limit as l where l.name in (
         select name from agent.slack_limit where name ~ all(_words) and coalesce(busy[cardinality(busy)], '-infinity') < agent.clock() for update skip locked);
     return jsonb_strip_nulls(_removed || jsonb_build_object('limit_state', _limits));
+end
+$$;
+
+-- Counts the notes of dropped deliveries in which all names stand. _remove: and removes them. Skips
+-- locked batches.
+create or replace function agent.drop_notes(_names text[], _remove boolean) returns int4
+language plpgsql volatile security definer
+set jit = off
+as $$
+declare
+    _words text[] := agent.as_words(_names);
+    _ids int8[] := array(
+        select id from agent.dropped where deliveries::text ~ all(_words) for update skip locked);
+    _notes int4 := (
+        select count(*) from agent.dropped as b cross join lateral jsonb_array_elements(b.deliveries) as d
+        where b.id = any(_ids) and d::text ~ all(_words));
+begin
+    if _remove then
+        update agent.dropped set deliveries = (
+            select coalesce(jsonb_agg(d), '[]') from jsonb_array_elements(deliveries) as d
+            where not d::text ~ all(_words))
+        where id = any(_ids);
+    end if;
+    return _notes;
 end
 $$;
 

@@ -53,7 +53,8 @@ revoke execute on all functions in schema agent from public;
 
 do $$
 declare
-    _inserting text := 'insert_event insert_events insert_requests take_answers fire_trigger answer_dispatch';
+    _inserting text := 'insert_event insert_events insert_requests take_answers fire_trigger answer_dispatch'
+        ' note_dropped announce_sockets';
     _working text := 'claim_event note_timeline claim_events peek_lanes share_kind settle complete_events'
         ' delete_event extend_leases note_event rescue_events rescue_worker release_unknown open_session join_session'
         ' watch_sessions sweep_events delete_expired_events children answer_event answer_requests order_kinds'
@@ -72,7 +73,8 @@ declare
         ' begin_action continue_action list_actions use_id read_action count_jobs expire_jobs pause_cron run_cron'
         ' drain_worker narrow_jobs group_jobs message_jobs longest_waiting count_versions recent_figures list_kinds'
         ' limit_use firings list_running list_questions workflow workflow_below list_workflows preview_erasure'
-        ' begin_erasure read_said erase_step foreign_locks list_erasures retire_data_key destroy_data_keys';
+        ' begin_erasure read_said erase_step foreign_locks list_erasures retire_data_key destroy_data_keys'
+        ' find_dropped list_sockets';
     _reading text := 'schema_version own_timeline measure_queue clock to_timestamptz from_timestamptz';
     -- Tokens, for the services that have the keys. Programs do not read sealed ones.
     _installing text := 'save_installation find_installation delete_installation use_oauth_state uninstall';

@@ -14,7 +14,7 @@ TABLES = (
     *("event", "kind_limit", "limit_state", "limit_note", "event_hist", "event_hist_outlier", "kind"),
     *("band", "request", "worker", "cron", "slack_limit", "step", "signal", "installation"),
     *("data_key", "used_id", "install_wait", "other_report", "uninstall", "operator_action"),
-    *("erasure", "retention", "model_usage", "rule", "feedback"),
+    *("erasure", "retention", "model_usage", "rule", "feedback", "dropped", "socket"),
 )
 EMPTY = "".join(f"delete from agent.{table};" for table in TABLES)
 CLOCK = """

@@ -44,6 +44,8 @@ INGEST_MAY = (
         "insert_requests",
         "fire_trigger",
         "answer_dispatch",
+        "announce_sockets",
+        "note_dropped",
         "measure_queue",
         "note_report",
         "own_timeline",

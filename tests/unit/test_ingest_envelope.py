@@ -68,8 +68,56 @@ def test_the_apps_own_messages_are_taken_if_it_asks_and_other_bots_are_not(sende
     found = read_event(own.encode(), asked)
     assert isinstance(found, Take)
     assert found.body == own
-    other = json.dumps(around({**MESSAGE, "bot_id": "B2", "app_id": "A2"})).encode()
+    other = json.dumps(around({**MESSAGE, "user": None, "bot_id": "B2", "app_id": "A2"})).encode()
     assert read_event(other, asked) == Ignore("bot")
+
+
+THROUGH_APP = {"bot_id": "B2", "app_id": "A2", "bot_profile": {"id": "B2", "app_id": "A2", "name": "Voice"}}
+CHANNEL = {**MESSAGE, "channel": "C1", "channel_type": "channel"}
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {**MENTION, "subtype": "me_message"},
+        {**MESSAGE, "subtype": "me_message"},
+        {**EDIT, "message": {**SAID, "subtype": "me_message"}},
+        {**MENTION, **THROUGH_APP},
+        {**MESSAGE, **THROUGH_APP},
+        {**MESSAGE, **THROUGH_APP, "subtype": "file_share", "files": [{"id": "F1"}]},
+        {**CHANNEL, **THROUGH_APP, "text": "ask <@UBOT>"},
+        {**CHANNEL, **THROUGH_APP, "text": "ask <@UBOT|bot>", "subtype": "thread_broadcast"},
+        {**EDIT, "message": {**SAID, **THROUGH_APP}},
+        {**DELETION, "previous_message": {**SAID, **THROUGH_APP}},
+    ],
+)
+def test_what_a_person_says_to_the_bot_is_taken_in_any_form(event: dict[str, Any]) -> None:
+    taken(around(event), DEFAULT | {"message.channels"})
+
+
+WORKFLOW = {**MENTION, "user": None, "subtype": "bot_message", "bot_id": "B3", "workflow_id": "Wf1"}
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        WORKFLOW,
+        {**WORKFLOW, "subtype": None},
+        {**MENTION, **THROUGH_APP, "bot_profile": {"is_workflow_bot": True}},
+        {**MENTION, **THROUGH_APP, "workflow_id": "Wf1"},
+        {**MENTION, **THROUGH_APP, "subtype": "bot_message"},
+        {**MENTION, **THROUGH_APP, "user": "USLACKBOT", "text": "Reminder: ask <@UBOT>"},
+        {**CHANNEL, "subtype": "slackbot_response", "user": "USLACKBOT"},
+        {**CHANNEL, **THROUGH_APP},
+        {**MENTION, "bot_id": "B1"},
+        {**EDIT, "message": {**SAID, "user": None, "bot_id": "B2", "subtype": "bot_message"}},
+    ],
+)
+def test_what_no_person_wrote_is_taken_if_the_app_asks(event: dict[str, Any]) -> None:
+    types = DEFAULT | {"message.channels"}
+    assert read(around(event), types) == Ignore("bot")
+    asked = read_event(json.dumps(around(event)).encode(), Subscriptions(types, bots=True))
+    assert isinstance(asked, Take)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,9 @@ from surelane.slack import (
 from surelane_ingest.json_text import Json, NotJsonError, read_json
 
 MAX_FORM_FIELDS = 100
-_PLAIN_SUBTYPES = (None, "file_share", "thread_broadcast")
+_PLAIN_SUBTYPES = (None, "file_share", "thread_broadcast", "me_message")
+_BOT_SUBTYPES = ("bot_message", "slackbot_response")
+_SLACKBOT = "USLACKBOT"
 _REMOVALS = ("app_uninstalled", "tokens_revoked")
 _REMOVAL_FROM_TEAM = "app_uninstalled_team"
 """An organization removed an app, ours or another one, from one of its workspaces."""
@@ -72,10 +74,12 @@ class Ignore:
     Attributes:
         reason: one word, for logs and metrics.
         untaken: the type of an event that is not stored because of its type.
+        payload: what Slack sent; ``None``: nothing that a person may ask for.
     """
 
     reason: str
     untaken: str | None = field(default=None, compare=False)
+    payload: Payload | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +123,20 @@ Envelope = Challenge | Take | Ignore | RateLimited | Malformed | Removed
 class Subscriptions:
     """The event types to take, by the names in Slack's app settings (``app_mention``, ``message.im``, ...)."""
 
-    def __init__(self, types: frozenset[str], *, merge_mentions: bool = True, own: bool = False) -> None:
-        """``merge_mentions``: a mention and its channel message are one event. ``own``: the app's own are taken."""
+    def __init__(
+        self, types: frozenset[str], *, merge_mentions: bool = True, own: bool = False, bots: bool = False
+    ) -> None:
+        """Say what is taken.
+
+        Args:
+            types: the subscriptions to take.
+            merge_mentions: a mention and its channel message are one event.
+            own: the app's own events are taken.
+            bots: messages that no person wrote are taken.
+        """
         self._types = types
         self._own = own
+        self._bots = bots
         also = _ALSO_MENTIONS & types if merge_mentions else frozenset()
         self._delivered_twice = {"app_mention", *also} if also and "app_mention" in types else set()
 
@@ -135,11 +149,13 @@ class Subscriptions:
         own = _is_own(envelope, about, str(name))
         if own and not self._own:
             return "own"
-        if edit is not None:
-            return _reason_to_ignore_edit(event, about, edit, own=own)
-        if name == "app_mention" or event.get("type") == "message":
-            return _reason_to_ignore_message(event, own=own)
-        return None
+        if edit is None and name != "app_mention" and event.get("type") != "message":
+            return None
+        bots = own or self._bots or (_from_person(about) and _means_bot(envelope, event, about))
+        reason = _reason_to_ignore_message(about, bots=bots, posts=self._bots)
+        if reason is None and edit == "message_changed" and _looks_the_same(event, about):
+            return "unchanged"
+        return reason
 
     def message_key(self, envelope: Payload, event: Payload) -> str | None:
         """Return the key of a message by its address; ``None`` where only its event id counts.
@@ -231,7 +247,11 @@ def _event_callback(parsed: Json, subscriptions: Subscriptions) -> Envelope:
         return Malformed("no event type")
     reason = subscriptions.reason_to_ignore(envelope, event)
     name = subscription(event) if reason == "type" and event.get("type") not in _TOLD_ALWAYS else None
-    taken = Ignore(reason, name) if reason else _take(parsed, subscriptions.message_key(envelope, event))
+    taken = (
+        Ignore(reason, name, envelope)
+        if reason
+        else _take(parsed, subscriptions.message_key(envelope, event))
+    )
     if event.get("type") == _REMOVAL_FROM_TEAM:
         return _removed_from_team(envelope, event, taken)
     return _removed(envelope, event, taken) if event.get("type") in _REMOVALS else taken
@@ -279,21 +299,44 @@ def _is_own(envelope: Payload, event: Payload, name: str) -> bool:
     return name not in _MEMBERSHIP and bot is not None and event.get("user") == bot
 
 
-def _reason_to_ignore_message(event: Payload, *, own: bool) -> str | None:
-    if event.get("subtype") not in _PLAIN_SUBTYPES:
+def _from_person(message: Payload) -> bool:
+    """Return whether a person may have written a message that has a ``bot_id``.
+
+    Slack names the app in each message that an app posts, also with a person's token. Nothing in the message says
+    whether its ``user`` is a bot.
+    """
+    if message.get("subtype") in _BOT_SUBTYPES or text_in(message.get("app_id")) is None:
+        return False
+    workflow = (
+        "workflow_id" in message or object_in(message.get("bot_profile")).get("is_workflow_bot") is True
+    )
+    return not workflow and text_in(message.get("user")) not in (None, _SLACKBOT)
+
+
+def _means_bot(envelope: Payload, event: Payload, message: Payload) -> bool:
+    """Return whether a message mentions the bot, or is to it alone. Other apps cannot write into such a channel."""
+    if event.get("type") == "app_mention" or event.get("channel_type") == "im":
+        return True
+    bot, said = text_in(authorization_of(envelope).get("user_id")), text_in(message.get("text"))
+    return bot is not None and said is not None and (f"<@{bot}>" in said or f"<@{bot}|" in said)
+
+
+def _reason_to_ignore_message(message: Payload, *, bots: bool, posts: bool) -> str | None:
+    """Return why a message is not taken. ``bots``: it may have a ``bot_id``. ``posts``: and a subtype of bots."""
+    subtype = message.get("subtype")
+    if subtype in _BOT_SUBTYPES and not posts:
+        return "bot"
+    if subtype not in (*_PLAIN_SUBTYPES, *_BOT_SUBTYPES):
         return "subtype"
-    if event.get("hidden"):
+    if message.get("hidden"):
         return "hidden"
-    return "bot" if event.get("bot_id") and not own else None
+    return "bot" if message.get("bot_id") and not bots else None
 
 
-def _reason_to_ignore_edit(event: Payload, message: Payload, edit: str, *, own: bool) -> str | None:
-    if (reason := _reason_to_ignore_message(message, own=own)) is not None:
-        return reason
+def _looks_the_same(event: Payload, message: Payload) -> bool:
     # Slack reports a changed message also when it shows a link in it, or counts its replies.
     before = object_in(event.get("previous_message"))
-    same = edit == "message_changed" and bool(before) and said_in(before) == said_in(message)
-    return "unchanged" if same else None
+    return bool(before) and said_in(before) == said_in(message)
 
 
 def _object(text: str) -> Json | Malformed:

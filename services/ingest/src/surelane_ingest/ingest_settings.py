@@ -101,6 +101,9 @@ class IngestSettings(InstallSettings):
     own_events: bool = Field(False, validation_alias="SURELANE_OWN_EVENTS")
     """Whether the app's own messages and reactions are taken. A handler that answers them all answers itself."""
 
+    bot_messages: bool = Field(False, validation_alias="SURELANE_BOT_MESSAGES")
+    """Whether messages that no person wrote are taken: other apps' bots, workflows, Slackbot's reminders."""
+
     max_body: Size = Field(ByteSize(1024 * 1024), validation_alias="SURELANE_MAX_BODY")
     """The largest body, in bytes or as ``1MiB``. Larger ones are answered 413."""
 

@@ -196,6 +196,7 @@ class Link:
         if not self.shared.bodies.take(0, size):
             self.shared.links.envelopes[delivered.kind, "unavailable"] += 1
             self.shared.refusals.note(PATH, 503, "too many requests at once")
+            self.shared.taker.notes.of(getattr(delivered.content, "payload", None), "full")
             return
         self.shared.links.pending += 1
         task = asyncio.create_task(self._take(delivered))

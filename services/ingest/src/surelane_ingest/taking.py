@@ -9,9 +9,11 @@ from typing import assert_never
 from surelane.encryption.keys import SealedError
 from surelane.encryption.sealing import Sealing
 from surelane.errors import SurelaneError
+from surelane.slack import key_of
 from surelane_ingest import envelope
 from surelane_ingest.answers import Answers, Request
 from surelane_ingest.app import Refused
+from surelane_ingest.dropped import Notes
 from surelane_ingest.installing import Installer
 from surelane_ingest.writer import Answer, NotStored, Writer, answered, delivered, send_span
 from surelane_service.logs import Logger, get_logger
@@ -31,13 +33,17 @@ NO_RETRY = {"x-slack-no-retry": "1"}
 
 @dataclass(frozen=True)
 class Taker:
-    """Take what Slack sends. ``tracer``, ``installer``: ``None`` where tracing or installs are off."""
+    """Take what Slack sends. ``tracer``, ``installer``: ``None`` where tracing or installs are off.
+
+    ``notes`` keeps what became no event.
+    """
 
     writer: Writer
     answers: Answers
     tracer: Tracer | None
     installer: Installer | None
     sealing: Sealing
+    notes: Notes
     _untaken: set[str] = field(init=False, default_factory=set)
     # Bound: an unbound logger costs more per silenced line than the rest of the answer. Not bound on import:
     # binding fixes the configuration of the logs, which starts after the imports.
@@ -66,24 +72,32 @@ class Taker:
                     answer = None if waiting is None else await waiting.answer()
                 if answer == REFUSED:
                     named = {"event_id": sent.key, "kind": sent.kind}
+                    self.notes.of(sent.payload, "no_handler", sent.key)
                     raise Refused(404, "no handler takes this", headers=NO_RETRY, event=named)
                 return answer or _unanswered(sent)
             case envelope.Challenge(challenge):
                 self._log.info("url verified")
                 return json.dumps({"challenge": challenge})
-            case envelope.Ignore(reason, untaken):
-                metrics.ignored[reason] += 1
-                self._log.debug("request ignored", reason=reason)
-                if untaken is not None:
-                    self._note_untaken(untaken)
+            case envelope.Ignore():
+                self._ignore(sent)
             case envelope.RateLimited(team, minute):
                 metrics.rate_limited += 1
+                self.notes.of({"team_id": team, "type": "app_rate_limited"}, "rate_limited")
                 self._log.warning("slack drops events of a workspace with too many", team=team, minute=minute)
             case envelope.Malformed(reason):
+                self.notes.of(None, f"malformed: {reason}")
                 raise Refused(400, reason, headers=NO_RETRY)
             case _:
                 assert_never(sent)
         return None
+
+    def _ignore(self, sent: envelope.Ignore) -> None:
+        self.writer.metrics.ignored[sent.reason] += 1
+        self._log.debug("request ignored", reason=sent.reason)
+        if sent.payload is not None:
+            self.notes.of(sent.payload, sent.reason)
+        if sent.untaken is not None:
+            self._note_untaken(sent.untaken)
 
     def _note_untaken(self, name: str) -> None:
         """Warn once of an event type that Slack sends and this service drops, and of :data:`MOST_UNTAKEN` types."""
@@ -99,12 +113,17 @@ class Taker:
         answer = await self._insert(retry, event, waiting)
         if isinstance(answer, NotStored):
             metrics.sent(event.kind, answer.name.lower())
+            self.notes.of(event.payload, answer.name.lower(), event.key)
             named = {"event_id": event.key, "kind": event.kind}
             if answer is NotStored.UNSTORABLE:
                 raise Refused(400, answer.value, headers=NO_RETRY, event=named)
             raise Refused(503, answer.value, event=named)
         if answer.duplicate:
             metrics.duplicates += 1
+            if event.key != key_of(
+                event.payload
+            ):  # one message under two ids; a repeated id leads to its event
+                self.notes.of(event.payload, "duplicate")
             if self.installer is not None and event.payload is not None and envelope.is_report(event):
                 await self.installer.note_report(answer.id, event.payload)
         else:

@@ -17,6 +17,7 @@ from surelane.encryption.sealing import Sealing
 from surelane_ingest.answers import PATIENCE, Answers, Patience
 from surelane_ingest.app import App, Bodies, Refusals, server_options, traced
 from surelane_ingest.connections import Connections
+from surelane_ingest.dropped import Noted, Notes
 from surelane_ingest.envelope import Subscriptions
 from surelane_ingest.ingest_settings import IngestSettings
 from surelane_ingest.installing import SLACK_WITHIN, Installer
@@ -25,7 +26,7 @@ from surelane_ingest.socket_mode import Links, Shared, socket_mode
 from surelane_ingest.taking import Taker
 from surelane_ingest.webhooks import CONNECTIONS as WEBHOOK_CONNECTIONS
 from surelane_ingest.webhooks import AnswerUrl, TriggerUrl, Turns
-from surelane_ingest.writer import FLUSHERS, Writer
+from surelane_ingest.writer import FLUSHERS, MAX_BATCH, Writer
 from surelane_service.installations import Installations
 from surelane_service.intake import Intake
 from surelane_service.logs import configure_logs, get_logger
@@ -98,7 +99,10 @@ async def running(
     listener = Listener(url, service=SERVICE, within=settings.database_budget)
     links = None if settings.app_token is None else Links()
     subscriptions = Subscriptions(
-        settings.event_types, merge_mentions=settings.merge_mentions, own=settings.own_events
+        settings.event_types,
+        merge_mentions=settings.merge_mentions,
+        own=settings.own_events,
+        bots=settings.bot_messages,
     )
     async with (
         _pool(settings, CONNECTIONS) as pool,
@@ -107,12 +111,13 @@ async def running(
         _serving_private(settings, connections, drain, links) as private_port,
         Writer(connections, buffer=settings.buffer) as writer,
         _pool(settings, 1) as looks,
+        Notes(looks, settings.database_budget, busy=lambda: writer.waiting >= MAX_BATCH) as notes,
         nullcontext(
             Sealing(DataKeys(looks, settings.encryption_keys), on=settings.encrypt_events)
         ) as sealing,
         Answers(listener, sealing, most=max(settings.connections // 2, 1), patience=patience) as answers,
         _installer(settings, drain, writer, sealing) as installer,
-        nullcontext(Taker(writer, answers, tracer, installer, sealing)) as taker,
+        nullcontext(Taker(writer, answers, tracer, installer, sealing, notes)) as taker,
         _serving_public(settings, bodies, connections, taker, subscriptions, drain) as port,
         nullcontext()
         if links is None
@@ -186,8 +191,8 @@ async def _serving_public(
     app = App(
         [
             *(slack_urls(Signatures(signed), subscriptions, taker) if signed else ()),
-            TriggerUrl(settings.trigger_secrets, call, metrics, tracer, sealing),
-            AnswerUrl(settings.dispatch_secrets, call, sealing),
+            Noted(TriggerUrl(settings.trigger_secrets, call, metrics, tracer, sealing), taker.notes),
+            Noted(AnswerUrl(settings.dispatch_secrets, call, sealing), taker.notes),
         ],
         bodies=bodies,
         metrics=metrics,

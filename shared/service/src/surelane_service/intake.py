@@ -1,11 +1,37 @@
 """The ingest service's client of the queue: store requests and take answers. Each method is one SQL call."""
 
+import json
 from collections.abc import Sequence
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from surelane.calls import Calls, Connection, Pool
 from surelane.events import Inserted
 from surelane_service.figures import Measured
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A delivery that became no event: why not, and how it may be asked for. What it does not name is ``None``."""
+
+    key: str | None
+    kind: str
+    reason: str
+    workspace: str | None = None
+    channel: str | None = None
+    ts: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sockets:
+    """The app's connections of Socket Mode: those of our processes, and ``others`` when Slack last told one of them.
+
+    ``told_at``: by the database's clock; ``None``, as ``others``: Slack has told none yet.
+    """
+
+    ours: int
+    others: int | None
+    told_at: datetime | None
 
 
 class Intake(Measured):
@@ -75,3 +101,18 @@ class Intake(Measured):
     async def answer_dispatch(self, identity: int, agents: Sequence[str], result: str) -> str:
         """End an event that one of these agents was asked to do: ``done``, ``running`` (try again) or ``unknown``."""
         return await self._database.call("answer_dispatch", identity, agents, result)
+
+    async def note_dropped(self, deliveries: Sequence[tuple[float, Dropped]]) -> None:
+        """Keep that deliveries became no event, each with the seconds since it came."""
+        rows = [
+            [round(age, 1), each.key, each.kind, each.reason, each.workspace, each.channel, each.ts]
+            for age, each in deliveries
+        ]
+        await self._database.call("note_dropped", json.dumps(rows))
+
+    async def announce_sockets(
+        self, name: str, app_id: str, sockets: int | None, *, of_the_app: int | None = None
+    ) -> Sockets:
+        """Say how many connections this process has or opens; ``None``: it ends. ``of_the_app``: as Slack just said."""
+        (row,) = await self._database.rows("announce_sockets", name, app_id, sockets, of_the_app)
+        return Sockets(row["ours"], row["others"], row["told_at"])

@@ -29,6 +29,7 @@ _WORDS = {
     "cron": "schedules",
     "limit_state": "limits' keys",
     "feedback": "ratings",
+    "dropped": "notes of dropped deliveries",
     "data_key": "data keys",
     "installation": "sets of tokens",
 }

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -15,8 +15,10 @@ from surelane.calls import Connection
 from surelane_operator.changes import Changes, ManyChange
 from surelane_operator.cli.output import Story, say, show_events, show_json, show_sheet, watched
 from surelane_operator.cli.session import Database, ExitCode, Json, failed, known_kinds, read_json, run
+from surelane_operator.reads.dropped import DroppedDelivery
 from surelane_operator.reads.events import Reads
 from surelane_operator.reads.filters import STATUSES, Filter, read_tags
+from surelane_operator.reads.lookup import TOLD, matches_of
 from surelane_operator.reads.timeline import story_of, trace_of
 
 Key = Annotated[
@@ -157,13 +159,47 @@ def show(key: Key, database: Database, as_json: Json = False) -> None:
 
 
 @app.command("why")
-def why(key: Key, database: Database, as_json: Json = False) -> None:
-    """Say why an event is not running."""
-    identity = find(database, key)["id"]
-    found = run(database, lambda changes, _: changes.why(identity))
-    if found is None:
-        raise failed(f"there is no event {key}", ExitCode.NOT_FOUND)
-    say(f"{found[0]}: {found[1]}", {"reason": found[0], "detail": found[1]}, as_json=as_json)
+def why(
+    key: Annotated[
+        str,
+        Argument(
+            help="An event's id or natural key, a link to a message, or a time such as 2026-11-28T15:04."
+        ),
+    ],
+    database: Database,
+    as_json: Json = False,
+) -> None:
+    """Say why an event is not running, or why what Slack delivered became no event."""
+    found = run(database, lambda changes, _: _reasons(changes, natural_key(key)))
+    if not found.events and not found.dropped:
+        raise failed(
+            f"there is no event {key}, and no such delivery was dropped in the last day", ExitCode.NOT_FOUND
+        )
+    lines = [f"{reason}: {detail}" for reason, detail in found.events.values()]
+    if len(lines) > 1:
+        lines = [f"event {identity}, {line}" for identity, line in zip(found.events, lines, strict=True)]
+    lines += [
+        f"dropped: {' '.join(filter(None, (each.kind, each.key)))}, came {each.at:%Y-%m-%d %H:%M:%S} UTC. {each.why}"
+        for each in found.dropped
+    ]
+    reason, detail = next(iter(found.events.values()), None) or ("dropped", found.dropped[0].why)
+    dropped = [each.model_dump(mode="json") for each in found.dropped]
+    told = {"reason": reason, "detail": detail} | ({"dropped": dropped} if dropped else {})
+    say("\n".join(lines), told, as_json=as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reasons:
+    """Why each event waits or ended, as a word and a sentence, by its id; and what became no event."""
+
+    events: dict[int, tuple[str, str]]
+    dropped: list[DroppedDelivery]
+
+
+async def _reasons(reads: Reads, text: str) -> _Reasons:
+    matched = await matches_of(reads, text)
+    told = {identity: await reads.why(identity) for identity in matched.ids[:TOLD]}
+    return _Reasons({identity: why for identity, why in told.items() if why}, matched.dropped)
 
 
 @app.command("history")

@@ -29,9 +29,9 @@ INSTRUCTIONS = """\
 Surelane is a queue of Slack events and jobs, and of the workers that handle them. These tools show it.
 
 To say why a message was not answered, call find_message with the link to the message, or with an event's id or key.
-The `why` of each event says why it waits or how it ended, and get_event has its whole story. Where no event was stored,
-`lost` says what may have happened. Where many events wait, look at get_overview, list_kinds, list_workers and
-get_findings.
+The `why` of each event says why it waits or how it ended, and get_event has its whole story. Of what came
+and became no event, `dropped` says why. Where nothing came, `lost` says what may have happened.
+Where many events wait, look at get_overview, list_kinds, list_workers and get_findings.
 
 Times are in UTC. Long texts and lists are cut, and say so. Where a page has `next`, pass it as `cursor` or `after`.
 get_payload shows what people wrote, and that you looked is kept: call it only if you are asked for it.

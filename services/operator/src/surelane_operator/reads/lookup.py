@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from surelane_operator.reads.dropped import DroppedDelivery, find_dropped
 from surelane_operator.reads.events import Reads
 from surelane_operator.reads.filters import LIVE, Filter, Message, parts_of, read_message
 from surelane_operator.reads.timeline import ListedEvent, outcome, sentence
@@ -48,16 +49,20 @@ class Lookup(BaseModel):
 
     jobs: list[FoundEvent]
     more: int = Field(description=f"events beside these {TOLD}")
-    lost: Lost | None = Field(description="null: there are events, or the text is no message")
+    lost: Lost | None = Field(description="null: it came, or the text is no message")
+    dropped: list[DroppedDelivery] | None = Field(
+        description="deliveries that came within a day and became no event; null: there are none"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """The events that a text leads to, each once. ``lost``: the text is a message that has none."""
+    """The events that a text leads to, each once. ``lost``: the text is a message of which nothing came."""
 
     ids: list[int]
     is_message: bool
     lost: Lost | None
+    dropped: list[DroppedDelivery]
 
     async def events(self, reads: Reads, most: int) -> list[dict[str, Any]]:
         """Read the first ``most`` of the events."""
@@ -65,18 +70,17 @@ class Matches:
 
 
 async def matches_of(reads: Reads, text: str) -> Matches:
-    """Look up a link to a message, a channel and a ts, an event's id, or a natural key."""
+    """Look up a link to a message, a channel and a ts, an event's id, a natural key, or a time."""
     message = read_message(text)
-    newest = await reads.list_events(Filter(), RECENT)
+    dropped = await find_dropped(reads, text, message)
     if message is None:
-        found = await reads.find(text)
-    else:
-        teams = dict.fromkeys(parts_of(event["group_key"])[0] for event in newest if event["group_key"])
-        found = await reads.message_events(message, list(filter(None, teams)))
-    lost = None
-    if message is not None and not found:
-        lost = _lost(message, newest, await reads.clock())
-    return Matches(list(dict.fromkeys(found)), message is not None, lost)
+        found = list(dict.fromkeys(await reads.find(text)))
+        return Matches(found, is_message=False, lost=None, dropped=dropped)
+    newest = await reads.list_events(Filter(), RECENT)
+    teams = dict.fromkeys(parts_of(event["group_key"])[0] for event in newest if event["group_key"])
+    found = await reads.message_events(message, list(filter(None, teams)))
+    lost = None if found or dropped else _lost(message, newest, await reads.clock())
+    return Matches(list(dict.fromkeys(found)), is_message=True, lost=lost, dropped=dropped)
 
 
 async def look_up(reads: Reads, text: str) -> Lookup:
@@ -88,7 +92,7 @@ async def look_up(reads: Reads, text: str) -> Lookup:
         found = replace(found, ids=list(dict.fromkeys([*found.ids, *(event["id"] for event in others)])))
     events = await found.events(reads, TOLD)
     told = [FoundEvent.model_validate(event | {"why": await why(reads, event)}) for event in events]
-    return Lookup(jobs=told, more=len(found.ids) - len(told), lost=found.lost)
+    return Lookup(jobs=told, more=len(found.ids) - len(told), lost=found.lost, dropped=found.dropped or None)
 
 
 async def why(reads: Reads, event: Mapping[str, Any]) -> str:
@@ -112,8 +116,7 @@ def _lost(message: Message, newest: Sequence[Mapping[str, Any]], now: datetime) 
         "Slack did not send it.": subscribed,
         "Ingest refused it.": "The signing secret may be wrong, or the request came late:"
         " its /metrics count answers by status.",
-        "Ingest did not take it.": "It ignores the app's own messages and unknown types:"
-        " its /metrics count them by reason.",
+        "Ingest did not take it, more than a day ago.": "For a day it keeps what it did not take, and why.",
         "It did not reach ingest.": f"{stored}Slack's app page lists failed deliveries,"
         " and says whether it has switched the subscription off.",
         "It was removed.": "Retention drops old history.",

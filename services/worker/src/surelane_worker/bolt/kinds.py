@@ -28,8 +28,8 @@ INTERACTIONS: dict[str, tuple[str, ...]] = {
 }
 """The interactions that each sort of listener takes."""
 
-TAKEN_SUBTYPES = ("", "file_share", "thread_broadcast")
-"""The subtypes of the messages that ingest takes; the empty one stands for none."""
+TAKEN_SUBTYPES = ("", "file_share", "thread_broadcast", "me_message", "bot_message", "slackbot_response")
+"""The subtypes of the messages that ingest takes, some of them by a setting; the empty one stands for none."""
 RETIRED = ("workflow_step_execute", "workflow_step_edit", "workflow_step_save")
 """The sorts of listeners for steps from apps."""
 

@@ -52,7 +52,8 @@ async def find(sources: Sources, asked: Asked) -> Values:
         raise Moved(f"/console/events/{found.ids[0]}")
     if not found.ids and not found.is_message and await sources.reads.group_events(text, 1):
         raise Moved(f"/console/thread?key={quote(text, safe='')}")
-    return {"text": text, "jobs": await found.events(sources.reads, PAGE), "lost": found.lost}
+    jobs = await found.events(sources.reads, PAGE)
+    return {"text": text, "jobs": jobs, "lost": found.lost, "dropped": found.dropped}
 
 
 async def thread(sources: Sources, asked: Asked) -> Values:

@@ -1,0 +1,19 @@
+-- Deliveries that became no event (agent.note_dropped), in batches, for a day.
+create table agent.dropped
+( id int8 not null generated always as identity primary key
+, at timestamptz not null                -- when the batch was stored
+, first_at timestamptz not null          -- of its deliveries
+, deliveries jsonb not null              -- [[seconds before at, key, kind, reason, workspace, channel, ts], …]
+, upto int8 not null                     -- bytes of all batches up to this one
+);
+
+-- The Socket Mode connections of each ingest process (agent.announce_sockets).
+create table agent.socket
+( name text not null primary key         -- of the process
+, app_id text not null
+, sockets int4 not null                  -- open, or opening
+, of_the_app int4                        -- all of the app, as Slack told this process last
+, others int4                            -- of these, how many are not ours
+, told_at timestamptz
+, seen_at timestamptz not null
+);
