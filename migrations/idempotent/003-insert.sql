@@ -17,6 +17,7 @@
 --   add_new_jobs: the new ones of a batch in one statement; enqueue_jobs, rerun_events
 --   enqueue_jobs: Queue.enqueue, for one job or many
 --   fire_trigger: ingest, for a webhook's call
+--   takes_events: ingest, where an event is refused: are all?
 
 -- Raises an error outside of READ COMMITTED: at a higher level, the look into history after an
 -- insert would not see a duplicate that moved there meanwhile.
@@ -598,5 +599,18 @@ declare
         , 'payload', jsonb_build_object('trigger', _name, 'webhook_id', _webhook_id, 'payload', _payload)));
 begin
     select added.id, added.duplicate into id, duplicate from agent.add_event(_new, false, true) as added;
+end
+$$;
+
+-- Stores an event as ingest does, and takes it back. Its error says why the server takes none.
+create or replace function agent.takes_events() returns void
+language plpgsql volatile security definer
+as $$
+begin
+    perform agent.insert_events(array[jsonb_build_object('type', 'event_callback', 'event_id', gen_random_uuid()
+        , 'event', jsonb_build_object('type', 'app_mention', 'text', 'Does the server take events?'))]);
+    raise sqlstate 'SL002';
+exception when sqlstate 'SL002' then
+    null;
 end
 $$;

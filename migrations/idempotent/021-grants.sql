@@ -53,7 +53,7 @@ revoke execute on all functions in schema agent from public;
 
 do $$
 declare
-    _inserting text := 'insert_event insert_events insert_requests take_answers fire_trigger answer_dispatch';
+    _inserting text := 'insert_event insert_events insert_requests take_answers fire_trigger answer_dispatch takes_events';
     _working text := 'claim_event note_timeline claim_events peek_lanes share_kind settle complete_events'
         ' delete_event extend_leases note_event rescue_events rescue_worker release_unknown open_session join_session'
         ' watch_sessions sweep_events delete_expired_events children answer_event answer_requests order_kinds'

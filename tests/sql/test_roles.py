@@ -33,6 +33,7 @@ INGEST_MAY = (
         "insert_events",
         "insert_requests",
         "fire_trigger",
+        "takes_events",
         "answer_dispatch",
         "measure_queue",
         "note_report",
