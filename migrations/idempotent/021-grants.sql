@@ -72,7 +72,7 @@ declare
         ' begin_action continue_action list_actions use_id read_action count_jobs expire_jobs pause_cron run_cron'
         ' drain_worker narrow_jobs group_jobs message_jobs longest_waiting count_versions recent_figures list_kinds'
         ' limit_use firings list_running list_questions workflow workflow_below list_workflows preview_erasure'
-        ' begin_erasure read_said erase_step list_erasures retire_data_key destroy_data_keys';
+        ' begin_erasure read_said erase_step list_erasures retire_data_key destroy_data_keys first_calls';
     _reading text := 'schema_version own_timeline measure_queue clock to_timestamptz from_timestamptz';
     -- Tokens, for the services that have the keys. Programs do not read sealed ones.
     _installing text := 'save_installation find_installation delete_installation use_oauth_state uninstall';
