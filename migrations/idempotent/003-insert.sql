@@ -10,6 +10,7 @@
 --   insert_events: ingest, for each batch
 --   require_kind: refuses kinds that stand for a person; jobs
 --   job_from_json: a job as a row; enqueue, fan-outs, schedules
+--   require_same_kind: a key belongs to one kind; enqueue_job, enqueue_jobs
 --   enqueue_job: stores or moves one job; enqueue, schedules
 --   add_change, after_lapse: the changes that an event keeps; all that move one
 --   move_event: another time for a waiting event; enqueue_job, reschedule_event
@@ -356,6 +357,25 @@ begin
 end
 $$;
 
+-- Raises an error where the event that has a new job's key is of another kind: the job would be lost
+-- silently, or the other one would get its payload. The jobs that an event's end stores are passed
+-- over: nothing may keep an event from its end.
+create or replace function agent.require_same_kind(_id int8, _new agent.event) returns void
+language plpgsql stable
+as $$
+declare
+    _found agent.event;
+begin
+    select e.* into _found from agent.event as e where e.id = _id;
+    if _new.kind not in (_found.kind, agent.base_kind(_found.kind, _found.notes))
+    and _new.kind <> 'surelane.close' and not starts_with(_new.kind, 'surelane.failed:') then
+        raise unique_violation using message = format('event %s of kind %s has the %s %L: give a job of kind %s a key of its own', _id
+            , agent.base_kind(_found.kind, _found.notes), case when _found.item_key = _new.item_key then 'item key' else 'dedupe key' end
+            , case when _found.item_key = _new.item_key then _new.item_key else _new.dedupe_key end, _new.kind);
+    end if;
+end
+$$;
+
 -- Adds a job, or finds the pending job with its dedupe key (or the live one with its item key).
 -- skip leaves it, replace gives it the new payload, time, priority and limit key, earliest the
 -- earlier time.
@@ -375,7 +395,9 @@ begin
             perform agent.hold_group(_new.group_key);
         end if;
         select added.id, added.duplicate into id, duplicate from agent.add_event(_new, true, false) as added;
-        exit when not duplicate or _on_duplicate = 'skip';
+        exit when not duplicate;
+        perform agent.require_same_kind(id, _new);
+        exit when _on_duplicate = 'skip';
         perform agent.hold_group((select t.group_key from agent.event as t where t.id = enqueue_job.id));
         select e.* into _found from agent.event as e where e.id = enqueue_job.id for update;
         -- Gone, or claimed meanwhile, which frees its dedupe key: look again.
@@ -568,6 +590,7 @@ begin
             -- Looks before it enters a group: that would take a lock out of order.
             id := coalesce((select e.id from agent.event as e where e.item_key = _job.item_key)
                 , (select e.id from agent.event as e where e.dedupe_key = _job.dedupe_key and e.claimed = '{}'));
+            perform agent.require_same_kind(id, _job);
         end if;
         if id is null then
             select added.id, added.duplicate into id, duplicate from agent.enqueue_job(_job, _on_duplicate) as added;

@@ -20,7 +20,7 @@ from tests.system.test_cli import Command
 Examine = Callable[..., Awaitable[list[Finding]]]
 CHECKED = {
     *("schema", "roles", "timeline", "notifications", "clock", "dead rows", "indexes", "vacuum", "workers"),
-    *("first calls", "queue", "history", *(check.name for check in CHECKS if check.quick)),
+    *("first calls", "queue", "schedules", "history", *(check.name for check in CHECKS if check.quick)),
 }
 
 
@@ -76,7 +76,14 @@ async def test_a_role_that_may_see_less_learns_it_and_a_schema_that_is_too_old_i
     found = await findings(role="surelane_ingest")
     unseen = [finding for finding in found if finding.level is Level.UNKNOWN]
     quick = [check.name for check in CHECKS if check.quick]
-    assert [finding.check for finding in unseen] == ["first calls", "workers", "versions", *quick, "history"]
+    assert [finding.check for finding in unseen] == [
+        "first calls",
+        "workers",
+        "versions",
+        "schedules",
+        *quick,
+        "history",
+    ]
     assert all("agent_operator" in (finding.advice or "") for finding in unseen)
     assert levels(found) == {"ok", "unknown"}
     await connection.execute("update agent.version set version = '0.0.1', min_compatible = '0.0.1'")
