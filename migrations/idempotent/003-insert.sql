@@ -14,6 +14,7 @@
 --   is_producer, stored_by_caller: what a program may change; duplicates, signals
 --   job_from_json: a job as a row; the next one, schedules, webhooks
 --   given_job: the same of a caller's job; enqueue, fan-outs, children
+--   require_same_kind: a key belongs to one kind; enqueue_job, enqueue_jobs
 --   enqueue_job: stores or moves one job; enqueue, schedules
 --   add_change, after_lapse: the changes that an event keeps; all that move one
 --   move_event: another time for a waiting event; enqueue_job, reschedule_event
@@ -21,6 +22,7 @@
 --   add_new_jobs: the new ones of a batch in one statement; enqueue_jobs, rerun_events
 --   enqueue_jobs: Queue.enqueue, for one job or many
 --   fire_trigger: ingest, for a webhook's call
+--   takes_events: ingest, where an event is refused: are all?
 
 -- Raises an error outside of READ COMMITTED: at a higher level, the look into history after an
 -- insert would not see a duplicate that moved there meanwhile.
@@ -506,6 +508,25 @@ begin
 end
 $$;
 
+-- Raises an error where the event that has a new job's key is of another kind: the job would be lost
+-- silently, or the other one would get its payload. The jobs that an event's end stores are passed
+-- over: nothing may keep an event from its end.
+create or replace function agent.require_same_kind(_id int8, _new agent.event) returns void
+language plpgsql stable
+as $$
+declare
+    _found agent.event;
+begin
+    select e.* into _found from agent.event as e where e.id = _id;
+    if _new.kind not in (_found.kind, agent.base_kind(_found.kind, _found.notes))
+    and _new.kind <> 'surelane.close' and not starts_with(_new.kind, 'surelane.failed:') then
+        raise unique_violation using message = format('event %s of kind %s has the %s %L: give a job of kind %s a key of its own', _id
+            , agent.base_kind(_found.kind, _found.notes), case when _found.item_key = _new.item_key then 'item key' else 'dedupe key' end
+            , case when _found.item_key = _new.item_key then _new.item_key else _new.dedupe_key end, _new.kind);
+    end if;
+end
+$$;
+
 -- Adds a job, or finds the pending job with its dedupe key (or the live one with its item key).
 -- skip leaves it, replace gives it the new payload, time, priority and limit key, earliest the
 -- earlier time.
@@ -525,7 +546,9 @@ begin
             perform agent.hold_group(_new.group_key);
         end if;
         select added.id, added.duplicate into id, duplicate from agent.add_event(_new, true, false) as added;
-        exit when not duplicate or _on_duplicate = 'skip';
+        exit when not duplicate;
+        perform agent.require_same_kind(id, _new);
+        exit when _on_duplicate = 'skip';
         perform agent.hold_group((select t.group_key from agent.event as t where t.id = enqueue_job.id));
         select e.* into _found from agent.event as e where e.id = enqueue_job.id for update;
         -- Gone, or claimed meanwhile, which frees its dedupe key: look again.
@@ -723,6 +746,7 @@ begin
             -- Looks before it enters a group: that would take a lock out of order.
             id := coalesce((select e.id from agent.event as e where e.item_key = _job.item_key)
                 , (select e.id from agent.event as e where e.dedupe_key = _job.dedupe_key and e.claimed = '{}'));
+            perform agent.require_same_kind(id, _job);
         end if;
         if id is null then
             select added.id, added.duplicate into id, duplicate from agent.enqueue_job(_job, _on_duplicate) as added;
@@ -754,5 +778,18 @@ declare
         , 'payload', jsonb_build_object('trigger', _name, 'webhook_id', _webhook_id, 'payload', _payload)));
 begin
     select added.id, added.duplicate into id, duplicate from agent.add_event(_new, false, true) as added;
+end
+$$;
+
+-- Stores an event as ingest does, and takes it back. Its error says why the server takes none.
+create or replace function agent.takes_events() returns void
+language plpgsql volatile security definer
+as $$
+begin
+    perform agent.insert_events(array[jsonb_build_object('type', 'event_callback', 'event_id', gen_random_uuid()
+        , 'event', jsonb_build_object('type', 'app_mention', 'text', 'Does the server take events?'))]);
+    raise sqlstate 'SL002';
+exception when sqlstate 'SL002' then
+    null;
 end
 $$;

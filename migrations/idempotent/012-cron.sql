@@ -1,10 +1,42 @@
 -- Named schedules. The caller computes times, because it reads cron and time zones.
 --
+--   cron_sound: trigger: what could never fire is refused
 --   set_cron, delete_cron: workers and programs, operators
 --   due_cron, next_cron: what is due, and when the next one is; workers
 --   fire_cron: stores the jobs of the times that passed; workers
+--   note_cron: notes why a schedule does not fire; workers
 --   store_firing: stores the job of one time, by the schedule's overlap; the next two
 --   read_cron, pause_cron, run_cron: operators
+
+-- Refuses what could never fire, also where a row is written by hand. What stands already is left:
+-- its firing notes the problem.
+create or replace function agent.cron_sound() returns trigger
+language plpgsql security definer
+as $$
+declare
+    _old agent.cron;
+begin
+    if tg_op = 'UPDATE' then
+        _old := old;
+    end if;
+    if jsonb_typeof(new.payload) <> 'object' and new.payload is distinct from _old.payload then
+        raise invalid_parameter_value using message = 'the payload of a schedule is a JSON object';
+    elsif new.next_at not between '2000-01-01' and '9000-01-01' and new.next_at is distinct from _old.next_at then
+        raise invalid_parameter_value using message = format('a schedule is next due between the years 2000 and 9000, not at %s', new.next_at);
+    elsif new.kind is distinct from _old.kind and (new.kind = 'surelane.close' or starts_with(new.kind, 'surelane.failed:')) then
+        perform agent.require_kind(new.kind);
+    end if;
+    return new;
+end
+$$;
+
+do $$
+begin
+    if not exists (select from pg_trigger where tgrelid = 'agent.cron'::regclass and tgname = 'cron_sound') then
+        create trigger cron_sound before insert or update on agent.cron for each row execute function agent.cron_sound();
+    end if;
+end
+$$;
 
 -- Creates or changes a named schedule, and wakes the workers. Its next firing is computed by the
 -- caller, who reads cron and time zones. _priority of its jobs: 0 (first) to 3 (last), null for 1.
@@ -40,7 +72,7 @@ begin
     on conflict (name) do update
     set kind = excluded.kind, payload = excluded.payload, schedule = excluded.schedule, time_zone = excluded.time_zone
     , catch_up = excluded.catch_up, paused = coalesce(_paused, c.paused), priority = excluded.priority
-    , overlap = coalesce(_overlap, c.overlap), jitter = coalesce(_jitter, c.jitter), updated_at = agent.clock(), updated_by = agent.acting()
+    , overlap = coalesce(_overlap, c.overlap), jitter = coalesce(_jitter, c.jitter), updated_at = agent.clock(), updated_by = agent.acting(), problem = null
     -- An unchanged schedule keeps its next firing: a declaration at each start skips none.
     , next_at = case when (c.schedule, c.time_zone, c.paused, c.jitter) = (excluded.schedule, excluded.time_zone, coalesce(_paused, c.paused), coalesce(_jitter, c.jitter)) then c.next_at else excluded.next_at end;
     perform pg_notify('agent_event', '');
@@ -59,7 +91,7 @@ create or replace function agent.due_cron()
 returns table (name text, kind text, schedule text, time_zone text, catch_up text, jitter interval, next_at timestamptz, now_at timestamptz)
 language sql volatile security definer
 begin atomic
-    select c.name, c.kind, c.schedule, c.time_zone, c.catch_up, c.jitter, c.next_at, n.now_at
+    select c.name, c.kind, c.schedule, c.time_zone, c.catch_up, c.jitter, greatest(c.next_at, 'epoch'), n.now_at
     from (select agent.clock() as now_at offset 0) as n join agent.cron as c on not c.paused and c.next_at <= n.now_at order by c.next_at;
 end;
 
@@ -67,7 +99,7 @@ end;
 create or replace function agent.next_cron() returns float8
 language sql volatile security definer
 return (select extract(epoch from min(next_at) - n.now_at)
-    from (select agent.clock() as now_at offset 0) as n join agent.cron on not paused and next_at > n.now_at group by n.now_at);
+    from (select agent.clock() as now_at offset 0) as n join agent.cron on not paused and next_at > n.now_at and isfinite(next_at) group by n.now_at);
 
 -- Stores the job of a schedule's time, and returns its id; null: it is skipped. Jobs whose overlap
 -- is not allowed share a group, so one runs at a time. A replaced job that runs is stopped first;
@@ -80,7 +112,9 @@ declare
     _group_key text := case when _cron.overlap <> 'allow' then agent.bounded_key('cron:' || _cron.name) end;
     _live int8[] := array(select id from agent.event where group_key = _group_key);
 begin
-    if _cron.overlap = 'skip' and _live <> '{}' then
+    if jsonb_typeof(_cron.payload) <> 'object' then
+        raise invalid_parameter_value using message = 'the payload of a schedule is a JSON object';
+    elsif _cron.overlap = 'skip' and _live <> '{}' then
         return null;
     elsif _cron.overlap = 'replace' and _live <> '{}' then
         perform agent.hold_group(_group_key);
@@ -100,7 +134,8 @@ as $$
 declare
     _cron agent.cron;
 begin
-    update agent.cron set next_at = _next_at, last_at = agent.clock() where name = _name and next_at = _due and not paused returning * into _cron;
+    update agent.cron set next_at = _next_at, last_at = agent.clock(), problem = null
+    where name = _name and greatest(next_at, 'epoch') = _due and not paused returning * into _cron;
     if not found then
         return 0;
     elsif _cron.overlap = 'replace' then
@@ -109,6 +144,15 @@ begin
     return (select count(agent.store_firing(_cron, at, 'cron:' || _name)) from unnest(_times) as at);
 end
 $$;
+
+-- Notes why a schedule that is still _due does not fire. _next_at: when it is tried again; null: it
+-- stays due.
+create or replace function agent.note_cron(_name text, _due timestamptz, _problem text, _next_at timestamptz) returns void
+language sql volatile security definer
+begin atomic
+    update agent.cron set problem = left(_problem, 500), next_at = coalesce(_next_at, next_at)
+    where name = _name and greatest(next_at, 'epoch') = _due and (problem is distinct from left(_problem, 500) or _next_at is not null);
+end;
 
 -- The named schedules.
 create or replace function agent.read_cron() returns setof agent.cron

@@ -7,6 +7,7 @@
 --   list_kinds, limit_use, firings, list_running, list_questions: the page
 --   note_dropped, find_dropped: deliveries that became no event; ingest, operators
 --   announce_sockets, list_sockets: whose the app's Socket Mode connections are; ingest, operators
+--   first_calls: tries what each service calls first; surelane doctor
 
 -- How many heads of a kind are visible and how many will be later, and since when the oldest is: by
 -- index alone. Counts a band lane by lane up to 10,000, and takes its other lanes to be alike:
@@ -407,4 +408,57 @@ as $$
     select s.app_id, sum(s.sockets)::int4
     , (array_agg(s.others order by s.told_at desc nulls last))[1], max(s.told_at)
     from agent.socket as s where s.seen_at > agent.clock() - interval '1 minute' group by s.app_id
+$$;
+
+-- Makes each service's first calls with the rights of its role, and takes them back. What failed
+-- has the server's SQLSTATE, message and object. Functions run as their owner, so the role decides
+-- only whether it may call them.
+create or replace function agent.first_calls() returns table (role text, call text, code text, message text, object text)
+language plpgsql volatile security definer
+set lock_timeout = '1s'
+as $$
+declare
+    _given record;
+    _oid oid;
+    _schema text;
+    _table text;
+    _constraint text;
+    _context text;
+begin
+    for _given in
+        select * from (values
+            ('agent_ingest', 'takes_events', 'select agent.takes_events()')
+            , ('agent_ingest', 'insert_events', 'select from agent.insert_events(''{}'')')
+            , ('agent_worker', 'claim_events', 'select from agent.claim_events(''{surelane.doctor}'')')
+            , ('agent_worker', 'settle', 'select from agent.settle(''{0}'', ''{0}'', ''{complete}'')')
+            , ('agent_worker', 'extend_leases', 'select from agent.extend_leases(''{0}'', ''{0}'', ''1m'')')
+            , ('agent_worker', 'due_cron', 'select from agent.due_cron()')
+            , ('agent_operator', 'queue_stats', 'select from agent.queue_stats()')
+            , ('agent_producer', 'enqueue', 'select agent.enqueue(''surelane-doctor'')')
+        ) as known (role, function, statement)
+    loop
+        role := _given.role;
+        call := 'agent.' || _given.function;
+        code := null; message := null; object := null;
+        begin
+            select p.oid into _oid from pg_proc as p where p.pronamespace = 'agent'::regnamespace and p.proname = _given.function limit 1;
+            if not has_schema_privilege(role, 'agent', 'usage') then
+                raise insufficient_privilege using message = 'permission denied for schema agent';
+            elsif not has_function_privilege(role, _oid, 'execute') then
+                raise insufficient_privilege using message = 'permission denied for function ' || _given.function;
+            end if;
+            execute _given.statement;
+            raise sqlstate 'SL002';
+        exception
+            when sqlstate 'SL002' then
+                null;
+            when others or assert_failure then
+                get stacked diagnostics code = returned_sqlstate, message = message_text
+                , _schema = schema_name, _table = table_name, _constraint = constraint_name, _context = pg_exception_context;
+                object := coalesce(nullif(concat_ws('.', nullif(_schema, ''), nullif(_table, ''), nullif(_constraint, '')), '')
+                    , substring(_context from 'PL/pgSQL[^(]* ([^ (]+)[(]'));
+        end;
+        return next;
+    end loop;
+end
 $$;

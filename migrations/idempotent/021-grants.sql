@@ -53,12 +53,12 @@ revoke execute on all functions in schema agent from public;
 
 do $$
 declare
-    _inserting text := 'insert_event insert_events insert_requests take_answers fire_trigger answer_dispatch'
+    _inserting text := 'insert_event insert_events insert_requests take_answers fire_trigger answer_dispatch takes_events'
         ' note_dropped announce_sockets';
     _working text := 'claim_event note_timeline claim_events peek_lanes share_kind settle complete_events'
         ' delete_event extend_leases note_event rescue_events rescue_worker release_unknown open_session join_session'
         ' watch_sessions sweep_events delete_expired_events children answer_event answer_requests order_kinds'
-        ' introduce_worker declare_attempts due_cron next_cron fire_cron announce_worker retire_worker free_groups'
+        ' introduce_worker declare_attempts due_cron next_cron fire_cron note_cron announce_worker retire_worker free_groups'
         ' touch_worker worker_drained declare_limits take_position position_free leave_position pass_on'
         ' lease_slack_calls delay_slack_calls store_step cut_step due_waits outlast store_tags open_step stored_steps read_steps end_sleeps'
         ' rerun_chain take_signal run_child send_signal gather ended_followers cancelled_claims live_event cancel_job'
@@ -74,7 +74,7 @@ declare
         ' drain_worker narrow_jobs group_jobs message_jobs longest_waiting count_versions recent_figures list_kinds'
         ' limit_use firings list_running list_questions workflow workflow_below list_workflows preview_erasure'
         ' begin_erasure read_said erase_step foreign_locks list_erasures retire_data_key destroy_data_keys'
-        ' find_dropped list_sockets';
+        ' find_dropped list_sockets first_calls';
     _reading text := 'schema_version own_timeline measure_queue clock to_timestamptz from_timestamptz';
     -- Tokens, for the services that have the keys. Programs do not read sealed ones.
     _installing text := 'save_installation find_installation delete_installation use_oauth_state uninstall';

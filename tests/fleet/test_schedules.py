@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import asyncpg
+import pytest
 from structlog.testing import capture_logs
 
 from surelane.encryption.data_keys import DataKeys
@@ -15,8 +17,9 @@ from surelane.testing import fleet, virtual
 from surelane_dev.testing.fleets.virtual import EPOCH
 from surelane_service.cron import MISSED_AT_MOST, Cron
 from surelane_service.engine import Engine
-from surelane_worker import Handlers
+from surelane_worker import Context, Event, Handlers
 from surelane_worker.duties import Scheduler
+from surelane_worker.handling.handler import HandlersError
 from surelane_worker.observing.metrics import Metrics
 
 NEVER = {"SURELANE_POLL_INTERVAL": "1h"}
@@ -94,17 +97,76 @@ async def test_all_workers_agree_on_the_delay_of_a_schedule_with_jitter() -> Non
         assert following == cron.next_firing(last[-1])
 
 
+BROKEN = {
+    "zone": "'x', '* * * * *', 'Mars/Base', '2026-01-01', '{}'",
+    "empty zone": "'x', '* * * * *', '', '2026-01-01', '{}'",
+    "fields": "'x', 'often', 'UTC', '2026-01-01', '{}'",
+    "long past": "'x', '* * * * *', 'UTC', '4000-01-01 BC', '{}'",
+    "always": "'x', '* * * * *', 'UTC', '-infinity', '{}'",
+    "never": "'x', '* * * * *', 'UTC', 'infinity', '{}'",
+    "no object": "'x', '* * * * *', 'UTC', '2026-01-01', '[1]'",
+    "internal": "'surelane.close', '* * * * *', 'UTC', '2026-01-01', '{}'",
+    "hook": "'surelane.failed:tick', '0 0 1 1 *', 'UTC', '2026-01-01', '{}'",
+}
+BY_HAND = "insert into agent.cron (name, kind, schedule, time_zone, next_at, payload) values ('a {}', {})"
+
+
 @virtual
-async def test_a_schedule_that_cannot_be_read_holds_up_no_other() -> None:
-    broken = "insert into agent.cron (name, kind, schedule, time_zone, next_at) values ($1, 'x', $2, $3, '2026-01-01')"
+async def test_a_bad_schedule_holds_up_no_other_and_is_marked_with_its_reason() -> None:
+    """The last ones are refused today. They may be there since an earlier release."""
     async with fleet(Handlers(), workers=0) as f:
-        for number, (schedule, zone) in enumerate(
-            [("often", "UTC"), ("* * * * *", "Mars/Base"), ("* * * * *", "")]
-        ):
-            await f.sql(broken, f"a broken {number}", schedule, zone)
+        await f.sql("alter table agent.cron disable trigger cron_sound")
+        for name, values in BROKEN.items():
+            await f.sql(BY_HAND.format(name, values))
+        await f.sql("alter table agent.cron enable trigger cron_sound")
         await set_cron(f, "sound", now(f))
-        f.start()
-        assert [job["cron"] for job in await fired(f, 1)] == ["sound"]
+        with capture_logs() as logs:
+            f.start()
+            f.start()
+            await f.sleep("3m")
+            await set_cron(f, "later", now(f))
+            await f.sleep("1m")
+        stored = {row[0] for row in await f.sql("select event ->> 'cron' from agent.event")}
+        assert stored >= {"sound", "later"}
+        marked = dict(await f.sql("select name, problem from agent.cron where problem is not null"))
+        assert marked.keys() >= {"a zone", "a empty zone", "a fields", "a internal", "a hook", "a no object"}
+        assert "is not a time zone" in marked["a zone"]
+        assert "by the end of an event alone" in marked["a internal"]
+        assert await f.sql(
+            "select from agent.cron where name in ('a hook', 'a internal') and next_at > agent.clock()"
+        )
+        said = [(each["schedule"], each["reason"]) for each in logs if each["event"] == "schedule failed"]
+        assert len(said) <= 2 * len(set(said))
+
+
+@pytest.mark.parametrize("name", ["always", "never", "long past", "no object", "internal", "hook"])
+@virtual
+async def test_what_could_never_fire_is_refused_when_set(name: str) -> None:
+    async with fleet(Handlers(), workers=0) as f:
+        with pytest.raises(asyncpg.PostgresError, match=r"schedule|by the end of an event alone"):
+            await f.sql(BY_HAND.format(name, BROKEN[name]))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "payload", "told"),
+    [
+        ("x" * 300, "tick", {}, "its name has 1 to 200"),
+        ("n", "x" * 300, {}, "its kind has 1 to 200"),
+        ("n", "surelane.close", {}, "by the end of an event alone"),
+        ("n", "tick", {"t": "a\0b"}, "u0000 cannot be stored"),
+        ("n", "tick", {"t": object()}, "is not JSON"),
+    ],
+)
+def test_a_declared_schedule_that_could_never_fire_is_refused(
+    name: str, kind: str, payload: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(HandlersError, match=told):
+        Handlers().cron(name, "* * * * *", kind=kind, payload=payload)
+    with pytest.raises(HandlersError, match="1 to 200"):
+        Handlers().on("x" * 300)(pass_by)
+
+
+async def pass_by(_: Event, __: Context) -> None: ...
 
 
 def declaring() -> Handlers:
@@ -135,7 +197,7 @@ async def test_a_declared_schedule_waits_for_a_key_that_can_encrypt_it() -> None
         with capture_logs() as logs:
             f.start()
             await f.sleep(30)
-        assert len([entry for entry in logs if entry["event"] == "schedules failed"]) > 1
+        assert [entry["schedule"] for entry in logs if entry["event"] == "schedule failed"] == ["nightly"]
         assert await f.sql("select from agent.cron") == []
         await f.sql("delete from agent.data_key")
         f.start()

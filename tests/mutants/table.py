@@ -106,13 +106,8 @@ TABLE = r"""
 -         rescued = await self.engine.rescue_events(DEAD_FOR)
 +         rescued = await self.engine.rescue_events(2 * DEAD_FOR)
 # refused-settles: an outcome that a standby refuses is sent again
-@ client/errors.py > fleet/test_outages.py unit/test_slack_payloads.py system/test_client_errors.py
--     if sqlstate[:2] in _AWAY or sqlstate == _READ_ONLY:
--         return DatabaseUnavailable(message)
-+     if sqlstate[:2] in _AWAY:
-+         return DatabaseUnavailable(message)
-+     if sqlstate == _READ_ONLY:
-+         return InvalidInput(message, sqlstate)
+@ client/errors.py > unit/test_errors.py
+~ _AWAY_TOO = ("25006", ==> _AWAY_TOO = (
 # blind-idlers: an idle worker finds out within 10 seconds that its connections hang
 @ worker/assembly.py > fleet/test_outages.py system/test_worker_network.py
 ~ CLAIM_TIMEOUT = timedelta(seconds=5) ==> CLAIM_TIMEOUT = STATEMENT_TIMEOUT
@@ -359,8 +354,7 @@ TABLE = r"""
 ~ raise Refused(503, answer.value, event=named) ==> return
 # refused-forever: Slack sends again what an outage kept out
 @ ingest/writer.py > unit/test_ingest_writer.py system/test_ingest_writer.py
--     return NotStored.UNSTORABLE if isinstance(error, InvalidInput) else NotStored.REFUSED
-+     return NotStored.UNSTORABLE if isinstance(error, Exception) else NotStored.REFUSED
+~ if reason is NotStored.UNSTORABLE and not await ==> if reason is None and not await
 # two-signatures: a request with two signatures is refused
 @ ingest/slack.py > unit/test_ingest_signature.py
 ~ if len(timestamps) == len(signatures) == 1 else None ==> if len(timestamps) and len(signatures) else None

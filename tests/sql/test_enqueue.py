@@ -72,6 +72,25 @@ async def test_a_job_that_comes_back_does_not_meet_its_duplicate(queue: Connecti
     assert await do.enqueue(queue, item_key="i") != first
 
 
+@pytest.mark.parametrize("on_duplicate", ["skip", "replace", "earliest"])
+@pytest.mark.parametrize("key", ["dedupe_key", "item_key"])
+async def test_a_key_of_a_job_of_another_kind_is_refused_by_name(
+    queue: Connection, key: str, on_duplicate: str
+) -> None:
+    first = await do.enqueue(queue, "send-mail", payload='{"to": "anna"}', **{key: "user-7"})
+    told = f"event {first} of kind send-mail has the {key.replace('_', ' ')} 'user-7'"
+    with pytest.raises(asyncpg.UniqueViolationError, match=told):
+        await do.enqueue(queue, "sync-user", on_duplicate=on_duplicate, **{key: "user-7"})
+    jobs = [{"kind": kind, key: "user-8"} for kind in ("send-mail", "sync-user")]
+    for batch in (jobs, [{"kind": "other"}, {"kind": "sync-user", key: "user-7"}]):
+        with pytest.raises(asyncpg.UniqueViolationError, match="give a job of kind"):
+            await queue.execute("select agent.enqueue_jobs($1, $2)", json.dumps(batch), on_duplicate)
+    assert [tuple(row) for row in await queue.fetch("select kind, event from agent.event")] == [
+        ("send-mail", '{"to": "anna"}')
+    ]
+    assert await do.enqueue(queue, "send-mail", on_duplicate=on_duplicate, **{key: "user-7"}) == first
+
+
 async def test_a_pending_job_answers_for_its_dedupe_key(queue: Connection, connect: Connect) -> None:
     """A claim that rolls back makes it pending again. After a commit, a new job is stored beside it."""
     others = [await connect() for _ in range(6)]

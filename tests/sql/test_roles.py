@@ -43,6 +43,7 @@ INGEST_MAY = (
         "insert_events",
         "insert_requests",
         "fire_trigger",
+        "takes_events",
         "answer_dispatch",
         "announce_sockets",
         "note_dropped",

@@ -20,7 +20,8 @@ from tests.system.test_cli import Command
 Examine = Callable[..., Awaitable[list[Finding]]]
 CHECKED = {
     *("schema", "roles", "timeline", "notifications", "clock", "dead rows", "indexes", "vacuum", "workers"),
-    *("queue", "history", "foreign locks", *(check.name for check in CHECKS if check.quick)),
+    *("first calls", "queue", "schedules", "history", "foreign locks"),
+    *(check.name for check in CHECKS if check.quick),
 }
 
 
@@ -77,9 +78,11 @@ async def test_a_role_that_may_see_less_learns_it_and_a_schema_that_is_too_old_i
     unseen = [finding for finding in found if finding.level is Level.UNKNOWN]
     quick = [check.name for check in CHECKS if check.quick]
     assert [finding.check for finding in unseen] == [
+        "first calls",
         "foreign locks",
         "workers",
         "versions",
+        "schedules",
         *quick,
         "history",
     ]
@@ -117,6 +120,29 @@ async def test_wrong_rights_clocks_settings_and_indexes_are_found(
     assert [each.level for each in found["dead rows"]].count(Level.PROBLEM) == 1
     (index,) = found["indexes"]
     assert (index.level, index.advice) == (Level.PROBLEM, "reindex index concurrently agent.event_claim")
+
+
+BROKEN = {
+    "revoke usage on schema agent from agent_ingest": "agent_ingest cannot call agent.takes_events: permission"
+    " denied for schema agent (42501",
+    "alter table agent.event add constraint no_a check (kind <> 'slack.app_mention')": "agent.takes_events: new row"
+    ' for relation "event" violates check constraint "no_a" (23514, agent.event.no_a)',
+    "alter table agent.kind rename to gone": 'relation "agent.kind" does not exist (42P01, agent.',
+    "create function public.f() returns trigger language plpgsql as 'begin raise ''no room''; end';"
+    "create trigger t before insert on agent.event execute function public.f()": "agent_producer cannot call"
+    " agent.enqueue: no room (P0001, public.f)",
+}
+
+
+@pytest.mark.parametrize("statement", BROKEN)
+async def test_what_each_service_would_meet_first_is_told_with_its_reason(
+    connection: Connection, findings: Examine, statement: str
+) -> None:
+    (well,) = await findings("first calls")
+    assert (well.level, "agent.settle" in well.found) == (Level.OK, True)
+    await connection.execute(statement)
+    found = [each.found for each in await findings("first calls") if each.level is Level.PROBLEM]
+    assert any(BROKEN[statement] in each for each in found), found
 
 
 async def test_notices_that_a_pooler_swallows_are_a_problem(database: str) -> None:

@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from surelane.calls import Connection
 from surelane_ingest import writer
@@ -56,16 +57,55 @@ async def test_a_blocked_event_holds_up_no_other(service: Served, connection: Co
     assert await connection.fetchval("select count(*) from agent.event") == 32
 
 
-async def test_an_event_the_database_refuses_fails_no_other(service: Served, connection: Connection) -> None:
-    await connection.execute(
-        "alter table agent.event add constraint no_poison check (event #>> '{event,text}' <> 'poison')"
-    )
-    payloads = [mention(channel=f"C{n}", text="poison" if n == 7 else "hello") for n in range(20)]
-    answers = await asyncio.gather(*(service.slack.event(payload) for payload in payloads))
-    assert answers[7].status == 400
-    assert answers[7].no_retry
-    assert {answer.status for n, answer in enumerate(answers) if n != 7} == {200}
-    assert await connection.fetchval("select count(*) from agent.event") == 19
+TRIGGER = """
+create function public.refuse() returns trigger language plpgsql as $$ begin
+    if new.event #>> '{{event,text}}' {when} then
+        raise exception sqlstate '{sqlstate}' using message = 'says another'; end if;
+    return new; end $$;
+create trigger of_others before insert on agent.event for each row execute function public.refuse()
+"""
+OTHERS = {
+    "check": "alter table agent.event add constraint no_poison check (event #>> '{event,text}' <> 'poison')",
+    "index": "create index of_others on agent.event (((event #>> '{event,number}')::int4))",
+    "domain": "alter table agent.event add column of_others varchar(3)"
+    " generated always as (event #>> '{event,number}') stored",
+}
+
+
+@pytest.mark.parametrize("case", [*OTHERS, "22023", "22P02", "54000", "P0001", "XX002"])
+async def test_what_others_refuse_of_an_event_is_not_its_fault_and_fails_no_other(
+    service: Served, connection: Connection, case: str
+) -> None:
+    """A constraint, a trigger or an index of others is mended later: Slack sends the event again."""
+    statement = OTHERS.get(case) or TRIGGER.format(sqlstate=case, when="= 'poison'")
+    await connection.execute(statement)
+    bad = mention(channel="C7", text="poison", number="no number")
+    others = [mention(channel=f"C{n}", text="ok") for n in range(6)]
+    with capture_logs() as logs:
+        answers = await asyncio.gather(*(service.slack.event(each) for each in (bad, *others)))
+    assert (answers[0].status, answers[0].no_retry) == (503, False)
+    assert "Retry-After" in answers[0].headers
+    assert {answer.status for answer in answers[1:]} == {200}
+    (line,) = [line for line in logs if line["event"] == "the database refuses an event and takes others"]
+    known = {"check": "23514", "index": "22P02", "domain": "22001"}
+    assert line["sqlstate"] == known.get(case, case)
+    assert line["call"] == "agent.insert_events"
+    assert await connection.fetchval("select count(*) from agent.event") == 6
+
+
+@pytest.mark.parametrize("sqlstate", ["22P05", "42501", "54001", "58030", "23505"])
+async def test_what_the_database_refuses_of_every_event_is_an_outage_with_its_reason(
+    service: Served, connection: Connection, sqlstate: str
+) -> None:
+    await connection.execute(TRIGGER.format(sqlstate=sqlstate, when="is not null"))
+    answer = await service.slack.event(mention())
+    assert (answer.status, answer.no_retry) == (503, False)
+    async with service.slack.session.get(service.private_url + "/readyz") as probe:
+        why = await probe.text()
+    for told in ("does not take events", sqlstate, "says another", "public.refuse", "agent.takes_events"):
+        assert told in why
+    await connection.execute("drop trigger of_others on agent.event")
+    assert (await service.slack.event(mention())).status == 200
 
 
 async def test_the_buffer_is_bounded_and_what_is_beyond_it_is_refused_at_once(

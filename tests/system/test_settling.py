@@ -165,6 +165,12 @@ async def test_an_outcome_that_takes_longer_than_its_bound_gets_more_time(
         "undefined_function",
         "io_error",
         "internal_error",
+        "unique_violation",
+        "check_violation",
+        "index_corrupted",
+        "in_failed_sql_transaction",
+        "invalid_text_representation",
+        "raise_exception",
     ],
 )
 async def test_a_settle_that_fails_for_the_servers_state_is_sent_again(
@@ -175,11 +181,12 @@ async def test_a_settle_that_fails_for_the_servers_state_is_sent_again(
     await settle_first(connection, f"if nextval('public.tries') = 1 then raise {failing}; end if;")
     monkeypatch.setattr("surelane_worker.observing.readiness.STEADY", 0.01)
     with capture_logs() as logs:
-        stand.settler.put(claim, COMPLETE)
+        stand.settler.put(claim, COMPLETE, '{"n": 1}')
         await flushed(stand)
         if any(entry["event"] == "database unavailable" for entry in logs):
             await until(lambda: logs[-1]["event"] == "database available again")
     await ended(connection, [claim])
+    assert await connection.fetchval("select result from agent.event_hist") == '{"n": 1}'
 
 
 async def test_a_connection_that_was_made_while_the_server_was_read_only_is_not_used_again(

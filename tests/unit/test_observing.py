@@ -6,7 +6,14 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 
-from surelane.errors import DatabaseRefused, DatabaseUnavailable, OutcomeUnknown, TransientConflict
+from surelane.errors import (
+    DatabaseRefused,
+    DatabaseUnavailable,
+    InvalidInput,
+    OutcomeUnknown,
+    TransientConflict,
+    described,
+)
 from surelane_worker.observing.metrics import Distribution
 from surelane_worker.observing.readiness import Outage, excused
 
@@ -14,20 +21,22 @@ from surelane_worker.observing.readiness import Outage, excused
 @pytest.mark.parametrize(
     ("error", "logged"),
     [
-        (DatabaseRefused("a secret"), "error"),
-        (TransientConflict("a secret"), "info"),
+        (InvalidInput("a secret"), "error"),
+        (TransientConflict(), "info"),
         (DatabaseUnavailable("a secret"), None),
         (OutcomeUnknown("a secret"), None),
     ],
 )
-def test_a_failed_call_is_logged_once_without_its_message(error: Exception, logged: str | None) -> None:
+def test_a_failed_call_is_logged_once_without_a_refused_value(error: Exception, logged: str | None) -> None:
     log = Mock()
     with excused(log, "poll failed", kind="mail"):
         raise error
     if logged is None:
         assert not log.mock_calls, "the claimer logs the outage"
     else:
-        getattr(log, logged).assert_called_once_with("poll failed", kind="mail", error=type(error).__name__)
+        line = {"kind": "mail"} | described(error)
+        getattr(log, logged).assert_called_once_with("poll failed", **line)
+        assert "secret" not in str(line)
         assert len(log.mock_calls) == 1
 
 

@@ -20,7 +20,7 @@ from surelane.encryption.envelopes import SEALED
 from surelane.encryption.keys import SealedError
 from surelane.encryption.places import ANSWER, Place
 from surelane.encryption.sealing import Sealing
-from surelane.errors import DatabaseRefused, DatabaseUnavailable, SurelaneError
+from surelane.errors import DatabaseRefused, DatabaseUnavailable, SurelaneError, described
 from surelane_service.intake import Intake
 from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
@@ -187,7 +187,7 @@ class Answers:
             try:
                 await self._take_all()
             except (DatabaseUnavailable, DatabaseRefused) as error:
-                self._report(type(error).__name__)
+                self._report(error)
             except Exception:
                 _logger.exception("waiting for answers crashed; it starts again")
             else:
@@ -238,10 +238,10 @@ class Answers:
         for event, answer in taken.items():
             self._end(event, answer)
 
-    def _report(self, error: str | None) -> None:
+    def _report(self, error: BaseException | None) -> None:
         """Log once that answers cannot be fetched, and once that they can."""
         if error is None and not self._working:
             _logger.info("answers arrive again")
         elif error is not None and self._working:
-            _logger.warning("answers do not arrive; requests are answered by nothing", error=error)
+            _logger.warning("answers do not arrive; requests are answered by nothing", **described(error))
         self._working = error is None

@@ -4,6 +4,7 @@ import time
 from datetime import timedelta
 
 from surelane.calls import Calls, Pool
+from surelane.errors import described, told
 from surelane_service.compatibility import schema_unfit, schema_version
 from surelane_service.logs import get_logger
 
@@ -24,12 +25,13 @@ class Connections:
         self.budget = budget.total_seconds()
         self._refuses = False
         self._refused_at = 0.0
+        self._why = ""
 
-    def refused(self, error: str) -> None:
-        """Note that the database took no events, and log it once."""
-        if not self._refuses:
-            _logger.error("the database does not take events", error=error)
-        self._refuses, self._refused_at = True, time.monotonic()
+    def refused(self, error: BaseException) -> None:
+        """Note that the database took no events, and log once for each reason."""
+        if not self._refuses or self._why != told(error):
+            _logger.error("the database does not take events", **described(error))
+        self._refuses, self._refused_at, self._why = True, time.monotonic(), told(error)
 
     def took(self) -> None:
         """Note that the database took events, and log once that it does so again."""
@@ -41,5 +43,5 @@ class Connections:
         """Return why the database cannot serve this version; ``None``: it can."""
         reason = await schema_unfit(schema_version(self.calls), self.budget)
         if reason is None and self._refuses and time.monotonic() - self._refused_at < UNREADY_FOR:
-            return "the database does not take events"
+            return f"the database does not take events: {self._why}"
         return reason

@@ -33,7 +33,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.encryption.keys import Keyring, SealedError
 from surelane.encryption.sealing import Sealing
-from surelane.errors import SettingsError, SurelaneError
+from surelane.errors import SettingsError, SurelaneError, described
 from surelane.slack import Payload, object_in, reporter_of
 from surelane_ingest.app import RETRY_AFTER, Answering, Refused
 from surelane_ingest.envelope import Removed
@@ -228,7 +228,7 @@ class Installer:
             async with asyncio.timeout(self._within):
                 return await call
         except (SurelaneError, TimeoutError) as error:
-            _logger.warning("an installation could not be stored", error=type(error).__name__)
+            _logger.warning("an installation could not be stored", **described(error))
             raise refusal from None
 
     async def _after(self, stored: Installation) -> None:

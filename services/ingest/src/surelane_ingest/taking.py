@@ -8,7 +8,7 @@ from typing import assert_never
 
 from surelane.encryption.keys import SealedError
 from surelane.encryption.sealing import Sealing
-from surelane.errors import SurelaneError
+from surelane.errors import SurelaneError, described
 from surelane.slack import key_of
 from surelane_ingest import envelope
 from surelane_ingest.answers import Answers, Request
@@ -141,7 +141,7 @@ class Taker:
             try:
                 body, key = await self.sealing.event(body, key, event.payload)
             except (SurelaneError, SealedError) as error:
-                self._log.error("an event cannot be encrypted", kind=event.kind, error=type(error).__name__)
+                self._log.error("an event cannot be encrypted", kind=event.kind, **described(error))
                 return NotStored.NO_KEY
         # The trace's id follows from the key, so that a retry continues the trace. Without a key it is random.
         span, traceparent = send_span(self.tracer, event.key or secrets.token_hex(16), event.kind)

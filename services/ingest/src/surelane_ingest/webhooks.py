@@ -47,18 +47,21 @@ class Turns:
         self._intake, self._budget = Intake(connections.pool), connections.budget
         self._turn = asyncio.Semaphore(CONNECTIONS)
 
-    async def __call__(self, call: Callable[[Intake], Awaitable[Answer]]) -> Answer:
-        """Return what ``call`` does. ``Refused``: the database cannot hold this (400), or is away or refuses (503)."""
+    async def __call__(self, call: Callable[[Intake], Awaitable[Answer]], sent: str) -> Answer:
+        """Return what ``call`` does with ``sent``, JSON text.
+
+        ``Refused``: the database cannot hold that (400), or is away, or refuses more than this (503).
+        """
         try:
             async with asyncio.timeout(self._budget), self._turn:
                 return await call(self._intake)
         except (errors.DatabaseUnavailable, errors.TransientConflict, TimeoutError) as error:
-            _logger.warning(NotStored.UNAVAILABLE.value, error=type(error).__name__)
+            _logger.warning(NotStored.UNAVAILABLE.value, **errors.described(error))
             raise Refused(503, NotStored.UNAVAILABLE.value) from None
-        except errors.InvalidInput:
-            raise Refused(400, NotStored.UNSTORABLE.value) from None
         except errors.DatabaseRefused as error:
-            _logger.warning(NotStored.REFUSED.value, error=type(error).__name__)
+            if isinstance(error, errors.InvalidInput) and await self._intake.refuses_alone(sent):
+                raise Refused(400, NotStored.UNSTORABLE.value) from None
+            _logger.warning(NotStored.REFUSED.value, **errors.described(error))
             raise Refused(503, NotStored.REFUSED.value) from None
 
 
@@ -88,7 +91,7 @@ class TriggerUrl:
         span, traceparent = send_span(self.tracer, f"webhook:{name}:{webhook_id}", KIND)
         with nullcontext() if span is None else within(span):
             inserted = await self.call(
-                lambda intake: intake.fire_trigger(name, webhook_id, text, traceparent)
+                lambda intake: intake.fire_trigger(name, webhook_id, text, traceparent), text
             )
             if span is not None:
                 answered(span, inserted)
@@ -125,7 +128,7 @@ class AnswerUrl:
             raise unknown
         identity = int(text)
         result = await _encrypted(self.sealing, _json(body), Place(identity, RESULT))
-        match await self.call(lambda intake: intake.answer_dispatch(identity, list(senders), result)):
+        match await self.call(lambda intake: intake.answer_dispatch(identity, list(senders), result), result):
             case "done":
                 return web.json_response({"id": identity})
             case "running":
@@ -147,7 +150,7 @@ async def _encrypted(sealing: Sealing, given: Json, place: Place | None = None) 
     try:
         return json.dumps(await sealing.payload(given.value, "", VALUE, place))
     except (errors.SurelaneError, SealedError) as error:
-        _logger.warning(NotStored.NO_KEY.value, error=type(error).__name__)
+        _logger.warning(NotStored.NO_KEY.value, **errors.described(error))
         raise Refused(503, NotStored.NO_KEY.value) from None
 
 

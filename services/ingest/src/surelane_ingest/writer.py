@@ -3,6 +3,9 @@
 A flusher takes everything that waits and inserts it in one round trip. When PostgreSQL refuses a batch, it does not
 say which event is bad or blocked. The events then move to a second lane, which inserts each alone, so that one bad
 event neither fails nor delays the others. Events have natural keys, so inserting one again is harmless.
+
+Slack may forget an event only if the event itself is at fault: its SQLSTATE is one that content causes, and the server
+cannot read its JSON even without a table. Everything else is an outage, of this event or of all, and Slack tries again.
 """
 
 import asyncio
@@ -15,7 +18,7 @@ from typing import Self
 
 from opentelemetry.trace import Span, SpanKind, get_current_span
 
-from surelane.errors import DatabaseUnavailable, InvalidInput, TransientConflict
+from surelane.errors import DatabaseUnavailable, InvalidInput, SurelaneError, TransientConflict, described
 from surelane.events import Inserted
 from surelane.trace_context import traceparent_of
 from surelane_ingest.answers import Request
@@ -174,7 +177,7 @@ class Writer:
                     connection.terminate()
             except Exception as error:  # noqa: BLE001 - a flusher survives every failure of a connection
                 lane.put_back(batch)
-                self._connections.refused(type(error).__name__)
+                self._connections.refused(error)
                 await asyncio.sleep(_PAUSE)
 
     async def _flush(self, intake: Intake, lane: Lane, batch: list[Pending]) -> bool:
@@ -188,7 +191,7 @@ class Writer:
             raise
         except Exception as error:  # noqa: BLE001 - every event of the batch gets its answer
             failure = type(error).__name__
-            return self._separate(lane, batch, error)
+            return await self._separate(intake, lane, batch, error)
         else:
             self._connections.took()
             for pending, answer in zip(batch, inserted, strict=True):
@@ -212,17 +215,23 @@ class Writer:
                 pending.request.stored(inserted.id)
         return [inserted for inserted, _ in stored]
 
-    def _separate(self, lane: Lane, batch: list[Pending], error: Exception) -> bool:
+    async def _separate(self, intake: Intake, lane: Lane, batch: list[Pending], error: Exception) -> bool:
+        """Let each event of a batch be inserted alone; answer one that was. Return whether to keep the connection."""
         reason = _reason(error)
         if lane is self._shared or reason is None:
             self._alone.put(batch)
-        else:
-            for pending in batch:
-                pending.settle(reason)
+            return reason is not NotStored.REFUSED
+        (pending,) = batch
+        if reason is NotStored.UNSTORABLE and not await intake.refuses_alone(pending.body):
+            reason = NotStored.REFUSED
         if reason is NotStored.REFUSED:
-            # The reason is the database, not the event: it may be read-only after a failover. Another connection may
-            # lead to another server.
-            self._connections.refused(type(error).__name__)
+            # Another connection may lead to another server, such as the new primary after a failover.
+            try:
+                await intake.takes_events()
+                _logger.error("the database refuses an event and takes others", **described(error))
+            except SurelaneError as worse:
+                self._connections.refused(error if isinstance(worse, DatabaseUnavailable) else worse)
+        pending.settle(reason)
         return reason is not NotStored.REFUSED
 
 

@@ -9,7 +9,14 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from surelane.encryption.keys import SealedError
-from surelane.errors import Conflict
+from surelane.errors import (
+    Conflict,
+    DatabaseRefused,
+    DatabaseUnavailable,
+    TransientConflict,
+    refuses_call,
+    told,
+)
 from surelane_service.cron import Cron, DueCron, due_times, read_catch_up
 from surelane_service.durations import jittered, parse_duration
 from surelane_service.engine import DEAD_FOR, Engine
@@ -62,10 +69,13 @@ class Scheduler:
 
     def __post_init__(self) -> None:
         self._declared = list(self.declared)
-        self._unreadable: set[tuple[str, str, str]] = set()
+        self._problems: dict[str, str] = {}
+        """Why each schedule failed last. The log says it once."""
         self._outage = Outage(log, "schedules")
         self._due: float | None = None
         self._changed = asyncio.Event()
+        self._again = False
+        """Whether one failed that the server may take a moment later."""
 
     def due_in(self, seconds: float | None) -> None:
         """Set when the next schedule is due: in so many seconds, or never if ``None``."""
@@ -83,44 +93,63 @@ class Scheduler:
                 await sleep_unless(self._changed, None if self._due is None else self._due - clock())
 
     async def _attempt(self) -> bool:
-        try:
-            with excused(log, "schedules failed", self._outage):
-                while self._declared:
-                    declared = self._declared[0]
-                    given = asdict(declared) | {"jitter": parse_duration(declared.jitter)}
-                    await self.engine.set_cron(**given, paused=None)
-                    self._declared.pop(0)
-                await self._fire_due()
-                return True
-        except SealedError as error:
-            log.error("schedules failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
+        with excused(log, "schedules failed", self._outage):
+            self._declared = [each for each in self._declared if not await self._declare(each)]
+            return await self._fire_due() and not self._declared
         return False
 
-    async def _fire_due(self) -> None:
+    async def _declare(self, declared: Schedule) -> bool:
+        """Store a declared schedule. Return whether that is done with: one that is refused fires nothing."""
+        given = asdict(declared) | {"jitter": parse_duration(declared.jitter)}
+        try:
+            await self.engine.set_cron(**given, paused=None)
+        except (DatabaseRefused, SealedError) as error:
+            self._tell(declared.name, told(error))
+            return refuses_call(error)
+        return True
+
+    async def _fire_due(self) -> bool:
+        """Fire what is due. Return whether nothing is to be tried again at once."""
         self._changed.clear()
+        self._again = False
         while any([await self._fire(due) for due in await self.engine.due_cron()]):
             pass
         seconds = await self.engine.next_cron()
         if not self._changed.is_set():  # what was told meanwhile is newer
             self.due_in(seconds)
+        return not self._again
 
     async def _fire(self, due: DueCron) -> bool:
-        """Fire a due schedule once. Return whether it has more missed times than one firing takes."""
+        """Fire a due schedule once. Return whether it has more missed times than one firing takes.
+
+        One that fails is marked with the reason, and the others go on. If it is itself at fault, it is due again at its
+        next time; else at once, as the server may be repaired. One that cannot be read stays due, and fires nothing.
+        """
+        following = None
         try:
             cron = Cron(due.schedule, due.time_zone, due.jitter, due.name)
             times, following = due_times(cron, read_catch_up(due.catch_up), due.next_at, due.now)
-        except ValueError as error:
-            # It was edited by hand into something unreadable, or lost its time zone. The log says so once.
-            known = (due.name, due.schedule, due.time_zone)
-            if known not in self._unreadable:
-                self._unreadable.add(known)
-                log.error("schedule cannot be read", schedule=due.name, reason=str(error))  # noqa: TRY400 - the reason says it
+            fired = await self.engine.fire_cron(due.name, due.next_at, times, following)
+        except (DatabaseUnavailable, TransientConflict):
+            raise
+        except (DatabaseRefused, ValueError, ArithmeticError) as error:
+            problem = told(error) if isinstance(error, DatabaseRefused) else str(error)
+            self._tell(due.name, problem)
+            own = refuses_call(error) or following is None
+            await self.engine.note_cron(due.name, due.next_at, problem, following if own else None)
+            self._again = self._again or not own
             return False
-        fired = await self.engine.fire_cron(due.name, due.next_at, times, following)
         if fired:
+            self._problems.pop(due.name, None)
             self.metrics.sent([due.kind] * fired)
             log.info("schedule fired", schedule=due.name, jobs=fired)
         return following <= due.now
+
+    def _tell(self, name: str, problem: str) -> None:
+        """Log a schedule's problem once."""
+        if self._problems.get(name) != problem:
+            self._problems[name] = problem
+            log.error("schedule failed", schedule=name, reason=problem)
 
 
 @dataclass(eq=False)

@@ -10,7 +10,13 @@ from typing import TypeVar
 
 from opentelemetry.trace import SpanContext
 
-from surelane.errors import DatabaseRefused, DatabaseUnavailable, OutcomeUnknown, TransientConflict
+from surelane.errors import (
+    DatabaseRefused,
+    DatabaseUnavailable,
+    OutcomeUnknown,
+    TransientConflict,
+    described,
+)
 from surelane.events import Event
 from surelane_service.engine import DEAD_FOR, MOST_MEMBERS, Engine, Settled
 from surelane_service.lifecycle import sleep_unless
@@ -82,7 +88,7 @@ class Claim:
     size: int
     """Characters that it keeps in memory: the event's body, and the outcome's argument while it is settled."""
     outcome: str | None = None
-    """The name of its outcome, from the moment it is handed to the settler. Heartbeats then no longer matter."""
+    """The name of its outcome, from the moment it is handed to the settler."""
     cancelled: bool = False
     """Whether the event was asked to be cancelled. Then its lease is not renewed."""
     argument: str | None = None
@@ -254,7 +260,13 @@ class Leases:
 
     async def _extend_all(self) -> bool:
         """Renew every lease. Return whether the database answered for each."""
-        claims = [claim for claim in self.held if claim.outcome is None and not claim.cancelled]
+        soon = asyncio.get_running_loop().time() + self._pause
+        # An outcome that the server has not taken for long keeps its claim: else its handler would run again.
+        claims = [
+            claim
+            for claim in self.held
+            if not claim.cancelled and (claim.outcome is None or claim.lease_ends < soon)
+        ]
         batches = parts_of(claims, BATCH)
         answered = True
         while batches:
@@ -264,14 +276,14 @@ class Leases:
             except (DatabaseUnavailable, DatabaseRefused, TimeoutError) as error:
                 answered = False
                 if is_slow(error):
-                    log.warning("heartbeats are slow", count=len(batch), error=type(error).__name__)
+                    log.warning("heartbeats are slow", count=len(batch), **described(error))
                     if len(batch) > 1:
                         batches += parts_of(batch)
                 elif isinstance(error, DatabaseUnavailable):
                     self._outage.goes_on(error)
                     return False
                 elif not isinstance(error, TransientConflict):
-                    log.error("heartbeats failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
+                    log.error("heartbeats failed", **described(error))  # noqa: TRY400 - its traceback says no more
         self._outage.is_over()
         return answered
 

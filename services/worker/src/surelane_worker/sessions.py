@@ -16,7 +16,7 @@ from typing import Any
 
 from surelane import __version__
 from surelane.calls import Connection
-from surelane.errors import Conflict, DatabaseRefused, DatabaseUnavailable, TransientConflict
+from surelane.errors import Conflict, DatabaseRefused, DatabaseUnavailable, TransientConflict, described
 from surelane_service.durations import jittered
 from surelane_service.engine import Engine
 from surelane_service.lifecycle import sleep_unless
@@ -295,7 +295,7 @@ class Announcer:
             async with asyncio.timeout(FAREWELL):
                 await self.engine.retire_worker(self.worker.name)
         except (DatabaseUnavailable, DatabaseRefused, TimeoutError) as error:
-            log.info("could not retire; the worker counts as dead after 90 s", error=type(error).__name__)
+            log.info("could not retire; the worker counts as dead after 90 s", **described(error))
 
     async def _announce(self) -> bool:
         """Announce once. Return whether the database took it, or whether trying again at once is of no use."""
@@ -309,7 +309,7 @@ class Announcer:
         except (DatabaseUnavailable, TransientConflict):
             return False  # the claimer logs the outage
         except DatabaseRefused as error:
-            log.error("announcement failed", error=type(error).__name__)  # noqa: TRY400 - its message may quote data
+            log.error("announcement failed", **described(error))  # noqa: TRY400 - its traceback says no more
         self.sent(announced=True)
         return True
 

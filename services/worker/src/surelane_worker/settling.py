@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict, blames_server
+from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict, described, refuses_call
 from surelane.json_text import mended
 from surelane_service.engine import Engine, Settled
 from surelane_service.lifecycle import sleep_unless
@@ -32,6 +32,9 @@ COALESCE = "coalesce"
 """Outcome name when followers end too."""
 FAILURES = {"retry": "fail", "discard": "fail", "undone": "fail"}
 """Outcomes that the database records as failed attempts; the argument tells them apart."""
+
+NOBODY = 0, 0, COMPLETE.name, None
+"""An outcome of no event. A server that takes it takes outcomes."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
 """Seconds before a busy outcome is sent again. The pause doubles each time."""
@@ -153,15 +156,16 @@ class Settler:
         except Exception as error:  # noqa: BLE001 - nothing may end the settler
             if is_slow(error):
                 self._slow(batch, error)
-            elif isinstance(error, DatabaseUnavailable | TransientConflict) or (
-                blames_server(error) and len(batch) == 1
-            ):
-                self._outage.goes_on(error)
+            elif isinstance(error, DatabaseUnavailable | TransientConflict):
+                self._away(batch, error)
+            elif len(batch) > 1:
                 self._resent.update(batch)
-                asyncio.get_running_loop().call_later(self._pause, self._again, batch)
-                self._pause = min(self._pause * 2, LONGEST_PAUSE)
+                for claim in batch:
+                    self._beside([claim])
+            elif await self._at_fault(batch[0], error):
+                self._refused(batch[0], error)
             else:
-                self._refused(batch, error)
+                self._away(batch, error)
         else:
             if self._outage.on:
                 self._outage.is_over()
@@ -173,20 +177,42 @@ class Settler:
         if len(batch) == 1:
             self._busy(batch)
             return
-        log.warning("settles are slow", count=len(batch), error=type(error).__name__)
+        log.warning("settles are slow", count=len(batch), **described(error))
         for part in parts_of(batch):
             self._beside(part)
 
-    def _refused(self, batch: Sequence[Claim], error: Exception) -> None:
-        """Find the refused outcome of a batch, and replace it by another that can be recorded."""
-        if len(batch) > 1:
-            self._resent.update(batch)
-            for claim in batch:
-                self._beside([claim])
-            return
-        (claim,) = batch
+    def _away(self, batch: Sequence[Claim], error: Exception) -> None:
+        """Send a batch again after a pause that doubles, up to a second."""
+        self._outage.goes_on(error)
+        self._resent.update(batch)
+        asyncio.get_running_loop().call_later(self._pause, self._again, batch)
+        self._pause = min(self._pause * 2, LONGEST_PAUSE)
+
+    async def _at_fault(self, claim: Claim, error: Exception) -> bool:
+        """Return whether an outcome that was refused alone is at fault, and not the server.
+
+        Its argument is, if the server reads another one; or the whole outcome, if the server takes another one.
+        """
+        if not isinstance(error, DatabaseRefused):
+            return True  # it was never sent
+        if not refuses_call(error):
+            return False
+        if claim.argument is not None and await self.engine.refuses_alone(claim.argument):
+            return True
+        if claim.outcome == COMPLETE.name and not claim.followers:
+            # A result has nothing else that could be refused, unless no function had begun yet.
+            return claim.argument is None and error.report.about is None
+        try:
+            await self.engine.settle([NOBODY], LIMIT)
+        except (DatabaseRefused, DatabaseUnavailable, TimeoutError):
+            return False
+        return True
+
+    def _refused(self, claim: Claim, error: Exception) -> None:
+        """Replace an outcome that is at fault by another one that can be recorded."""
         shown = None if isinstance(error, DatabaseRefused) else error
-        log.error("settle refused", **claim.named, error=type(error).__name__, exc_info=shown)
+        log.error("settle refused", **claim.named, **described(error), exc_info=shown)
+        batch = [claim]
         if claim.followers:
             self._part(claim)  # one of them may be what was refused
             self._again(batch)

@@ -209,7 +209,7 @@ def with_answers(loaded: Handlers, settings: WorkerSettings) -> Handlers:
 async def _serve(stop: asyncio.Event, worker: Worker, sealing: Sealing) -> None:
     settings, queue = worker.settings, Engine(worker.pools.looks)
     worker.watch.publish()
-    app = private_app(partial(why_unready, queue, stop, worker.claimers[0].is_claiming))
+    app = private_app(partial(why_unready, queue, stop, worker.claimers[0].failing))
     async with serving_private(app, settings) as port:
         await until_schema_fits(queue, stop)
         if sealing.on:

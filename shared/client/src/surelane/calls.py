@@ -30,6 +30,9 @@ DRIVER_ERRORS = (
     TimeoutError,
 )
 """All that asyncpg raises when a call fails."""
+READABLE = r'{"escaped": "\u00e9 \ud83d\ude00", "number": 1.5}'
+"""What a server reads whose encoding is UTF8."""
+_READ = "select jsonb_typeof($1::text::jsonb)"
 
 
 class Calls:
@@ -57,7 +60,7 @@ class Calls:
                 uncertain = not (connection.is_closed() or connection.is_in_transaction())
                 return await connection.fetch(query, *arguments, timeout=within)
         except DRIVER_ERRORS as error:
-            raise translated(error, uncertain=uncertain) from error
+            raise translated(error, uncertain=uncertain, query=query) from error
 
     async def fetchrow(self, query: str, *arguments: object) -> Row | None:
         rows = await self.fetch(query, *arguments)
@@ -79,6 +82,21 @@ class Calls:
     async def rows(self, function: str, *arguments: object) -> list[Row]:
         """Call a function of the schema ``agent``, and return all its rows."""
         return await self.fetch(_called(function, len(arguments)), *arguments)
+
+    async def refuses_alone(self, text: str) -> bool:
+        """Return whether the server cannot read a JSON text, and reads another one: then the text is at fault.
+
+        No table takes part, so no constraint, trigger or index that others added decides.
+        """
+        try:
+            await self.fetchval(_READ, READABLE)
+        except errors.SurelaneError:
+            return False
+        try:
+            await self.fetchval(_READ, text)
+        except errors.SurelaneError as error:
+            return isinstance(error, errors.InvalidInput)
+        return False
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
@@ -133,11 +151,15 @@ def translating() -> Iterator[None]:
         raise translated(error) from error
 
 
-def translated(error: Exception, *, uncertain: bool = False) -> errors.SurelaneError:
+def translated(error: Exception, *, uncertain: bool = False, query: str = "") -> errors.SurelaneError:
     """Return our error for one of :data:`DRIVER_ERRORS`. ``uncertain``: as for :func:`surelane.errors.of_server`."""
     # The first argument alone: the rest of a PostgresError quotes the row.
     message = f"{type(error).__name__}: {error.args[0] if error.args else error}"
     if isinstance(error, asyncpg.PostgresError):
         severity = error.severity_en or error.severity  # the latter: in the language of its messages
-        return errors.of_server(message, str(error.sqlstate or ""), severity, uncertain=uncertain)
-    return errors.of_connection(message, uncertain=uncertain)
+        sqlstate = str(error.sqlstate or "")
+        objects = error.schema_name, error.table_name, error.column_name, error.constraint_name
+        report = errors.report_of(sqlstate, error.context, objects, query)
+        return errors.of_server(message, sqlstate, severity, uncertain=uncertain, report=report)
+    call = errors.report_of("", None, (), query).call
+    return errors.of_connection(message, uncertain=uncertain, call=call)

@@ -5,6 +5,9 @@ become ours by their SQLSTATE, which is the same over every driver.
 """
 # ruff: noqa: N818 - a class is named for what happened
 
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from inspect import getdoc
 
 
@@ -15,8 +18,32 @@ class SurelaneError(Exception):
         super().__init__(message or getdoc(type(self)))
 
 
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a server told about an error, without what quotes a row or a value.
+
+    Attributes:
+        sqlstate: PostgreSQL's five-character code of the reason.
+        about: the object: ``schema.table``, a constraint, a column, or the function that raised it.
+        meant: whether a function of the schema ``agent`` raised it on purpose: it refuses this very call.
+        foreign: whether a function outside of the schema ``agent`` raised it, such as another program's trigger.
+        call: our call that failed.
+    """
+
+    sqlstate: str | None = None
+    about: str | None = None
+    meant: bool = False
+    foreign: bool = False
+    call: str | None = None
+
+
+NOTHING = Report()
+
+
 class DatabaseUnavailable(SurelaneError):
     """The database cannot be reached, is read-only, or ended the call; the call changed nothing."""
+
+    report: Report = NOTHING
 
 
 class OutcomeUnknown(DatabaseUnavailable):
@@ -28,7 +55,10 @@ class DatabaseRefused(SurelaneError):
 
     Attributes:
         sqlstate: PostgreSQL's five-character code of the reason.
+        report: all that the server told about it.
     """
+
+    report: Report = NOTHING
 
     def __init__(self, message: str | None = None, sqlstate: str | None = None) -> None:
         super().__init__(message)
@@ -65,7 +95,49 @@ class SchemaMissing(DatabaseRefused):
 def blames_server(error: Exception) -> bool:
     """Return whether the server's state made a call fail, and not the call: it may succeed later, or elsewhere."""
     about_the_call = InvalidInput | Conflict | TransactionAborted
-    return isinstance(error, DatabaseUnavailable | DatabaseRefused) and not isinstance(error, about_the_call)
+    known = isinstance(error, DatabaseUnavailable | DatabaseRefused)
+    return known and not refuses_call(error) and not isinstance(error, about_the_call)
+
+
+def refuses_call(error: BaseException) -> bool:
+    """Return whether the call itself is refused: its own values, or a rule of ours. Any other failure is an outage.
+
+    Another transaction's lock refuses no call, and neither does a constraint that is none of ours.
+    """
+    if isinstance(error, Conflict) and error.sqlstate != UNIQUE:
+        return False
+    return isinstance(error, InvalidInput) or (isinstance(error, DatabaseRefused) and error.report.meant)
+
+
+def described(error: BaseException) -> dict[str, str]:
+    """Return the fields of a log line about a failed call: the error, its SQLSTATE, message, object and call.
+
+    The message of a refused value may quote it, and is left out.
+    """
+    report = getattr(error, "report", NOTHING)
+    quotes = isinstance(error, InvalidInput) or not isinstance(error, SurelaneError)
+    fields = {
+        "error": type(error).__name__,
+        "sqlstate": report.sqlstate,
+        "reason": None if quotes else _first_line(error),
+        "object": report.about,
+        "call": report.call,
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def told(error: BaseException) -> str:
+    """Return the same for people, in one line: ``Forbidden: permission denied for … (42501, in agent.settle)``."""
+    known = described(error)
+    details = [known[name] for name in ("sqlstate", "object") if name in known]
+    details += [f"in {known['call']}"] if "call" in known else []
+    text = ": ".join(known[name] for name in ("error", "reason") if name in known)
+    return f"{text} ({', '.join(details)})" if details else text
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).splitlines()
+    return lines[0][:MOST_SHOWN] if lines else ""
 
 
 class UnsupportedConnection(SurelaneError, TypeError):
@@ -84,44 +156,92 @@ class NotMeasured(SurelaneError):
     """The queue is being measured for the first time."""
 
 
+MOST_SHOWN = 300
+"""Characters of a message that a log line shows."""
+UNIQUE = "23505"
+CONTENT = frozenset(
+    {
+        *("22000", "22003", "22007", "22008", "22009", "22015", "22021", "22023", "22030", "22032"),
+        *("22P02", "22P05", "54000", "54001"),
+    }
+)
+"""The SQLSTATEs that a call's own values may cause: no JSON, no text of the encoding, too large, out of range.
+
+asyncpg raises 22000 itself, of an argument that it cannot send. Each other code tells of the server: its state, its
+settings, its schema and the rights in it, or constraints, triggers and indexes that others added.
+"""
 _AWAY = ("08", "28", "3D", "53", "57")
 """Classes of errors of a server that is away, going away, coming back, or out of connections."""
-_READ_ONLY = "25006"
-"""A standby, or a server that was set to refuse writes."""
+_AWAY_TOO = ("25006", "25P03", "25P04")
+"""A standby, or a server that was set to refuse writes; a session that the server ended."""
+_OUT_OF_MEMORY = "53200"
+"""Not away: one large statement may get none while others do."""
 _BY_SQLSTATE: dict[str, type[DatabaseRefused]] = {
     "25P02": TransactionAborted,
     "40P01": TransientConflict,
     "40001": TransientConflict,
-    "23505": Conflict,
+    UNIQUE: Conflict,
     "55P03": Conflict,
     "42501": Forbidden,
     "42883": SchemaMissing,
     "42P01": SchemaMissing,
     "3F000": SchemaMissing,
 }
-_BY_CLASS: dict[str, type[DatabaseRefused]] = {"22": InvalidInput, "23": InvalidInput, "54": InvalidInput}
 _UNKNOWN_CLASSES = ("08", "57")
 _COMPLETION_UNKNOWN = "40003"
 _ENDS_SESSION = ("FATAL", "PANIC")
+_RAISING = re.compile(r"PL/pgSQL.*?([\w$\".]+)\(")
+_CALLED = re.compile(r"\bagent\.\w+")
+_OURS = "agent."
 
 
-def of_server(message: str, sqlstate: str, severity: str | None, *, uncertain: bool) -> SurelaneError:
+def report_of(sqlstate: str, context: str | None, objects: Sequence[str | None], query: str = "") -> Report:
+    """Return what a server told about an error.
+
+    Args:
+        context: where it was raised, innermost first. Its lines may quote values.
+        objects: the names of the schema, the table, the column and the constraint, where it names them.
+        query: the call that failed.
+    """
+    lines = [line for line in (context or "").splitlines() if "PL/pgSQL" in line]
+    raising = _RAISING.search(lines[0]) if lines else None
+    function = raising[1] if raising else None
+    called = _CALLED.search(query)
+    return Report(
+        sqlstate,
+        ".".join(each for each in objects if each) or function,
+        bool(function and function.startswith(_OURS) and lines[0].endswith("RAISE")),
+        bool(function and not function.startswith((_OURS, "pg_catalog.", "inline_code_block"))),
+        called[0] if called else query[:40].strip() or None,
+    )
+
+
+def of_server(
+    message: str, sqlstate: str, severity: str | None, *, uncertain: bool, report: Report = NOTHING
+) -> SurelaneError:
     """Return our error for an error that the server reported, by its SQLSTATE and its severity in English.
 
     ``message`` lacks the details that quote the row. ``uncertain``: the call was sent outside of a transaction, so a
     break leaves its outcome unknown.
     """
+    error: DatabaseUnavailable | DatabaseRefused
     if uncertain and _may_follow_a_commit(sqlstate, severity):
-        return OutcomeUnknown(message)
-    if sqlstate[:2] in _AWAY or sqlstate == _READ_ONLY:
-        return DatabaseUnavailable(message)
-    by_class = _BY_CLASS.get(sqlstate[:2], DatabaseRefused)
-    return _BY_SQLSTATE.get(sqlstate, by_class)(message, sqlstate)
+        error = OutcomeUnknown(message)
+    elif (sqlstate[:2] in _AWAY or sqlstate in _AWAY_TOO) and sqlstate != _OUT_OF_MEMORY:
+        error = DatabaseUnavailable(message)
+    elif sqlstate in CONTENT and not report.foreign:
+        error = InvalidInput(message, sqlstate)
+    else:
+        error = _BY_SQLSTATE.get(sqlstate, DatabaseRefused)(message, sqlstate)
+    error.report = report if report.sqlstate else replace(report, sqlstate=sqlstate or None)
+    return error
 
 
-def of_connection(message: str, *, uncertain: bool) -> SurelaneError:
+def of_connection(message: str, *, uncertain: bool, call: str | None = None) -> SurelaneError:
     """Return our error for a connection that broke, or that could not be made."""
-    return (OutcomeUnknown if uncertain else DatabaseUnavailable)(message)
+    error = (OutcomeUnknown if uncertain else DatabaseUnavailable)(message)
+    error.report = Report(call=call)
+    return error
 
 
 def _may_follow_a_commit(sqlstate: str, severity: str | None) -> bool:

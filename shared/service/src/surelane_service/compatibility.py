@@ -7,7 +7,7 @@ from math import inf
 
 from surelane import __version__
 from surelane.calls import Calls
-from surelane.errors import DatabaseUnavailable
+from surelane.errors import DatabaseUnavailable, told
 
 BUDGET = 2.0
 """Seconds that the database has to answer a probe."""
@@ -27,9 +27,9 @@ async def schema_unfit(versions: Awaitable[tuple[str, str]], within: float = BUD
         async with asyncio.timeout(within):
             version, min_compatible = await versions
     except (DatabaseUnavailable, TimeoutError) as error:
-        return f"the database is unavailable: {type(error).__name__}"
+        return f"the database is unavailable: {told(error)}"
     except Exception as error:  # noqa: BLE001 - a probe answers, however the schema is broken
-        return f"the schema cannot be used: {type(error).__name__}"
+        return f"the schema cannot be used: {told(error)}"
     return unfit(version, min_compatible)
 
 

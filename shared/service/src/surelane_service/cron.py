@@ -202,3 +202,7 @@ class Schedules:
         ``due`` is :attr:`DueCron.next_at`; ``following`` is when it is due next. Return how many were enqueued.
         """
         return await self._database.call("fire_cron", name, due, times, following)
+
+    async def note_cron(self, name: str, due: datetime, problem: str, following: datetime | None) -> None:
+        """Note why a due schedule does not fire. It is due again at ``following``; ``None``: it stays due."""
+        await self._database.call("note_cron", name, due, problem, following)

@@ -69,9 +69,13 @@ class Figures:
 
 
 class Measured:
-    """The call that reads the figures, which all services' clients share."""
+    """The calls that all services' clients share: to read the figures, and to tell a bad text from a bad server."""
 
     _database: Calls
+
+    async def refuses_alone(self, text: str) -> bool:
+        """Return whether a JSON text is at fault: see :meth:`surelane.calls.Calls.refuses_alone`."""
+        return await self._database.refuses_alone(text)
 
     async def figures(self) -> Figures:
         """Return the figures; the database measures them again when they are due. ``NotMeasured``: not once yet."""

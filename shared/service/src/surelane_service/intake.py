@@ -60,6 +60,10 @@ class Intake(Measured):
         rows = await self._database.fetch(statement, events, traceparents, item_keys)
         return [Inserted(row["id"], row["duplicate"]) for row in rows]
 
+    async def takes_events(self) -> None:
+        """Store an event and take it back. The error says why the database takes none."""
+        await self._database.call("takes_events")
+
     async def insert_requests(
         self,
         events: Sequence[str],

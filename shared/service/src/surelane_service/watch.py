@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from opentelemetry import metrics
 from opentelemetry.metrics import Observation
 
-from surelane.errors import DatabaseRefused, DatabaseUnavailable, NotMeasured
+from surelane.errors import DatabaseRefused, DatabaseUnavailable, NotMeasured, described
 from surelane_service.figures import Figures, Holder, KindFigures, bounded
 from surelane_service.lifecycle import sleep_unless
 from surelane_service.logs import get_logger
@@ -72,7 +72,7 @@ class Watch:
             return  # the claimer and the writer log outages
         except DatabaseRefused as error:  # an older schema has no figures
             if not self._complained:
-                log.warning("the queue's figures cannot be read", error=type(error).__name__)
+                log.warning("the queue's figures cannot be read", **described(error))
             self._complained = True
             return
         self._complained = False

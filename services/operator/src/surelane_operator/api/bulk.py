@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
-from surelane.errors import DatabaseRefused, DatabaseUnavailable
+from surelane.errors import DatabaseRefused, DatabaseUnavailable, described
 from surelane_operator.api.endpoint import UNKNOWN, Endpoint, Refused
 from surelane_operator.api.models import EventPath, Place, Strict, Text, Which, digits
 from surelane_operator.changes import Changes, ManyChange, Verb
@@ -227,4 +227,4 @@ class BulkApi:
         try:
             await self._changes.change_all(change, action)
         except (DatabaseRefused, DatabaseUnavailable) as error:
-            _logger.warning("a change to many events stopped", action=action, error=type(error).__name__)
+            _logger.warning("a change to many events stopped", action=action, **described(error))

@@ -9,7 +9,15 @@ from aiohttp import web
 from pydantic import BaseModel, Json, ValidationError, create_model
 from pydantic.json_schema import models_json_schema
 
-from surelane.errors import Conflict, DatabaseUnavailable, Forbidden, InvalidInput
+from surelane.errors import (
+    Conflict,
+    DatabaseRefused,
+    DatabaseUnavailable,
+    Forbidden,
+    InvalidInput,
+    described,
+    told,
+)
 from surelane_operator.api.models import Problem
 from surelane_operator.console.access.guard import refusal
 from surelane_operator.console.access.viewer import Role, Viewer, viewer_of
@@ -124,11 +132,18 @@ class Endpoint:
         except Conflict as error:
             raise Refused(409, IN_THE_WAY) from error
         except DatabaseUnavailable as error:
-            _logger.warning("database away", error=type(error).__name__, endpoint=self.id)
+            _logger.warning("database away", **described(error), endpoint=self.id)
             raise Refused(503, "the database is away", {"Retry-After": "2"}) from error
         except Forbidden as error:
-            _logger.warning("the API's role is no member of agent_operator", endpoint=self.id)
+            if error.report.meant:
+                raise Refused(403, str(error)) from error
+            _logger.warning(
+                "the API's role is no member of agent_operator", **described(error), endpoint=self.id
+            )
             raise Refused(503, NO_MEMBER) from error
+        except DatabaseRefused as error:
+            _logger.warning("the database refuses this", **described(error), endpoint=self.id)
+            raise Refused(503, f"the database refuses this: {told(error)}", {"Retry-After": "2"}) from error
         if found is False or (found is None and self._answer):
             raise Refused(404, self._refusals[404])
         return found if isinstance(found, BaseModel) else None

@@ -101,7 +101,8 @@ schedules = typer.Typer(help="List, set and delete named schedules.", no_args_is
 _SCHEDULES = columns(
     *("name", "kind", "schedule", "time_zone=zone", "catch_up", "overlap", "paused", "next_at=next"),
     "last_at=last",
-    cut={"name", "kind", "schedule", "time_zone"},
+    "problem",
+    cut={"name", "kind", "schedule", "time_zone", "problem"},
 )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import hdrs, web
 
-from surelane.errors import DatabaseUnavailable, InvalidInput, SurelaneError
+from surelane.errors import DatabaseUnavailable, InvalidInput, SurelaneError, described
 from surelane_operator.api.endpoint import EVENT_STREAM, server_sent
 from surelane_operator.console.access.viewer import Viewer, viewer_of
 from surelane_operator.console.live import Full, Live
@@ -87,11 +87,11 @@ class Console:
         except InvalidInput as error:
             return _html(self._problem("The address cannot be read", str(error), viewer), 400)
         except DatabaseUnavailable as error:
-            _logger.warning("database away", error=type(error).__name__, screen=screen.name)
+            _logger.warning("database away", **described(error), screen=screen.name)
             text = "The database does not answer. Slack's events are refused until it does, and Slack sends them again."
             return _html(self._problem("The database is away", text, viewer), 503)
         except SurelaneError as error:
-            _logger.warning("screen refused", error=str(error), screen=screen.name)
+            _logger.warning("screen refused", **described(error), screen=screen.name)
             return _html(self._problem("This cannot be shown", str(error), viewer), 503)
 
     def _problem(self, title: str, text: str, viewer: Viewer) -> str:

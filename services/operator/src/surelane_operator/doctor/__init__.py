@@ -11,11 +11,11 @@ from functools import partial
 from pydantic import BaseModel, Field
 
 from surelane.calls import Connection, translating
-from surelane.errors import Forbidden, NotMeasured
+from surelane.errors import DatabaseRefused, Forbidden, NotMeasured, told
 from surelane_operator.doctor import server
 from surelane_operator.doctor.finding import Finding, Level
 from surelane_operator.doctor.invariants import CHECKS, QUICK, ROWS, look
-from surelane_operator.doctor.queue import backlog, retention, vacuum, versions, workers
+from surelane_operator.doctor.queue import backlog, retention, schedules, vacuum, versions, workers
 from surelane_operator.reads.events import Reads
 
 __all__ = ["AGAIN", "Examination", "Examinations", "Finding", "Level", "examine", "examine_at", "verify"]
@@ -43,12 +43,14 @@ async def examine(dsn: str, connection: Connection) -> list[Finding]:
     if schema[0].level is Level.PROBLEM:
         return schema + await _all_answered(outside)
     return schema + await _all_answered(
-        {"roles": partial(server.roles, connection), "timeline": partial(server.timeline, connection)}
+        {"roles": partial(server.roles, connection), "first calls": partial(server.first_calls, connection)}
+        | {"timeline": partial(server.timeline, connection)}
         | outside
         | {"foreign locks": partial(server.foreign_locks, connection)}
         | {"dead rows": partial(server.dead_rows, connection), "indexes": partial(server.indexes, connection)}
         | {"vacuum": partial(vacuum, reads), "workers": partial(workers, reads)}
         | {"versions": partial(versions, reads), "queue": partial(backlog, reads)}
+        | {"schedules": partial(schedules, connection)}
         | {check.name: partial(look, connection, check, QUICK) for check in CHECKS if check.quick}
         | {"history": partial(retention, connection)}
     )
@@ -78,6 +80,9 @@ async def _answered(name: str, check: Check) -> list[Finding]:
     except Forbidden as error:
         found = f"this role may not see it: {error}"
         return [Finding(name, Level.UNKNOWN, found, "connect as a member of agent_operator")]
+    except DatabaseRefused as error:  # of the other checks each may still say something
+        found = f"the database refuses this look: {told(error)}"
+        return [Finding(name, Level.PROBLEM, found, "mend what it names; then run it again")]
 
 
 FRESH = timedelta(minutes=1)

@@ -186,3 +186,15 @@ async def retention(connection: Connection) -> Sequence[Finding]:
     found = f"{kept}; a worker dropped what is older {span(row['done'])} ago"
     advice = "see the workers' logs: retention failed, or SURELANE_HISTORY_RETENTION is off now"
     return [judged("history", row["done"], found, advice, warn=DAY, fail=30 * DAY)]
+
+
+async def schedules(connection: Connection) -> Sequence[Finding]:
+    """Check that every schedule fires."""
+    rows = await connection.fetch("select name, problem from agent.cron where not paused order by name")
+    marked = [row for row in rows if row["problem"] is not None]
+    advice = "correct it with surelane cron set, or delete it with surelane cron delete"
+    found = [
+        Finding("schedules", Level.WARNING, f"{row['name']} did not fire: {row['problem']}", advice)
+        for row in marked
+    ]
+    return found or [ok("schedules", f"none of {len(rows)} has a problem")]

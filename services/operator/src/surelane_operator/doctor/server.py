@@ -206,3 +206,17 @@ async def roles(connection: Connection) -> Sequence[Finding]:
     if public:
         findings.append(Finding("roles", Level.WARNING, f"every role may call: {', '.join(public)}", GRANT))
     return findings or [ok("roles", f"{', '.join(_CALLS)} have their rights")]
+
+
+async def first_calls(connection: Connection) -> Sequence[Finding]:
+    """Make each service's first calls with the rights of its role, and take them back."""
+    rows = await connection.fetch("select * from agent.first_calls()")
+    findings = []
+    for row in rows:
+        if row["code"] is not None:
+            where = "" if row["object"] is None else f", {row['object']}"
+            found = f"{row['role']} cannot call {row['call']}: {row['message']} ({row['code']}{where})"
+            advice = GRANT if row["code"] == "42501" else "mend what the message names; services wait for it"
+            findings.append(Finding("first calls", Level.PROBLEM, found, advice))
+    calls = ", ".join(row["call"] for row in rows)
+    return findings or [ok("first calls", f"the services' first calls work, and were taken back: {calls}")]

@@ -302,6 +302,7 @@ class Schedule(BaseModel):
     last_at: datetime | None = Field(description="when a worker last fired it")
     updated_at: datetime
     updated_by: str
+    problem: str | None = Field(None, description="why it did not fire the last time")
     following: list[datetime] = Field(description="its next five firings; none while it is paused")
     last_run: Firing | None = Field(
         description="the newest job that it stored, while it is live or in history"
@@ -322,6 +323,8 @@ async def read_schedules(reads: Reads) -> ScheduleList:
     schedules: list[Schedule] = []
     for row in rows:
         more = {"jitter": row["jitter"].total_seconds(), "following": _following(row, now)}
+        if not isinstance(row["payload"], dict):  # an earlier release let it be written by hand
+            more["payload"] = {}
         schedules.append(Schedule.model_validate(row | more | {"last_run": runs.get(row["name"])}))
     return ScheduleList(schedules=schedules)
 
@@ -331,9 +334,12 @@ def _following(row: Mapping[str, Any], now: datetime) -> list[datetime]:
     cron = _readable(row)
     if row["paused"] or cron is None:
         return []
-    times = [row["next_at"].astimezone(UTC)]
-    while len(times) < NEXT:
-        times.append(cron.next_firing(max(times[-1], now)))
+    try:
+        times = [row["next_at"].astimezone(UTC)]
+        while len(times) < NEXT:
+            times.append(cron.next_firing(max(times[-1], now)))
+    except (ArithmeticError, ValueError, TypeError):  # next due at infinity
+        return []
     return times
 
 

@@ -21,6 +21,7 @@ from functools import lru_cache
 from itertools import zip_longest
 
 from surelane.encryption.sealing import Sealing
+from surelane.errors import described
 from surelane.events import Event
 from surelane_service.engine import LANES, Engine, Peek
 from surelane_service.lifecycle import sleep_unless
@@ -145,7 +146,7 @@ class SecondClaims:
             self._wanted.set()
 
     def failed(self, error: Exception) -> None:
-        log.warning("second claim failed; the worker goes on with one", error=type(error).__name__)
+        log.warning("second claim failed; the worker goes on with one", **described(error))
         self._not_before = asyncio.get_running_loop().time() + SECOND_PAUSE
         self._unwanted()
 
@@ -240,8 +241,11 @@ class Claimer:
         since = self._claiming_since
         return 0.0 if since is None else asyncio.get_running_loop().time() - since
 
-    def is_claiming(self) -> bool:
-        return self._claiming_since is not None
+    def failing(self) -> str | None:
+        """Return why the last claim failed; ``None``: it did not."""
+        if self._claiming_since is not None:
+            return None
+        return f"claims fail: {self.outage.why}" if self.outage.why else "nothing was claimed yet"
 
     async def _turn(self) -> None:
         while not self._stopping and not self.side.slots.free():

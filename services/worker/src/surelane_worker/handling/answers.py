@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict
 
 from slack_sdk.models import JsonObject
 
-from surelane.errors import SurelaneError
+from surelane.errors import SurelaneError, described
 from surelane.events import Event
 from surelane_service.engine import EMPTY, Engine
 from surelane_service.logs import get_logger
@@ -170,7 +170,7 @@ class Answers:
                 async with asyncio.timeout(SEND_WITHIN):
                     taken = await self._engine.answer_requests(asked)
             except (SurelaneError, TimeoutError, OSError) as error:
-                log.warning("could not answer Slack's requests", count=len(batch), error=type(error).__name__)
+                log.warning("could not answer Slack's requests", count=len(batch), **described(error))
             for event, _, answer in batch:
                 if not answer.done():  # its handler may be cancelled
                     answer.set_result(event.id in taken)

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Concatenate, ParamSpec, TypeVar
 
-from surelane.errors import Conflict, DatabaseUnavailable
+from surelane.errors import DatabaseRefused, DatabaseUnavailable, described, refuses_call
 from surelane.events import Event
 from surelane_service.engine import Engine, Settled
 from surelane_service.logs import Logger
@@ -54,16 +54,19 @@ class Fence:
     async def patiently(
         self, statement: Callable[Given, Awaitable[Answer]], *given: Given.args, **named: Given.kwargs
     ) -> Answer:
-        """Send a statement until the database answers. Stop at the latest when the lease ends."""
+        """Send a statement until the database answers. Stop at the latest when the lease ends.
+
+        Only a refusal of the statement itself is the handler's: the server's state may be repaired meanwhile.
+        """
         warned = False
         while True:
             try:
                 return await statement(*given, **named)
-            except (DatabaseUnavailable, Conflict) as error:
-                if isinstance(error, Conflict) and error.sqlstate == "23505":  # a duplicate key
+            except (DatabaseUnavailable, DatabaseRefused) as error:
+                if refuses_call(error):
                     raise
                 if not warned:
-                    self.log.warning("a step waits for the database", error=type(error).__name__)
+                    self.log.warning("a step waits for the database", **described(error))
                 warned = True
             await asyncio.sleep(AWAY)
             await self.check_claim()

@@ -13,6 +13,7 @@ from surelane.encryption.sealing import CURRENT
 from surelane.errors import SettingsError
 from surelane.events import Event
 from surelane.jobs import Priority
+from surelane.json_text import check_text, json_text
 from surelane_service.cron import CatchUp, Cron, Overlap, read_catch_up
 from surelane_service.durations import parse_duration
 from surelane_service.lifecycle import RUN
@@ -31,6 +32,10 @@ _OURS = (CURRENT, RUN, check_after_wait)
 _NOTHING = object()
 FAILED = "surelane.failed:"
 """What stands before the kind of an event that ended in the kind of its failure hook's job."""
+CLOSE = "surelane.close"
+"""The kind of jobs that close what an ended event left open in Slack."""
+LONGEST_NAME = 200
+"""Characters of a kind, and of a schedule's name: what the database's tables hold."""
 
 NO_ROUTE = {"unhandled": "no route"}
 """The result of an event that no route took."""
@@ -174,6 +179,8 @@ def _checked(
     """Return the function as one of two arguments. One that takes the payload too is given it."""
     if not kinds or not all(kind and kind.isprintable() for kind in kinds):
         raise ValueError("name the kinds it takes, such as 'slack.app_mention'")
+    if any(len(kind) > LONGEST_NAME for kind in kinds):
+        raise ValueError(f"a kind has 1 to {LONGEST_NAME} characters")
     if takes_arguments(function, 2):
         return function
     if several:
@@ -236,6 +243,12 @@ class Schedule:
 
     def __post_init__(self) -> None:
         Cron(self.schedule, self.time_zone, parse_duration(self.jitter))
+        for what, text in (("name", self.name), ("kind", self.kind)):
+            if not 1 <= len(text) <= LONGEST_NAME:
+                raise ValueError(f"its {what} has 1 to {LONGEST_NAME} characters")
+        if self.kind == CLOSE or self.kind.startswith(FAILED):
+            raise ValueError(f"a job of kind {self.kind} is stored by the end of an event alone")
+        check_text(json_text(self.payload))
         read_catch_up(str(self.catch_up))
         if self.overlap not in get_args(Overlap):
             raise ValueError(f"overlap is allow, skip, queue or replace, not {self.overlap!r}")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from surelane.encryption.keys import SealedError
-from surelane.errors import SurelaneError
+from surelane.errors import SurelaneError, described
 from surelane_service.lifecycle import apart, sleep_unless
 from surelane_worker.handling.fence import Fence
 from surelane_worker.handling.records import plain
@@ -48,7 +48,7 @@ class Progress:
             try:
                 await self._fence.send(self._fence.engine.store_progress, self._written)
             except (ClaimLostError, SurelaneError, SealedError) as error:
-                self._fence.log.warning("the progress was not stored", error=type(error).__name__)
+                self._fence.log.warning("the progress was not stored", **described(error))
             await sleep_unless(self._ending, BETWEEN)
 
 

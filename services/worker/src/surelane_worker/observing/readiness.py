@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
-from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict
+from surelane.errors import DatabaseRefused, DatabaseUnavailable, TransientConflict, described, told
 from surelane_service.compatibility import schema_unfit
 from surelane_service.engine import Engine
 from surelane_service.lifecycle import sleep_unless
@@ -18,14 +18,12 @@ STEADY = 2.0
 log = get_logger("surelane_worker.observing.readiness")
 
 
-async def why_unready(engine: Engine, stop: asyncio.Event, claiming: Callable[[], bool]) -> str | None:
-    """Return why the worker cannot work: it stops, its schema does not fit, or its claims fail."""
+async def why_unready(engine: Engine, stop: asyncio.Event, failing: Callable[[], str | None]) -> str | None:
+    """Return why the worker cannot work: it stops, its schema does not fit, or its claims are ``failing``."""
     if stop.is_set():
         return "stopping"
     reason = await schema_unfit(engine.schema_version())
-    if reason is None and not claiming():
-        return "claims fail"
-    return reason
+    return reason or failing()
 
 
 class Outage:
@@ -39,14 +37,16 @@ class Outage:
         self._ending: asyncio.TimerHandle | None = None
         self.on = False
         """Whether the database failed to answer the last time."""
+        self.why = ""
+        """What it told then, in one line."""
 
     def goes_on(self, error: BaseException) -> None:
-        self.on = True
+        self.on, self.why = True, told(error)
         if self._ending is not None:
             self._ending.cancel()
             self._ending = None
         if not self._logged:
-            self._log.warning("database unavailable", waiting=self._what, error=type(error).__name__)
+            self._log.warning("database unavailable", waiting=self._what, **described(error))
             self._logged = True
 
     def is_over(self) -> None:
@@ -63,8 +63,8 @@ class Outage:
 def excused(log: Logger, failed: str, outage: Outage | None = None, **about: str) -> Iterator[None]:
     """Leave the block without an error where the database refused a call or was away: its caller tries again.
 
-    A refusal is logged as ``failed``, with ``about``; its message may quote data. ``outage`` notes whether the database
-    is there; by default the claimer's does.
+    A refusal is logged as ``failed``, with ``about`` and what the server told. ``outage`` notes whether the database is
+    there; by default the claimer's does.
     """
     try:
         yield
@@ -73,7 +73,9 @@ def excused(log: Logger, failed: str, outage: Outage | None = None, **about: str
             outage.goes_on(error)
     except DatabaseRefused as error:
         tell = log.info if isinstance(error, TransientConflict) else log.error
-        tell(failed, **about, error=type(error).__name__)
+        tell(failed, **about, **described(error))
+        if outage is not None:
+            outage.why = told(error)
     else:
         if outage is not None:
             outage.is_over()

@@ -13,7 +13,7 @@ from slack_sdk.errors import SlackApiError
 from slack_sdk.web.async_client import AsyncWebClient
 
 from surelane.encryption.keys import SealedError
-from surelane.errors import SurelaneError
+from surelane.errors import SurelaneError, described
 from surelane.events import Event
 from surelane.slack import OWN, is_shared, reporter_of
 from surelane_service.durations import jittered
@@ -111,7 +111,7 @@ class Tokens:
         try:
             there = await self.installs.installations.await_one(event.id, owner, until)
         except SurelaneError as error:
-            _log.warning("a wait for an install cannot be stored", error=type(error).__name__)
+            _log.warning("a wait for an install cannot be stored", **described(error))
             return None
         return MISSING_FOR if there else None
 
@@ -145,7 +145,7 @@ class Tokens:
         except SurelaneError as error:
             if known is None or known.clients is None:
                 raise
-            _log.warning("a token cannot be looked up; the last one is used", error=type(error).__name__)
+            _log.warning("a token cannot be looked up; the last one is used", **described(error))
             return known.clients
         if row is None or row.token is None:
             self._keep(owner, _Known(None, None, _now() + MISSING_FOR))
@@ -200,7 +200,7 @@ class Refresher:
             try:
                 await self.refresh_expiring()
             except SurelaneError as error:
-                _log.warning("expiring tokens cannot be looked up", error=type(error).__name__)
+                _log.warning("expiring tokens cannot be looked up", **described(error))
             await asyncio.sleep(jittered(EVERY))
 
     async def refresh_expiring(self) -> int:

@@ -9,7 +9,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 
 from surelane.drivers import Driver, Row, positional
-from surelane.errors import IN_TRANSACTION, InvalidInput, SurelaneError, of_connection, of_server
+from surelane.errors import IN_TRANSACTION, InvalidInput, SurelaneError, of_connection, of_server, report_of
 
 DRIVER_ERRORS = (psycopg.Error, UnicodeError)
 """All that psycopg raises when a call fails. Text that UTF-8 cannot hold raises the second."""
@@ -82,7 +82,10 @@ def translated(error: Exception, *, uncertain: bool) -> SurelaneError:
     message = f"{type(error).__name__}: {error.diag.message_primary or error}"
     if error.sqlstate and error.diag.sqlstate:
         severity = error.diag.severity_nonlocalized or error.diag.severity
-        return of_server(message, error.sqlstate, severity, uncertain=uncertain)
+        diag = error.diag
+        objects = diag.schema_name, diag.table_name, diag.column_name, diag.constraint_name
+        report = report_of(error.sqlstate, diag.context, objects)
+        return of_server(message, error.sqlstate, severity, uncertain=uncertain, report=report)
     if isinstance(error, psycopg.DataError):
         return InvalidInput(message)
     return of_connection(message, uncertain=uncertain)

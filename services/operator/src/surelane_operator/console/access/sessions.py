@@ -17,7 +17,7 @@ import jwt
 from aiohttp import web
 
 from surelane.calls import Calls
-from surelane.errors import SurelaneError
+from surelane.errors import SurelaneError, described
 from surelane_operator.console.access.viewer import Groups, Role, Viewer
 from surelane_service.logs import get_logger
 
@@ -80,7 +80,7 @@ class Used:
         try:
             unused: bool = await self._database.call("use_id", claims["jti"], until)
         except SurelaneError as error:
-            _logger.warning("the database does not say who is signed in", error=type(error).__name__)
+            _logger.warning("the database does not say who is signed in", **described(error))
             raise NotKnown from error
         return unused
 
