@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from surelane_migrations import errors
+from surelane_migrations.connecting import DatabaseUriError, connect
 from surelane_migrations.files import ScriptStatus
 from surelane_migrations.version import Version
 
@@ -165,18 +166,18 @@ async def knock(dsn: str, answers_within: float) -> None:
 
 async def _connect(dsn: str, answers_within: float | None) -> Connection:
     try:
-        return await asyncpg.connect(
+        return await connect(
             dsn,
             timeout=min(CONNECT_TIMEOUT, answers_within or CONNECT_TIMEOUT),
             command_timeout=answers_within,
             statement_cache_size=0,  # every statement runs once, and a transaction pooler may be in between
-            server_settings={"application_name": APPLICATION_NAME},
+            settings={"application_name": APPLICATION_NAME},
         )
-    except (asyncpg.ClientConfigurationError, ValueError):
-        # Leave the reason out: it may quote a part of the password, the usual cause of a malformed URI.
+    except (asyncpg.ClientConfigurationError, ValueError) as error:
+        # The driver's reason may quote a part of the password.
+        known = isinstance(error, DatabaseUriError)
         raise errors.SettingsError(
-            "DATABASE_URL is not a PostgreSQL URI: write postgresql://user:password@host:5432/database, "
-            "special characters in the password as %XX"
+            str(error) if known else "DATABASE_URL cannot be used: see its TLS files"
         ) from None
     except (*UNREACHABLE, asyncpg.PostgresError) as error:
         absent = isinstance(error, _ABSENT) and not isinstance(error, ssl.SSLError)

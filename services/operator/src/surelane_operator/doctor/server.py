@@ -12,6 +12,7 @@ from surelane import __version__
 from surelane.calls import Connection, translating
 from surelane_operator.doctor.finding import Finding, Level, judged, ok, span
 from surelane_service.compatibility import unfit
+from surelane_service.connecting import connect
 
 CHANNEL = "surelane_doctor"
 PATIENCE = 3.0
@@ -55,9 +56,10 @@ and exists (select from aclexplode(coalesce(proacl, acldefault('f', proowner))) 
 async def connected(dsn: str) -> AsyncIterator[Connection]:
     """Open a connection for the length of the block. Each statement has 30 seconds."""
     with translating():
-        connection = await asyncpg.connect(
+        connection = await connect(
             dsn,
-            server_settings={"application_name": "surelane"},
+            # A move waits in a transaction for what runs.
+            settings={"application_name": "surelane", "idle_in_transaction_session_timeout": "0"},
             timeout=10,
             command_timeout=30,
             # A transaction pooler loses prepared statements, and a command sends each statement once.
