@@ -55,11 +55,26 @@ _PAUSE = 1.0
 # The extension's settings exist only if the server loaded it at its start. If its files are there but not
 # loaded, `create extension` ends the session.
 _FACTS = """
-select current_user::text as role, current_database()::text as database
+with relation as
+( select c.oid, c.relname, c.relkind from pg_class c join pg_namespace n on n.oid = c.relnamespace
+  where nspname = 'agent'
+)
+, ours as
+( select from relation join pg_attribute on attrelid = relation.oid where relkind = 'r'
+  and (relname, attname) in (('version', 'min_compatible'), ('migration', 'checksum'))
+)
+, others (oid, name) as
+( select oid, relname::text from relation where relkind in ('r', 'p', 'v', 'm', 'f', 'c', 'S')
+  union all
+  select p.oid, proname::text from pg_proc p join pg_namespace n on n.oid = p.pronamespace where nspname = 'agent'
+  and not exists (select from pg_depend d where d.objid = p.oid and d.deptype = 'e')
+)
+select current_user::text as role, current_database()::text as database, getdatabaseencoding()::text as encoding
 , (select pg_get_userbyid(nspowner) from pg_namespace where nspname = 'agent') as owner
 , has_database_privilege(current_database(), 'create') as may_create
-, (select count(*) = 2 from pg_class c join pg_namespace n on n.oid = c.relnamespace
-   where nspname = 'agent' and relkind = 'r' and relname in ('version', 'migration')) as bootstrapped
+, (select count(*) = 2 from ours) as bootstrapped
+, (select string_agg(name, ', ' order by name) from (
+     select o.name from others o where not exists (select from ours) order by 1 limit 3) as o) as strangers
 , exists (select from pg_class c join pg_namespace n on n.oid = c.relnamespace
    where nspname = 'agent' and relname = 'event_hist') as has_history
 , (select extversion from pg_extension where extname = 'timescaledb') as timescaledb
@@ -87,14 +102,17 @@ class SchemaVersion:
 class Facts:
     """Our role, the schema's owner (``None`` if there is no schema yet), and TimescaleDB's version if it is installed.
 
-    ``next_timescaledb`` is the version that a migration may install.
+    ``strangers`` names objects in a schema agent that is another program's. ``next_timescaledb`` is the version that a
+    migration may install.
     """
 
     role: str
     database: str
+    encoding: str
     owner: str | None
     may_create: bool
     bootstrapped: bool
+    strangers: str | None
     has_history: bool
     timescaledb: str | None
     next_timescaledb: str | None
