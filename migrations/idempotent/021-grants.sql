@@ -138,6 +138,7 @@ begin
     if exists (select from pg_roles where rolname = 'agent_operator') then
         grant select on agent.job, agent.schedule_queue, agent.kind, agent.cron, agent.worker, agent.retention, agent.model_usage, agent.feedback, agent.measurement
         , agent.limit_state, agent.limit_note to agent_operator;
+        grant select on sequence agent.event_id_seq to agent_operator;
         -- For surelane verify: what the queue keeps of its events beside agent.job.
         grant select (id, event_ts, attempts, vt, claimed, kind, item_key, group_key, head, lane, max_attempts, claimed_by, heartbeat_at
             , retrying, cancelled_by, changes, waits_for, continuation_id) on agent.event to agent_operator;

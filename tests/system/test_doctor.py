@@ -76,7 +76,7 @@ async def test_a_role_that_may_see_less_learns_it_and_a_schema_that_is_too_old_i
     found = await findings(role="surelane_ingest")
     unseen = [finding for finding in found if finding.level is Level.UNKNOWN]
     quick = [check.name for check in CHECKS if check.quick]
-    assert [finding.check for finding in unseen] == ["workers", "versions", *quick, "history"]
+    assert [finding.check for finding in unseen] == ["sequences", "workers", "versions", *quick, "history"]
     assert all("agent_operator" in (finding.advice or "") for finding in unseen)
     assert levels(found) == {"ok", "unknown"}
     await connection.execute("update agent.version set version = '0.0.1', min_compatible = '0.0.1'")
